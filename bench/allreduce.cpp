@@ -1,8 +1,8 @@
-// SPDX-License-Identifier: Apache-2.0
-// All-reduce of two ranks: shared memory against memcpy and Open MPI, the TCP ring against raw loopback TCP.
+// SPDX-License-Identifier: Apache-2.0 All-reduce of two ranks: shared memory against memcpy and
+// Open MPI, the TCP ring against raw loopback TCP.
 //
-// Ranks are threads of this process, each with its comm thread, as in a training program; times are of
-// one call seen from the compute thread, float32 sum, buffers warm.
+// Ranks are threads of this process, each with its comm thread, as in a training program; times are
+// of one call seen from the compute thread, float32 sum, buffers warm.
 //
 //   memcpy baseline: two threads at once copy, between buffers of the size of the gradient buffer, the
 //   bytes that a rank has to write for an all-reduce of S bytes without shared user buffers: S/2 handed
@@ -166,8 +166,8 @@ public:
                 comm.all_gather(own, io).wait();
         }
     }
-    /// Seconds of an all-reduce, measured like bench/allreduce_mpi.c does: on a rank, after a round to
-    /// warm up and a barrier.
+    /// Seconds of an all-reduce, measured like bench/allreduce_mpi.c does: on a rank, after a round
+    /// to warm up and a barrier.
     double seconds_like_mpi(int rank, int times) {
         double seconds = 0;
         for (int round = 0; round < 2; ++round) {

@@ -57,8 +57,8 @@ template <class F>
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-/// Seconds of processor time that f() takes on this thread: for work that never waits. Other programs
-/// on the machine do not count.
+/// Seconds of processor time that f() takes on this thread: for work that never waits. Other
+/// programs on the machine do not count.
 template <class F>
 [[nodiscard]] double cpu_seconds(F&& f) {
     const auto now = [] {

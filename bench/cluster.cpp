@@ -1,8 +1,8 @@
-// SPDX-License-Identifier: Apache-2.0
-// A cluster of processes: calls from driver to worker and between workers, a head that dies, first results, leases.
+// SPDX-License-Identifier: Apache-2.0 A cluster of processes: calls from driver to worker and
+// between workers, a head that dies, first results, leases.
 //
-// A head, two agents and their workers run on this host, over loopback TCP. All of them, and the Asio echo that is the
-// baseline, are processes of their own; the measurements take turns.
+// A head, two agents and their workers run on this host, over loopback TCP. All of them, and the
+// Asio echo that is the baseline, are processes of their own; the measurements take turns.
 #include "bench.hpp"
 #include "cluster_processes.hpp"
 #include "echo_peer.hpp"
@@ -42,7 +42,7 @@ struct effort {
     std::chrono::milliseconds window{1500}, head_away{500};
 };
 
-// ---- what workers do -------------------------------------------------------------------------------
+// ---- what workers do ----------------------------------------------------------------------------
 
 /// Keeps 1,000 calls under way: the oldest is awaited, then another is made.
 template <class Call>
@@ -85,7 +85,7 @@ struct counter {
 };
 long square(long x) { return x * x; }
 
-// ---- a driver on the cluster -----------------------------------------------------------------------
+// ---- a driver on the cluster --------------------------------------------------------------------
 
 /// With an actor on each of the three workers. The loop runs only during measurements.
 struct driver_on_cluster {
@@ -225,7 +225,7 @@ bool throughput(driver_on_cluster& d, const effort& e) {
     return ok;
 }
 
-// ---- while the head is away ------------------------------------------------------------------------
+// ---- while the head is away ---------------------------------------------------------------------
 
 task<void> wait_complete(driver_on_cluster* d, const bench::cluster_processes* c) {
     auto complete = bench::cluster_processes::wait_complete(&d->network, c, 1);
@@ -272,7 +272,7 @@ bool head_restarts(driver_on_cluster& d, bench::cluster_processes& c, bench::ech
     return ok;
 }
 
-// ---- first result, idle worker ---------------------------------------------------------------------
+// ---- first result, idle worker ------------------------------------------------------------------
 
 std::chrono::steady_clock::time_point began;
 
@@ -325,7 +325,7 @@ bool idle_workers(const driver_on_cluster& d) {
     return bench::figure("cluster.idle_worker_rss", most, "MB").at_most(10).print();
 }
 
-// ---- leases ----------------------------------------------------------------------------------------
+// ---- leases -------------------------------------------------------------------------------------
 
 /// A link to a head as a node or a driver has it, without all that is behind them.
 struct plain_peer {
@@ -351,7 +351,8 @@ struct plain_peer {
     }
 };
 
-/// A node of so many cpus whose workers are there as soon as they are asked for, and a driver that asks.
+/// A node of so many cpus whose workers are there as soon as they are asked for, and a driver that
+/// asks.
 struct lease_pair {
     plain_peer node, driver;
     channel<std::uint64_t> granted{16}, ended{16};

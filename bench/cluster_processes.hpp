@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A cluster of processes of this host: a head and two agents, copies of the benchmark, on a port that the system
-// chooses. They end with the thread that has started them, so with the benchmark, however that ends.
+// A cluster of processes of this host: a head and two agents, copies of the benchmark, on a port
+// that the system chooses. They end with the thread that has started them, so with the benchmark,
+// however that ends.
 
 #include "echo_peer.hpp"
 
@@ -36,7 +37,8 @@ inline constexpr const char* role_variable = "SKEIN_BENCH_ROLE";
 /// Of an agent, and inherited by its workers: the node's name.
 inline constexpr const char* node_variable = "SKEIN_BENCH_NODE";
 
-/// What to start: a copy of this program in a role, with the token, and without what the user has set for others.
+/// What to start: a copy of this program in a role, with the token, and without what the user has
+/// set for others.
 inline skein::proc::process_options copy_of_this(const std::string& role,
                                                  const skein::net::token& secret,
                                                  std::vector<std::string> arguments) {
@@ -156,7 +158,7 @@ private:
     skein::net::token secret_ = skein::net::token::generate();
     std::string address_;
     std::atomic<bool> restarting_ = false;
-    skein::net::loop_thread thread_{"keeper"};
+    skein::net::loop_thread thread_{"space_server"};
     skein::proc::child_process head_, a_, b_; // started by the thread, and ended before it
     skein::unique_fd said_;
 };

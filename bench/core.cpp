@@ -27,7 +27,7 @@ namespace {
 
 using skein::task;
 
-// ---- one await, and four inside each other ---------------------------------------------------------
+// ---- one await, and four inside each other ------------------------------------------------------
 
 task<int> leaf(int x) { co_return x + 1; }
 task<int> nested(int depth, int x) {
@@ -93,7 +93,7 @@ T run_skein(task<T> work) {
     return loop.run(std::move(work));
 }
 
-// ---- spawn and join --------------------------------------------------------------------------------
+// ---- spawn and join -----------------------------------------------------------------------------
 
 task<void> child(int* done) {
     ++*done;
@@ -120,7 +120,7 @@ int asio_spawn_many(int n) {
     return ended;
 }
 
-// ---- channels: a value goes there and back ---------------------------------------------------------
+// ---- channels: a value goes there and back ------------------------------------------------------
 
 task<void> echo(skein::channel<int>* in, skein::channel<int>* out) {
     while (auto value = co_await in->receive()) co_await out->send(*value);
@@ -165,7 +165,7 @@ asio::awaitable<long> asio_ping_pong(int n) {
     co_return sum;
 }
 
-// ---- timers ----------------------------------------------------------------------------------------
+// ---- timers -------------------------------------------------------------------------------------
 
 struct silent_timer : skein::timer_node {
     silent_timer() : timer_node([](skein::timer_node&) {}) {}

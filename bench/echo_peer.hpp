@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The baseline of calls between processes: a bare asio::awaitable ping-pong with a process that echoes, over
-// a Unix and a TCP socket; and which cores both sides run on.
+// The baseline of calls between processes: a bare asio::awaitable ping-pong with a process that
+// echoes, over a Unix and a TCP socket; and which cores both sides run on.
 //
-// A wake-up on the caller's own core costs a fraction of one on another core, and the kernel would place each
-// pair anew for every measurement: so latency is measured twice, with all on one core and with the two sides on two.
+// A wake-up on the caller's own core costs a fraction of one on another core, and the kernel would
+// place each pair anew for every measurement: so latency is measured twice, with all on one core
+// and with the two sides on two.
 
 #include "bench.hpp"
 
@@ -73,7 +74,8 @@ private:
 using unix_socket = asio::local::stream_protocol::socket;
 using tcp_socket = asio::ip::tcp::socket;
 
-/// As many as a small call takes with its frame: 24 bytes of header, 32 of the call, an argument of 8.
+/// As many as a small call takes with its frame: 24 bytes of header, 32 of the call, an argument of
+/// 8.
 inline constexpr std::size_t echo_bytes = 64;
 
 template <class Socket>

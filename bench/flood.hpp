@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Frames per second over a connection or link, with many in flight: an echo server on a thread of its own, and
-// the client that keeps them under way.
+// Frames per second over a connection or link, with many in flight: an echo server on a thread of
+// its own, and the client that keeps them under way.
 
 #include "bench.hpp"
 

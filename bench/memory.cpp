@@ -5,10 +5,11 @@
 //     memory --mode fsdp --workers 4            one measurement
 //     memory --mode ddp --workers 4 --limit MB  trains two steps under a limit, or is refused
 //
-// Ranks are processes. By count: the bytes of the store and of the optimizer's states. By PSS: how much the
-// proportional set size of the process grows (smaps_rollup; a page that k processes have mapped counts 1/k)
-// when the parameters are there and were read, when the gradients have been reduced, and when the optimizer has
-// made its first step; the heap is trimmed before each reading. All figures are means over the ranks.
+// Ranks are processes. By count: the bytes of the store and of the optimizer's states. By PSS: how
+// much the proportional set size of the process grows (smaps_rollup; a page that k processes have
+// mapped counts 1/k) when the parameters are there and were read, when the gradients have been
+// reduced, and when the optimizer has made its first step; the heap is trimmed before each reading.
+// All figures are means over the ranks.
 
 #include "../examples/110_gpt_ddp/gpt.hpp"
 

@@ -1,7 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
-// What a connection costs: round trips against a bare Asio ping-pong of the same bytes (both ends on a
-// thread of their own), calls per second with 1,000 in flight, and bulk data against plain blocking
-// sockets.
+// SPDX-License-Identifier: Apache-2.0 What a connection costs: round trips against a bare Asio
+// ping-pong of the same bytes (both ends on a thread of their own), calls per second with 1,000 in
+// flight, and bulk data against plain blocking sockets.
 
 #include "bench.hpp"
 #include "flood.hpp"
@@ -34,7 +33,7 @@ constexpr int trips = 4000;
 
 double p50_us(std::vector<double>& ns) { return bench::percentile(std::move(ns), 0.5) / 1000; }
 
-// ---- the baseline: asio::awaitable, exactly 64 bytes there and back ------------------------------
+// ---- the baseline: asio::awaitable, exactly 64 bytes there and back -----------------------------
 
 template <class Protocol>
 asio::awaitable<void> asio_echo(typename Protocol::acceptor& at) {
@@ -82,7 +81,7 @@ double asio_ping_pong(const typename Protocol::endpoint& at) {
     return p50_us(ns);
 }
 
-// ---- ours ----------------------------------------------------------------------------------------
+// ---- ours ---------------------------------------------------------------------------------------
 
 using server = bench::server_of<net::endpoint>;
 using link_server = bench::server_of<net::link_endpoint>;
@@ -112,7 +111,7 @@ double ping_pong(const net::address& at) {
     return p50_us(ns);
 }
 
-// ---- bulk ----------------------------------------------------------------------------------------
+// ---- bulk ---------------------------------------------------------------------------------------
 
 constexpr std::size_t frame_bytes = std::size_t{4} << 20;
 constexpr int frames = 100;

@@ -1,9 +1,10 @@
-// SPDX-License-Identifier: Apache-2.0
-// The shapes of Ray's microbenchmark: tasks and actor calls, one by one and in batches of 1,000, and a cold start.
+// SPDX-License-Identifier: Apache-2.0 The shapes of Ray's microbenchmark: tasks and actor calls,
+// one by one and in batches of 1,000, and a cold start.
 //
-// Names and lengths are those of Ray's ray_perf.py: a small value, four rounds of two seconds after a second of warm-up.
-// With SKEIN_PYTHON set to a Python that has ray, both sides take turns; else the figures stand beside those that
-// Ray 2.55 gave on a machine of two cores, and "ray" says "recorded".
+// Names and lengths are those of Ray's ray_perf.py: a small value, four rounds of two seconds after
+// a second of warm-up. With SKEIN_PYTHON set to a Python that has ray, both sides take turns; else
+// the figures stand beside those that Ray 2.55 gave on a machine of two cores, and "ray" says
+// "recorded".
 #include "bench.hpp"
 #include "echo_peer.hpp"
 
@@ -45,7 +46,7 @@ struct effort {
     double warm_up = 1, seconds = 2;
 };
 
-// ---- ours ------------------------------------------------------------------------------------------
+// ---- ours ---------------------------------------------------------------------------------------
 
 std::string small_value() { return "ok"; }
 struct holder {
@@ -114,7 +115,7 @@ task<int> first_result() {
     co_return 0;
 }
 
-// ---- Ray -------------------------------------------------------------------------------------------
+// ---- Ray ----------------------------------------------------------------------------------------
 
 /// Reads a line; empty: the other side has ended.
 std::string read_line(int fd) {
@@ -188,7 +189,7 @@ private:
     std::string version_;
 };
 
-// ---- both ------------------------------------------------------------------------------------------
+// ---- both ---------------------------------------------------------------------------------------
 
 /// A row of Ray's microbenchmark.
 struct shape {

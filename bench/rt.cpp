@@ -1,10 +1,10 @@
-// SPDX-License-Identifier: Apache-2.0
-// Remote calls between two processes: latency of an actor call beside a bare asio::awaitable ping-pong
-// over the same kind of socket, calls per second with 1,000 in flight, per call with 100,000 outstanding; calls within
-// one worker; and the memory of a task that waits.
+// SPDX-License-Identifier: Apache-2.0 Remote calls between two processes: latency of an actor call
+// beside a bare asio::awaitable ping-pong over the same kind of socket, calls per second with 1,000
+// in flight, per call with 100,000 outstanding; calls within one worker; and the memory of a task
+// that waits.
 //
-// Both the skein worker and the Asio echo are processes of their own; the measurements take turns. Latency is
-// measured twice, with all on one core and with the two sides on two.
+// Both the skein worker and the Asio echo are processes of their own; the measurements take turns.
+// Latency is measured twice, with all on one core and with the two sides on two.
 #include "bench.hpp"
 #include "echo_peer.hpp"
 
@@ -29,7 +29,7 @@ using namespace skein;
 constexpr int round_trips = 4000;
 constexpr std::size_t in_flight = 1000;
 
-// ---- ours ------------------------------------------------------------------------------------------
+// ---- ours ---------------------------------------------------------------------------------------
 
 struct counter {
     long n = 0;

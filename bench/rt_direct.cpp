@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
-// Calls of actors between two workers: directly, through their driver, and beside a bare asio::awaitable ping-pong of
-// two processes over the same kind of socket. The measurements take turns; each runs in the calling worker.
+// SPDX-License-Identifier: Apache-2.0 Calls of actors between two workers: directly, through their
+// driver, and beside a bare asio::awaitable ping-pong of two processes over the same kind of
+// socket. The measurements take turns; each runs in the calling worker.
 #include "bench.hpp"
 #include "echo_peer.hpp"
 
@@ -21,7 +21,7 @@ using namespace skein;
 constexpr int round_trips = 4000;
 constexpr std::size_t in_flight = 1000;
 
-// ---- ours ------------------------------------------------------------------------------------------
+// ---- ours ---------------------------------------------------------------------------------------
 
 struct counter {
     long n = 0;

@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
-// What a decision of the scheduler costs: with 10 and with 1,000 places, beside a plain queue, and with a
-// million requests in it. All of it in one thread, in processor time.
+// SPDX-License-Identifier: Apache-2.0 What a decision of the scheduler costs: with 10 and with
+// 1,000 places, beside a plain queue, and with a million requests in it. All of it in one thread,
+// in processor time.
 
 #include "bench.hpp"
 
@@ -34,7 +34,8 @@ void add_places(sched::scheduler& s, std::uint64_t from, std::uint64_t count, co
             .value();
 }
 
-/// A cluster that is full and has a queue: each decision follows the end of one running request, anywhere.
+/// A cluster that is full and has a queue: each decision follows the end of one running request,
+/// anywhere.
 class busy_cluster {
 public:
     busy_cluster(std::uint64_t places, int queues, sched::placement policy, bool mixed,

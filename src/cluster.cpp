@@ -15,8 +15,8 @@
 #include <skein/cluster/detail/head_memory.hpp>
 #include <skein/cluster/head.hpp>
 #include <skein/cluster/head_log.hpp>
-#include <skein/cluster/keeper.hpp>
 #include <skein/cluster/leased_workers.hpp>
+#include <skein/cluster/space_server.hpp>
 #include <skein/cluster/tools.hpp>
 
 #include <skein/cluster/detail/access.ipp>
@@ -31,12 +31,12 @@
 #include <skein/cluster/detail/head_nodes.ipp>
 #include <skein/cluster/detail/head_output.ipp>
 #include <skein/cluster/detail/head_spaces.ipp>
-#include <skein/cluster/detail/keeper.ipp>
 #include <skein/cluster/detail/leased_broken.ipp>
 #include <skein/cluster/detail/leased_groups.ipp>
-#include <skein/cluster/detail/leased_guests.ipp>
 #include <skein/cluster/detail/leased_news.ipp>
 #include <skein/cluster/detail/leased_output.ipp>
 #include <skein/cluster/detail/leased_recalls.ipp>
+#include <skein/cluster/detail/leased_spaces.ipp>
 #include <skein/cluster/detail/leased_workers.ipp>
+#include <skein/cluster/detail/space_server.ipp>
 #include <skein/cluster/detail/tools.ipp>

@@ -6,7 +6,8 @@
 //     skein status; skein drain node-2; skein stop --space prod; skein stop
 //     skein token --file F                 # makes a token; a head makes its own
 //
-// Exit codes: 0; 1 it failed here; 2 a wrong command line; 3 no cluster at that address, or it refuses.
+// Exit codes: 0; 1 it failed here; 2 a wrong command line; 3 no cluster at that address, or it
+// refuses.
 
 #include "status_text.hpp"
 
@@ -125,7 +126,7 @@ int stop(const arguments& args) {
     return with_head([&] {
         if (!args.space.empty()) {
             const auto told = cluster::stop_space(how, args.space);
-            fmt::print("namespace {} ends: its keeper and {} are told\n", args.space,
+            fmt::print("namespace {} ends: its space server and {} are told\n", args.space,
                        count_text(told.workers, "worker"));
             return skein::exit_code::done;
         }
@@ -208,7 +209,7 @@ void declare(CLI::App& app, arguments& args, std::function<int()>& chosen) {
     stopping->add_option("address", args.address, where)->check(not_empty);
     stopping
         ->add_option("--space", args.space,
-                     "end this namespace alone: its keeper and its detached actors")
+                     "end this namespace alone: its space server and its detached actors")
         ->check([](const std::string& name) { // an empty variable must not end the cluster
             return name.empty() ? "a namespace has 1 to 255 bytes" : "";
         });

@@ -89,13 +89,14 @@ inline std::string state_text(const cluster::missing_node& n) {
                        date_text(n.since));
 }
 
-/// "app", "app (keeper of prod)"
+/// "app", "app (space server of prod)"
 template <class Job>
 std::string name_text(const Job& j) {
-    return j.space.empty() ? j.name : fmt::format("{} (keeper of {})", j.name, j.space);
+    return j.space.empty() ? j.name : fmt::format("{} (space server of {})", j.name, j.space);
 }
 
-/// Columns as wide as their widest cell, two blanks between them. What is in them others have chosen.
+/// Columns as wide as their widest cell, two blanks between them. What is in them others have
+/// chosen.
 inline std::string table_text(std::vector<std::vector<std::string>> rows) {
     std::vector<std::size_t> wide;
     for (auto& row : rows) {

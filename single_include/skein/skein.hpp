@@ -16,8 +16,9 @@
 // ======== skein/core/config.hpp
 // First in every include chain: version, compiler floor, and the macros that change a layout.
 //
-// What changes a layout must be the same in every file of a program. Files that disagree do not link, or the
-// program stops at its start, and both say how either was compiled (detail/configuration.hpp).
+// What changes a layout must be the same in every file of a program. Files that disagree do not
+// link, or the program stops at its start, and both say how either was compiled
+// (detail/configuration.hpp).
 
 #define SKEIN_VERSION_MAJOR 0
 #define SKEIN_VERSION_MINOR 1
@@ -45,9 +46,9 @@
 #endif
 #endif
 
-// The two forms of skein. Header-only, the default: every body is inline, nothing is linked. Compiled:
-// SKEIN_COMPILED is defined (the CMake targets skein::runtime and skein::train do), headers declare what
-// is no template, and the bodies, *.ipp, are compiled once, by src/.
+// The two forms of skein. Header-only, the default: every body is inline, nothing is linked.
+// Compiled: SKEIN_COMPILED is defined (the CMake targets skein::runtime and skein::train do),
+// headers declare what is no template, and the bodies, *.ipp, are compiled once, by src/.
 #if defined(SKEIN_COMPILED)
 #define SKEIN_HEADER_ONLY 0
 #define SKEIN_INLINE
@@ -60,8 +61,9 @@
 #error "skein: do not mix single_include/ with the split headers in one program"
 #endif
 
-// Coroutine frames come from free lists per thread (core/frame_pool.hpp), but not under AddressSanitizer (clang's
-// ThreadSanitizer, too), so that a use after free is found. One program, one value: see detail/configuration.hpp.
+// Coroutine frames come from free lists per thread (core/frame_pool.hpp), but not under
+// AddressSanitizer (clang's ThreadSanitizer, too), so that a use after free is found. One program,
+// one value: see detail/configuration.hpp.
 #if !defined(SKEIN_FRAME_POOL)
 #if defined(__SANITIZE_ADDRESS__)
 #define SKEIN_FRAME_POOL 0
@@ -77,11 +79,12 @@
 
 
 // ======== skein/core/detail/configuration.hpp
-// Files of one program that were compiled in different ways do not link, or the program stops at its start.
+// Files of one program that were compiled in different ways do not link, or the program stops at
+// its start.
 //
-// Two versions, a frame pool that is on in one file and off in another, header-only files beside compiled ones,
-// single_include/ beside the split headers: all of it would link without a word, and corrupt memory. So every
-// object file says how it was compiled, twice:
+// Two versions, a frame pool that is on in one file and off in another, header-only files beside
+// compiled ones, single_include/ beside the split headers: all of it would link without a word, and
+// corrupt memory. So every object file says how it was compiled, twice:
 //   - to the linker: one strong symbol in a section group that is named after the configuration. Files alike share
 //     the group; files that differ define the symbol twice, and the error names both sections (ELF only).
 //   - at the start of the program, for what the linker does not see: shared libraries, link-time optimisation.
@@ -119,7 +122,8 @@
 
 namespace skein::detail::configuration {
 
-/// The configuration that was the first to register. Its name and type are the same in every version.
+/// The configuration that was the first to register. Its name and type are the same in every
+/// version.
 inline const char* of_the_program = nullptr;
 
 /// Stops the program when another configuration has registered before.
@@ -135,8 +139,9 @@ inline bool agree(const char* mine) {
     std::abort();
 }
 
-// Both have the configuration in their names, so a program runs this once for each that is in it. Not inlined: with
-// link-time optimisation the one copy of the function makes the one copy of the symbol.
+// Both have the configuration in their names, so a program runs this once for each that is in it.
+// Not inlined: with link-time optimisation the one copy of the function makes the one copy of the
+// symbol.
 namespace SKEIN_CONFIGURATION {
 #define SKEIN_DETAIL_SYMBOL                                                                        \
     "skein_files_compiled_in_different_ways__the_names_of_these_sections_say_how"
@@ -193,17 +198,19 @@ inline const bool registered = registers();
 
 
 // ======== skein/cluster/access.hpp
-// How a program finds its cluster: the head's address and the token, from flags, environment or a file.
+// How a program finds its cluster: the head's address and the token, from flags, environment or a
+// file.
 //
-// The token never stands on a command line, where others could read it. It is looked for in SKEIN_TOKEN (64
-// hexadecimal digits), in the file that --token-file or SKEIN_TOKEN_FILE name, and in the user's own file,
-// ~/.config/skein/token, which a head makes when there is none: hosts with a common home folder need nothing else.
+// The token never stands on a command line, where others could read it. It is looked for in
+// SKEIN_TOKEN (64 hexadecimal digits), in the file that --token-file or SKEIN_TOKEN_FILE name, and
+// in the user's own file, ~/.config/skein/token, which a head makes when there is none: hosts with
+// a common home folder need nothing else.
 
 
 // ======== skein/net/address.hpp
 // Where to listen or to connect, as one short text that people can type and programs can send.
 //
-//     tcp:node-3:6380   tcp:[::1]:0   tcp:*:6380   unix:/run/app.sock   unix-abstract:@app-1234   sim:a:1
+//     tcp:node-3:6380   tcp:[::1]:0 tcp:*:6380 unix:/run/app.sock unix-abstract:@app-1234 sim:a:1
 //
 // Port 0 means "any free port" when listening. `sim:` names a host of the simulated network.
 
@@ -336,7 +343,8 @@ private:
     return text != nullptr ? text : "an exception without a text";
 }
 
-/// A text for a message: the first 48 and the last 16 KiB, and how many bytes there were, if it is longer than 64 KiB.
+/// A text for a message: the first 48 and the last 16 KiB, and how many bytes there were, if it is
+/// longer than 64 KiB.
 [[nodiscard]] std::string bounded_text(std::string_view text);
 
 /// The error inside e: itself if it is a skein::error, else `fallback` with its what().
@@ -480,7 +488,8 @@ private:
         has_value_ ? std::destroy_at(std::addressof(value_)) : std::destroy_at(&error_);
     }
 
-    // Not a std::variant: there are hundreds of results in a program, and those cost every file that includes one.
+    // Not a std::variant: there are hundreds of results in a program, and those cost every file
+    // that includes one.
     union {
         T value_;
         skein::error error_;
@@ -538,8 +547,8 @@ struct address {
     [[nodiscard]] bool is_unix() const noexcept {
         return kind == scheme::unix_path || kind == scheme::unix_abstract;
     }
-    /// True when only processes of this host can reach it. A name other than localhost is not, whatever
-    /// it resolves to: 127.example.org may be anywhere.
+    /// True when only processes of this host can reach it. A name other than localhost is not,
+    /// whatever it resolves to: 127.example.org may be anywhere.
     [[nodiscard]] bool is_loopback() const noexcept;
 
     static address tcp(std::string host, std::uint16_t port);
@@ -1212,7 +1221,8 @@ namespace skein::cluster {
 /// Where a head listens if nothing is said.
 inline constexpr std::uint16_t default_port = 7117;
 
-/// Reads "HOST:PORT", "HOST", or an address as net::address has it. `port`: what is meant where none is named.
+/// Reads "HOST:PORT", "HOST", or an address as net::address has it. `port`: what is meant where
+/// none is named.
 ///   errors  usage
 [[nodiscard]] net::address parse_head_address(std::string_view text,
                                               std::uint16_t port = default_port);
@@ -1220,18 +1230,21 @@ inline constexpr std::uint16_t default_port = 7117;
 /// --address, or SKEIN_ADDRESS; empty: neither is set.
 [[nodiscard]] std::string find_head_address(std::string_view flag);
 
-/// Where the token comes from, for messages: a file, or SKEIN_TOKEN. `file`: --token-file, or empty.
+/// Where the token comes from, for messages: a file, or SKEIN_TOKEN. `file`: --token-file, or
+/// empty.
 [[nodiscard]] std::string token_source(const std::string& file);
 
 /// The token of the cluster that this program shall join. `file`: --token-file, or empty.
-///   errors  not_found (there is none; the hint says how to get it), permission_denied (others may read the file),
-///           malformed
+///   errors  not_found (there is none; the hint says how to get it), permission_denied (others may
+///           read the file), malformed
 [[nodiscard]] net::token find_token(const std::string& file);
 
-/// The same for a head: a file that is named or is the user's own, and is not there, is made; only this user can read it.
+/// The same for a head: a file that is named or is the user's own, and is not there, is made; only
+/// this user can read it.
 [[nodiscard]] net::token find_or_make_token(const std::string& file);
 
-/// The 64 digits of a new token. `file`: where they are written, which must be a new one; empty: nowhere.
+/// The 64 digits of a new token. `file`: where they are written, which must be a new one; empty:
+/// nowhere.
 ///   errors  already_exists, io
 [[nodiscard]] std::string make_token(const std::string& file);
 
@@ -1249,9 +1262,10 @@ inline constexpr std::uint16_t default_port = 7117;
 // ======== skein/spmd/environment.hpp
 // Who started this process, and as which rank of how many: one table of launch environments.
 //
-// `srun ./train`, `mpirun ./train` and `torchrun --no-python ./train` each tell a process its place by
-// environment variables. discover() reads them in a fixed order and gives one answer, so the program
-// need not know its launcher. A half-set environment is an error that names the missing variable.
+// `srun ./train`, `mpirun ./train` and `torchrun --no-python ./train` each tell a process its place
+// by environment variables. discover() reads them in a fixed order and gives one answer, so the
+// program need not know its launcher. A half-set environment is an error that names the missing
+// variable.
 
 
 #include <functional>
@@ -1278,7 +1292,7 @@ struct launch_environment {
     [[nodiscard]] bool is_launched() const noexcept { return source != "local"; }
 };
 
-/// What a supervisor starts a rank as (rt::take_boot); its message is a map of variables.
+/// What a supervisor starts a rank as (proc::take_boot); its message is a map of variables.
 inline constexpr const char* rank_role = "rank";
 
 /// Reads one variable; nothing if it is not set.
@@ -1288,9 +1302,9 @@ using variable_reader = std::function<std::optional<std::string>(std::string_vie
 /// take_launch_variables() has taken, then the environment.
 [[nodiscard]] variable_reader process_environment();
 
-/// Moves what says who this process is (SKEIN_RANK and its like, the address and token of its group) out
-/// of the environment: a program that it starts must not take itself for this rank. process_environment()
-/// still gives them. Call it before there are threads; launch() does.
+/// Moves what says who this process is (SKEIN_RANK and its like, the address and token of its
+/// group) out of the environment: a program that it starts must not take itself for this rank.
+/// process_environment() still gives them. Call it before there are threads; launch() does.
 void take_launch_variables();
 /// The same for one variable.
 void take_variable(const char* name);
@@ -1314,9 +1328,9 @@ void take_variable(const char* name);
 
 
 // ======== skein/spmd/detail/environment.ipp
-// The rows of the launch table. Sources: torch.distributed.run (environment variables), Slurm's srun(1)
-// OUTPUT ENVIRONMENT VARIABLES, Open MPI's mpirun(1), the PMI-1 convention of MPICH and Intel MPI,
-// Kubernetes indexed jobs, SageMaker training toolkit, SkyPilot's distributed jobs.
+// The rows of the launch table. Sources: torch.distributed.run (environment variables), Slurm's
+// srun(1) OUTPUT ENVIRONMENT VARIABLES, Open MPI's mpirun(1), the PMI-1 convention of MPICH and
+// Intel MPI, Kubernetes indexed jobs, SageMaker training toolkit, SkyPilot's distributed jobs.
 
 
 // ======== skein/core/fnv.hpp
@@ -1357,15 +1371,15 @@ private:
 // ======== skein/proc/boot.hpp
 // The child's side of proc/children.hpp: what a process was started with.
 //
-//     if (rt::started_as("worker")) {
-//         rt::boot mine = *rt::take_boot("worker");
+//     if (proc::started_as("worker")) {
+//         proc::boot mine = *proc::take_boot("worker");
 //         auto order = wire::decode<my_order>(mine.message);
 //     }
 //
 // The message comes through an inherited pipe, so that it is seen neither in `ps` nor in
 // /proc/PID/environ. At the first question the variables that name the inherited files leave the
-// environment, and the files become close-on-exec: a program that this process starts is no child of
-// ours by mistake, and cannot write into its pipes.
+// environment, and the files become close-on-exec: a program that this process starts is no child
+// of ours by mistake, and cannot write into its pipes.
 
 
 // ======== skein/core/unique_fd.hpp
@@ -1410,8 +1424,8 @@ private:
     int fd_;
 };
 
-/// A close-on-exec, non-blocking pipe; first is the end to read. Throws errc::io when the process has no
-/// descriptors left.
+/// A close-on-exec, non-blocking pipe; first is the end to read. Throws errc::io when the process
+/// has no descriptors left.
 [[nodiscard]] inline std::pair<unique_fd, unique_fd> make_pipe() {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
@@ -1424,9 +1438,10 @@ private:
 // ======== skein/proc/shared_memory.hpp
 // Memory that a process shares with a child: zeros at first, no name, gone with its last user.
 //
-//     auto memory = rt::shared_memory::create(4096);
-//     rt::child_options how;
-//     how.memory = memory;                       // the child finds it in rt::take_boot("worker")->memory
+//     auto memory = proc::shared_memory::create(4096);
+//     proc::child_options how;
+//     // the child finds it in proc::take_boot("worker")->memory
+//     how.memory = memory;
 //
 // Nobody can shrink it under those who use it. Both write to it at the same time: atomics only.
 
@@ -1550,12 +1565,12 @@ struct boot {
     shared_memory memory; ///< what the parent has given
 };
 
-/// True if children started this process in that role; also if what it was started with cannot be read:
-/// take_boot() says so. Stays true. Ask first thing in main, before there are threads.
+/// True if children started this process in that role; also if what it was started with cannot be
+/// read: take_boot() says so. Stays true. Ask first thing in main, before there are threads.
 [[nodiscard]] bool started_as(std::string_view role) noexcept;
 
-/// The boot message of this process, once; nothing if it was not started in that role, or when it has
-/// been taken.
+/// The boot message of this process, once; nothing if it was not started in that role, or when it
+/// has been taken.
 ///   errors  malformed: something else is in the place of the message
 [[nodiscard]] std::optional<boot> take_boot(std::string_view role);
 
@@ -1618,7 +1633,8 @@ public:
     start_attempt& operator=(const start_attempt&) = delete;
     ~start_attempt();
 
-    /// Once, on any thread: starts it and blocks until the child executes the program or has failed to.
+    /// Once, on any thread: starts it and blocks until the child executes the program or has failed
+    /// to.
     ///   errors  those of child_process::spawn; cancelled: give_up() was called
     [[nodiscard]] child_process run();
     /// On any thread: a child that has not executed the program yet is killed, so that run() ends.
@@ -1633,9 +1649,10 @@ private:
 } // namespace skein::proc
 
 // ======== skein/proc/detail/threads.hpp
-// How many threads the code of a task uses where it asks OpenMP: as many as the task has cpus. A process is started with
-// OMP_NUM_THREADS, unless the user has set it; where tasks with other numbers of cpus take turns in one worker, each sets
-// it anew, for what it starts and for the OpenMP of its process.
+// How many threads the code of a task uses where it asks OpenMP: as many as the task has cpus. A
+// process is started with OMP_NUM_THREADS, unless the user has set it; where tasks with other
+// numbers of cpus take turns in one worker, each sets it anew, for what it starts and for the
+// OpenMP of its process.
 
 
 #include <atomic>
@@ -1697,13 +1714,13 @@ inline void use_threads(int cpus) {
 // A child process that cannot be left behind: it dies with its parent, its end is an event (pidfd)
 // that a loop can wait for, and it can hand its parent one last text that says why it left.
 //
-//     rt::process_options how;
+//     proc::process_options how;
 //     how.argv = {"/proc/self/exe", "--worker"};
-//     auto child = rt::child_process::spawn(how);
+//     auto child = proc::child_process::spawn(how);
 //     child.kill(SIGTERM);
 //     fmt::print("{}\n", child.wait_blocking().describe());   // "killed by signal 15 (SIGTERM)"
 //
-// task<exit_status> rt::wait(loop, child) on a real loop is in <skein/proc/process_wait.hpp>.
+// task<exit_status> proc::wait(loop, child) on a real loop is in <skein/proc/process_wait.hpp>.
 
 
 #include <csignal>
@@ -1747,7 +1764,8 @@ private:
 /// "hello:w2": a program and a process's part in it. Linux keeps 15 characters; the program is cut.
 [[nodiscard]] std::string process_title(std::string_view program, std::string_view part);
 
-/// Makes `top` and `pgrep` show this process so; what is started as /proc/self/exe is "exe" otherwise.
+/// Makes `top` and `pgrep` show this process so; what is started as /proc/self/exe is "exe"
+/// otherwise.
 void name_process(std::string_view part);
 
 /// What to start and how.
@@ -1785,10 +1803,10 @@ class child_process {
 public:
     child_process() noexcept = default;
 
-    /// Starts it. Throws not_found/permission_denied/io with the step that failed. Blocks the thread until
-    /// the child executes the program: on a loop use rt::local_children. No memory is copied, however much
-    /// this process has. With die_with_parent the calling thread must outlive the child: Linux ties that to
-    /// the thread.
+    /// Starts it. Throws not_found/permission_denied/io with the step that failed. Blocks the
+    /// thread until the child executes the program: on a loop use proc::local_children. No memory
+    /// is copied, however much this process has. With die_with_parent the calling thread must
+    /// outlive the child: Linux ties that to the thread.
     [[nodiscard]] static child_process spawn(process_options how);
 
     child_process(child_process&& other) noexcept;
@@ -1830,7 +1848,8 @@ private:
 
 
 // ======== skein/proc/detail/process.ipp
-// The bodies of proc/process.hpp: names, and how the end of a child is seen. Its start: process_start.ipp.
+// The bodies of proc/process.hpp: names, and how the end of a child is seen. Its start:
+// process_start.ipp.
 
 
 // ======== skein/core/check.hpp
@@ -1906,13 +1925,15 @@ SKEIN_INLINE void check_failed(const char* condition, std::source_location where
 } // namespace skein::detail
 
 // ======== skein/core/printable.hpp
-// Text of other processes as a terminal may have it: what it would take for a command is shown, not obeyed.
+// Text of other processes as a terminal may have it: what it would take for a command is shown, not
+// obeyed.
 //
 //     fmt::print("{}\n", printable(job.name));                  // "evil\x1b[31m" on one line
-//     fmt::print(stderr, "error: {}\n", printable_lines(why));  // a text of several lines keeps them
+//     // a text of several lines keeps them
+//     fmt::print(stderr, "error: {}\n", printable_lines(why));
 //
-// Names of programs, nodes and actors, and texts of exceptions are what somebody else has chosen. What a worker prints is
-// its program's own output, and is not touched.
+// Names of programs, nodes and actors, and texts of exceptions are what somebody else has chosen.
+// What a worker prints is its program's own output, and is not touched.
 
 
 #include <cstddef>
@@ -1921,7 +1942,8 @@ SKEIN_INLINE void check_failed(const char* condition, std::source_location where
 
 namespace skein {
 
-/// One line: control characters, C1 ones among them, and bytes that are not UTF-8 become \n, \t, \r or \xNN.
+/// One line: control characters, C1 ones among them, and bytes that are not UTF-8 become \n, \t, \r
+/// or \xNN.
 [[nodiscard]] std::string printable(std::string_view text);
 
 /// The same, but ends of lines and tabs stay.
@@ -2156,12 +2178,14 @@ SKEIN_INLINE child_process child_process::spawn(process_options how) {
 } // namespace skein::proc
 
 // ======== skein/proc/detail/process_start.ipp
-// The start of a child process: what is prepared, and what the child does before it executes the program.
+// The start of a child process: what is prepared, and what the child does before it executes the
+// program.
 //
-// Until then the child shares the memory of this process, and the thread that started it stands still
-// (CLONE_VM | CLONE_VFORK): nothing is copied, however large this process is, and no page of it is made
-// read-only for a copy on write. So what runs in the child calls the kernel directly, allocates nothing,
-// and is not instrumented: a sanitizer would take what it does for deeds of this process.
+// Until then the child shares the memory of this process, and the thread that started it stands
+// still (CLONE_VM | CLONE_VFORK): nothing is copied, however large this process is, and no page of
+// it is made read-only for a copy on write. So what runs in the child calls the kernel directly,
+// allocates nothing, and is not instrumented: a sanitizer would take what it does for deeds of this
+// process.
 
 
 #include <algorithm>
@@ -2183,7 +2207,8 @@ SKEIN_INLINE child_process child_process::spawn(process_options how) {
 
 extern char** environ;
 #if defined(__GLIBC__)
-// ThreadSanitizer takes every clone() for a fork and holds its locks around it; it does not know this name.
+// ThreadSanitizer takes every clone() for a fork and holds its locks around it; it does not know
+// this name.
 extern "C" int __clone(int (*)(void*), void*, int, void*, ...);
 #endif
 
@@ -2273,16 +2298,17 @@ SKEIN_IN_CHILD SKEIN_INLINE void arrange_files(child_plan& plan) {
     for (std::size_t i = 0; i < plan.fd_count; ++i)
         if (::syscall(SYS_dup3, plan.fds[i].source, plan.fds[i].target, 0) < 0)
             child_failed(plan, 1);
-    // Where a standard file of the parent is closed, or the number is one of its sockets, the child gets
-    // none of it: what it opened next would take the number, and what it prints would go there.
+    // Where a standard file of the parent is closed, or the number is one of its sockets, the child
+    // gets none of it: what it opened next would take the number, and what it prints would go
+    // there.
     for (int fd = 0; fd < 3; ++fd)
         if (const long flags = ::syscall(SYS_fcntl, fd, F_GETFD);
             flags < 0 || (flags & FD_CLOEXEC) != 0)
             open_over(plan, "/dev/null", fd, O_RDWR);
 }
 
-/// No handler of this process may run in the child, which has its memory; ignored signals and the mask
-/// would survive exec: what ends a program by default does so again.
+/// No handler of this process may run in the child, which has its memory; ignored signals and the
+/// mask would survive exec: what ends a program by default does so again.
 SKEIN_IN_CHILD SKEIN_INLINE void reset_signals() {
     // As the kernel has it on 64-bit hosts: handler, flags, restorer, mask.
     unsigned long now[4];
@@ -2503,9 +2529,9 @@ SKEIN_INLINE child_process start_attempt::run() {
 // An aggregate here is a class without constructors, bases, references and C arrays (PFR would
 // flatten those: use std::array). Names need a type with linkage: not local to a function, not in
 // an unnamed namespace. Names are cut out of the pretty name of a function whose template argument
-// points at the field: PFR knows names from 2.2 on (Boost 1.84), but in a header of its own, and one
-// way for every version gives one schema hash. g++ 12 ends with an internal error at an array field
-// of a type with constructors, unless its default is spelled with parentheses:
+// points at the field: PFR knows names from 2.2 on (Boost 1.84), but in a header of its own, and
+// one way for every version gives one schema hash. g++ 12 ends with an internal error at an array
+// field of a type with constructors, unless its default is spelled with parentheses:
 // std::array<std::string, 2> names = std::array<std::string, 2>();
 //
 //     struct point { int x = 0, y = 0; };
@@ -2714,8 +2740,8 @@ private:
     Rep value_{};
 };
 
-/// A number that no two processes give: the incarnation of a process (drawn once for each start of one, so it
-/// never returns) and a count in it. It prints as the count.
+/// A number that no two processes give: the incarnation of a process (drawn once for each start of
+/// one, so it never returns) and a count in it. It prints as the count.
 struct unique_number {
     std::uint64_t incarnation = 0, number = 0;
     friend constexpr auto operator<=>(const unique_number&, const unique_number&) = default;
@@ -2778,8 +2804,8 @@ struct fmt::formatter<skein::strong_id<Tag, Rep>> : fmt::formatter<Rep> {
 
 // ======== skein/wire/limits.hpp
 // What a decoder accepts: how deep values nest, how many elements one container may have, and how
-// much memory the elements of all containers take. The input alone does not bound the last: one byte
-// on the wire may be an element of a kilobyte in memory.
+// much memory the elements of all containers take. The input alone does not bound the last: one
+// byte on the wire may be an element of a kilobyte in memory.
 
 
 #include <cstddef>
@@ -2792,8 +2818,8 @@ struct limits {
     std::size_t max_depth = 64;
     /// Elements of one container; the bytes that are left bound it as well.
     std::size_t max_elements = static_cast<std::size_t>(-1);
-    /// Bytes of memory for the elements of containers in one message. Text and blocks of numbers are
-    /// not counted: they take as much as on the wire.
+    /// Bytes of memory for the elements of containers in one message. Text and blocks of numbers
+    /// are not counted: they take as much as on the wire.
     std::size_t max_memory = std::size_t{1} << 30;
 };
 
@@ -2887,7 +2913,8 @@ public:
         n = static_cast<std::size_t>(value);
         return true;
     }
-    /// Takes n elements of `each` bytes from what the message may use of memory; false if it is more.
+    /// Takes n elements of `each` bytes from what the message may use of memory; false if it is
+    /// more.
     bool charge(std::size_t n, std::size_t each) {
         if (n > (bounds_.max_memory - charged_) / each) return too_much(n, each);
         charged_ += n * each;
@@ -2961,8 +2988,8 @@ private:
 // A growing buffer that values are encoded into.
 //
 // The positions that padding refers to count from the first byte of the buffer, so a message and
-// what is appended to it later by the same writer are read back by one reader. What a reader with the usual bounds would
-// refuse is refused here, where whoever gave the value still hears it.
+// what is appended to it later by the same writer are read back by one reader. What a reader with
+// the usual bounds would refuse is refused here, where whoever gave the value still hears it.
 //
 //     wire::writer out;
 //     wire::encode(out, header);
@@ -3018,7 +3045,8 @@ public:
         if (n > (bounds_.max_memory - charged_) / each) refuse_much(n, each);
         charged_ += n * each;
     }
-    /// A container, optional or variant whose values are being written, as their reader counts them.
+    /// A container, optional or variant whose values are being written, as their reader counts
+    /// them.
     ///   errors  too_large: deeper than limits::max_depth
     class level {
     public:
@@ -3703,8 +3731,8 @@ namespace skein::spmd {
 
 namespace detail {
 
-/// Variables that are this process's alone: a supervisor's boot message, and what was taken from the
-/// environment. Written before there are threads, then only read.
+/// Variables that are this process's alone: a supervisor's boot message, and what was taken from
+/// the environment. Written before there are threads, then only read.
 SKEIN_INLINE std::map<std::string, std::string>& own_variables() {
     static auto mine = [] {
         const auto boot = proc::take_boot(rank_role);
@@ -3721,8 +3749,8 @@ SKEIN_INLINE void take_launch_variables() {
          {"SKEIN_RANK", "SKEIN_WORLD_SIZE", "SKEIN_LOCAL_RANK", "SKEIN_LOCAL_SIZE", "SKEIN_ATTEMPT",
           "SKEIN_JOB_ID", "SKEIN_MASTER_HOST", "SKEIN_MASTER_PORT", "SKEIN_GROUP", "SKEIN_TOKEN"})
         take_variable(name);
-    // A rank has its part in what a launcher has started: skein::run in it, and what it starts, has no other one. The
-    // name is in_job_variable of rt/worker_source.hpp.
+    // A rank has its part in what a launcher has started: skein::run in it, and what it starts, has
+    // no other one. The name is in_job_variable of rt/worker_source.hpp.
     for (const char* name :
          {"SLURM_STEP_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "JOB_COMPLETION_INDEX"})
         if (std::getenv(name) != nullptr) ::setenv("SKEIN_IN_JOB", "1", 1);
@@ -3795,7 +3823,8 @@ private:
     std::string launcher_;
 };
 
-/// A port for rank 0 that all ranks of a job compute alike; above the well-known, below the ephemeral.
+/// A port for rank 0 that all ranks of a job compute alike; above the well-known, below the
+/// ephemeral.
 SKEIN_INLINE int port_of_job(std::string_view job) noexcept {
     fnv1a hash;
     hash.text(job);
@@ -3926,8 +3955,8 @@ SKEIN_INLINE std::optional<launch_environment> from_pmi(const variable_reader& r
     return e;
 }
 
-/// The texts of a JSON list of host names, ["algo-1", "algo-2"]; empty when it is anything else. Host names need
-/// no escapes, and this layer no JSON library.
+/// The texts of a JSON list of host names, ["algo-1", "algo-2"]; empty when it is anything else.
+/// Host names need no escapes, and this layer no JSON library.
 SKEIN_INLINE std::vector<std::string> json_names(std::string_view text) {
     std::vector<std::string> out;
     const auto skip = [&] {
@@ -3994,8 +4023,8 @@ SKEIN_INLINE std::optional<launch_environment> from_skypilot(const variable_read
 } // namespace detail
 
 SKEIN_INLINE launch_environment discover(const variable_reader& read) {
-    // Inner launchers first: mpirun in an allocation reaches other hosts by a step of its own, whose variables its
-    // processes have as well.
+    // Inner launchers first: mpirun in an allocation reaches other hosts by a step of its own,
+    // whose variables its processes have as well.
     for (auto* row : {&detail::from_skein, &detail::from_torch, &detail::from_openmpi,
                       &detail::from_pmi, &detail::from_slurm, &detail::from_kubernetes,
                       &detail::from_sagemaker, &detail::from_skypilot}) {
@@ -4058,9 +4087,11 @@ SKEIN_INLINE std::vector<std::string> expand_hostlist(std::string_view text) {
 namespace skein::spmd::detail {
 
 /// Its text.
-///   errors  not_found, permission_denied (others may read it), invalid_argument (no regular file), io
+///   errors  not_found, permission_denied (others may read it), invalid_argument (no regular file),
+///           io
 [[nodiscard]] std::string read_token_file(const std::string& path);
-/// Makes the file with a new token, which only this user can read; false: there is one, or another process was first.
+/// Makes the file with a new token, which only this user can read; false: there is one, or another
+/// process was first.
 ///   errors  io
 bool make_token_file(const std::string& path);
 /// ~/.config/skein/token, as XDG_CONFIG_HOME and HOME say; empty: neither is set.
@@ -4072,8 +4103,9 @@ bool make_token_file(const std::string& path);
 // Where the ranks of a launched world meet, and with which secret.
 //
 // Under a supervisor both come from it. Under srun, mpirun or torchrun rank 0 hosts the group at an
-// address every rank computes alike, and the secret is the user's own: SKEIN_TOKEN, SKEIN_TOKEN_FILE, or
-// ~/.config/skein/token, made on first use, which hosts with a common home folder share.
+// address every rank computes alike, and the secret is the user's own: SKEIN_TOKEN,
+// SKEIN_TOKEN_FILE, or ~/.config/skein/token, made on first use, which hosts with a common home
+// folder share.
 
 
 namespace skein::spmd {
@@ -4086,8 +4118,8 @@ inline constexpr const char* token_variable = "SKEIN_TOKEN"; ///< 64 hexadecimal
 /// True in a rank that a skein supervisor has started: the supervisor serves the group and reports.
 [[nodiscard]] bool is_supervised(const variable_reader& read = process_environment());
 
-/// Where the group server of this world is (or, for rank 0, is to be). All ranks on one host meet on
-/// loopback.
+/// Where the group server of this world is (or, for rank 0, is to be). All ranks on one host meet
+/// on loopback.
 ///   errors  invalid_argument: ranks on several hosts and nobody says where rank 0 is
 [[nodiscard]] net::address meeting_point(const launch_environment& where,
                                          const variable_reader& read = process_environment());
@@ -4097,8 +4129,8 @@ inline constexpr const char* token_variable = "SKEIN_TOKEN"; ///< 64 hexadecimal
                                            const variable_reader& read = process_environment());
 
 /// The secret of this world.
-///   errors  permission_denied: the token file is readable by others; invalid_argument: it is no token;
-///           io: it cannot be made
+///   errors  permission_denied: the token file is readable by others; invalid_argument: it is no
+///           token; io: it cannot be made
 [[nodiscard]] net::token group_token(const variable_reader& read = process_environment());
 
 } // namespace skein::spmd
@@ -4374,8 +4406,8 @@ SKEIN_INLINE std::string make_token(const std::string& file) {
 
 
 // ======== skein/core/awaitable.hpp
-// What all, any, race and as_completed accept: tasks, and whatever an overload of as_task turns into
-// one (a remote ref has such an overload beside it).
+// What all, any, race and as_completed accept: tasks, and whatever an overload of as_task turns
+// into one (a remote ref has such an overload beside it).
 
 
 // ======== skein/core/task.hpp
@@ -4389,15 +4421,16 @@ SKEIN_INLINE std::string make_token(const std::string& file) {
 //     task<int> answer() { co_return 42; }
 //     task<void> app()   { auto t = answer(); int x = co_await std::move(t); }
 //
-// Name it, then await it: g++ 12 destroys aggregates and capturing lambdas that are temporaries of a
-// co_await expression twice (docs/traps.md).
+// Name it, then await it: g++ 12 destroys aggregates and capturing lambdas that are temporaries of
+// a co_await expression twice (docs/traps.md).
 
 
 // ======== skein/core/frame_pool.hpp
 // Coroutine frames come from per-thread free lists by size class: about 5 ns instead of a malloc.
 //
-// A frame may be freed on another thread than it was made on; it then joins that thread's lists, which
-// are bounded. SKEIN_FRAME_POOL (core/config.hpp) turns the pool off, as AddressSanitizer does.
+// A frame may be freed on another thread than it was made on; it then joins that thread's lists,
+// which are bounded. SKEIN_FRAME_POOL (core/config.hpp) turns the pool off, as AddressSanitizer
+// does.
 
 
 #include <array>
@@ -4477,11 +4510,13 @@ private:
 } // namespace skein::detail
 
 // ======== skein/core/task_context.hpp
-// task_context: what a task belongs to, handed down to all that it awaits and spawns, as its cancellation is.
+// task_context: what a task belongs to, handed down to all that it awaits and spawns, as its
+// cancellation is.
 //
-// core knows that there is such a thing, not what it holds: the runtime derives the context of a call from it
-// (which process's runtime, which call, until when). So two runtimes can live on one thread, and a call that a
-// task makes is known as its child, without thread-local state that must be set and reset by hand.
+// core knows that there is such a thing, not what it holds: the runtime derives the context of a
+// call from it (which process's runtime, which call, until when). So two runtimes can live on one
+// thread, and a call that a task makes is known as its child, without thread-local state that must
+// be set and reset by hand.
 //
 //     auto work = with_context(context, body());      // body and all below it run under `context`
 //     co_await work;
@@ -4491,7 +4526,8 @@ private:
 // ======== skein/core/counted_ptr.hpp
 // counted_ptr<T>: a pointer to something that counts its users itself, and ends with the last one.
 //
-// T has add_use() and drop_use(). The count is not atomic: everything that shares it belongs to one loop.
+// T has add_use() and drop_use(). The count is not atomic: everything that shares it belongs to one
+// loop.
 
 
 #include <concepts>
@@ -4563,7 +4599,8 @@ public:
     }
     [[nodiscard]] std::uint32_t uses() const noexcept { return uses_; }
 
-    /// Makes it the current one of this thread while it lives, for plain functions that a task or a handler calls.
+    /// Makes it the current one of this thread while it lives, for plain functions that a task or a
+    /// handler calls.
     class use {
     public:
         explicit use(task_context* c) noexcept : before_(detail::current_context) {
@@ -4609,8 +4646,8 @@ class cancel_state;
 /// The coroutine to run as soon as the running one is suspended; the loop's trampoline reads it.
 inline constinit thread_local std::coroutine_handle<> next_to_run{};
 
-/// What every coroutine of skein carries: who waits for it, the cancellation it runs under, and what it
-/// belongs to (held by the task that brought it in, see under_context and self_owned).
+/// What every coroutine of skein carries: who waits for it, the cancellation it runs under, and
+/// what it belongs to (held by the task that brought it in, see under_context and self_owned).
 struct promise_base {
     std::coroutine_handle<> continuation{};
     cancel_state* cancel = nullptr;
@@ -4672,7 +4709,8 @@ struct task_promise : promise_base {
         if (has_value) std::destroy_at(std::addressof(value));
     }
 
-    union { // not a std::optional, which costs every file that includes a task several times as much
+    // not a std::optional, which costs every file that includes a task several times as much
+    union {
         stored value;
     };
     bool has_value = false;
@@ -4742,8 +4780,8 @@ public:
     /// False after being moved from.
     explicit operator bool() const noexcept { return static_cast<bool>(frame_); }
 
-    /// Starts the task and suspends until it ends; gives its value or rethrows its exception. It runs
-    /// under the cancellation of the awaiting task.
+    /// Starts the task and suspends until it ends; gives its value or rethrows its exception. It
+    /// runs under the cancellation of the awaiting task.
     detail::task_awaiter<T> operator co_await() noexcept {
         SKEIN_CHECK(frame_ && !frame_.done(), "a task is awaited that was moved from or has ended");
         return detail::task_awaiter<T>(frame_);
@@ -4866,8 +4904,8 @@ concept task_like = requires(A&& a) { as_task(std::forward<A>(a)); };
 template <task_like A>
 using awaited_t = typename decltype(as_task(std::declval<A>()))::value_type;
 
-/// Runs work and gives its outcome as a value: never throws, but for cancellation of the awaiting task
-/// it gives errc::cancelled like any other error.
+/// Runs work and gives its outcome as a value: never throws, but for cancellation of the awaiting
+/// task it gives errc::cancelled like any other error.
 template <class T>
 [[nodiscard]] task<result<T>> as_result(task<T> work) {
     try {
@@ -4887,10 +4925,10 @@ template <class T>
 // ======== skein/core/scope.hpp
 // scope: the owner of concurrent tasks. Children end before the parent goes on.
 //
-// The first child that fails cancels its siblings, and join() rethrows its error. When the task that
-// joins is cancelled, the children are cancelled and still waited for. A scope can be used again after
-// a join, unless it was cancelled (by itself, a failed child or the joining task): that stays. Destroying
-// a scope with running children is a bug and is checked: join it first.
+// The first child that fails cancels its siblings, and join() rethrows its error. When the task
+// that joins is cancelled, the children are cancelled and still waited for. A scope can be used
+// again after a join, unless it was cancelled (by itself, a failed child or the joining task): that
+// stays. Destroying a scope with running children is a bug and is checked: join it first.
 //
 //     scope s;
 //     s.spawn(serve(a));
@@ -4903,19 +4941,19 @@ template <class T>
 // ======== skein/core/wait.hpp
 // The leaf of every wait: a waiter is one suspended coroutine; a wait_queue is a line of them.
 //
-// A waiter ends exactly once, by wake() or by cancellation, and its coroutine is then resumed through
-// the run queue of the loop it waits on. This is the tool that event, mutex, channel and the protocols
-// are made of; programs rarely need it.
+// A waiter ends exactly once, by wake() or by cancellation, and its coroutine is then resumed
+// through the run queue of the loop it waits on. This is the tool that event, mutex, channel and
+// the protocols are made of; programs rarely need it.
 
 
 // ======== skein/core/cancel.hpp
 // Cooperative cancellation.
 //
 // A cancel_source asks; the tasks that run under its token notice at their next await that has to
-// wait: that await throws error(errc::cancelled), and so does every later one, so that the task unwinds.
-// What was awaited stays usable (a mutex, channel or stream is not harmed, nothing it held is lost).
-// A value that had already been handed over is delivered, not dropped. Everything happens on the
-// loop's thread; a source is not thread-safe.
+// wait: that await throws error(errc::cancelled), and so does every later one, so that the task
+// unwinds. What was awaited stays usable (a mutex, channel or stream is not harmed, nothing it held
+// is lost). A value that had already been handed over is delivered, not dropped. Everything happens
+// on the loop's thread; a source is not thread-safe.
 //
 //     cancel_source stop;
 //     auto work = with_cancel(stop.token(), serve(connection));   // elsewhere: stop.request();
@@ -5088,7 +5126,8 @@ private:
     parent_hook to_parent_{*this};
 };
 
-/// `co_await current_cancel{}` gives the state the running task is under (may be null); never suspends.
+/// `co_await current_cancel{}` gives the state the running task is under (may be null); never
+/// suspends.
 struct current_cancel {
     cancel_state* state = nullptr;
     bool await_ready() const noexcept { return false; }
@@ -5169,8 +5208,8 @@ template <class T>
 // ======== skein/core/function.hpp
 // unique_function: std::function for callables that can only be moved.
 //
-// Small callables (up to 48 bytes, nothrow-movable) live inside; others on the heap. Calling an empty
-// one is a bug and is checked.
+// Small callables (up to 48 bytes, nothrow-movable) live inside; others on the heap. Calling an
+// empty one is a bug and is checked.
 
 
 #include <cstddef>
@@ -5280,19 +5319,20 @@ private:
 // cancel cost O(1), however many calls carry a deadline.
 //
 // A timer lies at the level of the highest 6-bit digit in which its time differs from the wheel's
-// time. It cascades to lower levels as time reaches its slot, at most ten times, and fires from level
-// zero, where a slot is one nanosecond. Occupancy bit maps find the next slot without stepping.
-// Source: Varghese, Lauck, "Hashed and hierarchical timing wheels", SOSP 1987, scheme 6.
+// time. It cascades to lower levels as time reaches its slot, at most ten times, and fires from
+// level zero, where a slot is one nanosecond. Occupancy bit maps find the next slot without
+// stepping. Source: Varghese, Lauck, "Hashed and hierarchical timing wheels", SOSP 1987, scheme 6.
 
 
 // ======== skein/core/time.hpp
 // Monotonic time, the only time that decides anything. Wall time is for logs (core/clock.hpp).
 //
-// A loop says what time it is: real loops read the system's monotonic clock once per turn, simulated
-// loops count virtual time from zero.
+// A loop says what time it is: real loops read the system's monotonic clock once per turn,
+// simulated loops count virtual time from zero.
 //
 //     co_await skein::sleep_for(1.5s);
-//     how.deadline = std::chrono::hours::max();     // for ever, as every length that is longer than 292 years
+//     // for ever, as every length that is longer than 292 years
+//     how.deadline = std::chrono::hours::max();
 
 
 #include <chrono>
@@ -5337,9 +5377,9 @@ template <class Rep, class Period>
 
 } // namespace detail
 
-/// A length of time as options and parameters take it: made of any chrono duration, whole or floating. What is longer
-/// than `duration` holds, infinity too, is as long as it holds: duration::max(), which options and waits take as
-/// for ever; the same below zero.
+/// A length of time as options and parameters take it: made of any chrono duration, whole or
+/// floating. What is longer than `duration` holds, infinity too, is as long as it holds:
+/// duration::max(), which options and waits take as for ever; the same below zero.
 ///   errors  invalid_argument: a floating duration that is no number (NaN)
 class time_span : public duration {
 public:
@@ -5671,12 +5711,12 @@ public:
     template <class T>
     T run(task<T> work, cancel_token token = {});
 
-    /// Owns work whose owner was destroyed: run() returns only when all of it has ended. It should have
-    /// been cancelled. Its errors are nobody's.
+    /// Owns work whose owner was destroyed: run() returns only when all of it has ended. It should
+    /// have been cancelled. Its errors are nobody's.
     void adopt(task<void> work);
 
-    /// Makes a loop the current one of this thread while it lives, where one thread has several: for plain
-    /// calls of what belongs to it. Nothing may be awaited meanwhile.
+    /// Makes a loop the current one of this thread while it lives, where one thread has several:
+    /// for plain calls of what belongs to it. Nothing may be awaited meanwhile.
     class use {
     public:
         explicit use(loop& of) noexcept : before_(std::exchange(current_, &of)) {
@@ -5690,8 +5730,8 @@ public:
         loop* before_;
     };
 
-    /// While it lives a function runs on this loop that returns when it likes and awaits nothing: the turn may last for
-    /// hours, and what is sent meanwhile does not wait for its end.
+    /// While it lives a function runs on this loop that returns when it likes and awaits nothing:
+    /// the turn may last for hours, and what is sent meanwhile does not wait for its end.
     class occupied {
     public:
         explicit occupied(loop& of) noexcept
@@ -5720,8 +5760,8 @@ public:
     void post(F call) {
         ready_.push_back({&run_call, new unique_function<void()>(std::move(call))});
     }
-    /// Queues a call from any thread and wakes the loop, once for all that come before it has. The only
-    /// thread-safe member. The call must not throw.
+    /// Queues a call from any thread and wakes the loop, once for all that come before it has. The
+    /// only thread-safe member. The call must not throw.
     void post_from_any_thread(unique_function<void()> call) {
         // All under the lock: once the loop has taken the call it may end and be destroyed.
         const std::lock_guard lock(remote_mutex_);
@@ -5733,10 +5773,11 @@ public:
 
     /// The time of this turn.
     [[nodiscard]] time_point now() const noexcept { return now_; }
-    /// The time now: what a length "from now on" counts from, however long this turn has taken already.
+    /// The time now: what a length "from now on" counts from, however long this turn has taken
+    /// already.
     [[nodiscard]] time_point exact_now() noexcept { return std::max(now_, read_clock()); }
-    /// The time now, not that of this turn, to a few milliseconds: cheap enough to ask after each piece of
-    /// work that may have been long.
+    /// The time now, not that of this turn, to a few milliseconds: cheap enough to ask after each
+    /// piece of work that may have been long.
     [[nodiscard]] virtual time_point coarse_now() noexcept { return read_clock(); }
 
     /// Since 1970-01-01 UTC, as people's clocks say. It may jump: nothing is decided by it.
@@ -5755,8 +5796,8 @@ public:
         if (!hook.is_linked()) hooks_.push_back(hook);
     }
 
-    /// Runs a coroutine and what it hands over to until all are suspended. For completion handlers of
-    /// a world, called on the loop's thread, never from inside a coroutine.
+    /// Runs a coroutine and what it hands over to until all are suspended. For completion handlers
+    /// of a world, called on the loop's thread, never from inside a coroutine.
     static void resume(std::coroutine_handle<> handle) {
         // After this many hand-overs others get their turn.
         constexpr int budget = 4096;
@@ -5780,9 +5821,10 @@ protected:
 
     /// The world's clock now.
     virtual time_point read_clock() noexcept = 0;
-    /// Handles what is ready outside. With may_block it waits for something to be ready, for notify(),
-    /// or until the time given (nothing: no timer is set); without, it returns at once. Called with
-    /// no lock held; notify() is called under the lock of the posted calls and must not post.
+    /// Handles what is ready outside. With may_block it waits for something to be ready, for
+    /// notify(), or until the time given (nothing: no timer is set); without, it returns at once.
+    /// Called with no lock held; notify() is called under the lock of the posted calls and must not
+    /// post.
     virtual void poll(std::optional<time_point> until, bool may_block) = 0;
     /// Thread-safe: makes a poll that waits return, or the next one not wait.
     virtual void notify() noexcept = 0;
@@ -5803,7 +5845,8 @@ protected:
         if (has_remote_.load(std::memory_order_acquire)) take_remote();
     }
 
-    /// For a loop that another one drives, from within its poll(): that one's run() waits for what is adopted here.
+    /// For a loop that another one drives, from within its poll(): that one's run() waits for what
+    /// is adopted here.
     void live_within(loop& outer) noexcept { outer_ = &outer; }
     /// Whether a turn would do something now.
     [[nodiscard]] bool has_work() noexcept {
@@ -5888,8 +5931,8 @@ private:
 
 namespace detail {
 
-/// A coroutine that owns itself: starts when told, destroys itself at its end. Only scope and loop make
-/// them; nothing else may run without an owner.
+/// A coroutine that owns itself: starts when told, destroys itself at its end. Only scope and loop
+/// make them; nothing else may run without an owner.
 struct self_owned {
     using promise_type = root_promise;
     std::coroutine_handle<root_promise> frame;
@@ -6068,7 +6111,8 @@ public:
 
 protected:
     /// Called when the task is cancelled while it waits. A leaf whose operation ends later (an Asio
-    /// operation) overrides it, starts the end, and calls end_cancelled() or wake() when it is there.
+    /// operation) overrides it, starts the end, and calls end_cancelled() or wake() when it is
+    /// there.
     virtual void cancel_requested() noexcept { end_cancelled(); }
     void end_cancelled() noexcept { end(state::cancelled); }
 
@@ -6159,8 +6203,8 @@ public:
                     running_);
     }
 
-    /// Starts a task; it runs from the loop's queue, not inside this call, under the context of the caller.
-    /// Its error is join()'s.
+    /// Starts a task; it runs from the loop's queue, not inside this call, under the context of the
+    /// caller. Its error is join()'s.
     void spawn(task<void> work) {
         ++running_;
         auto child = run_child(this, std::move(work));
@@ -6168,8 +6212,8 @@ public:
         loop::current().post_root(child.frame);
     }
 
-    /// Suspends until all children have ended; resumed by the loop. Throws the first error of a child,
-    /// or cancelled if the joining task was cancelled (then all children were).
+    /// Suspends until all children have ended; resumed by the loop. Throws the first error of a
+    /// child, or cancelled if the joining task was cancelled (then all children were).
     [[nodiscard]] task<void> join();
 
     /// Cancels all children, running and future ones. They still have to be joined.
@@ -6200,9 +6244,9 @@ private:
     wait_queue idle_;
 };
 
-/// Runs body(scope&, args...), then joins the scope. If the body throws, the children are cancelled and
-/// waited for, and the body's error is rethrown. If a child fails, the body is cancelled too, and the
-/// child's error is rethrown.
+/// Runs body(scope&, args...), then joins the scope. If the body throws, the children are cancelled
+/// and waited for, and the body's error is rethrown. If a child fails, the body is cancelled too,
+/// and the child's error is rethrown.
 template <class Body, class... Args>
 [[nodiscard]] task<void> with_scope(Body body, Args... args) {
     auto* outer = co_await detail::current_cancel{};
@@ -6314,8 +6358,8 @@ task<void> keep_value(task<T> work, std::optional<value_or_monostate<T>>* out) {
 
 } // namespace detail
 
-/// Runs all tasks concurrently; gives their values in order (std::monostate for void). The first error
-/// cancels the others, and is rethrown when all have ended. Resumed by the loop.
+/// Runs all tasks concurrently; gives their values in order (std::monostate for void). The first
+/// error cancels the others, and is rethrown when all have ended. Resumed by the loop.
 template <class... Ts>
     requires(sizeof...(Ts) > 0)
 [[nodiscard]] task<std::tuple<detail::value_or_monostate<Ts>...>> all(task<Ts>... work) {
@@ -6524,15 +6568,15 @@ template <task_like A, task_like... As>
 //     auto results = as_completed(std::move(tasks));
 //     while (auto done = co_await results.next()) use(done->index, done->value);
 //
-// Leaving early is fine, by break or by an exception: the tasks that still run are cancelled, and the
-// loop waits for their end. They end after the stream then: they must not refer to what ends with its
-// reader (refs do not). co_await close() waits here and now.
+// Leaving early is fine, by break or by an exception: the tasks that still run are cancelled, and
+// the loop waits for their end. They end after the stream then: they must not refer to what ends
+// with its reader (refs do not). co_await close() waits here and now.
 
 
 // ======== skein/core/channel.hpp
-// channel<T>: a bounded queue between tasks of one loop. Values come out in the order they went in, each
-// to exactly one receiver; a full channel makes its senders wait (back-pressure). Capacity 0 is a
-// rendezvous: a send ends when its value is received.
+// channel<T>: a bounded queue between tasks of one loop. Values come out in the order they went in,
+// each to exactly one receiver; a full channel makes its senders wait (back-pressure). Capacity 0
+// is a rendezvous: a send ends when its value is received.
 //
 //     while (auto item = co_await jobs.receive()) use(*item);
 
@@ -6603,11 +6647,11 @@ public:
         std::optional<T> value_;
     };
 
-    /// Suspends while the channel is full; resumed by the loop. Throws closed, or cancelled (then the
-    /// value was not sent).
+    /// Suspends while the channel is full; resumed by the loop. Throws closed, or cancelled (then
+    /// the value was not sent).
     [[nodiscard]] send_awaiter send(T value) { return send_awaiter(*this, std::move(value)); }
-    /// Suspends until there is a value; nothing when the channel is closed and empty. Throws cancelled;
-    /// then no value is taken.
+    /// Suspends until there is a value; nothing when the channel is closed and empty. Throws
+    /// cancelled; then no value is taken.
     [[nodiscard]] receive_awaiter receive() noexcept { return receive_awaiter(*this); }
 
     /// Sends if there is room; false if not, or if closed (value is then unchanged).
@@ -6627,7 +6671,8 @@ public:
         return out;
     }
 
-    /// No more sends: those that wait throw closed, receivers drain what is queued and then get nothing.
+    /// No more sends: those that wait throw closed, receivers drain what is queued and then get
+    /// nothing.
     void close() noexcept {
         closed_ = true;
         while (!senders_.empty()) senders_.front().wake();
@@ -6769,8 +6814,8 @@ template <task_like A>
 
 namespace skein {
 
-/// The cores that the process may run on (taskset, cpusets), and no more than the quota of its cgroups
-/// (docker --cpus, Kubernetes limits), rounded up; at least 1. Reads files: ask once.
+/// The cores that the process may run on (taskset, cpusets), and no more than the quota of its
+/// cgroups (docker --cpus, Kubernetes limits), rounded up; at least 1. Reads files: ask once.
 [[nodiscard]] int available_cores();
 
 namespace detail {
@@ -6780,8 +6825,8 @@ struct cgroup_files {
     std::string membership = "/proc/self/cgroup";
     std::string root = "/sys/fs/cgroup";
 };
-/// The folders of the cgroups that the process is in and of all groups above them, of version 2 or of a
-/// controller ("cpu", "memory") of version 1. Some may not be there.
+/// The folders of the cgroups that the process is in and of all groups above them, of version 2 or
+/// of a controller ("cpu", "memory") of version 1. Some may not be there.
 [[nodiscard]] std::vector<std::string> cgroup_folders(const cgroup_files& where,
                                                       std::string_view controller);
 /// The quota in cores, rounded up, of version 1 or 2; 0: there is none.
@@ -6798,8 +6843,8 @@ struct cgroup_files {
 
 
 // ======== skein/core/read_number.hpp
-// Numbers out of text that a program wrote: the same in every locale. std::strtod, std::stod and streams read "0.5" as 0
-// once a program has called setlocale() for a language that writes 0,5.
+// Numbers out of text that a program wrote: the same in every locale. std::strtod, std::stod and
+// streams read "0.5" as 0 once a program has called setlocale() for a language that writes 0,5.
 //
 //     const auto best = read_double(saved);       // nothing, if that is no number
 
@@ -6809,7 +6854,8 @@ struct cgroup_files {
 
 namespace skein {
 
-/// The number that fmt, JSON or "{:a}" wrote: "0.5", "-1e-3", "0x1.8p+1", "inf", "nan". The whole text, or nothing.
+/// The number that fmt, JSON or "{:a}" wrote: "0.5", "-1e-3", "0x1.8p+1", "inf", "nan". The whole
+/// text, or nothing.
 [[nodiscard]] std::optional<double> read_double(std::string_view text) noexcept;
 
 } // namespace skein
@@ -6878,8 +6924,8 @@ SKEIN_INLINE std::vector<std::string> cgroup_folders(const cgroup_files& where,
         if (first == line.npos || second == line.npos) continue;
         const std::string controllers = line.substr(first + 1, second - first - 1);
         if (!controllers.empty() && ("," + controllers + ",").find(listed) == line.npos) continue;
-        // The folder of version 1 is "cpu" or has the names of all its controllers. Every group above
-        // has its say; inside a container the path may be the host's, which is not there.
+        // The folder of version 1 is "cpu" or has the names of all its controllers. Every group
+        // above has its say; inside a container the path may be the host's, which is not there.
         for (const auto& root : {where.root, where.root + "/" + controllers,
                                  fmt::format("{}/{}", where.root, controller)}) {
             std::string path = line.substr(second + 1);
@@ -7007,13 +7053,15 @@ SKEIN_INLINE std::uint64_t available_memory() {
 } // namespace skein
 
 // ======== skein/core/byte_line.hpp
-// byte_line: small messages that wait, one behind the other in blocks: first in, first out. What has waited for long is in no
-// cache, and is read again in the order in which it lies in memory.
+// byte_line: small messages that wait, one behind the other in blocks: first in, first out. What
+// has waited for long is in no cache, and is read again in the order in which it lies in memory.
 //
 //     line.push(message);
-//     mut_byte_span first = line.take(size_of_the_first);       // who takes it knows how long it is
+//     // who takes it knows how long it is
+//     mut_byte_span first = line.take(size_of_the_first);
 //
-// Blocks grow with the line, so that thousands of short lines cost little, and clear() gives all of them back.
+// Blocks grow with the line, so that thousands of short lines cost little, and clear() gives all of
+// them back.
 
 
 #include <algorithm>
@@ -7036,7 +7084,8 @@ public:
         std::memcpy(last.data.get() + (last.size - room_), piece.data(), piece.size());
         room_ -= piece.size();
     }
-    /// The first piece, which is of that size. It stays until the next call of push(), take() or clear().
+    /// The first piece, which is of that size. It stays until the next call of push(), take() or
+    /// clear().
     [[nodiscard]] mut_byte_span take(std::size_t bytes) {
         // Where it did not fit when it came, it is not now.
         if (blocks_.front().size - at_ < bytes) {
@@ -7087,8 +7136,8 @@ private:
 } // namespace skein
 
 // ======== skein/core/constants.hpp
-// The table of time constants and default limits. net::limits, net::keep_alive, net::reconnect_policy
-// and the options of the layers above take their defaults from it.
+// The table of time constants and default limits. net::limits, net::keep_alive,
+// net::reconnect_policy and the options of the layers above take their defaults from it.
 //
 // The values are for hosts in one network.
 
@@ -7133,10 +7182,10 @@ struct time_constants {
     ms worker_resume{30'000};     ///< for a broken link to a worker, then its host is asked
     ms worker_computes{86'400'000}; ///< the same while its host answers
     ms worker_refused{500};         ///< after which nobody will ever listen there again
-    ms keeper_idle{60'000};         ///< a namespace without actors and guests ends
+    ms space_server_idle{60'000};   ///< a namespace without actors and guests ends
     ms idle_worker{250};            ///< a worker for one demand that has nothing to do leaves
     ms idle_aside{10'000};          ///< so does the second process of a worker
-    ms space_enter{90'000}; ///< for a namespace's keeper to be found or started, and reached
+    ms space_enter{90'000};         ///< for a space server to be found or started, and reached
     ms space_settle{2500};  ///< a head that has just started waits so long for keepers that live
     ms space_fence{45'000}; ///< one that nobody saw end has surely ended: its agent has no head
     ms child_restart_first{50}; ///< before a worker is started again; doubles
@@ -7151,8 +7200,8 @@ struct time_constants {
     ms stop_grace{30'000};     ///< from a request to stop a group of ranks until the kill
     ms training_stop_grace{300'000}; ///< a step, an evaluation and a checkpoint must fit in
     ms echo_wait{1000}; ///< after a broken collective, for news of the loss that broke it
-    /// Minutes, as users of other libraries expect: a rank may compile kernels, read a cold disk or save
-    /// while the others wait. Dead processes are noticed at once, without it.
+    /// Minutes, as users of other libraries expect: a rank may compile kernels, read a cold disk or
+    /// save while the others wait. Dead processes are noticed at once, without it.
     ms collective_timeout{300'000};
     ms checkpoint_timeout{1'800'000}; ///< the same around reads and writes of whole checkpoints
     ms ring_late_again{50};           ///< a second look before a neighbour is called late
@@ -7180,7 +7229,8 @@ inline constexpr std::size_t queue_bytes = std::size_t{64} << 20;  ///< a connec
 inline constexpr std::size_t inline_bytes = std::size_t{64} << 10; ///< values kept inside messages
 inline constexpr std::size_t gather_bytes = std::size_t{4} << 10;  ///< from here on sent uncopied
 inline constexpr std::size_t backlog_bytes = std::size_t{4} << 20; ///< calls a worker reads ahead
-/// What a process sends to one actor, or of tasks without cores to one worker, ahead of what has begun there.
+/// What a process sends to one actor, or of tasks without cores to one worker, ahead of what has
+/// begun there.
 inline constexpr std::uint32_t credit_calls = 1024;
 inline constexpr std::size_t credit_bytes = std::size_t{4} << 20;
 /// Plain calls run so long in a row before their replies leave and new frames are read.
@@ -7283,8 +7333,9 @@ struct crc32c_shift {
 
 inline constexpr std::size_t crc32c_lane = 1024;
 
-/// The instruction has latency 3 and throughput 1: three streams side by side, joined by shifts. It goes by the name that
-/// compilers give it: <nmmintrin.h> is 2,400 lines for these few. Of the whole triples of lanes at p.
+/// The instruction has latency 3 and throughput 1: three streams side by side, joined by shifts. It
+/// goes by the name that compilers give it: <nmmintrin.h> is 2,400 lines for these few. Of the
+/// whole triples of lanes at p.
 __attribute__((target("sse4.2,crc32"))) SKEIN_INLINE std::uint32_t crc32c_lanes(
     std::uint32_t crc, const std::byte*& p, std::size_t& n) noexcept {
     constexpr std::size_t lane = crc32c_lane;
@@ -7354,8 +7405,8 @@ SKEIN_INLINE std::uint32_t crc32c(byte_span bytes, std::uint32_t seed) noexcept 
 } // namespace skein
 
 // ======== skein/core/descriptor_reserve.hpp
-// A few file descriptors kept back, for files that must be written when the process has no free ones:
-// a job whose port strangers are busy with still writes its curve.
+// A few file descriptors kept back, for files that must be written when the process has no free
+// ones: a job whose port strangers are busy with still writes its curve.
 //
 //     descriptor_reserve reserve;
 //     auto done = reserve.run([&] { return disk.replace(path, bytes); });
@@ -7375,9 +7426,10 @@ public:
 
     [[nodiscard]] std::size_t size() const noexcept { return kept_.size(); }
 
-    /// What body(), a callable that returns a result<T> and may be called twice, returns. When that is
-    /// errc::exhausted the kept descriptors are closed and it is called once more: another thread may be
-    /// faster and take them, then it fails again. Afterwards as many as there are are kept again.
+    /// What body(), a callable that returns a result<T> and may be called twice, returns. When that
+    /// is errc::exhausted the kept descriptors are closed and it is called once more: another
+    /// thread may be faster and take them, then it fails again. Afterwards as many as there are are
+    /// kept again.
     template <class Body>
     [[nodiscard]] auto run(Body body) {
         auto done = body();
@@ -7405,7 +7457,8 @@ private:
 } // namespace skein
 
 // ======== skein/core/disk.hpp
-// Files as a small interface, so that the code that writes checkpoints runs on a simulated disk too.
+// Files as a small interface, so that the code that writes checkpoints runs on a simulated disk
+// too.
 //
 // Calls block and are meant for a thread that may wait; nothing here throws: a failing disk is a
 // result. Durable replacement of a file is: write a temporary, sync it, rename it, sync the folder;
@@ -7608,13 +7661,15 @@ private:
 } // namespace skein
 
 // ======== skein/core/fork_guard.hpp
-// Descriptors that end with their process, also when it has forked: the other end of a socket learns at once that the
-// process has died, and a lock is free, whatever a child that a task or a driver has forked does.
+// Descriptors that end with their process, also when it has forked: the other end of a socket
+// learns at once that the process has died, and a lock is free, whatever a child that a task or a
+// driver has forked does.
 //
 //     fork_guard guard(socket);      // until `guard` ends, before the socket is closed
 //
-// A child that fork() makes closes them before it goes on. (One that executes another program has none of them anyway:
-// they are close-on-exec. One that is made by a bare clone() keeps them until then.)
+// A child that fork() makes closes them before it goes on. (One that executes another program has
+// none of them anyway: they are close-on-exec. One that is made by a bare clone() keeps them until
+// then.)
 
 
 #include <array>
@@ -7647,7 +7702,8 @@ inline void close_guarded() noexcept {
 
 } // namespace detail
 
-/// While it lives no child that fork() makes has this descriptor. It ends before the descriptor is closed.
+/// While it lives no child that fork() makes has this descriptor. It ends before the descriptor is
+/// closed.
 class fork_guard {
 public:
     fork_guard() noexcept = default;
@@ -7687,11 +7743,12 @@ private:
 } // namespace skein
 
 // ======== skein/core/id_map.hpp
-// id_map: a small hash table from ids to values, for what is entered and taken out once for each call. Everything
-// lies in one array: no allocation and no division for each entry, which is most of what std::unordered_map costs here.
+// id_map: a small hash table from ids to values, for what is entered and taken out once for each
+// call. Everything lies in one array: no allocation and no division for each entry, which is most
+// of what std::unordered_map costs here.
 //
-// Linear probing; an erased entry's place is filled by those behind it, so there are no tombstones. Values move when
-// the table changes: a pointer to one lasts until the next entry or erasure.
+// Linear probing; an erased entry's place is filled by those behind it, so there are no tombstones.
+// Values move when the table changes: a pointer to one lasts until the next entry or erasure.
 
 
 #include <algorithm>
@@ -7755,7 +7812,8 @@ public:
                 ++i;
         }
     }
-    /// f(id, value), in no order that means anything, but the same in every run. Must not change the table.
+    /// f(id, value), in no order that means anything, but the same in every run. Must not change
+    /// the table.
     template <class F>
     void for_each(F&& f) {
         for (auto& place : places_)
@@ -7946,10 +8004,12 @@ struct record {
     return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
 }
 
-/// Quotes text for JSON; bytes that are not UTF-8 become U+FFFD each, for no reader of JSON takes them.
+/// Quotes text for JSON; bytes that are not UTF-8 become U+FFFD each, for no reader of JSON takes
+/// them.
 void append_json_string(std::string& to, std::string_view text);
 
-/// The line for people, without a line end: HH:MM:SS.mmm I component text key=value; as printable() has it.
+/// The line for people, without a line end: HH:MM:SS.mmm I component text key=value; as printable()
+/// has it.
 [[nodiscard]] std::string format_text(const record& r);
 /// The line for machines, without a line end.
 [[nodiscard]] std::string format_json(const record& r);
@@ -8163,8 +8223,8 @@ SKEIN_INLINE void write(level severity, std::string_view component, std::string_
 } // namespace skein::logging
 
 // ======== skein/core/mutex.hpp
-// mutex: mutual exclusion between tasks of one loop, first come first served. For state that must stay
-// consistent across awaits; a thread is never blocked.
+// mutex: mutual exclusion between tasks of one loop, first come first served. For state that must
+// stay consistent across awaits; a thread is never blocked.
 //
 //     auto held = co_await m.lock();
 
@@ -8193,7 +8253,8 @@ public:
             return *this;
         }
         ~guard() { unlock(); }
-        /// Gives the lock to the first who waits; that task is resumed by the loop, not in this call.
+        /// Gives the lock to the first who waits; that task is resumed by the loop, not in this
+        /// call.
         void unlock() noexcept {
             if (auto* m = std::exchange(mutex_, nullptr)) m->release();
         }
@@ -8214,8 +8275,8 @@ public:
     private:
         mutex& mutex_;
     };
-    /// Suspends until the lock is this task's; resumed by the loop. Throws cancelled; then the lock is
-    /// not taken.
+    /// Suspends until the lock is this task's; resumed by the loop. Throws cancelled; then the lock
+    /// is not taken.
     [[nodiscard]] awaiter lock() noexcept { return awaiter(*this); }
     [[nodiscard]] bool is_locked() const noexcept { return locked_; }
 
@@ -8349,7 +8410,8 @@ enum class link_policy : std::uint8_t {
     refuse ///< permission_denied: in a folder that others may write, a link can point at any file
 };
 
-/// Only files are opened: a pipe or socket in the place of one is refused at once, nothing waits for it.
+/// Only files are opened: a pipe or socket in the place of one is refused at once, nothing waits
+/// for it.
 class posix_disk final : public disk {
 public:
     explicit posix_disk(link_policy links = link_policy::follow) noexcept : links_(links) {}
@@ -8606,8 +8668,8 @@ SKEIN_INLINE result<dir_entry> posix_disk::status(const std::string& path) {
 } // namespace skein
 
 // ======== skein/core/semaphore.hpp
-// semaphore: a counted budget (bytes, slots) shared by tasks of one loop. First come first served, so a
-// large request is not starved by small ones.
+// semaphore: a counted budget (bytes, slots) shared by tasks of one loop. First come first served,
+// so a large request is not starved by small ones.
 
 
 #include <cstddef>
@@ -8644,7 +8706,8 @@ public:
         semaphore& semaphore_;
         std::size_t need_;
     };
-    /// Suspends until n units are this task's; resumed by the loop. Throws cancelled; then none are taken.
+    /// Suspends until n units are this task's; resumed by the loop. Throws cancelled; then none are
+    /// taken.
     [[nodiscard]] awaiter acquire(std::size_t n = 1) noexcept { return awaiter(*this, n); }
     /// Takes n units if they are there and nobody waits.
     [[nodiscard]] bool try_acquire(std::size_t n = 1) noexcept {
@@ -8738,14 +8801,15 @@ public:
 
 // ======== skein/core/stop_signals.hpp
 // SIGINT and SIGTERM as a request to end in order: the first one is taken down, the second one ends
-// the process as if nobody had asked for it, or is counted where there is more to end than one process.
+// the process as if nobody had asked for it, or is counted where there is more to end than one
+// process.
 //
 //     skein::stop_signals stops;
 //     while (!stops.asked().load()) step();
 //     return stops.exit_code();          // 0, or 130 or 143 as a shell would say
 //
-// A loop waits for stops.fd() to become readable. The handler acts at once, also while the program's own
-// code keeps the loop busy, so that a second Ctrl-C always works.
+// A loop waits for stops.fd() to become readable. The handler acts at once, also while the
+// program's own code keeps the loop busy, so that a second Ctrl-C always works.
 
 
 #include <atomic>
@@ -8763,8 +8827,8 @@ enum class second_signal : bool {
     is_counted,
 };
 
-/// Takes the two signals over while it lives; then the handlers before it are back. One inside another
-/// works, the inner one hears. Made and destroyed by one thread; signals may reach any.
+/// Takes the two signals over while it lives; then the handlers before it are back. One inside
+/// another works, the inner one hears. Made and destroyed by one thread; signals may reach any.
 class stop_signals {
 public:
     explicit stop_signals(second_signal second = second_signal::ends_the_process) {
@@ -8917,8 +8981,9 @@ inline const start_place started_in;
 
 } // namespace detail
 
-/// The folder in which this program was started: whatever starts it again lets it begin there, so that a relative path
-/// means one place for all of its processes. Empty: it could not be known, as where it has been removed.
+/// The folder in which this program was started: whatever starts it again lets it begin there, so
+/// that a relative path means one place for all of its processes. Empty: it could not be known, as
+/// where it has been removed.
 [[nodiscard]] inline const std::string& folder_at_start() noexcept {
     return detail::started_in.path;
 }
@@ -9048,15 +9113,17 @@ SKEIN_INLINE std::string readable_name(const char* mangled) {
 //
 //     net::acceptor door(network, net::address::tcp("127.0.0.1", 0));
 //     auto serving = door.serve([](std::unique_ptr<net::stream> s, net::admission* place) {
-//         return talk(std::move(s), place);        // once the peer is known: place->authenticated()
+//         // once the peer is known: place->authenticated()
+//         return talk(std::move(s), place);
 //     });
 //
-// A stream takes a place until its handler says that the peer has proven who it is. Places are bounded, in
-// all and per remote address, and take no more than a quarter of the descriptors that the process may have:
-// the rest is for those who have proven who they are. When none is free the oldest unauthenticated stream
-// goes, first of those that have said nothing (a peer that is one says hello at once), so that idle
-// strangers cost nothing. On Unix sockets another user's streams are dropped at once. A handler may look
-// at the first bytes before it decides which protocol it speaks.
+// A stream takes a place until its handler says that the peer has proven who it is. Places are
+// bounded, in all and per remote address, and take no more than a quarter of the descriptors that
+// the process may have: the rest is for those who have proven who they are. When none is free the
+// oldest unauthenticated stream goes, first of those that have said nothing (a peer that is one
+// says hello at once), so that idle strangers cost nothing. On Unix sockets another user's streams
+// are dropped at once. A handler may look at the first bytes before it decides which protocol it
+// speaks.
 
 
 // ======== skein/net/network.hpp
@@ -9113,15 +9180,16 @@ public:
     /// Who is at the other end, for messages.
     [[nodiscard]] virtual std::string peer_name() const = 0;
 
-    /// The host at the other end as a numeric address, as the network tells; empty on this host's own
-    /// (Unix) sockets.
+    /// The host at the other end as a numeric address, as the network tells; empty on this host's
+    /// own (Unix) sockets.
     [[nodiscard]] virtual std::string peer_host() const { return {}; }
 
     /// The user at the other end of a Unix socket, as the kernel tells; nothing elsewhere.
     [[nodiscard]] virtual std::optional<std::uint32_t> peer_user() const { return std::nullopt; }
 
-    /// For how long the peer's host has confirmed nothing while bytes that were sent wait for that; 0: none
-    /// wait, or the kernel does not tell. A process that reads nothing does not matter: its kernel answers.
+    /// For how long the peer's host has confirmed nothing while bytes that were sent wait for that;
+    /// 0: none wait, or the kernel does not tell. A process that reads nothing does not matter: its
+    /// kernel answers.
     [[nodiscard]] virtual duration unconfirmed() const noexcept { return duration(0); }
 
     /// True when the kernel reports the death of the peer (Unix sockets): no pings needed.
@@ -9162,7 +9230,8 @@ public:
     network& operator=(const network&) = delete;
     virtual ~network() = default;
 
-    /// Connects once; the caller sets a deadline (with_timeout) and retries (net::reconnect_policy).
+    /// Connects once; the caller sets a deadline (with_timeout) and retries
+    /// (net::reconnect_policy).
     ///   errors  refused, timeout, not_found (name), permission_denied, cancelled
     virtual task<std::unique_ptr<stream>> connect(address to) = 0;
 
@@ -9186,7 +9255,8 @@ namespace skein::net {
 class acceptor;
 
 namespace detail {
-/// Who shares places: an IPv4 address, a /64 of IPv6 (one customer has all of it), or the text itself.
+/// Who shares places: an IPv4 address, a /64 of IPv6 (one customer has all of it), or the text
+/// itself.
 [[nodiscard]] std::string share_of(const std::string& host);
 /// How many descriptors of this process strangers may have.
 [[nodiscard]] std::size_t places_for_strangers();
@@ -9197,7 +9267,8 @@ struct acceptor_options {
     std::size_t places = 64;             ///< streams that are not authenticated yet
     std::size_t places_per_address = 32; ///< of them, from one remote address (one /64 of IPv6)
     bool same_user_only = true;          ///< Unix sockets: drop streams of other users
-    /// Until authenticated(); then the handler is cancelled. Nothing: the handler has its own limit.
+    /// Until authenticated(); then the handler is cancelled. Nothing: the handler has its own
+    /// limit.
     std::optional<time_span> deadline = time_constants::lan().handshake_timeout;
     /// No stream is dropped for the sake of another one before it has had this long to say hello,
     time_span grace = time_constants::lan().accept_grace;
@@ -9210,7 +9281,8 @@ class admission : public list_node<admission> {
 public:
     /// The peer has proven who it is: its place goes to the next one, nobody drops it any more.
     void authenticated() noexcept;
-    /// Its first message is here, whole and of our protocol: those that have said nothing go before it.
+    /// Its first message is here, whole and of our protocol: those that have said nothing go before
+    /// it.
     void greeted() noexcept;
     [[nodiscard]] bool is_authenticated() const noexcept { return authenticated_; }
 
@@ -9252,9 +9324,9 @@ public:
 
     [[nodiscard]] address local() const { return listener_->local(); }
 
-    /// Accepts until close(). Every stream gets a task of `serve_one` in the scope of this call; an error of
-    /// one is logged and ends that one only. A failed accept (no descriptors, no memory, a firewall's no)
-    /// is logged and tried again after a pause. Returns when all tasks have ended.
+    /// Accepts until close(). Every stream gets a task of `serve_one` in the scope of this call; an
+    /// error of one is logged and ends that one only. A failed accept (no descriptors, no memory, a
+    /// firewall's no) is logged and tried again after a pause. Returns when all tasks have ended.
     ///   errors  cancelled (then the tasks are cancelled too); what a listener cannot get over
     ///           (invalid_argument, not_supported)
     [[nodiscard]] task<void> serve(handler serve_one);
@@ -9467,8 +9539,8 @@ SKEIN_INLINE time_point acceptor::grace_of(const admission& a) const noexcept {
     return deadline_after(a.since_, a.greeted_ ? options_.grace_to_prove : options_.grace);
 }
 
-/// Waits until there is a place for a stream from there; who has had its time has to go. What it has said while
-/// this thread computed is heard before.
+/// Waits until there is a place for a stream from there; who has had its time has to go. What it
+/// has said while this thread computed is heard before.
 SKEIN_INLINE task<void> acceptor::make_room(std::string from) {
     constexpr int turns_of_the_loop = 8;
     for (int heard = 0;;) {
@@ -9506,8 +9578,8 @@ SKEIN_INLINE bool acceptor::is_foreign(stream& from) {
     return true;
 }
 
-/// After a failed accept: throws what cannot be got over, says how long to wait for the rest. A stranger that has had
-/// its time gives its descriptor back.
+/// After a failed accept: throws what cannot be got over, says how long to wait for the rest. A
+/// stranger that has had its time gives its descriptor back.
 SKEIN_INLINE duration acceptor::after_failure(const error& fault) {
     if (fault.code() == errc::invalid_argument || fault.code() == errc::not_supported) throw fault;
     // Out of descriptors or memory, a network that is down, a firewall's no, or a stream that broke
@@ -9583,13 +9655,13 @@ SKEIN_INLINE task<void> acceptor::one(acceptor* self, std::unique_ptr<stream> fr
 } // namespace skein::net
 
 // ======== skein/net/channel.hpp
-// What a connection and a link have in common, for code that does not care which of them it has: messages
-// to one authenticated peer, in order, each at most once.
+// What a connection and a link have in common, for code that does not care which of them it has:
+// messages to one authenticated peer, in order, each at most once.
 //
 //     void greet(net::channel& to) { to.send(7, 0, id, head, body); }
 //
-// A connection ends when it breaks. A link may live on: it is open, and takes messages, while is_connected()
-// is false.
+// A connection ends when it breaks. A link may live on: it is open, and takes messages, while
+// is_connected() is false.
 
 
 // ======== skein/net/frame.hpp
@@ -9646,7 +9718,8 @@ struct frame_header {
     std::uint32_t body_crc = 0;
 
     void encode(std::byte* to) const noexcept {
-        // In the units in which the checksum reads it: it would wait for several stores that make up one of them.
+        // In the units in which the checksum reads it: it would wait for several stores that make
+        // up one of them.
         store_le(to,
                  std::uint64_t{length} | std::uint64_t{kind} << 32 | std::uint64_t{flags} << 48);
         store_le(to + 8, id);
@@ -9742,11 +9815,12 @@ struct keep_alive {
     time_span ping_after = time_constants::lan().agent_heartbeat; ///< of silence
     time_span suspect_after = time_constants::lan().suspect_after;
     time_span dead_after = time_constants::lan().dead_after;
-    /// While we read nothing (paused, or the receive queue is full) a peer is judged by what it takes: given
-    /// up when bytes wait for it and it has taken none for so long.
+    /// While we read nothing (paused, or the receive queue is full) a peer is judged by what it
+    /// takes: given up when bytes wait for it and it has taken none for so long.
     time_span stalled_after = time_constants::lan().stalled_after;
-    /// Of a peer that may be silent because it computes: given up when its host has confirmed nothing of what we
-    /// have sent for so long, see stream::unconfirmed(). Looked at once in ping_after.
+    /// Of a peer that may be silent because it computes: given up when its host has confirmed
+    /// nothing of what we have sent for so long, see stream::unconfirmed(). Looked at once in
+    /// ping_after.
     time_span unconfirmed_after = duration::max();
 };
 
@@ -9810,8 +9884,8 @@ SKEIN_INLINE std::string to_string(const identity& who) {
 
 namespace skein::net {
 
-/// One end. Belongs to one loop; share it by shared_ptr. Every member does what that of net::connection or
-/// net::link says.
+/// One end. Belongs to one loop; share it by shared_ptr. Every member does what that of
+/// net::connection or net::link says.
 class channel {
 public:
     using handle = std::shared_ptr<channel>;
@@ -10093,8 +10167,8 @@ public:
     ///   errors  those of network::connect; permission_denied (token), mismatch (version, build),
     ///           malformed (not our protocol), timeout
     static task<handle> connect(network& via, address to, connection_options options);
-    /// The other side: shakes hands on an accepted stream, of which `first` was read already; `place`: what its
-    /// acceptor has given it.
+    /// The other side: shakes hands on an accepted stream, of which `first` was read already;
+    /// `place`: what its acceptor has given it.
     static task<handle> accept(std::unique_ptr<stream> from, connection_options options,
                                byte_buffer first = {}, admission* place = nullptr);
     /// On a stream that was authenticated before (net::dial, net::authenticate).
@@ -10114,11 +10188,13 @@ public:
     /// Queues a frame whose body is head followed by body; the bytes are taken before it returns.
     void send(std::uint16_t kind, std::uint16_t flags, std::uint64_t id, byte_span head,
               byte_span body = {}) override;
-    /// Queues a frame whose body others share: it is never copied, and stays until the kernel has it.
+    /// Queues a frame whose body others share: it is never copied, and stays until the kernel has
+    /// it.
     void send_shared(std::uint16_t kind, std::uint16_t flags, std::uint64_t id,
                      std::shared_ptr<const byte_buffer> body);
     /// As send, but without a copy of `body`, which must stay valid until this task ends. Suspends
-    /// until the kernel has all of it. Cancelling it in between aborts the connection: the frame is cut.
+    /// until the kernel has all of it. Cancelling it in between aborts the connection: the frame is
+    /// cut.
     task<void> send_borrowed(std::uint16_t kind, std::uint16_t flags, std::uint64_t id,
                              byte_span head, byte_span body);
     /// Waits while more than limits::max_send_queue bytes are queued; throws like send.
@@ -10132,7 +10208,8 @@ public:
     void flush() noexcept override;
 
     /// The next frame in order; nothing after the peer's orderly close.
-    ///   errors  reset, peer_lost (silent), malformed, corrupt, too_large, closed (by us), cancelled
+    ///   errors  reset, peer_lost (silent), malformed, corrupt, too_large, closed (by us),
+    ///           cancelled
     task<std::optional<frame>> receive();
 
     /// Instead of receive(): `handler` is called from the read loop for every frame, in order. The
@@ -10279,8 +10356,9 @@ private:
 // ======== skein/net/detail/connection.ipp
 // The machinery of net::connection: sending and receiving.
 //
-// Two loops run while a connection lives: read_loop, and write_loop, which sleeps unless the kernel's
-// buffer is full. Both hold the connection; the last that ends lets the stream go and gives up self_.
+// Two loops run while a connection lives: read_loop, and write_loop, which sleeps unless the
+// kernel's buffer is full. Both hold the connection; the last that ends lets the stream go and
+// gives up self_.
 
 
 #include <algorithm>
@@ -10308,9 +10386,10 @@ inline constexpr std::size_t kept_body_bytes = std::size_t{128} << 10; ///< of a
 
 // --- sending ----------------------------------------------------------------------------------
 
-// What is said when something cannot be sent stays out of the way of what can: then that is inlined, and a header stays in
-// registers. Passed on in memory it costs more than its checksum: it is written in pieces and read as a whole, and such a
-// read waits until the pieces have reached the cache.
+// What is said when something cannot be sent stays out of the way of what can: then that is
+// inlined, and a header stays in registers. Passed on in memory it costs more than its checksum: it
+// is written in pieces and read as a whole, and such a read waits until the pieces have reached the
+// cache.
 
 [[gnu::cold, gnu::noinline]] SKEIN_INLINE void connection::refuse_ended() const {
     if (failure_) throw *failure_;
@@ -10801,10 +10880,11 @@ SKEIN_INLINE void connection::on_control(std::uint16_t kind) {
 //
 // proof = HMAC-SHA256(token, label of the role, both hellos): the nonces make it fresh, the label
 // keeps a peer from sending our own proof back. The token never travels. Before the peer's proof is
-// checked, everything fits into fixed buffers. Foreign bytes are refused at the first that differs, but for
-// one wrong bit. Each part carries a CRC, the identities their mac: what the way has damaged is errc::corrupt
-// and worth another try, and never taken for another token, build or protocol. The
-// identities name a purpose, so that two protocols that share a token never take each other's streams.
+// checked, everything fits into fixed buffers. Foreign bytes are refused at the first that differs,
+// but for one wrong bit. Each part carries a CRC, the identities their mac: what the way has
+// damaged is errc::corrupt and worth another try, and never taken for another token, build or
+// protocol. The identities name a purpose, so that two protocols that share a token never take each
+// other's streams.
 
 
 #include <cstddef>
@@ -10827,16 +10907,17 @@ enum class side : std::uint16_t { connecting = 1, accepting = 2 };
 inline constexpr std::size_t hello_bytes = 48;
 
 /// Shakes hands on a fresh stream; both must outlive the task. The caller sets the deadline.
-///   first   what the caller has read of the stream already, at most hello_bytes; valid until the end
+///   first   what the caller has read of the stream already, at most hello_bytes; valid until the
+///           end
 ///   place   of the stream at its acceptor, which hears when the peer's first message is whole
 ///   result  the peer's identity
-///   errors  permission_denied (token), malformed (foreign bytes), mismatch (version, purpose, build),
-///           corrupt (damaged on the way), too_large, reset
+///   errors  permission_denied (token), malformed (foreign bytes), mismatch (version, purpose,
+///           build), corrupt (damaged on the way), too_large, reset
 task<identity> handshake(stream& with, side mine, const connection_options& options,
                          byte_span first = {}, admission* place = nullptr);
 
-/// The same within limits::handshake_deadline; when it fails, the stream is closed and the error names
-/// the peer. The stream must outlive the task.
+/// The same within limits::handshake_deadline; when it fails, the stream is closed and the error
+/// names the peer. The stream must outlive the task.
 ///   errors  those of handshake; timeout
 task<identity> authenticate(stream& with, side mine, connection_options options,
                             byte_buffer first = {}, admission* place = nullptr);
@@ -10847,8 +10928,8 @@ struct authenticated_stream {
     identity peer;
 };
 
-/// Connects once and shakes hands. Only the handshake is bounded: put a with_timeout around it, or use
-/// dial_patiently (dial.hpp). `via` must live until then.
+/// Connects once and shakes hands. Only the handshake is bounded: put a with_timeout around it, or
+/// use dial_patiently (dial.hpp). `via` must live until then.
 ///   errors  those of network::connect and authenticate
 task<authenticated_stream> dial(network& via, address to, connection_options options);
 
@@ -10856,7 +10937,8 @@ task<authenticated_stream> dial(network& via, address to, connection_options opt
 
 
 // ======== skein/net/detail/handshake.ipp
-// Both sides of the handshake. Before the peer's proof is checked, everything fits into fixed buffers.
+// Both sides of the handshake. Before the peer's proof is checked, everything fits into fixed
+// buffers.
 
 
 // ======== skein/net/detail/handshake.hpp
@@ -10902,7 +10984,8 @@ struct hello {
 /// The accepting side's proof, behind its hello: proof(32) crc(4).
 inline constexpr std::size_t sealed_proof_bytes = 36;
 
-/// What comes with each side's verdict: status(4) proof(32) identity length(4) crc of all before(4).
+/// What comes with each side's verdict: status(4) proof(32) identity length(4) crc of all
+/// before(4).
 struct verdict {
     static constexpr std::size_t bytes = 44;
     static constexpr std::size_t sealed = bytes - 4; ///< the CRC covers so many
@@ -11114,7 +11197,8 @@ SKEIN_INLINE int magic_distance(byte_span so_far) {
     return bits;
 }
 
-/// One wrong bit among the first is damage, not another protocol: it is judged when all of them are there.
+/// One wrong bit among the first is damage, not another protocol: it is judged when all of them are
+/// there.
 SKEIN_INLINE std::optional<error> check_hello(byte_span so_far, side from) {
     const int wrong = magic_distance(so_far);
     if (wrong == 1 && so_far.size() < hello::bytes) return std::nullopt;
@@ -11476,8 +11560,8 @@ SKEIN_INLINE void connection::set_closed_handler(unique_function<void(const erro
     closed_handler_ = std::move(handler);
 }
 
-/// The last loop to end lets the stream go at once (the world may end before the next turn), and the
-/// connection itself when the scope has seen the end of its child.
+/// The last loop to end lets the stream go at once (the world may end before the next turn), and
+/// the connection itself when the scope has seen the end of its child.
 SKEIN_INLINE void connection::part_ended() noexcept {
     if (--parts_ > 0) return;
     stream_.reset();
@@ -11517,8 +11601,8 @@ SKEIN_INLINE task<void> connection::close() {
     }
 }
 
-/// Whether the peer is given up: too long silent, or, while we do not listen, too long without taking a
-/// byte of what waits for it.
+/// Whether the peer is given up: too long silent, or, while we do not listen, too long without
+/// taking a byte of what waits for it.
 SKEIN_INLINE std::optional<error> connection::judge(time_point now) {
     const auto& alive = options_.alive;
     // If this process itself was stopped or busy, the peer's words may wait in our buffers.
@@ -11559,8 +11643,8 @@ SKEIN_INLINE void connection::on_timer() {
         end(std::move(*why));
         return;
     }
-    // A side that said nothing for a period gives a sign of life: its peer may be busy sending, and a
-    // ping would wait behind all of that.
+    // A side that said nothing for a period gives a sign of life: its peer may be busy sending, and
+    // a ping would wait behind all of that.
     const bool mute = queued_total_ == queued_at_tick_ && is_drained();
     if (now - last_heard_ >= alive.ping_after && !is_held()) {
         send_control(ping);
@@ -11575,10 +11659,12 @@ SKEIN_INLINE void connection::on_timer() {
 } // namespace skein::net
 
 // ======== skein/net/dial.hpp
-// The patient connecting side: again and again until somebody is there, with growing, spread pauses.
+// The patient connecting side: again and again until somebody is there, with growing, spread
+// pauses.
 //
 //     auto dialing = net::connect_patiently(network, to, options);
-//     auto c = co_await dialing;                   // or dial_patiently: the authenticated stream itself
+//     // or dial_patiently: the authenticated stream itself
+//     auto c = co_await dialing;
 
 
 namespace skein::net {
@@ -11599,15 +11685,15 @@ struct reconnect_policy {
 
     /// Nobody there yet, or the way broke, or has damaged something. A wrong token or build is not.
     [[nodiscard]] static bool is_transient(errc code) noexcept;
-    /// All but a clear no (wrong token, other build or purpose) and cancellation: a name that is not
-    /// known yet, a port that somebody else still holds.
+    /// All but a clear no (wrong token, other build or purpose) and cancellation: a name that is
+    /// not known yet, a port that somebody else still holds.
     [[nodiscard]] static bool is_no_refusal(errc code) noexcept;
 };
 
-/// Connects and shakes hands (net::dial), again and again as the policy says. `via` and `random` must
-/// outlive the task.
-///   errors  the last one, with the number of tries and the time they took; at once what is not worth
-///           another try
+/// Connects and shakes hands (net::dial), again and again as the policy says. `via` and `random`
+/// must outlive the task.
+///   errors  the last one, with the number of tries and the time they took; at once what is not
+///           worth another try
 task<authenticated_stream> dial_patiently(network& via, address to, connection_options options,
                                           reconnect_policy policy, random_source& random);
 /// The same with the randomness of the loop that runs it.
@@ -11740,7 +11826,8 @@ SKEIN_INLINE task<connection::handle> connect_patiently(network& via, address to
 } // namespace skein::net
 
 // ======== skein/net/endpoint.hpp
-// The listening side of connections as a whole: an acceptor, the handshake, one task per connection.
+// The listening side of connections as a whole: an acceptor, the handshake, one task per
+// connection.
 //
 //     net::endpoint server(network, net::address::tcp("127.0.0.1", 0), options);
 //     auto serving = server.serve([](net::connection::handle c) { return talk(std::move(c)); });
@@ -11765,9 +11852,10 @@ public:
 
     [[nodiscard]] address local() const { return door_.local(); }
 
-    /// Accepts until close(). Every connection gets a task of `serve_one` in the scope of this call; an
-    /// error of one (handshake or handler) is logged and ends that one only, whatever its code. Streams
-    /// that cannot be accepted are logged, too, and accepting goes on. Returns when all ended.
+    /// Accepts until close(). Every connection gets a task of `serve_one` in the scope of this
+    /// call; an error of one (handshake or handler) is logged and ends that one only, whatever its
+    /// code. Streams that cannot be accepted are logged, too, and accepting goes on. Returns when
+    /// all ended.
     ///   errors  cancelled (then the tasks are cancelled too); what a listener cannot get over
     ///           (invalid_argument, not_supported)
     [[nodiscard]] task<void> serve(handler serve_one);
@@ -11855,13 +11943,14 @@ SKEIN_INLINE task<void> endpoint::one(endpoint* self, std::unique_ptr<stream> fr
 } // namespace skein::net
 
 // ======== skein/net/link.hpp
-// Messages between two processes, in order, each exactly once, also when the connection below breaks.
+// Messages between two processes, in order, each exactly once, also when the connection below
+// breaks.
 //
-// A connection delivers in order until it breaks, so both sides only count: the sender keeps what is not
-// confirmed, the dialling side dials again, both say how many they have, and the rest is sent again. The
-// link ends in order (close), or with an error: the peer did not come back in time, was restarted, has
-// forgotten the link, or was declared dead. On Unix sockets the kernel reports a death: there nothing is
-// kept, and a broken connection is the end.
+// A connection delivers in order until it breaks, so both sides only count: the sender keeps what
+// is not confirmed, the dialling side dials again, both say how many they have, and the rest is
+// sent again. The link ends in order (close), or with an error: the peer did not come back in time,
+// was restarted, has forgotten the link, or was declared dead. On Unix sockets the kernel reports a
+// death: there nothing is kept, and a broken connection is the end.
 //
 //     auto dialing = net::link::connect(network, to, options);
 //     auto l = co_await dialing;
@@ -11872,8 +11961,8 @@ SKEIN_INLINE task<void> endpoint::one(endpoint* self, std::unique_ptr<stream> fr
 
 
 // ======== skein/net/detail/link_window.hpp
-// What a link has sent and its peer has not confirmed: messages in order, small ones copied one behind the
-// other into blocks, large ones shared with the connection that writes them.
+// What a link has sent and its peer has not confirmed: messages in order, small ones copied one
+// behind the other into blocks, large ones shared with the connection that writes them.
 //
 // Three counts move through it: pushed >= handed (to the present connection) >= acknowledged.
 
@@ -11911,11 +12000,13 @@ public:
         copy(kind, flags, id, head, body);
         ++handed_;
     }
-    /// The first message that is not handed; now it is. There must be one; valid until the next call.
+    /// The first message that is not handed; now it is. There must be one; valid until the next
+    /// call.
     entry hand_next();
     /// All kept messages are to be handed (to another connection) again.
     void rewind() noexcept;
-    /// The peer has the first `count` of all messages. False, and nothing happens, if that cannot be.
+    /// The peer has the first `count` of all messages. False, and nothing happens, if that cannot
+    /// be.
     [[nodiscard]] bool acknowledge(std::uint64_t count) noexcept;
     [[nodiscard]] bool can_acknowledge(std::uint64_t count) const noexcept {
         return count >= acknowledged_ && count <= handed_;
@@ -12162,7 +12253,8 @@ inline constexpr std::uint16_t first_link_kind = 0xfe00;
 
 /// Whether a broken connection is the end of the link.
 enum class resume_mode : std::uint8_t {
-    automatic, ///< links resume, but not over Unix sockets, where the kernel reports the death of the peer
+    /// links resume, but not over Unix sockets, where the kernel reports the death of the peer
+    automatic,
     on,
     off,
 };
@@ -12174,10 +12266,11 @@ struct link_options {
     std::uint64_t expect = 0; ///< the incarnation to be reached; 0: whoever answers
     resume_mode resume = resume_mode::automatic;
     time_span resume_within = time_constants::lan().dead_after; ///< after a break
-    /// The same when both sides have nothing more to say (close() was called): nobody waits for a result.
+    /// The same when both sides have nothing more to say (close() was called): nobody waits for a
+    /// result.
     time_span part_within = time_constants::lan().dead_after;
-    /// The side that dials gives up when it is refused for so long: nobody listens there any more. Of a peer
-    /// that cannot be started again under its incarnation that is the end.
+    /// The side that dials gives up when it is refused for so long: nobody listens there any more.
+    /// Of a peer that cannot be started again under its incarnation that is the end.
     time_span refused_within = duration::max();
     std::size_t window_messages = 65'536;             ///< send_ready() waits while more are kept
     std::size_t window_bytes = std::size_t{16} << 20; ///< the same in bytes
@@ -12215,20 +12308,22 @@ struct link_statistics {
 };
 
 namespace detail {
-class link_books;
+class link_tables;
 struct link_hello;
 struct link_answer;
 } // namespace detail
 
-/// One end of a link. Belongs to one loop; share it by shared_ptr. Dropping the last shared_ptr aborts it;
-/// close() first for an orderly end.
+/// One end of a link. Belongs to one loop; share it by shared_ptr. Dropping the last shared_ptr
+/// aborts it; close() first for an orderly end.
 class link final : public channel {
 public:
     using handle = std::shared_ptr<link>;
 
-    /// Dials, shakes hands, and agrees on a new link. `via` must outlive the link, which dials again.
-    ///   errors  those of connection::connect and dial_patiently; mismatch (another incarnation than
-    ///           expected, another version of links), exhausted (the peer has no place), refused
+    /// Dials, shakes hands, and agrees on a new link. `via` must outlive the link, which dials
+    /// again.
+    ///   errors  those of connection::connect and dial_patiently; mismatch (another incarnation
+    ///           than expected, another version of links), exhausted (the peer has no place),
+    ///           refused
     static task<handle> connect(network& via, address to, connection_options options,
                                 link_options how = {});
 
@@ -12242,14 +12337,15 @@ public:
     /// Grows with every connection of this link.
     [[nodiscard]] std::uint64_t generation() const noexcept { return generation_; }
 
-    /// Queues a message, also while the connection is broken. The bytes are taken before it returns.
+    /// Queues a message, also while the connection is broken. The bytes are taken before it
+    /// returns.
     ///   errors  closed, the failure of the link, too_large, exhausted (link_options::most_bytes)
     void send(std::uint16_t kind, std::uint16_t flags, std::uint64_t id, byte_span head,
               byte_span body = {}) override;
     /// The same; a large body is moved and never copied.
     void send(frame f) override;
-    /// Waits while more than the window is not confirmed, or more than `most_queued` bytes wait for the
-    /// network; throws like send.
+    /// Waits while more than the window is not confirmed, or more than `most_queued` bytes wait for
+    /// the network; throws like send.
     task<void> send_ready(std::size_t most_queued);
     task<void> send_ready() { return send_ready(options_.bounds.max_send_queue); }
     /// Bytes that wait for the network.
@@ -12271,14 +12367,14 @@ public:
     void pause_reading() noexcept override;
     void resume_reading() noexcept override;
 
-    /// Orderly end: waits until the peer has everything and has said goodbye, through breaks, at most
-    /// limits::close_deadline, and part_within more for a link that resumes. Never throws; ending()
-    /// and failure() tell what came of it.
+    /// Orderly end: waits until the peer has everything and has said goodbye, through breaks, at
+    /// most limits::close_deadline, and part_within more for a link that resumes. Never throws;
+    /// ending() and failure() tell what came of it.
     task<void> close() override;
     /// Ends at once; the peer is told, if it can be.
     void abort(error why) noexcept override;
-    /// Ends at once because somebody who knows (an agent, the head) says that the peer is dead. Should it
-    /// come back, it is told so.
+    /// Ends at once because somebody who knows (an agent, the head) says that the peer is dead.
+    /// Should it come back, it is told so.
     void declare_dead(std::string why) noexcept;
     /// Waits for the end, whoever caused it; throws only cancelled.
     task<void> wait_closed() override;
@@ -12301,7 +12397,7 @@ public:
     ~link() override;
 
 private:
-    friend class detail::link_books;
+    friend class detail::link_tables;
     enum class state : std::uint8_t { open, closing, ended };
     using core = std::shared_ptr<link>;
 
@@ -12377,7 +12473,7 @@ private:
     time_point attached_{};      // when the present connection began
     int short_lived_ = 0;        // connections in a row that broke soon after
     own_timer deadline_{*this, &link::come_back_too_late};
-    std::shared_ptr<detail::link_books> books_; // of the accepting side
+    std::shared_ptr<detail::link_tables> tables_; // of the accepting side
 
     // Sending.
     detail::link_window window_;
@@ -12414,10 +12510,6 @@ private:
 
 // ======== skein/net/detail/link.ipp
 // The machinery of net::link on whatever connection it has: sending, receiving, the end.
-
-
-// ======== skein/net/detail/link_books.hpp
-// What the accepting side knows of its links: those that live, and, for a while, how others have ended.
 
 
 // ======== skein/net/detail/link_hello.hpp
@@ -12487,7 +12579,8 @@ struct link_answer {
 };
 
 /// Reads a hello or an answer.
-///   errors  malformed (another kind, another version, bytes that do not decode, numbers out of range)
+///   errors  malformed (another kind, another version, bytes that do not decode, numbers out of
+///           range)
 template <class T>
 [[nodiscard]] result<T> read_greeting(const frame& f) {
     constexpr bool hello = std::is_same_v<T, link_hello>;
@@ -12520,8 +12613,11 @@ template <class T>
 
 } // namespace skein::net::detail
 
+// ======== skein/net/detail/link_tables.hpp
+// What the accepting side knows of its links: those that live, and, for a while, how others have
+// ended.
 
-// ======== skein/net/detail/link_books.hpp, continued
+
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -12536,10 +12632,10 @@ namespace skein::net::detail {
 [[nodiscard]] std::uint64_t draw_number(random_source& random);
 
 /// Shared by a link_table and its links, so that either may go first.
-class link_books : public std::enable_shared_from_this<link_books> {
+class link_tables : public std::enable_shared_from_this<link_tables> {
 public:
-    link_books(connection_options options, link_options how, std::size_t most_links,
-               std::size_t most_waiting, std::uint64_t incarnation);
+    link_tables(connection_options options, link_options how, std::size_t most_links,
+                std::size_t most_waiting, std::uint64_t incarnation);
 
     /// Answers a hello; a new link, or nothing when it was an old one's or `refused`.
     link::handle admit(connection::handle over, const link_hello& hello, bool& refused);
@@ -13029,7 +13125,7 @@ SKEIN_INLINE void link::end(std::optional<error> why, link_end how) noexcept {
         connection_->abort(failure_ ? *failure_ : error(errc::closed, "the link has ended"));
         loop_.post([last = std::move(connection_)] {}); // it may be calling us
     }
-    if (books_) books_->leave(*this);
+    if (tables_) tables_->leave(*this);
     window_.clear();
     tasks_.cancel();
     room_.wake_all();
@@ -13426,7 +13522,7 @@ SKEIN_INLINE void link::break_off(error why) noexcept {
     room_.wake_all();
     if (dialling_) {
         if (!std::exchange(dialing_again_, true)) spawn(dial_again(self_));
-    } else if (!books_ || !books_->wait_for(*this)) {
+    } else if (!tables_ || !tables_->wait_for(*this)) {
         end(error(errc::peer_lost, "the connection to " + peer_name_ + " broke")
                 .with_cause(break_->what()),
             link_end::broken);
@@ -13449,13 +13545,14 @@ SKEIN_INLINE void link::come_back_too_late() noexcept {
 } // namespace skein::net
 
 // ======== skein/net/link_endpoint.hpp
-// The accepting side of links: a table that gives returning peers back to their links, and a whole server.
+// The accepting side of links: a table that gives returning peers back to their links, and a whole
+// server.
 //
 //     net::link_endpoint server(network, net::address::tcp("127.0.0.1", 0), options);
 //     auto serving = server.serve([](net::link::handle l) { return talk(std::move(l)); });
 //
-// A peer is authenticated on every connection. A hello of an older generation than the present connection's
-// is refused; one of a newer generation takes its place.
+// A peer is authenticated on every connection. A hello of an older generation than the present
+// connection's is refused; one of a newer generation takes its place.
 
 
 #include <cstddef>
@@ -13465,7 +13562,7 @@ SKEIN_INLINE void link::come_back_too_late() noexcept {
 namespace skein::net {
 
 namespace detail {
-class link_books;
+class link_tables;
 }
 
 /// How many links a table takes.
@@ -13485,7 +13582,8 @@ public:
     ~link_table();
 
     /// Reads the hello on a fresh connection and answers it.
-    ///   result  a new link; nothing when the connection went to a link that is known, or was refused
+    ///   result  a new link; nothing when the connection went to a link that is known, or was
+    ///           refused
     ///   errors  those of connection::receive; malformed, mismatch, too_large (no hello), timeout
     [[nodiscard]] task<link::handle> admit(connection::handle over);
 
@@ -13499,7 +13597,7 @@ public:
     [[nodiscard]] std::uint64_t resumed() const noexcept;
 
 private:
-    std::shared_ptr<detail::link_books> books_;
+    std::shared_ptr<detail::link_tables> tables_;
 };
 
 /// Listens and serves links until it is closed or cancelled.
@@ -13521,8 +13619,9 @@ public:
     /// What the peers of later connections read in link::peer().extra.
     void introduce(byte_buffer extra) { options_.self.extra = std::move(extra); }
 
-    /// Accepts until close(). Every new link gets a task of `serve_one` in the scope of this call, and is
-    /// closed when that ends; an error of one is logged and ends that one only. Returns when all ended.
+    /// Accepts until close(). Every new link gets a task of `serve_one` in the scope of this call,
+    /// and is closed when that ends; an error of one is logged and ends that one only. Returns when
+    /// all ended.
     ///   errors  as endpoint::serve
     [[nodiscard]] task<void> serve(handler serve_one);
 
@@ -13556,15 +13655,15 @@ private:
 namespace skein::net {
 namespace detail {
 
-SKEIN_INLINE link_books::link_books(connection_options options, link_options how,
-                                    std::size_t most_links, std::size_t most_waiting,
-                                    std::uint64_t incarnation)
+SKEIN_INLINE link_tables::link_tables(connection_options options, link_options how,
+                                      std::size_t most_links, std::size_t most_waiting,
+                                      std::uint64_t incarnation)
     : options_(std::move(options)), how_(how), most_links_(most_links), most_waiting_(most_waiting),
       incarnation_(incarnation) {
     how_.incarnation = incarnation;
 }
 
-SKEIN_INLINE link_answer link_books::answer(link_verdict verdict, std::string why) const {
+SKEIN_INLINE link_answer link_tables::answer(link_verdict verdict, std::string why) const {
     link_answer a;
     a.verdict = static_cast<std::uint8_t>(verdict);
     a.incarnation = incarnation_;
@@ -13574,8 +13673,8 @@ SKEIN_INLINE link_answer link_books::answer(link_verdict verdict, std::string wh
     return a;
 }
 
-SKEIN_INLINE link_answer link_books::judge(const connection& over, const link_hello& h,
-                                           link* known) const {
+SKEIN_INLINE link_answer link_tables::judge(const connection& over, const link_hello& h,
+                                            link* known) const {
     if (h.to != 0 && h.to != incarnation_) return answer(link_verdict::restarted);
     if (known == nullptr) {
         if (const auto found = epitaphs_.find({h.from, h.number}); found != epitaphs_.end()) {
@@ -13614,8 +13713,8 @@ SKEIN_INLINE link_answer link_books::judge(const connection& over, const link_he
     return a;
 }
 
-SKEIN_INLINE link::handle link_books::admit(connection::handle over, const link_hello& h,
-                                            bool& refused) {
+SKEIN_INLINE link::handle link_tables::admit(connection::handle over, const link_hello& h,
+                                             bool& refused) {
     forget_old();
     if (!over->is_open()) { // it has ended behind its hello: nothing may change for that
         throw over->failure().value_or(error(errc::reset, over->peer_name() + " has left"));
@@ -13642,10 +13741,10 @@ SKEIN_INLINE link::handle link_books::admit(connection::handle over, const link_
     return nullptr;
 }
 
-SKEIN_INLINE link::handle link_books::make(connection::handle over, const link_hello& h) {
+SKEIN_INLINE link::handle link_tables::make(connection::handle over, const link_hello& h) {
     const link::core made(new link(options_, how_, false));
     made->self_ = made;
-    made->books_ = shared_from_this();
+    made->tables_ = shared_from_this();
     made->number_ = h.number;
     made->generation_ = h.generation;
     const bool resumes = h.resume && (how_.resume == resume_mode::on ||
@@ -13662,7 +13761,7 @@ SKEIN_INLINE link::handle link_books::make(connection::handle over, const link_h
     return out;
 }
 
-SKEIN_INLINE void link_books::leave(link& l) noexcept {
+SKEIN_INLINE void link_tables::leave(link& l) noexcept {
     const key k(l.theirs_, l.number_);
     const auto found = links_.find(k);
     if (found == links_.end() || found->second != &l) return;
@@ -13687,7 +13786,7 @@ SKEIN_INLINE void link_books::leave(link& l) noexcept {
     }
 }
 
-SKEIN_INLINE void link_books::forget_old() noexcept {
+SKEIN_INLINE void link_tables::forget_old() noexcept {
     const auto now = loop::current().now();
     while (!order_.empty()) {
         const auto first = epitaphs_.find(order_.front());
@@ -13697,13 +13796,13 @@ SKEIN_INLINE void link_books::forget_old() noexcept {
     }
 }
 
-SKEIN_INLINE std::size_t link_books::waiting() const noexcept {
+SKEIN_INLINE std::size_t link_tables::waiting() const noexcept {
     std::size_t n = 0;
     for (const auto& [k, l] : links_) n += !l->connected_;
     return n;
 }
 
-SKEIN_INLINE bool link_books::wait_for(link& l) {
+SKEIN_INLINE bool link_tables::wait_for(link& l) {
     if (shut_) return false;
     std::erase(broken_, key(l.theirs_, l.number_));
     broken_.emplace_back(l.theirs_, l.number_);
@@ -13731,28 +13830,28 @@ SKEIN_INLINE link_table::link_table(connection_options options, link_options how
                                     link_table_bounds bounds) {
     const std::uint64_t mine =
         how.incarnation != 0 ? how.incarnation : detail::draw_number(loop::current().random());
-    books_ = std::make_shared<detail::link_books>(std::move(options), how, bounds.most_links,
-                                                  bounds.most_waiting, mine);
+    tables_ = std::make_shared<detail::link_tables>(std::move(options), how, bounds.most_links,
+                                                    bounds.most_waiting, mine);
 }
-SKEIN_INLINE link_table::~link_table() { books_->shut(); }
+SKEIN_INLINE link_table::~link_table() { tables_->shut(); }
 
 SKEIN_INLINE std::uint64_t link_table::incarnation() const noexcept {
-    return books_->incarnation();
+    return tables_->incarnation();
 }
-SKEIN_INLINE std::size_t link_table::links() const noexcept { return books_->links(); }
-SKEIN_INLINE std::size_t link_table::waiting() const noexcept { return books_->waiting(); }
-SKEIN_INLINE std::uint64_t link_table::refused() const noexcept { return books_->refused(); }
-SKEIN_INLINE std::uint64_t link_table::resumed() const noexcept { return books_->resumed(); }
+SKEIN_INLINE std::size_t link_table::links() const noexcept { return tables_->links(); }
+SKEIN_INLINE std::size_t link_table::waiting() const noexcept { return tables_->waiting(); }
+SKEIN_INLINE std::uint64_t link_table::refused() const noexcept { return tables_->refused(); }
+SKEIN_INLINE std::uint64_t link_table::resumed() const noexcept { return tables_->resumed(); }
 
 SKEIN_INLINE task<link::handle> link_table::admit(connection::handle over) {
-    const auto books = books_;
-    auto reading = with_timeout(over->receive(), books->hello_deadline());
+    const auto tables = tables_;
+    auto reading = with_timeout(over->receive(), tables->hello_deadline());
     const auto first = co_await reading;
     if (!first) throw error(errc::reset, over->peer_name() + " said goodbye instead of hello");
     const auto hello = detail::read_greeting<detail::link_hello>(*first);
     if (!hello) throw hello.error();
     bool refused = false;
-    auto made = books->admit(over, *hello, refused);
+    auto made = tables->admit(over, *hello, refused);
     if (refused) {
         auto closing = over->close();
         co_await closing;
@@ -13842,8 +13941,8 @@ class real_loop final : public loop {
 public:
     real_loop();
 
-    /// Lets work that was aborted but not awaited (connections whose last owner let go) end: runs until
-    /// nothing has happened for a while. Must not be called while the loop runs.
+    /// Lets work that was aborted but not awaited (connections whose last owner let go) end: runs
+    /// until nothing has happened for a while. Must not be called while the loop runs.
     ~real_loop() override;
 
     /// The asio::io_context; for callers that include net/use_task.hpp.
@@ -13874,8 +13973,8 @@ private:
 // ======== skein/net/asio.hpp
 // The door to Asio: the only header that includes it, with every shim for its versions.
 //
-// Standalone Asio >= 1.22. Includes the pieces that skein uses, not <asio.hpp>; further ones, <asio/write.hpp> and the
-// like, go after this header.
+// Standalone Asio >= 1.22. Includes the pieces that skein uses, not <asio.hpp>; further ones,
+// <asio/write.hpp> and the like, go after this header.
 
 
 #include <asio/version.hpp> // includes nothing, so the shims below still come first
@@ -14154,7 +14253,8 @@ public:
     /// Thread-safe.
     void submit(unique_function<void()> work);
 
-    /// The process's own pool: as many threads as there are cores, two at least, made when first used.
+    /// The process's own pool: as many threads as there are cores, two at least, made when first
+    /// used.
     static offload_pool& shared();
 
 private:
@@ -14198,8 +14298,8 @@ task<void> pause(duration length);
 
 /// Runs f on a thread of the pool; gives its result or rethrows its exception.
 ///   f       must not touch the loop's objects; it is destroyed on the loop's thread
-///   errors  those of f. A cancelled task still waits for the end of f, then throws cancelled at its
-///           next await
+///   errors  those of f. A cancelled task still waits for the end of f, then throws cancelled at
+///           its next await
 ///   resumes the caller, on its own loop
 template <class F>
     requires std::invocable<F&>
@@ -14298,7 +14398,8 @@ SKEIN_INLINE task<void> detail::pause(duration length) {
 } // namespace skein::net
 
 // ======== skein/net/readable_fd.hpp
-// Waiting until a file descriptor can be read: pipes, pidfds, eventfds, whatever the kernel can poll.
+// Waiting until a file descriptor can be read: pipes, pidfds, eventfds, whatever the kernel can
+// poll.
 //
 //     auto ended = net::wait_readable(loop, child.pidfd());
 //     co_await ended;
@@ -14413,9 +14514,9 @@ SKEIN_INLINE error system_error(int system, std::string what) {
 //     co_await timer.async_wait(skein::use_task);                    // throws skein::error
 //     auto n = co_await socket.async_read_some(buffer, skein::use_task_result);   // result<size_t>
 //
-// The operation starts when it is awaited and ends before the await does: a cancelled task asks Asio
-// to cancel the operation (terminal) and goes on when its handler has been called. An operation that
-// drops its handler without calling it gives errc::cancelled.
+// The operation starts when it is awaited and ends before the await does: a cancelled task asks
+// Asio to cancel the operation (terminal) and goes on when its handler has been called. An
+// operation that drops its handler without calling it gives errc::cancelled.
 
 
 #include <coroutine>
@@ -14747,8 +14848,8 @@ std::error_code open_socket(Socket& socket, const typename Socket::protocol_type
     return code;
 }
 
-/// Waits for one Asio operation of a socket; cancelling the task cancels the socket's operations, and
-/// an operation that was only hit by its neighbour's cancellation is started again.
+/// Waits for one Asio operation of a socket; cancelling the task cancels the socket's operations,
+/// and an operation that was only hit by its neighbour's cancellation is started again.
 template <class Socket>
 class socket_operation : public waiter {
 public:
@@ -15073,8 +15174,8 @@ SKEIN_INLINE std::string endpoint_text(const asio::ip::tcp::endpoint& e) {
     return to_string(address::tcp(host_text(e.address()), e.port()));
 }
 
-/// A name look-up under way. The system's look-up cannot be interrupted: who waits for it may leave,
-/// then it ends alone and its handler owns all of this.
+/// A name look-up under way. The system's look-up cannot be interrupted: who waits for it may
+/// leave, then it ends alone and its handler owns all of this.
 struct name_lookup {
     explicit name_lookup(asio::io_context& on) : resolver(on) {}
     asio::ip::tcp::resolver resolver;
@@ -15309,16 +15410,18 @@ SKEIN_INLINE std::unique_ptr<stream> adopt_unix_stream(real_loop& on, int fd, st
 } // namespace skein::net
 
 // ======== skein/net/request_budget.hpp
-// How much peers may have in progress at the request services of a process: counted for each peer and over all, so
-// that one which asks without end, or does not read its replies, takes nothing from the others.
+// How much peers may have in progress at the request services of a process: counted for each peer
+// and over all, so that one which asks without end, or does not read its replies, takes nothing
+// from the others.
 //
 //     auto budget = std::make_shared<net::request_budget>();      // shared by services
 //     auto service = std::make_shared<net::request_service>(bounds, budget);
 //     budget->held().running                                      // handlers, of all peers
 //
-// What is over a bound is refused with errc::exhausted, which names the bound and the peer. It does not wait: replies,
-// cancellations and confirmations come over the same connection, so a side that stopped reading could wait for ever.
-// Links of one incarnation are one peer; each plain connection is one.
+// What is over a bound is refused with errc::exhausted, which names the bound and the peer. It does
+// not wait: replies, cancellations and confirmations come over the same connection, so a side that
+// stopped reading could wait for ever. Links of one incarnation are one peer; each plain connection
+// is one.
 
 
 #include <cstddef>
@@ -15411,8 +15514,9 @@ private:
     std::size_t amount_ = 0;
 };
 
-/// Why `amount` more of one kind finds no room beside `held`, which is of the peer or of all; nothing: it does.
-/// `alone`: one that is larger than the bound is taken where nothing else is held.
+/// Why `amount` more of one kind finds no room beside `held`, which is of the peer or of all;
+/// nothing: it does. `alone`: one that is larger than the bound is taken where nothing else is
+/// held.
 ///   errors  exhausted, which names bound and peer
 [[nodiscard]] std::optional<error> no_room(request_hold::field what, std::size_t amount,
                                            const request_load& most, const request_load& held,
@@ -15481,14 +15585,16 @@ SKEIN_INLINE std::optional<error> no_room(request_hold::field what, std::size_t 
 //     struct sum_reply   { static constexpr std::uint16_t number = 2; int sum = 0; };
 //
 //     auto service = std::make_shared<net::request_service>();
-//     service->on<sum_request, sum_reply>(&add_up);     // task<sum_reply> add_up(sum_request, net::caller)
+//     // task<sum_reply> add_up(sum_request, net::caller)
+//     service->on<sum_request, sum_reply>(&add_up);
 //     auto r = net::requests::over(link, service);       // both sides may call
 //     auto asking = r->call<sum_reply>(sum_request{{1, 2, 3}});
 //     const auto reply = co_await asking;
 //
-// Each call gives exactly one of reply and error. A handler is cancelled when its caller cancels, its
-// deadline passes, or the link has ended. Messages above request_options::control_bytes leave in chunks, so
-// that small ones overtake them: messages keep their order only among small ones and among large ones.
+// Each call gives exactly one of reply and error. A handler is cancelled when its caller cancels,
+// its deadline passes, or the link has ended. Messages above request_options::control_bytes leave
+// in chunks, so that small ones overtake them: messages keep their order only among small ones and
+// among large ones.
 
 
 #include <algorithm>
@@ -15514,7 +15620,7 @@ concept message = wire::encodable<T> && requires {
     { T::number } -> std::convertible_to<std::uint16_t>;
 };
 
-/// All messages of a protocol in one place: numbers are unique, and every decoder can be reached by number.
+/// All messages of a protocol: numbers are unique, and each decoder is found by its number.
 template <message... Messages>
 struct message_table {
     static constexpr std::array<std::uint16_t, sizeof...(Messages)> numbers{Messages::number...};
@@ -15557,23 +15663,24 @@ struct request_options {
                       .request_bytes = std::size_t{1} << 30,
                       .assembling_bytes = std::size_t{1} << 30,
                       .reply_bytes = std::size_t{256} << 20};
-    /// Of our own large messages that have not left, because the peer does not read: above, call() waits and
-    /// tell() is refused. One alone may be larger.
+    /// Of our own large messages that have not left, because the peer does not read: above, call()
+    /// waits and tell() is refused. One alone may be larger.
     std::size_t call_bytes = std::size_t{256} << 20;
-    /// Of small messages that have not left: above, call() and tell() are refused, and where it is a reply the peer
-    /// is given up. Links have link_options::most_bytes besides.
+    /// Of small messages that have not left: above, call() and tell() are refused, and where it is
+    /// a reply the peer is given up. Links have link_options::most_bytes besides.
     std::size_t unread_bytes = limit::queue_bytes;
 };
 
-/// Numbers for calls that may be repeated, on this link or on another one, and run once. One per process;
-/// the loop's thread only.
+/// Numbers for calls that may be repeated, on this link or on another one, and run once. One per
+/// process; the loop's thread only.
 class request_keys {
 public:
-    /// `client`: of this process, never 0 and never reused: link_options::incarnation of its links. A call
-    /// in another name is refused; a plain connection stays with the first name it has seen.
+    /// `client`: of this process, never 0 and never reused: link_options::incarnation of its links.
+    /// A call in another name is refused; a plain connection stays with the first name it has seen.
     explicit request_keys(std::uint64_t client) : client_(client) {}
 
-    /// A key in use: as long as it lives, the other side keeps the call's outcome (within its bounds).
+    /// A key in use: as long as it lives, the other side keeps the call's outcome (within its
+    /// bounds).
     class key {
     public:
         key(key&& other) noexcept
@@ -15727,7 +15834,8 @@ private:
     static task<void> run_once(request_service* self, std::uint64_t client, entry_ptr e,
                                byte_buffer body, caller who, raw_handler* handler,
                                detail::request_place place);
-    /// The call that runs, or nothing: it has been answered. `full`: why it may not begin, if it may not.
+    /// The call that runs, or nothing: it has been answered. `full`: why it may not begin, if it
+    /// may not.
     entry_ptr start_or_join(const detail::request_head& head, byte_buffer body, caller who,
                             raw_handler* handler, waiting_caller from, std::optional<error> full);
     client& client_of(std::uint64_t number);
@@ -15762,11 +15870,12 @@ public:
     ~requests();
 
     /// Asks, and waits for the reply. Cancelling it cancels the handler over there.
-    ///   errors  of the handler, as it threw them (an exception that is no skein::error: remote_exception);
-    ///           not_supported (nobody handles it), malformed (one side cannot read the other), timeout,
-    ///           aborted (an older generation, or a repeat whose first run may have been forgotten),
-    ///           permission_denied (a key of another process), exhausted (a bound of request_options or of the
-    ///           peer's), too_large, the failure of the link, cancelled
+    ///   errors  of the handler, as it threw them (an exception that is no skein::error:
+    ///           remote_exception); not_supported (nobody handles it), malformed (one side cannot
+    ///           read the other), timeout, aborted (an older generation, or a repeat whose first
+    ///           run may have been forgotten), permission_denied (a key of another process),
+    ///           exhausted (a bound of request_options or of the peer's), too_large, the failure of
+    ///           the link, cancelled
     template <message Reply, message M>
     task<Reply> call(M what, request_call_options how = {}) {
         auto asking = call_raw(M::number, wire::encode(what), how);
@@ -15782,7 +15891,7 @@ public:
     task<byte_buffer> call_raw(std::uint16_t number, byte_buffer body, request_call_options how);
     void tell_raw(std::uint16_t number, byte_buffer body, std::uint64_t generation);
 
-    /// Messages of other kinds on the same link, as connection::set_handler; without one they end the link.
+    /// Messages of other kinds on this link, as connection::set_handler; without it they end it.
     void set_other_handler(unique_function<void(const frame_view&)> handler);
     /// Called once when the link has ended: nullptr = orderly, else why. At once if it has.
     void set_closed_handler(unique_function<void(const error*)> handler);
@@ -16029,7 +16138,8 @@ SKEIN_INLINE std::optional<error> requests::no_room(request_hold::field what, st
     return net::no_room(what, amount, budget_->most(), budget_->held(), true, peer_name(), alone);
 }
 
-/// Why no more handler may run for the peer; a peer that does not read its replies gets no more of them.
+/// Why no more handler may run for the peer; a peer that does not read its replies gets no more of
+/// them.
 SKEIN_INLINE std::optional<error> requests::no_room_to_run(std::size_t bytes) const {
     if (auto full = no_room(&request_load::running, 1, false)) return full;
     if (auto full = no_room(&request_load::request_bytes, bytes, true)) return full;
@@ -16045,7 +16155,8 @@ SKEIN_INLINE bool requests::has_call_room(std::size_t bytes) const noexcept {
            (bytes <= options_.call_bytes && call_bytes_ <= options_.call_bytes - bytes);
 }
 
-/// Calls with large messages leave in the order in which they came: the first waits for room, the others for it.
+/// Calls with large messages leave in the order in which they came: the first waits for room, the
+/// others for it.
 SKEIN_INLINE task<mutex::guard> requests::wait_call_room(requests* self, std::size_t bytes) {
     auto turn = self->call_line_.lock();
     auto mine = co_await turn;
@@ -16080,8 +16191,8 @@ SKEIN_INLINE void requests::drop_transfer(std::uint64_t id) noexcept {
     found->kind = 0;
 }
 
-/// One chunk at a time, and only when the one before has gone to the kernel: so a small message never
-/// waits for more than that.
+/// One chunk at a time, and only when the one before has gone to the kernel: so a small message
+/// never waits for more than that.
 SKEIN_INLINE task<void> requests::bulk_lane(core self) {
     requests& r = *self;
     try {
@@ -16609,7 +16720,8 @@ SKEIN_INLINE void requests::tell_raw(std::uint16_t number, byte_buffer body,
 
 // --- being called -----------------------------------------------------------------------------
 
-/// Memory follows what has come. What finds no room is refused at once, and its call fails; the link goes on.
+/// Memory follows what has come. What finds no room is refused at once, and its call fails; the
+/// link goes on.
 SKEIN_INLINE void requests::keep_piece(byte_span piece) {
     assembly& a = *arriving_;
     a.came += piece.size();
@@ -16711,7 +16823,8 @@ SKEIN_INLINE void requests::refuse(std::uint64_t id, bool one_way, const error& 
     send(detail::failure_kind, id, wire::encode(why));
 }
 
-/// Keys are the caller's own: those of the peer's incarnation, or of the first name on a plain connection.
+/// Keys are the caller's own: those of the peer's incarnation, or of the first name on a plain
+/// connection.
 SKEIN_INLINE bool requests::speaks_for(std::uint64_t client) noexcept {
     const auto known = below_->peer_incarnation();
     if (known != 0) return client == known;
@@ -16796,8 +16909,8 @@ SKEIN_INLINE task<void> requests::run(core self, std::uint64_t id, byte_buffer b
     self->tell_unheard("message failed", why);
 }
 
-/// Nobody waits for an answer to a one-way message, so the log is told: of the first ones, then of ever fewer, for
-/// how many there are is up to the peer.
+/// Nobody waits for an answer to a one-way message, so the log is told: of the first ones, then of
+/// ever fewer, for how many there are is up to the peer.
 SKEIN_INLINE void requests::tell_unheard(const char* what, const error& why) {
     constexpr std::uint64_t all_of_the_first = 8;
     if (++unheard_ > all_of_the_first && !std::has_single_bit(unheard_)) return;
@@ -16937,11 +17050,12 @@ struct socket_pair {
 ///   errors  io: the process has no descriptors left
 [[nodiscard]] socket_pair make_socket_pair();
 
-/// Puts an end behind the last byte that has arrived: what the other side has sent can still be read,
-/// then the stream ends, whichever process still holds the other end. False: it is no socket.
+/// Puts an end behind the last byte that has arrived: what the other side has sent can still be
+/// read, then the stream ends, whichever process still holds the other end. False: it is no socket.
 bool end_input(int socket) noexcept;
 
-/// A network of one stream that is connected already: the first connect() gives it, whatever the address.
+/// A network of one stream that is connected already: the first connect() gives it, whatever the
+/// address.
 class connected_network final : public network {
 public:
     explicit connected_network(std::unique_ptr<stream> s) noexcept : stream_(std::move(s)) {}
@@ -16996,10 +17110,11 @@ SKEIN_INLINE std::unique_ptr<listener> connected_network::listen(address) {
 
 
 // ======== skein/proc/build_id.hpp
-// Which build of the program this is: equal for two processes of one executable, different as soon as
-// one byte of code or constants differs. Compared before anything is decoded from a worker.
+// Which build of the program this is: equal for two processes of one executable, different as soon
+// as one byte of code or constants differs. Compared before anything is decoded from a worker.
 //
-// The linker's GNU build-id note if there is one; else a hash over the read-only segments in memory.
+// The linker's GNU build-id note if there is one; else a hash over the read-only segments in
+// memory.
 
 
 #include <cstdint>
@@ -17088,20 +17203,20 @@ SKEIN_INLINE std::uint64_t build_id() {
 } // namespace skein::proc
 
 // ======== skein/proc/children.hpp
-// Child processes as one part: starting copies of this program with a boot message, seeing their end,
-// asking them to leave and insisting. What is above decides what they are for and when one is started
-// again.
+// Child processes as one part: starting copies of this program with a boot message, seeing their
+// end, asking them to leave and insisting. What is above decides what they are for and when one is
+// started again.
 //
-//     rt::local_children here(loop);
-//     rt::child_options how;
+//     proc::local_children here(loop);
+//     proc::child_options how;
 //     how.role = "worker";
 //     how.name = "worker-1";
-//     how.message = wire::encode(order);              // the child: rt::take_boot("worker")
+//     how.message = wire::encode(order);              // the child: proc::take_boot("worker")
 //     auto starting = here.start(std::move(how));
 //     auto worker = co_await starting;
 //     auto stream = worker->take_stream();            // connected with the child's socket
-//     auto leaving = rt::stop(*worker, 100ms, 2s);
-//     const rt::child_end end = co_await leaving;     // "exited with 1", and why, if it said so
+//     auto leaving = proc::stop(*worker, 100ms, 2s);
+//     const proc::child_end end = co_await leaving;     // "exited with 1", and why, if it said so
 //
 // `children` is an interface: processes of this host here, those of other hosts or of a simulated
 // world elsewhere.
@@ -17128,7 +17243,7 @@ inline constexpr std::size_t most_boot_bytes = std::size_t{32} << 10;
 
 /// What is started.
 struct child_options {
-    std::string role{};                        ///< what the child asks rt::take_boot() for
+    std::string role{};                        ///< what the child asks proc::take_boot() for
     std::string name{};                        ///< as messages name it: "worker-2"
     byte_buffer message{};                     ///< for the child alone; at most most_boot_bytes
     bool socket = true;                        ///< a connected socket between it and us
@@ -17138,7 +17253,8 @@ struct child_options {
     std::string cwd{}; ///< its working directory; empty: the one in which this process was started
     /// OMP_NUM_THREADS there, unless the user has set that, here or in `env`; 0: it is not set.
     int threads = 0;
-    /// What it writes to its standard output and error is for child::read_output(); else these are ours.
+    /// What it writes to its standard output and error is for child::read_output(); else these are
+    /// ours.
     bool reads_output = false;
     /// Added to what it inherits. Other users of the host may read it: no secrets.
     std::vector<std::pair<std::string, std::string>> env{};
@@ -17156,8 +17272,8 @@ struct process_usage {
     duration cpu_time{0}; ///< of all its threads since its start
 };
 
-/// What the kernel says of a process that gives no sign of life. One that computes, or waits for a disk or a peer of its
-/// own, shows none of it.
+/// What the kernel says of a process that gives no sign of life. One that computes, or waits for a
+/// disk or a peer of its own, shows none of it.
 struct process_look {
     bool is_stopped = false;      ///< SIGSTOP and the like; not by a debugger
     bool holds_socket = false;    ///< its end of our socket waits in reads: it reads there itself
@@ -17183,8 +17299,9 @@ public:
     /// False as soon as its end was seen by ended().
     [[nodiscard]] virtual bool running() const noexcept = 0;
 
-    /// Suspends until it has ended; any number of tasks may wait, also afterwards. What it has sent can
-    /// still be read from its stream, which then ends, also if somebody it left behind holds the socket.
+    /// Suspends until it has ended; any number of tasks may wait, also afterwards. What it has sent
+    /// can still be read from its stream, which then ends, also if somebody it left behind holds
+    /// the socket.
     ///   errors  cancelled: the child is not touched, wait again later
     [[nodiscard]] virtual task<child_end> ended() = 0;
 
@@ -17201,9 +17318,10 @@ public:
     /// Our end of its socket; nullptr if it has none, or when it has been taken.
     [[nodiscard]] virtual std::unique_ptr<net::stream> take_stream() = 0;
 
-    /// Suspends until it has written something (is_error: to its standard error), and gives how many bytes of it are
-    /// in `into`. 0: all has been read and it has ended, or has closed that file. One task at a time per file. While
-    /// nobody reads, the child waits as soon as some 64 KiB are there.
+    /// Suspends until it has written something (is_error: to its standard error), and gives how
+    /// many bytes of it are in `into`. 0: all has been read and it has ended, or has closed that
+    /// file. One task at a time per file. While nobody reads, the child waits as soon as some 64
+    /// KiB are there.
     ///   errors  cancelled: nothing is lost
     [[nodiscard]] virtual task<std::size_t> read_output(bool is_error,
                                                         std::span<std::byte> into) = 0;
@@ -17217,9 +17335,8 @@ public:
     children& operator=(const children&) = delete;
     virtual ~children();
 
-    ///   errors  not_found, permission_denied (the executable); io: no descriptors or processes left;
-    ///           too_large: the message
-    ///           cancelled: what was started has been killed
+    ///   errors  not_found, permission_denied (the executable); io: no descriptors or processes
+    ///           left; too_large: the message cancelled: what was started has been killed
     [[nodiscard]] virtual task<std::unique_ptr<child>> start(child_options how) = 0;
 
     /// What the host offers to all children together. May read files: ask once.
@@ -17235,13 +17352,14 @@ namespace detail {
 [[nodiscard]] process_look look_at(std::int64_t pid, bool has_socket);
 } // namespace detail
 
-/// Processes of this host. They get no Ctrl-C from the terminal: that is for the parent, which tells them.
+/// Processes of this host. They get no Ctrl-C from the terminal: that is for the parent, which
+/// tells them.
 ///
-/// A thread of its own starts them, one after the other, and the loop goes on meanwhile: a start may wait
-/// for a file system, and costs the same however much memory this process has. They die with this process,
-/// however it ends (Linux ends them with the thread that started them, which lives as long as this object
-/// and all children that it started), and each with its object. The end of the thread that runs the loop
-/// ends them only through these objects.
+/// A thread of its own starts them, one after the other, and the loop goes on meanwhile: a start
+/// may wait for a file system, and costs the same however much memory this process has. They die
+/// with this process, however it ends (Linux ends them with the thread that started them, which
+/// lives as long as this object and all children that it started), and each with its object. The
+/// end of the thread that runs the loop ends them only through these objects.
 class local_children final : public children {
 public:
     explicit local_children(net::real_loop& on) noexcept : loop_(on) {}
@@ -17332,8 +17450,8 @@ struct start_order {
     event done;
 };
 
-/// Starts processes one after the other. Linux ends a child with the thread that started it: this thread
-/// lives as long as anybody who shares it.
+/// Starts processes one after the other. Linux ends a child with the thread that started it: this
+/// thread lives as long as anybody who shares it.
 class starter {
 public:
     ///   errors  io: no thread
@@ -17366,8 +17484,8 @@ private:
 // ======== skein/proc/process_wait.hpp
 // Waiting for a child process on a real loop, without a thread and without SIGCHLD.
 //
-//     auto ended = rt::wait(loop, child);
-//     rt::exit_status status = co_await ended;
+//     auto ended = proc::wait(loop, child);
+//     proc::exit_status status = co_await ended;
 
 
 namespace skein::net {
@@ -17429,8 +17547,8 @@ SKEIN_INLINE process_usage usage_of(std::int64_t pid) {
     now.resident_bytes = pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
     std::string line;
     std::getline(std::ifstream(fmt::format("/proc/{}/stat", pid)), line);
-    // The second field is the program's name in brackets, with whatever is in it; user and system time, in
-    // ticks, are the 14th and the 15th.
+    // The second field is the program's name in brackets, with whatever is in it; user and system
+    // time, in ticks, are the 14th and the 15th.
     std::istringstream fields(line.substr(std::min(line.rfind(')') + 1, line.size())));
     std::string skipped;
     for (int field = 3; field < 14; ++field) fields >> skipped;
@@ -17487,7 +17605,8 @@ public:
     task<std::size_t> read_output(bool is_error, std::span<std::byte> into) override {
         auto& from = output_[is_error ? 1 : 0];
         while (from) {
-            // Whom it has left behind may hold the pipe for ever: what is there when it has ended is all.
+            // Whom it has left behind may hold the pipe for ever: what is there when it has ended
+            // is all.
             const bool is_over = !process_.running();
             const auto n = ::read(from.get(), into.data(), into.size());
             if (n > 0) co_return static_cast<std::size_t>(n);
@@ -17526,8 +17645,8 @@ SKEIN_INLINE void check_boot_size(const child_options& how) {
                             how.message.size(), most_boot_bytes));
 }
 
-/// The read end of a pipe with the message in it. All of it is there before the child starts, so the
-/// child never waits, and its end of file needs nobody.
+/// The read end of a pipe with the message in it. All of it is there before the child starts, so
+/// the child never waits, and its end of file needs nobody.
 SKEIN_INLINE unique_fd boot_pipe(const child_options& how) {
     check_boot_size(how);
     boot_message text;
@@ -17544,7 +17663,8 @@ SKEIN_INLINE unique_fd boot_pipe(const child_options& how) {
     return std::move(read_end);
 }
 
-/// Pipes for what the child writes, in `plan`; gives their ends to read, and keeps those of the child in `theirs`.
+/// Pipes for what the child writes, in `plan`; gives their ends to read, and keeps those of the
+/// child in `theirs`.
 SKEIN_INLINE output_files output_pipes(process_options& plan, output_files& theirs) {
     output_files ours;
     for (std::size_t i = 0; i < ours.size(); ++i) {
@@ -17631,8 +17751,8 @@ SKEIN_INLINE std::optional<duration> restart_policy::failed(const error& why) no
 } // namespace skein::proc
 
 // ======== skein/proc/detail/process_look.ipp
-// Part of the bodies of proc/children.hpp: what /proc says of a process that does not answer. What cannot be read (another
-// user's, a container without /proc) says nothing.
+// Part of the bodies of proc/children.hpp: what /proc says of a process that does not answer. What
+// cannot be read (another user's, a container without /proc) says nothing.
 
 
 #include <array>
@@ -17665,7 +17785,8 @@ SKEIN_INLINE char state_letter(const std::string& folder) {
     return line[name_ends + 2];
 }
 
-/// The flags with which a descriptor of it was opened; -1: it has none of that number, or it is not known.
+/// The flags with which a descriptor of it was opened; -1: it has none of that number, or it is not
+/// known.
 SKEIN_INLINE int open_flags(const std::string& folder, int descriptor) {
     const auto text = read_start(fmt::format("{}/fdinfo/{}", folder, descriptor));
     constexpr std::string_view label = "flags:";
@@ -17788,24 +17909,30 @@ SKEIN_INLINE task<child_process> start_process(std::shared_ptr<starter> by, proc
 } // namespace skein::proc::detail
 
 // ======== skein/proc/gpus.hpp
-// The gpus of this host that tasks may have: how many there are, and what each is called, from one place.
+// The gpus of this host that tasks may have: how many there are, and what each is called, from one
+// place.
 //
-//     auto names = rt::gpus_to_offer(std::nullopt, "");      // CUDA_VISIBLE_DEVICES=4,5: {"4", "5"}
-//     auto shown = rt::gpus_by_name(granted, names);        // "5", for CUDA_VISIBLE_DEVICES of the one that has it
+//     // CUDA_VISIBLE_DEVICES=4,5: {"4", "5"}
+//     auto names = proc::gpus_to_offer(std::nullopt, "");
+//     // "5", for CUDA_VISIBLE_DEVICES of the one that has it
+//     auto shown = proc::gpus_by_name(granted, names);
 //
-// They are those of NVIDIA's driver, as far as CUDA_VISIBLE_DEVICES shows them to this process, read as CUDA reads it.
+// They are those of NVIDIA's driver, as far as CUDA_VISIBLE_DEVICES shows them to this process,
+// read as CUDA reads it.
 
 
 // ======== skein/sched/resources.hpp
-// What a place has and what a request asks for: cpus, gpus, memory, and resources that a program names itself.
+// What a place has and what a request asks for: cpus, gpus, memory, and resources that a program
+// names itself.
 //
-//     auto have = rt::parse_resources(text).value(); // "cpu=8,gpu=2,memory=4GiB,ssd=1"
-//     rt::resources need;
-//     need.cpu = rt::amount::from(0.5);
-//     if (rt::fits(need, have)) have -= need;
+//     auto have = sched::parse_resources(text).value(); // "cpu=8,gpu=2,memory=4GiB,ssd=1"
+//     sched::resources need;
+//     need.cpu = sched::amount::from(0.5);
+//     if (sched::fits(need, have)) have -= need;
 //
-// Amounts are whole numbers of 1/10000, so that ten times 0.1 is 1 and what was taken can be given back
-// exactly; memory is in bytes. Nothing here depends on a machine: what a host has is measured elsewhere.
+// Amounts are whole numbers of 1/10000, so that ten times 0.1 is 1 and what was taken can be given
+// back exactly; memory is in bytes. Nothing here depends on a machine: what a host has is measured
+// elsewhere.
 
 
 #include <compare>
@@ -17817,8 +17944,8 @@ SKEIN_INLINE task<child_process> start_process(std::shared_ptr<starter> by, proc
 
 namespace skein::sched {
 
-/// A number of cpus, gpus or units of a custom resource, in steps of 1/10000. Never negative in resources;
-/// differences may be.
+/// A number of cpus, gpus or units of a custom resource, in steps of 1/10000. Never negative in
+/// resources; differences may be.
 class amount {
 public:
     static constexpr std::int64_t steps = 10'000; ///< steps in one
@@ -17837,8 +17964,8 @@ public:
         a.raw_ = n;
         return a;
     }
-    /// The nearest step. Throws error (invalid_argument) for what is negative, no number, more than `most`, or
-    /// not zero and nearer to zero than to one step.
+    /// The nearest step. Throws error (invalid_argument) for what is negative, no number, more than
+    /// `most`, or not zero and nearer to zero than to one step.
     [[nodiscard]] static amount from(double n);
 
     [[nodiscard]] constexpr std::int64_t in_steps() const noexcept { return raw_; }
@@ -17883,7 +18010,8 @@ struct resources {
 
     /// The amount of a custom resource.
     [[nodiscard]] amount of(std::string_view name) const noexcept;
-    /// Sets a custom resource; zero removes it. Throws error (invalid_argument) for a name that is none.
+    /// Sets a custom resource; zero removes it. Throws error (invalid_argument) for a name that is
+    /// none.
     resources& set(std::string_view name, amount value);
     [[nodiscard]] bool empty() const noexcept {
         return !cpu && !gpu && memory == 0 && custom.empty();
@@ -17906,8 +18034,9 @@ struct resources {
     return static_cast<std::uint32_t>((cpu.in_steps() + amount::steps - 1) / amount::steps);
 }
 
-/// Reads "cpu=2,gpu=0.5,memory=4GiB,ssd=1". Memory takes B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, or bytes; at most
-/// four decimals; bytes are rounded up. An error says which part is wrong and how to write it.
+/// Reads "cpu=2,gpu=0.5,memory=4GiB,ssd=1". Memory takes B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, or
+/// bytes; at most four decimals; bytes are rounded up. An error says which part is wrong and how to
+/// write it.
 [[nodiscard]] result<resources> parse_resources(std::string_view text,
                                                 const resource_limits& limits = {});
 
@@ -17916,7 +18045,8 @@ struct resources {
 /// "0.5"
 [[nodiscard]] std::string to_string(amount a);
 
-/// Whether this can be asked for: more than one gpu must be a whole number, for a share of a gpu lies on one gpu.
+/// Whether this can be asked for: more than one gpu must be a whole number, for a share of a gpu
+/// lies on one gpu.
 [[nodiscard]] result<void> check_demand(const resources& need);
 /// Whether a place can have this: its gpus are whole, and at most 64.
 [[nodiscard]] result<void> check_total(const resources& total);
@@ -17992,7 +18122,8 @@ inline std::string shown(std::string_view text) {
     return text.size() > 40 ? s + "..." : s;
 }
 
-/// Digits with at most four decimals, in steps of 1/10000; nothing if it is something else or above `most` ones.
+/// Digits with at most four decimals, in steps of 1/10000; nothing if it is something else or above
+/// `most` ones.
 inline std::optional<std::uint64_t> read_steps(std::string_view text, std::uint64_t most) {
     std::uint64_t whole = 0, part = 0;
     std::size_t i = 0, decimals = 0;
@@ -18260,22 +18391,26 @@ namespace skein::proc {
 /// The variable that says which gpus a process sees.
 inline constexpr const char* gpus_variable = "CUDA_VISIBLE_DEVICES";
 
-/// The gpus that a text of CUDA_VISIBLE_DEVICES leaves of `there` ones, at most 64, by the rules of CUDA: numbers, or names
-/// that begin with GPU- or MIG-, not mixed; what is none of these, or a number that no gpu has, ends the list, and one that
-/// is named twice leaves none at all. Parts of gpus (MIG) may be more than there are gpus.
+/// The gpus that a text of CUDA_VISIBLE_DEVICES leaves of `there` ones, at most 64, by the rules of
+/// CUDA: numbers, or names that begin with GPU- or MIG-, not mixed; what is none of these, or a
+/// number that no gpu has, ends the list, and one that is named twice leaves none at all. Parts of
+/// gpus (MIG) may be more than there are gpus.
 [[nodiscard]] std::vector<std::string> gpus_of_variable(std::string_view text, std::size_t there);
 
 /// What CUDA_VISIBLE_DEVICES may call the gpus that this process sees.
 [[nodiscard]] std::vector<std::string> visible_gpus();
 
-/// The names of the gpus that this host offers: the first `asked` of those that this process sees; without a number all.
-/// Where neither the driver's files nor the variable tell what is there, who asks is believed: "0", "1", ...
+/// The names of the gpus that this host offers: the first `asked` of those that this process sees;
+/// without a number all. Where neither the driver's files nor the variable tell what is there, who
+/// asks is believed: "0", "1", ...
 ///   by      who has asked, as an error names it: "--resources"
-///   errors  usage: more than there are to be seen; invalid_argument: no whole number, or more than 64
+///   errors  usage: more than there are to be seen; invalid_argument: no whole number, or more than
+///           64
 [[nodiscard]] std::vector<std::string> gpus_to_offer(std::optional<sched::amount> asked,
                                                      std::string_view by);
 
-/// What CUDA_VISIBLE_DEVICES of a child says, for some gpus of those; nothing for none; without names: their indices.
+/// What CUDA_VISIBLE_DEVICES of a child says, for some gpus of those; nothing for none; without
+/// names: their indices.
 [[nodiscard]] std::string gpus_by_name(sched::gpu_set gpus, const std::vector<std::string>& names);
 
 /// Whether one process can see so many of these: of MIG parts it sees one only.
@@ -18283,7 +18418,8 @@ inline constexpr const char* gpus_variable = "CUDA_VISIBLE_DEVICES";
 [[nodiscard]] result<void> check_gpus_together(sched::amount asked,
                                                const std::vector<std::string>& names);
 
-/// The refusal of so many gpus, with what hides those that are not offered from this process, if something does.
+/// The refusal of so many gpus, with what hides those that are not offered from this process, if
+/// something does.
 [[nodiscard]] error with_gpu_reason(error why, sched::amount asked,
                                     const std::vector<std::string>& names);
 
@@ -18317,7 +18453,8 @@ namespace detail {
     return there;
 }
 
-/// As strtol reads it: what follows the digits is not looked at. Nothing: no number, or a negative one.
+/// As strtol reads it: what follows the digits is not looked at. Nothing: no number, or a negative
+/// one.
 [[nodiscard]] SKEIN_INLINE std::optional<std::size_t> gpu_number(std::string_view text) {
     text.remove_prefix(std::min(text.find_first_not_of(" \t"), text.size()));
     if (text.starts_with('+')) text.remove_prefix(1);
@@ -18418,15 +18555,17 @@ SKEIN_INLINE error with_gpu_reason(error why, sched::amount asked,
 } // namespace skein::proc
 
 // ======== skein/proc/output.hpp
-// What workers print, on its way to the output of their driver: whole lines, in order for each worker, and in
-// bounded room. Where lines come faster than they are taken the oldest are left out, and counted by their numbers.
+// What workers print, on its way to the output of their driver: whole lines, in order for each
+// worker, and in bounded room. Where lines come faster than they are taken the oldest are left out,
+// and counted by their numbers.
 //
-//     rt::line_queue said;                                    // of one worker
-//     scope.spawn(rt::read_lines(child, &said, on_more));     // until it has ended
-//     rt::worker_lines some{"worker-3", "node-2"};
+//     proc::line_queue said;                                    // of one worker
+//     scope.spawn(proc::read_lines(child, &said, on_more));     // until it has ended
+//     proc::worker_lines some{"worker-3", "node-2"};
 //     some.lines = said.take(60'000);
 //
-//     rt::output_printer printer;                             // a thread: no loop waits for a terminal
+//     // a thread: no loop waits for a terminal
+//     proc::output_printer printer;
 //     auto printed = printer.print({some});                   // (worker-3, node-2) text
 //     co_await printed;
 
@@ -18462,7 +18601,8 @@ struct worker_lines {
 /// Where lines go: what prints them, and suspends until it has.
 using print_lines = std::function<task<void>(std::vector<worker_lines>)>;
 
-/// The lines of one process that nobody has taken yet. Numbers begin with 1 and count both of its outputs.
+/// The lines of one process that nobody has taken yet. Numbers begin with 1 and count both of its
+/// outputs.
 class line_queue {
 public:
     /// A longer line is cut into lines of this length.
@@ -18485,7 +18625,8 @@ public:
     [[nodiscard]] std::uint64_t total() const noexcept { return total_; }
     /// The oldest lines, at most so many bytes, line_cost included; at least one, if there is one.
     [[nodiscard]] std::vector<output_line> take(std::size_t most_bytes);
-    /// The last three lines of its standard error, cut to be part of a message, taken or not; empty: there are none.
+    /// The last three lines of its standard error, cut to be part of a message, taken or not;
+    /// empty: there are none.
     [[nodiscard]] std::string last_errors() const;
 
 private:
@@ -18524,9 +18665,10 @@ struct output_text {
 [[nodiscard]] std::vector<output_text> format_lines(const std::vector<worker_lines>& all,
                                                     const output_style& how);
 
-/// Prints on this process's output and error, on a thread of its own, so that a terminal or pipe that is not read holds
-/// up nobody but who waits for print(). What this process prints itself through `stdout` and `stderr` is not mixed into
-/// lines. Where an output is gone, what is for it is dropped.
+/// Prints on this process's output and error, on a thread of its own, so that a terminal or pipe
+/// that is not read holds up nobody but who waits for print(). What this process prints itself
+/// through `stdout` and `stderr` is not mixed into lines. Where an output is gone, what is for it
+/// is dropped.
 class output_printer {
 public:
     ///   prefix  see output_style; it has colour where that is a terminal and NO_COLOR is not set
@@ -18697,7 +18839,7 @@ SKEIN_INLINE task<void> pass_lines_on(child* from, std::string worker, const pri
     co_await ended;
 }
 
-// ---- how they look -------------------------------------------------------------------------------------------
+// ---- how they look ------------------------------------------------------------------------------
 
 namespace detail {
 
@@ -18814,8 +18956,8 @@ SKEIN_INLINE bool output_printer::parts::wait_writable(const target& to) const {
     return both[0].revents != 0; // also where it is gone: the write says so
 }
 
-/// A piece is whole lines, or one that is longer than a pipe takes at once. Others of this process print nothing in
-/// the middle of it.
+/// A piece is whole lines, or one that is longer than a pipe takes at once. Others of this process
+/// print nothing in the middle of it.
 SKEIN_INLINE void output_printer::parts::write_piece(target& to, std::string_view piece) {
     constexpr std::size_t at_once =
         4096; // so much a pipe takes that is writable, and no write blocks
@@ -18910,30 +19052,35 @@ SKEIN_INLINE print_lines print_to_standard_files(bool prefix) {
 } // namespace skein::proc
 
 // ======== skein/proc/standard_files.hpp
-// The standard input, output and error of a process that others have started, and who reads what it prints.
+// The standard input, output and error of a process that others have started, and who reads what it
+// prints.
 //
-// A program may be started with one of them closed (`prog >&-`, some launchers and cron). The next file or socket it
-// opens then gets that number, and what it prints goes into it.
+// A program may be started with one of them closed (`prog >&-`, some launchers and cron). The next
+// file or socket it opens then gets that number, and what it prints goes into it.
 //
-//     skein::rt::open_standard_files();   // first thing in main; skein::run does it
-//     skein::rt::print_by_lines();        // in a process that may be killed: workers and ranks do it
-//     skein::rt::outlive_readers();       // in one whose output is not what it is for: workers, heads and nodes do it
+//     skein::proc::open_standard_files();   // first thing in main; skein::run does it
+//     // in a process that may be killed: workers and ranks do it
+//     skein::proc::print_by_lines();
+//     // in one whose output is not what it is for: workers, heads and nodes do it
+//     skein::proc::outlive_readers();
 
 
 namespace skein::proc {
 
-/// Opens /dev/null in the place of each of the descriptors 0, 1 and 2 that is closed. Others stay as they
-/// are. Call it before anything else is opened and before there are threads. Never throws; where there is
-/// no /dev/null the place stays closed.
+/// Opens /dev/null in the place of each of the descriptors 0, 1 and 2 that is closed. Others stay
+/// as they are. Call it before anything else is opened and before there are threads. Never throws;
+/// where there is no /dev/null the place stays closed.
 void open_standard_files() noexcept;
 
-/// Each whole line that this process prints leaves it at once, also where its output is a file or a pipe, which it would
-/// else keep by some thousand bytes and take along when it is killed: through `stdout`, fmt, and std::cout. An output that
-/// has no buffer, or that has one by lines, stays as it is.
+/// Each whole line that this process prints leaves it at once, also where its output is a file or a
+/// pipe, which it would else keep by some thousand bytes and take along when it is killed: through
+/// `stdout`, fmt, and std::cout. An output that has no buffer, or that has one by lines, stays as
+/// it is.
 void print_by_lines() noexcept;
 
-/// A reader of its output that goes (`prog | head -1`), and a file that may not grow any more, do not end this process:
-/// what it prints from then on is dropped, into /dev/null, and is no failure of who prints it. What it starts is not touched by that, and where the program has said itself
+/// A reader of its output that goes (`prog | head -1`), and a file that may not grow any more, do
+/// not end this process: what it prints from then on is dropped, into /dev/null, and is no failure
+/// of who prints it. What it starts is not touched by that, and where the program has said itself
 /// what SIGPIPE or SIGXFSZ is to do, that stays.
 void outlive_readers() noexcept;
 
@@ -18998,7 +19145,8 @@ SKEIN_INLINE void on_unread(int number) {
     if (number == SIGPIPE) drop_unread();
 }
 
-/// A print that comes first would fail, and some that print throw then: so the end of a reader is waited for.
+/// A print that comes first would fail, and some that print throw then: so the end of a reader is
+/// waited for.
 SKEIN_INLINE void watch_readers() {
     std::array<::pollfd, 2> both{};
     std::size_t n = 0;
@@ -19066,8 +19214,8 @@ SKEIN_INLINE void outlive_readers() noexcept {
 } // namespace skein::proc
 
 // ======== skein/proc/task_environment.hpp
-// Variables and working directory that a task asks for. They belong to processes, so such a task runs on a worker that
-// was started with them.
+// Variables and working directory that a task asks for. They belong to processes, so such a task
+// runs on a worker that was started with them.
 //
 //     auto r = skein::remote<&f>.with({.env = "OMP_NUM_THREADS=4\nTITLE=two words", .cwd = "/data"})(7);
 
@@ -19093,10 +19241,12 @@ struct task_environment {
 };
 
 /// Reads what an option or a message says.
-///   env     a variable a line, "NAME=VALUE"; a value is all behind the =, spaces too, and may be empty
+///   env     a variable a line, "NAME=VALUE"; a value is all behind the =, spaces too, and may be
+///           empty
 ///   folder  an absolute path, or empty
-///   errors  invalid_argument: a line without =, a name that is none or comes twice, one of skein's own (SKEIN_...,
-///           CUDA_VISIBLE_DEVICES), a path that is not absolute, a byte of zero; too_large
+///   errors  invalid_argument: a line without =, a name that is none or comes twice, one of skein's
+///           own (SKEIN_..., CUDA_VISIBLE_DEVICES), a path that is not absolute, a byte of zero;
+///           too_large
 [[nodiscard]] result<task_environment> parse_task_environment(std::string_view env,
                                                               std::string_view folder);
 
@@ -19197,32 +19347,35 @@ SKEIN_INLINE std::string variables_as_text(const task_environment& of) {
 
 
 // ======== skein/program/cluster_roles.hpp
-// What a program can be in a cluster, behind a table of functions: a program that is compiled header-only, and never
-// asks for a cluster, pays for no head. program/program.hpp fills the table.
+// What a program can be in a cluster, behind a table of functions: a program that is compiled
+// header-only, and never asks for a cluster, pays for no head. program/program.hpp fills the table.
 
 
 // ======== skein/rt/worker_source.hpp
-// Where a driver's workers come from: processes of this host (program/local_workers.hpp), or leases of a cluster
-// (cluster/leased_workers.hpp). run() knows this interface alone; the layer above provides the cluster.
+// Where a driver's workers come from: processes of this host (program/local_workers.hpp), or leases
+// of a cluster (cluster/leased_workers.hpp). run() knows this interface alone; the layer above
+// provides the cluster.
 
 
 // ======== skein/sched/scheduler.hpp
-// scheduler: which request gets room on which place. Pure code: no loop, no clock, no I/O, no randomness. The
-// same calls give the same grants, so that a driver, an agent, a head, a simulation and a test use one object.
+// scheduler: which request gets room on which place. Pure code: no loop, no clock, no I/O, no
+// randomness. The same calls give the same grants, so that a driver, an agent, a head, a simulation
+// and a test use one object.
 //
-//     rt::scheduler s;
-//     s.add_place(rt::place_id(1), "worker-1", rt::parse_resources("cpu=2").value());
-//     rt::request r;
+//     sched::scheduler s;
+//     s.add_place(sched::place_id(1), "worker-1", sched::parse_resources("cpu=2").value());
+//     sched::request r;
 //     r.demand.cpu = 1;
 //     r.tag = my_number;                          // comes back with the grant
-//     const rt::request_id id = s.submit(r).value();
-//     std::vector<rt::grant> granted;
+//     const sched::request_id id = s.submit(r).value();
+//     std::vector<sched::grant> granted;
 //     s.take_grants(granted);                     // once per turn: what was decided since
 //     s.release(id);                              // the work has ended
 //
-// Requests wait in queues, one for each job, demand and constraint: what does not fit holds up its own queue
-// only. Jobs share by weight; what waited for too many grants gets a place reserved. A request that waits for
-// others gives its cpus back meanwhile. docs/design/0006-scheduler.md has the rules and their reasons.
+// Requests wait in queues, one for each job, demand and constraint: what does not fit holds up its
+// own queue only. Jobs share by weight; what waited for too many grants gets a place reserved. A
+// request that waits for others gives its cpus back meanwhile. docs/design/0006-scheduler.md has
+// the rules and their reasons.
 
 
 #include <compare>
@@ -19235,7 +19388,7 @@ SKEIN_INLINE std::string variables_as_text(const task_environment& of) {
 namespace skein::sched {
 
 namespace detail {
-struct schedule_books;
+struct schedule_state;
 }
 
 /// A place where requests run: a worker, a host, another scheduler. The caller chooses the number.
@@ -19254,8 +19407,8 @@ enum class placement : std::uint8_t {
 /// What a scheduler is made with.
 struct scheduler_options {
     placement policy = placement::pack;
-    /// Grants to others that may pass a request which does not fit, before a place is kept free for it. Never
-    /// less than the number of places.
+    /// Grants to others that may pass a request which does not fit, before a place is kept free for
+    /// it. Never less than the number of places.
     std::uint32_t patience = 256;
     std::string place_is = "place"; ///< what people call a place, in texts
 };
@@ -19268,8 +19421,9 @@ public:
     [[nodiscard]] static constraint on(place_id place);
     /// Places with this label.
     [[nodiscard]] static constraint labelled(std::string label);
-    /// Anywhere, on the nodes in turn: on the next one that has room, whatever the scheduler's policy is. Places with a
-    /// label "node=..." in common are on one node, others on one of their own; on a node the policy decides.
+    /// Anywhere, on the nodes in turn: on the next one that has room, whatever the scheduler's
+    /// policy is. Places with a label "node=..." in common are on one node, others on one of their
+    /// own; on a node the policy decides.
     [[nodiscard]] static constraint spread();
     /// The bundle of a group; -1: any bundle of it.
     [[nodiscard]] static constraint in(placement_group_id group, int bundle = -1);
@@ -19280,7 +19434,7 @@ public:
     friend auto operator<=>(const constraint&, const constraint&) = default;
 
 private:
-    friend struct detail::schedule_books;
+    friend struct detail::schedule_state;
     enum class kind : std::uint8_t { anywhere, place, label, group };
     kind kind_ = kind::anywhere;
     bool spread_ = false;
@@ -19353,8 +19507,8 @@ struct group_request {
     bool fail_if_infeasible = false;
 };
 
-/// Decides. Not thread-safe. Errors of outside input come as results; ids that are unknown or gone are answered
-/// with false, for a release may cross an eviction.
+/// Decides. Not thread-safe. Errors of outside input come as results; ids that are unknown or gone
+/// are answered with false, for a release may cross an eviction.
 class scheduler {
 public:
     explicit scheduler(scheduler_options options = {});
@@ -19374,55 +19528,62 @@ public:
 
     /// A job has twice the share of one with half its weight: 1 to 1000; 1 if nothing is said.
     void set_weight(job_id job, std::uint32_t weight);
-    /// Forgets the job's queued requests and its groups, and gives back those that held room in these. What it
-    /// holds elsewhere it keeps until it is released: stop that first, then say this.
+    /// Forgets the job's queued requests and its groups, and gives back those that held room in
+    /// these. What it holds elsewhere it keeps until it is released: stop that first, then say
+    /// this.
     std::vector<evicted> remove_job(job_id job);
 
     /// Queues a request; a grant, a notice or cancel() ends that.
     result<request_id> submit(const request& r);
-    /// Books a request that runs already, on a place that held it before this scheduler knew of it. It passes
-    /// all that wait: they could not have had the room. No grant comes for it; release() ends it. In a group: a
-    /// bundle of it on that place, or any that has room, if it names none. Cpus are taken even if they are not free:
-    /// it may wait, or who has them may; say so then with wait_begin().
+    /// Books a request that runs already, on a place that held it before this scheduler knew of it.
+    /// It passes all that wait: they could not have had the room. No grant comes for it; release()
+    /// ends it. In a group: a bundle of it on that place, or any that has room, if it names none.
+    /// Cpus are taken even if they are not free: it may wait, or who has them may; say so then with
+    /// wait_begin().
     ///   gpus    those it uses there
-    ///   errors  not_found (the place), exhausted (of others so much is not free there), those of submit()
+    ///   errors  not_found (the place), exhausted (of others so much is not free there), those of
+    ///           submit()
     result<request_id> adopt(const request& r, place_id at, gpu_set gpus = {});
     /// Takes a queued request back. False if it is not queued (any more): then release() it.
     bool cancel(request_id id);
     /// Gives back what a granted request holds. False if it holds nothing (any more).
     bool release(request_id id);
-    /// A granted request has been asked to end: room may be kept for others that counts on it, though it is for life.
-    /// Off: it goes on after all. False if it holds nothing.
+    /// A granted request has been asked to end: room may be kept for others that counts on it,
+    /// though it is for life. Off: it goes on after all. False if it holds nothing.
     bool set_leaving(request_id id, bool on = true);
-    /// Keeps the place free, before anybody has passed it, where a queued request fits once what can be counted on to end
-    /// there has ended. Given up like any reservation: it got its room, or what runs there does not end after all.
-    /// False: there is no such place, or it is not queued (any more).
+    /// Keeps the place free, before anybody has passed it, where a queued request fits once what
+    /// can be counted on to end there has ended. Given up like any reservation: it got its room, or
+    /// what runs there does not end after all. False: there is no such place, or it is not queued
+    /// (any more).
     bool keep_room(request_id id);
     /// The same for a group that waits.
     bool keep_room(placement_group_id id);
-    /// The granted request waits for others: its cpus are free meanwhile, and nothing else. False if it is
-    /// not granted, or waits already.
+    /// The granted request waits for others: its cpus are free meanwhile, and nothing else. False
+    /// if it is not granted, or waits already.
     bool wait_begin(request_id id);
     /// It could go on. True: it has its cpus and goes on now. False: a grant with `resumed` comes.
     bool wait_end(request_id id);
 
     /// Asks for room for all bundles. Requests name the group from now on and wait for it.
     result<placement_group_id> create_group(group_request g);
-    /// Books a bundle of a group that waits, and that was there before this scheduler knew of it. It passes all that wait.
-    /// False: it is placed already, or there is no such place, or not so much free there; it waits for another one.
+    /// Books a bundle of a group that waits, and that was there before this scheduler knew of it.
+    /// It passes all that wait. False: it is placed already, or there is no such place, or not so
+    /// much free there; it waits for another one.
     bool adopt_bundle(placement_group_id id, std::size_t bundle, place_id at, gpu_set gpus = {});
-    /// Bundles on a drained place that hold nothing lose it and wait for others, if there are places that could hold the
-    /// group. Those of a group that must be on one place go together. A notice tells of each group.
+    /// Bundles on a drained place that hold nothing lose it and wait for others, if there are
+    /// places that could hold the group. Those of a group that must be on one place go together. A
+    /// notice tells of each group.
     void move_bundles(place_id from);
     /// Gives its room back, and the requests that held some of it; those queued for it are refused.
     std::vector<evicted> remove_group(placement_group_id id);
 
-    /// Appends what can be granted now, at most `limit`; returns how many. Order: those that resume, groups,
-    /// then by fair share.
+    /// Appends what can be granted now, at most `limit`; returns how many. Order: those that
+    /// resume, groups, then by fair share.
     std::size_t take_grants(std::vector<grant>& into, std::size_t limit = SIZE_MAX);
     /// Appends the notices; complete only after take_grants().
     void take_notices(std::vector<notice>& into);
-    /// Says once more what no place could hold of that for which a job waits: whom it was told may have lost it.
+    /// Says once more what no place could hold of that for which a job waits: whom it was told may
+    /// have lost it.
     void say_again(job_id job);
 
     // For listings and tests.
@@ -19434,7 +19595,8 @@ public:
         std::size_t queues = 0, groups = 0;
         std::uint64_t grants = 0, reservations = 0; ///< since it was made
         std::size_t bytes = 0;                      ///< of the table of requests
-        /// All that hold room wait, and nothing queued fits beside them: without a new place nothing goes on.
+        /// All that hold room wait, and nothing queued fits beside them: without a new place
+        /// nothing goes on.
         bool stalled = false;
     };
     [[nodiscard]] totals stats() const;
@@ -19469,40 +19631,45 @@ public:
     [[nodiscard]] std::string why(request_id id) const;
 
 private:
-    std::unique_ptr<detail::schedule_books> books_;
+    std::unique_ptr<detail::schedule_state> state_;
 };
 
 } // namespace skein::sched
 
 
 // ======== skein/sched/detail/scheduler.ipp
-// The bodies of sched/scheduler.hpp: requests, from submit() to release(), and the queues they wait in.
+// The bodies of sched/scheduler.hpp: requests, from submit() to release(), and the queues they wait
+// in.
 
 
 // ======== skein/sched/detail/scheduler.hpp
-// The books of sched/scheduler.hpp.
+// The state of sched/scheduler.hpp.
 //
-// A queue holds the requests of one job, demand and constraint. What decides where they fit, demand and
-// constraint, is a class, which queues of several jobs share. Queues with requests are
+// A queue holds the requests of one job, demand and constraint. What decides where they fit, demand
+// and constraint, is a class, which queues of several jobs share. Queues with requests are
 //   ready       in their job's list: their first request may fit somewhere;
-//   blocked     in their class's list: it fitted nowhere, and no place has grown since that would do;
+//   blocked     in their class's list: it fitted nowhere, and no place has grown since that would
+//               do;
 //   infeasible  no place could hold it even if it were empty.
-// A bundle of a placement group is a place, too: it lies on its host and is found through its group only.
+// A bundle of a placement group is a place, too: it lies on its host and is found through its group
+// only.
 
 
 // ======== skein/sched/detail/place_tree.hpp
-// Finds a place with enough room without looking at all of them: a binary tree over the places, whose inner nodes
-// have the largest key of each dimension below them.
+// Finds a place with enough room without looking at all of them: a binary tree over the places,
+// whose inner nodes have the largest key of each dimension below them.
 //
-// With one kind of need a search goes straight down. With several, a node may promise what none of its
-// places holds alone (one has the cpus, another the gpus); the search then turns back, at worst past every place.
+// With one kind of need a search goes straight down. With several, a node may promise what none of
+// its places holds alone (one has the cpus, another the gpus); the search then turns back, at worst
+// past every place.
 
 
 // ======== skein/sched/detail/room.hpp
 // What is free on one place, as numbers that a request's needs are compared with one by one.
 //
-// A resource is a number here ("dimension"). Gpus are two: gpus that are wholly free, and the largest share
-// that is free on one gpu. So "two whole gpus" and "a third of one" are comparisons like all others.
+// A resource is a number here ("dimension"). Gpus are two: gpus that are wholly free, and the
+// largest share that is free on one gpu. So "two whole gpus" and "a third of one" are comparisons
+// like all others.
 
 
 #include <algorithm>
@@ -19539,7 +19706,8 @@ using needs = std::vector<need>;
     return 0;
 }
 
-/// Amounts by dimension. The first eight lie in the object: a place is looked at more often than its numbers are.
+/// Amounts by dimension. The first eight lie in the object: a place is looked at more often than
+/// its numbers are.
 class key_list {
 public:
     [[nodiscard]] std::uint32_t size() const noexcept { return size_; }
@@ -19597,7 +19765,8 @@ public:
                            [this](const need& n) { return at(n.dim) >= n.least; });
     }
 
-    /// Takes the needs, which must fit; the gpus it took. A share is taken from the gpu on which it leaves least.
+    /// Takes the needs, which must fit; the gpus it took. A share is taken from the gpu on which it
+    /// leaves least.
     gpu_set take(const needs& all) {
         gpu_set taken;
         --keys_[dim_order];
@@ -19612,7 +19781,8 @@ public:
         }
         return taken;
     }
-    /// Takes the needs with these gpus. False, and nothing is taken: so much, or one of them, is not free.
+    /// Takes the needs with these gpus. False, and nothing is taken: so much, or one of them, is
+    /// not free.
     ///   cpus_too    of a worker that runs already: its cpus are taken even if they are not free
     [[nodiscard]] bool take_these(const needs& all, gpu_set gpus, bool cpus_too = false) {
         const auto whole = need_of(all, dim_gpu), share = need_of(all, dim_share);
@@ -19845,8 +20015,9 @@ private:
 } // namespace skein::sched::detail
 
 // ======== skein/sched/detail/request_table.hpp
-// The requests of a scheduler: 48 bytes each, in chunks that come and go, so that a million of them need no
-// copy and leave nothing behind. A queue, and the requests that hold room on a place, are chains through them.
+// The requests of a scheduler: 48 bytes each, in chunks that come and go, so that a million of them
+// need no copy and leave nothing behind. A queue, and the requests that hold room on a place, are
+// chains through them.
 
 
 #include <algorithm>
@@ -19978,7 +20149,8 @@ namespace skein::sched::detail {
 
 struct node_domain;
 
-/// Places among which a search goes: all, those with a label, the bundles of a group, those of a node.
+/// Places among which a search goes: all, those with a label, the bundles of a group, those of a
+/// node.
 struct place_domain {
     place_tree now, ever;               ///< what is free for others, and what there is in all
     std::vector<std::uint32_t> members; ///< place of a leaf, or no_index
@@ -19987,7 +20159,8 @@ struct place_domain {
     std::uint32_t node_leaf = no_index; ///< its leaf there
 };
 
-/// Places by their node, for requests that take the nodes in turn. A leaf promises the most that a place there has.
+/// Places by their node, for requests that take the nodes in turn. A leaf promises the most that a
+/// place there has.
 struct node_domain {
     place_tree now;
     std::vector<std::unique_ptr<place_domain>> nodes; ///< of a leaf, or nullptr
@@ -20016,7 +20189,8 @@ struct place_record {
     std::int64_t resuming_cpus = 0;
     place_id id;
     room now;
-    /// With its leaf there, which says what new requests may take; the first: all places, or its group's.
+    /// With its leaf there, which says what new requests may take; the first: all places, or its
+    /// group's.
     std::vector<std::pair<place_domain*, std::uint32_t>> in;
     reservation kept;
     std::vector<std::uint32_t> resuming;
@@ -20112,8 +20286,8 @@ struct plan_room {
     bool used = false;
 };
 
-struct schedule_books {
-    explicit schedule_books(scheduler_options o) : options(o) {}
+struct schedule_state {
+    explicit schedule_state(scheduler_options o) : options(o) {}
 
     scheduler_options options;
     std::vector<place_record> all_places;
@@ -20292,7 +20466,7 @@ struct schedule_books {
     [[nodiscard]] resources used_of(const place_record& p) const;
     [[nodiscard]] std::string why(request_id id) const;
 
-    // What the books see of a constraint.
+    // What the state see of a constraint.
     [[nodiscard]] static bool is_anywhere(const constraint& w) {
         return w.kind_ == constraint::kind::anywhere;
     }
@@ -20357,8 +20531,9 @@ SKEIN_INLINE constraint constraint::avoiding(std::vector<place_id> places) const
 
 namespace detail {
 
-/// What is asked for by dimension. A custom resource that no place has ever had gets no_index, which fits nowhere.
-SKEIN_INLINE needs schedule_books::needs_of(const resources& r) {
+/// What is asked for by dimension. A custom resource that no place has ever had gets no_index,
+/// which fits nowhere.
+SKEIN_INLINE needs schedule_state::needs_of(const resources& r) {
     needs all;
     if (r.cpu) all.push_back({dim_cpu, r.cpu.in_steps()});
     if (r.memory != 0) all.push_back({dim_memory, static_cast<std::int64_t>(r.memory)});
@@ -20383,7 +20558,7 @@ template <class T>
     return index;
 }
 
-SKEIN_INLINE std::uint32_t schedule_books::intern_shape(const resources& demand) {
+SKEIN_INLINE std::uint32_t schedule_state::intern_shape(const resources& demand) {
     if (const auto found = shape_of.find(demand); found != shape_of.end()) return found->second;
     const auto index = free_index(shapes, free_shapes);
     auto& s = shapes[index];
@@ -20394,7 +20569,7 @@ SKEIN_INLINE std::uint32_t schedule_books::intern_shape(const resources& demand)
 }
 
 /// What a shape asks for in numbers; done again when a resource gets its number.
-SKEIN_INLINE void schedule_books::number_shape(shape_record& s) {
+SKEIN_INLINE void schedule_state::number_shape(shape_record& s) {
     s.all = needs_of(s.demand);
     s.cpu = s.demand.cpu.in_steps();
     if (s.demand.gpu) {
@@ -20404,7 +20579,7 @@ SKEIN_INLINE void schedule_books::number_shape(shape_record& s) {
     }
 }
 
-SKEIN_INLINE std::uint32_t schedule_books::intern_constraint(const constraint& where) {
+SKEIN_INLINE std::uint32_t schedule_state::intern_constraint(const constraint& where) {
     if (const auto found = constraint_of.find(where); found != constraint_of.end())
         return found->second;
     const auto index = free_index(constraints, free_constraints);
@@ -20432,7 +20607,7 @@ SKEIN_INLINE std::uint32_t schedule_books::intern_constraint(const constraint& w
     return index;
 }
 
-SKEIN_INLINE std::uint32_t schedule_books::intern_class(const request& r) {
+SKEIN_INLINE std::uint32_t schedule_state::intern_class(const request& r) {
     const std::pair key(intern_shape(r.demand), intern_constraint(r.where));
     if (const auto found = class_of.find(key); found != class_of.end()) return found->second;
     const auto index = free_index(classes, free_classes);
@@ -20444,7 +20619,7 @@ SKEIN_INLINE std::uint32_t schedule_books::intern_class(const request& r) {
     return index;
 }
 
-SKEIN_INLINE void schedule_books::drop_class(std::uint32_t c) {
+SKEIN_INLINE void schedule_state::drop_class(std::uint32_t c) {
     const auto shape = classes[c].shape, where = classes[c].where;
     class_of.erase({shape, where});
     free_classes.push_back(c);
@@ -20466,7 +20641,7 @@ SKEIN_INLINE void schedule_books::drop_class(std::uint32_t c) {
     }
 }
 
-SKEIN_INLINE std::uint32_t schedule_books::queue_for(const request& r) {
+SKEIN_INLINE std::uint32_t schedule_state::queue_for(const request& r) {
     if (recent.queue != no_index && recent.last.job == r.job && recent.last.demand == r.demand &&
         recent.last.where == r.where && recent.last.fail_if_infeasible == r.fail_if_infeasible)
         return recent.queue;
@@ -20487,7 +20662,7 @@ SKEIN_INLINE std::uint32_t schedule_books::queue_for(const request& r) {
     return found->second;
 }
 
-SKEIN_INLINE void schedule_books::drop_queue(std::uint32_t q) {
+SKEIN_INLINE void schedule_state::drop_queue(std::uint32_t q) {
     auto& queue = all_queues[q];
     queue_of.erase({queue.job, queue.cls, queue.fails});
     if (recent.queue == q) recent.queue = no_index;
@@ -20496,8 +20671,9 @@ SKEIN_INLINE void schedule_books::drop_queue(std::uint32_t q) {
     free_queues.push_back(q);
 }
 
-/// Nothing is queued in it or granted from it. The last ones are kept: the next request may want them.
-SKEIN_INLINE void schedule_books::queue_is_idle(std::uint32_t q) {
+/// Nothing is queued in it or granted from it. The last ones are kept: the next request may want
+/// them.
+SKEIN_INLINE void schedule_state::queue_is_idle(std::uint32_t q) {
     if (all_queues[q].queued != 0 || all_queues[q].granted != 0 || all_queues[q].idles) return;
     all_queues[q].idles = true;
     idle_queues.push_back(q);
@@ -20508,7 +20684,7 @@ SKEIN_INLINE void schedule_books::queue_is_idle(std::uint32_t q) {
     if (all_queues[last].queued == 0 && all_queues[last].granted == 0) drop_queue(last);
 }
 
-SKEIN_INLINE std::uint32_t schedule_books::job_for(job_id id) {
+SKEIN_INLINE std::uint32_t schedule_state::job_for(job_id id) {
     if (const auto found = job_of.find(id); found != job_of.end()) return found->second;
     const auto index = free_index(jobs, free_jobs);
     jobs[index].id = id;
@@ -20518,7 +20694,7 @@ SKEIN_INLINE std::uint32_t schedule_books::job_for(job_id id) {
     return index;
 }
 
-SKEIN_INLINE result<void> schedule_books::check(const request& r) const {
+SKEIN_INLINE result<void> schedule_state::check(const request& r) const {
     if (auto ok = check_demand(r.demand); !ok) return ok;
     if (avoided(r.where).size() > 64)
         return error(errc::too_large, fmt::format("a request avoids {} places, more than 64",
@@ -20542,7 +20718,7 @@ SKEIN_INLINE result<void> schedule_books::check(const request& r) const {
     return {};
 }
 
-SKEIN_INLINE result<request_id> schedule_books::submit(const request& r) {
+SKEIN_INLINE result<request_id> schedule_state::submit(const request& r) {
     if (auto ok = check(r); !ok) return ok.error();
     const auto q = queue_for(r);
     if (r.fail_if_infeasible && !is_feasible(all_queues[q].cls)) {
@@ -20561,7 +20737,7 @@ SKEIN_INLINE result<request_id> schedule_books::submit(const request& r) {
     return request_id(requests.id(e));
 }
 
-SKEIN_INLINE result<request_id> schedule_books::adopt(request r, place_id at, gpu_set gpus) {
+SKEIN_INLINE result<request_id> schedule_state::adopt(request r, place_id at, gpu_set gpus) {
     const auto found = place_of.find(at);
     if (found == place_of.end()) return error(errc::not_found, "no such place");
     const auto p = adopting_place(r, found->second, gpus);
@@ -20585,8 +20761,9 @@ SKEIN_INLINE result<request_id> schedule_books::adopt(request r, place_id at, gp
     return *made;
 }
 
-/// The place itself, or the first bundle there that has room for it, or but for its cpus; no_index: there is none.
-SKEIN_INLINE std::uint32_t schedule_books::adopting_place(const request& r, std::uint32_t host,
+/// The place itself, or the first bundle there that has room for it, or but for its cpus; no_index:
+/// there is none.
+SKEIN_INLINE std::uint32_t schedule_state::adopting_place(const request& r, std::uint32_t host,
                                                           gpu_set gpus) {
     const auto number = group_in(r.where);
     if (number == 0) return host;
@@ -20606,7 +20783,7 @@ SKEIN_INLINE std::uint32_t schedule_books::adopting_place(const request& r, std:
     return over;
 }
 
-SKEIN_INLINE void schedule_books::append(std::uint32_t q, std::uint32_t e) {
+SKEIN_INLINE void schedule_state::append(std::uint32_t q, std::uint32_t e) {
     auto& queue = all_queues[q];
     auto& entry = requests[e];
     entry.state = request_state::queued;
@@ -20623,7 +20800,7 @@ SKEIN_INLINE void schedule_books::append(std::uint32_t q, std::uint32_t e) {
 }
 
 /// Takes a queued request out of its queue.
-SKEIN_INLINE void schedule_books::unqueue(std::uint32_t e) {
+SKEIN_INLINE void schedule_state::unqueue(std::uint32_t e) {
     auto& entry = requests[e];
     const auto q = entry.queue;
     auto& queue = all_queues[q];
@@ -20641,7 +20818,7 @@ SKEIN_INLINE void schedule_books::unqueue(std::uint32_t e) {
     if (queue.reserved != no_index) drop_reservation(queue.reserved);
 }
 
-SKEIN_INLINE bool schedule_books::cancel(request_id id) {
+SKEIN_INLINE bool schedule_state::cancel(request_id id) {
     const auto e = requests.find(id.value());
     if (e == no_index || requests[e].state != request_state::queued) return false;
     const auto q = requests[e].queue;
@@ -20651,7 +20828,7 @@ SKEIN_INLINE bool schedule_books::cancel(request_id id) {
     return true;
 }
 
-SKEIN_INLINE void schedule_books::hold(std::uint32_t e, std::uint32_t place, gpu_set gpus) {
+SKEIN_INLINE void schedule_state::hold(std::uint32_t e, std::uint32_t place, gpu_set gpus) {
     auto& entry = requests[e];
     auto& p = all_places[place];
     entry.place = place;
@@ -20668,7 +20845,7 @@ SKEIN_INLINE void schedule_books::hold(std::uint32_t e, std::uint32_t place, gpu
 }
 
 /// An entry begins (1) or stops (-1) to run.
-SKEIN_INLINE void schedule_books::count_running(const request_entry& entry, int by) {
+SKEIN_INLINE void schedule_state::count_running(const request_entry& entry, int by) {
     const auto add = static_cast<std::uint32_t>(by);
     auto& p = all_places[entry.place];
     if (entry.leaving) p.leaving += add;
@@ -20678,7 +20855,7 @@ SKEIN_INLINE void schedule_books::count_running(const request_entry& entry, int 
     running += static_cast<std::size_t>(static_cast<std::int64_t>(by));
 }
 
-SKEIN_INLINE bool schedule_books::set_leaving(request_id id, bool on) {
+SKEIN_INLINE bool schedule_state::set_leaving(request_id id, bool on) {
     const auto e = requests.find(id.value());
     if (e == no_index || requests[e].state == request_state::queued) return false;
     auto& entry = requests[e];
@@ -20689,7 +20866,7 @@ SKEIN_INLINE bool schedule_books::set_leaving(request_id id, bool on) {
     return true;
 }
 
-SKEIN_INLINE bool schedule_books::release(request_id id) {
+SKEIN_INLINE bool schedule_state::release(request_id id) {
     const auto e = requests.find(id.value());
     if (e == no_index || requests[e].state == request_state::queued) return false;
     give_back(e);
@@ -20697,7 +20874,7 @@ SKEIN_INLINE bool schedule_books::release(request_id id) {
 }
 
 /// All that a granted request holds; its entry is free then.
-SKEIN_INLINE void schedule_books::give_back(std::uint32_t e) {
+SKEIN_INLINE void schedule_state::give_back(std::uint32_t e) {
     const auto entry = requests[e];
     auto& p = all_places[entry.place];
     const auto q = entry.queue;
@@ -20724,7 +20901,7 @@ SKEIN_INLINE void schedule_books::give_back(std::uint32_t e) {
 }
 
 /// Everything that holds room on a place.
-SKEIN_INLINE void schedule_books::evict(std::uint32_t place, std::vector<evicted>& into) {
+SKEIN_INLINE void schedule_state::evict(std::uint32_t place, std::vector<evicted>& into) {
     const auto begin = into.size();
     while (all_places[place].first_held != no_index) {
         const auto e = all_places[place].first_held;
@@ -20734,7 +20911,7 @@ SKEIN_INLINE void schedule_books::evict(std::uint32_t place, std::vector<evicted
     std::reverse(into.begin() + static_cast<std::ptrdiff_t>(begin), into.end());
 }
 
-SKEIN_INLINE bool schedule_books::wait_begin(request_id id) {
+SKEIN_INLINE bool schedule_state::wait_begin(request_id id) {
     const auto e = requests.find(id.value());
     if (e == no_index || requests[e].state != request_state::running) return false;
     auto& entry = requests[e];
@@ -20751,7 +20928,7 @@ SKEIN_INLINE bool schedule_books::wait_begin(request_id id) {
     return true;
 }
 
-SKEIN_INLINE bool schedule_books::wait_end(request_id id) {
+SKEIN_INLINE bool schedule_state::wait_end(request_id id) {
     const auto e = requests.find(id.value());
     if (e == no_index || requests[e].state != request_state::waiting) return false;
     auto& entry = requests[e];
@@ -20771,13 +20948,13 @@ SKEIN_INLINE bool schedule_books::wait_end(request_id id) {
     return false;
 }
 
-/// The cpus are free, or nobody is left on the place whose end or wait would free them: then the place runs more
-/// than it has cpus, by this one.
-SKEIN_INLINE bool schedule_books::may_resume(const place_record& p, std::int64_t cpu) {
+/// The cpus are free, or nobody is left on the place whose end or wait would free them: then the
+/// place runs more than it has cpus, by this one.
+SKEIN_INLINE bool schedule_state::may_resume(const place_record& p, std::int64_t cpu) {
     return p.now.at(dim_cpu) >= cpu || p.running_cpus == 0;
 }
 
-SKEIN_INLINE void schedule_books::take_cpus_again(std::uint32_t e) {
+SKEIN_INLINE void schedule_state::take_cpus_again(std::uint32_t e) {
     auto& entry = requests[e];
     auto& p = all_places[entry.place];
     const auto cpu = shapes[classes[all_queues[entry.queue].cls].shape].cpu;
@@ -20789,7 +20966,7 @@ SKEIN_INLINE void schedule_books::take_cpus_again(std::uint32_t e) {
 }
 
 /// Every queued request of a queue is gone, and its owner told so.
-SKEIN_INLINE void schedule_books::refuse(std::uint32_t q, const error& why) {
+SKEIN_INLINE void schedule_state::refuse(std::uint32_t q, const error& why) {
     while (all_queues[q].first != no_index) {
         const auto e = all_queues[q].first;
         notice n;
@@ -20803,7 +20980,7 @@ SKEIN_INLINE void schedule_books::refuse(std::uint32_t q, const error& why) {
     queue_is_idle(q);
 }
 
-SKEIN_INLINE std::vector<evicted> schedule_books::remove_job(job_id id) {
+SKEIN_INLINE std::vector<evicted> schedule_state::remove_job(job_id id) {
     std::vector<evicted> out;
     const auto found = job_of.find(id);
     if (found == job_of.end()) return out;
@@ -20841,10 +21018,10 @@ SKEIN_INLINE std::vector<evicted> schedule_books::remove_job(job_id id) {
 
 } // namespace detail
 
-// ---- the public side -----------------------------------------------------------------------------------------
+// ---- the public side ----------------------------------------------------------------------------
 
 SKEIN_INLINE scheduler::scheduler(scheduler_options options)
-    : books_(std::make_unique<detail::schedule_books>(options)) {}
+    : state_(std::make_unique<detail::schedule_state>(options)) {}
 SKEIN_INLINE scheduler::scheduler(scheduler&&) noexcept = default;
 SKEIN_INLINE scheduler& scheduler::operator=(scheduler&&) noexcept = default;
 SKEIN_INLINE scheduler::~scheduler() = default;
@@ -20852,65 +21029,66 @@ SKEIN_INLINE scheduler::~scheduler() = default;
 SKEIN_INLINE result<void> scheduler::add_place(place_id id, std::string name,
                                                const resources& total,
                                                std::vector<std::string> labels) {
-    return books_->add_place(id, std::move(name), total, std::move(labels));
+    return state_->add_place(id, std::move(name), total, std::move(labels));
 }
 SKEIN_INLINE bool scheduler::set_labels(place_id id, std::vector<std::string> labels) {
-    return books_->set_labels(id, std::move(labels));
+    return state_->set_labels(id, std::move(labels));
 }
 SKEIN_INLINE std::vector<evicted> scheduler::remove_place(place_id id) {
-    return books_->remove_place(id);
+    return state_->remove_place(id);
 }
-SKEIN_INLINE bool scheduler::drain(place_id id, bool on) { return books_->drain(id, on); }
+SKEIN_INLINE bool scheduler::drain(place_id id, bool on) { return state_->drain(id, on); }
 SKEIN_INLINE void scheduler::set_weight(job_id job, std::uint32_t weight) {
-    auto& j = books_->jobs[books_->job_for(job)];
-    books_->settle(j);
+    auto& j = state_->jobs[state_->job_for(job)];
+    state_->settle(j);
     j.weight = std::clamp(weight, 1u, 1000u);
-    books_->find_rate(j);
+    state_->find_rate(j);
 }
 SKEIN_INLINE std::vector<evicted> scheduler::remove_job(job_id job) {
-    return books_->remove_job(job);
+    return state_->remove_job(job);
 }
-SKEIN_INLINE result<request_id> scheduler::submit(const request& r) { return books_->submit(r); }
+SKEIN_INLINE result<request_id> scheduler::submit(const request& r) { return state_->submit(r); }
 SKEIN_INLINE result<request_id> scheduler::adopt(const request& r, place_id at, gpu_set gpus) {
-    return books_->adopt(r, at, gpus);
+    return state_->adopt(r, at, gpus);
 }
-SKEIN_INLINE bool scheduler::cancel(request_id id) { return books_->cancel(id); }
-SKEIN_INLINE bool scheduler::release(request_id id) { return books_->release(id); }
+SKEIN_INLINE bool scheduler::cancel(request_id id) { return state_->cancel(id); }
+SKEIN_INLINE bool scheduler::release(request_id id) { return state_->release(id); }
 SKEIN_INLINE bool scheduler::set_leaving(request_id id, bool on) {
-    return books_->set_leaving(id, on);
+    return state_->set_leaving(id, on);
 }
-SKEIN_INLINE bool scheduler::keep_room(request_id id) { return books_->keep_room(id); }
-SKEIN_INLINE bool scheduler::keep_room(placement_group_id id) { return books_->keep_room(id); }
-SKEIN_INLINE bool scheduler::wait_begin(request_id id) { return books_->wait_begin(id); }
-SKEIN_INLINE bool scheduler::wait_end(request_id id) { return books_->wait_end(id); }
+SKEIN_INLINE bool scheduler::keep_room(request_id id) { return state_->keep_room(id); }
+SKEIN_INLINE bool scheduler::keep_room(placement_group_id id) { return state_->keep_room(id); }
+SKEIN_INLINE bool scheduler::wait_begin(request_id id) { return state_->wait_begin(id); }
+SKEIN_INLINE bool scheduler::wait_end(request_id id) { return state_->wait_end(id); }
 SKEIN_INLINE result<placement_group_id> scheduler::create_group(group_request g) {
-    return books_->create_group(std::move(g));
+    return state_->create_group(std::move(g));
 }
 SKEIN_INLINE bool scheduler::adopt_bundle(placement_group_id id, std::size_t bundle, place_id at,
                                           gpu_set gpus) {
-    return books_->adopt_bundle(id, bundle, at, gpus);
+    return state_->adopt_bundle(id, bundle, at, gpus);
 }
-SKEIN_INLINE void scheduler::move_bundles(place_id from) { books_->move_bundles(from); }
+SKEIN_INLINE void scheduler::move_bundles(place_id from) { state_->move_bundles(from); }
 SKEIN_INLINE std::vector<evicted> scheduler::remove_group(placement_group_id id) {
-    return books_->remove_group(id);
+    return state_->remove_group(id);
 }
 SKEIN_INLINE std::size_t scheduler::take_grants(std::vector<grant>& into, std::size_t limit) {
-    return books_->take_grants(into, limit);
+    return state_->take_grants(into, limit);
 }
 SKEIN_INLINE void scheduler::take_notices(std::vector<notice>& into) {
-    for (auto& n : books_->notices) into.push_back(std::move(n));
-    books_->notices.clear();
+    for (auto& n : state_->notices) into.push_back(std::move(n));
+    state_->notices.clear();
 }
-SKEIN_INLINE void scheduler::say_again(job_id job) { books_->say_again(job); }
+SKEIN_INLINE void scheduler::say_again(job_id job) { state_->say_again(job); }
 
 } // namespace skein::sched
 
 // ======== skein/sched/detail/scheduler_groups.ipp
-// Part of the bodies of sched/scheduler.hpp: placement groups. A group is planned on copies of the rooms and then
-// placed as a whole or not at all; a plan looks at every place once, which a single request never does.
+// Part of the bodies of sched/scheduler.hpp: placement groups. A group is planned on copies of the
+// rooms and then placed as a whole or not at all; a plan looks at every place once, which a single
+// request never does.
 //
-// Which bundles go together on which places is bin packing: the plan takes the largest first and the first place
-// that fits, and so may miss a fit that exists. strict_spread is exact.
+// Which bundles go together on which places is bin packing: the plan takes the largest first and
+// the first place that fits, and so may miss a fit that exists. strict_spread is exact.
 
 
 #include <algorithm>
@@ -20988,7 +21166,8 @@ private:
         }
         return true;
     }
-    /// Bundles and places in pairs: augmenting paths (Kuhn's algorithm), exact. Breadth first, without recursion.
+    /// Bundles and places in pairs: augmenting paths (Kuhn's algorithm), exact. Breadth first,
+    /// without recursion.
     bool match() {
         std::vector<std::uint32_t> owner(rooms_.size(), no_index); // the bundle on a room
         for (const auto start : order_) {
@@ -21027,8 +21206,9 @@ private:
     std::vector<std::uint32_t> order_, chosen_;
 };
 
-/// Copies of the rooms of all places that may take bundles: as they are, as they may become, or empty.
-SKEIN_INLINE std::vector<plan_room> schedule_books::rooms_for(const group_record& g,
+/// Copies of the rooms of all places that may take bundles: as they are, as they may become, or
+/// empty.
+SKEIN_INLINE std::vector<plan_room> schedule_state::rooms_for(const group_record& g,
                                                               outlook when) const {
     std::vector<plan_room> rooms;
     for (std::uint32_t p = 0; p < all_places.size(); ++p) {
@@ -21056,12 +21236,12 @@ SKEIN_INLINE std::vector<plan_room> schedule_books::rooms_for(const group_record
     return rooms;
 }
 
-SKEIN_INLINE std::vector<std::uint32_t> schedule_books::plan(const group_record& g,
+SKEIN_INLINE std::vector<std::uint32_t> schedule_state::plan(const group_record& g,
                                                              outlook when) const {
     return group_plan(g, rooms_for(g, when), when == outlook::ever).make();
 }
 
-SKEIN_INLINE result<placement_group_id> schedule_books::create_group(group_request g) {
+SKEIN_INLINE result<placement_group_id> schedule_state::create_group(group_request g) {
     if (g.bundles.empty() || g.bundles.size() > 4096)
         return error(errc::invalid_argument,
                      fmt::format("a placement group of {} bundles", g.bundles.size()))
@@ -21095,7 +21275,7 @@ SKEIN_INLINE result<placement_group_id> schedule_books::create_group(group_reque
 }
 
 /// Says so when no set of places could hold a group.
-SKEIN_INLINE void schedule_books::check_group(group_record& g) {
+SKEIN_INLINE void schedule_state::check_group(group_record& g) {
     if (!plan(g, outlook::ever).empty()) {
         g.told = told_state::nothing;
         return;
@@ -21123,7 +21303,7 @@ SKEIN_INLINE void schedule_books::check_group(group_record& g) {
 }
 
 /// Places the bundles that have no place: all of them, or none.
-SKEIN_INLINE void schedule_books::place_group(group_record& g) {
+SKEIN_INLINE void schedule_state::place_group(group_record& g) {
     const auto chosen = plan(g, outlook::now);
     if (chosen.empty()) return;
     drop_reservations(g);
@@ -21136,7 +21316,7 @@ SKEIN_INLINE void schedule_books::place_group(group_record& g) {
 }
 
 /// Its room has been taken from the host.
-SKEIN_INLINE void schedule_books::place_bundle(group_record& g, std::size_t b, std::uint32_t host,
+SKEIN_INLINE void schedule_state::place_bundle(group_record& g, std::size_t b, std::uint32_t host,
                                                gpu_set gpus) {
     const auto p = new_place();
     auto& place = all_places[p]; // new_place() may have moved all
@@ -21156,7 +21336,7 @@ SKEIN_INLINE void schedule_books::place_bundle(group_record& g, std::size_t b, s
     grow(p);
 }
 
-SKEIN_INLINE void schedule_books::group_is_placed(group_record& g) {
+SKEIN_INLINE void schedule_state::group_is_placed(group_record& g) {
     g.waits = false;
     ++grants;
     notice n;
@@ -21171,7 +21351,7 @@ SKEIN_INLINE void schedule_books::group_is_placed(group_record& g) {
     notices.push_back(std::move(n));
 }
 
-SKEIN_INLINE bool schedule_books::adopt_bundle(placement_group_id id, std::size_t bundle,
+SKEIN_INLINE bool schedule_state::adopt_bundle(placement_group_id id, std::size_t bundle,
                                                place_id at, gpu_set gpus) {
     const auto found = groups.find(id.value());
     const auto host = place_of.find(at);
@@ -21186,13 +21366,13 @@ SKEIN_INLINE bool schedule_books::adopt_bundle(placement_group_id id, std::size_
     return true;
 }
 
-SKEIN_INLINE void schedule_books::place_groups() {
+SKEIN_INLINE void schedule_state::place_groups() {
     if (!std::exchange(groups_may_fit, false)) return;
     for (auto& [number, g] : groups)
         if (g.waits && g.told == told_state::nothing) place_group(g);
 }
 
-SKEIN_INLINE void schedule_books::lose_bundle(group_record& g, std::size_t bundle,
+SKEIN_INLINE void schedule_state::lose_bundle(group_record& g, std::size_t bundle,
                                               std::vector<evicted>& into) {
     const auto p = g.bundles[bundle].place;
     const auto host = all_places[p].host;
@@ -21209,7 +21389,7 @@ SKEIN_INLINE void schedule_books::lose_bundle(group_record& g, std::size_t bundl
     grow(host);
 }
 
-SKEIN_INLINE void schedule_books::move_bundles(place_id from) {
+SKEIN_INLINE void schedule_state::move_bundles(place_id from) {
     const auto host = place_of.find(from);
     if (host == place_of.end()) return;
     std::vector<evicted> none;
@@ -21236,7 +21416,7 @@ SKEIN_INLINE void schedule_books::move_bundles(place_id from) {
 }
 
 /// Some of its bundles have no place any more.
-SKEIN_INLINE void schedule_books::group_is_broken(group_record& g, error why) {
+SKEIN_INLINE void schedule_state::group_is_broken(group_record& g, error why) {
     drop_reservations(g);
     g.waits = true;
     g.since = grants;
@@ -21251,7 +21431,7 @@ SKEIN_INLINE void schedule_books::group_is_broken(group_record& g, error why) {
     notices.push_back(std::move(n));
 }
 
-SKEIN_INLINE std::vector<evicted> schedule_books::remove_group(placement_group_id id) {
+SKEIN_INLINE std::vector<evicted> schedule_state::remove_group(placement_group_id id) {
     std::vector<evicted> out;
     const auto found = groups.find(id.value());
     if (found == groups.end()) return out;
@@ -21263,7 +21443,7 @@ SKEIN_INLINE std::vector<evicted> schedule_books::remove_group(placement_group_i
     return out;
 }
 
-SKEIN_INLINE void schedule_books::refuse_queues_of(placement_group_id id) {
+SKEIN_INLINE void schedule_state::refuse_queues_of(placement_group_id id) {
     for (std::uint32_t q = 0; q < all_queues.size(); ++q) {
         const auto& queue = all_queues[q];
         if (queue.cls == no_index ||
@@ -21275,7 +21455,7 @@ SKEIN_INLINE void schedule_books::refuse_queues_of(placement_group_id id) {
 }
 
 /// Keeps a set of places free for a group, where it would fit once what runs there has ended.
-SKEIN_INLINE void schedule_books::reserve_for(group_record& g) {
+SKEIN_INLINE void schedule_state::reserve_for(group_record& g) {
     g.since = grants;
     const auto chosen = plan(g, outlook::soon);
     if (chosen.empty()) return;
@@ -21300,7 +21480,7 @@ SKEIN_INLINE void schedule_books::reserve_for(group_record& g) {
     ++reservations;
 }
 
-SKEIN_INLINE bool schedule_books::keep_room(placement_group_id id) {
+SKEIN_INLINE bool schedule_state::keep_room(placement_group_id id) {
     const auto found = groups.find(id.value());
     if (found == groups.end() || !found->second.waits || found->second.told != told_state::nothing)
         return false;
@@ -21308,7 +21488,7 @@ SKEIN_INLINE bool schedule_books::keep_room(placement_group_id id) {
     return found->second.reserved;
 }
 
-SKEIN_INLINE void schedule_books::drop_reservations(group_record& g) {
+SKEIN_INLINE void schedule_state::drop_reservations(group_record& g) {
     if (!std::exchange(g.reserved, false)) return;
     g.since = grants;
     for (std::uint32_t p = 0; p < all_places.size(); ++p) {
@@ -21338,7 +21518,7 @@ namespace skein::sched::detail {
     return all;
 }
 
-SKEIN_INLINE std::uint32_t schedule_books::new_place() {
+SKEIN_INLINE std::uint32_t schedule_state::new_place() {
     if (free_places.empty()) {
         all_places.emplace_back();
         return static_cast<std::uint32_t>(all_places.size() - 1);
@@ -21351,8 +21531,9 @@ SKEIN_INLINE std::uint32_t schedule_books::new_place() {
     return p;
 }
 
-/// Numbers for the custom resources of a new place; requests that named one before can be compared now.
-SKEIN_INLINE void schedule_books::learn(const resources& total) {
+/// Numbers for the custom resources of a new place; requests that named one before can be compared
+/// now.
+SKEIN_INLINE void schedule_state::learn(const resources& total) {
     const auto before = dims;
     for (const auto& c : total.custom)
         if (custom_dims.emplace(c.name, dims).second) ++dims;
@@ -21368,7 +21549,7 @@ SKEIN_INLINE void schedule_books::learn(const resources& total) {
         }
 }
 
-SKEIN_INLINE result<void> schedule_books::add_place(place_id id, std::string name,
+SKEIN_INLINE result<void> schedule_state::add_place(place_id id, std::string name,
                                                     const resources& total,
                                                     std::vector<std::string> labels) {
     const auto where = fmt::format("place {} ({})", id, name);
@@ -21405,7 +21586,7 @@ SKEIN_INLINE result<void> schedule_books::add_place(place_id id, std::string nam
 }
 
 /// Where those look for it who ask for one of its labels, or take the nodes in turn.
-SKEIN_INLINE void schedule_books::join_labelled(std::uint32_t p) {
+SKEIN_INLINE void schedule_state::join_labelled(std::uint32_t p) {
     const auto& labels = all_places[p].labels;
     for (auto& c : constraints) {
         const auto* label = c.labelled ? label_of(c.where) : nullptr;
@@ -21415,7 +21596,7 @@ SKEIN_INLINE void schedule_books::join_labelled(std::uint32_t p) {
     }
 }
 
-SKEIN_INLINE bool schedule_books::set_labels(place_id id, std::vector<std::string> labels) {
+SKEIN_INLINE bool schedule_state::set_labels(place_id id, std::vector<std::string> labels) {
     const auto found = place_of.find(id);
     if (found == place_of.end()) return false;
     auto& place = all_places[found->second];
@@ -21429,7 +21610,7 @@ SKEIN_INLINE bool schedule_books::set_labels(place_id id, std::vector<std::strin
     return true;
 }
 
-SKEIN_INLINE void schedule_books::open_place(std::uint32_t p, const needs& total, gpu_set gpus) {
+SKEIN_INLINE void schedule_state::open_place(std::uint32_t p, const needs& total, gpu_set gpus) {
     auto& place = all_places[p];
     place.alive = true;
     place.total_needs = total;
@@ -21451,7 +21632,7 @@ inline void set_offer(place_domain& d, std::uint32_t leaf, const key_list* keys)
         d.of->now.set(d.node_leaf, most);
 }
 
-SKEIN_INLINE void schedule_books::join(place_domain& d, std::uint32_t p) {
+SKEIN_INLINE void schedule_state::join(place_domain& d, std::uint32_t p) {
     std::uint32_t leaf;
     if (d.holes.empty()) {
         leaf = static_cast<std::uint32_t>(d.members.size());
@@ -21469,7 +21650,7 @@ SKEIN_INLINE void schedule_books::join(place_domain& d, std::uint32_t p) {
 }
 
 /// Into the places of its node.
-SKEIN_INLINE void schedule_books::join_node(node_domain& all, std::uint32_t p) {
+SKEIN_INLINE void schedule_state::join_node(node_domain& all, std::uint32_t p) {
     const auto& labels = all_places[p].labels;
     const auto named = std::find_if(labels.begin(), labels.end(),
                                     [](const auto& l) { return l.starts_with("node="); });
@@ -21491,7 +21672,7 @@ SKEIN_INLINE void schedule_books::join_node(node_domain& all, std::uint32_t p) {
     join(*all.nodes[known->second], p);
 }
 
-SKEIN_INLINE void schedule_books::leave(place_domain& d, std::uint32_t leaf) {
+SKEIN_INLINE void schedule_state::leave(place_domain& d, std::uint32_t leaf) {
     set_offer(d, leaf, nullptr);
     d.ever.close(leaf);
     d.members[leaf] = no_index;
@@ -21504,12 +21685,12 @@ SKEIN_INLINE void schedule_books::leave(place_domain& d, std::uint32_t leaf) {
     all->nodes[node].reset();
 }
 
-SKEIN_INLINE void schedule_books::leave_all(std::uint32_t p) {
+SKEIN_INLINE void schedule_state::leave_all(std::uint32_t p) {
     for (const auto& [domain, leaf] : all_places[p].in) leave(*domain, leaf);
     all_places[p].in.clear();
 }
 
-SKEIN_INLINE std::vector<evicted> schedule_books::remove_place(place_id id) {
+SKEIN_INLINE std::vector<evicted> schedule_state::remove_place(place_id id) {
     std::vector<evicted> out;
     const auto found = place_of.find(id);
     if (found == place_of.end()) return out;
@@ -21537,7 +21718,7 @@ SKEIN_INLINE std::vector<evicted> schedule_books::remove_place(place_id id) {
     return out;
 }
 
-SKEIN_INLINE bool schedule_books::drain(place_id id, bool on) {
+SKEIN_INLINE bool schedule_state::drain(place_id id, bool on) {
     const auto found = place_of.find(id);
     if (found == place_of.end()) return false;
     if (all_places[found->second].draining == on) return true;
@@ -21562,13 +21743,13 @@ SKEIN_INLINE bool schedule_books::drain(place_id id, bool on) {
     return true;
 }
 
-SKEIN_INLINE bool schedule_books::is_open(const place_record& p) const {
+SKEIN_INLINE bool schedule_state::is_open(const place_record& p) const {
     return p.alive && !p.draining &&
            (p.host == no_index || (all_places[p.host].alive && !all_places[p.host].draining));
 }
 
 /// Works out what a place has for new requests, and tells the trees.
-SKEIN_INLINE void schedule_books::offer(std::uint32_t p) {
+SKEIN_INLINE void schedule_state::offer(std::uint32_t p) {
     auto& place = all_places[p];
     if (!is_open(place)) {
         for (const auto& [domain, leaf] : place.in) set_offer(*domain, leaf, nullptr);
@@ -21591,7 +21772,7 @@ SKEIN_INLINE void schedule_books::offer(std::uint32_t p) {
 }
 
 /// A place may have more room than before: what was blocked may fit.
-SKEIN_INLINE void schedule_books::grow(std::uint32_t p) {
+SKEIN_INLINE void schedule_state::grow(std::uint32_t p) {
     if (all_places[p].host == no_index) groups_may_fit = true;
     if (all_places[p].grown) return;
     all_places[p].grown = true;
@@ -21599,7 +21780,7 @@ SKEIN_INLINE void schedule_books::grow(std::uint32_t p) {
 }
 
 /// Shares are parts of what all places have together.
-SKEIN_INLINE void schedule_books::count_cluster(const place_record& p, int sign) {
+SKEIN_INLINE void schedule_state::count_cluster(const place_record& p, int sign) {
     cluster.resize(dims);
     for (const auto& n : p.total_needs) cluster[n.dim] += sign * n.least;
     for (auto& j : jobs) {
@@ -21609,7 +21790,7 @@ SKEIN_INLINE void schedule_books::count_cluster(const place_record& p, int sign)
 }
 
 /// Where a search for a constraint goes; nullptr: it names one place.
-SKEIN_INLINE place_domain* schedule_books::domain_of(const constraint_record& c) {
+SKEIN_INLINE place_domain* schedule_state::domain_of(const constraint_record& c) {
     if (is_anywhere(c.where)) return &everywhere;
     if (c.labelled) return c.labelled.get();
     if (const auto number = group_in(c.where); number != 0 && bundle_in(c.where) < 0) {
@@ -21620,7 +21801,7 @@ SKEIN_INLINE place_domain* schedule_books::domain_of(const constraint_record& c)
 }
 
 /// The one place of a constraint that names one, if it is there.
-SKEIN_INLINE std::uint32_t schedule_books::single_place(const constraint& where) const {
+SKEIN_INLINE std::uint32_t schedule_state::single_place(const constraint& where) const {
     if (const auto number = group_in(where); number != 0) {
         const auto g = groups.find(number);
         const auto b = bundle_in(where);
@@ -21631,14 +21812,14 @@ SKEIN_INLINE std::uint32_t schedule_books::single_place(const constraint& where)
     return found == place_of.end() ? no_index : found->second;
 }
 
-SKEIN_INLINE bool schedule_books::is_avoided(const constraint& where, std::uint32_t p) const {
+SKEIN_INLINE bool schedule_state::is_avoided(const constraint& where, std::uint32_t p) const {
     const auto& not_these = avoided(where);
     return !not_these.empty() &&
            std::binary_search(not_these.begin(), not_these.end(), all_places[p].id);
 }
 
 /// Whether a constraint lets requests go to a place at all.
-SKEIN_INLINE bool schedule_books::matches(const constraint& where, std::uint32_t p) const {
+SKEIN_INLINE bool schedule_state::matches(const constraint& where, std::uint32_t p) const {
     const auto& place = all_places[p];
     if (is_avoided(where, p)) return false;
     if (const auto number = group_in(where); number != 0)
@@ -21650,7 +21831,7 @@ SKEIN_INLINE bool schedule_books::matches(const constraint& where, std::uint32_t
 }
 
 /// Whether a place offers enough to the requests of a class.
-SKEIN_INLINE bool schedule_books::allows(const class_record& c, std::uint32_t p) const {
+SKEIN_INLINE bool schedule_state::allows(const class_record& c, std::uint32_t p) const {
     const auto& place = all_places[p];
     return place.alive &&
            place.in.front().first->now.fits(place.in.front().second, shapes[c.shape].all) &&
@@ -21658,7 +21839,7 @@ SKEIN_INLINE bool schedule_books::allows(const class_record& c, std::uint32_t p)
 }
 
 /// Whether a place could hold it if it were empty; worked out again when places have changed.
-SKEIN_INLINE bool schedule_books::is_feasible(std::uint32_t c) {
+SKEIN_INLINE bool schedule_state::is_feasible(std::uint32_t c) {
     auto& cls = classes[c];
     if (cls.checked == places_version) return cls.feasible;
     cls.checked = places_version;
@@ -21686,7 +21867,7 @@ SKEIN_INLINE bool schedule_books::is_feasible(std::uint32_t c) {
 }
 
 /// The place for the first request of a queue, or no_index.
-SKEIN_INLINE std::uint32_t schedule_books::find(const queue_record& q) {
+SKEIN_INLINE std::uint32_t schedule_state::find(const queue_record& q) {
     const auto& cls = classes[q.cls];
     const auto& shape = shapes[cls.shape];
     const auto& where = constraints[cls.where];
@@ -21700,7 +21881,7 @@ SKEIN_INLINE std::uint32_t schedule_books::find(const queue_record& q) {
     return find_in(*domain, shape, where.where);
 }
 
-SKEIN_INLINE std::uint32_t schedule_books::find_in(const place_domain& d, const shape_record& shape,
+SKEIN_INLINE std::uint32_t schedule_state::find_in(const place_domain& d, const shape_record& shape,
                                                    const constraint& where) const {
     const auto accept = [&](std::uint32_t leaf) { return !is_avoided(where, d.members[leaf]); };
     // What needs nothing would all be packed onto one place.
@@ -21711,7 +21892,7 @@ SKEIN_INLINE std::uint32_t schedule_books::find_in(const place_domain& d, const 
 }
 
 /// On the node behind the last one, or the next after it that has room. Whoever asks takes it.
-SKEIN_INLINE std::uint32_t schedule_books::find_in_turn(node_domain& all, const shape_record& shape,
+SKEIN_INLINE std::uint32_t schedule_state::find_in_turn(node_domain& all, const shape_record& shape,
                                                         const constraint& where) const {
     auto found = no_index;
     const auto accept = [&](std::uint32_t leaf) {
@@ -21726,7 +21907,7 @@ SKEIN_INLINE std::uint32_t schedule_books::find_in_turn(node_domain& all, const 
 }
 
 /// What is kept free is there.
-SKEIN_INLINE bool schedule_books::fits_reserved(std::uint32_t p) const {
+SKEIN_INLINE bool schedule_state::fits_reserved(std::uint32_t p) const {
     const auto& place = all_places[p];
     return is_open(place) &&
            std::all_of(place.kept.kept.begin(), place.kept.kept.end(), [&](const need& n) {
@@ -21736,7 +21917,7 @@ SKEIN_INLINE bool schedule_books::fits_reserved(std::uint32_t p) const {
 }
 
 /// The room of a bundle as if it lay on gpus 0, 1, ...
-SKEIN_INLINE room schedule_books::bundle_room(const needs& all) {
+SKEIN_INLINE room schedule_state::bundle_room(const needs& all) {
     const auto whole = need_of(all, dim_gpu) / amount::steps;
     return {all, first_gpus(need_of(all, dim_share) != 0 ? 1 : whole)};
 }
@@ -21746,9 +21927,10 @@ SKEIN_INLINE room schedule_books::bundle_room(const needs& all) {
 // ======== skein/sched/detail/scheduler_pump.ipp
 // Part of the bodies of sched/scheduler.hpp: who is next. Fair shares, ageing, reservations.
 //
-// With every turn that grants something to anybody a job is charged by its share of the cluster at its end, divided
-// by its weight. The ready job with the smallest charge is next. So what counts is how much a job holds and for how
-// long, and the clock is the number of turns. (Not of grants: in a turn with many, the first would cost most.)
+// With every turn that grants something to anybody a job is charged by its share of the cluster at
+// its end, divided by its weight. The ready job with the smallest charge is next. So what counts is
+// how much a job holds and for how long, and the clock is the number of turns. (Not of grants: in a
+// turn with many, the first would cost most.)
 
 
 #include <algorithm>
@@ -21759,13 +21941,13 @@ namespace skein::sched::detail {
 inline constexpr double charge_scale = 1 << 24; ///< the whole cluster, for one turn
 /// A job can owe so many turns of the whole cluster; what it held long ago is forgotten.
 inline constexpr std::uint64_t most_owed = std::uint64_t{64} << 24;
-/// What a job holds at the moment counts as if it went on for so many turns: without that, jobs of long tasks
-/// hold too much and too little in turns.
+/// What a job holds at the moment counts as if it went on for so many turns: without that, jobs of
+/// long tasks hold too much and too little in turns.
 inline constexpr std::uint64_t looked_ahead = 16;
 /// Times a request may fit, while another job comes first, before that counts as being passed.
 inline constexpr std::uint32_t free_chances = 16;
 
-SKEIN_INLINE std::size_t schedule_books::take_grants(std::vector<grant>& into, std::size_t limit) {
+SKEIN_INLINE std::size_t schedule_state::take_grants(std::vector<grant>& into, std::size_t limit) {
     const auto before = into.size();
     const auto granted_before = grants;
     if (checked_version != places_version) recheck_feasible();
@@ -21791,9 +21973,9 @@ SKEIN_INLINE std::size_t schedule_books::take_grants(std::vector<grant>& into, s
     return into.size() - before;
 }
 
-// ---- the states of a queue -----------------------------------------------------------------------------------
+// ---- the states of a queue ----------------------------------------------------------------------
 
-SKEIN_INLINE void schedule_books::make_ready(std::uint32_t q) {
+SKEIN_INLINE void schedule_state::make_ready(std::uint32_t q) {
     auto& queue = all_queues[q];
     if (queue.state == queue_state::ready || queue.queued == 0) return;
     if (queue.state == queue_state::blocked) leave_blocked(q);
@@ -21811,7 +21993,7 @@ SKEIN_INLINE void schedule_books::make_ready(std::uint32_t q) {
     ready_jobs.push_back(queue.job);
 }
 
-SKEIN_INLINE void schedule_books::not_ready(std::uint32_t q) {
+SKEIN_INLINE void schedule_state::not_ready(std::uint32_t q) {
     auto& job = jobs[all_queues[q].job];
     const auto at = std::find(job.ready.begin(), job.ready.end(), q);
     *at = job.ready.back();
@@ -21822,7 +22004,7 @@ SKEIN_INLINE void schedule_books::not_ready(std::uint32_t q) {
 }
 
 /// It fits nowhere until a place has more room.
-SKEIN_INLINE void schedule_books::block(std::uint32_t q) {
+SKEIN_INLINE void schedule_state::block(std::uint32_t q) {
     auto& queue = all_queues[q];
     not_ready(q);
     queue.state = queue_state::blocked;
@@ -21832,14 +22014,14 @@ SKEIN_INLINE void schedule_books::block(std::uint32_t q) {
     if (!queue.ages && queue.reserved == no_index) age(q);
 }
 
-SKEIN_INLINE void schedule_books::leave_blocked(std::uint32_t q) {
+SKEIN_INLINE void schedule_state::leave_blocked(std::uint32_t q) {
     auto& cls = classes[all_queues[q].cls];
     std::erase(cls.blocked, q);
     if (cls.blocked.empty()) std::erase(waiting_classes, all_queues[q].cls);
 }
 
 /// Whether it is to be said that nothing there could hold it.
-SKEIN_INLINE bool schedule_books::is_news(told_state& told) const {
+SKEIN_INLINE bool schedule_state::is_news(told_state& told) const {
     const bool any = std::any_of(all_places.begin(), all_places.end(),
                                  [&](const auto& p) { return p.host == no_index && is_open(p); });
     const auto now = any ? told_state::infeasible : told_state::no_places;
@@ -21849,7 +22031,7 @@ SKEIN_INLINE bool schedule_books::is_news(told_state& told) const {
 }
 
 /// Looks where a queue with requests belongs: new ones, and all when places have come or gone.
-SKEIN_INLINE void schedule_books::check_queue(std::uint32_t q) {
+SKEIN_INLINE void schedule_state::check_queue(std::uint32_t q) {
     auto& queue = all_queues[q];
     if (is_feasible(queue.cls)) {
         queue.told = told_state::nothing;
@@ -21870,7 +22052,7 @@ SKEIN_INLINE void schedule_books::check_queue(std::uint32_t q) {
     notices.push_back(std::move(n));
 }
 
-SKEIN_INLINE void schedule_books::recheck_feasible() {
+SKEIN_INLINE void schedule_state::recheck_feasible() {
     checked_version = places_version;
     for (std::uint32_t q = 0; q < all_queues.size(); ++q)
         if (all_queues[q].cls != no_index && all_queues[q].queued != 0) check_queue(q);
@@ -21880,7 +22062,7 @@ SKEIN_INLINE void schedule_books::recheck_feasible() {
         if (groups.at(number).waits) check_group(groups.at(number));
 }
 
-SKEIN_INLINE void schedule_books::say_again(job_id job) {
+SKEIN_INLINE void schedule_state::say_again(job_id job) {
     const auto index = job_for(job);
     for (std::uint32_t q = 0; q < all_queues.size(); ++q) {
         auto& queue = all_queues[q];
@@ -21899,9 +22081,9 @@ SKEIN_INLINE void schedule_books::say_again(job_id job) {
     }
 }
 
-// ---- room that has become free -------------------------------------------------------------------------------
+// ---- room that has become free ------------------------------------------------------------------
 
-SKEIN_INLINE void schedule_books::look_at_grown(std::vector<grant>& into) {
+SKEIN_INLINE void schedule_state::look_at_grown(std::vector<grant>& into) {
     std::vector<std::uint32_t> now;
     while (!grown.empty()) {
         now.swap(grown);
@@ -21917,7 +22099,7 @@ SKEIN_INLINE void schedule_books::look_at_grown(std::vector<grant>& into) {
 }
 
 /// Those that have waited for others go on, in the order in which they could.
-SKEIN_INLINE void schedule_books::resume(std::uint32_t p, std::vector<grant>& into) {
+SKEIN_INLINE void schedule_state::resume(std::uint32_t p, std::vector<grant>& into) {
     auto& place = all_places[p];
     bool any = false;
     while (!place.resuming.empty()) {
@@ -21942,7 +22124,7 @@ SKEIN_INLINE void schedule_books::resume(std::uint32_t p, std::vector<grant>& in
     if (any) offer(p);
 }
 
-SKEIN_INLINE void schedule_books::unblock_for(std::uint32_t p) {
+SKEIN_INLINE void schedule_state::unblock_for(std::uint32_t p) {
     const auto& kept = all_places[p].kept;
     if (kept.queue != no_index && all_queues[kept.queue].state == queue_state::blocked &&
         fits_reserved(p))
@@ -21959,9 +22141,9 @@ SKEIN_INLINE void schedule_books::unblock_for(std::uint32_t p) {
     }
 }
 
-// ---- who is next ---------------------------------------------------------------------------------------------
+// ---- who is next --------------------------------------------------------------------------------
 
-SKEIN_INLINE std::uint32_t schedule_books::next_job() {
+SKEIN_INLINE std::uint32_t schedule_state::next_job() {
     auto best = no_index;
     std::uint64_t least = 0;
     for (const auto j : ready_jobs) {
@@ -21976,13 +22158,13 @@ SKEIN_INLINE std::uint32_t schedule_books::next_job() {
 }
 
 /// The queue whose first request is oldest.
-SKEIN_INLINE std::uint32_t schedule_books::next_queue(const job_record& j) const {
+SKEIN_INLINE std::uint32_t schedule_state::next_queue(const job_record& j) const {
     return *std::min_element(j.ready.begin(), j.ready.end(), [&](auto a, auto b) {
         return requests[all_queues[a].first].order < requests[all_queues[b].first].order;
     });
 }
 
-SKEIN_INLINE void schedule_books::give(std::uint32_t q, std::uint32_t p, std::vector<grant>& into) {
+SKEIN_INLINE void schedule_state::give(std::uint32_t q, std::uint32_t p, std::vector<grant>& into) {
     const auto e = all_queues[q].first;
     const auto& shape = shapes[classes[all_queues[q].cls].shape];
     stop_ageing(q);
@@ -22002,7 +22184,7 @@ SKEIN_INLINE void schedule_books::give(std::uint32_t q, std::uint32_t p, std::ve
 }
 
 /// Room has been taken for e.
-SKEIN_INLINE void schedule_books::settle_on(std::uint32_t e, std::uint32_t p, gpu_set gpus) {
+SKEIN_INLINE void schedule_state::settle_on(std::uint32_t e, std::uint32_t p, gpu_set gpus) {
     hold(e, p, gpus);
     const auto& queue = all_queues[requests[e].queue];
     if (all_places[p].host == no_index)
@@ -22010,7 +22192,7 @@ SKEIN_INLINE void schedule_books::settle_on(std::uint32_t e, std::uint32_t p, gp
     offer(p);
 }
 
-SKEIN_INLINE void schedule_books::charge(std::uint32_t job, const needs& all, int sign,
+SKEIN_INLINE void schedule_state::charge(std::uint32_t job, const needs& all, int sign,
                                          bool with_cpus) {
     auto& j = jobs[job];
     settle(j);
@@ -22022,13 +22204,14 @@ SKEIN_INLINE void schedule_books::charge(std::uint32_t job, const needs& all, in
 }
 
 /// The charge up to now.
-SKEIN_INLINE void schedule_books::settle(job_record& j) const {
+SKEIN_INLINE void schedule_state::settle(job_record& j) const {
     j.pass = std::min(j.pass + j.rate * (turns - j.at), virtual_time + most_owed);
     j.at = turns;
 }
 
-/// Its largest share of any resource (dominant resource fairness), by its weight. Rounded up: nothing is free.
-SKEIN_INLINE void schedule_books::find_rate(job_record& j) const {
+/// Its largest share of any resource (dominant resource fairness), by its weight. Rounded up:
+/// nothing is free.
+SKEIN_INLINE void schedule_state::find_rate(job_record& j) const {
     double share = 0;
     for (std::size_t d = dim_cpu; d < j.used.size(); ++d) {
         if (j.used[d] <= 0) continue;
@@ -22041,13 +22224,13 @@ SKEIN_INLINE void schedule_books::find_rate(job_record& j) const {
     if (share > 0) ++j.rate;
 }
 
-// ---- waiting for long ----------------------------------------------------------------------------------------
+// ---- waiting for long ---------------------------------------------------------------------------
 
-SKEIN_INLINE std::uint64_t schedule_books::patience() const {
+SKEIN_INLINE std::uint64_t schedule_state::patience() const {
     return std::max<std::uint64_t>({1, options.patience, place_of.size()});
 }
 
-SKEIN_INLINE void schedule_books::age(std::uint32_t q) {
+SKEIN_INLINE void schedule_state::age(std::uint32_t q) {
     auto& queue = all_queues[q];
     queue.ages = true;
     queue.chances = 0;
@@ -22058,7 +22241,7 @@ SKEIN_INLINE void schedule_books::age(std::uint32_t q) {
     youngest = q;
 }
 
-SKEIN_INLINE void schedule_books::stop_ageing(std::uint32_t q) {
+SKEIN_INLINE void schedule_state::stop_ageing(std::uint32_t q) {
     auto& queue = all_queues[q];
     if (!std::exchange(queue.ages, false)) return;
     (queue.older == no_index ? oldest : all_queues[queue.older].younger) = queue.younger;
@@ -22067,7 +22250,7 @@ SKEIN_INLINE void schedule_books::stop_ageing(std::uint32_t q) {
 }
 
 /// Keeps places free for those that too many grants have passed, and ends what has come to nothing.
-SKEIN_INLINE void schedule_books::age_all() {
+SKEIN_INLINE void schedule_state::age_all() {
     const auto old = reserved_queues;
     for (const auto q : old)
         if (grants - all_queues[q].since >= 4 * patience())
@@ -22086,7 +22269,7 @@ SKEIN_INLINE void schedule_books::age_all() {
 }
 
 /// What would be free on a place if all had ended that can be counted on to end.
-SKEIN_INLINE room schedule_books::obtainable(const place_record& p) const {
+SKEIN_INLINE room schedule_state::obtainable(const place_record& p) const {
     auto r = p.now;
     for (auto e = p.first_held; e != no_index; e = requests[e].next) {
         const auto& entry = requests[e];
@@ -22098,7 +22281,7 @@ SKEIN_INLINE room schedule_books::obtainable(const place_record& p) const {
 }
 
 /// Keeps the place free where least is missing.
-SKEIN_INLINE void schedule_books::reserve_for(std::uint32_t q) {
+SKEIN_INLINE void schedule_state::reserve_for(std::uint32_t q) {
     const auto& cls = classes[all_queues[q].cls];
     const auto& all = shapes[cls.shape].all;
     auto best = no_index;
@@ -22127,7 +22310,7 @@ SKEIN_INLINE void schedule_books::reserve_for(std::uint32_t q) {
     offer(best);
 }
 
-SKEIN_INLINE bool schedule_books::keep_room(request_id id) {
+SKEIN_INLINE bool schedule_state::keep_room(request_id id) {
     const auto e = requests.find(id.value());
     if (e == no_index || requests[e].state != request_state::queued) return false;
     const auto q = requests[e].queue;
@@ -22139,7 +22322,7 @@ SKEIN_INLINE bool schedule_books::keep_room(request_id id) {
     return true;
 }
 
-SKEIN_INLINE void schedule_books::drop_reservation(std::uint32_t p) {
+SKEIN_INLINE void schedule_state::drop_reservation(std::uint32_t p) {
     auto& place = all_places[p];
     if (!place.kept.exists()) return;
     if (place.kept.group != 0) return drop_reservations(groups.at(place.kept.group));
@@ -22152,8 +22335,9 @@ SKEIN_INLINE void schedule_books::drop_reservation(std::uint32_t p) {
     grow(p);
 }
 
-/// Nothing is left there that ends by itself, and it is not enough: others may need the room to go on.
-SKEIN_INLINE void schedule_books::drop_hopeless(std::uint32_t p) {
+/// Nothing is left there that ends by itself, and it is not enough: others may need the room to go
+/// on.
+SKEIN_INLINE void schedule_state::drop_hopeless(std::uint32_t p) {
     const auto& place = all_places[p];
     if (place.kept.exists() && place.running + place.leaving == 0 && !fits_reserved(p))
         drop_reservation(p);
@@ -22162,7 +22346,8 @@ SKEIN_INLINE void schedule_books::drop_hopeless(std::uint32_t p) {
 } // namespace skein::sched::detail
 
 // ======== skein/sched/detail/scheduler_report.ipp
-// Part of the bodies of sched/scheduler.hpp: what people read. Why a request waits, what a demand lacks, listings.
+// Part of the bodies of sched/scheduler.hpp: what people read. Why a request waits, what a demand
+// lacks, listings.
 
 
 #include <algorithm>
@@ -22179,7 +22364,7 @@ namespace detail {
 
 inline constexpr std::string_view node_names = "node="; ///< which each node has, before its name
 
-SKEIN_INLINE std::string schedule_books::amount_text(std::uint32_t dim, std::int64_t n) const {
+SKEIN_INLINE std::string schedule_state::amount_text(std::uint32_t dim, std::int64_t n) const {
     resources r;
     switch (dim) {
     case dim_cpu: return fmt::format("cpu={}", to_string(amount::of_steps(n)));
@@ -22195,7 +22380,7 @@ SKEIN_INLINE std::string schedule_books::amount_text(std::uint32_t dim, std::int
     return "";
 }
 
-SKEIN_INLINE std::string schedule_books::where_text(const constraint& where) const {
+SKEIN_INLINE std::string schedule_state::where_text(const constraint& where) const {
     std::string s;
     if (const auto number = group_in(where); number != 0) {
         s = bundle_in(where) < 0
@@ -22218,8 +22403,9 @@ SKEIN_INLINE std::string schedule_books::where_text(const constraint& where) con
     return s;
 }
 
-/// What the places of a class lack most: "gpu=2: worker-3 has most, gpu=1". ever: if they were empty.
-SKEIN_INLINE std::string schedule_books::best_place(const class_record& c, bool ever) const {
+/// What the places of a class lack most: "gpu=2: worker-3 has most, gpu=1". ever: if they were
+/// empty.
+SKEIN_INLINE std::string schedule_state::best_place(const class_record& c, bool ever) const {
     const auto& shape = shapes[c.shape];
     const auto& where = constraints[c.where].where;
     std::string last = fmt::format("no {} is there", options.place_is);
@@ -22255,7 +22441,7 @@ SKEIN_INLINE std::string schedule_books::best_place(const class_record& c, bool 
 }
 
 /// What the places for a constraint have when they are empty: "n1 has cpu=8; n2 has cpu=2,gpu=1".
-SKEIN_INLINE std::string schedule_books::totals_text(const constraint& where) const {
+SKEIN_INLINE std::string schedule_state::totals_text(const constraint& where) const {
     constexpr std::size_t most = 4;
     std::string s;
     std::size_t n = 0;
@@ -22269,7 +22455,7 @@ SKEIN_INLINE std::string schedule_books::totals_text(const constraint& where) co
 }
 
 /// For an error about a name that there is not.
-SKEIN_INLINE std::string schedule_books::names_there() const {
+SKEIN_INLINE std::string schedule_state::names_there() const {
     std::set<std::string_view> all;
     for (const auto& place : all_places)
         for (const std::string_view label : place.labels)
@@ -22278,7 +22464,7 @@ SKEIN_INLINE std::string schedule_books::names_there() const {
     return known_names(all, "none is there");
 }
 /// The same of labels.
-SKEIN_INLINE std::string schedule_books::labels_there() const {
+SKEIN_INLINE std::string schedule_state::labels_there() const {
     std::set<std::string_view> all;
     for (const auto& place : all_places)
         for (const std::string_view label : place.labels)
@@ -22286,8 +22472,9 @@ SKEIN_INLINE std::string schedule_books::labels_there() const {
     return known_names(all, "none has one");
 }
 
-/// Why there is no place for a constraint, with what to do; nothing: there are some, whatever they have.
-SKEIN_INLINE std::optional<error> schedule_books::nobody_matches(const class_record& c) const {
+/// Why there is no place for a constraint, with what to do; nothing: there are some, whatever they
+/// have.
+SKEIN_INLINE std::optional<error> schedule_state::nobody_matches(const class_record& c) const {
     const auto& where = constraints[c.where].where;
     const auto& word = options.place_is;
     bool any = false;
@@ -22316,14 +22503,14 @@ SKEIN_INLINE std::optional<error> schedule_books::nobody_matches(const class_rec
 }
 
 /// "asks for cpu=2 on n1"
-SKEIN_INLINE std::string schedule_books::asks_text(const class_record& c) const {
+SKEIN_INLINE std::string schedule_state::asks_text(const class_record& c) const {
     const auto& demand = shapes[c.shape].demand;
     const auto place = where_text(constraints[c.where].where);
     return fmt::format("asks for {}{}{}", demand.empty() ? "room" : to_string(demand),
                        place.empty() ? "" : " ", place);
 }
 
-SKEIN_INLINE error schedule_books::missing(const class_record& c) const {
+SKEIN_INLINE error schedule_state::missing(const class_record& c) const {
     const auto& where = constraints[c.where].where;
     if (group_in(where) != 0)
         return error(errc::exhausted, asks_text(c) + ", whose bundles are smaller")
@@ -22336,7 +22523,7 @@ SKEIN_INLINE error schedule_books::missing(const class_record& c) const {
         .with_hint(fmt::format("lower the demand, or add a {} that has it", options.place_is));
 }
 
-SKEIN_INLINE error schedule_books::missing(const group_record& g) const {
+SKEIN_INLINE error schedule_state::missing(const group_record& g) const {
     std::string what;
     for (std::size_t b = 0; b < g.bundles.size() && b < 8; ++b)
         what += fmt::format("{}{{{}}}", b == 0 ? "" : " ", to_string(g.bundles[b].demand));
@@ -22363,7 +22550,7 @@ SKEIN_INLINE error schedule_books::missing(const group_record& g) const {
         .with_hint(fmt::format("make the bundles smaller, or add {}s", word));
 }
 
-SKEIN_INLINE std::string schedule_books::why_waits(const queue_record& q) const {
+SKEIN_INLINE std::string schedule_state::why_waits(const queue_record& q) const {
     const auto& cls = classes[q.cls];
     const auto& shape = shapes[cls.shape];
     const auto place = where_text(constraints[cls.where].where);
@@ -22387,7 +22574,7 @@ SKEIN_INLINE std::string schedule_books::why_waits(const queue_record& q) const 
     return fmt::format("waits for {}: {}", asked, best_place(cls, false));
 }
 
-SKEIN_INLINE std::string schedule_books::why(request_id id) const {
+SKEIN_INLINE std::string schedule_state::why(request_id id) const {
     const auto e = requests.find(id.value());
     if (e == no_index) return "";
     const auto& entry = requests[e];
@@ -22406,7 +22593,7 @@ SKEIN_INLINE std::string schedule_books::why(request_id id) const {
     }
 }
 
-SKEIN_INLINE resources schedule_books::used_of(const place_record& p) const {
+SKEIN_INLINE resources schedule_state::used_of(const place_record& p) const {
     resources used;
     const auto keys = room(p.total_needs, p.gpus).keys();
     for (std::uint32_t d = dim_cpu; d < keys.size(); ++d) {
@@ -22424,7 +22611,7 @@ SKEIN_INLINE resources schedule_books::used_of(const place_record& p) const {
 } // namespace detail
 
 SKEIN_INLINE scheduler::totals scheduler::stats() const {
-    const auto& b = *books_;
+    const auto& b = *state_;
     totals t;
     t.places = b.place_of.size();
     t.queued = b.queued;
@@ -22445,17 +22632,17 @@ SKEIN_INLINE scheduler::totals scheduler::stats() const {
 
 SKEIN_INLINE std::vector<scheduler::queue_info> scheduler::queues() const {
     std::vector<queue_info> out;
-    for (const auto& [key, index] : books_->queue_of) {
-        const auto& q = books_->all_queues[index];
+    for (const auto& [key, index] : state_->queue_of) {
+        const auto& q = state_->all_queues[index];
         if (q.queued == 0 && q.granted == 0) continue;
-        const auto& cls = books_->classes[q.cls];
+        const auto& cls = state_->classes[q.cls];
         queue_info i;
-        i.job = books_->jobs[q.job].id;
-        i.demand = books_->shapes[cls.shape].demand;
-        i.where = books_->where_text(books_->constraints[cls.where].where);
+        i.job = state_->jobs[q.job].id;
+        i.demand = state_->shapes[cls.shape].demand;
+        i.where = state_->where_text(state_->constraints[cls.where].where);
         i.queued = q.queued;
         i.granted = q.granted;
-        i.why = books_->why_waits(q);
+        i.why = state_->why_waits(q);
         out.push_back(std::move(i));
     }
     return out;
@@ -22463,13 +22650,13 @@ SKEIN_INLINE std::vector<scheduler::queue_info> scheduler::queues() const {
 
 SKEIN_INLINE std::vector<scheduler::place_info> scheduler::places() const {
     std::vector<place_info> out;
-    for (const auto& p : books_->all_places) {
+    for (const auto& p : state_->all_places) {
         if (!p.alive || p.host != detail::no_index) continue;
         place_info i;
         i.id = p.id;
         i.name = p.name;
         i.total = p.total;
-        i.used = books_->used_of(p);
+        i.used = state_->used_of(p);
         i.granted = p.held;
         i.draining = p.draining;
         i.reserved = p.kept.exists();
@@ -22480,19 +22667,19 @@ SKEIN_INLINE std::vector<scheduler::place_info> scheduler::places() const {
 
 SKEIN_INLINE std::vector<scheduler::group_info> scheduler::groups() const {
     std::vector<group_info> out;
-    for (const auto& [number, g] : books_->groups) {
+    for (const auto& [number, g] : state_->groups) {
         group_info i;
         i.id = g.id;
         i.placed = !g.waits;
         for (const auto& b : g.bundles)
             i.bundles.push_back(b.place == detail::no_index ? place_id()
-                                                            : books_->all_places[b.place].id);
+                                                            : state_->all_places[b.place].id);
         out.push_back(std::move(i));
     }
     return out;
 }
 
-SKEIN_INLINE std::string scheduler::why(request_id id) const { return books_->why(id); }
+SKEIN_INLINE std::string scheduler::why(request_id id) const { return state_->why(id); }
 
 } // namespace skein::sched
 
@@ -22545,8 +22732,8 @@ inline constexpr std::string_view spread_label = "spread@";
 /// Where the label of a demand, which names no group, lets workers be.
 [[nodiscard]] sched::constraint where_labelled(const std::string& label);
 
-/// A group as the label of a demand: "@3" any bundle of the third one, "@3/0" its first bundle. No label of a node
-/// begins so.
+/// A group as the label of a demand: "@3" any bundle of the third one, "@3/0" its first bundle. No
+/// label of a node begins so.
 [[nodiscard]] std::string group_label(std::uint64_t group, int bundle);
 /// False: the label names no group.
 [[nodiscard]] bool parse_group_label(std::string_view label, std::uint64_t& group, int& bundle);
@@ -22555,22 +22742,23 @@ inline constexpr std::string_view spread_label = "spread@";
 struct worker_room {
     std::uint32_t kind = 0; ///< it is for this demand alone, one task at a time; 0: for all
     std::vector<std::string> labels; ///< of its node, and "node=n1"
-    bool is_guest =
+    bool is_space_client =
         false; ///< another program: it calls, finds and makes actors, and nothing runs there
     bool labels_follow = false; ///< they are not known yet, see runtime::set_labels()
-    /// It runs plain tasks of the worker at the other end of this connection, in which somebody waits; none: its own.
+    /// It runs plain tasks of the worker at the other end of this connection, in which somebody
+    /// waits; none: its own.
     const net::channel* aside_of = nullptr;
 };
 
-/// Where the keeper of a namespace is.
+/// Where the space server of a namespace is.
 struct space_place {
-    std::uint64_t keeper = 0; ///< the incarnation of its process
-    std::string host;         ///< empty: that of the head, which each host knows by another address
+    std::uint64_t space_server = 0; ///< the incarnation of its process
+    std::string host; ///< empty: that of the head, which each host knows by another address
     std::uint16_t port = 0;
     std::string address;         ///< instead of both
     std::string head_host;       ///< under which the head is reached from here
     net::network* via = nullptr; ///< from here
-    byte_buffer secret;          ///< of the keeper and its guests
+    byte_buffer secret;          ///< of the space server and its space clients
     byte_buffer sealed;          ///< the same for workers, see seal_secret()
 
     /// As it is reached from here.
@@ -22578,9 +22766,10 @@ struct space_place {
     [[nodiscard]] net::address where() const;
 };
 
-/// Driver: the keeper of that incarnation has ended. Who calls through it in this program hears how.
-void tell_keeper_ended(runtime& driver, const std::string& space, std::uint64_t keeper,
-                       const std::string& how);
+/// Driver: the space server of that incarnation has ended. Who calls through it in this program
+/// hears how.
+void tell_space_server_ended(runtime& driver, const std::string& space, std::uint64_t space_server,
+                             const std::string& how);
 
 /// Brings workers to a driver's runtime. Its serve() must have ended before it is destroyed.
 class worker_source {
@@ -22594,42 +22783,46 @@ public:
     [[nodiscard]] virtual task<void> serve() = 0;
     /// No worker comes from now on.
     virtual void stop() noexcept = 0;
-    /// So many workers for a demand have something to do; those above that number may go after a while. Returns at
-    /// once. What cannot be had is told to the runtime (refuse_demand).
+    /// So many workers for a demand have something to do; those above that number may go after a
+    /// while. Returns at once. What cannot be had is told to the runtime (refuse_demand).
     virtual void want(const worker_demand& what) = 0;
-    /// The task on a worker that is for one demand alone, or all tasks on one that is being given back, wait for calls
-    /// that they have made, or no longer: its cpus are free meanwhile. Returns at once.
-    virtual void rests(const net::channel& worker, bool on) = 0;
-    /// The worker's process is to end at once: a task there was cancelled by force. Returns at once; the end is seen
-    /// as that of any worker, and it is replaced.
+    /// The task on a worker that is for one demand alone, or all tasks on one that is being given
+    /// back, wait for calls that they have made, or no longer: its cpus are free meanwhile. Returns
+    /// at once.
+    virtual void blocked(const net::channel& worker, bool on) = 0;
+    /// The worker's process is to end at once: a task there was cancelled by force. Returns at
+    /// once; the end is seen as that of any worker, and it is replaced.
     virtual void end_now(const net::channel& worker) = 0;
-    /// All that have room are waited in by coroutines or actors: a second process is wanted for the plain tasks of this
-    /// one, on its cores. False: it cannot be had. Returns at once; what becomes of it the runtime is told
-    /// (serve_worker, refuse_aside).
+    /// All that have room are waited in by coroutines or actors: a second process is wanted for the
+    /// plain tasks of this one, on its cores. False: it cannot be had. Returns at once; what
+    /// becomes of it the runtime is told (serve_worker, refuse_aside).
     [[nodiscard]] virtual bool want_beside(const net::channel& worker);
-    /// Room for all bundles is wanted, together or not at all. Returns at once; what becomes of it the runtime is told
-    /// (group_placed, group_refused).
+    /// Room for all bundles is wanted, together or not at all. Returns at once; what becomes of it
+    /// the runtime is told (group_placed, group_refused).
     virtual void want_group(const worker_group& what) = 0;
-    /// Nobody holds it any more: its workers end when what runs there has ended, then the runtime is told (group_gone).
-    /// Returns at once.
+    /// Nobody holds it any more: its workers end when what runs there has ended, then the runtime
+    /// is told (group_gone). Returns at once.
     virtual void drop_group(std::uint64_t number) = 0;
 
     /// Whether there is a cluster with namespaces behind it.
     [[nodiscard]] virtual bool has_spaces() const noexcept { return false; }
-    /// Where the keeper of that namespace is, which is started if there is none; keeper: that one, or none.
+    /// Where the space server of that namespace is, which is started if there is none; space
+    /// server: that one, or none.
     ///   errors  see get_actor
-    [[nodiscard]] virtual task<space_place> find_space(std::string space, std::uint64_t keeper);
+    [[nodiscard]] virtual task<space_place> find_space(std::string space,
+                                                       std::uint64_t space_server);
     /// Before serve(): that need not get workers until need().
     virtual void serve_spaces_only() {}
     /// There are calls for workers of the program's own.
     virtual void need() {}
 };
 
-/// Set for workers, and for what a process of a job starts: none of them is a part of what a launcher has started.
+/// Set for workers, and for what a process of a job starts: none of them is a part of what a
+/// launcher has started.
 inline constexpr const char* in_job_variable = "SKEIN_IN_JOB";
 
-/// What a keeper of a namespace is asked for when it is started, see rt::take_boot().
-inline constexpr const char* keeper_role = "keeper";
+/// What a space server of a namespace is asked for when it is started, see proc::take_boot().
+inline constexpr const char* space_server_role = "space_server";
 
 } // namespace skein::rt
 
@@ -22705,12 +22898,13 @@ struct cluster_flags {
     std::string state{};      ///< --state DIR: where the head keeps its log
     int workers = 0;          ///< --workers N; 0: as many as the cluster has cores
     std::string program{};    ///< argv[0]
-    /// Lines of workers say which worker it was. On a cluster they do if nothing is said; on one host they are not read
-    /// then.
+    /// Lines of workers say which worker it was. On a cluster they do if nothing is said; on one
+    /// host they are not read then.
     std::optional<bool> prefix_output{};
 };
 
-/// A cluster of the processes that a launcher has started together, led by this one; it ends with the object.
+/// A cluster of the processes that a launcher has started together, led by this one; it ends with
+/// the object.
 class job_cluster {
 public:
     job_cluster() = default;
@@ -22728,7 +22922,8 @@ struct part_in_job {
 
 /// What the layer `cluster` gives to programs.
 struct cluster_roles {
-    /// The address of the head that flags or environment name; empty: none, the cluster is this host.
+    /// The address of the head that flags or environment name; empty: none, the cluster is this
+    /// host.
     std::string (*address)(const cluster_flags& flags);
     /// Workers of the cluster for a driver. All it is given must outlive it.
     ///   errors  usage (no such address), not_found, permission_denied, malformed (its token)
@@ -22739,7 +22934,8 @@ struct cluster_roles {
     int (*join)(const cluster_flags& flags);
     /// Asked where neither flags nor environment name a cluster. Throws error.
     part_in_job (*take_part)(const cluster_flags& flags);
-    /// The whole life of a namespace's keeper, with the boot message of this process; gives the exit code.
+    /// The whole life of a namespace's space server, with the boot message of this process; gives
+    /// the exit code.
     int (*keep)();
 };
 
@@ -22763,17 +22959,19 @@ inline constinit const cluster_roles* provided_roles = nullptr;
 // The implicit local cluster: N copies of this program as worker processes, kept alive while the
 // driver runs, gone when it is gone.
 //
-// A worker is /proc/self/exe started again. It inherits one end of a socket pair and a pipe with its
-// name and the token (never in argv or the environment), and nothing is left in the file system. Workers
-// listen for each other, at abstract Unix sockets. It dies with the driver (PR_SET_PDEATHSIG), and leaves by itself when the socket
-// closes. One that dies is replaced; one that cannot start ends the run with its last words.
+// A worker is /proc/self/exe started again. It inherits one end of a socket pair and a pipe with
+// its name and the token (never in argv or the environment), and nothing is left in the file
+// system. Workers listen for each other, at abstract Unix sockets. It dies with the driver
+// (PR_SET_PDEATHSIG), and leaves by itself when the socket closes. One that dies is replaced; one
+// that cannot start ends the run with its last words.
 //
-// The pool knows neither processes nor sockets: loop, network and children are given to it, those of this
-// host by run(), simulated ones by tests/sim/local_workers_scenario.cpp.
+// The pool knows neither processes nor sockets: loop, network and children are given to it, those
+// of this host by run(), simulated ones by tests/sim/local_workers_scenario.cpp.
 
 
 // ======== skein/rt/worker_link.hpp
-// How a worker and its driver meet: what the worker is told when it starts, and how both shake hands.
+// How a worker and its driver meet: what the worker is told when it starts, and how both shake
+// hands.
 
 
 #include <cstdint>
@@ -22785,7 +22983,7 @@ namespace skein::rt {
 
 class runtime;
 
-/// What a worker is asked for when it is started, see rt::take_boot().
+/// What a worker is asked for when it is started, see proc::take_boot().
 inline constexpr const char* worker_role = "worker";
 
 /// The boot message of a worker.
@@ -22813,15 +23011,18 @@ struct worker_link {
 /// The options of the connection between them, for both sides.
 [[nodiscard]] net::connection_options worker_connection(const runtime& self,
                                                         const worker_link& how);
-/// How two processes live through a broken connection between hosts: for how long each waits for the other, which
-/// may compute. It is dead before that when an agent or the head says so, or when nobody listens there any more.
+/// How two processes live through a broken connection between hosts: for how long each waits for
+/// the other, which may compute. It is dead before that when an agent or the head says so, or when
+/// nobody listens there any more.
 [[nodiscard]] net::link_options worker_links(const runtime& self, duration resume_within);
-/// The secret of a keeper and its guests for a worker, which knows `by`, that of its driver; and back. It travels so over
-/// links that are not encrypted.
-[[nodiscard]] byte_buffer seal_secret(const net::token& by, std::uint64_t keeper, byte_span secret);
-/// How guests begin their names.
-inline constexpr std::string_view guest_name = "guest-";
-/// Where a worker can be dialled from another host, by what it has said of itself; nothing: nowhere.
+/// The secret of a space server and its space clients for a worker, which knows `by`, that of its
+/// driver; and back. It travels so over links that are not encrypted.
+[[nodiscard]] byte_buffer seal_secret(const net::token& by, std::uint64_t space_server,
+                                      byte_span secret);
+/// How space clients begin their names.
+inline constexpr std::string_view space_client_name = "client-";
+/// Where a worker can be dialled from another host, by what it has said of itself; nothing:
+/// nowhere.
 [[nodiscard]] std::optional<net::address> door_of(const net::channel& worker);
 
 } // namespace skein::rt
@@ -22837,8 +23038,10 @@ inline constexpr std::string_view guest_name = "guest-";
 //     call     id = the call, body = call_head + arguments         submitter -> executor
 //     reply    id = the call, flags: ok or failed, body = value or wire_failure
 //     started  id = the call: it runs and has suspended            executor -> submitter
-//     held     id = the call: it waits for others of its method_group, or of .max_concurrency   executor -> submitter
-//     passed   id = a call that was taken back: its place has come, and was passed by            worker -> driver
+//     held     id = the call: it waits for others of its method_group, or of .max_concurrency
+//              executor -> submitter
+//     passed   id = a call that was taken back: its place has come, and was passed by worker ->
+//              driver
 //     cancel   id = the call, flags: by force                      submitter -> executor
 //     drop     body = the actor: its last handle is gone            driver -> worker
 //     kill     body = the actor: it ends at once                     worker -> driver -> worker
@@ -22851,29 +23054,34 @@ inline constexpr std::string_view guest_name = "guest-";
 //     left       it has ended by itself
 //     find       id = who asks, body = type and name                a reply brings its number
 //
-// Of placement groups, from a worker to its driver: group, body = group_question, detail/group_message.hpp.
+// Of placement groups, from a worker to its driver: group, body = group_question,
+// detail/group_message.hpp.
 //
-// Workers call the actors of each other over links of their own, which carry call, cancel, reply, started and held alone;
-// what they need their driver for is in detail/direct_message.hpp, and for namespaces in detail/space_books.hpp.
+// Workers call the actors of each other over links of their own, which carry call, cancel, reply,
+// started and held alone; what they need their driver for is in detail/direct_message.hpp, and for
+// namespaces in detail/space_state.hpp.
 //
-// A reply with the flag `lends` has the numbers of the actors at its end whose handles are in the value.
+// A reply with the flag `lends` has the numbers of the actors at its end whose handles are in the
+// value.
 
 
 // ======== skein/rt/detail/call.hpp
 // One remote call as its submitter sees it, from remote<&f>(...) to its one outcome.
 //
-//     preparing  an argument is a ref that is not there yet, or an earlier call of the same actor waits
+//     preparing  an argument is a ref that is not there yet, or an earlier call of the same actor
+//                waits
 //     queued     complete, waits for a worker                              (did not run)
 //     sent       handed to a worker                                        (may have run)
 //     started    the worker said that it is in the middle of it            (had started)
 //     done       value or failure is there; final
 //
-// A call is counted (not atomically: everything belongs to one loop). The runtime's slot table holds one
-// count from submit to done, refs hold the others.
+// A call is counted (not atomically: everything belongs to one loop). The runtime's slot table
+// holds one count from submit to done, refs hold the others.
 
 
 // ======== skein/rt/detail/call_context.hpp
-// The context of a task in the runtime: which runtime it calls through, and which call it is part of.
+// The context of a task in the runtime: which runtime it calls through, and which call it is part
+// of.
 
 
 #include <cstddef>
@@ -22904,7 +23112,7 @@ private:
 };
 
 /// How the call that asks is related to others: goes along with it.
-struct lineage {
+struct trace_context {
     call_id id;
     call_id trace;  ///< the first call of the tree; its own id if it has no parent
     call_id parent; ///< none: made by a task that is no call
@@ -22938,15 +23146,15 @@ public:
     /// Cancels what it has called and what has no outcome yet.
     void cancel_children(bool by_force);
 
-    lineage who;
+    trace_context who;
     const function_record* fn = nullptr;
     actor_id actor; ///< of a method or constructor
 
     void unlink_wait() noexcept { list_node<call_context>::unlink(); }
     // Of a coroutine task on a worker, see detail/runtime_direct.ipp.
     std::uint32_t direct_calls =
-        0;              ///< its calls that do not go through the driver and have no outcome
-    bool rests = false; ///< the driver knows that it waits for them
+        0;                ///< its calls that do not go through the driver and have no outcome
+    bool blocked = false; ///< the driver knows that it waits for them
     time_point waits_since{};
 
 private:
@@ -22964,13 +23172,14 @@ private:
 //     auto r = skein::remote<&score>.with({.cpus = 2, .retries = 5, .deadline = 200ms})(row);
 //     auto s = skein::remote<&train>.with({.gpus = 1, .on = skein::label("zone=a")})(shard);
 //
-// A task that asks for no more than cpus goes to any worker with that many. For one that asks for gpus, memory,
-// custom resources, more cpus than a worker has, or an environment, a worker is started that has exactly this; it serves further
-// tasks with the same demand, and ends when there have been none for a moment.
+// A task that asks for no more than cpus goes to any worker with that many. For one that asks for
+// gpus, memory, custom resources, more cpus than a worker has, or an environment, a worker is
+// started that has exactly this; it serves further tasks with the same demand, and ends when there
+// have been none for a moment.
 //
-// Trivially destructible on purpose: braces in an expression with co_await are safe with it on g++ 12. Its texts are
-// borrowed until .with(), which copies them: f = remote<&score>.with({...}) may be kept. The struct itself may not be
-// kept longer than the texts it names.
+// Trivially destructible on purpose: braces in an expression with co_await are safe with it on g++
+// 12. Its texts are borrowed until .with(), which copies them: f = remote<&score>.with({...}) may
+// be kept. The struct itself may not be kept longer than the texts it names.
 
 
 // ======== skein/rt/failures.hpp
@@ -22980,8 +23189,8 @@ private:
 //     auto s = skein::remote<&parse>.with({.retry_on = skein::thrown<std::runtime_error>()})(row);
 //     auto t = skein::remote<&flaky>.with({.retry_on = skein::any_failure})(1);
 //
-// Retries on a death and on a failure count together (.retries). A task that is cancelled, or whose deadline has
-// passed, does not run again.
+// Retries on a death and on a failure count together (.retries). A task that is cancelled, or whose
+// deadline has passed, does not run again.
 
 
 #include <concepts>
@@ -23036,7 +23245,8 @@ private:
     std::size_t count_ = 0;
 };
 
-/// Exceptions of exactly these types: the worker tells the name of what was thrown, not of its bases.
+/// Exceptions of exactly these types: the worker tells the name of what was thrown, not of its
+/// bases.
 template <class... Exceptions>
 [[nodiscard]] constexpr failures thrown() noexcept {
     static_assert(sizeof...(Exceptions) > 0, "name the types: thrown<std::runtime_error>()");
@@ -23076,7 +23286,8 @@ private:
 
 
 // ======== skein/rt/detail/failures.ipp
-// Bodies of <skein/rt/failures.hpp>. The text is 16 digits of codes, then '\n' and a type's name for each type.
+// Bodies of <skein/rt/failures.hpp>. The text is 16 digits of codes, then '\n' and a type's name
+// for each type.
 
 
 // ======== skein/rt/remote_error.hpp
@@ -23217,8 +23428,8 @@ SKEIN_INLINE bool known_failures::has(const failure& why) const {
 //     auto f = skein::remote<&score>.with({.resources = fmt::format("{}=1", disk), .name = title(7)});
 //     auto r = f(row);                                     // the texts of f are its own
 //
-// A struct of options borrows its texts and is trivially destructible, so that braces in an expression with co_await
-// are safe on g++ 12; .with() copies them once, for all calls that follow.
+// A struct of options borrows its texts and is trivially destructible, so that braces in an
+// expression with co_await are safe on g++ 12; .with() copies them once, for all calls that follow.
 
 
 #include <concepts>
@@ -23231,8 +23442,9 @@ SKEIN_INLINE bool known_failures::has(const failure& why) const {
 
 namespace skein {
 
-/// A text in a struct of options: what a string_view is, but that braces do not make one of a pointer and a number.
-/// It borrows: what it was made of stays until the options are given to .with() or to what takes them.
+/// A text in a struct of options: what a string_view is, but that braces do not make one of a
+/// pointer and a number. It borrows: what it was made of stays until the options are given to
+/// .with() or to what takes them.
 class option_text {
 public:
     constexpr option_text() noexcept = default;
@@ -23323,8 +23535,9 @@ struct quantity {
     double value;
 };
 
-/// Where a task may run or an actor live; has its text in itself. Made by label(), node_named(), group_named(), and from an
-/// actor_handle, a shared_actor or a placement_group; `spread` and `anywhere` are two.
+/// Where a task may run or an actor live; has its text in itself. Made by label(), node_named(),
+/// group_named(), and from an actor_handle, a shared_actor or a placement_group; `spread` and
+/// `anywhere` are two.
 class location {
 public:
     constexpr location() noexcept { clear(); } ///< any
@@ -23364,7 +23577,8 @@ public:
     [[nodiscard]] constexpr actor_id actor() const noexcept {
         return is_actor() ? actor_id({incarnation_, number_}) : actor_id();
     }
-    /// Of a placement group: tasks and actors that are made there are in it, too, if they name no place.
+    /// Of a placement group: tasks and actors that are made there are in it, too, if they name no
+    /// place.
     [[nodiscard]] constexpr bool has_children() const noexcept { return children_; }
     [[nodiscard]] constexpr location with_children() const noexcept {
         auto copy = *this;
@@ -23445,18 +23659,20 @@ private:
     return {name, location::kind::node};
 }
 
-/// The placement group of that name, in any process of the program; one of its bundles, counted from 0, or any.
+/// The placement group of that name, in any process of the program; one of its bundles, counted
+/// from 0, or any.
 [[nodiscard]] constexpr location group_named(std::string_view name, int bundle = -1) noexcept {
     location made(name, location::kind::named_group);
     made.bundle_ = bundle;
     return made;
 }
 
-/// Wherever there is room: as if nothing were said, but not in the placement group of the call that makes this one.
+/// Wherever there is room: as if nothing were said, but not in the placement group of the call that
+/// makes this one.
 inline constexpr location anywhere = location::everywhere();
 
-/// The nodes in turn, each time the next one that has room: evenly, as well as that can be said beforehand. On one host it
-/// says nothing.
+/// The nodes in turn, each time the next one that has room: evenly, as well as that can be said
+/// beforehand. On one host it says nothing.
 inline constexpr location spread = location::over_nodes();
 
 /// Options of one call.
@@ -23465,17 +23681,19 @@ struct call_options {
     quantity gpus = 0;        ///< the worker sees these alone; more than one: a whole number
     std::uint64_t memory = 0; ///< bytes; counted, not enforced
     option_text resources{};  ///< custom ones: "ssd=1,licence=0.5"
-    /// Which nodes: by label or name, all in turn (spread), that of an actor; or a placement group. With methods: it is
-    /// where the actor is.
+    /// Which nodes: by label or name, all in turn (spread), that of an actor; or a placement group.
+    /// With methods: it is where the actor is.
     location on{};
-    /// Variables of its process beside those that it inherits, one a line: "OMP_NUM_THREADS=4\nTITLE=two words".
+    /// Variables of its process beside those that it inherits, one a line:
+    /// "OMP_NUM_THREADS=4\nTITLE=two words".
     option_text env{};
     option_text cwd{}; ///< working directory of its process: an absolute path, where that runs
     int retries = -1;  ///< times a task runs again after its worker died; -1: 3. Actors: always 0
-    /// Failures after which a task runs again, too, at the end of its line; they count as .retries do.
+    /// Failures after which a task runs again, too, at the end of its line; they count as .retries
+    /// do.
     failures retry_on{};
-    /// From now; then the ref fails with timeout and the call is cancelled. Zero or less, as what is left
-    /// of a budget may be: at once, and the call is not sent.
+    /// From now; then the ref fails with timeout and the call is cancelled. Zero or less, as what
+    /// is left of a budget may be: at once, and the call is not sent.
     time_span deadline = no_deadline;
     option_text name{}; ///< shown in errors instead of the function's name
 };
@@ -23490,10 +23708,10 @@ inline constexpr int default_task_retries = 3;
 // Which functions of this program can be called from another process, and under which number.
 //
 // A function names itself: remote<&f> puts its record into the registry before main runs, in the
-// driver as in the worker, because both are the same binary. The key is the 64-bit hash of its mangled
-// name, the signature hash covers the types of arguments and result. At first use the records are
-// sorted by key and numbered 0, 1, 2...; calls carry that dense index. The hash over the whole table
-// is compared when two processes meet, so equal indices mean equal functions.
+// driver as in the worker, because both are the same binary. The key is the 64-bit hash of its
+// mangled name, the signature hash covers the types of arguments and result. At first use the
+// records are sorted by key and numbered 0, 1, 2...; calls carry that dense index. The hash over
+// the whole table is compared when two processes meet, so equal indices mean equal functions.
 
 
 // ======== skein/rt/detail/signature.hpp
@@ -24077,7 +24295,8 @@ namespace skein::rt {
 
 struct peer;
 
-/// A call on its way between two peers, unique among those of its submitter that have no outcome yet.
+/// A call on its way between two peers, unique among those of its submitter that have no outcome
+/// yet.
 using slot_id = strong_id<struct slot_tag>;
 
 namespace detail {
@@ -24107,7 +24326,7 @@ using finisher = borrowed<call_base>;
 enum class phase : std::uint8_t { preparing, queued, sent, started, done };
 enum class call_kind : std::uint8_t { task, method, create };
 
-class actor_state;
+class actor_queue;
 
 /// Arguments of a call that cannot be encoded yet because some are pending refs.
 class deferred_arguments {
@@ -24143,7 +24362,7 @@ struct credit_taken {
 /// The part of a call that knows nothing of its result type.
 class call_base : public list_node<call_base> {
 public:
-    /// What few calls have; in detail/runtime_books.hpp.
+    /// What few calls have; in detail/runtime_state.hpp.
     struct rarities;
     struct free_rarities {
         void operator()(rarities* r) const noexcept;
@@ -24179,8 +24398,8 @@ public:
     /// Ends the call with the encoded value, or with an error if the bytes are bad.
     void finish_with_bytes(byte_span value);
     void fail(failure why);
-    /// The value comes when the call is done, of the runtime whose it was. Who has sent it counts what is in it as held
-    /// here.
+    /// The value comes when the call is done, of the runtime whose it was. Who has sent it counts
+    /// what is in it as held here.
     virtual void give_back(runtime&, byte_span) {}
 
     rarities& extra();
@@ -24199,9 +24418,10 @@ public:
     counted_ptr<call_context>
         parent; ///< the call that made it: it is linked there until it is done
     actor_id target;
-    counted_ptr<actor_state> lane; ///< the handle it was called through
-    // Not beside the small fields below: compilers zero those with stores that overlap their neighbour, and a read of what
-    // two stores have written waits until both are in the cache. This one is read at once.
+    counted_ptr<actor_queue> queue; ///< the handle it was called through
+    // Not beside the small fields below: compilers zero those with stores that overlap their
+    // neighbour, and a read of what two stores have written waits until both are in the cache. This
+    // one is read at once.
     std::unique_ptr<rarities, free_rarities> rare;
     byte_buffer body; ///< encoded arguments while they have to be kept
     phase state = phase::preparing;
@@ -24210,8 +24430,8 @@ public:
     bool nested = false; ///< submitted by a worker: goes before the calls of the driver
     bool direct = false; ///< made by a worker, and counted as one that its driver does not know of
     bool held = false;   ///< it waits at its worker, behind a start_gate
-    /// Not 0: a worker died while it ran. It waits for a worker with nothing to do, so many times at most, and
-    /// nothing is sent behind it.
+    /// Not 0: a worker died while it ran. It waits for a worker with nothing to do, so many times
+    /// at most, and nothing is sent behind it.
     std::uint8_t alone = 0;
     static constexpr std::uint8_t most_passes = 255;
     std::uint16_t cpus = 0;  ///< cores it counts for on its worker, rounded up
@@ -24219,7 +24439,7 @@ public:
     std::uint16_t lost_attempts = 0; ///< times it was sent to a worker that died: it may have run
     credit_taken taken;              ///< until its worker has begun it
     std::uint32_t kept =
-        0; ///< bytes of its arguments in its lane's `arguments`; 0: they are in `body`
+        0; ///< bytes of its arguments in its queue's `arguments`; 0: they are in `body`
 
 protected:
     virtual result<void> take_value(byte_span value) = 0;
@@ -24244,7 +24464,7 @@ struct gate_line {
 
 /// A caller's view of one actor: its id, and the calls that wait for their turn. Calls leave in the
 /// order in which they were made, also when the argument of an earlier one is not there yet.
-class actor_state {
+class actor_queue {
 public:
     void add_use() noexcept { ++uses_; }
     void drop_use() noexcept {
@@ -24273,9 +24493,9 @@ public:
     std::unique_ptr<event> has_room; ///< set for a moment; made when somebody waits for it
     /// Linked when credit has come back in this turn of the loop: at its end more is sent.
     struct sending : turn_hook {
-        explicit sending(actor_state& of) noexcept : turn_hook(&sending::go), lane(of) {}
+        explicit sending(actor_queue& of) noexcept : turn_hook(&sending::go), queue(of) {}
         static void go(turn_hook& self);
-        actor_state& lane;
+        actor_queue& queue;
     } sends{*this};
 
     [[nodiscard]] bool has_waiting() const noexcept {
@@ -24301,19 +24521,22 @@ inline void apply_options(runtime& by, call_base& call, const function_record& f
         how.deadline != no_deadline)
         keep_options(by, call, how);
 }
-/// Failures after which a task runs again, as failures::text() has them. Others fail the call when it is submitted.
+/// Failures after which a task runs again, as failures::text() has them. Others fail the call when
+/// it is submitted.
 void keep_failures(call_base& call, std::string_view text);
-/// A handle in a message: the actor's number and its .max_pending, and of one in another namespace than that of who gets
-/// it, where that is. In arguments it keeps the actor until the call is done, in a result until who gets it has it.
+/// A handle in a message: the actor's number and its .max_pending, and of one in another namespace
+/// than that of who gets it, where that is. In arguments it keeps the actor until the call is done,
+/// in a result until who gets it has it.
 ///   errors  not_supported: who gets it cannot reach the actor
-void encode_handle(wire::writer& to, const counted_ptr<actor_state>& lane);
-/// Decoded while a call runs on a runtime, in results, and in what load() takes. Null: an empty one.
-[[nodiscard]] result<void> decode_handle(wire::reader& from, counted_ptr<actor_state>& into);
+void encode_handle(wire::writer& to, const counted_ptr<actor_queue>& queue);
+/// Decoded while a call runs on a runtime, in results, and in what load() takes. Null: an empty
+/// one.
+[[nodiscard]] result<void> decode_handle(wire::reader& from, counted_ptr<actor_queue>& into);
 /// What travels in front of the bounds of .max_pending.
 inline constexpr std::uint32_t detached_handle = 1U << 31, foreign_handle = 1U << 30,
                                most_pending = foreign_handle - 1;
 /// The runtime that a handle's calls go through; checks that there is one.
-[[nodiscard]] runtime& runtime_of(const counted_ptr<actor_state>& lane);
+[[nodiscard]] runtime& runtime_of(const counted_ptr<actor_queue>& queue);
 
 } // namespace detail
 } // namespace skein::rt
@@ -24360,16 +24583,17 @@ enum message : std::uint16_t {
 inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1, reply_lends = 2;
 inline constexpr std::uint16_t flag_by_force = 1; ///< of a cancel
 
-/// In front of the arguments; a multiple of 16 bytes, so that what follows stays aligned: 16 for a task of a
-/// driver, 16 more for the actor, 48 more for who asks, if that is not the peer's own first call, the text of a
-/// demand that is more than a number of cpus, and that of failures after which the task runs again.
+/// In front of the arguments; a multiple of 16 bytes, so that what follows stays aligned: 16 for a
+/// task of a driver, 16 more for the actor, 48 more for who asks, if that is not the peer's own
+/// first call, the text of a demand that is more than a number of cpus, and that of failures after
+/// which the task runs again.
 struct call_head {
     std::uint32_t function = 0;
     call_kind kind = call_kind::task;
     std::uint8_t retries = 0;
     std::uint16_t cpus = 0;
     actor_id target; ///< none for tasks
-    lineage who;
+    trace_context who;
     bool is_told = false; ///< who travels, not its number alone
     // Texts of what is decoded are in its bytes.
     std::string_view demand{};   ///< see demand_table::text(); "": `cpus` says it all
@@ -24410,7 +24634,8 @@ struct call_head {
     static void encode_method(wire::writer& to, const call_base& call, std::uint64_t incarnation,
                               bool is_told) {
         std::byte* const at = to.extend(is_told ? 80 : 32);
-        // In the units in which the checksum reads it: it would wait for two stores that make up one of them.
+        // In the units in which the checksum reads it: it would wait for two stores that make up
+        // one of them.
         store_le(at, std::uint64_t{call.fn->index} |
                          std::uint64_t{static_cast<std::uint8_t>(call_kind::method) |
                                        (is_told ? told_bit : 0U)}
@@ -24495,10 +24720,10 @@ struct worker_hello {
     std::uint16_t cpus = 1;
     bool shares_memory = false;    ///< it has the page of claims that its driver gave it
     std::uint64_t incarnation = 0; ///< of its process, see unique_number
-    /// Where other workers reach it: on its host, and from others. Empty: nowhere. tcp:*:port has its host from the
-    /// link to the driver.
+    /// Where other workers reach it: on its host, and from others. Empty: nowhere. tcp:*:port has
+    /// its host from the link to the driver.
     std::string near_address, far_address;
-    std::string space; ///< a driver's: it is the keeper of this namespace
+    std::string space; ///< a driver's: it is the space server of this namespace
 };
 
 /// The parts of the body of a reply that lends.
@@ -24720,16 +24945,19 @@ SKEIN_INLINE failure failure_of(const std::exception_ptr& thrown, const function
 } // namespace skein::rt::detail
 
 // ======== skein/rt/runtime.hpp
-// runtime: what one process needs to call and to be called. It turns calls into frames, frames into calls, and keeps the
-// books: which call is where, which actor lives on which worker, what was lost when one died.
+// runtime: what one process needs to call and to be called. It turns calls into frames, frames into
+// calls, and keeps the state: which call is where, which actor lives on which worker, what was lost
+// when one died.
 //
-// A driver has one link to each of its workers, places tasks on them and knows every actor. A worker
-// has a link to its driver, executes what arrives in order on its loop, sends its own tasks to the driver,
-// and calls actors on other workers over links to these (detail/runtime_direct.ipp). Both run unchanged on the real and on the simulated loop.
+// A driver has one link to each of its workers, places tasks on them and knows every actor. A
+// worker has a link to its driver, executes what arrives in order on its loop, sends its own tasks
+// to the driver, and calls actors on other workers over links to these (detail/runtime_direct.ipp).
+// Both run unchanged on the real and on the simulated loop.
 //
 //     rt::runtime driver(rt::runtime_options{"driver", "here", 1});
 //     auto serving = driver.serve_worker(connection, nullptr);   // one task per worker
-//     auto r = skein::remote<&f>.on(driver)(7);                  // or remote<&f>(7): the current one
+//     // or remote<&f>(7): the current one
+//     auto r = skein::remote<&f>.on(driver)(7);
 //
 // Programs use skein::run, which makes the runtime and its workers.
 
@@ -24740,8 +24968,8 @@ SKEIN_INLINE failure failure_of(const std::exception_ptr& thrown, const function
 //     auto table = co_await skein::actor<counts>.with({.restarts = 3, .name = "table"})(10);
 //     auto same = co_await skein::get_actor<counts>("table");      // in any process of the program
 //
-// With .restarts the actor is made again on another worker when its own dies. A type that has save() and
-// load() gets its state back, as it was before the last call that was answered:
+// With .restarts the actor is made again on another worker when its own dies. A type that has
+// save() and load() gets its state back, as it was before the last call that was answered:
 //
 //     struct counts {
 //         std::map<std::string, int> of;
@@ -24750,14 +24978,17 @@ SKEIN_INLINE failure failure_of(const std::exception_ptr& thrown, const function
 //         void load(std::map<std::string, int> saved) { of = std::move(saved); }
 //     };
 //
-// What an actor asks for it holds until it has ended, in a worker process of its own that ends with it:
+// What an actor asks for it holds until it has ended, in a worker process of its own that ends with
+// it:
 //
 //     auto model = co_await skein::actor<server>.with({.gpus = 1, .restarts = 3})(weights);
 //
-// A detached actor lives on when its program has ended, in a namespace of the cluster, until it is killed or leaves:
+// A detached actor lives on when its program has ended, in a namespace of the cluster, until it is
+// killed or leaves:
 //
 //     auto t = co_await skein::actor<counts>.with({.name = "table", .space = "prod", .detached = true})(10);
-//     auto same = co_await skein::get_actor<counts>("table", {.space = "prod"});   // in another program
+//     // in another program
+//     auto same = co_await skein::get_actor<counts>("table", {.space = "prod"});
 //
 // Trivially destructible on purpose, as call_options are; .with() copies its texts.
 
@@ -24775,12 +25006,13 @@ struct actor_options {
     std::uint64_t memory = 0; ///< bytes; counted, not enforced
     option_text resources{};  ///< custom ones: "ssd=1,licence=0.5"
     location
-        on{}; ///< where it lives, see call_options; alone: in a process of its own that holds nothing
+        /// where it lives, see call_options; alone: in a process of its own that holds nothing
+        on{};
     option_text env{}; ///< variables of its process, and its folder: see call_options
     option_text cwd{};
     int restarts = 0; ///< times it is made again after its worker died; -1: for ever
-    /// With restarts: times a call that was under way is sent again. 0: it fails with worker_lost; else it may run
-    /// more than once.
+    /// With restarts: times a call that was under way is sent again. 0: it fails with worker_lost;
+    /// else it may run more than once.
     int call_retries = 0;
     int snapshot_every = 1; ///< a restorable actor is saved after so many calls
     int max_pending = 0;    ///< calls of one process without an outcome; one more fails; 0: any
@@ -24811,7 +25043,8 @@ concept restorable = requires(const T& from, T& into) {
 } // namespace skein
 
 // ======== skein/rt/detail/actor_box.hpp
-// An actor where it lives: its value, the order in which its calls start, and what is kept of its options.
+// An actor where it lives: its value, the order in which its calls start, and what is kept of its
+// options.
 
 
 #include <coroutine>
@@ -24833,7 +25066,8 @@ public:
     /// A call that takes a seat would have to wait for one.
     [[nodiscard]] bool is_full() const noexcept { return limit != 0 && taken_ >= limit; }
 
-    /// A place in the line. A plain call that is in no group takes no seat: it starts when all before it have.
+    /// A place in the line. A plain call that is in no group takes no seat: it starts when all
+    /// before it have.
     class turn : public waiter {
     public:
         turn(start_gate& at, bool takes_seat) noexcept : at_(at), takes_seat_(takes_seat) {}
@@ -24902,8 +25136,8 @@ private:
     std::uint32_t woken_ = 0; ///< admitted, in the run queue: who comes now stands behind them
 };
 
-/// An actor of any type. Its users are counted and all on one loop, as each call is one for a while: a plain call must
-/// not pay for counting that threads could share.
+/// An actor of any type. Its users are counted and all on one loop, as each call is one for a
+/// while: a plain call must not pay for counting that threads could share.
 struct actor_box {
     explicit actor_box(const std::type_info& t) noexcept : type(t) {}
     actor_box(const actor_box&) = delete;
@@ -24922,7 +25156,8 @@ struct actor_box {
         return group == 0 ? gate : groups[group - 1U];
     }
 
-    /// The threads of a blocking_group, made when its first call starts. One that has a seat finds one free.
+    /// The threads of a blocking_group, made when its first call starts. One that has a seat finds
+    /// one free.
     [[nodiscard]] net::offload_pool& threads_of(std::uint16_t group) {
         if (threads.size() < group) threads.resize(group);
         auto& mine = threads[group - 1U];
@@ -24951,18 +25186,20 @@ private:
 } // namespace skein::rt::detail
 
 // ======== skein/rt/detail/claims.hpp
-// claims: memory that a worker and its driver on the same host share, where the worker notes each call before it
-// runs it. So the driver knows exactly what a dead worker has begun, and can take back what has been sent and not
-// begun, without the worker's help: a call that waits behind a long one is cancelled or moved at once.
+// claims: memory that a worker and its driver on the same host share, where the worker notes each
+// call before it runs it. So the driver knows exactly what a dead worker has begun, and can take
+// back what has been sent and not begun, without the worker's help: a call that waits behind a long
+// one is cancelled or moved at once.
 //
 //     claims page(shared_memory::create(claims::bytes));   // driver; the memory goes to the worker
 //     claims page(boot->memory);                           // worker
-//     if (page.begin()) run(call);               // worker, for each call in the order in which they were sent
+//     // worker, for each call in the order in which they were sent
+//     if (page.begin()) run(call);
 //     if (page.take_back(n)) send_elsewhere(n);  // driver, the n-th call that it sent: 1, 2, ...
 //
-// Entry n mod `entries` holds 2n when call n has begun and 2n + 1 when it was taken back: one exchange on the
-// worker's side, one compare-and-swap on the driver's, and whoever comes first has it. Nothing is ever cleared, so
-// in the ordinary course the driver touches no line of it.
+// Entry n mod `entries` holds 2n when call n has begun and 2n + 1 when it was taken back: one
+// exchange on the worker's side, one compare-and-swap on the driver's, and whoever comes first has
+// it. Nothing is ever cleared, so in the ordinary course the driver touches no line of it.
 
 
 #include <array>
@@ -25070,15 +25307,17 @@ SKEIN_INLINE claims::claims(proc::shared_memory in) : memory_(std::move(in)) {
 } // namespace skein::rt::detail
 
 // ======== skein/rt/detail/given_call.hpp
-// A call of this process to an actor of its own whose arguments travel as they are: copied or moved into it when it is
-// made, and not encoded. It waits in the loop's queue beside the frames of this process to itself and runs in their order.
+// A call of this process to an actor of its own whose arguments travel as they are: copied or moved
+// into it when it is made, and not encoded. It waits in the loop's queue beside the frames of this
+// process to itself and runs in their order.
 //
-// Only values of which a copy is what decoding their bytes would give go this way: what skein itself encodes, and
-// handles. So nobody can tell which way a call took, but by its speed.
+// Only values of which a copy is what decoding their bytes would give go this way: what skein
+// itself encodes, and handles. So nobody can tell which way a call took, but by its speed.
 
 
 // ======== skein/rt/detail/incoming_call.hpp
-// incoming_call: what the invoker of a registered function gets to see of the call that it is to run.
+// incoming_call: what the invoker of a registered function gets to see of the call that it is to
+// run.
 
 
 #include <memory>
@@ -25151,7 +25390,7 @@ public:
     const function_record* fn = nullptr;
     slot_id slot;
     actor_id target;
-    lineage who;
+    trace_context who;
 };
 
 /// What makes one: any callable, borrowed for one call of a function. Or none.
@@ -25324,8 +25563,8 @@ struct actor_terms;
 struct call_head;
 struct lease_line;
 struct running_call;
-struct space_books;
-struct direct_books;
+struct space_state;
+struct direct_state;
 struct direct_target;
 struct worker_end;
 struct worker_hello;
@@ -25353,7 +25592,8 @@ struct runtime_options {
     std::int64_t pid = 0;
     /// Of this start of this process, see unique_number. 0: drawn; a simulated world draws its own.
     std::uint64_t incarnation = 0;
-    /// What it sends to one actor, or of tasks without cores to one worker, ahead of what has begun there.
+    /// What it sends to one actor, or of tasks without cores to one worker, ahead of what has begun
+    /// there.
     std::uint32_t credit_calls = limit::credit_calls;
     std::size_t credit_bytes = limit::credit_bytes; ///< and one call more
 };
@@ -25391,8 +25631,8 @@ public:
     runtime& operator=(const runtime&) = delete;
     ~runtime();
 
-    /// The runtime that remote<&f>(...) and actor<T>(...) use: that of the task that runs now, else the one
-    /// that `use` has put in place on this thread.
+    /// The runtime that remote<&f>(...) and actor<T>(...) use: that of the task that runs now, else
+    /// the one that `use` has put in place on this thread.
     [[nodiscard]] static runtime& current() {
         auto* const here = try_current();
         if (here == nullptr) detail::no_current_runtime();
@@ -25402,13 +25642,13 @@ public:
         const auto* context = detail::call_context::current();
         return context != nullptr ? context->where() : current_;
     }
-    /// Runs work, and all that it awaits and spawns, as tasks of this runtime. Several runtimes may do so on
-    /// one loop.
+    /// Runs work, and all that it awaits and spawns, as tasks of this runtime. Several runtimes may
+    /// do so on one loop.
     template <class T>
     [[nodiscard]] task<T> run_here(task<T> work) {
         return with_context(root_context(), std::move(work));
     }
-    /// Makes a runtime the current one of this thread while it lives, for all that is no task of another.
+    /// While it lives a runtime is the current one of this thread, for all that is no task.
     class use {
     public:
         explicit use(runtime& n) noexcept : before_(std::exchange(current_, &n)) {}
@@ -25429,27 +25669,28 @@ public:
 
     /// What follows the end of a worker's link: waits for the process and says how it ended, e.g.
     /// "killed by signal 9 (SIGKILL)". May be empty.
-    using obituary = unique_function<task<std::string>(const peer&)>;
+    using exit_reason = unique_function<task<std::string>(const peer&)>;
 
     /// Driver: takes a worker in and serves it until it has gone; then settles the calls it took
-    /// along. Never throws but for cancellation, which aborts the link. page: what both share, if they
-    /// are on one host.
-    [[nodiscard]] task<void> serve_worker(std::shared_ptr<net::channel> wire, obituary after,
+    /// along. Never throws but for cancellation, which aborts the link. page: what both share, if
+    /// they are on one host.
+    [[nodiscard]] task<void> serve_worker(std::shared_ptr<net::channel> wire, exit_reason after,
                                           detail::claims page = {});
     /// The same for a worker that says where it is, or that serves one demand only.
-    [[nodiscard]] task<void> serve_worker(std::shared_ptr<net::channel> wire, obituary after,
+    [[nodiscard]] task<void> serve_worker(std::shared_ptr<net::channel> wire, exit_reason after,
                                           detail::claims page, worker_room room);
     /// Driver: the labels of the worker on that connection, if they were not known when it came.
     void set_labels(const net::channel& wire, const std::vector<std::string>& labels);
-    /// Driver: sends the worker on that connection nothing new, and says goodbye to it when what runs there has
-    /// ended. False: it stays, for it has actors, or it has gone already.
+    /// Driver: sends the worker on that connection nothing new, and says goodbye to it when what
+    /// runs there has ended. False: it stays, for it has actors, or it has gone already.
     ///   errors  cancelled: it takes new work again
     [[nodiscard]] task<bool> retire(std::shared_ptr<net::channel> wire);
-    /// Worker: executes the driver's calls until it has gone; cancels what still runs and waits for it.
+    /// Worker: executes the driver's calls until it has gone; then cancels and awaits what runs.
     [[nodiscard]] task<void> serve_driver(std::shared_ptr<net::channel> wire,
                                           detail::claims page = {});
-    /// Worker, before it meets its driver: listens for other workers, and calls actors on those without the driver.
-    /// Where it cannot listen it does not; then its actors are called through the driver.
+    /// Worker, before it meets its driver: listens for other workers, and calls actors on those
+    /// without the driver. Where it cannot listen it does not; then its actors are called through
+    /// the driver.
     ///   via     must outlive serve_driver()
     ///   secret  that of all workers of the driver
     ///   near    for workers of this host, far: for those of others; empty host: not at all
@@ -25475,18 +25716,18 @@ public:
     void expect_workers(std::size_t n);
     /// Driver: there will be no more workers; fails what waits for one, now and later.
     void give_up(error why);
-    /// Driver: who is asked for workers for demands that others cannot serve; must outlive it, or nullptr be said
-    /// before. Without it such tasks fail.
+    /// Driver: who is asked for workers for demands that others cannot serve; must outlive it, or
+    /// nullptr be said before. Without it such tasks fail.
     void ask(worker_source* source) noexcept;
     /// Driver: no worker comes for this demand: what waits for it now fails.
     void refuse_demand(std::uint32_t kind, const error& why);
-    /// Driver: what becomes of a placement group: all its bundles have places, or not any more; it can never have them,
-    /// and is forgotten; nothing of it is left after drop_group().
+    /// Driver: what becomes of a placement group: all its bundles have places, or not any more; it
+    /// can never have them, and is forgotten; nothing of it is left after drop_group().
     void group_placed(std::uint64_t number, bool on);
     void group_refused(std::uint64_t number, const error& why);
     void group_gone(std::uint64_t number);
-    /// Driver: a worker gives no sign of life, or does so again. Nothing new goes to it meanwhile, and what it has not
-    /// begun runs elsewhere.
+    /// Driver: a worker gives no sign of life, or does so again. Nothing new goes to it meanwhile,
+    /// and what it has not begun runs elsewhere.
     void suspect(const net::channel& worker, bool on);
     /// Driver: it will not answer any more, for this reason: its process is being ended.
     void give_up_worker(const net::channel& worker, std::string why);
@@ -25503,9 +25744,9 @@ public:
     [[nodiscard]] const runtime_stats& stats() const noexcept;
     /// Calls without an outcome yet.
     [[nodiscard]] std::size_t pending() const noexcept;
-    /// Driver: actors that it knows; guests.
+    /// Driver: actors that it knows; space clients.
     [[nodiscard]] std::size_t known_actors() const noexcept;
-    [[nodiscard]] std::size_t guests() const noexcept;
+    [[nodiscard]] std::size_t space_clients() const noexcept;
     /// Actors that live in this process.
     [[nodiscard]] std::size_t actors() const noexcept;
     /// As messages name it: actor "table", or actor 7 where its name is not known.
@@ -25531,21 +25772,23 @@ public:
     /// It has been cancelled by force, and has not ended.
     void end_by_force(detail::call_base& call);
     void deadline_passed(detail::call_base& call);
-    void drop_actor(detail::actor_state& lane) noexcept;
-    [[nodiscard]] task<void> wait_room(counted_ptr<detail::actor_state> lane);
+    void drop_actor(detail::actor_queue& queue) noexcept;
+    [[nodiscard]] task<void> wait_room(counted_ptr<detail::actor_queue> queue);
     /// The state behind handles to an actor: one per runtime and actor, so that order is kept.
-    [[nodiscard]] counted_ptr<detail::actor_state> actor_lane(actor_id id);
+    [[nodiscard]] counted_ptr<detail::actor_queue> queue_for(actor_id id);
     [[nodiscard]] actor_id new_actor_id() noexcept;
 
-    // For actor<T>, get_actor<T>, kill() and leave_actor(); in detail/runtime_actors.ipp, runtime_handles.ipp and runtime_ends.ipp.
+    // For actor<T>, get_actor<T>, kill() and leave_actor(); in detail/runtime_actors.ipp,
+    // runtime_handles.ipp and runtime_ends.ipp.
 
-    /// The lane of the actor that `call` will make; or of the one that has its name already, and `exists`.
+    /// The queue of the actor that `call` will make; or of the one that has its name already, and
+    /// `exists`.
     ///   errors  the call fails: already_exists, mismatch
-    [[nodiscard]] counted_ptr<detail::actor_state> declare_actor(detail::call_base& call,
+    [[nodiscard]] counted_ptr<detail::actor_queue> declare_actor(detail::call_base& call,
                                                                  const actor_options& how,
                                                                  bool& exists);
-    /// Asks for the actor of that name: gives its lane, or lets `call` get it or fail.
-    [[nodiscard]] counted_ptr<detail::actor_state> find_actor(
+    /// Asks for the actor of that name: gives its queue, or lets `call` get it or fail.
+    [[nodiscard]] counted_ptr<detail::actor_queue> find_actor(
         const counted_ptr<detail::call_base>& call, std::string_view name,
         const std::type_info& type);
     void kill_actor(actor_id id);
@@ -25554,15 +25797,15 @@ public:
     /// For placement_group; in detail/group_desk.hpp.
     struct group_desk;
 
-    /// The lane of a handle that is decoded here.
-    [[nodiscard]] counted_ptr<detail::actor_state> borrow_actor(actor_id id,
+    /// The queue of a handle that is decoded here.
+    [[nodiscard]] counted_ptr<detail::actor_queue> borrow_actor(actor_id id,
                                                                 std::uint32_t max_pending);
     /// The same of a handle that the driver counts as held here.
-    [[nodiscard]] counted_ptr<detail::actor_state> hold_actor(actor_id id,
+    [[nodiscard]] counted_ptr<detail::actor_queue> hold_actor(actor_id id,
                                                               std::uint32_t max_pending);
     /// A handle is encoded in a result; of an actor of a namespace that is not this one's.
     void lend_actor(actor_id id);
-    void lend_abroad(counted_ptr<detail::actor_state> lane);
+    void lend_abroad(counted_ptr<detail::actor_queue> queue);
     /// There are handles here that came as arguments, and that the driver does not know of.
     [[nodiscard]] bool has_borrowed() const noexcept;
     /// Worker: makes an actor what its options say.
@@ -25597,11 +25840,11 @@ public:
     void direct_call_ended(detail::call_base& call) noexcept;
 
 private:
-    friend struct detail::direct_books;
-    friend struct detail::space_books;
-    friend class detail::actor_state;
-    struct books;     // in detail/runtime_books.hpp
-    struct arrival;   // in detail/execution_books.hpp
+    friend struct detail::direct_state;
+    friend struct detail::space_state;
+    friend class detail::actor_queue;
+    struct state;     // in detail/runtime_state.hpp
+    struct arrival;   // in detail/execution_state.hpp
     struct execution; // the same
     struct losses;
     struct credits;
@@ -25657,8 +25900,8 @@ private:
     void end_turn();
     [[nodiscard]] counted_ptr<detail::actor_box> box_for(peer& from, slot_id id,
                                                          const function_record& fn, actor_id actor);
-    [[nodiscard]] detail::call_context& context_for(const detail::lineage& who, actor_id actor,
-                                                    const function_record& fn);
+    [[nodiscard]] detail::call_context& context_for(const detail::trace_context& who,
+                                                    actor_id actor, const function_record& fn);
     void adopt_child(detail::call_base& call);
     void send_scratch(peer& to, std::uint16_t outcome, slot_id id);
     void begin_call(const std::shared_ptr<peer>& from, slot_id id, bool waits, task<void> work);
@@ -25669,12 +25912,13 @@ private:
     void forward(peer& from, const net::frame_view& f);
     void set_demand(detail::call_base& call, const detail::call_head& head);
 
-    // Calls between workers. The worker's side, in detail/runtime_direct.ipp and detail/runtime_callers.ipp:
-    void find_way(detail::actor_state& lane);
-    void look_for_way(detail::actor_state& lane);
-    [[nodiscard]] static bool is_cut(const detail::actor_state& lane) noexcept;
+    // Calls between workers. The worker's side, in detail/runtime_direct.ipp and
+    // detail/runtime_callers.ipp:
+    void find_way(detail::actor_queue& queue);
+    void look_for_way(detail::actor_queue& queue);
+    [[nodiscard]] static bool is_cut(const detail::actor_queue& queue) noexcept;
     [[nodiscard]] peer& here();
-    void ask_where(detail::actor_state& lane, bool is_cut_off);
+    void ask_where(detail::actor_queue& queue, bool is_cut_off);
     [[nodiscard]] bool on_driver_says(peer& from, const net::frame_view& f);
     void on_there(const net::frame_view& f);
     void on_end(const net::frame_view& f);
@@ -25687,8 +25931,8 @@ private:
                            std::shared_ptr<net::channel> wire);
     static task<void> hear_of_end(runtime* self, std::uint64_t incarnation);
     void lose_target(detail::direct_target& at, peer& l);
-    void close_lane(actor_id id, const failure& why);
-    void close_lanes();
+    void close_queue(actor_id id, const failure& why);
+    void close_queues();
     void direct_call_began(detail::call_base& call);
     void tell_wait(const detail::call_context& waiting, bool on) noexcept;
     void on_direct_frame(const std::shared_ptr<peer>& from, const net::frame_view& f);
@@ -25722,14 +25966,14 @@ private:
     void take_lost(peer& l, losses& into);
     void fail_lost(losses& lost);
     void run_again(const losses& lost);
-    void fail_lane(detail::actor_state& lane);
+    void fail_queue(detail::actor_queue& queue);
 
     [[nodiscard]] bool prepare(detail::call_base& call);
     [[nodiscard]] bool encode_call(wire::writer& to, detail::call_base& call,
                                    detail::encoder encode);
     void settle_ready(const counted_ptr<detail::call_base>& call);
     void place(counted_ptr<detail::call_base> call);
-    void drain(detail::actor_state& lane);
+    void drain(detail::actor_queue& queue);
     void pump();
     void pump(detail::call_kind which);
     void pump_leases();
@@ -25754,7 +25998,7 @@ private:
     static inline constinit thread_local detail::call_base* encoding_ = nullptr;
     static inline constinit thread_local runtime* replying_ = nullptr;
 
-    std::unique_ptr<books> books_;
+    std::unique_ptr<state> state_;
 };
 
 } // namespace skein::rt
@@ -25764,16 +26008,16 @@ private:
 // The bodies of rt/detail/call.hpp: how a call ends, and who is told.
 
 
-// ======== skein/rt/detail/runtime_books.hpp
-// The books of rt/runtime.hpp: what only the bodies of runtime and of its calls see.
+// ======== skein/rt/detail/runtime_state.hpp
+// The state of rt/runtime.hpp: what only the bodies of runtime and of its calls see.
 
 
-// ======== skein/rt/detail/actor_books.hpp
-// What a driver knows of the actors of its program. Part of detail/runtime_books.hpp.
+// ======== skein/rt/detail/actors_state.hpp
+// What a driver knows of the actors of its program. Part of detail/runtime_state.hpp.
 
 
-// ======== skein/rt/detail/group_books.hpp
-// What a driver knows of its placement groups. Part of detail/runtime_books.hpp.
+// ======== skein/rt/detail/groups_state.hpp
+// What a driver knows of its placement groups. Part of detail/runtime_state.hpp.
 
 
 #include <cstdint>
@@ -25792,7 +26036,8 @@ using slot_id = strong_id<struct slot_tag>;
 
 namespace detail {
 
-/// A placement group as those see it who hold it: handles, tasks that are to run in it, actors that live in it.
+/// A placement group as those see it who hold it: handles, tasks that are to run in it, actors that
+/// live in it.
 class group_state {
 public:
     void add_use() noexcept { ++uses_; }
@@ -25839,11 +26084,12 @@ struct held_group {
     bool is_lent = false; ///< by a call: an actor that is made again gets it again
 };
 
-struct group_books {
+struct groups_state {
     std::map<std::uint64_t, group_entry> entries;
     std::map<std::string, std::uint64_t, std::less<>> names;
     std::uint64_t last = 0;
-    /// Of links that are lost while actors that lived there are made again; as actor_books::late_holds.
+    /// Of links that are lost while actors that lived there are made again; as
+    /// actors_state::late_holds.
     std::map<peer_id, std::vector<counted_ptr<group_state>>> late_holds;
 
     /// Those that are held: what follows may end some of them.
@@ -25871,7 +26117,7 @@ void encode_group(wire::writer& to, const counted_ptr<group_state>& group);
 } // namespace skein::rt
 
 
-// ======== skein/rt/detail/actor_books.hpp, continued
+// ======== skein/rt/detail/actors_state.hpp, continued
 #include <algorithm>
 #include <cstdint>
 #include <deque>
@@ -25929,7 +26175,8 @@ struct actor_entry {
     peer* where = nullptr; ///< nullptr: it is being made, or made again
     const std::type_info* type = nullptr;
     std::unique_ptr<actor_plan> plan; ///< of those with options
-    /// Links at which there are handles, and how often they were told so. Those of this process are its lane.
+    /// Links at which there are handles, and how often they were told so. Those of this process are
+    /// its queue.
     std::vector<std::pair<peer_id, std::uint32_t>> holders;
     std::deque<counted_ptr<call_base>> waiting; ///< calls of workers, until it is made
     std::vector<peer_id> askers;                ///< workers that want to know where it is
@@ -25981,16 +26228,16 @@ protected:
     result<void> take_value(byte_span) override { return {}; }
 };
 
-struct actor_books {
+struct actors_state {
     std::unordered_map<actor_id, actor_entry> entries;
     std::map<std::string, actor_id, std::less<>> names;
-    /// Links that are lost while actors that lived there are made again: the handles which those have in their
-    /// arguments and snapshots count until they are back.
+    /// Links that are lost while actors that lived there are made again: the handles which those
+    /// have in their arguments and snapshots count until they are back.
     std::map<peer_id, std::vector<actor_id>> late_holds;
     // Of a worker:
     std::unordered_set<actor_id> borrowed; ///< with handles here that the driver does not know of
     std::vector<actor_id> lent;            ///< with handles in the result that is being encoded
-    std::vector<counted_ptr<actor_state>> lent_abroad; ///< the same of namespaces
+    std::vector<counted_ptr<actor_queue>> lent_abroad; ///< the same of namespaces
 
     [[nodiscard]] actor_entry* find(actor_id id) {
         const auto at = entries.find(id);
@@ -26001,9 +26248,9 @@ struct actor_books {
 } // namespace detail
 } // namespace skein::rt
 
-// ======== skein/rt/detail/credit_books.hpp
-// How much a process sends to actors and workers ahead of what they have begun. Part of detail/runtime_books.hpp; how it works stands in
-// detail/runtime_credits.ipp.
+// ======== skein/rt/detail/credit_state.hpp
+// How much a process sends to actors and workers ahead of what they have begun. Part of
+// detail/runtime_state.hpp; how it works stands in detail/runtime_credits.ipp.
 
 
 #include <cstddef>
@@ -26018,39 +26265,41 @@ void stamp_deadline(const call_base& call, mut_byte_span body);
 
 /// How much this process sends ahead of what has begun; in runtime_credits.ipp.
 struct runtime::credits {
-    /// Few enough that the actor does not run dry meanwhile, many enough that the way to the line costs little.
+    /// Few enough that the actor does not run dry meanwhile, many enough that the way to the line
+    /// costs little.
     static constexpr std::uint32_t most_batch = 32;
 
-    [[nodiscard]] static bool has(const books& of, const detail::credit_line& line) noexcept;
+    [[nodiscard]] static bool has(const state& of, const detail::credit_line& line) noexcept;
     static void line_up(runtime& self, counted_ptr<detail::call_base> call);
-    [[nodiscard]] static mut_byte_span take_arguments(detail::actor_state& lane,
+    [[nodiscard]] static mut_byte_span take_arguments(detail::actor_queue& queue,
                                                       detail::call_base& call) noexcept;
-    static void send(runtime& self, detail::actor_state& lane, counted_ptr<detail::call_base> call);
-    [[nodiscard]] static bool is_spent(const books& of, const detail::actor_state& lane) noexcept;
-    static void look_ahead(const detail::actor_state& lane) noexcept;
-    [[nodiscard]] static bool stands_aside(const books& of, const detail::actor_state& lane,
+    static void send(runtime& self, detail::actor_queue& queue,
+                     counted_ptr<detail::call_base> call);
+    [[nodiscard]] static bool is_spent(const state& of, const detail::actor_queue& queue) noexcept;
+    static void look_ahead(const detail::actor_queue& queue) noexcept;
+    [[nodiscard]] static bool stands_aside(const state& of, const detail::actor_queue& queue,
                                            const detail::call_base& call) noexcept;
-    static void take(books& of, peer& to, detail::call_base& call, std::size_t bytes) noexcept;
-    [[nodiscard]] static counted_ptr<detail::actor_state> give(books& of, peer& from,
+    static void take(state& of, peer& to, detail::call_base& call, std::size_t bytes) noexcept;
+    [[nodiscard]] static counted_ptr<detail::actor_queue> give(state& of, peer& from,
                                                                detail::call_base& call) noexcept;
     static void on_started(runtime& self, peer& from, slot_id id);
     static void on_held(runtime& self, peer& from, slot_id id);
     static void on_passed(runtime& self, peer& from, slot_id id);
     static void pass_by(peer& from, slot_id id, const detail::call_head& head);
     static void keep(detail::call_base& call);
-    static void leave(books& of, detail::actor_state& lane);
-    static void sort(detail::actor_state& lane);
-    static void send_held(runtime& self, detail::actor_state& lane);
-    static void forget(detail::actor_state& lane, detail::call_base& call);
+    static void leave(state& of, detail::actor_queue& queue);
+    static void sort(detail::actor_queue& queue);
+    static void send_held(runtime& self, detail::actor_queue& queue);
+    static void forget(detail::actor_queue& queue, detail::call_base& call);
     static void fail_all(runtime& self, const error& why);
-    static void tell_room(const books& of, detail::actor_state& lane) noexcept;
-    [[nodiscard]] static bool has_room(const books& of, const detail::actor_state& lane) noexcept;
+    static void tell_room(const state& of, detail::actor_queue& queue) noexcept;
+    [[nodiscard]] static bool has_room(const state& of, const detail::actor_queue& queue) noexcept;
     static void waits_here(runtime& self, detail::call_base& call);
 
 private:
-    [[nodiscard]] static detail::actor_state* lane_of(books& of, actor_id id,
-                                                      detail::actor_state* known,
-                                                      std::uint32_t line) noexcept;
+    [[nodiscard]] static detail::actor_queue* queue_of(state& of, actor_id id,
+                                                       detail::actor_queue* known,
+                                                       std::uint32_t line) noexcept;
 };
 
 } // namespace skein::rt
@@ -26090,8 +26339,9 @@ struct demand {
     [[nodiscard]] bool is_anywhere() const noexcept { return label.empty() || spreads; }
 };
 
-/// Where a task of a worker is to run, as the label in the text of its demand: "@*" wherever there is room, "@!7.12" where that
-/// actor is. As of a group ("@3", "@3/0"; with a + at the end for what is made there, too) no label of a node begins so.
+/// Where a task of a worker is to run, as the label in the text of its demand: "@*" wherever there
+/// is room, "@!7.12" where that actor is. As of a group ("@3", "@3/0"; with a + at the end for what
+/// is made there, too) no label of a node begins so.
 inline constexpr std::string_view anywhere_label = "@*";
 [[nodiscard]] std::string actor_label(actor_id actor);
 [[nodiscard]] bool parse_actor_label(std::string_view label, actor_id& actor);
@@ -26127,7 +26377,8 @@ public:
     }
 
     [[nodiscard]] const demand& at(std::uint16_t number) const { return all_[number]; }
-    /// As it travels: "cpu=0.5,gpu=1@zone=a"; with an environment its folder and variables follow, a line each.
+    /// As it travels: "cpu=0.5,gpu=1@zone=a"; with an environment its folder and variables follow,
+    /// a line each.
     [[nodiscard]] std::string text(std::uint16_t number) const;
     /// The same with another label.
     [[nodiscard]] std::string text(std::uint16_t number, std::string_view label) const;
@@ -26351,9 +26602,10 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number_on(std::uint16_t number,
 
 } // namespace skein::rt::detail
 
-// ======== skein/rt/detail/execution_books.hpp
-// How a call that has come gets to run: one path for frames and for calls of this process that carry their arguments as
-// they are. Part of detail/runtime_books.hpp; bodies in detail/runtime_execution.ipp.
+// ======== skein/rt/detail/execution_state.hpp
+// How a call that has come gets to run: one path for frames and for calls of this process that
+// carry their arguments as they are. Part of detail/runtime_state.hpp; bodies in
+// detail/runtime_execution.ipp.
 
 
 #include <cstddef>
@@ -26372,8 +26624,8 @@ struct runtime::arrival {
     std::unique_ptr<detail::given_call> given; ///< instead of a body
 };
 
-/// What becomes of a call between its arrival and its first step. It may come in two forms, `framed` and `given`; all that
-/// they differ in stands there.
+/// What becomes of a call between its arrival and its first step. It may come in two forms,
+/// `framed` and `given`; all that they differ in stands there.
 struct runtime::execution {
     /// Its head and arguments are bytes that somebody else keeps.
     class framed {
@@ -26399,7 +26651,7 @@ struct runtime::execution {
             return head_.kind == detail::call_kind::task ? head_.cpus : 0;
         }
         [[nodiscard]] actor_id target() const noexcept { return head_.target; }
-        [[nodiscard]] const detail::lineage& who() const noexcept { return head_.who; }
+        [[nodiscard]] const detail::trace_context& who() const noexcept { return head_.who; }
         [[nodiscard]] wire::reader& arguments() noexcept { return in_; }
 
     private:
@@ -26425,7 +26677,7 @@ struct runtime::execution {
         [[nodiscard]] static bool has_terms() noexcept { return false; }
         [[nodiscard]] static int cpus() noexcept { return 0; }
         [[nodiscard]] actor_id target() const noexcept { return call_->target; }
-        [[nodiscard]] const detail::lineage& who() const noexcept { return call_->who; }
+        [[nodiscard]] const detail::trace_context& who() const noexcept { return call_->who; }
         [[nodiscard]] wire::reader& arguments() noexcept { return none_; }
 
     private:
@@ -26441,7 +26693,7 @@ struct runtime::execution {
     static void run_waiting(runtime& self, arrival& one);
     /// Those whose calls run here.
     template <class F>
-    static void for_each_caller(const books& of, F what);
+    static void for_each_caller(const state& of, F what);
 
 private:
     template <class Form>
@@ -26450,7 +26702,7 @@ private:
     template <class Form>
     static void run(runtime& self, const std::shared_ptr<peer>& from, slot_id id, Form& call,
                     counted_ptr<detail::actor_box> box);
-    static void enqueue(books& of, arrival one);
+    static void enqueue(state& of, arrival one);
     template <class F>
     static void with_form(arrival& one, F what);
     template <class Form>
@@ -26465,9 +26717,9 @@ private:
 
 } // namespace skein::rt
 
-// ======== skein/rt/detail/follower_books.hpp
-// Calls with `.on`, and those among them that are to run where an actor is: who waits for it, and who goes where it
-// goes. Bodies in runtime_followers.ipp.
+// ======== skein/rt/detail/follower_state.hpp
+// Calls with `.on`, and those among them that are to run where an actor is: who waits for it, and
+// who goes where it goes. Bodies in runtime_followers.ipp.
 
 
 #include <vector>
@@ -26565,7 +26817,8 @@ private:
 } // namespace skein::rt
 
 // ======== skein/rt/detail/lease_line.hpp
-// The lines in which tasks wait for room on a worker, and the room that they have. Part of detail/runtime_books.hpp.
+// The lines in which tasks wait for room on a worker, and the room that they have. Part of
+// detail/runtime_state.hpp.
 
 
 #include <cstddef>
@@ -26579,10 +26832,11 @@ struct peer;
 
 namespace detail {
 
-// Leases: room on a worker that the scheduler grants to the tasks with one demand. A task goes over a lease that
-// is held without asking anybody; the scheduler is asked once per lease.
+// Leases: room on a worker that the scheduler grants to the tasks with one demand. A task goes over
+// a lease that is held without asking anybody; the scheduler is asked once per lease.
 
-/// The leases of one line on one worker. In one of the lists of its line, as far as a task may go over it.
+/// The leases of one line on one worker. In one of the lists of its line, as far as a task may go
+/// over it.
 struct lease_share : list_node<lease_share> {
     peer* at = nullptr;
     lease_line* line = nullptr;
@@ -26604,15 +26858,16 @@ struct lease_line {
     std::deque<counted_ptr<call_base>> waiting;
     intrusive_list<lease_share, lease_share> with[nowhere];
     std::size_t held = 0;    ///< leases
-    std::size_t parents = 0; ///< of its tasks at workers, see lease_books::parents
+    std::size_t parents = 0; ///< of its tasks at workers, see lease_state::parents
     sched::request_id
         asked; ///< the request that waits in the scheduler: one at a time, so that lines take turns
-    std::uint64_t full_at = 0;      ///< the state of the books in which there was no room for it
+    std::uint64_t full_at = 0;      ///< the state of the state in which there was no room for it
     std::uint64_t none_free_at = 0; ///< the same for a worker whose loop nobody needs
     const demand* need = nullptr;
     std::uint16_t shape = 0;
     std::uint16_t cpus = 0; ///< of the demand
-    /// Who serves it: any worker with room, or those that are started for it alone and are no places of the scheduler.
+    /// Who serves it: any worker with room, or those that are started for it alone and are no
+    /// places of the scheduler.
     enum class service : std::uint8_t { undecided, shared, own } by = service::undecided;
     bool stands = false;    ///< it has waited there for some time
     std::size_t out = 0;    ///< tasks at workers of its own
@@ -26627,8 +26882,8 @@ struct lease_line {
 } // namespace skein::rt
 
 // ======== skein/rt/detail/peer.hpp
-// peer: a link to another process, with all that the runtime keeps of who is at its other end. Part of
-// detail/runtime_books.hpp.
+// peer: a link to another process, with all that the runtime keeps of who is at its other end. Part
+// of detail/runtime_state.hpp.
 
 
 #include <cstddef>
@@ -26645,7 +26900,7 @@ namespace skein::rt {
 
 namespace detail {
 
-struct direct_books; // in detail/direct_books.hpp
+struct direct_state; // in detail/direct_state.hpp
 
 struct running_call {
     static void* operator new(std::size_t bytes) {
@@ -26659,7 +26914,7 @@ struct running_call {
     bool told = false;      ///< the submitter knows that it has started
     bool waits = false;     ///< it has not, see start_gate
     bool held = false;      ///< and the submitter knows that
-    std::uint64_t news = 0; ///< direct_books::news when it began
+    std::uint64_t news = 0; ///< direct_state::news when it began
 };
 
 /// What a peer is to this process.
@@ -26675,7 +26930,7 @@ enum class peer_role : std::uint8_t {
 /// A connection as the runtime sees it. Owned by the task that serves it.
 struct peer : list_node<peer> {
     std::shared_ptr<net::channel> wire; ///< none of a worker itself
-    detail::direct_books* loopback = nullptr;
+    detail::direct_state* loopback = nullptr;
     detail::peer_role role = detail::peer_role::program;
     peer_id number;
     std::string who;               ///< "worker-2 (pid 4711 at host)"
@@ -26684,7 +26939,7 @@ struct peer : list_node<peer> {
     bool retiring = false;             ///< nothing new goes there
     bool suspected = false;            ///< the same, for it gives no sign of life
     bool lent = false;                 ///< its cores are others'
-    bool is_guest = false;             ///< another program: nothing runs there
+    bool is_space_client = false;      ///< another program: nothing runs there
     bool is_aside = false;             ///< it runs tasks of another worker, see `principal`
     bool spent = false;                ///< it was for one actor, which has ended: it leaves
     std::uint32_t kind = 0;            ///< the only demand it serves; 0: all
@@ -26711,15 +26966,16 @@ struct peer : list_node<peer> {
     peer* principal = nullptr;  ///< of such a process: whose tasks it runs, whose cores they have
     enum class aside_state : std::uint8_t { none, asked, refused } aside_is = aside_state::none;
     detail::credit_line credit; ///< of tasks that occupy no cores
-    /// What calls have of their line's credit that were taken back, and that the worker has still to pass by.
+    /// What calls have of their line's credit that were taken back, and that the worker has still
+    /// to pass by.
     struct passing {
         actor_id target; ///< none: a task
         detail::credit_taken taken;
     };
     std::unordered_map<slot_id, passing> taken_back;
 
-    // What the worker has begun, and the tasks that can be taken back from it, in the order in which they
-    // were sent; some are done.
+    // What the worker has begun, and the tasks that can be taken back from it, in the order in
+    // which they were sent; some are done.
     struct waiting_task {
         slot_id slot;
         std::uint64_t order;
@@ -26731,7 +26987,7 @@ struct peer : list_node<peer> {
     std::deque<waiting_task> tasks;
     std::size_t prune_at = 2 * detail::claims::entries;
     std::vector<std::unique_ptr<detail::lease_share>> shares;
-    std::uint32_t guests = 0; ///< cores of `busy` that calls have without a lease
+    std::uint32_t unleased = 0; ///< cores of `busy` that calls have without a lease
     std::map<std::uint64_t, detail::held_group> groups; ///< placement groups that it holds
     std::map<std::uint64_t, std::uint64_t>
         made_groups;      ///< numbers of those that it made, by its own
@@ -26779,7 +27035,7 @@ namespace detail {
 } // namespace skein::rt
 
 
-// ======== skein/rt/detail/runtime_books.hpp, continued
+// ======== skein/rt/detail/runtime_state.hpp, continued
 #include <algorithm>
 #include <cstdint>
 #include <deque>
@@ -26831,18 +27087,18 @@ struct call_base::rarities {
     bool cancel_requested = false;
 };
 
-struct direct_books; // in detail/direct_books.hpp
-struct space_books;  // in detail/space_books.hpp
+struct direct_state; // in detail/direct_state.hpp
+struct space_state;  // in detail/space_state.hpp
 
 /// Driver: which tasks wait for which cores, and who holds some. Bodies in runtime_leases.ipp.
-struct lease_books {
+struct lease_state {
     using peers = std::vector<std::shared_ptr<peer>>;
     struct suspect {
         counted_ptr<call_base> call;
         std::uint64_t turn = 0; ///< it is tried when so many tasks have left
     };
-    /// A coroutine task at a worker. While calls that it has made have no outcome it may wait for them, and holds
-    /// no core.
+    /// A coroutine task at a worker. While calls that it has made have no outcome it may wait for
+    /// them, and holds no core.
     struct parent {
         call_base* call = nullptr;
         peer* at = nullptr;
@@ -26874,8 +27130,8 @@ struct lease_books {
     std::uint64_t freed = 0;         ///< changes when one becomes free:
     intrusive_list<peer, peer> free; ///< workers with nothing to do whose loop nobody needs
 
-    /// Tasks that occupy cores. Not a nested one that has killed a worker: it would wait for a worker with nothing to
-    /// do, and others wait for it.
+    /// Tasks that occupy cores. Not a nested one that has killed a worker: it would wait for a
+    /// worker with nothing to do, and others wait for it.
     [[nodiscard]] static bool is_leased(const call_base& call) noexcept {
         return call.kind == call_kind::task && call.cpus > 0 && !(call.nested && call.alone != 0);
     }
@@ -26954,8 +27210,8 @@ struct lease_books {
 /// A call of a worker that the driver passes on: its outcome goes back as a reply.
 class forwarded_call : public call_base {
 public:
-    forwarded_call(runtime& self, lease_books& leases, std::shared_ptr<peer> origin,
-                   slot_id origin_id, const lineage& who)
+    forwarded_call(runtime& self, lease_state& leases, std::shared_ptr<peer> origin,
+                   slot_id origin_id, const trace_context& who)
         : id(who.id), self_(self), leases_(leases), origin_(std::move(origin)),
           origin_id_(origin_id), asker_(who.parent) {}
 
@@ -26985,7 +27241,7 @@ protected:
 
 private:
     runtime& self_;
-    lease_books& leases_;
+    lease_state& leases_;
     std::shared_ptr<peer> origin_;
     slot_id origin_id_;
     call_id asker_;
@@ -26993,15 +27249,15 @@ private:
 
 } // namespace detail
 
-struct runtime::books {
+struct runtime::state {
     using call_line = std::deque<counted_ptr<detail::call_base>>;
     struct slot {
         counted_ptr<detail::call_base> call;
         std::uint32_t generation = 1;
     };
     detail::process_name name;
-    books();
-    ~books();
+    state();
+    ~state();
 
     runtime_stats stats;
     std::vector<std::shared_ptr<peer>> links; ///< of a driver
@@ -27017,28 +27273,28 @@ struct runtime::books {
     std::vector<slot> slots;
     std::vector<std::uint32_t> free;
     call_line queue, creations; ///< wait for a worker: tasks that need no free core, new actors
-    detail::lease_books leases;
+    detail::lease_state leases;
     std::vector<counted_ptr<detail::call_base>> ready; ///< their arguments are there
     bool settling = false;
 
-    std::unordered_map<actor_id, detail::actor_state*> lanes;
-    detail::actor_books actors;
-    detail::group_books groups;
+    std::unordered_map<actor_id, detail::actor_queue*> actor_queues;
+    detail::actors_state actors;
+    detail::groups_state groups;
     id_map<actor_id, counted_ptr<detail::actor_box>> boxes;
 
     unique_function<void()> start_workers;
     std::optional<error> given_up;
     std::size_t expected = 0;
     bool closing = false;
-    bool is_visiting = false;    ///< the source of workers serves namespaces alone so far
-    std::string space;           ///< that it keeps, whose actors live here, or whose guest it is
-    std::uint64_t keeper = 0;    ///< of that namespace, if it is another process
-    runtime* home = nullptr;     ///< of a guest: that of this process
-    bool awaits_keeper = false;  ///< a guest that has not met it yet: calls wait
-    std::vector<actor_id> kills; ///< for it then
-    obituary after_keeper;       ///< of a guest
-    std::optional<error> keeper_end;
-    std::unique_ptr<detail::space_books> spaces; ///< namespaces that are called from here
+    bool is_visiting = false; ///< the source of workers serves namespaces alone so far
+    std::string space; ///< that it keeps, whose actors live here, or whose space client it is
+    std::uint64_t space_server = 0;   ///< of that namespace, if it is another process
+    runtime* home = nullptr;          ///< of a space client: that of this process
+    bool awaits_space_server = false; ///< a space client that has not met it yet: calls wait
+    std::vector<actor_id> kills;      ///< for it then
+    exit_reason after_space_server;   ///< of a space client
+    std::optional<error> space_server_end;
+    std::unique_ptr<detail::space_state> spaces; ///< namespaces that are called from here
     scope calls;                                 ///< coroutine calls that run here
     std::vector<std::pair<std::shared_ptr<peer>, slot_id>> fresh; ///< started in this turn
     /// Linked from the first call of a turn of the loop to its end.
@@ -27051,7 +27307,7 @@ struct runtime::books {
     bool backlog_full = false; ///< nothing more is read for it
     bool has_backlog = false;  ///< calls go there; run_backlog() is at work
     wire::writer scratch;
-    std::unique_ptr<detail::direct_books> direct; ///< calls between workers
+    std::unique_ptr<detail::direct_state> direct; ///< calls between workers
 
     [[gnu::noinline]] void add_slot() {
         free.push_back(static_cast<std::uint32_t>(slots.size()));
@@ -27144,7 +27400,8 @@ SKEIN_INLINE void call_base::rarities::deadline_timer::passed() {
     if (call.owner != nullptr) call.owner->deadline_passed(call);
 }
 
-/// A failure whose refs are all gone is told to the log: the first ones of a thread, then ever fewer.
+/// A failure whose refs are all gone is told to the log: the first ones of a thread, then ever
+/// fewer.
 SKEIN_INLINE void call_base::tell_unseen() const noexcept {
     static constinit thread_local std::uint64_t unseen = 0;
     constexpr std::uint64_t all_of_the_first = 8;
@@ -27171,8 +27428,8 @@ SKEIN_INLINE void call_base::finished() {
         rare->kept.clear();
         rare->arguments.reset(); // a chain of calls must not be freed from its end in one go
     }
-    if (lane) --lane->pending;
-    lane = {};
+    if (queue) --queue->pending;
+    queue = {};
     list_node<call_base>::unlink();
     parent = {};
     on_finished();
@@ -27185,14 +27442,14 @@ SKEIN_INLINE void call_base::release_dependents() {
         if (call->owner != nullptr) call->owner->argument_ready(*call);
 }
 
-SKEIN_INLINE void actor_state::last_use_gone() noexcept {
+SKEIN_INLINE void actor_queue::last_use_gone() noexcept {
     if (owner != nullptr) owner->drop_actor(*this);
     delete this;
 }
 
-SKEIN_INLINE void actor_state::sending::go(turn_hook& self) {
-    auto& lane = static_cast<sending&>(self).lane;
-    if (lane.owner != nullptr && lane.returned > 0) lane.owner->drain(lane);
+SKEIN_INLINE void actor_queue::sending::go(turn_hook& self) {
+    auto& queue = static_cast<sending&>(self).queue;
+    if (queue.owner != nullptr && queue.returned > 0) queue.owner->drain(queue);
 }
 
 SKEIN_INLINE void call_base::rarities::force_timer::passed() {
@@ -27239,31 +27496,34 @@ SKEIN_INLINE void keep_options(runtime& by, call_base& call, const call_options&
     if (how.deadline != no_deadline) call.extra().limit = how.deadline;
 }
 
-SKEIN_INLINE runtime& runtime_of(const counted_ptr<actor_state>& lane) {
-    SKEIN_CHECK(lane, "a method is called through an empty actor_handle");
-    SKEIN_CHECK(lane->owner != nullptr, "a method is called after the runtime has ended");
-    return *lane->owner;
+SKEIN_INLINE runtime& runtime_of(const counted_ptr<actor_queue>& queue) {
+    SKEIN_CHECK(queue, "a method is called through an empty actor_handle");
+    SKEIN_CHECK(queue->owner != nullptr, "a method is called after the runtime has ended");
+    return *queue->owner;
 }
 
 } // namespace skein::rt::detail
 
 // ======== skein/rt/detail/runtime.ipp
-// The bodies of rt/runtime.hpp: the calls of this process, and the actors it knows. How calls get to
-// workers is in runtime_send.ipp, what links bring in runtime_frames.ipp, what they take along in runtime_peers.ipp.
+// The bodies of rt/runtime.hpp: the calls of this process, and the actors it knows. How calls get
+// to workers is in runtime_send.ipp, what links bring in runtime_frames.ipp, what they take along
+// in runtime_peers.ipp.
 
 
-// ======== skein/rt/detail/direct_books.hpp
-// The books of a worker about its calls of actors that it makes without its driver. Part of detail/runtime_books.hpp.
+// ======== skein/rt/detail/direct_state.hpp
+// The state of a worker about its calls of actors that it makes without its driver. Part of
+// detail/runtime_state.hpp.
 
 
 // ======== skein/rt/detail/direct_message.hpp
-// What workers and their driver say to each other so that workers can call the actors of others directly.
+// What workers and their driver say to each other so that workers can call the actors of others
+// directly.
 //
 //     where   body = where_question: where is that actor?               worker -> driver
 //     there   body = where_answer                                        driver -> worker
 //     lost    id = incarnation of a worker: the link to it broke          worker -> driver
 //     end     body = worker_end: it has ended, or it lives                driver -> worker
-//     relay   id, flags = those of a reply, body = relay_head + its body  worker -> driver -> worker
+//     relay   id, flags = those of a reply, body = relay_head + its body worker -> driver -> worker
 //     busy    flags = 1: it has direct calls without an outcome, 0: none  worker -> driver
 //     waits   flags = 1, 0; body = call_id: that task waits for some      worker -> driver
 //     cut     id = incarnation of a worker: no direct link of it counts any more   driver -> worker
@@ -27330,7 +27590,7 @@ struct relay_head {
 } // namespace skein::rt::detail
 
 
-// ======== skein/rt/detail/direct_books.hpp, continued
+// ======== skein/rt/detail/direct_state.hpp, continued
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -27346,7 +27606,7 @@ struct loopback_frame {
     std::uint16_t kind = 0, flags = 0;
     std::uint64_t id = 0;
     byte_buffer body;
-    std::vector<counted_ptr<actor_state>> kept; ///< of the handles in a result
+    std::vector<counted_ptr<actor_queue>> kept; ///< of the handles in a result
     std::unique_ptr<given_call> given;          ///< instead of a body
 };
 
@@ -27365,8 +27625,8 @@ struct direct_target {
     cancel_source stop;            ///< of the attempt to reach it
 };
 
-struct direct_books {
-    explicit direct_books(runtime& of) : self(of) {}
+struct direct_state {
+    explicit direct_state(runtime& of) : self(of) {}
 
     runtime& self;
     net::network* via = nullptr; ///< nullptr: all calls go through the driver
@@ -27376,8 +27636,8 @@ struct direct_books {
     scope tasks;
 
     std::map<std::uint64_t, direct_target> targets; ///< by incarnation
-    /// Where actors are, also those to which there is no handle here at the moment: one that comes again needs no
-    /// question. Forgotten as a whole when there are too many.
+    /// Where actors are, also those to which there is no handle here at the moment: one that comes
+    /// again needs no question. Forgotten as a whole when there are too many.
     std::unordered_map<actor_id, std::uint64_t> known;
     static constexpr std::size_t most_known = 65'536;
     std::vector<std::shared_ptr<peer>> callers;
@@ -27390,10 +27650,11 @@ struct direct_books {
     std::vector<loopback_frame> spare_frames;
     std::vector<byte_buffer> spare_bodies;
     static constexpr std::size_t most_spare = 256, most_spare_bytes = 4096;
-    std::vector<counted_ptr<actor_state>> kept_next; ///< go along with the next one
+    std::vector<counted_ptr<actor_queue>> kept_next; ///< go along with the next one
     bool is_delivering = false;
 
-    /// The next reply must come behind what the driver was told before it, and so must those of calls that had begun by then.
+    /// The next reply must come behind what the driver was told before it, and so must those of
+    /// calls that had begun by then.
     bool relay_next = false;
     std::uint64_t news = 0;      ///< how often it was told
     std::size_t outstanding = 0; ///< calls
@@ -27402,14 +27663,14 @@ struct direct_books {
     /// Coroutine tasks that wait for direct calls, and of which the driver does not know it yet.
     intrusive_list<call_context, call_context> waiting;
     struct wait_timer : timer_node {
-        explicit wait_timer(direct_books& b)
+        explicit wait_timer(direct_state& b)
             : timer_node([](timer_node& t) { static_cast<wait_timer&>(t).of.tell_waits(); }),
               of(b) {}
-        direct_books& of;
+        direct_state& of;
     } look{*this};
     static constexpr std::chrono::milliseconds short_wait{1}; ///< of which the driver need not know
 
-    void go_there(actor_state& lane, std::uint64_t incarnation);
+    void go_there(actor_queue& queue, std::uint64_t incarnation);
     [[nodiscard]] bool has_link(actor_id actor) const;
     void forget(std::uint64_t incarnation);
     void tell_waits();
@@ -27431,19 +27692,19 @@ struct direct_books {
 
 } // namespace skein::rt::detail
 
-// ======== skein/rt/detail/space_books.hpp
-// What a process knows of the namespaces whose actors it calls. Part of detail/runtime_books.hpp; bodies in
-// runtime_spaces.ipp, and of handles that travel in runtime_handles.ipp.
+// ======== skein/rt/detail/space_state.hpp
+// What a process knows of the namespaces whose actors it calls. Part of detail/runtime_state.hpp;
+// bodies in runtime_spaces.ipp, and of handles that travel in runtime_handles.ipp.
 //
-// Any process of a program may be a guest of namespaces, its driver and its workers alike: for each keeper it has a
-// second runtime, which acts as a worker of that keeper on which nothing runs. A driver asks the head where a keeper is,
-// a worker asks its driver:
+// Any process of a program may be a space client of namespaces, its driver and its workers alike:
+// for each space server it has a second runtime, which acts as a worker of that space server on
+// which nothing runs. A driver asks the head where a space server is, a worker asks its driver:
 //
 //     space        id = the question, body = space_question                      worker -> driver
 //     space_there  id, flags = 0: body = space_answer, 1: a failure               driver -> worker
-//     space_end    body = space_end: that keeper has ended                        driver -> worker
+//     space_end    body = space_end: that space server has ended driver -> worker
 //
-// docs/design/0022-guests.md
+// docs/design/0022-space clients.md
 
 
 #include <cstdint>
@@ -27458,11 +27719,11 @@ namespace skein::rt::detail {
 
 struct space_question {
     std::string space;
-    std::uint64_t keeper =
+    std::uint64_t space_server =
         0; ///< this one or none; 0: whichever there is, one is started if there is none
 };
 struct space_answer {
-    std::uint64_t keeper = 0;
+    std::uint64_t space_server = 0;
     std::string host; ///< these three: see space_place
     std::uint16_t port = 0;
     std::string address;
@@ -27470,14 +27731,14 @@ struct space_answer {
 };
 struct space_end {
     std::string space;
-    std::uint64_t keeper = 0;
+    std::uint64_t space_server = 0;
     std::string how;
 };
 
-/// This process at one keeper, from the first question to the end of either.
+/// This process at one space server, from the first question to the end of either.
 struct space_visit {
     std::string space;
-    std::uint64_t keeper = 0;
+    std::uint64_t space_server = 0;
     std::optional<space_place> place; ///< where it is; nothing: to be asked
     std::unique_ptr<runtime> self;    ///< handles point to it also when it is over
     std::shared_ptr<net::channel> wire;
@@ -27488,12 +27749,12 @@ struct space_visit {
     cancel_source stop; ///< of the attempt to reach it
 };
 
-struct space_books {
-    explicit space_books(runtime& of) : home(of) {}
+struct space_state {
+    explicit space_state(runtime& of) : home(of) {}
 
     using visit_ptr = std::shared_ptr<space_visit>;
-    using keeper_key = std::pair<std::string, std::uint64_t>;
-    /// The way to a namespace, whichever keeper it has; for all who ask meanwhile.
+    using space_server_key = std::pair<std::string, std::uint64_t>;
+    /// The way to a namespace, whichever space server it has; for all who ask meanwhile.
     struct arrival {
         event done;
         visit_ptr got;
@@ -27507,20 +27768,20 @@ struct space_books {
     };
 
     runtime& home;
-    net::network* via = nullptr; ///< these three of a worker; nullptr: it reaches no keepers
+    net::network* via = nullptr; ///< these three of a worker; nullptr: it reaches no space servers
     net::token secret;           ///< of its driver and all of its workers
     std::string head_host;       ///< under which this host reaches the head's
 
     std::map<std::string, std::shared_ptr<arrival>> arriving;
-    std::map<std::string, visit_ptr> present; ///< that were entered by name
-    std::map<keeper_key, visit_ptr> visits;   ///< the newest at each keeper
-    std::vector<visit_ptr> past;              ///< the others
+    std::map<std::string, visit_ptr> present;     ///< that were entered by name
+    std::map<space_server_key, visit_ptr> visits; ///< the newest at each space server
+    std::vector<visit_ptr> past;                  ///< the others
     static constexpr std::size_t most_visits = 4096;
 
     std::uint64_t last_question = 0;
     std::map<std::uint64_t, question*> questions;
-    /// Driver: workers that know where a keeper is, and questions that are being answered.
-    std::map<keeper_key, std::vector<peer_id>> told;
+    /// Driver: workers that know where a space server is, and questions that are being answered.
+    std::map<space_server_key, std::vector<peer_id>> told;
     std::size_t answering = 0;
     std::size_t most_answering = 65'536;
     std::size_t most_asked = 2 * most_visits; ///< by one worker
@@ -27530,43 +27791,45 @@ struct space_books {
     scope tasks;
 
     /// Those of this process, made when they are needed first.
-    [[nodiscard]] static space_books& of(runtime& any);
+    [[nodiscard]] static space_state& of(runtime& any);
     [[nodiscard]] static runtime& home_of(runtime& any) noexcept;
-    /// The keeper whose namespace a runtime's actors are in; 0: they belong to a program.
-    [[nodiscard]] static std::uint64_t keeper_of(const runtime& any) noexcept;
+    /// The space server whose namespace a runtime's actors are in; 0: they belong to a program.
+    [[nodiscard]] static std::uint64_t space_server_of(const runtime& any) noexcept;
     [[nodiscard]] static const std::string& name_of(const runtime& any) noexcept;
 
-    static task<runtime*> enter(space_books* b, std::string space);
-    static task<void> arrive(space_books* b, std::string space, std::shared_ptr<arrival> into);
-    static task<space_place> find(space_books* b, std::string space, std::uint64_t keeper);
-    static task<space_place> ask_driver(space_books* b, space_question what);
-    /// The visit at that keeper, which begins if there is none.
-    [[nodiscard]] visit_ptr visit_of(const std::string& space, std::uint64_t keeper,
+    static task<runtime*> enter(space_state* b, std::string space);
+    static task<void> arrive(space_state* b, std::string space, std::shared_ptr<arrival> into);
+    static task<space_place> find(space_state* b, std::string space, std::uint64_t space_server);
+    static task<space_place> ask_driver(space_state* b, space_question what);
+    /// The visit at that space server, which begins if there is none.
+    [[nodiscard]] visit_ptr visit_of(const std::string& space, std::uint64_t space_server,
                                      std::optional<space_place> place);
-    /// The lane of a handle that was made elsewhere: of the actor of that keeper's namespace.
-    [[nodiscard]] counted_ptr<actor_state> lane_of(const std::string& space, std::uint64_t keeper,
-                                                   actor_id id, std::uint32_t max_pending);
-    static task<void> reach(space_books* b, visit_ptr v);
+    /// The queue of a handle that was made elsewhere: of the actor of that space server's
+    /// namespace.
+    [[nodiscard]] counted_ptr<actor_queue> queue_of(const std::string& space,
+                                                    std::uint64_t space_server, actor_id id,
+                                                    std::uint32_t max_pending);
+    static task<void> reach(space_state* b, visit_ptr v);
     static task<std::shared_ptr<net::channel>> dial(visit_ptr v);
-    static task<void> live(space_books* b, visit_ptr v);
+    static task<void> live(space_state* b, visit_ptr v);
     static task<void> knock(visit_ptr v);
     void give_up(space_visit& v, const error& why);
     static task<std::string> how_it_ended(visit_ptr v);
-    /// Of a guest: what its calls fail with from now on.
-    static task<std::string> end_of_keeper(runtime* guest, std::shared_ptr<peer> l);
+    /// Of a space client: what its calls fail with from now on.
+    static task<std::string> end_of_space_server(runtime* space_client, std::shared_ptr<peer> l);
     static task<void> cut_later(std::shared_ptr<net::channel> wire, std::string why);
-    /// A keeper has ended.
-    void lost(const std::string& space, std::uint64_t keeper, const std::string& how);
-    /// Says goodbye to all keepers.
-    static task<void> leave(space_books* b);
+    /// A space server has ended.
+    void lost(const std::string& space, std::uint64_t space_server, const std::string& how);
+    /// Says goodbye to all space servers.
+    static task<void> leave(space_state* b);
 
     // Frames: of a worker to its driver, and back.
     static void on_question(runtime& driver, peer& from, const net::frame_view& f);
     void refuse_question(peer& from, std::uint64_t id) const;
-    static task<void> answer(space_books* b, peer_id asker, std::uint64_t id, space_question what);
+    static task<void> answer(space_state* b, peer_id asker, std::uint64_t id, space_question what);
     static void on_answer(runtime& worker, const net::frame_view& f);
     static void on_end(runtime& worker, const net::frame_view& f);
-    /// A worker has met its driver: that may be the keeper of a namespace.
+    /// A worker has met its driver: that may be the space server of a namespace.
     static void meet(runtime& worker, const net::channel& wire);
 };
 
@@ -27601,75 +27864,75 @@ SKEIN_INLINE void incoming_call::reply_thrown() const { self.reply_thrown(*from,
 
 } // namespace detail
 
-SKEIN_INLINE runtime::books::books() = default;
-SKEIN_INLINE runtime::books::~books() = default;
+SKEIN_INLINE runtime::state::state() = default;
+SKEIN_INLINE runtime::state::~state() = default;
 
-SKEIN_INLINE runtime::runtime(runtime_options who) : books_(std::make_unique<books>()) {
-    books_->name.name = std::move(who.name);
-    books_->name.host = std::move(who.host);
-    books_->name.pid = who.pid;
-    books_->incarnation = who.incarnation != 0 ? who.incarnation : system_random().next();
-    books_->anchor = counted_ptr(new detail::runtime_anchor(*this));
-    books_->leases.incarnation = books_->incarnation;
-    books_->credit_calls = std::max(who.credit_calls, std::uint32_t{1});
-    books_->credit_bytes = std::max(who.credit_bytes, std::size_t{1});
-    books_->credit_batch = std::min(books_->credit_calls / 2 + 1, credits::most_batch);
-    books_->root = counted_ptr(new detail::call_context(books_->anchor));
-    books_->direct = std::make_unique<detail::direct_books>(*this);
+SKEIN_INLINE runtime::runtime(runtime_options who) : state_(std::make_unique<state>()) {
+    state_->name.name = std::move(who.name);
+    state_->name.host = std::move(who.host);
+    state_->name.pid = who.pid;
+    state_->incarnation = who.incarnation != 0 ? who.incarnation : system_random().next();
+    state_->anchor = counted_ptr(new detail::runtime_anchor(*this));
+    state_->leases.incarnation = state_->incarnation;
+    state_->credit_calls = std::max(who.credit_calls, std::uint32_t{1});
+    state_->credit_bytes = std::max(who.credit_bytes, std::size_t{1});
+    state_->credit_batch = std::min(state_->credit_calls / 2 + 1, credits::most_batch);
+    state_->root = counted_ptr(new detail::call_context(state_->anchor));
+    state_->direct = std::make_unique<detail::direct_state>(*this);
     (void)registry::instance(); // numbers the functions
 }
 
 SKEIN_INLINE runtime::~runtime() {
-    books_->spaces.reset(); // its guests call through it
+    state_->spaces.reset(); // its space clients call through it
     SKEIN_CHECK(
-        books_->links.empty() && books_->upstream == nullptr && books_->calls.size() == 0,
+        state_->links.empty() && state_->upstream == nullptr && state_->calls.size() == 0,
         "a runtime is destroyed while it serves {} links and runs {} calls; co_await close() and "
         "the serving tasks first",
-        books_->links.size(), books_->calls.size());
-    books_->leases.source = nullptr; // it may be gone
+        state_->links.size(), state_->calls.size());
+    state_->leases.source = nullptr; // it may be gone
     give_up(error(errc::closed, "the runtime has ended"));
-    for (auto& [id, lane] : books_->lanes) lane->owner = nullptr;
-    for (const auto& group : books_->groups.held()) group->owner = nullptr;
-    books_->anchor->self = nullptr;
+    for (auto& [id, queue] : state_->actor_queues) queue->owner = nullptr;
+    for (const auto& group : state_->groups.held()) group->owner = nullptr;
+    state_->anchor->self = nullptr;
     if (current_ == this) current_ = nullptr;
 }
 
 SKEIN_INLINE std::size_t runtime::workers() const noexcept {
     return static_cast<std::size_t>(
-        std::count_if(books_->links.begin(), books_->links.end(),
-                      [](auto& l) { return l->up && !l->is_guest && !l->is_aside; }));
+        std::count_if(state_->links.begin(), state_->links.end(),
+                      [](auto& l) { return l->up && !l->is_space_client && !l->is_aside; }));
 }
 
 SKEIN_INLINE void runtime::on_first_call(unique_function<void()> start) {
-    books_->start_workers = std::move(start);
+    state_->start_workers = std::move(start);
 }
 SKEIN_INLINE void runtime::expect_workers(std::size_t n) {
-    books_->expected = books_->leases.expected = n;
+    state_->expected = state_->leases.expected = n;
     pump();
 }
-SKEIN_INLINE const detail::process_name& runtime::name() const noexcept { return books_->name; }
-SKEIN_INLINE const runtime_stats& runtime::stats() const noexcept { return books_->stats; }
+SKEIN_INLINE const detail::process_name& runtime::name() const noexcept { return state_->name; }
+SKEIN_INLINE const runtime_stats& runtime::stats() const noexcept { return state_->stats; }
 SKEIN_INLINE std::size_t runtime::pending() const noexcept {
-    return books_->stats.submitted - books_->stats.done;
+    return state_->stats.submitted - state_->stats.done;
 }
-SKEIN_INLINE std::size_t runtime::actors() const noexcept { return books_->boxes.size(); }
-SKEIN_INLINE std::size_t runtime::running() const noexcept { return books_->calls.size(); }
-SKEIN_INLINE bool runtime::is_driver() const noexcept { return books_->upstream == nullptr; }
-SKEIN_INLINE std::uint64_t runtime::incarnation() const noexcept { return books_->incarnation; }
+SKEIN_INLINE std::size_t runtime::actors() const noexcept { return state_->boxes.size(); }
+SKEIN_INLINE std::size_t runtime::running() const noexcept { return state_->calls.size(); }
+SKEIN_INLINE bool runtime::is_driver() const noexcept { return state_->upstream == nullptr; }
+SKEIN_INLINE std::uint64_t runtime::incarnation() const noexcept { return state_->incarnation; }
 SKEIN_INLINE actor_id runtime::new_actor_id() noexcept {
-    return actor_id({books_->incarnation, ++books_->last_actor});
+    return actor_id({state_->incarnation, ++state_->last_actor});
 }
 SKEIN_INLINE counted_ptr<task_context> runtime::root_context() const noexcept {
-    return books_->root;
+    return state_->root;
 }
 SKEIN_INLINE void runtime::insert_actor(actor_id id, counted_ptr<detail::actor_box> box) {
     box->id = id;
-    books_->boxes.erase(id); // a driver gives no id twice
-    books_->boxes.enter(id, std::move(box));
+    state_->boxes.erase(id); // a driver gives no id twice
+    state_->boxes.enter(id, std::move(box));
 }
 SKEIN_INLINE void runtime::count_outcome(bool failed) noexcept {
-    ++books_->stats.done;
-    books_->stats.failed += failed;
+    ++state_->stats.done;
+    state_->stats.failed += failed;
 }
 SKEIN_INLINE void runtime::refuse(detail::call_base& call, error why) {
     call.fail({std::move(why), nullptr});
@@ -27679,7 +27942,7 @@ SKEIN_INLINE void runtime::refuse(detail::call_base& call, error why) {
 
 SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const call_options& how) {
     if (!how.on.is_any() || how.on.is_anywhere()) return followers::set_demand(*this, call, how);
-    auto& demands = books_->leases.demands;
+    auto& demands = state_->leases.demands;
     const auto number = demands.number(how);
     if (!number) {
         call.extra().bad_options = number.error();
@@ -27702,8 +27965,8 @@ namespace detail {
     error why(errc::exhausted,
               fmt::format("{} did not run: {} calls of {} have no outcome yet, as many as "
                           ".max_pending allows",
-                          call.name(), call.lane->max_pending,
-                          detail::actor_title(call.lane->id, call.lane->name)));
+                          call.name(), call.queue->max_pending,
+                          detail::actor_title(call.queue->id, call.queue->name)));
     why.with_hint("wait for some of them first, or raise .max_pending");
     call.fail({std::move(why), nullptr});
 }
@@ -27731,15 +27994,15 @@ namespace detail {
 /// False: it does not run, and has failed.
 SKEIN_INLINE bool runtime::prepare(detail::call_base& call) {
     call.owner = this;
-    call.number = ++books_->last_call;
-    ++books_->stats.submitted;
+    call.number = ++state_->last_call;
+    ++state_->stats.submitted;
     adopt_child(call);
     if (call.rare && call.rare->bad_options) [[unlikely]] {
         detail::refuse_options(call);
         return false;
     }
-    if (call.lane && ++call.lane->pending > call.lane->max_pending && call.lane->max_pending != 0)
-        [[unlikely]] {
+    if (call.queue && ++call.queue->pending > call.queue->max_pending &&
+        call.queue->max_pending != 0) [[unlikely]] {
         detail::refuse_one_more(call);
         return false;
     }
@@ -27751,7 +28014,7 @@ SKEIN_INLINE void runtime::adopt_child(detail::call_base& call) {
     auto* const parent = detail::call_context::current();
     if (parent == nullptr || !parent->is_call()) return;
     const auto* const where = parent->where(); // nullptr: it has ended
-    if (where == nullptr || (where != this && where != books_->home)) return;
+    if (where == nullptr || (where != this && where != state_->home)) return;
     call.parent = counted_ptr(parent);
     parent->add_child(call);
     if (parent->who.until == time_point::max()) return;
@@ -27792,7 +28055,8 @@ SKEIN_INLINE void encode_head(wire::writer& to, const call_base& call, std::uint
     head.encode(to, ends ? loop::current().exact_now() : time_point{});
 }
 
-/// Many calls may wait: each has the bytes that it needs and no more. The memory of a large one goes with it.
+/// Many calls may wait: each has the bytes that it needs and no more. The memory of a large one
+/// goes with it.
 SKEIN_INLINE byte_buffer body_to_keep(wire::writer& written) {
     if (written.size() < limit::inline_bytes) return to_buffer(written.bytes());
     return std::move(written).take();
@@ -27834,12 +28098,12 @@ SKEIN_INLINE bool runtime::encode_call(wire::writer& to, detail::call_base& call
     try {
         const encoding_guard guard;
         encoding_ = &call;
-        const bool is_worker = books_->upstream != nullptr;
+        const bool is_worker = state_->upstream != nullptr;
         if (call.kind == detail::call_kind::method && !call.rare) [[likely]] {
-            detail::call_head::encode_method(to, call, books_->incarnation,
+            detail::call_head::encode_method(to, call, state_->incarnation,
                                              is_worker || call.parent);
         } else {
-            detail::encode_head(to, call, books_->incarnation, is_worker, books_->leases.demands);
+            detail::encode_head(to, call, state_->incarnation, is_worker, state_->leases.demands);
             if (call.rare && call.rare->terms) call.rare->terms->encode(to);
         }
         encode(to);
@@ -27855,32 +28119,32 @@ SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::e
     if (!prepare(*call)) return;
     if (call->kind == detail::call_kind::method) {
         // The common case: nothing waits, the worker is there, nothing has to be kept.
-        auto& lane = *call->lane;
-        if (lane.by_driver) [[unlikely]]
-            look_for_way(lane);
-        if (lane.first == lane.waiting.size() && lane.on != nullptr && lane.on->is_open() &&
-            !lane.lasts && !books_->closing && credits::has(*books_, lane.credit) &&
-            !credits::stands_aside(*books_, lane, *call)) [[likely]] {
-            if (give && lane.on->role == detail::peer_role::here)
-                return books_->direct->give(std::move(call), give);
-            books_->scratch.clear();
-            if (!encode_call(books_->scratch, *call, encode)) return;
+        auto& queue = *call->queue;
+        if (queue.by_driver) [[unlikely]]
+            look_for_way(queue);
+        if (queue.first == queue.waiting.size() && queue.on != nullptr && queue.on->is_open() &&
+            !queue.lasts && !state_->closing && credits::has(*state_, queue.credit) &&
+            !credits::stands_aside(*state_, queue, *call)) [[likely]] {
+            if (give && queue.on->role == detail::peer_role::here)
+                return state_->direct->give(std::move(call), give);
+            state_->scratch.clear();
+            if (!encode_call(state_->scratch, *call, encode)) return;
             auto& raw = *call;
             raw.slot = take_slot(std::move(call));
-            credits::take(*books_, *lane.on, raw, books_->scratch.size());
-            if (books_->scratch.size() < limit::inline_bytes) [[likely]] {
-                (void)transmit(*lane.on, raw, books_->scratch.bytes(), nullptr);
+            credits::take(*state_, *queue.on, raw, state_->scratch.size());
+            if (state_->scratch.size() < limit::inline_bytes) [[likely]] {
+                (void)transmit(*queue.on, raw, state_->scratch.bytes(), nullptr);
                 return;
             }
-            auto body = std::move(books_->scratch).take(); // its memory goes with it
-            (void)transmit(*lane.on, raw, body, &body);
+            auto body = std::move(state_->scratch).take(); // its memory goes with it
+            (void)transmit(*queue.on, raw, body, &body);
             return;
         }
     }
-    books_->scratch.clear();
-    if (!encode_call(books_->scratch, *call, encode)) return;
+    state_->scratch.clear();
+    if (!encode_call(state_->scratch, *call, encode)) return;
     if (call->kind == detail::call_kind::method) return credits::line_up(*this, std::move(call));
-    call->body = detail::body_to_keep(books_->scratch);
+    call->body = detail::body_to_keep(state_->scratch);
     call->state = detail::phase::queued;
     place(std::move(call));
 }
@@ -27891,25 +28155,25 @@ SKEIN_INLINE void runtime::submit_deferred(const counted_ptr<detail::call_base>&
     call->extra().pending = pending;
     call->extra().arguments = std::move(arguments);
     if (!prepare(*call)) return;
-    if (call->kind == detail::call_kind::method) call->lane->waiting.push_back(call);
+    if (call->kind == detail::call_kind::method) call->queue->waiting.push_back(call);
     // Held by the refs it waits for.
 }
 
 SKEIN_INLINE void runtime::argument_ready(detail::call_base& call) {
     if (--call.rare->pending != 0 || call.is_done()) return;
-    books_->ready.emplace_back(&call);
-    if (std::exchange(books_->settling, true)) return; // a long chain must not become a deep stack
-    for (std::size_t i = 0; i < books_->ready.size(); ++i) {
-        const auto next = books_->ready[i];
+    state_->ready.emplace_back(&call);
+    if (std::exchange(state_->settling, true)) return; // a long chain must not become a deep stack
+    for (std::size_t i = 0; i < state_->ready.size(); ++i) {
+        const auto next = state_->ready[i];
         if (!next->is_done()) settle_ready(next);
     }
-    books_->ready.clear();
-    books_->settling = false;
+    state_->ready.clear();
+    state_->settling = false;
 }
 
 /// All refs among a call's arguments have an outcome: it is sent, or fails with one of them.
 SKEIN_INLINE void runtime::settle_ready(const counted_ptr<detail::call_base>& call) {
-    const auto lane = call->lane;
+    const auto queue = call->queue;
     if (const auto* bad = call->rare->arguments->failed()) {
         // A chain of failures names its ends, not all that lies between.
         constexpr std::string_view because = "did not run: its argument failed: ";
@@ -27922,20 +28186,20 @@ SKEIN_INLINE void runtime::settle_ready(const counted_ptr<detail::call_base>& ca
         if (!bad->what.cause().empty()) why.with_cause(bad->what.cause());
         if (!bad->what.hint().empty()) why.with_hint(bad->what.hint());
         call->fail({std::move(why), bad->from});
-        if (lane) drain(*lane);
+        if (queue) drain(*queue);
         return;
     }
-    books_->scratch.clear();
+    state_->scratch.clear();
     auto& arguments = *call->rare->arguments;
-    if (!encode_call(books_->scratch, *call, [&](wire::writer& to) { arguments.encode(to); })) {
-        if (lane) drain(*lane);
+    if (!encode_call(state_->scratch, *call, [&](wire::writer& to) { arguments.encode(to); })) {
+        if (queue) drain(*queue);
         return;
     }
-    call->body = detail::body_to_keep(books_->scratch);
+    call->body = detail::body_to_keep(state_->scratch);
     call->rare->arguments.reset();
     call->state = detail::phase::queued;
     if (call->kind == detail::call_kind::method) {
-        drain(*call->lane);
+        drain(*call->queue);
         credits::waits_here(*this, *call);
     } else {
         place(call);
@@ -27944,10 +28208,10 @@ SKEIN_INLINE void runtime::settle_ready(const counted_ptr<detail::call_base>& ca
 
 /// A call with its arguments encoded, of no actor's line: to its worker, or the queue.
 SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
-    if (books_->closing) return refuse(*call, is_closing(call->name()));
-    if (books_->upstream != nullptr) return send(*books_->upstream, std::move(call));
+    if (state_->closing) return refuse(*call, is_closing(call->name()));
+    if (state_->upstream != nullptr) return send(*state_->upstream, std::move(call));
     if (call->kind == detail::call_kind::method) { // passed on for a worker
-        auto* const found = books_->actors.find(call->target);
+        auto* const found = state_->actors.find(call->target);
         if (found == nullptr)
             return refuse(*call,
                           error(errc::not_found, actor_title(call->target) + " is gone")
@@ -27956,77 +28220,77 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
         if (found->where == nullptr) return found->waiting.push_back(std::move(call));
         return send(*found->where, std::move(call));
     }
-    if (books_->given_up) return refuse(*call, *books_->given_up);
+    if (state_->given_up) return refuse(*call, *state_->given_up);
     if (!followers::may_go(*this, call)) return;
-    books_->begin_work();
-    if (detail::lease_books::is_lined_up(*call)) {
-        if (auto* to = books_->leases.straight_to(*call)) return send(*to, std::move(call));
+    state_->begin_work();
+    if (detail::lease_state::is_lined_up(*call)) {
+        if (auto* to = state_->leases.straight_to(*call)) return send(*to, std::move(call));
         line_up(std::move(call));
         return pump_leases();
     }
     bool possible = true; // must not wait behind those that wait for a free core
     auto* const where = pick(*call, possible);
-    if (where != nullptr && books_->leases.may_go_to(*where, *call))
+    if (where != nullptr && state_->leases.may_go_to(*where, *call))
         return send(*where, std::move(call));
-    auto& line = call->kind == detail::call_kind::create ? books_->creations : books_->queue;
+    auto& line = call->kind == detail::call_kind::create ? state_->creations : state_->queue;
     line.push_back(std::move(call));
     pump();
 }
 
 /// Sends what is complete at the front of an actor's line.
-SKEIN_INLINE void runtime::drain(detail::actor_state& lane) {
-    const counted_ptr<detail::actor_state> hold(&lane);
-    lane.returned = 0;
-    if (lane.moving && !lane.asked && books_->upstream != nullptr) find_way(lane);
-    credits::send_held(*this, lane);
-    while (lane.first != lane.waiting.size()) {
-        auto& front = lane.waiting[lane.first];
+SKEIN_INLINE void runtime::drain(detail::actor_queue& queue) {
+    const counted_ptr<detail::actor_queue> hold(&queue);
+    queue.returned = 0;
+    if (queue.moving && !queue.asked && state_->upstream != nullptr) find_way(queue);
+    credits::send_held(*this, queue);
+    while (queue.first != queue.waiting.size()) {
+        auto& front = queue.waiting[queue.first];
         const bool is_done = front->is_done();
-        if (!is_done && (front->state == detail::phase::preparing || lane.moving || is_cut(lane)))
+        if (!is_done && (front->state == detail::phase::preparing || queue.moving || is_cut(queue)))
             break;
-        const bool goes = !is_done && !lane.lost && lane.on != nullptr;
-        const bool aside = goes && credits::stands_aside(*books_, lane, *front);
-        if (goes && !aside && !credits::has(*books_, lane.credit)) break;
+        const bool goes = !is_done && !queue.lost && queue.on != nullptr;
+        const bool aside = goes && credits::stands_aside(*state_, queue, *front);
+        if (goes && !aside && !credits::has(*state_, queue.credit)) break;
         auto call = std::exchange(front, {});
-        ++lane.first;
+        ++queue.first;
         if (is_done) {
-            (void)credits::take_arguments(lane, *call);
+            (void)credits::take_arguments(queue, *call);
             continue;
         }
         if (goes && !aside) {
-            credits::look_ahead(lane);
-            credits::send(*this, lane, std::move(call));
+            credits::look_ahead(queue);
+            credits::send(*this, queue, std::move(call));
             continue;
         }
-        if (call->kept != 0) call->body = to_buffer(credits::take_arguments(lane, *call));
+        if (call->kept != 0) call->body = to_buffer(credits::take_arguments(queue, *call));
         if (aside) {
-            lane.gates[call->fn->group].waiting.push_back(std::move(call));
+            queue.gates[call->fn->group].waiting.push_back(std::move(call));
             continue;
         }
-        if (lane.lost) {
-            call->fail({error(lane.lost->what.code(),
-                              call->name() + " did not run: " + lane.lost->what.text()),
+        if (queue.lost) {
+            call->fail({error(queue.lost->what.code(),
+                              call->name() + " did not run: " + queue.lost->what.text()),
                         nullptr});
         } else {
-            refuse(*call, error(errc::not_found, actor_title(lane.id) + " is gone"));
+            refuse(*call, error(errc::not_found, actor_title(queue.id) + " is gone"));
         }
     }
-    if (lane.first == lane.waiting.size()) lane.arguments.clear();
+    if (queue.first == queue.waiting.size()) queue.arguments.clear();
     constexpr std::size_t few = 64;
-    if (lane.first == lane.waiting.size() ||
-        (lane.first >= few && lane.first * 2 > lane.waiting.size())) {
-        lane.waiting.erase(lane.waiting.begin(),
-                           lane.waiting.begin() + static_cast<std::ptrdiff_t>(lane.first));
-        lane.first = 0;
-        if (lane.waiting.empty() && lane.waiting.capacity() > few * few)
-            lane.waiting.shrink_to_fit();
+    if (queue.first == queue.waiting.size() ||
+        (queue.first >= few && queue.first * 2 > queue.waiting.size())) {
+        queue.waiting.erase(queue.waiting.begin(),
+                            queue.waiting.begin() + static_cast<std::ptrdiff_t>(queue.first));
+        queue.first = 0;
+        if (queue.waiting.empty() && queue.waiting.capacity() > few * few)
+            queue.waiting.shrink_to_fit();
     }
-    credits::tell_room(*books_, lane);
+    credits::tell_room(*state_, queue);
 }
 
 SKEIN_INLINE void runtime::cancel(detail::call_base& call, bool by_force) noexcept {
     const counted_ptr<detail::call_base> hold(&call);
-    const auto lane = call.lane;
+    const auto queue = call.queue;
     const bool is_free = take_back(call);
     if (!is_free && (call.state == detail::phase::sent || call.state == detail::phase::started)) {
         by_force = by_force && call.kind == detail::call_kind::task;
@@ -28044,15 +28308,15 @@ SKEIN_INLINE void runtime::cancel(detail::call_base& call, bool by_force) noexce
     call.fail({error(errc::cancelled,
                      fmt::format("{} was cancelled; it {}", call.name(), call.progress())),
                nullptr});
-    if (lane) credits::forget(*lane, call);
-    if (lane) drain(*lane);
+    if (queue) credits::forget(*queue, call);
+    if (queue) drain(*queue);
     // No answer comes that would do so; and who waited in front of others lets them go.
-    if (is_free || books_->leases.asking > 0 || books_->leases.has_own(call)) pump();
+    if (is_free || state_->leases.asking > 0 || state_->leases.has_own(call)) pump();
 }
 
 SKEIN_INLINE void runtime::deadline_passed(detail::call_base& call) {
     const counted_ptr<detail::call_base> hold(&call);
-    const auto lane = call.lane;
+    const auto queue = call.queue;
     const bool is_free = take_back(call);
     const bool sent =
         !is_free && call.on != nullptr && call.on->is_open() && call.state != detail::phase::queued;
@@ -28066,62 +28330,63 @@ SKEIN_INLINE void runtime::deadline_passed(detail::call_base& call) {
                            call.rare->is_inherited ? ", what the call that made it had left" : "",
                            call.progress())),
          nullptr});
-    if (lane && !sent) credits::forget(*lane, call);
-    if (lane) drain(*lane);
-    if (is_free || books_->leases.asking > 0 || books_->leases.has_own(call)) pump();
+    if (queue && !sent) credits::forget(*queue, call);
+    if (queue) drain(*queue);
+    if (is_free || state_->leases.asking > 0 || state_->leases.has_own(call)) pump();
 }
 
 SKEIN_INLINE void runtime::give_up(error why) {
-    books_->given_up = why;
-    books_->start_workers = {};
-    for (const auto& call : books_->take_waiting())
+    state_->given_up = why;
+    state_->start_workers = {};
+    for (const auto& call : state_->take_waiting())
         if (!call->is_done()) refuse(*call, why);
-    for (auto& [shape, line] : books_->leases.lines)
+    for (auto& [shape, line] : state_->leases.lines)
         if (line.wanted > 0) tell_demand(line);
     group_desk::fail_all(*this, why);
 }
 
 // ---- actors ------------------------------------------------------------------------------------
 
-SKEIN_INLINE counted_ptr<detail::actor_state> runtime::actor_lane(actor_id id) {
-    auto& lane = books_->lanes[id];
-    if (lane != nullptr) return counted_ptr<detail::actor_state>(lane);
-    lane = new detail::actor_state;
-    lane->owner = this;
-    lane->id = id;
-    credits::leave(*books_, *lane);
-    if (books_->upstream != nullptr || books_->awaits_keeper) {
-        lane->moving = true; // until it is called, see find_way()
-    } else if (const auto* const found = books_->actors.find(id)) {
-        lane->on = found->where;
-        lane->moving = found->where == nullptr;
-        lane->lasts = found->lasts();
-        if (found->plan) lane->max_pending = found->plan->terms.max_pending;
-        if (found->plan) lane->name = found->plan->terms.name;
+SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::queue_for(actor_id id) {
+    auto& queue = state_->actor_queues[id];
+    if (queue != nullptr) return counted_ptr<detail::actor_queue>(queue);
+    queue = new detail::actor_queue;
+    queue->owner = this;
+    queue->id = id;
+    credits::leave(*state_, *queue);
+    if (state_->upstream != nullptr || state_->awaits_space_server) {
+        queue->moving = true; // until it is called, see find_way()
+    } else if (const auto* const found = state_->actors.find(id)) {
+        queue->on = found->where;
+        queue->moving = found->where == nullptr;
+        queue->lasts = found->lasts();
+        if (found->plan) queue->max_pending = found->plan->terms.max_pending;
+        if (found->plan) queue->name = found->plan->terms.name;
     }
-    return counted_ptr<detail::actor_state>(lane);
+    return counted_ptr<detail::actor_queue>(queue);
 }
 
-/// The actor is lost: the calls that wait in its line did not run. Some of their arguments are still
-/// to come; that does not matter any more.
-SKEIN_INLINE void runtime::fail_lane(detail::actor_state& lane) {
-    const counted_ptr<detail::actor_state> hold(&lane);
+/// The actor is lost: the calls that wait in its line did not run. Some of their arguments are
+/// still to come; that does not matter any more.
+SKEIN_INLINE void runtime::fail_queue(detail::actor_queue& queue) {
+    const counted_ptr<detail::actor_queue> hold(&queue);
     const std::vector<counted_ptr<detail::call_base>> all(
-        lane.waiting.begin() + static_cast<std::ptrdiff_t>(lane.first), lane.waiting.end());
+        queue.waiting.begin() + static_cast<std::ptrdiff_t>(queue.first), queue.waiting.end());
     for (const auto& call : all) {
         if (!call->is_done())
-            call->fail({error(lane.lost->what.code(),
-                              call->name() + " did not run: " + lane.lost->what.text()),
+            call->fail({error(queue.lost->what.code(),
+                              call->name() + " did not run: " + queue.lost->what.text()),
                         nullptr});
     }
-    drain(lane);
+    drain(queue);
 }
 
 } // namespace skein::rt
 
 // ======== skein/rt/detail/runtime_actors.ipp
-// Part of the bodies of rt/runtime.hpp: how actors are made and found by name, and the frames about them. Who holds
-// them is in runtime_handles.ipp, how they end in runtime_ends.ipp, the loss of a worker in runtime_restarts.ipp.
+// Part of the bodies of rt/runtime.hpp: how actors are made and found by name, and the frames about
+// them. Who holds them is in runtime_handles.ipp, how they end in runtime_ends.ipp, the loss of a
+// worker in runtime_restarts.ipp.
 
 
 #include <algorithm>
@@ -28173,14 +28438,14 @@ SKEIN_INLINE error wrong_type(std::string_view name, const char* is, const char*
 
 // ---- making ------------------------------------------------------------------------------------
 
-SKEIN_INLINE counted_ptr<detail::actor_state> runtime::declare_actor(detail::call_base& call,
+SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::declare_actor(detail::call_base& call,
                                                                      const actor_options& how,
                                                                      bool& exists) {
     auto terms = detail::terms_of(how);
     call.target = new_actor_id();
     set_demand(call, how);
-    auto& actors = books_->actors;
-    if (books_->upstream == nullptr) {
+    auto& actors = state_->actors;
+    if (state_->upstream == nullptr) {
         actor_id known;
         if (terms && !terms->name.empty()) {
             if (auto why = take_name(call.target, *terms, *call.fn->actor, known)) {
@@ -28189,7 +28454,7 @@ SKEIN_INLINE counted_ptr<detail::actor_state> runtime::declare_actor(detail::cal
             }
         }
         exists = static_cast<bool>(known);
-        if (exists) return actor_lane(known);
+        if (exists) return queue_for(known);
         auto& entry = actors.entries[call.target];
         entry.type = call.fn->actor;
         if (terms) {
@@ -28198,21 +28463,21 @@ SKEIN_INLINE counted_ptr<detail::actor_state> runtime::declare_actor(detail::cal
         }
         keep_demand(call);
     }
-    auto lane = actor_lane(call.target);
-    lane->max_pending = terms ? terms->max_pending : 0;
-    lane->is_detached = how.detached;
-    if (books_->upstream != nullptr) lane->holds = 1; // the driver counts who makes an actor
+    auto queue = queue_for(call.target);
+    queue->max_pending = terms ? terms->max_pending : 0;
+    queue->is_detached = how.detached;
+    if (state_->upstream != nullptr) queue->holds = 1; // the driver counts who makes an actor
     if (terms) {
         call.extra().terms = std::move(terms);
         call.retries_left = 1; // says that they are there
     }
-    return lane;
+    return queue;
 }
 
 /// Driver: a name is taken, or `known` has it already.
 SKEIN_INLINE std::optional<error> runtime::take_name(actor_id id, const detail::actor_terms& terms,
                                                      const std::type_info& type, actor_id& known) {
-    auto& actors = books_->actors;
+    auto& actors = state_->actors;
     const auto [at, is_new] = actors.names.try_emplace(terms.name, id);
     if (is_new) return std::nullopt;
     const auto& entry = actors.entries.at(at->second);
@@ -28230,7 +28495,7 @@ SKEIN_INLINE std::optional<error> runtime::take_name(actor_id id, const detail::
 SKEIN_INLINE bool runtime::admit_actor(peer& from, const net::frame_view& f,
                                        const function_record& fn, const detail::call_head& head,
                                        wire::reader& in) {
-    auto& actors = books_->actors;
+    auto& actors = state_->actors;
     const auto number = head.target.value();
     if (number.incarnation != from.incarnation || actors.find(head.target) != nullptr)
         throw error(errc::malformed,
@@ -28261,10 +28526,11 @@ SKEIN_INLINE bool runtime::admit_actor(peer& from, const net::frame_view& f,
     return true;
 }
 
-/// Driver: an actor was made, or its constructor threw; then its call fails next and tells who waits.
+/// Driver: an actor was made, or its constructor threw; then its call fails next and tells who
+/// waits.
 SKEIN_INLINE void runtime::settle_create(peer& from, const detail::call_base& call,
                                          std::uint16_t outcome) {
-    auto* const entry = books_->actors.find(call.target);
+    auto* const entry = state_->actors.find(call.target);
     if (outcome != detail::reply_failed && entry != nullptr) {
         entry->where = &from;
         actor_is_placed(call.target);
@@ -28276,13 +28542,13 @@ SKEIN_INLINE void runtime::settle_create(peer& from, const detail::call_base& ca
 
 /// Driver: the calls that have waited for it go out.
 SKEIN_INLINE void runtime::actor_is_placed(actor_id id) {
-    auto* const entry = books_->actors.find(id);
+    auto* const entry = state_->actors.find(id);
     entry->making = {};
-    if (const auto found = books_->lanes.find(id); found != books_->lanes.end()) {
-        const counted_ptr<detail::actor_state> lane(found->second);
-        lane->on = entry->where;
-        lane->moving = false;
-        drain(*lane);
+    if (const auto found = state_->actor_queues.find(id); found != state_->actor_queues.end()) {
+        const counted_ptr<detail::actor_queue> queue(found->second);
+        queue->on = entry->where;
+        queue->moving = false;
+        drain(*queue);
     }
     send_waiting(id);
     for (const auto asker : std::exchange(entry->askers, {})) tell_where(asker, id, entry->where);
@@ -28292,7 +28558,7 @@ SKEIN_INLINE void runtime::actor_is_placed(actor_id id) {
 }
 
 SKEIN_INLINE void runtime::send_waiting(actor_id id) {
-    auto* entry = books_->actors.find(id);
+    auto* entry = state_->actors.find(id);
     if (entry == nullptr) return;
     for (auto& call : std::exchange(entry->waiting, {})) {
         if (call->is_done()) continue;
@@ -28303,8 +28569,8 @@ SKEIN_INLINE void runtime::send_waiting(actor_id id) {
 
 /// Driver: a constructor has failed, or was never called.
 SKEIN_INLINE void runtime::create_failed(actor_id id, const failure& why) {
-    if (books_->upstream != nullptr) return;
-    auto* const entry = books_->actors.find(id);
+    if (state_->upstream != nullptr) return;
+    auto* const entry = state_->actors.find(id);
     if (entry == nullptr || entry->where != nullptr) return;
     entry->making = {}; // it ends by itself
     const auto again = entry->plan ? entry->plan->made_again : 0;
@@ -28320,38 +28586,38 @@ SKEIN_INLINE void runtime::create_failed(actor_id id, const failure& why) {
 
 SKEIN_INLINE error runtime::no_such_actor(std::string_view name) const {
     return error(errc::not_found, fmt::format("there is no actor named \"{}\"; {}", name,
-                                              known_names(books_->actors.names, "none has a name")))
+                                              known_names(state_->actors.names, "none has a name")))
         .with_hint("an actor has its name from .with({.name = ...}) until it ends");
 }
 
-SKEIN_INLINE counted_ptr<detail::actor_state> runtime::find_actor(
+SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::find_actor(
     const counted_ptr<detail::call_base>& call, std::string_view name, const std::type_info& type) {
     call->extra().name = fmt::format("get_actor(\"{}\")", name);
-    auto& actors = books_->actors;
-    if (books_->keeper_end) {
+    auto& actors = state_->actors;
+    if (state_->space_server_end) {
         refuse(*call, is_closing(call->name()));
         return {};
     }
-    if (books_->upstream == nullptr) {
+    if (state_->upstream == nullptr) {
         const auto found = actors.names.find(name);
         if (found == actors.names.end()) {
             refuse(*call, no_such_actor(name));
             return {};
         }
         const auto& is = *actors.entries.at(found->second).type;
-        if (is == type) return actor_lane(found->second);
+        if (is == type) return queue_for(found->second);
         refuse(*call, detail::wrong_type(name, is.name(), type.name()));
         return {};
     }
     if (!prepare(*call)) return {};
     call->slot = take_slot(call);
-    call->on = books_->upstream;
+    call->on = state_->upstream;
     call->state = detail::phase::queued;
-    if (!books_->upstream->wire->is_open()) return {}; // until the link is settled
+    if (!state_->upstream->wire->is_open()) return {}; // until the link is settled
     wire::writer body;
     wire::encode(body, std::string(type.name()));
     wire::encode(body, std::string(name));
-    books_->upstream->wire->send(detail::message_find, 0, call->slot.value(), body.bytes(), {});
+    state_->upstream->wire->send(detail::message_find, 0, call->slot.value(), body.bytes(), {});
     call->state = detail::phase::sent;
     return {};
 }
@@ -28365,7 +28631,7 @@ SKEIN_INLINE void runtime::on_find(peer& from, const net::frame_view& f) {
     if (!in.finish())
         throw error(errc::malformed,
                     fmt::format("a question that cannot be read from {}", from.who));
-    const auto& actors = books_->actors;
+    const auto& actors = state_->actors;
     const auto found = actors.names.find(name);
     if (found == actors.names.end())
         return reply_failure(from, slot_id(f.id), {no_such_actor(name), nullptr});
@@ -28378,11 +28644,11 @@ SKEIN_INLINE void runtime::on_find(peer& from, const net::frame_view& f) {
 
 // ---- frames ------------------------------------------------------------------------------------
 
-/// A worker speaks for actors that it runs, and gives back what it holds; who has an actor's number may hold it and
-/// call it. What it says of one that has ended has crossed the news of that.
+/// A worker speaks for actors that it runs, and gives back what it holds; who has an actor's number
+/// may hold it and call it. What it says of one that has ended has crossed the news of that.
 SKEIN_INLINE void runtime::on_actor_frame(peer& from, const net::frame_view& f) {
     const bool is_kill = f.kind == detail::message_kill;
-    if (books_->upstream != nullptr) {
+    if (state_->upstream != nullptr) {
         if (is_kill) return on_kill(detail::actor_of(f.body, from.who));
         throw error(errc::malformed,
                     fmt::format("frame of unknown kind {} from {}", f.kind, from.who));
@@ -28394,7 +28660,7 @@ SKEIN_INLINE void runtime::on_actor_frame(peer& from, const net::frame_view& f) 
     default: break;
     }
     const auto id = detail::actor_of(f.body, from.who);
-    auto* const entry = books_->actors.find(id);
+    auto* const entry = state_->actors.find(id);
     if (entry == nullptr) return;
     if (is_kill) return kill_actor(id);
     if (f.kind == detail::message_hold) return entry->add_hold(from.number);
@@ -28411,7 +28677,7 @@ SKEIN_INLINE void runtime::on_snapshot(peer& from, const net::frame_view& f) {
     if (!detail::get_actor_id(in, id))
         throw error(errc::malformed,
                     fmt::format("a snapshot that cannot be read from {}", from.who));
-    auto* const entry = books_->actors.find(id);
+    auto* const entry = state_->actors.find(id);
     if (entry == nullptr) return;
     if (entry->where != &from || !entry->lasts())
         throw error(errc::malformed,
@@ -28423,11 +28689,12 @@ SKEIN_INLINE void runtime::on_snapshot(peer& from, const net::frame_view& f) {
 } // namespace skein::rt
 
 // ======== skein/rt/detail/runtime_callers.ipp
-// Part of the bodies of rt/runtime.hpp: a worker is called by others, and by itself, without its driver.
+// Part of the bodies of rt/runtime.hpp: a worker is called by others, and by itself, without its
+// driver.
 //
-// What comes over such a link is believed as far as calls go, no further: anything else ends it. A reply must not
-// come before what the driver has to know ahead of it (who holds a handle, which actor has left): then it goes to the
-// driver behind that, which passes it on.
+// What comes over such a link is believed as far as calls go, no further: anything else ends it. A
+// reply must not come before what the driver has to know ahead of it (who holds a handle, which
+// actor has left): then it goes to the driver behind that, which passes it on.
 
 
 #include <algorithm>
@@ -28453,7 +28720,7 @@ SKEIN_INLINE void peer::send(net::frame f) {
 
 SKEIN_INLINE void runtime::open_to_workers(net::network& via, const net::token& secret,
                                            const net::address& near, const net::address& far) {
-    auto& direct = *books_->direct;
+    auto& direct = *state_->direct;
     direct.via = &via;
     direct.secret = secret;
     net::acceptor_options bounds; // many workers call at the same time, while this one computes
@@ -28462,7 +28729,7 @@ SKEIN_INLINE void runtime::open_to_workers(net::network& via, const net::token& 
     const auto open = [&](const net::address& at) -> std::string {
         if (at.host.empty()) return {};
         try {
-            const detail::direct_hello hello{books_->incarnation, 0, 0};
+            const detail::direct_hello hello{state_->incarnation, 0, 0};
             direct.doors.push_back(std::make_unique<net::link_endpoint>(
                 via, at, detail::direct_options(*this, secret, at.is_unix(), hello),
                 worker_links(*this, time_constants::lan().worker_resume),
@@ -28482,10 +28749,10 @@ SKEIN_INLINE void runtime::open_to_workers(net::network& via, const net::token& 
 
 SKEIN_INLINE detail::worker_hello runtime::hello() const {
     detail::worker_hello out;
-    out.incarnation = books_->incarnation;
-    out.near_address = books_->direct->near_address;
-    out.far_address = books_->direct->far_address;
-    if (books_->home == nullptr && books_->keeper == 0) out.space = books_->space;
+    out.incarnation = state_->incarnation;
+    out.near_address = state_->direct->near_address;
+    out.far_address = state_->direct->far_address;
+    if (state_->home == nullptr && state_->space_server == 0) out.space = state_->space;
     return out;
 }
 
@@ -28497,11 +28764,11 @@ SKEIN_INLINE task<void> runtime::serve_door(runtime* self, net::link_endpoint* d
 
 /// Serves a worker that calls actors here. Of the links of one worker only the newest counts.
 SKEIN_INLINE task<void> runtime::serve_caller(runtime* self, std::shared_ptr<net::channel> wire) {
-    auto& direct = *self->books_->direct;
+    auto& direct = *self->state_->direct;
     const auto hello = wire::decode<detail::direct_hello>(wire->peer().extra);
-    const auto own = self->books_->incarnation;
+    const auto own = self->state_->incarnation;
     auto* newest = hello && hello->incarnation != 0 && hello->incarnation != own &&
-                           hello->wanted == own && !self->books_->closing
+                           hello->wanted == own && !self->state_->closing
                        ? &direct.newest[hello->incarnation]
                        : nullptr;
     if (newest == nullptr || hello->generation <= *newest) {
@@ -28513,7 +28780,7 @@ SKEIN_INLINE task<void> runtime::serve_caller(runtime* self, std::shared_ptr<net
     auto l = std::make_shared<peer>();
     l->role = detail::peer_role::accepted;
     l->wire = std::move(wire);
-    l->number = peer_id(++self->books_->last_link);
+    l->number = peer_id(++self->state_->last_link);
     const auto& who = l->wire->peer();
     l->who = fmt::format("{} (pid {} at {})", who.name, who.pid, who.host);
     l->incarnation = hello->incarnation;
@@ -28531,16 +28798,16 @@ SKEIN_INLINE void runtime::drop_caller(peer& caller) {
         call->stop.request();
         call->context->cancel_children(false);
     });
-    std::erase_if(books_->backlog, [&](const arrival& one) {
+    std::erase_if(state_->backlog, [&](const arrival& one) {
         if (one.from.get() != &caller) return false;
-        books_->backlog_bytes -= one.body.size();
+        state_->backlog_bytes -= one.body.size();
         return true;
     });
 }
 
 /// Nothing more is heard over the links of that worker.
 SKEIN_INLINE void runtime::cut_caller(std::uint64_t incarnation) {
-    for (const auto& one : books_->direct->callers) {
+    for (const auto& one : state_->direct->callers) {
         if (one->incarnation != incarnation || !one->is_open()) continue;
         one->abort(error(errc::reset, "a newer link has taken its place"));
         drop_caller(*one);
@@ -28549,7 +28816,7 @@ SKEIN_INLINE void runtime::cut_caller(std::uint64_t incarnation) {
 
 /// Ends all links to other workers.
 SKEIN_INLINE task<void> runtime::leave_others() {
-    auto& direct = *books_->direct;
+    auto& direct = *state_->direct;
     for (const auto& door : direct.doors) door->close();
     direct.tasks.cancel();
     auto left = as_result(shield(direct.tasks.join()));
@@ -28575,7 +28842,7 @@ SKEIN_INLINE void runtime::on_direct_frame(const std::shared_ptr<peer>& from,
         throw error(errc::malformed,
                     fmt::format("frame of unknown kind {} from {}, which {}", f.kind, from->who,
                                 calls ? "calls actors here" : "is called"));
-    if (from->role != detail::peer_role::here || !books_->closing)
+    if (from->role != detail::peer_role::here || !state_->closing)
         execution::arrived(*this, from, f); // looks at it
 }
 
@@ -28586,16 +28853,16 @@ SKEIN_INLINE bool runtime::on_driver_says(peer&, const net::frame_view& f) {
     case detail::message_end: on_end(f); return true;
     case detail::message_relay: on_relayed(f); return true;
     case detail::message_cut:
-        books_->direct->newest[f.id] = std::numeric_limits<std::uint64_t>::max();
+        state_->direct->newest[f.id] = std::numeric_limits<std::uint64_t>::max();
         cut_caller(f.id);
         return true;
     case detail::message_space_there:
-        if (books_->home != nullptr) return false; // a keeper does not say where others are
-        detail::space_books::on_answer(*this, f);
+        if (state_->home != nullptr) return false; // a space server does not say where others are
+        detail::space_state::on_answer(*this, f);
         return true;
     case detail::message_space_end:
-        if (books_->home != nullptr) return false;
-        detail::space_books::on_end(*this, f);
+        if (state_->home != nullptr) return false;
+        detail::space_state::on_end(*this, f);
         return true;
     default: return false;
     }
@@ -28612,8 +28879,8 @@ SKEIN_INLINE void runtime::on_relayed(const net::frame_view& f) {
     reply.id = f.id;
     reply.body = in.rest();
     const auto index = static_cast<std::uint32_t>(f.id);
-    auto* const call = index < books_->slots.size() && books_->slots[index].generation == f.id >> 32
-                           ? books_->slots[index].call.get()
+    auto* const call = index < state_->slots.size() && state_->slots[index].generation == f.id >> 32
+                           ? state_->slots[index].call.get()
                            : nullptr;
     if (call == nullptr || call->on == nullptr || call->on->incarnation != head.worker ||
         call->on->role != detail::peer_role::dialled)
@@ -28626,8 +28893,8 @@ SKEIN_INLINE void runtime::on_relayed(const net::frame_view& f) {
 SKEIN_INLINE void runtime::refuse_relayed(const net::frame_view& f) {
     detail::lending_reply parts;
     if (f.flags != detail::reply_lends || !parts.decode(f.body)) return;
-    std::vector<counted_ptr<detail::actor_state>> lanes;
-    for (const auto id : parts.actors) lanes.push_back(hold_actor(id, 0));
+    std::vector<counted_ptr<detail::actor_queue>> actor_queues;
+    for (const auto id : parts.actors) actor_queues.push_back(hold_actor(id, 0));
 }
 
 /// Worker: the same of a call that had ended, by its deadline, before its answer came.
@@ -28640,16 +28907,16 @@ SKEIN_INLINE void runtime::give_back(detail::call_base& call, const net::frame_v
 
 /// Something was told to the driver that the next reply must not overtake.
 SKEIN_INLINE void runtime::tell_driver_first() noexcept {
-    if (books_->upstream == nullptr) return;
-    books_->direct->relay_next = true;
-    ++books_->direct->news;
+    if (state_->upstream == nullptr) return;
+    state_->direct->relay_next = true;
+    ++state_->direct->news;
 }
 
 /// Worker: what the driver has to know before a reply leaves. True: the reply goes through it, too.
 SKEIN_INLINE bool runtime::must_relay(peer& to, std::uint16_t outcome, slot_id id) {
-    auto& direct = *books_->direct;
+    auto& direct = *state_->direct;
     if (to.role == detail::peer_role::here) return false;
-    if (!books_->actors.borrowed.empty()) {
+    if (!state_->actors.borrowed.empty()) {
         tell_holds();
         tell_driver_first();
     }
@@ -28666,51 +28933,51 @@ SKEIN_INLINE bool runtime::must_relay(peer& to, std::uint16_t outcome, slot_id i
 }
 
 SKEIN_INLINE void runtime::relay(peer& to, std::uint16_t outcome, slot_id id) {
-    if (!books_->upstream->is_open()) return;
+    if (!state_->upstream->is_open()) return;
     wire::writer body;
     detail::relay_head{to.incarnation}.encode(body);
-    body.raw(books_->scratch.bytes());
+    body.raw(state_->scratch.bytes());
     net::frame f;
     f.kind = detail::message_relay;
     f.flags = outcome;
     f.id = id.value();
     f.body = std::move(body).take();
-    books_->upstream->send(std::move(f));
+    state_->upstream->send(std::move(f));
 }
 
 // ---- calls of this process to itself -----------------------------------------------------------
 
 SKEIN_INLINE peer& runtime::here() {
-    auto& direct = *books_->direct;
+    auto& direct = *state_->direct;
     if (!direct.here) {
         direct.here = std::make_shared<peer>();
         direct.here->role = detail::peer_role::here;
         direct.here->loopback = &direct;
-        direct.here->who = books_->name.describe();
-        direct.here->incarnation = books_->incarnation;
+        direct.here->who = state_->name.describe();
+        direct.here->incarnation = state_->incarnation;
     }
     return *direct.here;
 }
 
 /// The handles in the value stay until it has been read.
 SKEIN_INLINE void runtime::lend_here(peer& to, slot_id id) {
-    for (const auto& lane : books_->actors.lent_abroad) books_->direct->kept_next.push_back(lane);
-    for (const auto one : books_->actors.lent)
-        if (const auto lane = books_->lanes.find(one); lane != books_->lanes.end())
-            books_->direct->kept_next.emplace_back(lane->second);
+    for (const auto& queue : state_->actors.lent_abroad) state_->direct->kept_next.push_back(queue);
+    for (const auto one : state_->actors.lent)
+        if (const auto queue = state_->actor_queues.find(one); queue != state_->actor_queues.end())
+            state_->direct->kept_next.emplace_back(queue->second);
     send_scratch(to, detail::reply_ok, id);
 }
 
-SKEIN_INLINE void detail::direct_books::push(loopback_frame f) {
+SKEIN_INLINE void detail::direct_state::push(loopback_frame f) {
     f.kept = std::exchange(kept_next, {});
     frames.push_back(std::move(f));
     if (std::exchange(is_delivering, true)) return;
-    loop::current().post([anchor = self.books_->anchor] {
-        if (anchor->self != nullptr) anchor->self->books_->direct->deliver();
+    loop::current().post([anchor = self.state_->anchor] {
+        if (anchor->self != nullptr) anchor->self->state_->direct->deliver();
     });
 }
 
-SKEIN_INLINE void detail::direct_books::deliver() {
+SKEIN_INLINE void detail::direct_state::deliver() {
     is_delivering = false;
     auto all = std::exchange(frames, std::move(spare_frames));
     for (auto& f : all) {
@@ -28727,7 +28994,7 @@ SKEIN_INLINE void detail::direct_books::deliver() {
         try {
             if (!f.given)
                 self.on_frame(here, view);
-            else if (!self.books_->closing)
+            else if (!self.state_->closing)
                 runtime::execution::arrived(self, here, std::move(f.given));
         } catch (const error& e) { // as it would end a link
             if (f.kind == message_call) self.reply_failure(*here, slot_id(f.id), {e, nullptr});
@@ -28736,7 +29003,7 @@ SKEIN_INLINE void detail::direct_books::deliver() {
     take_back(std::move(all));
 }
 
-SKEIN_INLINE byte_buffer detail::direct_books::body_of(byte_span bytes) {
+SKEIN_INLINE byte_buffer detail::direct_state::body_of(byte_span bytes) {
     if (spare_bodies.empty()) return to_buffer(bytes);
     auto body = std::move(spare_bodies.back());
     spare_bodies.pop_back();
@@ -28744,7 +29011,7 @@ SKEIN_INLINE byte_buffer detail::direct_books::body_of(byte_span bytes) {
     return body;
 }
 
-SKEIN_INLINE void detail::direct_books::take_back(std::vector<loopback_frame> delivered) {
+SKEIN_INLINE void detail::direct_state::take_back(std::vector<loopback_frame> delivered) {
     for (auto& f : delivered)
         if (spare_bodies.size() < most_spare && f.body.capacity() > 0 &&
             f.body.capacity() <= most_spare_bytes)
@@ -28756,21 +29023,24 @@ SKEIN_INLINE void detail::direct_books::take_back(std::vector<loopback_frame> de
 } // namespace skein::rt
 
 // ======== skein/rt/detail/runtime_credits.ipp
-// Part of the bodies of rt/runtime.hpp: how much a process sends ahead of what has begun. The rest waits here, where it can be
-// cancelled, moved or refused.
+// Part of the bodies of rt/runtime.hpp: how much a process sends ahead of what has begun. The rest
+// waits here, where it can be cancelled, moved or refused.
 //
-// Each actor has a line of credit in each process that calls it, and each worker one at its driver for tasks that occupy
-// no cores. A call takes from it when it is sent, and gives back when its executor has begun it, not when it ends: of
-// thousands that wait for one that comes later, that one must get through. That it has begun is known anyhow: by its reply, or by `started`, which a
+// Each actor has a line of credit in each process that calls it, and each worker one at its driver
+// for tasks that occupy no cores. A call takes from it when it is sent, and gives back when its
+// executor has begun it, not when it ends: of thousands that wait for one that comes later, that
+// one must get through. That it has begun is known anyhow: by its reply, or by `started`, which a
 // coroutine sends as it suspends. So nothing is sent for credit alone, but in two cases:
 //
-// A call that waits at its executor for others of its method_group (or of .max_concurrency) says `held`. It is counted for that gate from then
-// on. When as many are held as there is credit for, more of its kind wait here, in a line of their own, and
-// let the others pass: by then it is certain that the gate is full, so that no order is broken that anybody was promised.
-// A call that was taken back is in its worker's memory until its place has come: then the worker says `passed`.
+// A call that waits at its executor for others of its method_group (or of .max_concurrency) says
+// `held`. It is counted for that gate from then on. When as many are held as there is credit for,
+// more of its kind wait here, in a line of their own, and let the others pass: by then it is
+// certain that the gate is full, so that no order is broken that anybody was promised. A call that
+// was taken back is in its worker's memory until its place has come: then the worker says `passed`.
 //
-// What goes from one worker to another by way of the driver has the credit of the first: the driver passes on
-// `started` and `held`, so that all that is under way behind it is bounded, on both links and between.
+// What goes from one worker to another by way of the driver has the credit of the first: the driver
+// passes on `started` and `held`, so that all that is under way behind it is bounded, on both links
+// and between.
 
 
 #include <algorithm>
@@ -28781,57 +29051,59 @@ SKEIN_INLINE void detail::direct_books::take_back(std::vector<loopback_frame> de
 
 namespace skein::rt {
 
-SKEIN_INLINE bool runtime::credits::has(const books& of, const detail::credit_line& line) noexcept {
+SKEIN_INLINE bool runtime::credits::has(const state& of, const detail::credit_line& line) noexcept {
     return line.calls < of.credit_calls && line.bytes < of.credit_bytes;
 }
 
 /// Nothing of an actor's line can be sent before credit comes back.
-SKEIN_INLINE bool runtime::credits::is_spent(const books& of,
-                                             const detail::actor_state& lane) noexcept {
-    return lane.on != nullptr && !lane.moving && !lane.lost && !has(of, lane.credit);
+SKEIN_INLINE bool runtime::credits::is_spent(const state& of,
+                                             const detail::actor_queue& queue) noexcept {
+    return queue.on != nullptr && !queue.moving && !queue.lost && !has(of, queue.credit);
 }
 
-/// A call whose arguments are encoded waits in its actor's line, or goes at once if nothing is in its way.
+/// A call whose arguments are encoded waits in its actor's line, or goes at once if nothing is in
+/// its way.
 SKEIN_INLINE void runtime::credits::line_up(runtime& self, counted_ptr<detail::call_base> call) {
-    auto& of = *self.books_;
+    auto& of = *self.state_;
     auto& raw = *call;
-    auto& lane = *raw.lane;
+    auto& queue = *raw.queue;
     if (of.closing) return self.refuse(raw, self.is_closing(raw.name()));
     const auto written = of.scratch.bytes();
     if (written.size() <= byte_line::most_bytes) {
-        lane.arguments.push(written);
+        queue.arguments.push(written);
         raw.kept = static_cast<std::uint32_t>(written.size());
     } else {
         raw.body = detail::body_to_keep(of.scratch);
     }
     raw.state = detail::phase::queued;
-    if (is_spent(of, lane)) { // the line holds it
-        lane.waiting.push_back(std::move(call));
+    if (is_spent(of, queue)) { // the line holds it
+        queue.waiting.push_back(std::move(call));
     } else {
-        lane.waiting.push_back(call);
-        self.drain(lane);
+        queue.waiting.push_back(call);
+        self.drain(queue);
     }
     waits_here(self, raw);
 }
 
 /// The bytes of the first call of a line, until the next call is lined up or taken.
-SKEIN_INLINE mut_byte_span runtime::credits::take_arguments(detail::actor_state& lane,
+SKEIN_INLINE mut_byte_span runtime::credits::take_arguments(detail::actor_queue& queue,
                                                             detail::call_base& call) noexcept {
     if (call.kept == 0) return call.body;
-    return lane.arguments.take(std::exchange(call.kept, 0));
+    return queue.arguments.take(std::exchange(call.kept, 0));
 }
 
-/// Sends a call that has waited in its actor's line. As runtime::send() does, for what can be in a line.
-SKEIN_INLINE void runtime::credits::send(runtime& self, detail::actor_state& lane,
+/// Sends a call that has waited in its actor's line. As runtime::send() does, for what can be in a
+/// line.
+SKEIN_INLINE void runtime::credits::send(runtime& self, detail::actor_queue& queue,
                                          counted_ptr<detail::call_base> call) {
-    auto& of = *self.books_;
+    auto& of = *self.state_;
     auto& raw = *call;
-    peer& to = *lane.on;
-    const bool keeps = lane.lasts && of.upstream == nullptr;
-    if (keeps && raw.kept != 0) raw.body = to_buffer(take_arguments(lane, raw));
+    peer& to = *queue.on;
+    const bool keeps = queue.lasts && of.upstream == nullptr;
+    if (keeps && raw.kept != 0) raw.body = to_buffer(take_arguments(queue, raw));
     const bool is_small = raw.kept != 0;
     auto large = is_small || keeps ? byte_buffer() : std::exchange(raw.body, {});
-    const mut_byte_span bytes = is_small ? take_arguments(lane, raw)
+    const mut_byte_span bytes = is_small ? take_arguments(queue, raw)
                                 : keeps  ? mut_byte_span(raw.body)
                                          : mut_byte_span(large);
     raw.slot = self.take_slot(std::move(call));
@@ -28842,29 +29114,29 @@ SKEIN_INLINE void runtime::credits::send(runtime& self, detail::actor_state& lan
 }
 
 /// Of many that wait the next ones are in no cache: they are fetched while others are sent.
-SKEIN_INLINE void runtime::credits::look_ahead(const detail::actor_state& lane) noexcept {
+SKEIN_INLINE void runtime::credits::look_ahead(const detail::actor_queue& queue) noexcept {
     constexpr std::size_t far = 8, line = 64;
-    lane.arguments.look_ahead();
-    if (lane.waiting.size() - lane.first <= far) return;
+    queue.arguments.look_ahead();
+    if (queue.waiting.size() - queue.first <= far) return;
     const auto* const later =
-        reinterpret_cast<const std::byte*>(lane.waiting[lane.first + far].get());
+        reinterpret_cast<const std::byte*>(queue.waiting[queue.first + far].get());
     for (std::size_t at = 0; at < sizeof(detail::call_base); at += line)
         __builtin_prefetch(later + at);
 }
 
 /// It waits for its gate, and others need not wait for it.
-SKEIN_INLINE bool runtime::credits::stands_aside(const books& of, const detail::actor_state& lane,
+SKEIN_INLINE bool runtime::credits::stands_aside(const state& of, const detail::actor_queue& queue,
                                                  const detail::call_base& call) noexcept {
-    if (lane.gates.size() <= call.fn->group) return false;
-    const auto& gate = lane.gates[call.fn->group];
+    if (queue.gates.size() <= call.fn->group) return false;
+    const auto& gate = queue.gates[call.fn->group];
     return !gate.waiting.empty() || !has(of, gate.held);
 }
 
-SKEIN_INLINE void runtime::credits::take(books& of, peer& to, detail::call_base& call,
+SKEIN_INLINE void runtime::credits::take(state& of, peer& to, detail::call_base& call,
                                          std::size_t bytes) noexcept {
     detail::credit_line* line = nullptr;
-    if (call.kind == detail::call_kind::method && call.lane)
-        line = &call.lane->credit;
+    if (call.kind == detail::call_kind::method && call.queue)
+        line = &call.queue->credit;
     else if (call.kind == detail::call_kind::task && call.cpus == 0 && of.upstream == nullptr)
         line = &to.credit;
     call.held = false;
@@ -28876,34 +29148,35 @@ SKEIN_INLINE void runtime::credits::take(books& of, peer& to, detail::call_base&
 }
 
 /// The actor whose line has that number; nullptr: the line is no more.
-SKEIN_INLINE detail::actor_state* runtime::credits::lane_of(books& of, actor_id id,
-                                                            detail::actor_state* known,
-                                                            std::uint32_t line) noexcept {
+SKEIN_INLINE detail::actor_queue* runtime::credits::queue_of(state& of, actor_id id,
+                                                             detail::actor_queue* known,
+                                                             std::uint32_t line) noexcept {
     if (known == nullptr) {
-        const auto found = of.lanes.find(id);
-        if (found == of.lanes.end()) return nullptr;
+        const auto found = of.actor_queues.find(id);
+        if (found == of.actor_queues.end()) return nullptr;
         known = found->second;
     }
     return known->credit.number == line ? known : nullptr;
 }
 
-/// Its executor has begun it, or never will. Gives the actor if something should go there now; else it goes, with what
-/// else comes back, at the end of the turn.
-SKEIN_INLINE counted_ptr<detail::actor_state> runtime::credits::give(
-    books& of, peer& from, detail::call_base& call) noexcept {
+/// Its executor has begun it, or never will. Gives the actor if something should go there now; else
+/// it goes, with what else comes back, at the end of the turn.
+SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::credits::give(
+    state& of, peer& from, detail::call_base& call) noexcept {
     const auto taken = std::exchange(call.taken, {});
     if (taken.line == 0) return {};
     if (call.kind == detail::call_kind::task) {
         from.credit.give(taken.bytes);
         return {};
     }
-    auto* const lane = lane_of(of, call.target, call.lane.get(), taken.line);
-    if (lane == nullptr) return {};
-    auto& line = std::exchange(call.held, false) ? lane->gates[call.fn->group].held : lane->credit;
+    auto* const queue = queue_of(of, call.target, call.queue.get(), taken.line);
+    if (queue == nullptr) return {};
+    auto& line =
+        std::exchange(call.held, false) ? queue->gates[call.fn->group].held : queue->credit;
     line.give(taken.bytes);
-    if (!lane->has_waiting() && !lane->has_room) return {};
-    if (++lane->returned >= of.credit_batch) return counted_ptr<detail::actor_state>(lane);
-    loop::current().at_turn_end(lane->sends);
+    if (!queue->has_waiting() && !queue->has_room) return {};
+    if (++queue->returned >= of.credit_batch) return counted_ptr<detail::actor_queue>(queue);
+    loop::current().at_turn_end(queue->sends);
     return {};
 }
 
@@ -28915,8 +29188,8 @@ SKEIN_INLINE void runtime::credits::on_started(runtime& self, peer& from, slot_i
     const bool is_task = call->kind == detail::call_kind::task;
     if (call->nested && call->kind == detail::call_kind::method)
         static_cast<const detail::forwarded_call&>(*call).pass_on(detail::message_started);
-    if (const auto lane = give(*self.books_, from, *call)) self.drain(*lane);
-    if (is_task && !self.books_->queue.empty()) self.pump();
+    if (const auto queue = give(*self.state_, from, *call)) self.drain(*queue);
+    if (is_task && !self.state_->queue.empty()) self.pump();
 }
 
 /// It waits behind a gate.
@@ -28926,18 +29199,18 @@ SKEIN_INLINE void runtime::credits::on_held(runtime& self, peer& from, slot_id i
     if (call->nested)
         static_cast<const detail::forwarded_call&>(*call).pass_on(detail::message_held);
     if (call->taken.line == 0 || call->held) return;
-    const counted_ptr<detail::actor_state> lane(
-        lane_of(*self.books_, call->target, call->lane.get(), call->taken.line));
-    if (!lane) return;
+    const counted_ptr<detail::actor_queue> queue(
+        queue_of(*self.state_, call->target, call->queue.get(), call->taken.line));
+    if (!queue) return;
     const std::size_t gate = call->fn->group;
-    if (lane->gates.size() <= gate) lane->gates.resize(gate + 1);
-    lane->credit.give(call->taken.bytes);
-    lane->gates[gate].held.take(call->taken.bytes);
+    if (queue->gates.size() <= gate) queue->gates.resize(gate + 1);
+    queue->credit.give(call->taken.bytes);
+    queue->gates[gate].held.take(call->taken.bytes);
     call->held = true;
-    self.drain(*lane);
+    self.drain(*queue);
 }
 
-/// Driver: a call leaves its worker's books; it is in the worker's memory still.
+/// Driver: a call leaves its worker's state; it is in the worker's memory still.
 SKEIN_INLINE void runtime::credits::keep(detail::call_base& call) {
     const auto taken = std::exchange(call.taken, {});
     if (taken.line != 0) call.on->taken_back[call.slot] = {call.target, taken};
@@ -28956,115 +29229,120 @@ SKEIN_INLINE void runtime::credits::on_passed(runtime& self, peer& from, slot_id
     const auto [target, taken] = node.mapped();
     if (!target) {
         from.credit.give(taken.bytes);
-        if (!self.books_->queue.empty()) self.pump();
+        if (!self.state_->queue.empty()) self.pump();
         return;
     }
-    const counted_ptr<detail::actor_state> lane(lane_of(*self.books_, target, nullptr, taken.line));
-    if (!lane) return;
-    lane->credit.give(taken.bytes);
-    self.drain(*lane);
+    const counted_ptr<detail::actor_queue> queue(
+        queue_of(*self.state_, target, nullptr, taken.line));
+    if (!queue) return;
+    queue->credit.give(taken.bytes);
+    self.drain(*queue);
 }
 
-/// An actor is no more where it was, or not yet anywhere: its calls have a new line, and wait in one.
-SKEIN_INLINE void runtime::credits::leave(books& of, detail::actor_state& lane) {
-    lane.on = nullptr;
+/// An actor is no more where it was, or not yet anywhere: its calls have a new line, and wait in
+/// one.
+SKEIN_INLINE void runtime::credits::leave(state& of, detail::actor_queue& queue) {
+    queue.on = nullptr;
     if (++of.last_line < 2) of.last_line = 2;
-    lane.credit = {of.last_line};
+    queue.credit = {of.last_line};
     bool any = false;
-    for (auto& gate : lane.gates) {
+    for (auto& gate : queue.gates) {
         any = any || !gate.waiting.empty();
-        std::move(gate.waiting.begin(), gate.waiting.end(), std::back_inserter(lane.waiting));
+        std::move(gate.waiting.begin(), gate.waiting.end(), std::back_inserter(queue.waiting));
     }
-    lane.gates.clear();
-    if (any) sort(lane);
+    queue.gates.clear();
+    if (any) sort(queue);
 }
 
 /// In the order in which they were made.
-SKEIN_INLINE void runtime::credits::sort(detail::actor_state& lane) {
-    const auto begin = lane.waiting.begin() + static_cast<std::ptrdiff_t>(lane.first);
+SKEIN_INLINE void runtime::credits::sort(detail::actor_queue& queue) {
+    const auto begin = queue.waiting.begin() + static_cast<std::ptrdiff_t>(queue.first);
     const auto earlier = [](const auto& a, const auto& b) { return a->number < b->number; };
-    if (!std::is_sorted(begin, lane.waiting.end(), earlier))
-        std::sort(begin, lane.waiting.end(), earlier);
+    if (!std::is_sorted(begin, queue.waiting.end(), earlier))
+        std::sort(begin, queue.waiting.end(), earlier);
 }
 
-/// Sends what stands aside, as far as its gate takes more. It is older than what waits in the line of all.
-SKEIN_INLINE void runtime::credits::send_held(runtime& self, detail::actor_state& lane) {
-    auto& of = *self.books_;
-    for (std::size_t i = 0; i < lane.gates.size(); ++i) {
-        while (i < lane.gates.size() && !lane.gates[i].waiting.empty()) {
-            auto& gate = lane.gates[i];
-            const bool goes =
-                lane.on != nullptr && !is_cut(lane) && has(of, lane.credit) && has(of, gate.held);
+/// Sends what stands aside, as far as its gate takes more. It is older than what waits in the line
+/// of all.
+SKEIN_INLINE void runtime::credits::send_held(runtime& self, detail::actor_queue& queue) {
+    auto& of = *self.state_;
+    for (std::size_t i = 0; i < queue.gates.size(); ++i) {
+        while (i < queue.gates.size() && !queue.gates[i].waiting.empty()) {
+            auto& gate = queue.gates[i];
+            const bool goes = queue.on != nullptr && !is_cut(queue) && has(of, queue.credit) &&
+                              has(of, gate.held);
             if (!goes && !gate.waiting.front()->is_done()) break;
             auto call = std::move(gate.waiting.front());
             gate.waiting.pop_front();
-            if (!call->is_done()) send(self, lane, std::move(call));
+            if (!call->is_done()) send(self, queue, std::move(call));
         }
     }
 }
 
 /// A call that has waited here is done. It stays in its line for a while, without its arguments.
-SKEIN_INLINE void runtime::credits::forget(detail::actor_state& lane, detail::call_base& call) {
+SKEIN_INLINE void runtime::credits::forget(detail::actor_queue& queue, detail::call_base& call) {
     call.body = {};
     constexpr std::uint32_t few = 64;
-    if (++lane.ended < few || 2 * std::size_t{lane.ended} < lane.waiting.size() - lane.first)
+    if (++queue.ended < few || 2 * std::size_t{queue.ended} < queue.waiting.size() - queue.first)
         return;
-    lane.ended = 0;
+    queue.ended = 0;
     byte_line arguments;
     const auto is_done = [](const auto& one) { return one->is_done(); };
-    const auto begin = lane.waiting.begin() + static_cast<std::ptrdiff_t>(lane.first);
-    for (auto at = begin; at != lane.waiting.end(); ++at) {
+    const auto begin = queue.waiting.begin() + static_cast<std::ptrdiff_t>(queue.first);
+    for (auto at = begin; at != queue.waiting.end(); ++at) {
         auto& one = **at;
         if (one.kept == 0) continue;
-        const auto bytes = lane.arguments.take(one.kept);
+        const auto bytes = queue.arguments.take(one.kept);
         if (!is_done(*at)) arguments.push(bytes);
     }
-    lane.arguments = std::move(arguments);
-    lane.waiting.erase(std::remove_if(begin, lane.waiting.end(), is_done), lane.waiting.end());
-    for (auto& gate : lane.gates) std::erase_if(gate.waiting, is_done);
+    queue.arguments = std::move(arguments);
+    queue.waiting.erase(std::remove_if(begin, queue.waiting.end(), is_done), queue.waiting.end());
+    for (auto& gate : queue.gates) std::erase_if(gate.waiting, is_done);
 }
 
 /// The program ends: what waits for credit did not run.
 SKEIN_INLINE void runtime::credits::fail_all(runtime& self, const error& why) {
-    std::vector<counted_ptr<detail::actor_state>> all;
-    for (const auto& [id, lane] : self.books_->lanes) all.emplace_back(lane);
+    std::vector<counted_ptr<detail::actor_queue>> all;
+    for (const auto& [id, queue] : self.state_->actor_queues) all.emplace_back(queue);
     std::sort(all.begin(), all.end(), [](auto& a, auto& b) { return a->id < b->id; });
-    for (const auto& lane : all) {
+    for (const auto& queue : all) {
         std::vector<counted_ptr<detail::call_base>> calls(
-            lane->waiting.begin() + static_cast<std::ptrdiff_t>(lane->first), lane->waiting.end());
-        for (const auto& gate : lane->gates)
+            queue->waiting.begin() + static_cast<std::ptrdiff_t>(queue->first),
+            queue->waiting.end());
+        for (const auto& gate : queue->gates)
             calls.insert(calls.end(), gate.waiting.begin(), gate.waiting.end());
         for (const auto& call : calls)
             if (!call->is_done()) call->fail({why, nullptr});
-        tell_room(*self.books_, *lane);
+        tell_room(*self.state_, *queue);
     }
 }
 
 // ---- who waits for room ------------------------------------------------------------------------
 
 /// Of calls whose actor has no place at the moment one may wait here.
-SKEIN_INLINE bool runtime::credits::has_room(const books& of,
-                                             const detail::actor_state& lane) noexcept {
-    if (lane.lost || lane.owner == nullptr || of.closing) return true;
-    return !lane.has_waiting() && has(of, lane.credit);
+SKEIN_INLINE bool runtime::credits::has_room(const state& of,
+                                             const detail::actor_queue& queue) noexcept {
+    if (queue.lost || queue.owner == nullptr || of.closing) return true;
+    return !queue.has_waiting() && has(of, queue.credit);
 }
 
-SKEIN_INLINE void runtime::credits::tell_room(const books& of, detail::actor_state& lane) noexcept {
-    if (!lane.has_room || !has_room(of, lane)) return;
-    lane.has_room->set();
-    lane.has_room->reset(); // who is woken looks again: another one may have been faster
+SKEIN_INLINE void runtime::credits::tell_room(const state& of,
+                                              detail::actor_queue& queue) noexcept {
+    if (!queue.has_room || !has_room(of, queue)) return;
+    queue.has_room->set();
+    queue.has_room->reset(); // who is woken looks again: another one may have been faster
 }
 
-SKEIN_INLINE task<void> runtime::wait_room(counted_ptr<detail::actor_state> lane) {
-    while (!credits::has_room(*books_, *lane)) {
-        if (!lane->has_room) lane->has_room = std::make_unique<event>();
-        co_await lane->has_room->wait();
+SKEIN_INLINE task<void> runtime::wait_room(counted_ptr<detail::actor_queue> queue) {
+    while (!credits::has_room(*state_, *queue)) {
+        if (!queue->has_room) queue->has_room = std::make_unique<event>();
+        co_await queue->has_room->wait();
     }
 }
 
 /// Worker: a task whose call waits here leaves its cores to others, as one whose call is under way.
 SKEIN_INLINE void runtime::credits::waits_here(runtime& self, detail::call_base& call) {
-    if (self.books_->upstream == nullptr || call.on != nullptr || call.direct ||
+    if (self.state_->upstream == nullptr || call.on != nullptr || call.direct ||
         call.state != detail::phase::queued)
         return;
     self.direct_call_began(call);
@@ -29073,8 +29351,9 @@ SKEIN_INLINE void runtime::credits::waits_here(runtime& self, detail::call_base&
 } // namespace skein::rt
 
 // ======== skein/rt/detail/runtime_demands.ipp
-// Part of the bodies of rt/runtime.hpp: tasks that ask for more than any worker has. Who serves them is asked of the
-// source of workers, and the cores that these need are lent by the others. docs/design/0011-demands.md
+// Part of the bodies of rt/runtime.hpp: tasks that ask for more than any worker has. Who serves
+// them is asked of the source of workers, and the cores that these need are lent by the others.
+// docs/design/0011-demands.md
 
 
 #include <algorithm>
@@ -29087,17 +29366,18 @@ namespace skein::rt {
 
 namespace detail {
 
-SKEIN_INLINE bool lease_books::has_label(const peer& worker, const std::string& label) {
+SKEIN_INLINE bool lease_state::has_label(const peer& worker, const std::string& label) {
     return std::find(worker.labels.begin(), worker.labels.end(), label) != worker.labels.end();
 }
 
-SKEIN_INLINE bool lease_books::any_has(const std::string& label) const {
+SKEIN_INLINE bool lease_state::any_has(const std::string& label) const {
     return std::any_of(workers.begin(), workers.end(),
                        [&](const auto& one) { return has_label(*one.second, label); });
 }
 
-/// Whether a line that has nothing anywhere is served by the workers that are there, or by workers of its own.
-SKEIN_INLINE void lease_books::decide(lease_line& line) {
+/// Whether a line that has nothing anywhere is served by the workers that are there, or by workers
+/// of its own.
+SKEIN_INLINE void lease_state::decide(lease_line& line) {
     if (line.by != lease_line::service::undecided) return;
     if (all_own) {
         line.by = lease_line::service::own;
@@ -29112,12 +29392,12 @@ SKEIN_INLINE void lease_books::decide(lease_line& line) {
 }
 
 /// Cores that were lent for it, at a worker of its own.
-SKEIN_INLINE std::uint32_t lease_books::cores_of(const call_base& call) const {
+SKEIN_INLINE std::uint32_t lease_state::cores_of(const call_base& call) const {
     return whole_cores(demands.at(call.shape).need.cpu);
 }
 
 /// Takes as many workers out of the scheduler as were asked for, those with the least to do first.
-SKEIN_INLINE void lease_books::lend_now() {
+SKEIN_INLINE void lease_state::lend_now() {
     const auto target = lent - std::min(lent, resting);
     std::uint32_t now = 0;
     std::vector<peer*> all;
@@ -29154,7 +29434,7 @@ SKEIN_INLINE void lease_books::lend_now() {
 }
 
 /// The cores that were lent are free, as far as there are so many.
-SKEIN_INLINE bool lease_books::has_lent() const {
+SKEIN_INLINE bool lease_state::has_lent() const {
     return std::none_of(workers.begin(), workers.end(),
                         [](const auto& one) { return one.second->lent && one.second->busy != 0; });
 }
@@ -29176,7 +29456,7 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const actor_optio
 
 /// Driver: an actor was declared; it holds what its constructor's call asks for.
 SKEIN_INLINE void runtime::keep_demand(const detail::call_base& call) {
-    auto* const entry = books_->actors.find(call.target);
+    auto* const entry = state_->actors.find(call.target);
     if (entry == nullptr) return;
     if (entry->plan) {
         entry->plan->shape = call.shape;
@@ -29189,27 +29469,29 @@ SKEIN_INLINE void runtime::keep_demand(const detail::call_base& call) {
 SKEIN_INLINE void runtime::line_up(counted_ptr<detail::call_base> call) {
     if (call->kind == detail::call_kind::create) {
         if (call->shape == 0) {
-            books_->creations.push_back(std::move(call));
+            state_->creations.push_back(std::move(call));
             return;
         }
-        if (auto* const entry = books_->actors.find(call->target)) entry->making = call;
+        if (auto* const entry = state_->actors.find(call->target)) entry->making = call;
     }
-    books_->leases.push(std::move(call));
+    state_->leases.push(std::move(call));
 }
 
-/// Driver: an actor has ended, or could not be made. Its worker, if that was for it alone, ends, too.
+/// Driver: an actor has ended, or could not be made. Its worker, if that was for it alone, ends,
+/// too.
 SKEIN_INLINE void runtime::actor_left(peer& at) {
     --at.actors;
-    books_->leases.note_use(at);
+    state_->leases.note_use(at);
     if (at.kind == 0 || at.spent) return;
-    books_->leases.spend(at);
+    state_->leases.spend(at);
     at.ended.set();
-    tell_demand(books_->leases.line_of(static_cast<std::uint16_t>(at.kind)));
+    tell_demand(state_->leases.line_of(static_cast<std::uint16_t>(at.kind)));
 }
 
-/// Over the workers that are for this line alone, one task each. More of them are asked for, or fewer.
+/// Over the workers that are for this line alone, one task each. More of them are asked for, or
+/// fewer.
 SKEIN_INLINE void runtime::use_own_workers(detail::lease_line& line) {
-    auto& leases = books_->leases;
+    auto& leases = state_->leases;
     if (leases.source == nullptr) {
         while (leases.front(line) != nullptr) refuse_impossible(*leases.pop(line));
         return;
@@ -29235,7 +29517,7 @@ SKEIN_INLINE void runtime::use_own_workers(detail::lease_line& line) {
 
 SKEIN_INLINE void runtime::tell_demand(detail::lease_line& line) {
     const auto wanted = line.inner.size() + line.waiting.size() + line.out;
-    if (line.wanted == wanted || books_->leases.source == nullptr) return;
+    if (line.wanted == wanted || state_->leases.source == nullptr) return;
     line.wanted = wanted;
     worker_demand what;
     what.kind = line.shape;
@@ -29245,13 +29527,13 @@ SKEIN_INLINE void runtime::tell_demand(detail::lease_line& line) {
     what.bundle = line.need->bundle;
     what.env = line.need->env;
     what.wanted = wanted;
-    books_->leases.source->want(what);
+    state_->leases.source->want(what);
 }
 
-SKEIN_INLINE void runtime::ask(worker_source* source) noexcept { books_->leases.source = source; }
+SKEIN_INLINE void runtime::ask(worker_source* source) noexcept { state_->leases.source = source; }
 
 SKEIN_INLINE void runtime::refuse_demand(std::uint32_t kind, const error& why) {
-    auto& leases = books_->leases;
+    auto& leases = state_->leases;
     const auto found = leases.lines.find(static_cast<std::uint16_t>(kind));
     if (found == leases.lines.end()) return;
     auto& line = found->second;
@@ -29268,15 +29550,15 @@ SKEIN_INLINE void runtime::refuse_demand(std::uint32_t kind, const error& why) {
 }
 
 SKEIN_INLINE void runtime::lend(std::uint32_t cores) {
-    auto& leases = books_->leases;
+    auto& leases = state_->leases;
     leases.lent = cores;
     leases.lend_now();
     if (leases.waits()) pump_leases();
 }
 
 SKEIN_INLINE task<void> runtime::lent_is_free() {
-    auto& leases = books_->leases;
-    while (!leases.has_lent() && !books_->closing) {
+    auto& leases = state_->leases;
+    while (!leases.has_lent() && !state_->closing) {
         leases.worker_idle.reset();
         auto idle = leases.worker_idle.wait();
         co_await idle;
@@ -29286,11 +29568,13 @@ SKEIN_INLINE task<void> runtime::lent_is_free() {
 } // namespace skein::rt
 
 // ======== skein/rt/detail/runtime_direct.ipp
-// Part of the bodies of rt/runtime.hpp: a worker calls actors on other workers, and on itself, without its driver.
+// Part of the bodies of rt/runtime.hpp: a worker calls actors on other workers, and on itself,
+// without its driver.
 //
-// Before its first call of an actor a worker asks the driver where that is; calls wait in the actor's line until the
-// answer is there, and from then on all of them take the same way, so that they arrive in order. There is one link
-// from each worker that calls to each that is called; who calls dials.
+// Before its first call of an actor a worker asks the driver where that is; calls wait in the
+// actor's line until the answer is there, and from then on all of them take the same way, so that
+// they arrive in order. There is one link from each worker that calls to each that is called; who
+// calls dials.
 
 
 // ======== skein/rt/detail/runtime_losses.hpp
@@ -29321,7 +29605,8 @@ public:
         ++lost_[{state, std::move(name)}];
         ++total_;
     }
-    /// "; lost with it: f(int) x2 (may have run), g() (did not run)": all but one call of that name.
+    /// "; lost with it: f(int) x2 (may have run), g() (did not run)": all but one call of that
+    /// name.
     [[nodiscard]] const std::string& others(const char* state, const std::string& name) {
         constexpr std::size_t shown = 8;
         const key self(state, name);
@@ -29419,50 +29704,51 @@ SKEIN_INLINE task<void> wait_told(event* told) {
 // ---- the way to an actor -----------------------------------------------------------------------
 
 /// Worker: an actor is called for the first time, or its way is not known any more.
-SKEIN_INLINE void runtime::find_way(detail::actor_state& lane) {
-    if (lane.first == lane.waiting.size()) return;
-    if (books_->direct->via == nullptr) {
-        lane.on = books_->upstream;
-        lane.moving = false;
+SKEIN_INLINE void runtime::find_way(detail::actor_queue& queue) {
+    if (queue.first == queue.waiting.size()) return;
+    if (state_->direct->via == nullptr) {
+        queue.on = state_->upstream;
+        queue.moving = false;
         return;
     }
-    const auto* const box = books_->boxes.find(lane.id);
+    const auto* const box = state_->boxes.find(queue.id);
     if (box == nullptr) {
-        const auto known = books_->direct->known.find(lane.id);
-        if (loop::current().is_occupied() && !books_->direct->has_link(lane.id)) {
-            lane.on = books_->upstream;
-            lane.moving = false;
-            lane.by_driver = true;
+        const auto known = state_->direct->known.find(queue.id);
+        if (loop::current().is_occupied() && !state_->direct->has_link(queue.id)) {
+            queue.on = state_->upstream;
+            queue.moving = false;
+            queue.by_driver = true;
             return;
         }
-        if (known == books_->direct->known.end()) return ask_where(lane, false);
-        return books_->direct->go_there(lane, known->second);
+        if (known == state_->direct->known.end()) return ask_where(queue, false);
+        return state_->direct->go_there(queue, known->second);
     }
-    if ((*box)->lasts) return ask_where(lane, false);
-    lane.on = &here();
-    lane.moving = false;
+    if ((*box)->lasts) return ask_where(queue, false);
+    queue.on = &here();
+    queue.moving = false;
 }
 
-/// Worker: a plain function has called it through the driver. When all of those calls are over, and somebody calls who
-/// can wait for an answer, the way is looked for.
-SKEIN_INLINE void runtime::look_for_way(detail::actor_state& lane) {
-    if (lane.pending > 1 || lane.has_waiting() || lane.lost || loop::current().is_occupied())
+/// Worker: a plain function has called it through the driver. When all of those calls are over, and
+/// somebody calls who can wait for an answer, the way is looked for.
+SKEIN_INLINE void runtime::look_for_way(detail::actor_queue& queue) {
+    if (queue.pending > 1 || queue.has_waiting() || queue.lost || loop::current().is_occupied())
         return;
-    lane.by_driver = false;
-    credits::leave(*books_, lane);
-    lane.moving = true;
+    queue.by_driver = false;
+    credits::leave(*state_, queue);
+    queue.moving = true;
 }
 
 /// Its link has broken: what is called now waits until it is known what became of the worker.
-SKEIN_INLINE bool runtime::is_cut(const detail::actor_state& lane) noexcept {
-    return lane.on != nullptr && lane.on->role == detail::peer_role::dialled && !lane.on->is_open();
+SKEIN_INLINE bool runtime::is_cut(const detail::actor_queue& queue) noexcept {
+    return queue.on != nullptr && queue.on->role == detail::peer_role::dialled &&
+           !queue.on->is_open();
 }
 
-SKEIN_INLINE void runtime::ask_where(detail::actor_state& lane, bool is_cut_off) {
-    lane.asked = true;
-    if (!books_->upstream->is_open()) return; // its end settles the line
-    const auto body = wire::encode(detail::where_question{lane.id.value(), is_cut_off});
-    books_->upstream->send(detail::message_where, 0, 0, body);
+SKEIN_INLINE void runtime::ask_where(detail::actor_queue& queue, bool is_cut_off) {
+    queue.asked = true;
+    if (!state_->upstream->is_open()) return; // its end settles the line
+    const auto body = wire::encode(detail::where_question{queue.id.value(), is_cut_off});
+    state_->upstream->send(detail::message_where, 0, 0, body);
 }
 
 SKEIN_INLINE void runtime::on_there(const net::frame_view& f) {
@@ -29470,49 +29756,49 @@ SKEIN_INLINE void runtime::on_there(const net::frame_view& f) {
     if (!said || said->verdict > static_cast<std::uint8_t>(detail::whereabouts::at_worker))
         throw error(errc::malformed, "an answer about an actor that cannot be read");
     const actor_id id(said->actor);
-    const auto found = books_->lanes.find(id);
-    if (found == books_->lanes.end() || !found->second->asked) return;
-    const counted_ptr<detail::actor_state> lane(found->second);
+    const auto found = state_->actor_queues.find(id);
+    if (found == state_->actor_queues.end() || !found->second->asked) return;
+    const counted_ptr<detail::actor_queue> queue(found->second);
     const auto verdict = static_cast<detail::whereabouts>(said->verdict);
-    const bool is_own = said->incarnation == books_->incarnation;
+    const bool is_own = said->incarnation == state_->incarnation;
     const bool at_worker = verdict == detail::whereabouts::at_worker;
     if (verdict == detail::whereabouts::gone ||
-        (at_worker && is_own && books_->boxes.find(id) == nullptr))
-        return close_lane(id, detail::ended(actor_title(id), "is gone"));
+        (at_worker && is_own && state_->boxes.find(id) == nullptr))
+        return close_queue(id, detail::ended(actor_title(id), "is gone"));
     if (!at_worker || is_own) {
-        lane->on = at_worker ? &here() : books_->upstream;
-        lane->moving = lane->asked = false;
-        return drain(*lane);
+        queue->on = at_worker ? &here() : state_->upstream;
+        queue->moving = queue->asked = false;
+        return drain(*queue);
     }
-    auto& at = books_->direct->targets[said->incarnation];
+    auto& at = state_->direct->targets[said->incarnation];
     at.who = std::move(said->who);
     at.addresses = std::move(said->addresses);
-    auto& known = books_->direct->known;
-    if (known.size() >= detail::direct_books::most_known) known.clear();
+    auto& known = state_->direct->known;
+    if (known.size() >= detail::direct_state::most_known) known.clear();
     known[id] = said->incarnation;
-    books_->direct->go_there(*lane, said->incarnation);
-    drain(*lane);
+    state_->direct->go_there(*queue, said->incarnation);
+    drain(*queue);
 }
 
 namespace detail {
 
 /// The calls of an actor go to that worker, over the link that there is or will be.
-SKEIN_INLINE void direct_books::go_there(actor_state& lane, std::uint64_t incarnation) {
+SKEIN_INLINE void direct_state::go_there(actor_queue& queue, std::uint64_t incarnation) {
     auto& at = targets.at(incarnation);
-    if (at.is_unreachable) return self.ask_where(lane, true);
+    if (at.is_unreachable) return self.ask_where(queue, true);
     if (at.link && at.link->is_open()) {
-        lane.on = at.link.get();
-        lane.moving = lane.asked = false;
+        queue.on = at.link.get();
+        queue.moving = queue.asked = false;
         return;
     }
-    lane.asked = true;
-    at.waiting.push_back(lane.id);
+    queue.asked = true;
+    at.waiting.push_back(queue.id);
     const task_context::use none(nullptr); // the link belongs to no call
     if (!std::exchange(at.is_served, true)) tasks.spawn(runtime::reach(&self, incarnation));
 }
 
 /// There is one to that actor's worker.
-SKEIN_INLINE bool direct_books::has_link(actor_id actor) const {
+SKEIN_INLINE bool direct_state::has_link(actor_id actor) const {
     const auto at = known.find(actor);
     const auto to = at != known.end() ? targets.find(at->second) : targets.end();
     return to != targets.end() && !to->second.is_unreachable && to->second.link &&
@@ -29520,7 +29806,7 @@ SKEIN_INLINE bool direct_books::has_link(actor_id actor) const {
 }
 
 /// That worker has ended.
-SKEIN_INLINE void direct_books::forget(std::uint64_t incarnation) {
+SKEIN_INLINE void direct_state::forget(std::uint64_t incarnation) {
     targets.erase(incarnation);
     std::erase_if(known, [&](const auto& one) { return one.second == incarnation; });
 }
@@ -29528,33 +29814,33 @@ SKEIN_INLINE void direct_books::forget(std::uint64_t incarnation) {
 } // namespace detail
 
 /// Worker: an actor has no way any more, for this reason.
-SKEIN_INLINE void runtime::close_lane(actor_id id, const failure& why) {
-    const auto found = books_->lanes.find(id);
-    if (found == books_->lanes.end()) return;
-    const counted_ptr<detail::actor_state> lane(found->second);
-    credits::leave(*books_, *lane);
-    lane->moving = lane->asked = false;
-    if (!lane->lost) lane->lost = why;
-    fail_lane(*lane);
+SKEIN_INLINE void runtime::close_queue(actor_id id, const failure& why) {
+    const auto found = state_->actor_queues.find(id);
+    if (found == state_->actor_queues.end()) return;
+    const counted_ptr<detail::actor_queue> queue(found->second);
+    credits::leave(*state_, *queue);
+    queue->moving = queue->asked = false;
+    if (!queue->lost) queue->lost = why;
+    fail_queue(*queue);
 }
 
 /// Worker: its driver has gone.
-SKEIN_INLINE void runtime::close_lanes() {
+SKEIN_INLINE void runtime::close_queues() {
     std::vector<actor_id> all;
-    for (const auto& [id, lane] : books_->lanes) all.push_back(id);
+    for (const auto& [id, queue] : state_->actor_queues) all.push_back(id);
     std::sort(all.begin(), all.end());
-    const failure why{books_->keeper_end.value_or(error(errc::closed, "the driver has gone")),
+    const failure why{state_->space_server_end.value_or(error(errc::closed, "the driver has gone")),
                       nullptr};
-    for (const auto id : all) close_lane(id, why);
+    for (const auto id : all) close_queue(id, why);
 }
 
 // ---- links to others ---------------------------------------------------------------------------
 
 /// Dials a worker and looks after the link, as long as there are calls for it.
 SKEIN_INLINE task<void> runtime::reach(runtime* self, std::uint64_t incarnation) {
-    auto& direct = *self->books_->direct;
+    auto& direct = *self->state_->direct;
     auto& at = direct.targets.at(incarnation);
-    while (!at.waiting.empty() && !self->books_->closing) {
+    while (!at.waiting.empty() && !self->state_->closing) {
         std::shared_ptr<net::channel> wire;
         try {
             auto dialling = self->dial(incarnation);
@@ -29566,27 +29852,28 @@ SKEIN_INLINE task<void> runtime::reach(runtime* self, std::uint64_t incarnation)
             co_await talking;
             if (!at.end) continue;
         }
-        if (self->books_->closing) co_return;
+        if (self->state_->closing) co_return;
         const auto waiting = std::exchange(at.waiting, {});
         if (at.end) {
             const failure why{error(errc::worker_lost, at.end->how), nullptr};
-            for (const auto id : waiting) self->close_lane(id, why);
+            for (const auto id : waiting) self->close_queue(id, why);
             direct.forget(incarnation);
             co_return;
         }
         at.is_unreachable = true;
         for (const auto id : waiting)
-            if (const auto lane = self->books_->lanes.find(id); lane != self->books_->lanes.end())
-                self->ask_where(*lane->second, true);
+            if (const auto queue = self->state_->actor_queues.find(id);
+                queue != self->state_->actor_queues.end())
+                self->ask_where(*queue->second, true);
     }
     at.is_served = false;
 }
 
 /// A link to that worker and no other; nullptr: it cannot be had.
 SKEIN_INLINE task<std::shared_ptr<net::channel>> runtime::dial(std::uint64_t incarnation) {
-    auto& direct = *books_->direct;
+    auto& direct = *state_->direct;
     auto& at = direct.targets.at(incarnation);
-    const detail::direct_hello hello{books_->incarnation, incarnation, ++at.generation};
+    const detail::direct_hello hello{state_->incarnation, incarnation, ++at.generation};
     const auto addresses = at.addresses;
     for (const auto& text : addresses) {
         const auto to = net::address::parse(text);
@@ -29598,7 +29885,7 @@ SKEIN_INLINE task<std::shared_ptr<net::channel>> runtime::dial(std::uint64_t inc
                                worker_links(*this, time_constants::lan().worker_resume)));
         auto asked = as_result(std::move(knocking));
         auto made = co_await asked;
-        if (books_->closing) break;
+        if (state_->closing) break;
         if (!made) {
             logging::debug("rt", "a worker cannot be reached there",
                            {{"worker", at.who}, {"at", text}, {"why", made.error().what()}});
@@ -29613,26 +29900,26 @@ SKEIN_INLINE task<std::shared_ptr<net::channel>> runtime::dial(std::uint64_t inc
 
 SKEIN_INLINE task<void> runtime::talk(runtime* self, std::uint64_t incarnation,
                                       std::shared_ptr<net::channel> wire) {
-    auto& at = self->books_->direct->targets.at(incarnation);
+    auto& at = self->state_->direct->targets.at(incarnation);
     auto l = std::make_shared<peer>();
     l->role = detail::peer_role::dialled;
     l->wire = std::move(wire);
-    l->number = peer_id(++self->books_->last_link);
+    l->number = peer_id(++self->state_->last_link);
     l->who = at.who;
     l->incarnation = incarnation;
     at.link = l;
     self->listen_to(l);
     for (const auto id : std::exchange(at.waiting, {})) {
-        const auto found = self->books_->lanes.find(id);
-        if (found == self->books_->lanes.end() || !found->second->asked) continue;
-        const counted_ptr<detail::actor_state> lane(found->second);
-        lane->on = l.get();
-        lane->moving = lane->asked = false;
-        self->drain(*lane);
+        const auto found = self->state_->actor_queues.find(id);
+        if (found == self->state_->actor_queues.end() || !found->second->asked) continue;
+        const counted_ptr<detail::actor_queue> queue(found->second);
+        queue->on = l.get();
+        queue->moving = queue->asked = false;
+        self->drain(*queue);
     }
     auto ended = self->wait_end(l);
     co_await ended;
-    if (!self->books_->closing && !at.end) {
+    if (!self->state_->closing && !at.end) {
         auto hearing = as_result(hear_of_end(self, incarnation));
         (void)co_await hearing;
     }
@@ -29641,11 +29928,11 @@ SKEIN_INLINE task<void> runtime::talk(runtime* self, std::uint64_t incarnation,
 
 /// Waits until the driver has said what became of a worker; not for ever: it may compute.
 SKEIN_INLINE task<void> runtime::hear_of_end(runtime* self, std::uint64_t incarnation) {
-    auto& at = self->books_->direct->targets.at(incarnation);
+    auto& at = self->state_->direct->targets.at(incarnation);
     at.told.reset();
     at.is_said_to_live = false;
-    if (self->books_->upstream->is_open())
-        self->books_->upstream->send(detail::message_lost, 0, incarnation, {});
+    if (self->state_->upstream->is_open())
+        self->state_->upstream->send(detail::message_lost, 0, incarnation, {});
     auto waiting = with_timeout(detail::wait_told(&at.told), detail::news_of_end);
     co_await waiting;
 }
@@ -29653,8 +29940,8 @@ SKEIN_INLINE task<void> runtime::hear_of_end(runtime* self, std::uint64_t incarn
 SKEIN_INLINE void runtime::on_end(const net::frame_view& f) {
     auto said = wire::decode<detail::worker_end>(f.body);
     if (!said) throw error(errc::malformed, "news of a worker that cannot be read");
-    const auto found = books_->direct->targets.find(said->incarnation);
-    if (found == books_->direct->targets.end()) return;
+    const auto found = state_->direct->targets.find(said->incarnation);
+    if (found == state_->direct->targets.end()) return;
     auto& at = found->second;
     if (!said->has_ended) {
         at.is_said_to_live = true;
@@ -29667,23 +29954,24 @@ SKEIN_INLINE void runtime::on_end(const net::frame_view& f) {
     at.told.set();
     const auto incarnation = at.end->incarnation;
     if (!at.is_served) { // nobody waits for it
-        books_->direct->forget(incarnation);
+        state_->direct->forget(incarnation);
         return;
     }
     if (at.link && at.link->is_open()) // its last replies may be on the way
-        books_->direct->tasks.spawn(detail::cut_later(at.link, at.end->how));
+        state_->direct->tasks.spawn(detail::cut_later(at.link, at.end->how));
 }
 
-/// The calls that had gone there fail, and say how far they got; those behind them take another way, or fail.
+/// The calls that had gone there fail, and say how far they got; those behind them take another
+/// way, or fail.
 SKEIN_INLINE void runtime::lose_target(detail::direct_target& at, peer& l) {
     losses lost;
-    const bool closing = books_->closing;
-    lost.code = books_->keeper_end ? errc::worker_lost
-                : closing          ? errc::closed
-                : at.end           ? errc::worker_lost
-                                   : errc::reset;
-    if (books_->keeper_end) {
-        lost.summary = books_->keeper_end->text();
+    const bool closing = state_->closing;
+    lost.code = state_->space_server_end ? errc::worker_lost
+                : closing                ? errc::closed
+                : at.end                 ? errc::worker_lost
+                                         : errc::reset;
+    if (state_->space_server_end) {
+        lost.summary = state_->space_server_end->text();
     } else if (closing) {
         lost.summary = "the driver has gone";
     } else if (at.end) {
@@ -29694,7 +29982,7 @@ SKEIN_INLINE void runtime::lose_target(detail::direct_target& at, peer& l) {
             at.is_said_to_live ? "it lives, so that what it had begun has been cancelled"
                                : "the driver did not say what became of it");
     }
-    for (auto& s : books_->slots) {
+    for (auto& s : state_->slots) {
         if (!s.call || s.call->on != &l) continue;
         auto call = free_slot(s.call->slot);
         if (call->is_done()) continue;
@@ -29703,22 +29991,24 @@ SKEIN_INLINE void runtime::lose_target(detail::direct_target& at, peer& l) {
     }
     std::sort(lost.dead.begin(), lost.dead.end(),
               [](auto& a, auto& b) { return a->number < b->number; });
-    std::vector<counted_ptr<detail::actor_state>> lanes;
-    for (const auto& [id, lane] : books_->lanes)
-        if (lane->on == &l) lanes.emplace_back(lane);
-    std::sort(lanes.begin(), lanes.end(), [](auto& a, auto& b) { return a->id < b->id; });
-    for (const auto& lane : lanes) { // before a call fails: what that sets free must not go there
-        credits::leave(*books_, *lane);
-        lane->moving = !at.end && !closing;
-        if (!lane->moving) lane->lost = failure{error(*lost.code, lost.summary), nullptr};
+    std::vector<counted_ptr<detail::actor_queue>> actor_queues;
+    for (const auto& [id, queue] : state_->actor_queues)
+        if (queue->on == &l) actor_queues.emplace_back(queue);
+    std::sort(actor_queues.begin(), actor_queues.end(),
+              [](auto& a, auto& b) { return a->id < b->id; });
+    for (const auto& queue :
+         actor_queues) { // before a call fails: what that sets free must not go there
+        credits::leave(*state_, *queue);
+        queue->moving = !at.end && !closing;
+        if (!queue->moving) queue->lost = failure{error(*lost.code, lost.summary), nullptr};
     }
     at.link.reset();
     fail_lost(lost);
-    for (const auto& lane : lanes) {
-        if (lane->lost)
-            fail_lane(*lane);
+    for (const auto& queue : actor_queues) {
+        if (queue->lost)
+            fail_queue(*queue);
         else
-            drain(*lane);
+            drain(*queue);
     }
 }
 
@@ -29734,15 +30024,16 @@ SKEIN_INLINE call_context* waiting_task(const call_base& call) noexcept {
                : nullptr;
 }
 
-/// A call that takes long leaves its task's cores to others: the driver is told, but not of every short one.
-SKEIN_INLINE void direct_books::tell_waits() {
+/// A call that takes long leaves its task's cores to others: the driver is told, but not of every
+/// short one.
+SKEIN_INLINE void direct_state::tell_waits() {
     const auto now = loop::current().now();
     while (!waiting.empty()) {
         auto& first = waiting.front();
         const auto due = first.waits_since + short_wait;
         if (now < due) return loop::current().set_timer(look, due);
         first.unlink_wait();
-        first.rests = true;
+        first.blocked = true;
         self.tell_wait(first, true);
     }
 }
@@ -29750,7 +30041,8 @@ SKEIN_INLINE void direct_books::tell_waits() {
 } // namespace detail
 
 SKEIN_INLINE void runtime::direct_call_began(detail::call_base& call) {
-    auto& direct = *detail::space_books::home_of(*this).books_->direct; // that of a guest's process
+    auto& direct =
+        *detail::space_state::home_of(*this).state_->direct; // that of a space client's process
     call.direct = true;
     ++direct.outstanding;
     auto* const parent = detail::waiting_task(call);
@@ -29762,30 +30054,30 @@ SKEIN_INLINE void runtime::direct_call_began(detail::call_base& call) {
 }
 
 SKEIN_INLINE void runtime::direct_call_ended(detail::call_base& call) noexcept {
-    if (books_->home != nullptr) return books_->home->direct_call_ended(call);
-    auto& direct = *books_->direct;
+    if (state_->home != nullptr) return state_->home->direct_call_ended(call);
+    auto& direct = *state_->direct;
     call.direct = false;
     --direct.outstanding;
     auto* const parent = detail::waiting_task(call);
     if (parent != nullptr && parent->direct_calls > 0 && --parent->direct_calls == 0) {
         parent->unlink_wait();
-        if (std::exchange(parent->rests, false)) tell_wait(*parent, false);
+        if (std::exchange(parent->blocked, false)) tell_wait(*parent, false);
     }
     if (direct.outstanding > 0 || !std::exchange(direct.is_told_busy, false)) return;
-    if (books_->upstream == nullptr || !books_->upstream->is_open()) return;
+    if (state_->upstream == nullptr || !state_->upstream->is_open()) return;
     try {
-        books_->upstream->send(detail::message_busy, 0, 0, {});
+        state_->upstream->send(detail::message_busy, 0, 0, {});
     } catch (...) { // its end settles that
     }
 }
 
 SKEIN_INLINE void runtime::tell_wait(const detail::call_context& waiting, bool on) noexcept {
-    if (books_->upstream == nullptr || !books_->upstream->is_open()) return;
+    if (state_->upstream == nullptr || !state_->upstream->is_open()) return;
     try {
         wire::writer body;
         body.fixed(waiting.who.id.value().incarnation);
         body.fixed(waiting.who.id.value().number);
-        books_->upstream->send(detail::message_waits, on ? 1 : 0, 0, body.bytes());
+        state_->upstream->send(detail::message_waits, on ? 1 : 0, 0, body.bytes());
     } catch (...) { // its end settles that
     }
 }
@@ -29793,8 +30085,8 @@ SKEIN_INLINE void runtime::tell_wait(const detail::call_context& waiting, bool o
 } // namespace skein::rt
 
 // ======== skein/rt/detail/runtime_ends.ipp
-// Part of the bodies of rt/runtime.hpp: how actors end, and what follows each call of one: its state is saved, it
-// leaves, the next one starts.
+// Part of the bodies of rt/runtime.hpp: how actors end, and what follows each call of one: its
+// state is saved, it leaves, the next one starts.
 
 
 #include <algorithm>
@@ -29822,29 +30114,30 @@ SKEIN_INLINE failure ended(std::string_view title, std::string_view how) {
 } // namespace detail
 
 SKEIN_INLINE std::string runtime::actor_title(actor_id id) const {
-    const auto lane = books_->lanes.find(id);
-    if (lane != books_->lanes.end() && !lane->second->name.empty())
-        return detail::actor_title(id, lane->second->name);
-    if (const auto* const entry = books_->actors.find(id); entry != nullptr && entry->plan)
+    const auto queue = state_->actor_queues.find(id);
+    if (queue != state_->actor_queues.end() && !queue->second->name.empty())
+        return detail::actor_title(id, queue->second->name);
+    if (const auto* const entry = state_->actors.find(id); entry != nullptr && entry->plan)
         return detail::actor_title(id, entry->plan->terms.name);
-    const auto* const box = books_->boxes.find(id);
+    const auto* const box = state_->boxes.find(id);
     return detail::actor_title(id, box != nullptr ? std::string_view((*box)->name) : "");
 }
 
-/// Driver: forgets an actor. tell: what its worker hears, 0: nothing. why: what calls that wait hear.
+/// Driver: forgets an actor. tell: what its worker hears, 0: nothing. why: what calls that wait
+/// hear.
 SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const failure* why) {
-    auto& actors = books_->actors;
+    auto& actors = state_->actors;
     auto node = actors.entries.extract(id);
     if (node.empty()) return;
     auto entry = std::move(node.mapped());
     if (entry.plan && !entry.plan->terms.name.empty()) actors.names.erase(entry.plan->terms.name);
-    counted_ptr<detail::actor_state> lane;
-    if (const auto found = books_->lanes.find(id); found != books_->lanes.end())
-        lane = counted_ptr<detail::actor_state>(found->second);
-    if (lane) {
-        credits::leave(*books_, *lane);
-        lane->moving = false;
-        lane->lost = why != nullptr ? *why : detail::ended(actor_title(id), "is gone");
+    counted_ptr<detail::actor_queue> queue;
+    if (const auto found = state_->actor_queues.find(id); found != state_->actor_queues.end())
+        queue = counted_ptr<detail::actor_queue>(found->second);
+    if (queue) {
+        credits::leave(*state_, *queue);
+        queue->moving = false;
+        queue->lost = why != nullptr ? *why : detail::ended(actor_title(id), "is gone");
     }
     if (entry.where != nullptr) {
         if (tell != 0) send_actor(*entry.where, tell, id);
@@ -29852,8 +30145,8 @@ SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const fail
     }
     const auto& told = why != nullptr ? *why : detail::ended(actor_title(id), "is gone");
     if (tell == detail::message_kill) // what its worker has not begun
-        for (std::size_t i = 0; i < books_->slots.size(); ++i) {
-            const auto call = books_->slots[i].call;
+        for (std::size_t i = 0; i < state_->slots.size(); ++i) {
+            const auto call = state_->slots[i].call;
             if (call && call->target == id && call->kind == detail::call_kind::method &&
                 !call->is_done() && take_back(*call))
                 entry.waiting.push_back(call);
@@ -29862,8 +30155,8 @@ SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const fail
         if (!call->is_done())
             call->fail({error(told.what.code(), call->name() + " did not run: " + told.what.text()),
                         nullptr});
-    if (lane) fail_lane(*lane);
-    if (entry.is_followed) books_->leases.take_followers(id, entry.beside);
+    if (queue) fail_queue(*queue);
+    if (entry.is_followed) state_->leases.take_followers(id, entry.beside);
     followers::fail(entry.beside, told.what);
     if (!entry.beside.empty()) pump();
     for (const auto asker : entry.askers) tell_where(asker, id, nullptr);
@@ -29878,14 +30171,14 @@ SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const fail
 }
 
 SKEIN_INLINE void runtime::kill_actor(actor_id id) {
-    if (books_->awaits_keeper) {
-        books_->kills.push_back(id);
-        return close_lane(id, detail::ended(actor_title(id), "was killed"));
+    if (state_->awaits_space_server) {
+        state_->kills.push_back(id);
+        return close_queue(id, detail::ended(actor_title(id), "was killed"));
     }
-    if (books_->upstream != nullptr) {
+    if (state_->upstream != nullptr) {
         tell_driver_first();
-        send_actor(*books_->upstream, detail::message_kill, id);
-        return close_lane(id, detail::ended(actor_title(id), "was killed"));
+        send_actor(*state_->upstream, detail::message_kill, id);
+        return close_queue(id, detail::ended(actor_title(id), "was killed"));
     }
     const auto why = detail::ended(actor_title(id), "was killed");
     end_actor(id, detail::message_kill, &why);
@@ -29893,11 +30186,11 @@ SKEIN_INLINE void runtime::kill_actor(actor_id id) {
 
 /// Worker: nothing of it goes on; a plain call that runs ends as it would.
 SKEIN_INLINE void runtime::on_kill(actor_id id) {
-    auto* const found = books_->boxes.find(id);
+    auto* const found = state_->boxes.find(id);
     if (found == nullptr) return;
     (*found)->over = "was killed";
-    books_->boxes.erase(id);
-    execution::for_each_caller(*books_, [&](peer& from) {
+    state_->boxes.erase(id);
+    execution::for_each_caller(*state_, [&](peer& from) {
         from.running.for_each([&](slot_id, const auto& call) {
             if (call->context->actor != id) return;
             call->stop.request();
@@ -29909,7 +30202,7 @@ SKEIN_INLINE void runtime::on_kill(actor_id id) {
 SKEIN_INLINE void runtime::leave_actor() {
     const auto* const context = detail::call_context::current();
     auto* const found = context != nullptr && context->is_call() && context->actor
-                            ? books_->boxes.find(context->actor)
+                            ? state_->boxes.find(context->actor)
                             : nullptr;
     if (found == nullptr)
         throw error(errc::invalid_argument,
@@ -29937,9 +30230,9 @@ SKEIN_INLINE void runtime::method_ended(peer& to, detail::actor_box& box, bool c
     if (box.last && box.last == detail::call_context::current()->who.id && box.over == nullptr) {
         box.over = "has left";
         tell_driver_first();
-        if (books_->upstream != nullptr)
-            send_actor(*books_->upstream, detail::message_left, box.id);
-        books_->boxes.erase(box.id);
+        if (state_->upstream != nullptr)
+            send_actor(*state_->upstream, detail::message_left, box.id);
+        state_->boxes.erase(box.id);
         return;
     }
     if (!changes || box.save_every == 0 || box.over != nullptr ||
@@ -30051,7 +30344,7 @@ SKEIN_INLINE task<bool> runtime::take_turn(std::shared_ptr<peer> from, slot_id i
 
 /// Driver: what can end by itself is given time to.
 SKEIN_INLINE void runtime::force_soon(detail::call_base& call) {
-    if (books_->upstream != nullptr || call.on == nullptr) return;
+    if (state_->upstream != nullptr || call.on == nullptr) return;
     auto& force = call.rare->force;
     if (!force) force.emplace(call);
     if (force->is_set()) return;
@@ -30059,9 +30352,10 @@ SKEIN_INLINE void runtime::force_soon(detail::call_base& call) {
     here.set_timer(*force, deadline_after(here.exact_now(), time_constants::lan().force_after));
 }
 
-/// Plain tasks run in the order in which they were sent: behind one that has no outcome, another has not begun.
+/// Plain tasks run in the order in which they were sent: behind one that has no outcome, another
+/// has not begun.
 SKEIN_INLINE bool runtime::waits_at(const peer& at, const detail::call_base& call) const {
-    return std::any_of(books_->slots.begin(), books_->slots.end(), [&](const auto& s) {
+    return std::any_of(state_->slots.begin(), state_->slots.end(), [&](const auto& s) {
         const auto* const other = s.call.get();
         return other != nullptr && other->fn != nullptr && other->on == &at &&
                other->kind == detail::call_kind::task && !other->is_done() &&
@@ -30082,10 +30376,10 @@ SKEIN_INLINE void runtime::end_by_force(detail::call_base& call) {
         return;
     }
     at.ended_for = fmt::format("it was ended by force, to cancel {}", call.name());
-    at.forced = books_->leases.id_of(call);
-    books_->leases.retire(at, true); // nothing new goes there
-    if (books_->leases.source != nullptr)
-        books_->leases.source->end_now(*at.wire);
+    at.forced = state_->leases.id_of(call);
+    state_->leases.retire(at, true); // nothing new goes there
+    if (state_->leases.source != nullptr)
+        state_->leases.source->end_now(*at.wire);
     else
         at.abort(error(errc::cancelled, at.ended_for)); // who serves it sees to its process
 }
@@ -30093,10 +30387,11 @@ SKEIN_INLINE void runtime::end_by_force(detail::call_base& call) {
 } // namespace skein::rt
 
 // ======== skein/rt/detail/runtime_execution.ipp
-// Part of the bodies of rt/runtime.hpp: the calls that run here, whichever way their arguments came.
+// Part of the bodies of rt/runtime.hpp: the calls that run here, whichever way their arguments
+// came.
 //
-// Calls run in order, here and now, until they have taken so long that their replies should leave and a cancellation
-// should be heard: the rest waits for the next turn of the loop.
+// Calls run in order, here and now, until they have taken so long that their replies should leave
+// and a cancellation should be heard: the rest waits for the next turn of the loop.
 
 
 #include <coroutine>
@@ -30125,7 +30420,7 @@ SKEIN_INLINE void runtime::execution::arrived(runtime& self, const std::shared_p
 template <class Form>
 void runtime::execution::take(runtime& self, const std::shared_ptr<peer>& from, slot_id id,
                               Form& call) {
-    auto& of = *self.books_;
+    auto& of = *self.state_;
     if (of.has_backlog) {
         arrival one{from, id, {}, false, {}, {}};
         call.keep(one);
@@ -30139,12 +30434,12 @@ void runtime::execution::take(runtime& self, const std::shared_ptr<peer>& from, 
 /// The last handle of an actor is gone, after the calls that came before.
 SKEIN_INLINE void runtime::execution::dropped(runtime& self, const std::shared_ptr<peer>& from,
                                               byte_span body) {
-    auto& of = *self.books_;
+    auto& of = *self.state_;
     if (of.has_backlog) return enqueue(of, {from, slot_id(), to_buffer(body), true, {}, {}});
     of.boxes.erase(detail::actor_of(body, from->who));
 }
 
-SKEIN_INLINE void runtime::execution::enqueue(books& of, arrival one) {
+SKEIN_INLINE void runtime::execution::enqueue(state& of, arrival one) {
     peer& from = *one.from;
     of.backlog_bytes += one.body.size();
     of.backlog.push_back(std::move(one));
@@ -30155,17 +30450,17 @@ SKEIN_INLINE void runtime::execution::enqueue(books& of, arrival one) {
 
 /// A call runs; perhaps it is the first one of this turn of the loop.
 SKEIN_INLINE void runtime::begin_turn() {
-    if (books_->in_turn.is_linked()) return;
+    if (state_->in_turn.is_linked()) return;
     auto& here = loop::current();
-    books_->turn_began = here.coarse_now();
-    here.at_turn_end(books_->in_turn);
+    state_->turn_began = here.coarse_now();
+    here.at_turn_end(state_->in_turn);
 }
 
 SKEIN_INLINE void runtime::end_turn() {
-    const auto lasted = loop::current().coarse_now() - books_->turn_began;
-    if (lasted < limit::call_turn || books_->closing) return;
-    books_->has_backlog = true;
-    books_->calls.spawn(run_backlog());
+    const auto lasted = loop::current().coarse_now() - state_->turn_began;
+    if (lasted < limit::call_turn || state_->closing) return;
+    state_->has_backlog = true;
+    state_->calls.spawn(run_backlog());
 }
 
 namespace detail {
@@ -30187,7 +30482,7 @@ struct next_turn : turn_hook {
 } // namespace detail
 
 SKEIN_INLINE task<void> runtime::run_backlog() {
-    auto& waiting = books_->backlog;
+    auto& waiting = state_->backlog;
     do {
         detail::next_turn next;
         co_await next;
@@ -30197,21 +30492,21 @@ SKEIN_INLINE task<void> runtime::run_backlog() {
         while (!waiting.empty() && here.coarse_now() - began < limit::call_turn) {
             auto one = std::move(waiting.front());
             waiting.pop_front();
-            books_->backlog_bytes -= one.body.size();
-            if (!books_->closing) execution::run_waiting(*this, one); // else its driver has gone
+            state_->backlog_bytes -= one.body.size();
+            if (!state_->closing) execution::run_waiting(*this, one); // else its driver has gone
         }
-        if (books_->backlog_bytes < limit::backlog_bytes / 2 &&
-            std::exchange(books_->backlog_full, false))
-            execution::for_each_caller(*books_, [](peer& one) {
+        if (state_->backlog_bytes < limit::backlog_bytes / 2 &&
+            std::exchange(state_->backlog_full, false))
+            execution::for_each_caller(*state_, [](peer& one) {
                 if (std::exchange(one.is_paused, false)) one.wire->resume_reading();
             });
     } while (!waiting.empty());
-    books_->has_backlog = false;
-    execution::for_each_caller(*books_, [](peer& one) { one.unwanted.clear(); });
+    state_->has_backlog = false;
+    execution::for_each_caller(*state_, [](peer& one) { one.unwanted.clear(); });
 }
 
 template <class F>
-void runtime::execution::for_each_caller(const books& of, F what) {
+void runtime::execution::for_each_caller(const state& of, F what) {
     if (of.upstream != nullptr) what(*of.upstream);
     for (const auto& one : of.direct->callers) what(*one);
     if (of.direct->here) what(*of.direct->here);
@@ -30233,7 +30528,7 @@ SKEIN_INLINE void runtime::execution::run_waiting(runtime& self, arrival& one) {
     peer& from = *one.from;
     try {
         if (one.is_drop) {
-            self.books_->boxes.erase(detail::actor_of(one.body, from.who));
+            self.state_->boxes.erase(detail::actor_of(one.body, from.who));
             return;
         }
         const bool is_wanted = from.unwanted.erase(one.slot) == 0;
@@ -30339,8 +30634,8 @@ SKEIN_INLINE void runtime::execution::framed::check(const peer& from,
         detail::refuse_past(from, head_.target);
 }
 
-/// A plain call that has just arrived lets coroutine calls of its actor go first that have not started yet; coroutine
-/// calls start from the run queue, so in order.
+/// A plain call that has just arrived lets coroutine calls of its actor go first that have not
+/// started yet; coroutine calls start from the run queue, so in order.
 template <class Form>
 void runtime::execution::run(runtime& self, const std::shared_ptr<peer>& from, slot_id id,
                              Form& call, counted_ptr<detail::actor_box> box) {
@@ -30355,7 +30650,7 @@ void runtime::execution::run(runtime& self, const std::shared_ptr<peer>& from, s
             return hold_back(self, from, id, call, std::move(box));
     }
     if (box && box->over != nullptr) return self.reply_over(*from, id, fn, *box);
-    ++self.books_->stats.executed;
+    ++self.state_->stats.executed;
     if (proc::detail::threads_vary) [[unlikely]]
         proc::detail::use_threads(call.cpus());
     detail::incoming_call in{
@@ -30373,7 +30668,7 @@ void runtime::execution::run(runtime& self, const std::shared_ptr<peer>& from, s
 SKEIN_INLINE counted_ptr<detail::actor_box> runtime::box_for(peer& from, slot_id id,
                                                              const function_record& fn,
                                                              actor_id actor) {
-    const auto* const found = books_->boxes.find(actor);
+    const auto* const found = state_->boxes.find(actor);
     if (found == nullptr) [[unlikely]] {
         reply_failure(from, id, detail::actor_is_gone(fn, actor_title(actor)));
         return {};
@@ -30384,18 +30679,18 @@ SKEIN_INLINE counted_ptr<detail::actor_box> runtime::box_for(peer& from, slot_id
 }
 
 /// What a call that runs now belongs to. That of the last one serves again if nothing has kept it.
-SKEIN_INLINE detail::call_context& runtime::context_for(const detail::lineage& who, actor_id actor,
-                                                        const function_record& fn) {
-    auto& spare = books_->spare;
-    if (!spare || spare->uses() > 1) spare = counted_ptr(new detail::call_context(books_->anchor));
+SKEIN_INLINE detail::call_context& runtime::context_for(const detail::trace_context& who,
+                                                        actor_id actor, const function_record& fn) {
+    auto& spare = state_->spare;
+    if (!spare || spare->uses() > 1) spare = counted_ptr(new detail::call_context(state_->anchor));
     spare->who = who;
     spare->fn = &fn;
     spare->actor = actor;
     return *spare;
 }
 
-/// A plain call that may not start yet. Where it may wait for long, it can be cancelled, and its caller hears that it
-/// is held.
+/// A plain call that may not start yet. Where it may wait for long, it can be cancelled, and its
+/// caller hears that it is held.
 template <class Form>
 void runtime::execution::hold_back(runtime& self, const std::shared_ptr<peer>& from, slot_id id,
                                    Form& call, counted_ptr<detail::actor_box> box) {
@@ -30407,7 +30702,7 @@ void runtime::execution::hold_back(runtime& self, const std::shared_ptr<peer>& f
         return one;
     };
     if (box->gate_of(fn.group).limit == 0) {
-        self.books_->calls.spawn(run_later(&self, kept(), std::move(box)));
+        self.state_->calls.spawn(run_later(&self, kept(), std::move(box)));
         return;
     }
     const task_context::use under(&self.context_for(call.who(), call.target(), fn));
@@ -30444,13 +30739,13 @@ SKEIN_INLINE void runtime::begin_call(const std::shared_ptr<peer>& from, slot_id
         throw error(errc::malformed, fmt::format("a second call {} from {}", id, from->who));
     std::unique_ptr<detail::running_call> made(new detail::running_call);
     auto& running = *made;
-    running.context = books_->spare;
+    running.context = state_->spare;
     running.waits = waits;
     // What its arguments had told the driver is not what it knows already.
-    if (books_->upstream != nullptr)
-        running.news = books_->direct->news - (books_->direct->relay_next ? 1 : 0);
+    if (state_->upstream != nullptr)
+        running.news = state_->direct->news - (state_->direct->relay_next ? 1 : 0);
     from->running.enter(id, std::move(made));
-    books_->calls.spawn(run_call(from, id, &running, std::move(work)));
+    state_->calls.spawn(run_call(from, id, &running, std::move(work)));
 }
 
 SKEIN_INLINE task<void> runtime::run_call(std::shared_ptr<peer> from, slot_id id,
@@ -30468,15 +30763,15 @@ SKEIN_INLINE task<void> runtime::run_call(std::shared_ptr<peer> from, slot_id id
 
 /// Whether it has started, or has to wait, is told to its caller, unless it is over by then.
 SKEIN_INLINE void runtime::tell_soon(const std::shared_ptr<peer>& to, slot_id id) {
-    books_->fresh.emplace_back(to, id);
-    if (books_->fresh.size() == 1) books_->calls.spawn(tell_started());
+    state_->fresh.emplace_back(to, id);
+    if (state_->fresh.size() == 1) state_->calls.spawn(tell_started());
 }
 
 /// Runs after the first steps of the calls that have just started: those that are not done by then
 /// have suspended, or wait for others before they start, and their submitter is told.
 SKEIN_INLINE task<void> runtime::tell_started() {
     co_await yield();
-    for (const auto& [to, id] : std::exchange(books_->fresh, {})) {
+    for (const auto& [to, id] : std::exchange(state_->fresh, {})) {
         auto* const found = to->running.find(id);
         if (found == nullptr || (*found)->told || !to->is_open()) continue;
         auto& is_told = (*found)->waits ? (*found)->held : (*found)->told;
@@ -30490,9 +30785,10 @@ SKEIN_INLINE task<void> runtime::tell_started() {
 } // namespace skein::rt
 
 // ======== skein/rt/detail/runtime_followers.ipp
-// Part of the bodies of rt/runtime.hpp: tasks and actors with `.on = handle`. When such a call is placed it gets the
-// label of the node where the actor is, and stands in a line as for any label. While the actor is being made, or made
-// again, its followers wait for it; when it moves, those in lines are taken out and follow; when it ends, they fail.
+// Part of the bodies of rt/runtime.hpp: tasks and actors with `.on = handle`. When such a call is
+// placed it gets the label of the node where the actor is, and stands in a line as for any label.
+// While the actor is being made, or made again, its followers wait for it; when it moves, those in
+// lines are taken out and follow; when it ends, they fail.
 
 
 #include <algorithm>
@@ -30521,7 +30817,7 @@ namespace detail {
 }
 
 /// Takes those that are to run where this actor is out of their lines.
-SKEIN_INLINE void lease_books::take_followers(actor_id of,
+SKEIN_INLINE void lease_state::take_followers(actor_id of,
                                               std::vector<counted_ptr<call_base>>& into) {
     const auto follows = [&](const counted_ptr<call_base>& call) {
         return !call->is_done() && call->rare && call->rare->beside == of;
@@ -30553,7 +30849,7 @@ SKEIN_INLINE void lease_books::take_followers(actor_id of,
 SKEIN_INLINE void runtime::followers::set_demand(runtime& self, detail::call_base& call,
                                                  call_options how) {
     const bool for_life = call.kind == detail::call_kind::create;
-    auto& demands = self.books_->leases.demands;
+    auto& demands = self.state_->leases.demands;
     if (!take_location(self, call, how.on)) return;
     const auto number = demands.number(how, for_life);
     if (!number) {
@@ -30562,14 +30858,14 @@ SKEIN_INLINE void runtime::followers::set_demand(runtime& self, detail::call_bas
     }
     call.shape = *number;
     if (!for_life) call.cpus = demands.at(*number).cpus;
-    if (self.books_->upstream == nullptr) group_desk::join(self, call);
+    if (self.state_->upstream == nullptr) group_desk::join(self, call);
 }
 
-/// Leaves of a location what a demand is numbered by: names are looked up, and what only the driver knows is told to it
-/// with the call. False: there is no such place.
+/// Leaves of a location what a demand is numbered by: names are looked up, and what only the driver
+/// knows is told to it with the call. False: there is no such place.
 SKEIN_INLINE bool runtime::followers::take_location(runtime& self, detail::call_base& call,
                                                     location& on) {
-    const bool is_driver = self.books_->upstream == nullptr;
+    const bool is_driver = self.state_->upstream == nullptr;
     if (on.is_actor() && on.actor()) {
         follow(self, call, on.actor());
     } else if (is_driver) {
@@ -30592,28 +30888,29 @@ SKEIN_INLINE bool runtime::followers::take_location(runtime& self, detail::call_
 
 /// The call is to run where that actor is, which it keeps, as an argument would, until it is over.
 SKEIN_INLINE void runtime::followers::follow(runtime& self, detail::call_base& call, actor_id of) {
-    if (self.books_->upstream != nullptr)
+    if (self.state_->upstream != nullptr)
         call.extra().label = detail::actor_label(of);
     else
         call.extra().beside = of;
-    const auto lane = self.books_->lanes.find(of);
-    if (lane == self.books_->lanes.end()) return;
-    using held = counted_ptr<detail::actor_state>;
-    call.keep(std::make_shared<held>(lane->second));
+    const auto queue = self.state_->actor_queues.find(of);
+    if (queue == self.state_->actor_queues.end()) return;
+    using held = counted_ptr<detail::actor_queue>;
+    call.keep(std::make_shared<held>(queue->second));
 }
 
-/// Driver: gives the call the node of its actor. False: it waits for the actor to be somewhere, or has failed.
+/// Driver: gives the call the node of its actor. False: it waits for the actor to be somewhere, or
+/// has failed.
 SKEIN_INLINE bool runtime::followers::may_go(runtime& self,
                                              const counted_ptr<detail::call_base>& call) {
     if (!call->rare || !call->rare->beside) return true;
     const auto id = call->rare->beside;
-    auto& books = *self.books_;
-    auto* const entry = books.actors.find(id);
+    auto& state = *self.state_;
+    auto* const entry = state.actors.find(id);
     if (entry == nullptr) {
-        const auto lane = books.lanes.find(id);
-        const bool is_told = lane != books.lanes.end() && lane->second->lost;
+        const auto queue = state.actor_queues.find(id);
+        const bool is_told = queue != state.actor_queues.end() && queue->second->lost;
         const auto why =
-            is_told ? lane->second->lost->what
+            is_told ? queue->second->lost->what
                     : error(errc::not_found, self.actor_title(id) + " is not known here")
                           .with_hint("it has ended, or it lives in a namespace or program other "
                                      "than that of the call");
@@ -30623,10 +30920,10 @@ SKEIN_INLINE bool runtime::followers::may_go(runtime& self,
     if (entry->where == nullptr || entry->where->labels_follow) {
         entry->add_beside(call);
         if (call->kind == detail::call_kind::create)
-            if (auto* const own = books.actors.find(call->target)) own->making = call;
+            if (auto* const own = state.actors.find(call->target)) own->making = call;
         return false;
     }
-    auto& demands = books.leases.demands;
+    auto& demands = state.leases.demands;
     const auto number = demands.number_on(call->shape, detail::node_label(*entry->where));
     if (!number) {
         self.refuse(*call, detail::cannot_follow(*call, number.error()));
@@ -30640,7 +30937,7 @@ SKEIN_INLINE bool runtime::followers::may_go(runtime& self,
 
 /// Driver: those that have waited for it go on.
 SKEIN_INLINE void runtime::followers::actor_is_placed(runtime& self, actor_id id) {
-    auto* const entry = self.books_->actors.find(id);
+    auto* const entry = self.state_->actors.find(id);
     if (entry == nullptr) return;
     for (auto& call : std::exchange(entry->beside, {}))
         if (!call->is_done()) self.place(std::move(call));
@@ -30648,9 +30945,9 @@ SKEIN_INLINE void runtime::followers::actor_is_placed(runtime& self, actor_id id
 
 SKEIN_INLINE void runtime::set_labels(const net::channel& wire,
                                       const std::vector<std::string>& labels) {
-    auto& leases = books_->leases;
+    auto& leases = state_->leases;
     std::vector<actor_id> here;
-    for (const auto& l : books_->links) {
+    for (const auto& l : state_->links) {
         if (l->wire.get() != &wire || l->labels == labels) continue;
         l->labels = labels;
         l->labels_follow = false;
@@ -30658,7 +30955,7 @@ SKEIN_INLINE void runtime::set_labels(const net::channel& wire,
             ++leases.state;
             leases.is_changed = true;
         }
-        for (const auto& [id, entry] : books_->actors.entries)
+        for (const auto& [id, entry] : state_->actors.entries)
             if (entry.where == l.get()) here.push_back(id);
     }
     std::sort(here.begin(), here.end());
@@ -30675,8 +30972,8 @@ SKEIN_INLINE void runtime::followers::fail(const calls& all, const error& why) {
 } // namespace skein::rt
 
 // ======== skein/rt/detail/runtime_frames.ipp
-// Part of the bodies of rt/runtime.hpp: the frames that come over links, and the replies that leave. The calls that run
-// here are in runtime_execution.ipp.
+// Part of the bodies of rt/runtime.hpp: the frames that come over links, and the replies that
+// leave. The calls that run here are in runtime_execution.ipp.
 
 
 #include <coroutine>
@@ -30687,24 +30984,24 @@ SKEIN_INLINE void runtime::followers::fail(const calls& all, const error& why) {
 
 namespace skein::rt {
 
-// A peer has shown that it knows the token, no more: what it says is compared with what it was asked.
-// The exceptions that are thrown here end its link.
+// A peer has shown that it knows the token, no more: what it says is compared with what it was
+// asked. The exceptions that are thrown here end its link.
 
 SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net::frame_view& f) {
     if (from->role != detail::peer_role::program) return on_direct_frame(from, f);
     switch (f.kind) {
     case detail::message_reply: return on_reply(*from, f);
     case detail::message_call:
-        return books_->upstream == nullptr ? forward(*from, f) : execution::arrived(*this, from, f);
+        return state_->upstream == nullptr ? forward(*from, f) : execution::arrived(*this, from, f);
     case detail::message_started: return credits::on_started(*this, *from, slot_id(f.id));
     case detail::message_held: return credits::on_held(*this, *from, slot_id(f.id));
     case detail::message_passed:
-        if (books_->upstream != nullptr) break;
+        if (state_->upstream != nullptr) break;
         return credits::on_passed(*this, *from, slot_id(f.id));
     case detail::message_cancel:
         return on_cancel(*from, slot_id(f.id), (f.flags & detail::flag_by_force) != 0);
     case detail::message_drop:
-        if (books_->upstream == nullptr) break;
+        if (state_->upstream == nullptr) break;
         return execution::dropped(*this, from, f.body);
     case detail::message_snapshot:
     case detail::message_hold:
@@ -30713,11 +31010,11 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
     case detail::message_left:
     case detail::message_find: return on_actor_frame(*from, f);
     case detail::message_group:
-        if (books_->upstream != nullptr) break;
+        if (state_->upstream != nullptr) break;
         return group_desk::on_question(*this, *from, f);
     default: break;
     }
-    if (books_->upstream == nullptr ? on_worker_asks(*from, f) : on_driver_says(*from, f)) return;
+    if (state_->upstream == nullptr ? on_worker_asks(*from, f) : on_driver_says(*from, f)) return;
     throw error(errc::malformed,
                 fmt::format("frame of unknown kind {} from {}", f.kind, from->who));
 }
@@ -30732,12 +31029,13 @@ namespace detail {
 
 } // namespace detail
 
-/// The call of an id, which must have been sent over this link; nullptr if it is not known any more.
+/// The call of an id, which must have been sent over this link; nullptr if it is not known any
+/// more.
 SKEIN_INLINE detail::call_base* runtime::call_at(const peer& from, slot_id id) {
     const auto index = static_cast<std::uint32_t>(id.value());
-    if (index >= books_->slots.size() || books_->slots[index].generation != id.value() >> 32)
+    if (index >= state_->slots.size() || state_->slots[index].generation != id.value() >> 32)
         return nullptr;
-    auto* call = books_->slots[index].call.get();
+    auto* call = state_->slots[index].call.get();
     if (call != nullptr && call->on != &from) [[unlikely]]
         detail::refuse_answer(from, *call);
     return call;
@@ -30748,15 +31046,15 @@ SKEIN_INLINE void runtime::on_reply(peer& from, const net::frame_view& f) {
         throw error(errc::malformed,
                     fmt::format("a reply that is neither value nor failure from {}", from.who));
     if (call_at(from, slot_id(f.id)) == nullptr) return;
-    settle(from, books_->take_out(static_cast<std::uint32_t>(f.id)), f);
+    settle(from, state_->take_out(static_cast<std::uint32_t>(f.id)), f);
 }
 
 /// A call has its answer.
 SKEIN_INLINE void runtime::settle(peer& from, counted_ptr<detail::call_base> call,
                                   const net::frame_view& f) {
     if (call->kind == detail::call_kind::task) account(from, *call);
-    const auto lane = credits::give(*books_, from, *call);
-    if (call->kind == detail::call_kind::create && books_->upstream == nullptr)
+    const auto queue = credits::give(*state_, from, *call);
+    if (call->kind == detail::call_kind::create && state_->upstream == nullptr)
         settle_create(from, *call, f.flags);
     if (!call->is_done()) {
         if (f.flags == detail::reply_ok) {
@@ -30767,23 +31065,23 @@ SKEIN_INLINE void runtime::settle(peer& from, counted_ptr<detail::call_base> cal
             auto why = detail::decode_failure(f.body);
             if (!runs_again(*call, why)) call->fail(std::move(why));
         }
-    } else if (books_->upstream != nullptr) {
+    } else if (state_->upstream != nullptr) {
         give_back(*call, f);
     }
-    if (lane) drain(*lane);
-    if (!books_->queue.empty() || !books_->creations.empty() || books_->leases.waits()) pump();
-    if (books_->leases.crowded != 0 && from.busy == 0 && books_->upstream == nullptr)
+    if (queue) drain(*queue);
+    if (!state_->queue.empty() || !state_->creations.empty() || state_->leases.waits()) pump();
+    if (state_->leases.crowded != 0 && from.busy == 0 && state_->upstream == nullptr)
         feed(from.principal != nullptr ? *from.principal : from);
 }
 
 /// Driver: whether a task goes to the end of its line because of how it failed.
 SKEIN_INLINE bool runtime::runs_again(detail::call_base& call, failure& why) {
-    if (books_->upstream != nullptr || !call.rare || !call.rare->retry_on ||
+    if (state_->upstream != nullptr || !call.rare || !call.rare->retry_on ||
         detail::is_unwanted(call) || !call.rare->retry_on->has(why))
         return false;
     auto& attempts = call.rare->failed_attempts;
     ++attempts;
-    const bool is_over = books_->closing || books_->given_up;
+    const bool is_over = state_->closing || state_->given_up;
     if (call.retries_left == 0 || is_over) {
         auto hint = why.what.hint().empty() ? std::string() : why.what.hint() + "; ";
         hint += "it failed " + detail::times(attempts);
@@ -30793,7 +31091,7 @@ SKEIN_INLINE bool runtime::runs_again(detail::call_base& call, failure& why) {
         return false;
     }
     --call.retries_left;
-    ++books_->stats.retried;
+    ++state_->stats.retried;
     call.on = nullptr;
     call.alone = 0;
     call.state = detail::phase::queued;
@@ -30806,18 +31104,19 @@ SKEIN_INLINE void runtime::on_cancel(peer& from, slot_id id, bool by_force) {
         auto& call = **found;
         call.stop.request();
         call.context->cancel_children(by_force);
-    } else if (books_->has_backlog) {
+    } else if (state_->has_backlog) {
         from.unwanted.insert(id);
     }
     if (const auto found = from.forwarded.find(id); found != from.forwarded.end())
         cancel(*found->second, by_force);
-    else if (books_->upstream == nullptr)
+    else if (state_->upstream == nullptr)
         group_desk::take_back(*this, from, id);
 }
 
 namespace detail {
 
-/// Of a call that says nothing of its place: that of the group of the call that has made it, if children are to be there.
+/// Of a call that says nothing of its place: that of the group of the call that has made it, if
+/// children are to be there.
 [[nodiscard]] inline std::string label_of_children(const demand_table& demands,
                                                    const forwarded_call& call) {
     const auto kind = static_cast<std::uint16_t>(call.origin().kind);
@@ -30835,9 +31134,9 @@ namespace detail {
 
 /// As a worker asks for it.
 SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::call_head& head) {
-    auto& demands = books_->leases.demands;
+    auto& demands = state_->leases.demands;
     const bool for_life = call.kind == detail::call_kind::create;
-    const bool all_own = books_->leases.all_own; // then there are no workers for all
+    const bool all_own = state_->leases.all_own; // then there are no workers for all
     std::string label(detail::demand_table::label_in(head.demand));
     if (label.empty())
         label = detail::label_of_children(demands, static_cast<detail::forwarded_call&>(call));
@@ -30878,7 +31177,7 @@ SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
     if (head.who.id.value().incarnation != from.incarnation)
         throw error(errc::malformed, fmt::format("{} sends a call in another's name", from.who));
     if (head.kind == detail::call_kind::method) {
-        const auto* const found = books_->actors.find(head.target);
+        const auto* const found = state_->actors.find(head.target);
         if (found != nullptr && found->type != nullptr && *found->type != *fn.actor)
             throw detail::wrong_actor(from.who, fn, head.target, *found->type);
     }
@@ -30886,11 +31185,11 @@ SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
         throw error(errc::malformed, fmt::format("a second call {} from {}", f.id, from.who));
     if (head.kind == detail::call_kind::create && !admit_actor(from, f, fn, head, in)) return;
     std::shared_ptr<peer> origin;
-    for (const auto& l : books_->links)
+    for (const auto& l : state_->links)
         if (l.get() == &from) origin = l;
     if (!origin) return;
     counted_ptr<detail::call_base> call(
-        new detail::forwarded_call(*this, books_->leases, origin, slot_id(f.id), head.who));
+        new detail::forwarded_call(*this, state_->leases, origin, slot_id(f.id), head.who));
     call->fn = &fn;
     call->kind = head.kind;
     call->target = head.target;
@@ -30901,19 +31200,19 @@ SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
     call->body = f.take_body();
     if (head.who.until != time_point::max()) call->extra().until = head.who.until;
     from.forwarded[slot_id(f.id)] = call.get();
-    books_->leases.begin_wait(from, head.who.parent);
+    state_->leases.begin_wait(from, head.who.parent);
     if (prepare(*call)) {
         call->state = detail::phase::queued;
         place(std::move(call));
     }
-    if (books_->leases.waits()) pump_leases(); // the caller may have left a core to others
+    if (state_->leases.waits()) pump_leases(); // the caller may have left a core to others
 }
 
 SKEIN_INLINE void runtime::reply(peer& to, slot_id id, detail::encoder encode) {
     if (!to.is_open()) return;
-    books_->scratch.clear();
-    auto& lent = books_->actors.lent;
-    auto& abroad = books_->actors.lent_abroad;
+    state_->scratch.clear();
+    auto& lent = state_->actors.lent;
+    auto& abroad = state_->actors.lent_abroad;
     lent.clear();
     abroad.clear();
     {
@@ -30922,53 +31221,55 @@ SKEIN_INLINE void runtime::reply(peer& to, slot_id id, detail::encoder encode) {
             ~replying_guard() { replying_ = before; }
         } const guard;
         replying_ = this;
-        encode(books_->scratch);
+        encode(state_->scratch);
     }
     if (lent.empty() && abroad.empty()) return send_scratch(to, detail::reply_ok, id);
     if (to.role == detail::peer_role::here) return lend_here(to, id);
-    detail::lending_reply::append(books_->scratch, lent);
+    detail::lending_reply::append(state_->scratch, lent);
     send_scratch(to, detail::reply_lends, id);
 }
 
 SKEIN_INLINE void runtime::pass_reply(peer& to, slot_id id, byte_span value, bool lends) {
     if (!to.is_open()) return;
-    books_->scratch.clear();
-    books_->scratch.raw(value);
+    state_->scratch.clear();
+    state_->scratch.raw(value);
     send_scratch(to, lends ? detail::reply_lends : detail::reply_ok, id);
 }
 
 SKEIN_INLINE void runtime::reply_failure(peer& to, slot_id id, const failure& why) {
     if (!to.is_open()) return;
-    books_->scratch.clear();
-    detail::encode_failure(books_->scratch, why);
+    state_->scratch.clear();
+    detail::encode_failure(state_->scratch, why);
     send_scratch(to, detail::reply_failed, id);
 }
 
 /// A reply. The memory of a large one goes with it, so that it is given back.
 SKEIN_INLINE void runtime::send_scratch(peer& to, std::uint16_t outcome, slot_id id) {
-    if (books_->upstream != nullptr && must_relay(to, outcome, id)) return relay(to, outcome, id);
-    if (books_->scratch.size() < limit::inline_bytes)
-        return to.send(detail::message_reply, outcome, id.value(), books_->scratch.bytes());
+    if (state_->upstream != nullptr && must_relay(to, outcome, id)) return relay(to, outcome, id);
+    if (state_->scratch.size() < limit::inline_bytes)
+        return to.send(detail::message_reply, outcome, id.value(), state_->scratch.bytes());
     net::frame f;
     f.kind = detail::message_reply;
     f.flags = outcome;
     f.id = id.value();
-    f.body = std::move(books_->scratch).take();
+    f.body = std::move(state_->scratch).take();
     to.send(std::move(f));
 }
 
 SKEIN_INLINE void runtime::reply_thrown(peer& to, slot_id id, const function_record& fn) {
-    reply_failure(to, id, detail::failure_of(std::current_exception(), fn, books_->name));
+    reply_failure(to, id, detail::failure_of(std::current_exception(), fn, state_->name));
 }
 
 } // namespace skein::rt
 
 // ======== skein/rt/detail/runtime_given.ipp
-// Part of the bodies of rt/runtime.hpp: calls of this process to its own actors whose arguments travel as they are.
+// Part of the bodies of rt/runtime.hpp: calls of this process to its own actors whose arguments
+// travel as they are.
 //
-// They stand in one queue with the frames of this process to itself, so that calls of both kinds keep their order, and
-// meet the same gates, time slices and cancellations. What a reply has for a value goes straight to the call that
-// waits; a failure, and a value with a codec of its own, come as a frame.
+// They stand in one queue with the frames of this process to itself, so that calls of both kinds
+// keep their order, and meet the same gates, time slices and cancellations. What a reply has for a
+// value goes straight to the call that waits; a failure, and a value with a codec of its own, come
+// as a frame.
 
 
 #include <exception>
@@ -30984,20 +31285,20 @@ SKEIN_INLINE bool runtime::reply_here(peer& to, slot_id id, detail::finisher fin
     const auto call = free_slot(id);
     if (!call) return true;
     const task_context::use none(nullptr); // what waits for it is not part of the method
-    const auto lane = credits::give(*books_, to, *call);
+    const auto queue = credits::give(*state_, to, *call);
     try {
         if (!call->is_done()) finish(*call);
     } catch (...) { // the value could not be copied
-        call->fail(detail::failure_of(std::current_exception(), *call->fn, books_->name));
+        call->fail(detail::failure_of(std::current_exception(), *call->fn, state_->name));
     }
-    if (lane) drain(*lane);
+    if (queue) drain(*queue);
     return true;
 }
 
 namespace detail {
 
 /// The call leaves: its arguments are copied or moved now.
-SKEIN_INLINE void direct_books::give(counted_ptr<call_base> call, given_maker make) {
+SKEIN_INLINE void direct_state::give(counted_ptr<call_base> call, given_maker make) {
     auto& raw = *call;
     std::unique_ptr<given_call> given;
     try {
@@ -31015,7 +31316,7 @@ SKEIN_INLINE void direct_books::give(counted_ptr<call_base> call, given_maker ma
                          nullptr});
     }
     auto& who = given->who;
-    who.id = who.trace = call_id({self.books_->incarnation, raw.number});
+    who.id = who.trace = call_id({self.state_->incarnation, raw.number});
     if (raw.parent) {
         who.trace = raw.parent->who.trace;
         who.parent = raw.parent->who.id;
@@ -31027,7 +31328,7 @@ SKEIN_INLINE void direct_books::give(counted_ptr<call_base> call, given_maker ma
     given->target = raw.target;
     raw.on = here.get();
     raw.state = phase::sent;
-    runtime::credits::take(*self.books_, *here, raw, 0); // in calls alone: it is not written down
+    runtime::credits::take(*self.state_, *here, raw, 0); // in calls alone: it is not written down
     self.direct_call_began(raw);
     raw.order = ++here->sent;
     loopback_frame f;
@@ -31042,13 +31343,15 @@ SKEIN_INLINE void direct_books::give(counted_ptr<call_base> call, given_maker ma
 } // namespace skein::rt
 
 // ======== skein/rt/detail/runtime_group_desk.ipp
-// Part of the bodies of rt/runtime.hpp: the names of placement groups, and the groups that workers hold. A worker's handle
-// stands for one hold at its driver, which counts how often it has told of it, as for actors (runtime_handles.ipp): so a
-// group that is on its way to a worker is not lost to a release that crosses it. docs/design/0012-groups.md
+// Part of the bodies of rt/runtime.hpp: the names of placement groups, and the groups that workers
+// hold. A worker's handle stands for one hold at its driver, which counts how often it has told of
+// it, as for actors (runtime_handles.ipp): so a group that is on its way to a worker is not lost to
+// a release that crosses it. docs/design/0012-groups.md
 
 
 // ======== skein/rt/detail/group_message.hpp
-// What a worker asks its driver about placement groups, and the answer: frames of the kind message_group.
+// What a worker asks its driver about placement groups, and the answer: frames of the kind
+// message_group.
 
 #include <cstddef>
 #include <cstdint>
@@ -31066,7 +31369,8 @@ enum class group_matter : std::uint8_t {
     hold = 5,    ///< a handle to it has come in a call, and counts as told once; no reply
 };
 
-/// Numbers that workers give to groups which they make: each its own, from here on. Its driver has others for them.
+/// Numbers that workers give to groups which they make: each its own, from here on. Its driver has
+/// others for them.
 inline constexpr std::uint64_t first_of_worker = std::uint64_t{1} << 63;
 /// Of one worker, at a time.
 inline constexpr std::size_t most_made_groups = 16'384, most_held_groups = 4 * most_made_groups;
@@ -31094,9 +31398,9 @@ struct group_answer {
 // ======== skein/rt/ref.hpp
 // ref<T>: the value of a remote call, now or later.
 //
-// Copy it, pass it on as an argument of another call (it is resolved on the way), await it any number
-// of times. The call runs whether or not anybody looks: dropping a ref does not cancel it. If the call
-// fails after its last ref was dropped, the error is logged as a warning.
+// Copy it, pass it on as an argument of another call (it is resolved on the way), await it any
+// number of times. The call runs whether or not anybody looks: dropping a ref does not cancel it.
+// If the call fails after its last ref was dropped, the error is logged as a warning.
 //
 //     auto row = skein::remote<&load>(7);          // runs now
 //     auto s = skein::remote<&score>(row, 2.f);    // runs as soon as row is there
@@ -31122,8 +31426,8 @@ public:
     using stored = std::conditional_t<std::is_void_v<T>, std::monostate, T>;
     std::optional<stored> value;
 
-    // The runtime counts a call as a call_base, users count it as what it is: a failure that no user
-    // can see any more is logged.
+    // The runtime counts a call as a call_base, users count it as what it is: a failure that no
+    // user can see any more is logged.
     void add_use() noexcept {
         ++watchers_;
         call_base::add_use();
@@ -31220,10 +31524,11 @@ public:
     /// Asks the call to end: at once if it has not been sent, else at its next await on the worker.
     /// The ref then fails with errc::cancelled, unless a value comes first.
     void cancel() const noexcept { rt::detail::cancel_call(*state_, false); }
-    /// The same for a task that may not listen, a plain function that computes: when it has not ended a tenth of a
-    /// second later, its worker's process is ended, and another one started in its place. Calls that it has made are
-    /// cancelled so, too. What else runs on that worker is lost with it, as when it dies (tasks run again). A worker
-    /// that actors live on is not ended: the log says so, and the task goes on to its end.
+    /// The same for a task that may not listen, a plain function that computes: when it has not
+    /// ended a tenth of a second later, its worker's process is ended, and another one started in
+    /// its place. Calls that it has made are cancelled so, too. What else runs on that worker is
+    /// lost with it, as when it dies (tasks run again). A worker that actors live on is not ended:
+    /// the log says so, and the task goes on to its end.
     ///   errors  not_supported: a call of an actor, see kill()
     void cancel_by_force() const {
         if (state_->fn != nullptr) rt::detail::check_force(*state_->fn);
@@ -31301,7 +31606,8 @@ protected:
     }
 };
 
-/// The question whether it has its places, or nothing of it is left; the answer says the driver's number of it.
+/// The question whether it has its places, or nothing of it is left; the answer says the driver's
+/// number of it.
 class group_wait final : public ref_state<void> {
 public:
     explicit group_wait(counted_ptr<group_state> group) : group_(std::move(group)) {}
@@ -31317,7 +31623,8 @@ private:
     counted_ptr<group_state> group_;
 };
 
-/// "@=2/web": bundle 2 of the group of that name, as a worker says it; "@=/web" any; "@=+/web" with what is made there.
+/// "@=2/web": bundle 2 of the group of that name, as a worker says it; "@=/web" any; "@=+/web" with
+/// what is made there.
 SKEIN_INLINE std::string named_group_label(const location& on) {
     const auto bundle = on.bundle() < 0 ? std::string() : fmt::format("{}", on.bundle());
     return fmt::format("@={}{}/{}", bundle, on.has_children() ? "+" : "", on.text());
@@ -31330,13 +31637,13 @@ SKEIN_INLINE std::string named_group_label(const location& on) {
 SKEIN_INLINE error runtime::group_desk::no_such(const runtime& self, std::string_view name) {
     return error(errc::not_found,
                  fmt::format("there is no placement group named \"{}\"; {}", name,
-                             known_names(self.books_->groups.names, "none has a name")))
+                             known_names(self.state_->groups.names, "none has a name")))
         .with_hint("a group has its name from its options until it is removed, or nobody holds it");
 }
 
 SKEIN_INLINE void runtime::group_desk::forget_name(runtime& self,
                                                    const detail::group_state& state) {
-    auto& names = self.books_->groups.names;
+    auto& names = self.state_->groups.names;
     const auto found = names.find(state.name);
     if (found != names.end() && found->second == state.number) names.erase(found);
 }
@@ -31344,7 +31651,7 @@ SKEIN_INLINE void runtime::group_desk::forget_name(runtime& self,
 /// Driver: a name becomes a number.
 SKEIN_INLINE std::optional<error> runtime::group_desk::resolve(const runtime& self, location& on) {
     if (!on.is_named_group()) return std::nullopt;
-    const auto& names = self.books_->groups.names;
+    const auto& names = self.state_->groups.names;
     const auto found = names.find(on.text());
     if (found == names.end()) return no_such(self, on.text());
     const bool children = on.has_children();
@@ -31395,11 +31702,11 @@ SKEIN_INLINE std::optional<error> runtime::group_desk::resolve_label(const runti
 
 SKEIN_INLINE task<runtime::group_desk::state_ptr> runtime::group_desk::look_up(runtime* self,
                                                                                std::string name) {
-    auto& books = *self->books_;
-    if (books.upstream == nullptr) {
-        const auto found = books.groups.names.find(name);
-        if (found == books.groups.names.end()) throw no_such(*self, name);
-        co_return state_ptr(books.groups.entries.at(found->second).state);
+    auto& state = *self->state_;
+    if (state.upstream == nullptr) {
+        const auto found = state.groups.names.find(name);
+        if (found == state.groups.names.end()) throw no_such(*self, name);
+        co_return state_ptr(state.groups.entries.at(found->second).state);
     }
     counted_ptr<detail::group_call> call(new detail::group_call);
     detail::group_question what;
@@ -31414,7 +31721,7 @@ SKEIN_INLINE task<runtime::group_desk::state_ptr> runtime::group_desk::look_up(r
 // ---- a worker's side ---------------------------------------------------------------------------
 
 SKEIN_INLINE bool runtime::group_desk::is_elsewhere(const detail::group_state& group) noexcept {
-    return group.owner != nullptr && group.owner->books_->upstream != nullptr && group.holds > 0;
+    return group.owner != nullptr && group.owner->state_->upstream != nullptr && group.holds > 0;
 }
 
 /// Worker: asks the driver; the call has its answer.
@@ -31428,7 +31735,7 @@ SKEIN_INLINE void runtime::group_desk::ask(runtime& self,
         told.incarnation = call->parent->who.id.value().incarnation;
         told.call = call->parent->who.id.value().number;
     }
-    auto& up = *self.books_->upstream;
+    auto& up = *self.state_->upstream;
     call->slot = self.take_slot(call);
     call->on = &up;
     call->state = detail::phase::queued;
@@ -31457,10 +31764,11 @@ SKEIN_INLINE task<void> runtime::group_desk::ask_and_wait(state_ptr group, bool 
     group->placed = !for_end;
 }
 
-/// Worker: the driver has to know, and does not answer. No reply that leaves from now on comes there before.
+/// Worker: the driver has to know, and does not answer. No reply that leaves from now on comes
+/// there before.
 SKEIN_INLINE void runtime::group_desk::tell(runtime& self, detail::group_matter matter,
                                             detail::group_question what) {
-    auto& up = *self.books_->upstream;
+    auto& up = *self.state_->upstream;
     if (!up.wire->is_open()) return; // until the link is settled
     what.matter = static_cast<std::uint8_t>(matter);
     self.tell_driver_first();
@@ -31481,7 +31789,7 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::take_answer(run
 /// A call that is to run in it keeps it until it is over.
 SKEIN_INLINE void runtime::group_desk::keep(runtime& self, detail::call_base& call,
                                             std::uint64_t number) {
-    const auto& entries = self.books_->groups.entries;
+    const auto& entries = self.state_->groups.entries;
     const auto found = entries.find(number);
     if (found == entries.end() || found->second.state == nullptr) {
         call.extra().bad_options =
@@ -31516,7 +31824,7 @@ inline constexpr std::size_t most_group_waits = 4'096;
 /// A worker has a name, and holds the group from now on.
 SKEIN_INLINE void runtime::group_desk::find_for(runtime& self, peer& from, slot_id slot,
                                                 const std::string& name) {
-    const auto& groups = self.books_->groups;
+    const auto& groups = self.state_->groups;
     const auto found = groups.names.find(name);
     if (found == groups.names.end())
         return self.reply_failure(from, slot, {no_such(self, name), nullptr});
@@ -31580,15 +31888,16 @@ SKEIN_INLINE void runtime::group_desk::on_question(runtime& self, peer& from,
              nullptr});
     const call_id parent({what.incarnation, what.call});
     state->askers.push_back({from.number, slot, parent, for_end});
-    self.books_->leases.begin_wait(from, parent); // its core is others' meanwhile
+    self.state_->leases.begin_wait(from, parent); // its core is others' meanwhile
     if (for_end)
         end(self, *state,
             error(errc::closed, fmt::format("placement group {} was removed", state->number)));
     changed(self, *state);
-    if (self.books_->leases.waits()) self.pump_leases();
+    if (self.state_->leases.waits()) self.pump_leases();
 }
 
-/// A worker makes a group, as the program would: all that is wrong with it is told by what waits for it.
+/// A worker makes a group, as the program would: all that is wrong with it is told by what waits
+/// for it.
 SKEIN_INLINE void runtime::group_desk::make_for(runtime& self, peer& from,
                                                 const detail::group_question& what) {
     if (what.number < detail::first_of_worker || from.made_groups.contains(what.number))
@@ -31619,7 +31928,7 @@ SKEIN_INLINE void runtime::group_desk::end_waits(runtime& self, peer& from,
     std::copy_if(all.begin(), all.end(), std::back_inserter(over), is_over);
     std::erase_if(all, is_over);
     for (const auto& one : over) {
-        self.books_->leases.end_wait(from, one.parent);
+        self.state_->leases.end_wait(from, one.parent);
         self.reply_failure(from, one.slot, {why, nullptr});
     }
 }
@@ -31643,7 +31952,7 @@ SKEIN_INLINE void runtime::group_desk::take_back(runtime& self, peer& from, slot
 SKEIN_INLINE void runtime::group_desk::changed(runtime& self, detail::group_state& state) {
     const state_ptr hold(&state);
     state.changed.set();
-    auto& leases = self.books_->leases;
+    auto& leases = self.state_->leases;
     const auto is_inside = [&](const peer& worker) {
         return worker.kind != 0 &&
                leases.demands.at(static_cast<std::uint16_t>(worker.kind)).group == state.number;
@@ -31671,8 +31980,9 @@ SKEIN_INLINE void runtime::group_desk::changed(runtime& self, detail::group_stat
 } // namespace skein::rt
 
 // ======== skein/rt/detail/runtime_group_handles.ipp
-// Part of the bodies of rt/runtime.hpp: handles to placement groups in the arguments of calls. Who calls holds the group
-// until the call has ended; who gets the handle tells the driver of it before it answers. docs/design/0012-groups.md
+// Part of the bodies of rt/runtime.hpp: handles to placement groups in the arguments of calls. Who
+// calls holds the group until the call has ended; who gets the handle tells the driver of it before
+// it answers. docs/design/0012-groups.md
 
 
 #include <cstdint>
@@ -31735,13 +32045,13 @@ SKEIN_INLINE result<void> decode_group(wire::reader& from, counted_ptr<group_sta
 } // namespace detail
 
 SKEIN_INLINE bool runtime::group_desk::is_worker(const runtime& self) noexcept {
-    return self.books_->upstream != nullptr;
+    return self.state_->upstream != nullptr;
 }
 
 /// Worker: the group of which the driver or a caller has told. None: that cannot be read.
 SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::enter_told(
     runtime& self, const detail::group_answer& told) {
-    auto& entries = self.books_->groups.entries;
+    auto& entries = self.state_->groups.entries;
     const auto known = entries.find(told.number);
     if (known != entries.end() && known->second.state != nullptr)
         return state_ptr(known->second.state);
@@ -31758,12 +32068,13 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::enter_told(
     return state;
 }
 
-/// Worker: a handle has come in the arguments of a call, whose caller holds the group until the answer.
+/// Worker: a handle has come in the arguments of a call, whose caller holds the group until the
+/// answer.
 SKEIN_INLINE result<void> runtime::group_desk::take_handle(runtime& self,
                                                            const detail::group_answer& told,
                                                            state_ptr& into) {
-    auto& books = *self.books_;
-    const auto& entries = books.groups.entries;
+    auto& state = *self.state_;
+    const auto& entries = state.groups.entries;
     const auto known = entries.find(told.number);
     const bool is_held = known != entries.end() && known->second.state != nullptr;
     if (!is_held && entries.size() >= detail::most_made_groups)
@@ -31780,10 +32091,10 @@ SKEIN_INLINE result<void> runtime::group_desk::take_handle(runtime& self,
     return {};
 }
 
-/// Driver: a worker has got a handle from somebody else. The group may have ended with him meanwhile, and if there never
-/// was one, he has lied, and not this worker.
+/// Driver: a worker has got a handle from somebody else. The group may have ended with him
+/// meanwhile, and if there never was one, he has lied, and not this worker.
 SKEIN_INLINE void runtime::group_desk::hold_for(runtime& self, peer& from, std::uint64_t number) {
-    auto& groups = self.books_->groups;
+    auto& groups = self.state_->groups;
     if (number == 0 || number >= detail::first_of_worker)
         throw error(errc::malformed, fmt::format("{} holds placement group {}, which is no number "
                                                  "of its driver's",
@@ -31798,21 +32109,23 @@ SKEIN_INLINE void runtime::group_desk::hold_for(runtime& self, peer& from, std::
     held.is_lent = true;
 }
 
-/// Driver: the link of a worker is lost. What its actors had, and get again where they are made again, they hold until then.
+/// Driver: the link of a worker is lost. What its actors had, and get again where they are made
+/// again, they hold until then.
 SKEIN_INLINE void runtime::group_desk::forget_holds(runtime& self, peer& from) {
-    auto& books = *self.books_;
-    if (books.actors.late_holds.contains(from.number))
+    auto& state = *self.state_;
+    if (state.actors.late_holds.contains(from.number))
         for (auto& [number, held] : from.groups)
             if (held.is_lent && held.state)
-                books.groups.late_holds[from.number].push_back(std::move(held.state));
+                state.groups.late_holds[from.number].push_back(std::move(held.state));
     from.groups.clear();
 }
 
 } // namespace skein::rt
 
 // ======== skein/rt/detail/runtime_groups.ipp
-// Part of the bodies of rt/runtime.hpp: placement groups. The source of workers finds places for them and says what
-// becomes of them; here is who holds them, and what waits for them. docs/design/0012-groups.md
+// Part of the bodies of rt/runtime.hpp: placement groups. The source of workers finds places for
+// them and says what becomes of them; here is who holds them, and what waits for them.
+// docs/design/0012-groups.md
 
 
 #include <algorithm>
@@ -31929,11 +32242,11 @@ SKEIN_INLINE task<void> remove_group(counted_ptr<group_state> group) {
 SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::make(
     runtime& self, const std::vector<std::string>& bundles, sched::group_strategy how,
     std::string_view name, bool get_if_exists) {
-    auto& books = *self.books_;
-    auto& groups = books.groups;
+    auto& state = *self.state_;
+    auto& groups = state.groups;
     state_ptr made(new detail::group_state);
     made->owner = &self;
-    const bool is_worker = books.upstream != nullptr;
+    const bool is_worker = state.upstream != nullptr;
     made->number = ++groups.last + (is_worker ? detail::first_of_worker : 0);
     const auto enter = [&] { groups.entries[made->number].state = made.get(); };
     const auto fail = [&](const error& why) {
@@ -31973,64 +32286,64 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::make(
         tell(self, detail::group_matter::make, std::move(what));
         return made;
     }
-    if (books.given_up) return fail(*books.given_up);
-    auto* const source = books.leases.source;
-    if (source == nullptr || books.closing)
+    if (state.given_up) return fail(*state.given_up);
+    auto* const source = state.leases.source;
+    if (source == nullptr || state.closing)
         return fail(error(errc::closed, "a placement group is made while there are no workers"));
     enter();
     made->name = name;
     if (!name.empty()) groups.names.emplace(name, made->number);
-    books.begin_work();
+    state.begin_work();
     source->want_group({made->number, how, made->bundles});
     return made;
 }
 
 /// What a call asks for must be in its group, which it keeps from now on.
 SKEIN_INLINE void runtime::group_desk::join(runtime& self, detail::call_base& call) {
-    const auto& demand = self.books_->leases.demands.at(call.shape);
+    const auto& demand = self.state_->leases.demands.at(call.shape);
     if (demand.group == 0) return;
     keep(self, call, demand.group);
     if (call.extra().bad_options) return;
-    const auto& state = *self.books_->groups.entries.at(demand.group).state;
+    const auto& state = *self.state_->groups.entries.at(demand.group).state;
     call.extra().bad_options = detail::misfit(state, demand.need, demand.bundle);
 }
 
 /// Driver: the group in which an actor with this demand lives, if it is one.
 SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::of(const runtime& self,
                                                                     std::uint16_t shape) {
-    const auto& books_ = self.books_;
-    const auto number = books_->leases.demands.at(shape).group;
+    const auto& state_ = self.state_;
+    const auto number = state_->leases.demands.at(shape).group;
     if (number == 0) return {};
-    const auto found = books_->groups.entries.find(number);
-    if (found == books_->groups.entries.end()) return {};
+    const auto found = state_->groups.entries.find(number);
+    if (found == state_->groups.entries.end()) return {};
     return counted_ptr<detail::group_state>(found->second.state);
 }
 
 /// Nobody holds it here any more.
-SKEIN_INLINE void runtime::group_desk::drop(runtime& self, detail::group_state& state) noexcept {
-    auto& books = *self.books_;
-    const auto found = books.groups.entries.find(state.number);
-    if (found == books.groups.entries.end()) return;
+SKEIN_INLINE void runtime::group_desk::drop(runtime& self, detail::group_state& group) noexcept {
+    auto& state = *self.state_;
+    const auto found = state.groups.entries.find(group.number);
+    if (found == state.groups.entries.end()) return;
     found->second.state = nullptr;
-    if (books.upstream != nullptr || state.holds > 0) { // the driver's
-        books.groups.entries.erase(found);
-        if (state.holds == 0 || books.upstream == nullptr) return;
+    if (state.upstream != nullptr || group.holds > 0) { // the driver's
+        state.groups.entries.erase(found);
+        if (group.holds == 0 || state.upstream == nullptr) return;
         detail::group_question what;
-        what.number = state.number;
-        what.times = state.holds;
+        what.number = group.number;
+        what.times = group.holds;
         return tell(self, detail::group_matter::release, std::move(what));
     }
-    forget_name(self, state);
-    tell_drop(self, state.number);
-    forget(self, state.number);
+    forget_name(self, group);
+    tell_drop(self, group.number);
+    forget(self, group.number);
 }
 
 SKEIN_INLINE void runtime::group_desk::tell_drop(runtime& self, std::uint64_t number) {
-    auto& books = *self.books_;
-    auto& entry = books.groups.entries.at(number);
-    auto* const source = books.leases.source;
+    auto& state = *self.state_;
+    auto& entry = state.groups.entries.at(number);
+    auto* const source = state.leases.source;
     if (entry.is_gone || std::exchange(entry.dropped, true)) return;
-    if (source == nullptr || books.closing) {
+    if (source == nullptr || state.closing) {
         entry.is_gone = true; // all ends
         return;
     }
@@ -32046,7 +32359,7 @@ SKEIN_INLINE void runtime::group_desk::end(runtime& self, detail::group_state& g
     forget_name(self, group);
     changed(self, group);
     std::vector<actor_id> inside;
-    for (const auto& [id, entry] : self.books_->actors.entries)
+    for (const auto& [id, entry] : self.state_->actors.entries)
         if (entry.group.get() == &group) inside.push_back(id);
     std::sort(inside.begin(), inside.end());
     for (const auto id : inside) {
@@ -32057,7 +32370,7 @@ SKEIN_INLINE void runtime::group_desk::end(runtime& self, detail::group_state& g
     }
     refuse(self, group.number, why);
     tell_drop(self, group.number);
-    if (!self.books_->groups.entries.at(group.number).is_gone) return;
+    if (!self.state_->groups.entries.at(group.number).is_gone) return;
     group.is_gone = true;
     changed(self, group);
 }
@@ -32066,18 +32379,18 @@ SKEIN_INLINE void runtime::group_desk::end(runtime& self, detail::group_state& g
 SKEIN_INLINE void runtime::group_desk::refuse(runtime& self, std::uint64_t number,
                                               const error& why) {
     std::vector<std::uint16_t> kinds;
-    self.books_->leases.demands.for_each_in_group(number,
+    self.state_->leases.demands.for_each_in_group(number,
                                                   [&](auto kind) { kinds.push_back(kind); });
     for (const auto kind : kinds) self.refuse_demand(kind, why);
 }
 
 /// Its numbers serve others when nobody uses them any more.
 SKEIN_INLINE void runtime::group_desk::forget(runtime& self, std::uint64_t number) {
-    auto& groups = self.books_->groups;
+    auto& groups = self.state_->groups;
     const auto found = groups.entries.find(number);
     if (found == groups.entries.end() || found->second.state != nullptr || !found->second.is_gone)
         return;
-    auto& leases = self.books_->leases;
+    auto& leases = self.state_->leases;
     bool used = false;
     leases.demands.for_each_in_group(number, [&](auto kind) {
         const auto line = leases.lines.find(kind);
@@ -32085,7 +32398,7 @@ SKEIN_INLINE void runtime::group_desk::forget(runtime& self, std::uint64_t numbe
         (void)leases.front(line->second);
         used = used || !line->second.is_empty() || line->second.held > 0 ||
                line->second.parents > 0 || line->second.out > 0;
-        for (const auto& l : self.books_->links)
+        for (const auto& l : self.state_->links)
             used = used || l->kind == kind; // it has a share of it
     });
     if (used) return; // at the end of a program: what is left is settled in another order
@@ -32097,8 +32410,8 @@ SKEIN_INLINE void runtime::group_desk::forget(runtime& self, std::uint64_t numbe
 // ---- what the source of workers says -----------------------------------------------------------
 
 SKEIN_INLINE void runtime::group_placed(std::uint64_t number, bool on) {
-    const auto found = books_->groups.entries.find(number);
-    if (found == books_->groups.entries.end() || found->second.state == nullptr) return;
+    const auto found = state_->groups.entries.find(number);
+    if (found == state_->groups.entries.end() || found->second.state == nullptr) return;
     auto& state = *found->second.state;
     if (state.why) return;
     state.placed = on;
@@ -32106,8 +32419,8 @@ SKEIN_INLINE void runtime::group_placed(std::uint64_t number, bool on) {
 }
 
 SKEIN_INLINE void runtime::group_refused(std::uint64_t number, const error& why) {
-    const auto found = books_->groups.entries.find(number);
-    if (found == books_->groups.entries.end()) return;
+    const auto found = state_->groups.entries.find(number);
+    if (found == state_->groups.entries.end()) return;
     found->second.is_gone = true;
     if (auto* const state = found->second.state; state != nullptr)
         group_desk::end(*this, *state, why);
@@ -32115,8 +32428,8 @@ SKEIN_INLINE void runtime::group_refused(std::uint64_t number, const error& why)
 }
 
 SKEIN_INLINE void runtime::group_gone(std::uint64_t number) {
-    const auto found = books_->groups.entries.find(number);
-    if (found == books_->groups.entries.end()) return;
+    const auto found = state_->groups.entries.find(number);
+    if (found == state_->groups.entries.end()) return;
     found->second.is_gone = true;
     if (const group_desk::state_ptr state(found->second.state); state) {
         state->is_gone = true;
@@ -32127,14 +32440,14 @@ SKEIN_INLINE void runtime::group_gone(std::uint64_t number) {
 
 /// Driver: the program ends, or there are no workers for it.
 SKEIN_INLINE void runtime::group_desk::fail_all(runtime& self, const error& why) {
-    auto& books = *self.books_;
-    for (const auto& group : books.groups.held()) {
-        if (!books.closing) {
+    auto& state = *self.state_;
+    for (const auto& group : state.groups.held()) {
+        if (!state.closing) {
             end(self, *group, why);
             continue;
         }
         if (!group->why) group->why = why;
-        group->is_gone = books.groups.entries.at(group->number).is_gone = true;
+        group->is_gone = state.groups.entries.at(group->number).is_gone = true;
         changed(self, *group);
     }
 }
@@ -32144,9 +32457,10 @@ SKEIN_INLINE void runtime::group_desk::fail_all(runtime& self, const error& why)
 // ======== skein/rt/detail/runtime_handles.ipp
 // Part of the bodies of rt/runtime.hpp: who holds handles to actors.
 //
-// An actor ends when nobody holds a handle to it. The driver counts for each link how often it was told, or has told,
-// that there are handles; a worker says `release` with the same count when its last one is gone. So a handle that is
-// on its way to a worker is never lost to a release that crosses it.
+// An actor ends when nobody holds a handle to it. The driver counts for each link how often it was
+// told, or has told, that there are handles; a worker says `release` with the same count when its
+// last one is gone. So a handle that is on its way to a worker is never lost to a release that
+// crosses it.
 
 
 #include <algorithm>
@@ -32156,57 +32470,57 @@ SKEIN_INLINE void runtime::group_desk::fail_all(runtime& self, const error& why)
 
 namespace skein::rt {
 
-SKEIN_INLINE void runtime::drop_actor(detail::actor_state& lane) noexcept {
-    books_->lanes.erase(lane.id);
-    if (books_->upstream == nullptr) return let_go(lane.id);
-    if (lane.holds == 0) {
-        books_->actors.borrowed.erase(lane.id);
+SKEIN_INLINE void runtime::drop_actor(detail::actor_queue& queue) noexcept {
+    state_->actor_queues.erase(queue.id);
+    if (state_->upstream == nullptr) return let_go(queue.id);
+    if (queue.holds == 0) {
+        state_->actors.borrowed.erase(queue.id);
         return;
     }
-    if (!books_->upstream->wire->is_open()) return;
+    if (!state_->upstream->wire->is_open()) return;
     tell_driver_first();
     wire::writer body;
-    detail::put_actor(body, lane.id);
-    body.fixed(lane.holds);
-    books_->upstream->wire->send(detail::message_release, 0, 0, body.bytes(), {});
+    detail::put_actor(body, queue.id);
+    body.fixed(queue.holds);
+    state_->upstream->wire->send(detail::message_release, 0, 0, body.bytes(), {});
 }
 
-SKEIN_INLINE counted_ptr<detail::actor_state> runtime::borrow_actor(actor_id id,
+SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::borrow_actor(actor_id id,
                                                                     std::uint32_t max_pending) {
-    const bool is_new = !books_->lanes.contains(id);
-    auto lane = actor_lane(id);
-    if (is_new || lane->max_pending == 0) lane->max_pending = max_pending;
-    if (is_new && books_->upstream != nullptr) books_->actors.borrowed.insert(id);
-    return lane;
+    const bool is_new = !state_->actor_queues.contains(id);
+    auto queue = queue_for(id);
+    if (is_new || queue->max_pending == 0) queue->max_pending = max_pending;
+    if (is_new && state_->upstream != nullptr) state_->actors.borrowed.insert(id);
+    return queue;
 }
 
-SKEIN_INLINE counted_ptr<detail::actor_state> runtime::hold_actor(actor_id id,
+SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::hold_actor(actor_id id,
                                                                   std::uint32_t max_pending) {
-    auto lane = borrow_actor(id, max_pending);
-    if (books_->upstream == nullptr) return lane;
-    ++lane->holds;
-    books_->actors.borrowed.erase(id);
-    return lane;
+    auto queue = borrow_actor(id, max_pending);
+    if (state_->upstream == nullptr) return queue;
+    ++queue->holds;
+    state_->actors.borrowed.erase(id);
+    return queue;
 }
 
 SKEIN_INLINE bool runtime::has_borrowed() const noexcept {
-    return !books_->actors.borrowed.empty();
+    return !state_->actors.borrowed.empty();
 }
 
 SKEIN_INLINE void runtime::lend_actor(actor_id id) {
-    auto& lent = books_->actors.lent;
+    auto& lent = state_->actors.lent;
     if (std::find(lent.begin(), lent.end(), id) == lent.end()) lent.push_back(id);
 }
 
 /// Worker: a call is answered, and there are handles that came as arguments.
 SKEIN_INLINE void runtime::tell_holds() {
-    auto& borrowed = books_->actors.borrowed;
+    auto& borrowed = state_->actors.borrowed;
     std::vector<actor_id> all(borrowed.begin(), borrowed.end());
     borrowed.clear();
     std::sort(all.begin(), all.end());
     for (const auto id : all) {
-        books_->lanes.at(id)->holds = 1;
-        send_actor(*books_->upstream, detail::message_hold, id);
+        state_->actor_queues.at(id)->holds = 1;
+        send_actor(*state_->upstream, detail::message_hold, id);
     }
 }
 
@@ -32219,7 +32533,7 @@ SKEIN_INLINE void runtime::send_actor(peer& to, std::uint16_t kind, actor_id id)
 
 /// Driver: a worker gets a handle, and holds it from now on.
 SKEIN_INLINE void runtime::reply_handle(peer& to, slot_id id, actor_id actor) {
-    auto& entry = books_->actors.entries.at(actor);
+    auto& entry = state_->actors.entries.at(actor);
     entry.add_hold(to.number);
     std::uint32_t said =
         entry.plan ? std::min(entry.plan->terms.max_pending, detail::most_pending) : 0;
@@ -32236,17 +32550,17 @@ SKEIN_INLINE void runtime::take_reply(peer& from, detail::call_base& call,
     detail::lending_reply parts;
     if (!parts.decode(f.body))
         throw error(errc::malformed, fmt::format("a reply that cannot be read from {}", from.who));
-    if (books_->upstream == nullptr && call.nested) {
+    if (state_->upstream == nullptr && call.nested) {
         auto& passed = static_cast<detail::forwarded_call&>(call);
         passed.lends = true;
         if (passed.origin().up)
             for (const auto id : parts.actors)
-                if (auto* const entry = books_->actors.find(id))
+                if (auto* const entry = state_->actors.find(id))
                     entry->add_hold(passed.origin().number);
         return call.finish_with_bytes(f.body);
     }
-    std::vector<counted_ptr<detail::actor_state>> lanes;
-    for (const auto id : parts.actors) lanes.push_back(hold_actor(id, 0));
+    std::vector<counted_ptr<detail::actor_queue>> actor_queues;
+    for (const auto id : parts.actors) actor_queues.push_back(hold_actor(id, 0));
     struct executing_guard {
         runtime* before = executing_;
         ~executing_guard() { executing_ = before; }
@@ -32257,50 +32571,50 @@ SKEIN_INLINE void runtime::take_reply(peer& from, detail::call_base& call,
 
 namespace detail {
 
-SKEIN_INLINE void encode_handle(wire::writer& to, const counted_ptr<actor_state>& lane) {
-    if (!lane) {
+SKEIN_INLINE void encode_handle(wire::writer& to, const counted_ptr<actor_queue>& queue) {
+    if (!queue) {
         put_actor(to, actor_id());
         return to.fixed(std::uint32_t{0});
     }
     auto* const call = runtime::encoding();
     auto* const by = runtime::replying();
-    auto* const owner = lane->owner;
+    auto* const owner = queue->owner;
     // Saved states are loaded by workers of the program, or namespace, whose they are.
     const runtime* const reader = call != nullptr    ? call->owner
                                   : by != nullptr    ? by
-                                  : owner != nullptr ? &space_books::home_of(*owner)
+                                  : owner != nullptr ? &space_state::home_of(*owner)
                                                      : nullptr;
     const bool is_foreign = owner != reader;
-    if (is_foreign && (owner == nullptr || space_books::keeper_of(*owner) == 0))
+    if (is_foreign && (owner == nullptr || space_state::space_server_of(*owner) == 0))
         throw error(errc::not_supported,
                     fmt::format("not supported: a handle to {} travels to another program "
                                 "or namespace, where it is not known",
-                                actor_title(lane->id, lane->name)))
+                                actor_title(queue->id, queue->name)))
             .with_hint("an actor that others call is made .detached in a .space");
-    if (is_foreign && !lane->is_detached)
+    if (is_foreign && !queue->is_detached)
         throw error(errc::not_supported,
                     fmt::format("not supported: a handle to {} of namespace \"{}\", which is "
                                 "not detached, leaves its namespace",
-                                actor_title(lane->id, lane->name), space_books::name_of(*owner)))
+                                actor_title(queue->id, queue->name), space_state::name_of(*owner)))
             .with_hint("make it .detached: then it does not end with its last handle");
-    put_actor(to, lane->id);
-    to.fixed(std::min(lane->max_pending, most_pending) | (lane->is_detached ? detached_handle : 0) |
-             (is_foreign ? foreign_handle : 0));
+    put_actor(to, queue->id);
+    to.fixed(std::min(queue->max_pending, most_pending) |
+             (queue->is_detached ? detached_handle : 0) | (is_foreign ? foreign_handle : 0));
     if (is_foreign) {
-        const auto& space = space_books::name_of(*owner);
-        to.fixed(space_books::keeper_of(*owner));
+        const auto& space = space_state::name_of(*owner);
+        to.fixed(space_state::space_server_of(*owner));
         to.fixed(static_cast<std::uint8_t>(space.size()));
         to.raw(as_bytes(space));
     }
     if (call != nullptr)
-        call->keep(std::make_shared<counted_ptr<actor_state>>(lane));
+        call->keep(std::make_shared<counted_ptr<actor_queue>>(queue));
     else if (by != nullptr && is_foreign)
-        by->lend_abroad(lane);
+        by->lend_abroad(queue);
     else if (by != nullptr)
-        by->lend_actor(lane->id);
+        by->lend_actor(queue->id);
 }
 
-SKEIN_INLINE result<void> decode_handle(wire::reader& from, counted_ptr<actor_state>& into) {
+SKEIN_INLINE result<void> decode_handle(wire::reader& from, counted_ptr<actor_queue>& into) {
     actor_id id;
     std::uint32_t said = 0;
     if (!get_actor_id(from, id) || !from.fixed(said)) return from.status();
@@ -32314,23 +32628,23 @@ SKEIN_INLINE result<void> decode_handle(wire::reader& from, counted_ptr<actor_st
     if ((said & foreign_handle) == 0) {
         into = here->borrow_actor(id, said & most_pending);
     } else {
-        std::uint64_t keeper = 0;
+        std::uint64_t space_server = 0;
         std::uint8_t length = 0;
         byte_span name;
-        if (!from.fixed(keeper) || !from.fixed(length) || !from.raw(length, name))
+        if (!from.fixed(space_server) || !from.fixed(length) || !from.raw(length, name))
             return from.status();
-        if (keeper == 0 || length == 0) {
+        if (space_server == 0 || length == 0) {
             (void)from.fail(errc::malformed, "a handle of no namespace");
             return from.status();
         }
-        auto& spaces = space_books::of(*here);
+        auto& spaces = space_state::of(*here);
         const std::string space(as_text(name));
-        if (spaces.visits.size() + spaces.past.size() >= space_books::most_visits &&
-            !spaces.visits.contains({space, keeper}))
+        if (spaces.visits.size() + spaces.past.size() >= space_state::most_visits &&
+            !spaces.visits.contains({space, space_server}))
             return error(errc::exhausted,
-                         fmt::format("this process has met {} keepers of namespaces already",
-                                     space_books::most_visits));
-        into = spaces.lane_of(space, keeper, id, said & most_pending);
+                         fmt::format("this process has met {} space servers of namespaces already",
+                                     space_state::most_visits));
+        into = spaces.queue_of(space, space_server, id, said & most_pending);
     }
     if ((said & detached_handle) != 0) into->is_detached = true;
     return {};
@@ -32338,18 +32652,18 @@ SKEIN_INLINE result<void> decode_handle(wire::reader& from, counted_ptr<actor_st
 
 } // namespace detail
 
-SKEIN_INLINE void runtime::lend_abroad(counted_ptr<detail::actor_state> lane) {
-    books_->actors.lent_abroad.push_back(std::move(lane));
+SKEIN_INLINE void runtime::lend_abroad(counted_ptr<detail::actor_queue> queue) {
+    state_->actors.lent_abroad.push_back(std::move(queue));
 }
 
 SKEIN_INLINE bool runtime::is_held(actor_id id, const detail::actor_entry& entry) const {
-    return books_->lanes.contains(id) || !entry.holders.empty() || !entry.waiting.empty() ||
+    return state_->actor_queues.contains(id) || !entry.holders.empty() || !entry.waiting.empty() ||
            entry.is_detached();
 }
 
 /// Driver: a handle is gone; it may have been the last one.
 SKEIN_INLINE void runtime::let_go(actor_id id) {
-    const auto* const entry = books_->actors.find(id);
+    const auto* const entry = state_->actors.find(id);
     if (entry != nullptr && !is_held(id, *entry)) end_actor(id, detail::message_drop, nullptr);
 }
 
@@ -32360,7 +32674,7 @@ SKEIN_INLINE void runtime::on_release(peer& from, byte_span body) {
     if (!detail::get_actor_id(in, id) || !in.fixed(times) || !in.finish())
         throw error(errc::malformed,
                     fmt::format("a release that cannot be read from {}", from.who));
-    auto* const entry = books_->actors.find(id);
+    auto* const entry = state_->actors.find(id);
     if (entry == nullptr) return;
     if (!entry->remove_holds(from.number, times))
         throw error(errc::malformed,
@@ -32371,12 +32685,13 @@ SKEIN_INLINE void runtime::on_release(peer& from, byte_span body) {
 } // namespace skein::rt
 
 // ======== skein/rt/detail/runtime_leases.ipp
-// Part of the bodies of rt/runtime.hpp: the lines in which tasks wait for cores, and the leases over which they
-// leave. A line asks the scheduler for one lease at a time, sends as many tasks over it as the worker takes ahead of
-// time, and keeps it until another line waits. Then it ends its turn, gives the lease back and asks again.
+// Part of the bodies of rt/runtime.hpp: the lines in which tasks wait for cores, and the leases
+// over which they leave. A line asks the scheduler for one lease at a time, sends as many tasks
+// over it as the worker takes ahead of time, and keeps it until another line waits. Then it ends
+// its turn, gives the lease back and asks again.
 //
-// Nothing here looks at all workers for each task: the leases of a line are in lists by the room they have, and
-// change their list when a task goes or ends there.
+// Nothing here looks at all workers for each task: the leases of a line are in lists by the room
+// they have, and change their list when a task goes or ends there.
 
 
 #include <algorithm>
@@ -32401,14 +32716,14 @@ inline void file(lease_share& share) {
     if (share.line->by == lease_line::service::own)
         room = share.out < share.leases.size() ? lease_line::unused : lease_line::nowhere;
     else if (share.out < share.leases.size())
-        room = at.guests == 0 && at.alone == nullptr ? lease_line::unused : lease_line::beside;
+        room = at.unleased == 0 && at.alone == nullptr ? lease_line::unused : lease_line::beside;
     else if (!share.line->need->spreads && share.out < share.leases.size() * at.window)
         room = lease_line::ahead; // what is sent ahead would not be spread
     share.unlink();
     if (room != lease_line::nowhere) share.line->with[room].push_back(share);
 }
 
-SKEIN_INLINE lease_line& lease_books::line_of(std::uint16_t shape) {
+SKEIN_INLINE lease_line& lease_state::line_of(std::uint16_t shape) {
     auto& line = lines[shape];
     if (line.need != nullptr) return line;
     line.need = &demands.at(shape);
@@ -32417,13 +32732,13 @@ SKEIN_INLINE lease_line& lease_books::line_of(std::uint16_t shape) {
     return line;
 }
 
-SKEIN_INLINE lease_share* lease_books::share_of(const peer& at, const lease_line& line) noexcept {
+SKEIN_INLINE lease_share* lease_state::share_of(const peer& at, const lease_line& line) noexcept {
     for (const auto& share : at.shares)
         if (share->line == &line) return share.get();
     return nullptr;
 }
 
-SKEIN_INLINE lease_share& lease_books::share_for(peer& at, lease_line& line) {
+SKEIN_INLINE lease_share& lease_state::share_for(peer& at, lease_line& line) {
     if (auto* const known = share_of(at, line)) return *known;
     auto& made = *at.shares.emplace_back(std::make_unique<lease_share>());
     made.at = &at;
@@ -32431,8 +32746,8 @@ SKEIN_INLINE lease_share& lease_books::share_for(peer& at, lease_line& line) {
     return made;
 }
 
-SKEIN_INLINE void lease_books::add(peer& worker) {
-    if (worker.is_guest || worker.is_aside) return; // no place
+SKEIN_INLINE void lease_state::add(peer& worker) {
+    if (worker.is_space_client || worker.is_aside) return; // no place
     if (worker.kind != 0) {
         auto& line = line_of(static_cast<std::uint16_t>(worker.kind));
         line.by = lease_line::service::own;
@@ -32456,7 +32771,7 @@ SKEIN_INLINE void lease_books::add(peer& worker) {
 }
 
 /// What it had is gone with it.
-SKEIN_INLINE void lease_books::remove(peer& worker) {
+SKEIN_INLINE void lease_state::remove(peer& worker) {
     if (workers.erase(place_of(worker)) == 0 && worker.kind == 0) return;
     if (worker.lent) worker_idle.set();
     if (worker.kind == 0) (void)places.remove_place(place_of(worker));
@@ -32489,7 +32804,7 @@ SKEIN_INLINE void lease_books::remove(peer& worker) {
 }
 
 /// Whether new tasks go there.
-SKEIN_INLINE void lease_books::retire(peer& worker, bool on) {
+SKEIN_INLINE void lease_state::retire(peer& worker, bool on) {
     worker.retiring = on;
     (void)places.drain(place_of(worker), on || worker.lent);
     for (const auto& share : worker.shares) release_unused(*share);
@@ -32498,7 +32813,7 @@ SKEIN_INLINE void lease_books::retire(peer& worker, bool on) {
 }
 
 /// To the end of its line. A suspect waits for a worker with nothing to do, behind what waits now.
-SKEIN_INLINE void lease_books::push(counted_ptr<call_base> call) {
+SKEIN_INLINE void lease_state::push(counted_ptr<call_base> call) {
     if (call->alone != 0) {
         suspects.push_back({std::move(call), gone + waiting});
         return;
@@ -32509,7 +32824,7 @@ SKEIN_INLINE void lease_books::push(counted_ptr<call_base> call) {
 }
 
 /// To the front of their lines.
-SKEIN_INLINE void lease_books::run_again(const std::vector<counted_ptr<call_base>>& calls) {
+SKEIN_INLINE void lease_state::run_again(const std::vector<counted_ptr<call_base>>& calls) {
     for (auto at = calls.rbegin(); at != calls.rend(); ++at) {
         if ((*at)->alone != 0) {
             push(*at);
@@ -32521,7 +32836,7 @@ SKEIN_INLINE void lease_books::run_again(const std::vector<counted_ptr<call_base
     }
 }
 
-SKEIN_INLINE counted_ptr<call_base> lease_books::pop(lease_line& line) {
+SKEIN_INLINE counted_ptr<call_base> lease_state::pop(lease_line& line) {
     auto& queue = line.next();
     auto call = std::move(queue.front());
     queue.pop_front();
@@ -32531,12 +32846,12 @@ SKEIN_INLINE counted_ptr<call_base> lease_books::pop(lease_line& line) {
 }
 
 /// The first task of a line that has no outcome yet.
-SKEIN_INLINE call_base* lease_books::front(lease_line& line) {
+SKEIN_INLINE call_base* lease_state::front(lease_line& line) {
     while (!line.is_empty() && line.next().front()->is_done()) (void)pop(line);
     return line.is_empty() ? nullptr : line.next().front().get();
 }
 
-SKEIN_INLINE void lease_books::take_waiting(std::vector<counted_ptr<call_base>>& into) {
+SKEIN_INLINE void lease_state::take_waiting(std::vector<counted_ptr<call_base>>& into) {
     for (auto& [cpus, line] : lines) {
         withdraw(line);
         while (front(line) != nullptr) into.push_back(pop(line));
@@ -32544,13 +32859,13 @@ SKEIN_INLINE void lease_books::take_waiting(std::vector<counted_ptr<call_base>>&
     for (auto& one : std::exchange(suspects, {})) into.push_back(std::move(one.call));
 }
 
-SKEIN_INLINE sched::request_id lease_books::submit(sched::request r) {
+SKEIN_INLINE sched::request_id lease_state::submit(sched::request r) {
     is_changed = true;
     return places.submit(r).value();
 }
 
 /// For one lease of a line.
-SKEIN_INLINE sched::request_id lease_books::request_room(const lease_line& line,
+SKEIN_INLINE sched::request_id lease_state::request_room(const lease_line& line,
                                                          const sched::constraint& where) {
     sched::request r;
     r.demand = line.need->need;
@@ -32560,9 +32875,9 @@ SKEIN_INLINE sched::request_id lease_books::request_room(const lease_line& line,
     return submit(std::move(r));
 }
 
-/// A line wants one more lease. True: it has one more; else its request waits in the scheduler, or there was no
-/// room before and nothing has changed.
-SKEIN_INLINE bool lease_books::ask(lease_line& line) {
+/// A line wants one more lease. True: it has one more; else its request waits in the scheduler, or
+/// there was no room before and nothing has changed.
+SKEIN_INLINE bool lease_state::ask(lease_line& line) {
     if (!line.asked) {
         if (line.full_at == state) return false;
         line.asked = request_room(line, {});
@@ -32574,7 +32889,7 @@ SKEIN_INLINE bool lease_books::ask(lease_line& line) {
     return false;
 }
 
-SKEIN_INLINE void lease_books::withdraw(lease_line& line) {
+SKEIN_INLINE void lease_state::withdraw(lease_line& line) {
     if (!line.asked) return;
     (void)places.cancel(std::exchange(line.asked, {}));
     --asking;
@@ -32584,7 +32899,7 @@ SKEIN_INLINE void lease_books::withdraw(lease_line& line) {
 }
 
 /// Books what the scheduler grants. True: there are new leases.
-SKEIN_INLINE bool lease_books::take() {
+SKEIN_INLINE bool lease_state::take() {
     if (!std::exchange(is_changed, false)) return false;
     std::vector<sched::grant> granted;
     std::vector<sched::notice> notices; // nothing is asked for that no worker could hold
@@ -32594,7 +32909,7 @@ SKEIN_INLINE bool lease_books::take() {
     return !granted.empty();
 }
 
-SKEIN_INLINE void lease_books::book(const sched::grant& g) {
+SKEIN_INLINE void lease_state::book(const sched::grant& g) {
     auto& at = *workers.at(g.place);
     if (g.tag == whole_tag) {
         at.whole = g.id;
@@ -32614,19 +32929,19 @@ SKEIN_INLINE void lease_books::book(const sched::grant& g) {
 }
 
 /// One more lease on this worker. False: it has no room for it.
-SKEIN_INLINE bool lease_books::lease_on(peer& worker, lease_line& line) {
+SKEIN_INLINE bool lease_state::lease_on(peer& worker, lease_line& line) {
     const auto id = request_room(line, sched::constraint::on(place_of(worker)));
     (void)take();
     return !places.cancel(id);
 }
 
-/// A worker with nothing to do that could have this, all of whose cpus belong to the next call there; nullptr: there is
-/// none.
-SKEIN_INLINE peer* lease_books::take_whole(const peers& links, const demand& what) {
+/// A worker with nothing to do that could have this, all of whose cpus belong to the next call
+/// there; nullptr: there is none.
+SKEIN_INLINE peer* lease_state::take_whole(const peers& links, const demand& what) {
     std::vector<peer*> idle; // those whose loop nobody needs go first
     for (const auto& l : links)
-        if (l->up && !l->retiring && !l->lent && l->kind == 0 && !l->is_guest && !l->is_aside &&
-            l->busy == 0 && l->alone == nullptr && l->capacity >= what.cpus &&
+        if (l->up && !l->retiring && !l->lent && l->kind == 0 && !l->is_space_client &&
+            !l->is_aside && l->busy == 0 && l->alone == nullptr && l->capacity >= what.cpus &&
             (what.is_anywhere() || has_label(*l, what.label)))
             idle.push_back(l.get());
     std::sort(idle.begin(), idle.end(), [](const peer* a, const peer* b) {
@@ -32645,7 +32960,7 @@ SKEIN_INLINE peer* lease_books::take_whole(const peers& links, const demand& wha
     return nullptr;
 }
 
-SKEIN_INLINE void lease_books::release_unused(lease_share& share) {
+SKEIN_INLINE void lease_state::release_unused(lease_share& share) {
     if (share.line->by == lease_line::service::own) return;
     while (share.leases.size() > share.out) {
         (void)places.release(share.leases.back());
@@ -32659,7 +32974,7 @@ SKEIN_INLINE void lease_books::release_unused(lease_share& share) {
 }
 
 /// A line waits: the others give back what they do not use. True: there was something.
-SKEIN_INLINE bool lease_books::reclaim() {
+SKEIN_INLINE bool lease_state::reclaim() {
     if (lines.size() < 2) return false; // one line has nobody to give it to
     const auto before = state;
     for (auto& [cpus, line] : lines) {
@@ -32680,7 +32995,7 @@ SKEIN_INLINE bool lease_books::reclaim() {
 }
 
 /// Lines that have nothing go when there are many.
-SKEIN_INLINE void lease_books::forget_idle_lines() {
+SKEIN_INLINE void lease_state::forget_idle_lines() {
     for (auto at = lines.begin(); lines.size() > 16 && at != lines.end();) {
         const auto* line = &at->second;
         if (!line->is_empty() || line->asked || line->held > 0 || line->parents > 0 ||
@@ -32694,13 +33009,13 @@ SKEIN_INLINE void lease_books::forget_idle_lines() {
     }
 }
 
-SKEIN_INLINE call_id lease_books::id_of(const call_base& call) const {
+SKEIN_INLINE call_id lease_state::id_of(const call_base& call) const {
     if (call.nested) return static_cast<const forwarded_call&>(call).id;
     return call_id({incarnation, call.number});
 }
 
 /// So many cores of a worker are asked for.
-SKEIN_INLINE void lease_books::occupy(peer& at, std::uint32_t cores) noexcept {
+SKEIN_INLINE void lease_state::occupy(peer& at, std::uint32_t cores) noexcept {
     crowded += (cores > at.capacity ? 1U : 0U);
     crowded -= (at.busy > at.capacity ? 1U : 0U);
     at.busy = cores;
@@ -32709,10 +33024,10 @@ SKEIN_INLINE void lease_books::occupy(peer& at, std::uint32_t cores) noexcept {
 }
 
 /// Before it goes. A suspect has its worker as a whole.
-SKEIN_INLINE void lease_books::sent(peer& to, call_base& call) {
+SKEIN_INLINE void lease_state::sent(peer& to, call_base& call) {
     if (call.cpus == 0 || (is_leased(call) && to.alone == &call)) return;
     if (!is_leased(call)) {
-        to.guests += call.cpus;
+        to.unleased += call.cpus;
         for (const auto& share : to.shares) file(*share);
         return;
     }
@@ -32728,8 +33043,9 @@ SKEIN_INLINE void lease_books::sent(peer& to, call_base& call) {
     ++line.parents;
 }
 
-/// A task has called another one: it leaves its cores to others until all that it has called is over.
-SKEIN_INLINE void lease_books::begin_wait(const peer& at, call_id id) {
+/// A task has called another one: it leaves its cores to others until all that it has called is
+/// over.
+SKEIN_INLINE void lease_state::begin_wait(const peer& at, call_id id) {
     auto* const found = parents.find(id);
     if (found == nullptr || found->at != &at) return;
     if (found->children++ > 0) return;
@@ -32737,7 +33053,7 @@ SKEIN_INLINE void lease_books::begin_wait(const peer& at, call_id id) {
     ++where->parents;
     if (where->kind != 0) { // what else it has nobody can use meanwhile
         resting += cores_of(*call);
-        if (source != nullptr) source->rests(*where->wire, true);
+        if (source != nullptr) source->blocked(*where->wire, true);
         return lend_now();
     }
     auto& share = share_for(*where, line_of(call->shape));
@@ -32747,7 +33063,7 @@ SKEIN_INLINE void lease_books::begin_wait(const peer& at, call_id id) {
 }
 
 /// It goes on, whoever has its cores meanwhile; nobody new gets any until that is made good.
-SKEIN_INLINE void lease_books::end_wait(const peer& at, call_id id) {
+SKEIN_INLINE void lease_state::end_wait(const peer& at, call_id id) {
     auto* const found = parents.find(id);
     if (found == nullptr || found->at != &at) return;
     if (found->children == 0 || --found->children > 0) return;
@@ -32755,7 +33071,7 @@ SKEIN_INLINE void lease_books::end_wait(const peer& at, call_id id) {
     --where->parents;
     if (where->kind != 0) {
         resting -= std::min(resting, cores_of(*call));
-        if (source != nullptr) source->rests(*where->wire, false);
+        if (source != nullptr) source->blocked(*where->wire, false);
         return lend_now();
     }
     auto& share = share_for(*where, line_of(call->shape));
@@ -32765,7 +33081,7 @@ SKEIN_INLINE void lease_books::end_wait(const peer& at, call_id id) {
 }
 
 /// A call leaves its worker. True: it had its cores until now.
-SKEIN_INLINE bool lease_books::forget_parent(const call_base& call) {
+SKEIN_INLINE bool lease_state::forget_parent(const call_base& call) {
     if (!is_leased(call) || call.fn == nullptr || !call.fn->is_coroutine) return true;
     const auto id = id_of(call);
     const auto* const found = parents.find(id);
@@ -32774,7 +33090,7 @@ SKEIN_INLINE bool lease_books::forget_parent(const call_base& call) {
     if (!had_cores) --found->at->parents;
     if (!had_cores && found->at->kind != 0) {
         resting -= std::min(resting, cores_of(call));
-        if (source != nullptr) source->rests(*found->at->wire, false);
+        if (source != nullptr) source->blocked(*found->at->wire, false);
         lend_now();
         had_cores = true;
     }
@@ -32784,7 +33100,7 @@ SKEIN_INLINE bool lease_books::forget_parent(const call_base& call) {
 }
 
 /// An actor goes to a worker that is for it alone.
-SKEIN_INLINE void lease_books::settle_in(peer& at) {
+SKEIN_INLINE void lease_state::settle_in(peer& at) {
     auto* const share = share_of(at, line_of(static_cast<std::uint16_t>(at.kind)));
     if (share == nullptr) return;
     ++share->out;
@@ -32793,7 +33109,7 @@ SKEIN_INLINE void lease_books::settle_in(peer& at) {
 }
 
 /// The actor has ended: nobody follows it there.
-SKEIN_INLINE void lease_books::spend(peer& at) {
+SKEIN_INLINE void lease_state::spend(peer& at) {
     at.spent = true;
     auto* const share = share_of(at, line_of(static_cast<std::uint16_t>(at.kind)));
     if (share == nullptr) return;
@@ -32805,9 +33121,9 @@ SKEIN_INLINE void lease_books::spend(peer& at) {
     file(*share);
 }
 
-SKEIN_INLINE void lease_books::settled(peer& from, const call_base& call, bool had_cores) {
+SKEIN_INLINE void lease_state::settled(peer& from, const call_base& call, bool had_cores) {
     if (!is_leased(call)) {
-        from.guests -= std::min<std::uint32_t>(from.guests, call.cpus);
+        from.unleased -= std::min<std::uint32_t>(from.unleased, call.cpus);
     } else if (call.alone != 0) {
         (void)places.release(std::exchange(from.whole, {}));
         ++state;
@@ -32827,7 +33143,7 @@ SKEIN_INLINE void lease_books::settled(peer& from, const call_base& call, bool h
 
 /// Sends what waits in lines as far as there are leases, and asks for more.
 SKEIN_INLINE void runtime::pump_leases() {
-    auto& leases = books_->leases;
+    auto& leases = state_->leases;
     leases.again = true;
     if (leases.pumping) return; // a call that failed has let another one go
     struct pumping_guard {
@@ -32845,11 +33161,11 @@ SKEIN_INLINE void runtime::pump_leases() {
     leases.forget_idle_lines();
 }
 
-/// A lease without a task comes first, then a new one, also of what other lines do not use; then what a worker takes
-/// ahead of time.
+/// A lease without a task comes first, then a new one, also of what other lines do not use; then
+/// what a worker takes ahead of time.
 SKEIN_INLINE void runtime::use_leases(detail::lease_line& line) {
     using detail::lease_line;
-    auto& leases = books_->leases;
+    auto& leases = state_->leases;
     leases.decide(line);
     if (line.by == lease_line::service::undecided) return;
     if (line.by == lease_line::service::own) return use_own_workers(line);
@@ -32876,10 +33192,11 @@ SKEIN_INLINE void runtime::use_leases(detail::lease_line& line) {
     line.stands = static_cast<bool>(line.asked);
 }
 
-/// A task beside which a worker died takes nobody along the next time: it gets a worker of its own. When those that
-/// wait have passed it so often that it is one of them again, it goes like any other.
+/// A task beside which a worker died takes nobody along the next time: it gets a worker of its own.
+/// When those that wait have passed it so often that it is one of them again, it goes like any
+/// other.
 SKEIN_INLINE void runtime::try_suspects() {
-    auto& leases = books_->leases;
+    auto& leases = state_->leases;
     for (auto n = leases.suspects.size(); n > 0 && leases.largest > 0; --n) {
         auto one = std::move(leases.suspects.front());
         leases.suspects.pop_front();
@@ -32894,7 +33211,7 @@ SKEIN_INLINE void runtime::try_suspects() {
             continue;
         }
         if (leases.gone >= one.turn) {
-            if (auto* to = leases.take_whole(books_->links, what)) {
+            if (auto* to = leases.take_whole(state_->links, what)) {
                 send(*to, std::move(one.call));
                 continue;
             }
@@ -32911,15 +33228,16 @@ SKEIN_INLINE void runtime::try_suspects() {
 SKEIN_INLINE void runtime::refuse_impossible(detail::call_base& call) {
     refuse(call,
            error(errc::exhausted, fmt::format("{} asks for {}, more than any worker has",
-                                              call.name(), books_->leases.demands.text(call.shape)))
+                                              call.name(), state_->leases.demands.text(call.shape)))
                .with_hint("start fewer workers with more cores each, or lower .cpus"));
 }
 
 } // namespace skein::rt
 
 // ======== skein/rt/detail/runtime_meetings.ipp
-// Part of the bodies of rt/runtime.hpp: what a driver does for workers that call the actors of each other: it says
-// where these are and how a worker ended, and passes on replies that belong behind something it has to know.
+// Part of the bodies of rt/runtime.hpp: what a driver does for workers that call the actors of each
+// other: it says where these are and how a worker ended, and passes on replies that belong behind
+// something it has to know.
 
 
 #include <algorithm>
@@ -32930,13 +33248,13 @@ SKEIN_INLINE void runtime::refuse_impossible(detail::call_base& call) {
 namespace skein::rt {
 
 SKEIN_INLINE peer* runtime::link_of(std::uint64_t incarnation) const {
-    for (const auto& l : books_->links)
+    for (const auto& l : state_->links)
         if (l->incarnation == incarnation) return l.get();
     return nullptr;
 }
 
 SKEIN_INLINE peer* runtime::link_at(peer_id number) const {
-    for (const auto& l : books_->links)
+    for (const auto& l : state_->links)
         if (l->number == number) return l.get();
     return nullptr;
 }
@@ -32948,7 +33266,7 @@ SKEIN_INLINE bool runtime::on_worker_asks(peer& from, const net::frame_view& f) 
     case detail::message_lost: on_lost(from, f.id); return true;
     case detail::message_relay: pass_on(from, f); return true;
     case detail::message_waits: on_waits(from, f); return true;
-    case detail::message_space: detail::space_books::on_question(*this, from, f); return true;
+    case detail::message_space: detail::space_state::on_question(*this, from, f); return true;
     case detail::message_busy: from.calls_directly = f.flags != 0; return true;
     default: return false;
     }
@@ -32962,7 +33280,7 @@ SKEIN_INLINE void runtime::on_where(peer& from, const net::frame_view& f) {
         throw error(errc::malformed,
                     fmt::format("a question that cannot be read from {}", from.who));
     const actor_id id(asked->actor);
-    auto* const entry = books_->actors.find(id);
+    auto* const entry = state_->actors.find(id);
     if (entry == nullptr || entry->lasts() || !asked->is_cut_off) {
         if (entry != nullptr && entry->where == nullptr && !entry->lasts())
             return entry->askers.push_back(from.number); // it is being made
@@ -32997,7 +33315,7 @@ SKEIN_INLINE std::vector<std::string> addresses_for(const peer& asker, const pee
 SKEIN_INLINE void runtime::tell_where(peer_id asker, actor_id id, peer* where) {
     auto* const to = link_at(asker);
     if (to == nullptr || !to->is_open()) return;
-    const auto* const entry = books_->actors.find(id);
+    const auto* const entry = state_->actors.find(id);
     auto verdict = detail::whereabouts::gone;
     detail::where_answer answer;
     answer.actor = id.value();
@@ -33022,10 +33340,10 @@ SKEIN_INLINE void runtime::tell_where(peer_id asker, actor_id id, peer* where) {
 /// The link of two workers broke: one of them may have died, which its own link tells in a moment.
 SKEIN_INLINE void runtime::on_lost(peer& from, std::uint64_t incarnation) {
     auto* const at = link_of(incarnation);
-    if (at == nullptr || books_->closing) return; // it was told already
+    if (at == nullptr || state_->closing) return; // it was told already
     const bool is_new = at->asks_for_end.empty();
     at->asks_for_end.push_back(from.number);
-    if (is_new) books_->direct->tasks.spawn(say_it_lives(this, incarnation));
+    if (is_new) state_->direct->tasks.spawn(say_it_lives(this, incarnation));
 }
 
 SKEIN_INLINE task<void> runtime::say_it_lives(runtime* self, std::uint64_t incarnation) {
@@ -33059,7 +33377,7 @@ SKEIN_INLINE void runtime::pass_on(peer& from, const net::frame_view& f) {
     auto* const to = link_of(head.worker);
     if (to == nullptr || !to->is_open()) return;
     for (const auto id : parts.actors)
-        if (auto* const entry = books_->actors.find(id)) entry->add_hold(to->number);
+        if (auto* const entry = state_->actors.find(id)) entry->add_hold(to->number);
     wire::writer body;
     detail::relay_head{from.incarnation}.encode(body);
     body.raw(in.rest());
@@ -33078,16 +33396,17 @@ SKEIN_INLINE void runtime::on_waits(peer& from, const net::frame_view& f) {
     if (!in.fixed(id.incarnation) || !in.fixed(id.number) || !in.finish())
         throw error(errc::malformed, fmt::format("a call that cannot be read from {}", from.who));
     if (f.flags != 0)
-        books_->leases.begin_wait(from, call_id(id));
+        state_->leases.begin_wait(from, call_id(id));
     else
-        books_->leases.end_wait(from, call_id(id));
-    if (books_->leases.waits()) pump_leases();
+        state_->leases.end_wait(from, call_id(id));
+    if (state_->leases.waits()) pump_leases();
 }
 
 } // namespace skein::rt
 
 // ======== skein/rt/detail/runtime_peers.ipp
-// Part of the bodies of rt/runtime.hpp: links to other processes, and what one takes along when it ends.
+// Part of the bodies of rt/runtime.hpp: links to other processes, and what one takes along when it
+// ends.
 
 
 #include <algorithm>
@@ -33105,20 +33424,21 @@ SKEIN_INLINE std::shared_ptr<peer> runtime::attach(std::shared_ptr<net::channel>
     auto l = std::make_shared<peer>();
     l->wire = std::move(wire);
     l->page = std::move(page);
-    l->number = peer_id(++books_->last_link);
+    l->number = peer_id(++state_->last_link);
     const auto& who = l->wire->peer();
     l->who = fmt::format("{} (pid {} at {})", who.name, who.pid, who.host);
     if (const auto hello = wire::decode<detail::worker_hello>(who.extra)) {
         l->capacity = std::max<std::uint32_t>(1, hello->cpus);
         l->incarnation = hello->incarnation;
-        if (!hello->shares_memory && books_->upstream == nullptr) l->page = {};
+        if (!hello->shares_memory && state_->upstream == nullptr) l->page = {};
         l->near_address = hello->near_address;
         l->far_address = hello->far_address;
     }
     return l;
 }
 
-/// Frames that have come already are handled inside this call. What hears them holds the peer, until its wire has ended.
+/// Frames that have come already are handled inside this call. What hears them holds the peer,
+/// until its wire has ended.
 SKEIN_INLINE void runtime::listen_to(const std::shared_ptr<peer>& l) {
     const std::weak_ptr<peer> weak = l;
     l->wire->set_closed_handler([weak](const error* why) {
@@ -33137,8 +33457,8 @@ SKEIN_INLINE void runtime::listen_to(const std::shared_ptr<peer>& l) {
 /// False: its calls and actors would be taken for those of another process.
 SKEIN_INLINE bool runtime::has_own_incarnation(const peer& newcomer) const {
     const auto its = newcomer.incarnation;
-    if (its == 0 || its == books_->incarnation) return false;
-    return std::none_of(books_->links.begin(), books_->links.end(),
+    if (its == 0 || its == state_->incarnation) return false;
+    return std::none_of(state_->links.begin(), state_->links.end(),
                         [&](const auto& l) { return l->incarnation == its; });
 }
 
@@ -33158,7 +33478,7 @@ SKEIN_INLINE task<void> runtime::wait_end(std::shared_ptr<peer> l) {
 /// The actor that a worker was for has ended: what still runs there ends, then the process.
 SKEIN_INLINE task<void> runtime::part_from(std::shared_ptr<peer> l) {
     const auto runs = [&] {
-        return std::any_of(books_->slots.begin(), books_->slots.end(),
+        return std::any_of(state_->slots.begin(), state_->slots.end(),
                            [&](const auto& s) { return s.call && s.call->on == l.get(); });
     };
     for (auto pause = std::chrono::milliseconds(1); l->up && runs();
@@ -33169,19 +33489,19 @@ SKEIN_INLINE task<void> runtime::part_from(std::shared_ptr<peer> l) {
     co_await goodbye;
 }
 
-SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire, obituary after,
+SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire, exit_reason after,
                                               detail::claims page) {
     return serve_worker(std::move(wire), std::move(after), std::move(page), worker_room{});
 }
 
-SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire, obituary after,
+SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire, exit_reason after,
                                               detail::claims page, worker_room room) {
-    SKEIN_CHECK(books_->upstream == nullptr, "a worker cannot have workers of its own");
+    SKEIN_CHECK(state_->upstream == nullptr, "a worker cannot have workers of its own");
     auto l = attach(std::move(wire), std::move(page));
     l->kind = room.kind;
     l->labels = std::move(room.labels);
     l->labels_follow = room.labels_follow;
-    l->is_guest = room.is_guest;
+    l->is_space_client = room.is_space_client;
     if (!has_own_incarnation(*l)) {
         l->wire->abort(
             error(errc::malformed, l->who + " does not say which process it is, or says that it is "
@@ -33189,13 +33509,13 @@ SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire
         co_return;
     }
     if (room.aside_of != nullptr &&
-        !books_->leases.stand_beside(*l, books_->links, *room.aside_of)) {
+        !state_->leases.stand_beside(*l, state_->links, *room.aside_of)) {
         auto goodbye = l->wire->close();
         co_await goodbye;
         co_return;
     }
-    books_->links.push_back(l);
-    books_->leases.add(*l);
+    state_->links.push_back(l);
+    state_->leases.add(*l);
     listen_to(l);
     pump();
     feed(*l);
@@ -33215,10 +33535,10 @@ SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire
             fmt::format(" (its end was not seen: {})", to_error(std::current_exception()).what());
     }
     if (!l->ended_for.empty()) how = fmt::format("{}: {}", l->ended_for, how);
-    std::erase(books_->links, l);
+    std::erase(state_->links, l);
     lose(*l, how);
     tell_end(*l, true, fmt::format("{} was lost: {}", l->who, how));
-    if (const auto why = books_->given_up)
+    if (const auto why = state_->given_up)
         give_up(*why); // what would run again has nobody to run it
     pump();
 }
@@ -33226,31 +33546,31 @@ SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire
 /// Whether a call of this process has gone there and has no outcome.
 SKEIN_INLINE bool runtime::has_calls(const peer& at) const {
     if (at.busy != 0 || !at.forwarded.empty() || at.calls_directly) return true;
-    return std::any_of(books_->slots.begin(), books_->slots.end(),
+    return std::any_of(state_->slots.begin(), state_->slots.end(),
                        [&](const auto& s) { return s.call && s.call->on == &at; });
 }
 
 SKEIN_INLINE bool runtime::is_idle(const std::shared_ptr<net::channel>& wire) const {
-    const auto found = std::find_if(books_->links.begin(), books_->links.end(),
+    const auto found = std::find_if(state_->links.begin(), state_->links.end(),
                                     [&](const auto& l) { return l->wire == wire; });
-    return found == books_->links.end() ||
+    return found == state_->links.end() ||
            ((*found)->actors == 0 && !(*found)->spent && !has_calls(**found));
 }
 
 SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::channel> wire) {
-    const auto found = std::find_if(books_->links.begin(), books_->links.end(),
+    const auto found = std::find_if(state_->links.begin(), state_->links.end(),
                                     [&](const auto& l) { return l->wire == wire; });
-    if (found == books_->links.end() || !(*found)->up || (*found)->actors > 0 || (*found)->spent)
+    if (found == state_->links.end() || !(*found)->up || (*found)->actors > 0 || (*found)->spent)
         co_return false;
     auto l = *found;
-    books_->leases.retire(*l, true);
-    if (books_->leases.waits()) pump_leases();
+    state_->leases.retire(*l, true);
+    if (state_->leases.waits()) pump_leases();
     // As long as all of them wait for others, these may need its cpus, or a worker in its place.
-    bool rests = false;
+    bool blocked = false;
     const auto rest = [&](bool on) {
-        auto* const source = books_->leases.source;
-        if (l->kind == 0 && std::exchange(rests, on) != on && source != nullptr)
-            source->rests(*wire, on);
+        auto* const source = state_->leases.source;
+        if (l->kind == 0 && std::exchange(blocked, on) != on && source != nullptr)
+            source->blocked(*wire, on);
     };
     try {
         for (auto pause = std::chrono::milliseconds(1); l->up && has_calls(*l);
@@ -33260,7 +33580,7 @@ SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::channel> wire) {
         }
     } catch (const error&) {
         rest(false);
-        if (l->up && l->ended_for.empty()) books_->leases.retire(*l, false);
+        if (l->up && l->ended_for.empty()) state_->leases.retire(*l, false);
         pump();
         throw;
     }
@@ -33272,42 +33592,42 @@ SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::channel> wire) {
 
 SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire,
                                               detail::claims page) {
-    SKEIN_CHECK(books_->links.empty() && books_->upstream == nullptr, "a worker has one driver");
+    SKEIN_CHECK(state_->links.empty() && state_->upstream == nullptr, "a worker has one driver");
     auto l = attach(std::move(wire), std::move(page));
-    books_->upstream = l.get();
-    detail::space_books::meet(*this, *l->wire);
-    for (const auto& door : books_->direct->doors)
-        books_->direct->tasks.spawn(serve_door(this, door.get()));
+    state_->upstream = l.get();
+    detail::space_state::meet(*this, *l->wire);
+    for (const auto& door : state_->direct->doors)
+        state_->direct->tasks.spawn(serve_door(this, door.get()));
     listen_to(l);
     auto ended = wait_end(l);
     co_await ended;
 
     std::string how = "the driver has gone";
-    if (books_->after_keeper) {
-        auto asked = shield(detail::space_books::end_of_keeper(this, l));
+    if (state_->after_space_server) {
+        auto asked = shield(detail::space_state::end_of_space_server(this, l));
         how = co_await asked;
     }
-    books_->closing = true;
+    state_->closing = true;
     if (!l->orderly) // nobody is told that what is cancelled now was cancelled: it was lost
-        for (const auto& one : books_->direct->callers)
+        for (const auto& one : state_->direct->callers)
             one->abort(error(errc::closed, "the driver has gone"));
-    books_->calls.cancel();
+    state_->calls.cancel();
     try {
-        auto joined = books_->calls.join();
+        auto joined = state_->calls.join();
         auto sure = shield(std::move(joined));
         co_await sure;
     } catch (...) { // a call's own errors were told to the driver
     }
     auto parted = leave_others();
     co_await parted;
-    if (books_->spaces) {
-        auto left = detail::space_books::leave(books_->spaces.get());
+    if (state_->spaces) {
+        auto left = detail::space_state::leave(state_->spaces.get());
         co_await left;
     }
     lose(*l, how);
-    close_lanes();
-    books_->boxes.clear();
-    books_->upstream = nullptr;
+    close_queues();
+    state_->boxes.clear();
+    state_->upstream = nullptr;
 }
 
 namespace detail {
@@ -33322,39 +33642,40 @@ SKEIN_INLINE task<void> say_goodbye(net::channel::handle to) {
 } // namespace detail
 
 SKEIN_INLINE task<void> runtime::close() {
-    books_->closing = true;
-    books_->leases.worker_idle.set();
+    state_->closing = true;
+    state_->leases.worker_idle.set();
     const error why(errc::closed, "the program ended before the call was done");
-    books_->start_workers = {};
-    for (const auto& call : books_->take_waiting())
+    state_->start_workers = {};
+    for (const auto& call : state_->take_waiting())
         if (!call->is_done()) refuse(*call, why);
     group_desk::fail_all(*this, why);
-    for (std::size_t i = 0; i < books_->slots.size(); ++i) {
-        const auto call = books_->slots[i].call;
+    for (std::size_t i = 0; i < state_->slots.size(); ++i) {
+        const auto call = state_->slots[i].call;
         if (call && !call->is_done()) call->fail({why, nullptr});
     }
     credits::fail_all(*this, why);
     scope goodbyes;
-    auto open = books_->links;
+    auto open = state_->links;
     for (const auto& l : open) goodbyes.spawn(detail::say_goodbye(l->wire));
     auto joined = goodbyes.join();
     auto sure = shield(std::move(joined));
     co_await sure;
     auto parted = leave_others();
     co_await parted;
-    if (!books_->spaces) co_return;
-    auto left = detail::space_books::leave(books_->spaces.get());
+    if (!state_->spaces) co_return;
+    auto left = detail::space_state::leave(state_->spaces.get());
     co_await left;
 }
 
-/// Settles everything that a broken link took along: calls run again, or fail and say how far they got.
+/// Settles everything that a broken link took along: calls run again, or fail and say how far they
+/// got.
 SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
-    if (books_->upstream == nullptr && !books_->closing) ++books_->stats.workers_lost;
+    if (state_->upstream == nullptr && !state_->closing) ++state_->stats.workers_lost;
     l.up = false;
     l.unlink();
-    if (l.aside != nullptr) books_->leases.part(l);
-    books_->leases.remove(l);
-    books_->leases.occupy(l, 0);
+    if (l.aside != nullptr) state_->leases.part(l);
+    state_->leases.remove(l);
+    state_->leases.occupy(l, 0);
 
     // What ran here for that peer ends; what the driver passed on for it is of no use to anybody.
     l.running.for_each([](slot_id, const auto& call) {
@@ -33370,52 +33691,53 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     }
 
     losses lost;
-    lost.summary = books_->keeper_end ? std::string(books_->keeper_end->text())
-                                      : fmt::format("{} was lost: {}", l.who, how);
-    if (books_->upstream == nullptr) begin_restarts(l, lost);
+    lost.summary = state_->space_server_end ? std::string(state_->space_server_end->text())
+                                            : fmt::format("{} was lost: {}", l.who, how);
+    if (state_->upstream == nullptr) begin_restarts(l, lost);
     take_lost(l, lost);
 
     // The actors are gone before any call fails: what that sets free must not go to the dead link.
-    std::vector<counted_ptr<detail::actor_state>> gone;
-    for (const auto& [id, lane] : books_->lanes)
-        if (lane->on == &l) gone.emplace_back(lane);
+    std::vector<counted_ptr<detail::actor_queue>> gone;
+    for (const auto& [id, queue] : state_->actor_queues)
+        if (queue->on == &l) gone.emplace_back(queue);
     std::sort(gone.begin(), gone.end(), [](auto& a, auto& b) { return a->id < b->id; });
-    for (const auto& lane : gone) {
-        credits::leave(*books_, *lane);
-        lane->lost =
-            failure{error(errc::worker_lost, lost.summary + lost.note_of(lane->id)), nullptr};
+    for (const auto& queue : gone) {
+        credits::leave(*state_, *queue);
+        queue->lost =
+            failure{error(errc::worker_lost, lost.summary + lost.note_of(queue->id)), nullptr};
     }
     fail_lost(lost);
-    for (const auto& lane : gone) fail_lane(*lane);
+    for (const auto& queue : gone) fail_queue(*queue);
     for (const auto& call : lost.stranded)
         (void)followers::may_go(*this, call); // it fails, and says why
     for (const auto id : lost.orphaned) let_go(id);
     run_again(lost);
     resume_restarts(lost);
-    if (l.kind != 0) tell_demand(books_->leases.line_of(static_cast<std::uint16_t>(l.kind)));
+    if (l.kind != 0) tell_demand(state_->leases.line_of(static_cast<std::uint16_t>(l.kind)));
     group_desk::forget_holds(*this, l);
 }
 
 /// Takes the calls that were at the link out of their slots.
 SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
-    if (books_->upstream == nullptr) l.page.close(l.sent);
-    for (auto& s : books_->slots) {
+    if (state_->upstream == nullptr) l.page.close(l.sent);
+    for (auto& s : state_->slots) {
         if (!s.call || s.call->on != &l) continue;
         auto call = free_slot(s.call->slot);
         if (l.principal != nullptr) account(l, *call); // it had the cores of that one
         if (call->is_done()) continue;
         // What it had not begun did not run, and is no attempt.
-        if (call->state == detail::phase::sent && books_->upstream == nullptr &&
+        if (call->state == detail::phase::sent && state_->upstream == nullptr &&
             !l.page.has_begun(call->order))
             call->state = detail::phase::queued;
         const bool sent = call->state != detail::phase::queued;
         const bool is_task = call->kind == detail::call_kind::task;
-        if (books_->upstream == nullptr && !books_->closing && !detail::is_unwanted(*call) &&
+        if (state_->upstream == nullptr && !state_->closing && !detail::is_unwanted(*call) &&
             is_task && (call->retries_left > 0 || (!sent && !call->body.empty()))) {
             if (sent) {
                 --call->retries_left;
                 ++call->lost_attempts;
-                // A coroutine may only have been there: it shares its worker with all others that run.
+                // A coroutine may only have been there: it shares its worker with all others that
+                // run.
                 if (call->order == l.page.last_begun() && !call->fn->is_coroutine && l.kind == 0) {
                     into.suspect = call;
                     call->alone = detail::call_base::most_passes;
@@ -33430,15 +33752,15 @@ SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
         into.report.add(call->progress(), call->name());
         into.dead.push_back(std::move(call));
     }
-    if (l.principal != nullptr) books_->leases.part(l);
+    if (l.principal != nullptr) state_->leases.part(l);
 }
 
 SKEIN_INLINE void runtime::fail_lost(losses& lost) {
     for (const auto& call : lost.dead) {
         const auto code = detail::is_unwanted(*call)                       ? errc::cancelled
                           : lost.code                                      ? *lost.code
-                          : books_->keeper_end                             ? errc::worker_lost
-                          : books_->upstream != nullptr || books_->closing ? errc::closed
+                          : state_->space_server_end                       ? errc::worker_lost
+                          : state_->upstream != nullptr || state_->closing ? errc::closed
                                                                            : errc::worker_lost;
         const auto name = call->name();
         std::string text = fmt::format("{} {}: {}", name, call->progress(), lost.summary);
@@ -33451,13 +33773,13 @@ SKEIN_INLINE void runtime::fail_lost(losses& lost) {
     }
 }
 
-/// Calls that run again go first in their lines. What may have killed the worker comes last, so that it takes nobody
-/// along the next time.
+/// Calls that run again go first in their lines. What may have killed the worker comes last, so
+/// that it takes nobody along the next time.
 SKEIN_INLINE void runtime::run_again(const losses& lost) {
     std::vector<counted_ptr<detail::call_base>> urgent, others;
     counted_ptr<detail::call_base> suspect;
     for (const auto& call : lost.again) {
-        ++books_->stats.retried;
+        ++state_->stats.retried;
         call->on = nullptr;
         call->state = detail::phase::queued;
         if (!followers::may_go(*this, call)) continue;
@@ -33465,13 +33787,13 @@ SKEIN_INLINE void runtime::run_again(const losses& lost) {
             suspect = call;
             continue;
         }
-        (detail::lease_books::is_leased(*call) ? others : urgent).push_back(call);
+        (detail::lease_state::is_leased(*call) ? others : urgent).push_back(call);
     }
-    auto& queue = books_->queue;
-    if (suspect && !detail::lease_books::is_leased(*suspect)) urgent.push_back(suspect);
+    auto& queue = state_->queue;
+    if (suspect && !detail::lease_state::is_leased(*suspect)) urgent.push_back(suspect);
     queue.insert(queue.begin(), urgent.begin(), urgent.end());
-    books_->leases.run_again(others);
-    if (suspect && detail::lease_books::is_leased(*suspect)) books_->leases.push(suspect);
+    state_->leases.run_again(others);
+    if (suspect && detail::lease_state::is_leased(*suspect)) state_->leases.push(suspect);
 }
 
 } // namespace skein::rt
@@ -33479,9 +33801,9 @@ SKEIN_INLINE void runtime::run_again(const losses& lost) {
 // ======== skein/rt/detail/runtime_restarts.ipp
 // Part of the bodies of rt/runtime.hpp: actors that are made again when their worker dies.
 //
-// The driver keeps their constructor's arguments and the state that came last. Calls keep their arguments until they
-// have an outcome: those that their worker had not begun, and those with retries, go first in the line of the new
-// instance, in the order in which they were sent.
+// The driver keeps their constructor's arguments and the state that came last. Calls keep their
+// arguments until they have an outcome: those that their worker had not begun, and those with
+// retries, go first in the line of the new instance, in the order in which they were sent.
 
 
 #include <algorithm>
@@ -33510,7 +33832,7 @@ SKEIN_INLINE void encode_remake(wire::writer& to, const actor_plan& plan) {
 
 /// Driver: an actor's constructor leaves for a worker; what it takes to do so again stays here.
 SKEIN_INLINE void runtime::remember_plan(detail::call_base& call) {
-    auto* const entry = books_->actors.find(call.target);
+    auto* const entry = state_->actors.find(call.target);
     if (entry == nullptr || !entry->lasts() || entry->plan->fn != nullptr) return;
     wire::reader in(call.body);
     detail::call_head head;
@@ -33522,15 +33844,15 @@ SKEIN_INLINE void runtime::remember_plan(detail::call_base& call) {
 
 /// Driver: the call may have to be sent once more.
 SKEIN_INLINE bool runtime::keeps_body(const detail::call_base& call) const {
-    if (call.kind == detail::call_kind::task || books_->upstream != nullptr) return false;
-    if (call.lane) return call.lane->lasts;
-    const auto* const entry = books_->actors.find(call.target);
+    if (call.kind == detail::call_kind::task || state_->upstream != nullptr) return false;
+    if (call.queue) return call.queue->lasts;
+    const auto* const entry = state_->actors.find(call.target);
     return entry != nullptr && entry->lasts();
 }
 
 /// Driver: the actors that lived at the link end or are being made again, and its handles are gone.
 SKEIN_INLINE void runtime::begin_restarts(peer& l, losses& into) {
-    auto& actors = books_->actors;
+    auto& actors = state_->actors;
     std::vector<actor_id> here, elsewhere;
     for (const auto& [id, entry] : actors.entries)
         (entry.where == &l ? here : elsewhere).push_back(id);
@@ -33538,19 +33860,19 @@ SKEIN_INLINE void runtime::begin_restarts(peer& l, losses& into) {
     std::sort(elsewhere.begin(), elsewhere.end());
     for (const auto id : here) {
         auto& entry = actors.entries.at(id);
-        const auto lane = books_->lanes.find(id);
-        const bool wanted =
-            !books_->closing && entry.lasts() &&
-            (lane != books_->lanes.end() || entry.is_held_besides(l.number) || entry.is_detached());
+        const auto queue = state_->actor_queues.find(id);
+        const bool wanted = !state_->closing && entry.lasts() &&
+                            (queue != state_->actor_queues.end() ||
+                             entry.is_held_besides(l.number) || entry.is_detached());
         if (wanted && entry.plan->may_restart()) {
             entry.where = nullptr;
             if (std::exchange(entry.is_followed, false))
-                books_->leases.take_followers(id, entry.beside);
+                state_->leases.take_followers(id, entry.beside);
             ++entry.plan->made_again;
             into.moving.push_back(id);
-            if (lane == books_->lanes.end()) continue;
-            credits::leave(*books_, *lane->second);
-            lane->second->moving = true;
+            if (queue == state_->actor_queues.end()) continue;
+            credits::leave(*state_, *queue->second);
+            queue->second->moving = true;
             continue;
         }
         if (wanted)
@@ -33558,7 +33880,7 @@ SKEIN_INLINE void runtime::begin_restarts(peer& l, losses& into) {
                                          actor_title(id), detail::times(entry.plan->made_again));
         if (entry.plan) actors.names.erase(entry.plan->terms.name);
         std::move(entry.beside.begin(), entry.beside.end(), std::back_inserter(into.stranded));
-        if (entry.is_followed) books_->leases.take_followers(id, into.stranded);
+        if (entry.is_followed) state_->leases.take_followers(id, into.stranded);
         actors.entries.erase(id);
     }
     if (!into.moving.empty()) {
@@ -33572,10 +33894,10 @@ SKEIN_INLINE void runtime::begin_restarts(peer& l, losses& into) {
 /// True: a constructor or method that was at a lost worker goes on elsewhere.
 SKEIN_INLINE bool runtime::take_moved(const counted_ptr<detail::call_base>& call, bool sent,
                                       losses& into) {
-    if (books_->upstream != nullptr || books_->closing || call->body.empty() ||
+    if (state_->upstream != nullptr || state_->closing || call->body.empty() ||
         call->kind == detail::call_kind::task || detail::is_unwanted(*call))
         return false;
-    auto* const entry = books_->actors.find(call->target);
+    auto* const entry = state_->actors.find(call->target);
     if (entry == nullptr || !entry->lasts() || entry->where != nullptr) return false;
     auto& plan = *entry->plan;
     if (sent && call->kind == detail::call_kind::create) {
@@ -33597,25 +33919,25 @@ SKEIN_INLINE void runtime::resume_restarts(losses& lost) {
     std::map<actor_id, std::vector<counted_ptr<detail::call_base>>> own, passed;
     for (auto& call : lost.moved) {
         if (call->is_done()) continue;
-        ++books_->stats.retried;
+        ++state_->stats.retried;
         call->on = nullptr;
         call->state = detail::phase::queued;
         if (call->kind == detail::call_kind::create) {
             if (followers::may_go(*this, call)) line_up(std::move(call));
         } else {
-            (call->lane ? own : passed)[call->target].push_back(std::move(call));
+            (call->queue ? own : passed)[call->target].push_back(std::move(call));
         }
     }
     for (auto& [id, calls] : own) {
-        const auto lane = calls.front()->lane;
-        auto& line = lane->waiting;
-        line.insert(line.begin() + static_cast<std::ptrdiff_t>(lane->first), calls.begin(),
+        const auto queue = calls.front()->queue;
+        auto& line = queue->waiting;
+        line.insert(line.begin() + static_cast<std::ptrdiff_t>(queue->first), calls.begin(),
                     calls.end());
-        credits::sort(*lane); // some may have overtaken others of a full group
-        drain(*lane);
+        credits::sort(*queue); // some may have overtaken others of a full group
+        drain(*queue);
     }
     for (auto& [id, calls] : passed) {
-        if (auto* const entry = books_->actors.find(id)) {
+        if (auto* const entry = state_->actors.find(id)) {
             entry->waiting.insert(entry->waiting.begin(), calls.begin(), calls.end());
             continue;
         }
@@ -33625,7 +33947,7 @@ SKEIN_INLINE void runtime::resume_restarts(losses& lost) {
 }
 
 SKEIN_INLINE void runtime::make_again(actor_id id) {
-    auto* const entry = books_->actors.find(id);
+    auto* const entry = state_->actors.find(id);
     if (entry == nullptr || entry->where != nullptr) return;
     const task_context::use none(nullptr); // it belongs to no call
     counted_ptr<detail::call_base> call(new detail::remake_call);
@@ -33637,7 +33959,7 @@ SKEIN_INLINE void runtime::make_again(actor_id id) {
     call->retries_left = 1; // there are terms
     if (!prepare(*call)) return;
     wire::writer body;
-    detail::encode_head(body, *call, books_->incarnation, false, books_->leases.demands);
+    detail::encode_head(body, *call, state_->incarnation, false, state_->leases.demands);
     detail::encode_remake(body, *entry->plan);
     call->body = std::move(body).take();
     call->state = detail::phase::queued;
@@ -33646,7 +33968,7 @@ SKEIN_INLINE void runtime::make_again(actor_id id) {
 
 /// An actor is there again, or not to be expected any more: what others hold of what it had, ends.
 SKEIN_INLINE void runtime::give_late_holds_back(actor_id restarted) {
-    auto& actors = books_->actors;
+    auto& actors = state_->actors;
     std::vector<peer_id> over;
     for (auto& [link, waiting_for] : actors.late_holds) {
         std::erase(waiting_for, restarted);
@@ -33654,7 +33976,7 @@ SKEIN_INLINE void runtime::give_late_holds_back(actor_id restarted) {
     }
     for (const auto link : over) {
         actors.late_holds.erase(link);
-        const auto groups = books_->groups.late_holds.extract(link); // they end with this
+        const auto groups = state_->groups.late_holds.extract(link); // they end with this
         std::vector<actor_id> all;
         for (auto& [id, entry] : actors.entries) {
             entry.remove_all_holds(link);
@@ -33668,13 +33990,15 @@ SKEIN_INLINE void runtime::give_late_holds_back(actor_id restarted) {
 } // namespace skein::rt
 
 // ======== skein/rt/detail/runtime_room.ipp
-// Part of the bodies of rt/runtime.hpp: which of several workers with room a task goes to. A plain function holds its
-// worker's loop until it returns. So it goes to a worker with nothing to do; then to one whose loop nobody needs:
-// neither an actor, nor a coroutine that waits for its calls or for a timer.
+// Part of the bodies of rt/runtime.hpp: which of several workers with room a task goes to. A plain
+// function holds its worker's loop until it returns. So it goes to a worker with nothing to do;
+// then to one whose loop nobody needs: neither an actor, nor a coroutine that waits for its calls
+// or for a timer.
 //
-// Where every worker that has room is waited in, plain tasks of that one run in a second process beside it, its
-// `aside`, which is started for the first of them: whoever waits there hears of answers, deadlines and timers, and can
-// end what he has called. For the lines, and for who counts cores, both processes are one worker.
+// Where every worker that has room is waited in, plain tasks of that one run in a second process
+// beside it, its `aside`, which is started for the first of them: whoever waits there hears of
+// answers, deadlines and timers, and can end what he has called. For the lines, and for who counts
+// cores, both processes are one worker.
 
 
 #include <algorithm>
@@ -33691,26 +34015,27 @@ namespace detail {
 inline constexpr int most_looked_at = 8;
 
 [[nodiscard]] inline bool is_before(const peer& a, const peer& b) noexcept {
-    return std::pair(lease_books::is_needed(a), a.busy) <
-           std::pair(lease_books::is_needed(b), b.busy);
+    return std::pair(lease_state::is_needed(a), a.busy) <
+           std::pair(lease_state::is_needed(b), b.busy);
 }
 
-/// Whether a worker with nothing to do is worth looking for, where the task could also go elsewhere.
-[[nodiscard]] inline bool may_be_free(const lease_books& of, const lease_line& line) noexcept {
+/// Whether a worker with nothing to do is worth looking for, where the task could also go
+/// elsewhere.
+[[nodiscard]] inline bool may_be_free(const lease_state& of, const lease_line& line) noexcept {
     return !of.free.empty() && !line.need->spreads && line.none_free_at != of.state + of.freed;
 }
 
 /// What a worker has to do has changed.
-SKEIN_INLINE void lease_books::note_use(peer& at) noexcept {
-    const bool is_free = at.busy == 0 && !is_needed(at) && at.up && at.kind == 0 && !at.is_guest &&
-                         !at.is_aside && workers.contains(place_of(at));
+SKEIN_INLINE void lease_state::note_use(peer& at) noexcept {
+    const bool is_free = at.busy == 0 && !is_needed(at) && at.up && at.kind == 0 &&
+                         !at.is_space_client && !at.is_aside && workers.contains(place_of(at));
     if (is_free == at.is_linked()) return;
     if (!is_free) return at.unlink();
     free.push_back(at);
     ++freed;
 }
 
-SKEIN_INLINE void lease_books::count_coroutine(peer& at, const call_base& call, int by) noexcept {
+SKEIN_INLINE void lease_state::count_coroutine(peer& at, const call_base& call, int by) noexcept {
     if (call.kind != call_kind::task || call.fn == nullptr || !call.fn->is_coroutine) return;
     if (by > 0)
         ++at.coroutines;
@@ -33719,8 +34044,9 @@ SKEIN_INLINE void lease_books::count_coroutine(peer& at, const call_base& call, 
     note_use(at);
 }
 
-/// A worker with nothing to do, over a lease that the line has there or gets. nullptr: there is none.
-SKEIN_INLINE peer* lease_books::pick_free(lease_line& line) {
+/// A worker with nothing to do, over a lease that the line has there or gets. nullptr: there is
+/// none.
+SKEIN_INLINE peer* lease_state::pick_free(lease_line& line) {
     if (!may_be_free(*this, line)) return nullptr;
     const bool is_last_turn = others_wait(line);
     std::array<peer*, most_looked_at> found{};
@@ -33748,7 +34074,7 @@ SKEIN_INLINE peer* lease_books::pick_free(lease_line& line) {
 }
 
 /// Over a lease that has no task.
-SKEIN_INLINE peer* lease_books::choose(lease_line& line) {
+SKEIN_INLINE peer* lease_state::choose(lease_line& line) {
     auto* const to = pick(line, lease_line::unused);
     if (to == nullptr || !is_needed(*to)) return to;
     auto* const better = pick_free(line);
@@ -33756,15 +34082,16 @@ SKEIN_INLINE peer* lease_books::choose(lease_line& line) {
 }
 
 /// The least busy of the workers that a line's next task may go to now.
-SKEIN_INLINE peer* lease_books::pick(lease_line& line, lease_line::room where) const {
+SKEIN_INLINE peer* lease_state::pick(lease_line& line, lease_line::room where) const {
     const bool is_last_turn = others_wait(line) && line.by != lease_line::service::own;
     peer* best = nullptr;
     int seen = 0;
     line.with[where].for_each_while([&](const lease_share& share) {
         auto* const at = share.at;
-        const bool is_open = at->up && !at->retiring && !at->lent && at->alone == nullptr &&
-                             (share.turn > 0 || !is_last_turn) &&
-                             (at->guests == 0 || at->busy + line.cpus <= at->capacity * at->window);
+        const bool is_open =
+            at->up && !at->retiring && !at->lent && at->alone == nullptr &&
+            (share.turn > 0 || !is_last_turn) &&
+            (at->unleased == 0 || at->busy + line.cpus <= at->capacity * at->window);
         if (is_open && (best == nullptr || is_before(*at, *best))) best = at;
         return ++seen < most_looked_at;
     });
@@ -33773,9 +34100,9 @@ SKEIN_INLINE peer* lease_books::pick(lease_line& line, lease_line::room where) c
     return best;
 }
 
-/// Where a task may go at once, past no other one: its demand is the only one, nothing waits, and its line has what
-/// it can have. nullptr: it stands in line.
-SKEIN_INLINE peer* lease_books::straight_to(const call_base& call) {
+/// Where a task may go at once, past no other one: its demand is the only one, nothing waits, and
+/// its line has what it can have. nullptr: it stands in line.
+SKEIN_INLINE peer* lease_state::straight_to(const call_base& call) {
     if (lines.size() != 1 || waiting > 0 || asking > 0 || pumping || call.alone != 0 ||
         !suspects.empty())
         return nullptr;
@@ -33795,21 +34122,23 @@ SKEIN_INLINE peer* lease_books::straight_to(const call_base& call) {
 // ---- a second process beside a worker ----------------------------------------------------------
 
 /// It would make somebody wait there who has made calls, and is to hear of them.
-SKEIN_INLINE bool lease_books::needs_aside(const peer& at, const call_base& call) const noexcept {
+SKEIN_INLINE bool lease_state::needs_aside(const peer& at, const call_base& call) const noexcept {
     if (call.kind != call_kind::task || call.cpus == 0 || call.fn == nullptr ||
         call.fn->is_coroutine || at.kind != 0 || source == nullptr)
         return false;
     return at.parents > 0 || (!at.forwarded.empty() && is_needed(at));
 }
 
-/// It would make an actor or a coroutine wait there, and workers are about to come: for one of them.
-SKEIN_INLINE bool lease_books::awaits_others(const peer& at, const call_base& call) const noexcept {
+/// It would make an actor or a coroutine wait there, and workers are about to come: for one of
+/// them.
+SKEIN_INLINE bool lease_state::awaits_others(const peer& at, const call_base& call) const noexcept {
     return workers.size() < expected && at.kind == 0 && is_needed(at) && call.fn != nullptr &&
            call.kind == call_kind::task && !call.fn->is_coroutine && call.cpus > 0;
 }
 
-/// Whether a plain task can go there now: not before there is a process in which nobody waits, if one can be had.
-SKEIN_INLINE bool lease_books::may_go_to(peer& at, const call_base& call) {
+/// Whether a plain task can go there now: not before there is a process in which nobody waits, if
+/// one can be had.
+SKEIN_INLINE bool lease_state::may_go_to(peer& at, const call_base& call) {
     if (awaits_others(at, call)) return false;
     if (!needs_aside(at, call)) return true;
     if (at.aside != nullptr) return at.aside->takes_tasks();
@@ -33820,7 +34149,7 @@ SKEIN_INLINE bool lease_books::may_go_to(peer& at, const call_base& call) {
 }
 
 /// The second process has come. False: there is no use for it any more.
-SKEIN_INLINE bool lease_books::stand_beside(peer& second, const peers& links,
+SKEIN_INLINE bool lease_state::stand_beside(peer& second, const peers& links,
                                             const net::channel& of) {
     second.is_aside = true;
     for (const auto& l : links) {
@@ -33833,8 +34162,9 @@ SKEIN_INLINE bool lease_books::stand_beside(peer& second, const peers& links,
     return false;
 }
 
-/// One of the two has ended. The second one leaves when its tasks have ended; another may come for the first.
-SKEIN_INLINE void lease_books::part(peer& one) noexcept {
+/// One of the two has ended. The second one leaves when its tasks have ended; another may come for
+/// the first.
+SKEIN_INLINE void lease_state::part(peer& one) noexcept {
     if (auto* const first = std::exchange(one.principal, nullptr)) {
         first->aside = nullptr;
         first->aside_is = peer::aside_state::none;
@@ -33849,14 +34179,14 @@ SKEIN_INLINE void lease_books::part(peer& one) noexcept {
 } // namespace detail
 
 SKEIN_INLINE void runtime::suspect(const net::channel& worker, bool on) {
-    auto& leases = books_->leases;
-    for (const auto& l : books_->links) {
+    auto& leases = state_->leases;
+    for (const auto& l : state_->links) {
         if (l->wire.get() != &worker || !l->up || l->suspected == on || !l->ended_for.empty())
             continue;
         l->suspected = on;
         if (l->kind == 0 && !l->is_aside) leases.retire(*l, on);
         std::vector<counted_ptr<detail::call_base>> moved;
-        for (auto& s : books_->slots)
+        for (auto& s : state_->slots)
             if (on && s.call && s.call->on == l.get() && !s.call->is_done() &&
                 s.call->kind == detail::call_kind::task)
                 moved.emplace_back(s.call.get());
@@ -33870,13 +34200,13 @@ SKEIN_INLINE void runtime::suspect(const net::channel& worker, bool on) {
 }
 
 SKEIN_INLINE void runtime::give_up_worker(const net::channel& worker, std::string why) {
-    for (const auto& l : books_->links)
+    for (const auto& l : state_->links)
         if (l->wire.get() == &worker && l->up && l->ended_for.empty()) l->ended_for = why;
 }
 
 /// Driver: no second process comes to this worker: its tasks run in the one that there is.
 SKEIN_INLINE void runtime::refuse_aside(const net::channel& worker) {
-    for (const auto& l : books_->links)
+    for (const auto& l : state_->links)
         if (l->wire.get() == &worker && l->aside == nullptr)
             l->aside_is = peer::aside_state::refused;
     pump();
@@ -33898,41 +34228,42 @@ namespace skein::rt {
 
 namespace detail {
 
-/// An actor goes where the fewest are, and of these where it need not wait for a task. A task that needs no free core
-/// goes to a worker with nothing to do, then to the one with the least.
+/// An actor goes where the fewest are, and of these where it need not wait for a task. A task that
+/// needs no free core goes to a worker with nothing to do, then to the one with the least.
 [[nodiscard]] inline bool goes_before(const call_base& call, const peer& a,
                                       const peer& b) noexcept {
     if (call.kind == call_kind::create)
         return std::tuple(a.actors, a.busy, a.coroutines) <
                std::tuple(b.actors, b.busy, b.coroutines);
     const auto load = [](const peer& l) {
-        const bool is_idle = l.busy == 0 && l.credit.calls == 0 && !lease_books::is_needed(l);
-        return std::tuple(!is_idle, l.busy, l.credit.calls, lease_books::is_needed(l));
+        const bool is_idle = l.busy == 0 && l.credit.calls == 0 && !lease_state::is_needed(l);
+        return std::tuple(!is_idle, l.busy, l.credit.calls, lease_state::is_needed(l));
     };
     return load(a) < load(b);
 }
 
 } // namespace detail
 
-/// Where a new actor, or a task that needs no free core, goes now; nullptr: nowhere yet, or (possible = false) never.
+/// Where a new actor, or a task that needs no free core, goes now; nullptr: nowhere yet, or
+/// (possible = false) never.
 SKEIN_INLINE peer* runtime::pick(const detail::call_base& call, bool& possible) {
     peer* best = nullptr;
     std::uint32_t largest = 0;
     bool any = false;
-    for (const auto& l : books_->links) {
-        if (!l->up || l->kind != 0 || l->is_guest || l->is_aside) continue;
+    for (const auto& l : state_->links) {
+        if (!l->up || l->kind != 0 || l->is_space_client || l->is_aside) continue;
         any = true;
         largest = std::max(largest, l->capacity);
         if (call.cpus > l->capacity || l->retiring) continue;
         if (call.kind == detail::call_kind::task && call.cpus == 0 &&
-            !credits::has(*books_, l->credit))
+            !credits::has(*state_, l->credit))
             continue;
         if (best == nullptr || detail::goes_before(call, *l, *best)) best = l.get();
     }
     possible = !any || call.cpus <= largest;
     // An actor stays where it is put: rather wait for a worker that is about to come.
     if (best != nullptr && call.kind == detail::call_kind::create && best->actors > 0 &&
-        workers() < books_->expected)
+        workers() < state_->expected)
         return nullptr;
     return best;
 }
@@ -33940,12 +34271,12 @@ SKEIN_INLINE peer* runtime::pick(const detail::call_base& call, bool& possible) 
 SKEIN_INLINE void runtime::pump() {
     pump(detail::call_kind::create);
     pump(detail::call_kind::task);
-    auto& leases = books_->leases;
+    auto& leases = state_->leases;
     if (std::exchange(leases.is_thinned, false) || leases.waits()) pump_leases();
 }
 
 SKEIN_INLINE void runtime::pump(detail::call_kind which) {
-    auto& line = which == detail::call_kind::create ? books_->creations : books_->queue;
+    auto& line = which == detail::call_kind::create ? state_->creations : state_->queue;
     while (!line.empty()) {
         auto& front = line.front();
         if (front->is_done()) {
@@ -33955,7 +34286,7 @@ SKEIN_INLINE void runtime::pump(detail::call_kind which) {
         bool possible = true;
         auto* where = pick(*front, possible);
         if (where == nullptr && possible) return;
-        if (where != nullptr && !books_->leases.may_go_to(*where, *front)) return;
+        if (where != nullptr && !state_->leases.may_go_to(*where, *front)) return;
         auto call = std::move(front);
         line.pop_front();
         if (where == nullptr) {
@@ -33967,7 +34298,7 @@ SKEIN_INLINE void runtime::pump(detail::call_kind which) {
 }
 
 SKEIN_INLINE slot_id runtime::take_slot(counted_ptr<detail::call_base> call) {
-    auto& of = *books_;
+    auto& of = *state_;
     if (of.free.empty()) [[unlikely]]
         of.add_slot();
     const auto index = of.free.back();
@@ -33980,10 +34311,10 @@ SKEIN_INLINE slot_id runtime::take_slot(counted_ptr<detail::call_base> call) {
 /// The call of an id, taken out of its slot; nothing if it is not (or no longer) known.
 SKEIN_INLINE counted_ptr<detail::call_base> runtime::free_slot(slot_id id) {
     const auto index = static_cast<std::uint32_t>(id.value());
-    if (index >= books_->slots.size() || books_->slots[index].generation != id.value() >> 32 ||
-        !books_->slots[index].call)
+    if (index >= state_->slots.size() || state_->slots[index].generation != id.value() >> 32 ||
+        !state_->slots[index].call)
         return {};
-    return books_->take_out(index);
+    return state_->take_out(index);
 }
 
 namespace detail {
@@ -34003,29 +34334,29 @@ SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
     auto& raw = *call;
     raw.slot = take_slot(std::move(call));
     peer* at = &to; // the process in which it runs
-    if (raw.kind == detail::call_kind::task && books_->upstream == nullptr) {
-        if (to.aside != nullptr && to.aside->takes_tasks() && books_->leases.needs_aside(to, raw))
+    if (raw.kind == detail::call_kind::task && state_->upstream == nullptr) {
+        if (to.aside != nullptr && to.aside->takes_tasks() && state_->leases.needs_aside(to, raw))
             at = to.aside;
-        books_->leases.count_coroutine(to, raw, 1);
+        state_->leases.count_coroutine(to, raw, 1);
         if (to.busy == 0) {
             to.mark = loop::current().now();
             to.finished = 0;
         }
-        books_->leases.occupy(to, to.busy + raw.cpus);
+        state_->leases.occupy(to, to.busy + raw.cpus);
         if (raw.alone != 0 && raw.cpus > 0) to.alone = &raw;
-        books_->leases.sent(to, raw);
-    } else if (raw.kind == detail::call_kind::create && books_->upstream == nullptr) {
+        state_->leases.sent(to, raw);
+    } else if (raw.kind == detail::call_kind::create && state_->upstream == nullptr) {
         ++to.actors;
-        books_->leases.note_use(to);
-        if (to.kind != 0) books_->leases.settle_in(to);
+        state_->leases.note_use(to);
+        if (to.kind != 0) state_->leases.settle_in(to);
     }
-    credits::take(*books_, to, raw, raw.body.size());
+    credits::take(*state_, to, raw, raw.body.size());
     detail::stamp_deadline(raw, raw.body);
-    // Only a call that may have to run again keeps its arguments: after its worker's death, or elsewhere
-    // when it was taken back; and one that was not sent.
-    const bool keep = raw.kind == detail::call_kind::task && books_->upstream == nullptr &&
+    // Only a call that may have to run again keeps its arguments: after its worker's death, or
+    // elsewhere when it was taken back; and one that was not sent.
+    const bool keep = raw.kind == detail::call_kind::task && state_->upstream == nullptr &&
                       (raw.retries_left > 0 || at->page);
-    if (raw.kind == detail::call_kind::create && books_->upstream == nullptr) remember_plan(raw);
+    if (raw.kind == detail::call_kind::create && state_->upstream == nullptr) remember_plan(raw);
     if (keep || keeps_body(raw)) {
         (void)transmit(*at, raw, raw.body, nullptr);
     } else {
@@ -34034,7 +34365,8 @@ SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
     }
 }
 
-/// False: the link has just broken; the call stays in its slot, as one that did not run, until that is settled.
+/// False: the link has just broken; the call stays in its slot, as one that did not run, until that
+/// is settled.
 SKEIN_INLINE bool runtime::transmit(peer& to, detail::call_base& call, byte_span body,
                                     byte_buffer* owned) {
     call.on = &to;
@@ -34051,17 +34383,17 @@ SKEIN_INLINE bool runtime::transmit(peer& to, detail::call_base& call, byte_span
             to.send(detail::message_call, 0, call.slot.value(), body);
         }
         call.state = detail::phase::sent;
-        if ((to.role != detail::peer_role::program || books_->home != nullptr) && !call.direct)
+        if ((to.role != detail::peer_role::program || state_->home != nullptr) && !call.direct)
             direct_call_began(call);
         call.order = ++to.sent;
-        if (to.page && call.kind == detail::call_kind::task && books_->upstream == nullptr)
+        if (to.page && call.kind == detail::call_kind::task && state_->upstream == nullptr)
             to.remember_task({call.slot, call.order});
     } catch (const error& e) {
         if (e.code() != errc::too_large) return false; // closed or reset
         const auto held = free_slot(call.slot);
         account(to, call);
-        (void)credits::give(*books_, to, call);
-        if (call.kind == detail::call_kind::create && books_->upstream == nullptr) actor_left(to);
+        (void)credits::give(*state_, to, call);
+        if (call.kind == detail::call_kind::create && state_->upstream == nullptr) actor_left(to);
         call.fail({e, nullptr});
     }
     return true;
@@ -34069,14 +34401,14 @@ SKEIN_INLINE bool runtime::transmit(peer& to, detail::call_base& call, byte_span
 
 /// A task has left its worker: its cores are free, and the worker's pace is known better.
 SKEIN_INLINE void runtime::account(peer& ran_at, const detail::call_base& call) {
-    if (books_->upstream != nullptr || call.kind != detail::call_kind::task) return;
+    if (state_->upstream != nullptr || call.kind != detail::call_kind::task) return;
     auto& tasks = ran_at.tasks;
     if (!tasks.empty() && tasks.front().order == call.order) tasks.pop_front();
     peer& from = ran_at.principal != nullptr ? *ran_at.principal : ran_at;
-    books_->leases.count_coroutine(from, call, -1);
+    state_->leases.count_coroutine(from, call, -1);
     if (from.alone == &call) from.alone = nullptr;
     if (call.cpus == 0) return;
-    auto& leases = books_->leases;
+    auto& leases = state_->leases;
     const bool had_cores = leases.forget_parent(call);
     if (had_cores) leases.occupy(from, from.busy - std::min<std::uint32_t>(from.busy, call.cpus));
     const auto now = loop::current().now();
@@ -34092,9 +34424,10 @@ SKEIN_INLINE void runtime::account(peer& ran_at, const detail::call_base& call) 
     if (from.kind != 0) tell_demand(leases.line_of(call.shape));
 }
 
-/// True: a call that was sent has not begun and never will; it is out of its slot and of its worker's books.
+/// True: a call that was sent has not begun and never will; it is out of its slot and of its
+/// worker's state.
 SKEIN_INLINE bool runtime::take_back(detail::call_base& call) {
-    if (books_->upstream != nullptr || call.state != detail::phase::sent || call.on == nullptr ||
+    if (state_->upstream != nullptr || call.state != detail::phase::sent || call.on == nullptr ||
         call.kind == detail::call_kind::create || !call.on->page.take_back(call.order))
         return false;
     const auto held = free_slot(call.slot);
@@ -34105,15 +34438,16 @@ SKEIN_INLINE bool runtime::take_back(detail::call_base& call) {
     return true;
 }
 
-/// A worker has nothing to do and nothing that waits may go there: it gets half of what waits at the one where most
-/// does. The guess how long tasks take was wrong then, or one of them is much longer than the others.
+/// A worker has nothing to do and nothing that waits may go there: it gets half of what waits at
+/// the one where most does. The guess how long tasks take was wrong then, or one of them is much
+/// longer than the others.
 SKEIN_INLINE void runtime::feed(peer& idle) {
-    if (books_->leases.crowded == 0 || !idle.up || idle.retiring || idle.lent || idle.kind != 0 ||
-        idle.is_guest || idle.is_aside || idle.busy != 0 || books_->closing)
+    if (state_->leases.crowded == 0 || !idle.up || idle.retiring || idle.lent || idle.kind != 0 ||
+        idle.is_space_client || idle.is_aside || idle.busy != 0 || state_->closing)
         return;
-    auto& leases = books_->leases;
+    auto& leases = state_->leases;
     peer* most = nullptr;
-    for (const auto& l : books_->links) {
+    for (const auto& l : state_->links) {
         const peer& counted = l->principal != nullptr ? *l->principal : *l;
         if (&counted != &idle && counted.busy > counted.capacity &&
             (most == nullptr || l->tasks.size() > most->tasks.size()))
@@ -34129,13 +34463,13 @@ SKEIN_INLINE void runtime::feed(peer& idle) {
         const auto last = most->tasks.back();
         most->tasks.pop_back();
         const auto index = static_cast<std::uint32_t>(last.slot.value());
-        const auto& held = books_->slots[index];
+        const auto& held = state_->slots[index];
         if (!held.call || held.call->slot != last.slot || held.call->on != most) continue; // done
         const counted_ptr<detail::call_base> call(held.call.get());
         if (call->cpus > idle.capacity || call->alone != 0 || call->is_done() ||
-            (call->cpus == 0 && !credits::has(*books_, idle.credit)))
+            (call->cpus == 0 && !credits::has(*state_, idle.credit)))
             continue;
-        if (detail::lease_books::is_leased(*call)) {
+        if (detail::lease_state::is_leased(*call)) {
             auto& line = leases.line_of(call->shape);
             if (line.by != detail::lease_line::service::shared || !line.need->is_anywhere())
                 continue;
@@ -34159,9 +34493,10 @@ SKEIN_INLINE void runtime::feed(peer& idle) {
 } // namespace skein::rt
 
 // ======== skein/rt/detail/runtime_spaces.ipp
-// Part of the bodies of rt/runtime.hpp: namespaces, whose actors outlive the programs that made them. Their keeper is a
-// driver without an app; processes of programs are its guests: workers on which nothing runs.
-// docs/design/0018-detached-actors.md, docs/design/0022-guests.md
+// Part of the bodies of rt/runtime.hpp: namespaces, whose actors outlive the programs that made
+// them. Their space server is a driver without an app; processes of programs are its space clients:
+// workers on which nothing runs. docs/design/0018-detached-actors.md, docs/design/0022-space
+// clients.md
 
 
 #include <algorithm>
@@ -34176,79 +34511,79 @@ SKEIN_INLINE task<runtime*> runtime::enter_space(std::string space) {
         throw error(errc::invalid_argument,
                     fmt::format("a namespace has 1 to {} bytes, not {}",
                                 detail::actor_terms::longest_name, space.size()));
-    if (books_->closing) throw is_closing("get_actor");
-    if (detail::space_books::keeper_of(*this) != 0 && books_->space == space)
+    if (state_->closing) throw is_closing("get_actor");
+    if (detail::space_state::space_server_of(*this) != 0 && state_->space == space)
         co_return this; // an actor of that namespace asks
-    if (books_->upstream == nullptr) {
-        auto* const source = books_->leases.source;
+    if (state_->upstream == nullptr) {
+        auto* const source = state_->leases.source;
         if (source == nullptr) throw is_closing("get_actor");
-        if (source->has_spaces() && books_->start_workers) {
-            books_->is_visiting = true;
+        if (source->has_spaces() && state_->start_workers) {
+            state_->is_visiting = true;
             source->serve_spaces_only();
             const task_context::use none(nullptr); // it does not belong to who asks first
-            std::exchange(books_->start_workers, {})();
+            std::exchange(state_->start_workers, {})();
         }
     }
-    auto entered = detail::space_books::enter(&detail::space_books::of(*this), std::move(space));
+    auto entered = detail::space_state::enter(&detail::space_state::of(*this), std::move(space));
     co_return co_await std::move(entered);
 }
 
 SKEIN_INLINE void runtime::keep_space(std::string space) {
-    books_->space = std::move(space);
-    books_->leases.all_own = true;
+    state_->space = std::move(space);
+    state_->leases.all_own = true;
 }
 
-SKEIN_INLINE void tell_keeper_ended(runtime& driver, const std::string& space, std::uint64_t keeper,
-                                    const std::string& how) {
-    detail::space_books::of(driver).lost(space, keeper, how);
+SKEIN_INLINE void tell_space_server_ended(runtime& driver, const std::string& space,
+                                          std::uint64_t space_server, const std::string& how) {
+    detail::space_state::of(driver).lost(space, space_server, how);
 }
 
 SKEIN_INLINE error runtime::is_closing(const std::string& call) const {
-    if (!books_->keeper_end)
+    if (!state_->space_server_end)
         return error(errc::closed, call + " was called while the runtime is shutting down");
     return error(errc::worker_lost,
-                 fmt::format("{} did not run: {}", call, books_->keeper_end->text()))
-        .with_hint(std::string(books_->keeper_end->hint()));
+                 fmt::format("{} did not run: {}", call, state_->space_server_end->text()))
+        .with_hint(std::string(state_->space_server_end->hint()));
 }
 
 SKEIN_INLINE std::size_t runtime::known_actors() const noexcept {
-    return books_->actors.entries.size();
+    return state_->actors.entries.size();
 }
-SKEIN_INLINE std::size_t runtime::guests() const noexcept {
-    return static_cast<std::size_t>(std::count_if(books_->links.begin(), books_->links.end(),
-                                                  [](auto& l) { return l->is_guest; }));
+SKEIN_INLINE std::size_t runtime::space_clients() const noexcept {
+    return static_cast<std::size_t>(std::count_if(state_->links.begin(), state_->links.end(),
+                                                  [](auto& l) { return l->is_space_client; }));
 }
 
 namespace detail {
 
-SKEIN_INLINE runtime& space_books::home_of(runtime& any) noexcept {
-    return any.books_->home != nullptr ? *any.books_->home : any;
+SKEIN_INLINE runtime& space_state::home_of(runtime& any) noexcept {
+    return any.state_->home != nullptr ? *any.state_->home : any;
 }
-SKEIN_INLINE space_books& space_books::of(runtime& any) {
+SKEIN_INLINE space_state& space_state::of(runtime& any) {
     auto& home = home_of(any);
-    auto& mine = home.books_->spaces;
-    if (!mine) mine = std::make_unique<space_books>(home);
+    auto& mine = home.state_->spaces;
+    if (!mine) mine = std::make_unique<space_state>(home);
     return *mine;
 }
-SKEIN_INLINE std::uint64_t space_books::keeper_of(const runtime& any) noexcept {
-    return any.books_->space.empty() ? 0 : any.books_->keeper;
+SKEIN_INLINE std::uint64_t space_state::space_server_of(const runtime& any) noexcept {
+    return any.state_->space.empty() ? 0 : any.state_->space_server;
 }
-SKEIN_INLINE const std::string& space_books::name_of(const runtime& any) noexcept {
-    return any.books_->space;
+SKEIN_INLINE const std::string& space_state::name_of(const runtime& any) noexcept {
+    return any.state_->space;
 }
-SKEIN_INLINE void space_books::meet(runtime& worker, const net::channel& wire) {
-    auto& books = *worker.books_;
+SKEIN_INLINE void space_state::meet(runtime& worker, const net::channel& wire) {
+    auto& state = *worker.state_;
     const auto hello = wire::decode<worker_hello>(wire.peer().extra);
-    if (!hello || hello->space.empty() || books.home != nullptr) return;
-    books.space = hello->space;
-    books.keeper = hello->incarnation;
+    if (!hello || hello->space.empty() || state.home != nullptr) return;
+    state.space = hello->space;
+    state.space_server = hello->incarnation;
 }
 
 SKEIN_INLINE task<void> pause_for(duration d) { co_await sleep_for(d); }
 
 // ---- the way to a namespace --------------------------------------------------------------------
 
-SKEIN_INLINE task<runtime*> space_books::enter(space_books* b, std::string space) {
+SKEIN_INLINE task<runtime*> space_state::enter(space_state* b, std::string space) {
     if (const auto found = b->present.find(space); found != b->present.end()) {
         const auto v = found->second;
         const bool lives = !v->is_over && !v->told.is_set() && v->wire && v->wire->is_open();
@@ -34273,7 +34608,7 @@ SKEIN_INLINE task<runtime*> space_books::enter(space_books* b, std::string space
 }
 
 /// Who asks first starts it; it goes on also if he does not wait for it.
-SKEIN_INLINE task<void> space_books::arrive(space_books* b, std::string space,
+SKEIN_INLINE task<void> space_state::arrive(space_state* b, std::string space,
                                             std::shared_ptr<arrival> into) {
     const auto most = time_constants::lan().space_enter;
     const auto last = deadline_after(loop::current().now(), most);
@@ -34282,8 +34617,8 @@ SKEIN_INLINE task<void> space_books::arrive(space_books* b, std::string space,
         for (;;) {
             auto finding = find(b, space, 0);
             auto place = co_await finding;
-            const auto keeper = place.keeper;
-            const auto v = b->visit_of(space, keeper, std::move(place));
+            const auto space_server = place.space_server;
+            const auto v = b->visit_of(space, space_server, std::move(place));
             auto waiting = wait_told(&v->settled);
             co_await waiting;
             if (!v->is_over) {
@@ -34294,10 +34629,11 @@ SKEIN_INLINE task<void> space_books::arrive(space_books* b, std::string space,
                 v->failed->code() != errc::timeout && v->failed->code() != errc::worker_lost)
                 throw error(*v->failed);
             if (loop::current().now() >= last)
-                throw error(errc::timeout,
-                            fmt::format("namespace \"{}\" was not reached within {:.0f} s: {}",
-                                        space, to_seconds(most),
-                                        v->failed ? v->failed->what() : "its keeper has ended"));
+                throw error(
+                    errc::timeout,
+                    fmt::format("namespace \"{}\" was not reached within {:.0f} s: {}", space,
+                                to_seconds(most),
+                                v->failed ? v->failed->what() : "its space server has ended"));
             auto sleeping = with_cancel(b->stop.token(), pause_for(pause));
             co_await sleeping;
             pause = std::min<duration>(2 * pause, std::chrono::milliseconds(200));
@@ -34311,46 +34647,46 @@ SKEIN_INLINE task<void> space_books::arrive(space_books* b, std::string space,
     into->done.set();
 }
 
-/// Where a keeper is, as the head knows.
-SKEIN_INLINE task<space_place> space_books::find(space_books* b, std::string space,
-                                                 std::uint64_t keeper) {
+/// Where a space server is, as the head knows.
+SKEIN_INLINE task<space_place> space_state::find(space_state* b, std::string space,
+                                                 std::uint64_t space_server) {
     if (b->closing) throw error(errc::closed, "the program ends");
-    auto& books = *b->home.books_;
-    if (books.upstream != nullptr) {
-        auto asking =
-            with_cancel(b->stop.token(), ask_driver(b, space_question{std::move(space), keeper}));
+    auto& state = *b->home.state_;
+    if (state.upstream != nullptr) {
+        auto asking = with_cancel(b->stop.token(),
+                                  ask_driver(b, space_question{std::move(space), space_server}));
         co_return co_await std::move(asking);
     }
-    auto* const source = books.leases.source;
+    auto* const source = state.leases.source;
     if (source == nullptr) throw error(errc::closed, "the program ends");
-    auto asking = with_cancel(b->stop.token(), source->find_space(std::move(space), keeper));
+    auto asking = with_cancel(b->stop.token(), source->find_space(std::move(space), space_server));
     co_return co_await std::move(asking);
 }
 
-SKEIN_INLINE space_books::visit_ptr space_books::visit_of(const std::string& space,
-                                                          std::uint64_t keeper,
+SKEIN_INLINE space_state::visit_ptr space_state::visit_of(const std::string& space,
+                                                          std::uint64_t space_server,
                                                           std::optional<space_place> place) {
-    auto& known = visits[{space, keeper}];
+    auto& known = visits[{space, space_server}];
     // With a place the head says that it lives, whatever was told before.
     if (known && (!known->is_over || (known->told.is_set() && !place))) return known;
     if (known) past.push_back(known);
     auto v = std::make_shared<space_visit>();
     known = v;
     v->space = space;
-    v->keeper = keeper;
+    v->space_server = space_server;
     v->place = std::move(place);
     const auto& here = home.name();
     runtime_options who;
-    who.name = fmt::format("{}{}", guest_name, here.name);
+    who.name = fmt::format("{}{}", space_client_name, here.name);
     who.host = here.host;
     who.pid = here.pid;
     while (who.incarnation == 0) who.incarnation = loop::current().random().next();
     v->self = std::make_unique<runtime>(who);
-    auto& guest = *v->self->books_;
-    guest.home = &home;
-    guest.space = space;
-    guest.keeper = keeper;
-    guest.awaits_keeper = true;
+    auto& space_client = *v->self->state_;
+    space_client.home = &home;
+    space_client.space = space;
+    space_client.space_server = space_server;
+    space_client.awaits_space_server = true;
     if (closing) {
         give_up(*v, error(errc::closed, "the program ends"));
     } else {
@@ -34360,27 +34696,27 @@ SKEIN_INLINE space_books::visit_ptr space_books::visit_of(const std::string& spa
     return v;
 }
 
-SKEIN_INLINE counted_ptr<actor_state> space_books::lane_of(const std::string& space,
-                                                           std::uint64_t keeper, actor_id id,
-                                                           std::uint32_t max_pending) {
-    if (keeper_of(home) == keeper && name_of(home) == space)
+SKEIN_INLINE counted_ptr<actor_queue> space_state::queue_of(const std::string& space,
+                                                            std::uint64_t space_server, actor_id id,
+                                                            std::uint32_t max_pending) {
+    if (space_server_of(home) == space_server && name_of(home) == space)
         return home.borrow_actor(id, max_pending);
-    const auto v = visit_of(space, keeper, std::nullopt);
-    auto lane = v->self->borrow_actor(id, max_pending);
-    if (v->is_over && !lane->lost) {
-        const auto& why = v->self->books_->keeper_end;
-        lane->moving = false;
-        lane->lost = failure{why ? *why : error(errc::closed, "the program ends"), nullptr};
+    const auto v = visit_of(space, space_server, std::nullopt);
+    auto queue = v->self->borrow_actor(id, max_pending);
+    if (v->is_over && !queue->lost) {
+        const auto& why = v->self->state_->space_server_end;
+        queue->moving = false;
+        queue->lost = failure{why ? *why : error(errc::closed, "the program ends"), nullptr};
     }
-    return lane;
+    return queue;
 }
 
-// ---- at a keeper -------------------------------------------------------------------------------
+// ---- at a space server --------------------------------------------------------------------------
 
-SKEIN_INLINE task<void> space_books::reach(space_books* b, visit_ptr v) {
+SKEIN_INLINE task<void> space_state::reach(space_state* b, visit_ptr v) {
     try {
         if (!v->place) {
-            auto finding = with_cancel(v->stop.token(), find(b, v->space, v->keeper));
+            auto finding = with_cancel(v->stop.token(), find(b, v->space, v->space_server));
             v->place = co_await finding;
         }
         auto dialling = with_cancel(v->stop.token(), dial(v));
@@ -34395,58 +34731,59 @@ SKEIN_INLINE task<void> space_books::reach(space_books* b, visit_ptr v) {
     co_await living;
 }
 
-SKEIN_INLINE task<std::shared_ptr<net::channel>> space_books::dial(visit_ptr v) {
+SKEIN_INLINE task<std::shared_ptr<net::channel>> space_state::dial(visit_ptr v) {
     const auto& there = *v->place;
     const auto at = there.where();
     auto* const network = there.via;
     if (network == nullptr || there.secret.size() != net::token::size)
         throw error(errc::malformed, "an answer about a namespace that cannot be read");
-    auto& guest = *v->self;
+    auto& space_client = *v->self;
     worker_link ours{net::token::from_hex(to_hex(there.secret)).value()};
     constexpr auto times = time_constants::lan();
     ours.start = times.handshake_timeout;
-    guest.open_to_workers(*network, ours.secret, {}, {}); // it calls, and is not called
-    auto links = worker_links(guest, times.worker_resume);
+    space_client.open_to_workers(*network, ours.secret, {}, {}); // it calls, and is not called
+    auto links = worker_links(space_client, times.worker_resume);
     links.first.max_tries = 0;
     links.first.until = deadline_after(loop::current().now(), times.worker_resume);
     auto dialling = with_timeout(
-        net::link::connect(*network, at, worker_connection(guest, ours), std::move(links)),
+        net::link::connect(*network, at, worker_connection(space_client, ours), std::move(links)),
         times.worker_resume);
     net::link::handle made = co_await dialling;
     co_return made;
 }
 
 /// Nobody was reached: what was called through this visit, and will be, fails.
-SKEIN_INLINE void space_books::give_up(space_visit& v, const error& why) {
-    auto& guest = *v.self->books_;
+SKEIN_INLINE void space_state::give_up(space_visit& v, const error& why) {
+    auto& space_client = *v.self->state_;
     v.failed = why;
     if (!closing) {
         const bool is_told = v.told.is_set() || why.code() == errc::worker_lost;
         const std::string text =
             v.told.is_set()
-                ? fmt::format("the keeper of namespace \"{}\" was lost: {}", v.space, v.how)
+                ? fmt::format("the space server of namespace \"{}\" was lost: {}", v.space, v.how)
             : is_told ? std::string(why.text())
-                      : fmt::format("the keeper of namespace \"{}\" was not reached: {}", v.space,
-                                    why.what());
-        guest.keeper_end =
+                      : fmt::format("the space server of namespace \"{}\" was not reached: {}",
+                                    v.space, why.what());
+        space_client.space_server_end =
             error(errc::worker_lost, text).with_hint("get_actor says what is there now");
-        if (is_told) v.failed = guest.keeper_end;
-        if (is_told && !v.told.is_set()) { // for good: a later handle of that keeper asks nobody
+        if (is_told) v.failed = space_client.space_server_end;
+        if (is_told &&
+            !v.told.is_set()) { // for good: a later handle of that space server asks nobody
             v.how = std::string(why.text());
             v.told.set();
         }
     }
     v.is_over = true;
-    guest.closing = true;
-    v.self->close_lanes();
+    space_client.closing = true;
+    v.self->close_queues();
     v.over.set();
     v.settled.set();
 }
 
-/// From the first word to the keeper to the last.
-SKEIN_INLINE task<void> space_books::live(space_books* b, visit_ptr v) {
-    v->self->books_->after_keeper = [b, one = v.get()](const peer&) {
-        return how_it_ended(b->visits.at({one->space, one->keeper}));
+/// From the first word to the space server to the last.
+SKEIN_INLINE task<void> space_state::live(space_state* b, visit_ptr v) {
+    v->self->state_->after_space_server = [b, one = v.get()](const peer&) {
+        return how_it_ended(b->visits.at({one->space, one->space_server}));
     };
     scope beside;
     beside.spawn(knock(v));
@@ -34463,48 +34800,50 @@ SKEIN_INLINE task<void> space_books::live(space_books* b, visit_ptr v) {
     v->wire = nullptr;
 }
 
-/// What waits for the keeper goes to it; and it answers who it has taken in, which one that is ending does not.
-SKEIN_INLINE task<void> space_books::knock(visit_ptr v) {
+/// What waits for the space server goes to it; and it answers who it has taken in, which one that
+/// is ending does not.
+SKEIN_INLINE task<void> space_state::knock(visit_ptr v) {
     co_await yield(); // until serve_driver() is at work
-    auto& guest = *v->self;
-    auto& books = *guest.books_;
-    books.awaits_keeper = false;
+    auto& space_client = *v->self;
+    auto& state = *space_client.state_;
+    state.awaits_space_server = false;
     std::vector<actor_id> all;
-    for (const auto& [id, lane] : books.lanes) all.push_back(id);
+    for (const auto& [id, queue] : state.actor_queues) all.push_back(id);
     std::sort(all.begin(), all.end());
     for (const auto id : all)
-        if (const auto lane = books.lanes.find(id); lane != books.lanes.end())
-            guest.drain(*lane->second);
-    for (const auto id : std::exchange(books.kills, {}))
-        if (books.upstream != nullptr)
-            runtime::send_actor(*books.upstream, detail::message_kill, id);
+        if (const auto queue = state.actor_queues.find(id); queue != state.actor_queues.end())
+            space_client.drain(*queue->second);
+    for (const auto id : std::exchange(state.kills, {}))
+        if (state.upstream != nullptr)
+            runtime::send_actor(*state.upstream, detail::message_kill, id);
     counted_ptr<ref_state<void>> call(new ref_state<void>);
-    (void)guest.find_actor(call, {}, typeid(void));
+    (void)space_client.find_actor(call, {}, typeid(void));
     auto asked = as_result(as_task(ref<void>(std::move(call))));
     const auto answer = co_await asked;
     if (answer || answer.error().code() != errc::not_found) co_return;
     v->settled.set();
 }
 
-SKEIN_INLINE task<std::string> space_books::end_of_keeper(runtime* guest, std::shared_ptr<peer> l) {
-    auto& books = *guest->books_;
+SKEIN_INLINE task<std::string> space_state::end_of_space_server(runtime* space_client,
+                                                                std::shared_ptr<peer> l) {
+    auto& state = *space_client->state_;
     std::string how = l->orderly ? "it has ended" : l->why.what();
-    if (of(*guest).closing) co_return how; // it is this process that leaves
+    if (of(*space_client).closing) co_return how; // it is this process that leaves
     try {
-        auto asked = books.after_keeper(*l);
+        auto asked = state.after_space_server(*l);
         auto said = co_await asked;
         if (!said.empty()) how = std::move(said);
     } catch (const error&) { // then the link alone tells
     }
-    books.keeper_end =
+    state.space_server_end =
         error(errc::worker_lost,
-              fmt::format("the keeper of namespace \"{}\" was lost: {}", books.space, how))
+              fmt::format("the space server of namespace \"{}\" was lost: {}", state.space, how))
             .with_hint("get_actor says what is there now");
     co_return how;
 }
 
 /// As the head says, which hears it from the agent.
-SKEIN_INLINE task<std::string> space_books::how_it_ended(visit_ptr v) {
+SKEIN_INLINE task<std::string> space_state::how_it_ended(visit_ptr v) {
     auto waiting =
         as_result(with_timeout(wait_told(&v->told), time_constants::lan().suspect_after));
     const auto told = co_await waiting;
@@ -34513,15 +34852,15 @@ SKEIN_INLINE task<std::string> space_books::how_it_ended(visit_ptr v) {
 }
 
 /// Its last replies may be on the way; and where it is cut off its connection does not tell.
-SKEIN_INLINE task<void> space_books::cut_later(std::shared_ptr<net::channel> wire,
+SKEIN_INLINE task<void> space_state::cut_later(std::shared_ptr<net::channel> wire,
                                                std::string why) {
     if (wire->is_connected()) co_await sleep_for(time_constants::lan().last_word);
     wire->abort(error(errc::peer_lost, std::move(why)));
 }
 
-SKEIN_INLINE void space_books::lost(const std::string& space, std::uint64_t keeper,
+SKEIN_INLINE void space_state::lost(const std::string& space, std::uint64_t space_server,
                                     const std::string& how) {
-    if (const auto found = visits.find({space, keeper}); found != visits.end()) {
+    if (const auto found = visits.find({space, space_server}); found != visits.end()) {
         auto& v = *found->second;
         v.how = how;
         v.told.set();
@@ -34530,16 +34869,16 @@ SKEIN_INLINE void space_books::lost(const std::string& space, std::uint64_t keep
         else
             tasks.spawn(cut_later(v.wire, how));
     }
-    const auto who = told.find({space, keeper});
+    const auto who = told.find({space, space_server});
     if (who == told.end()) return;
-    const auto body = wire::encode(space_end{space, keeper, how});
+    const auto body = wire::encode(space_end{space, space_server, how});
     for (const auto number : who->second)
         if (auto* const l = home.link_at(number); l != nullptr && l->is_open())
             l->send(message_space_end, 0, 0, body);
     told.erase(who);
 }
 
-SKEIN_INLINE task<void> space_books::leave(space_books* b) {
+SKEIN_INLINE task<void> space_state::leave(space_state* b) {
     b->closing = true;
     b->stop.request();
     std::vector<std::shared_ptr<net::channel>> open;
@@ -34557,8 +34896,8 @@ SKEIN_INLINE task<void> space_books::leave(space_books* b) {
 
 // ---- workers ask their driver ------------------------------------------------------------------
 
-SKEIN_INLINE task<space_place> space_books::ask_driver(space_books* b, space_question what) {
-    auto& up = *b->home.books_->upstream;
+SKEIN_INLINE task<space_place> space_state::ask_driver(space_state* b, space_question what) {
+    auto& up = *b->home.state_->upstream;
     if (b->via == nullptr)
         throw error(errc::not_supported,
                     fmt::format("not supported: namespace \"{}\" from a worker that reaches "
@@ -34566,11 +34905,11 @@ SKEIN_INLINE task<space_place> space_books::ask_driver(space_books* b, space_que
                                 what.space));
     if (!up.is_open()) throw error(errc::closed, "the driver has gone");
     struct asked : question {
-        asked(space_books& in, std::uint64_t n) : all(in), number(n) { all.questions[n] = this; }
+        asked(space_state& in, std::uint64_t n) : all(in), number(n) { all.questions[n] = this; }
         asked(const asked&) = delete;
         asked& operator=(const asked&) = delete;
         ~asked() { all.questions.erase(number); }
-        space_books& all;
+        space_state& all;
         std::uint64_t number;
     } one(*b, ++b->last_question);
     up.send(message_space, 0, one.number, wire::encode(what));
@@ -34579,23 +34918,23 @@ SKEIN_INLINE task<space_place> space_books::ask_driver(space_books* b, space_que
     if (one.failed) throw error(*one.failed);
     const auto& said = *one.place;
     space_place out;
-    out.keeper = said.keeper;
+    out.space_server = said.space_server;
     out.host = said.host;
     out.port = said.port;
     out.address = said.address;
     out.head_host = b->head_host;
     out.via = b->via;
-    out.secret = seal_secret(b->secret, said.keeper, said.sealed);
+    out.secret = seal_secret(b->secret, said.space_server, said.sealed);
     co_return out;
 }
 
-/// Driver: a worker asks where a keeper is.
-SKEIN_INLINE void space_books::on_question(runtime& driver, peer& from, const net::frame_view& f) {
+/// Driver: a worker asks where a space server is.
+SKEIN_INLINE void space_state::on_question(runtime& driver, peer& from, const net::frame_view& f) {
     auto what = wire::decode<space_question>(f.body);
     if (!what || what->space.empty() || what->space.size() > actor_terms::longest_name)
         throw error(errc::malformed,
                     fmt::format("a question that cannot be read from {}", from.who));
-    if (driver.books_->closing) return; // its link ends
+    if (driver.state_->closing) return; // its link ends
     auto& b = of(driver);
     if (from.asks >= b.most_asked)
         throw error(errc::exhausted,
@@ -34610,7 +34949,7 @@ SKEIN_INLINE void space_books::on_question(runtime& driver, peer& from, const ne
 }
 
 /// There are too many of them, whoever asks.
-SKEIN_INLINE void space_books::refuse_question(peer& from, std::uint64_t id) const {
+SKEIN_INLINE void space_state::refuse_question(peer& from, std::uint64_t id) const {
     wire::writer body;
     encode_failure(
         body, {error(errc::exhausted,
@@ -34620,16 +34959,16 @@ SKEIN_INLINE void space_books::refuse_question(peer& from, std::uint64_t id) con
     from.send(message_space_there, 1, id, body.bytes());
 }
 
-SKEIN_INLINE task<void> space_books::answer(space_books* b, peer_id asker, std::uint64_t id,
+SKEIN_INLINE task<void> space_state::answer(space_state* b, peer_id asker, std::uint64_t id,
                                             space_question what) {
     wire::writer body;
     std::uint16_t flags = 0;
     try {
-        auto finding = find(b, what.space, what.keeper);
+        auto finding = find(b, what.space, what.space_server);
         const auto place = co_await finding;
-        wire::encode(
-            body, space_answer{place.keeper, place.host, place.port, place.address, place.sealed});
-        auto& known = b->told[{what.space, place.keeper}];
+        wire::encode(body, space_answer{place.space_server, place.host, place.port, place.address,
+                                        place.sealed});
+        auto& known = b->told[{what.space, place.space_server}];
         if (std::find(known.begin(), known.end(), asker) == known.end()) known.push_back(asker);
         std::erase_if(known, [&](peer_id n) { return b->home.link_at(n) == nullptr; });
     } catch (...) {
@@ -34642,7 +34981,7 @@ SKEIN_INLINE task<void> space_books::answer(space_books* b, peer_id asker, std::
     if (to != nullptr && to->is_open()) to->send(message_space_there, flags, id, body.bytes());
 }
 
-SKEIN_INLINE void space_books::on_answer(runtime& worker, const net::frame_view& f) {
+SKEIN_INLINE void space_state::on_answer(runtime& worker, const net::frame_view& f) {
     auto& b = of(worker);
     const auto found = b.questions.find(f.id);
     if (f.flags > 1) throw error(errc::malformed, "an answer about a namespace of unknown kind");
@@ -34650,7 +34989,7 @@ SKEIN_INLINE void space_books::on_answer(runtime& worker, const net::frame_view&
     auto& one = *found->second;
     if (f.flags != 0) {
         one.failed = decode_failure(f.body).what;
-    } else if (auto said = wire::decode<space_answer>(f.body); said && said->keeper != 0) {
+    } else if (auto said = wire::decode<space_answer>(f.body); said && said->space_server != 0) {
         one.place = std::move(*said);
     } else {
         throw error(errc::malformed, "an answer about a namespace that cannot be read");
@@ -34658,10 +34997,10 @@ SKEIN_INLINE void space_books::on_answer(runtime& worker, const net::frame_view&
     one.answered.set();
 }
 
-SKEIN_INLINE void space_books::on_end(runtime& worker, const net::frame_view& f) {
+SKEIN_INLINE void space_state::on_end(runtime& worker, const net::frame_view& f) {
     const auto said = wire::decode<space_end>(f.body);
     if (!said) throw error(errc::malformed, "news of a namespace that cannot be read");
-    of(worker).lost(said->space, said->keeper, said->how);
+    of(worker).lost(said->space, said->space_server, said->how);
 }
 
 } // namespace detail
@@ -34689,11 +35028,12 @@ SKEIN_INLINE net::connection_options worker_connection(const runtime& self,
     hello.shares_memory = how.shares_memory;
     o.self.extra = wire::encode(hello);
     o.require_same_build = true;
-    // Loading the program is part of it, on one side, and a driver that computes, on the other. A worker
-    // that dies or a driver that leaves is seen at once.
+    // Loading the program is part of it, on one side, and a driver that computes, on the other. A
+    // worker that dies or a driver that leaves is seen at once.
     o.bounds.handshake_deadline = how.start;
-    // The worker executes on its loop: silence means work. Its death closes the socket. Between hosts each side says
-    // something now and then, for the kernel to tell whether the other end is there still.
+    // The worker executes on its loop: silence means work. Its death closes the socket. Between
+    // hosts each side says something now and then, for the kernel to tell whether the other end is
+    // there still.
     constexpr auto for_ever = duration::max();
     o.alive = {how.in_memory ? net::keep_alive_mode::off : net::keep_alive_mode::automatic,
                time_constants::lan().idle_probe,
@@ -34712,14 +35052,17 @@ SKEIN_INLINE net::link_options worker_links(const runtime& self, duration resume
     o.resume_within = resume_within;
     o.refused_within = times.worker_refused;
     o.attempt_timeout = times.connect_timeout;
-    // Calls and replies cannot wait in a handler: they stay here, as they would in a connection's queue.
+    // Calls and replies cannot wait in a handler: they stay here, as they would in a connection's
+    // queue.
     o.most_messages = o.most_bytes = std::numeric_limits<std::size_t>::max();
     return o;
 }
 
-SKEIN_INLINE byte_buffer seal_secret(const net::token& by, std::uint64_t keeper, byte_span secret) {
+SKEIN_INLINE byte_buffer seal_secret(const net::token& by, std::uint64_t space_server,
+                                     byte_span secret) {
     constexpr std::string_view label = "skein namespace for workers";
-    const auto key = hmac_sha256(by.bytes(), as_bytes(label), std::as_bytes(std::span(&keeper, 1)));
+    const auto key =
+        hmac_sha256(by.bytes(), as_bytes(label), std::as_bytes(std::span(&space_server, 1)));
     auto out = to_buffer(secret);
     for (std::size_t i = 0; i < out.size() && i < key.size(); ++i) out[i] ^= key[i];
     return out;
@@ -34773,11 +35116,11 @@ struct local_workers_options {
     std::string program = "skein";             ///< argv[0] that `ps` shows
     bool over_tcp = false;                     ///< loopback TCP instead of a Unix socket pair
     bool direct_calls = true; ///< workers call the actors of each other without the driver
-    /// What this host has beside its cores: "gpu=2,memory=16GiB,ssd=1". Gpus and memory that are not named are those
-    /// that are there.
+    /// What this host has beside its cores: "gpu=2,memory=16GiB,ssd=1". Gpus and memory that are
+    /// not named are those that are there.
     sched::resources offers{};
-    /// What CUDA_VISIBLE_DEVICES calls each of its gpus; empty: as many as `offers` has, by the names that they have for
-    /// this process, see gpus_to_offer().
+    /// What CUDA_VISIBLE_DEVICES calls each of its gpus; empty: as many as `offers` has, by the
+    /// names that they have for this process, see gpus_to_offer().
     std::vector<std::string> gpu_names{};
     /// Prints what workers print; empty: their output is that of this process.
     proc::print_lines print{};
@@ -34802,11 +35145,12 @@ public:
     [[nodiscard]] task<void> serve() override;
     /// No worker is replaced from now on.
     void stop() noexcept override;
-    /// Starts workers that hold what a demand asks for, and lends them cores of the others meanwhile.
+    /// Starts workers that hold what a demand asks for, and lends them cores of the others
+    /// meanwhile.
     void want(const rt::worker_demand& what) override;
-    /// What a worker in a placement group has of its bundle is others' there; the rest of the cores the runtime takes back
-    /// itself.
-    void rests(const net::channel& worker, bool on) override;
+    /// What a worker in a placement group has of its bundle is others' there; the rest of the cores
+    /// the runtime takes back itself.
+    void blocked(const net::channel& worker, bool on) override;
     /// Kills its process.
     void end_now(const net::channel& worker) override;
     /// Starts one, which shares the cores of that worker and leaves with it.
@@ -34826,8 +35170,8 @@ private:
 /// True in a process that was started as a worker.
 [[nodiscard]] bool is_worker() noexcept;
 
-/// What a worker does between its boot message and its end, in any world: joins its driver, executes the
-/// calls, leaves with it.
+/// What a worker does between its boot message and its end, in any world: joins its driver,
+/// executes the calls, leaves with it.
 ///   via        where it connects; must live until the task has ended, as must self
 ///   order      its boot message
 ///   inherited  the stream that it was started with; nullptr: it connects
@@ -34837,22 +35181,24 @@ private:
                                          std::unique_ptr<net::stream> inherited,
                                          proc::shared_memory memory);
 
-/// The whole life of a worker process: joins its driver, executes, leaves with it. Gives the exit code.
+/// The whole life of a worker process: joins its driver, executes, leaves with it. Gives the exit
+/// code.
 [[nodiscard]] int worker_main();
 
 namespace detail {
 
-/// Ends a worker that gives no sign of life any more, though its process is there; until it is cancelled.
-/// leaves_when_idle: it is the second process of another one.
+/// Ends a worker that gives no sign of life any more, though its process is there; until it is
+/// cancelled. leaves_when_idle: it is the second process of another one.
 [[nodiscard]] task<void> watch_process(proc::child* process, std::shared_ptr<net::channel> wire,
                                        rt::runtime* driver, time_constants times,
                                        bool leaves_when_idle);
 /// "w2" for "worker-2": in a process's name there is little room.
 [[nodiscard]] std::string short_worker_name(std::string_view name);
 
-/// worker_main(), after which the process ends: in main there may be more, also another run(), that is
-/// for the driver only. As at the end of main, static objects are destroyed and the tools that wait for
-/// the end of a program (leak check, coverage) do their work; the objects of main itself stay.
+/// worker_main(), after which the process ends: in main there may be more, also another run(), that
+/// is for the driver only. As at the end of main, static objects are destroyed and the tools that
+/// wait for the end of a program (leak check, coverage) do their work; the objects of main itself
+/// stay.
 [[noreturn]] void live_as_worker();
 
 } // namespace detail
@@ -34936,7 +35282,7 @@ SKEIN_INLINE task<void> work_for_driver(net::network* via, rt::runtime* self, by
                 fmt::format("skein-{}-{:016x}", self->name().pid, self->incarnation())),
             far);
     }
-    auto& spaces = rt::detail::space_books::of(*self);
+    auto& spaces = rt::detail::space_state::of(*self);
     spaces.via = via;
     spaces.secret = secret;
     spaces.head_host = mine->head_host;
@@ -34991,11 +35337,12 @@ SKEIN_INLINE int worker_main() {
 } // namespace skein::program
 
 // ======== skein/program/detail/local_workers.ipp
-// Part of the bodies of program/local_workers.hpp: the driver's side with its processes; local_worker_main.ipp has the other one.
+// Part of the bodies of program/local_workers.hpp: the driver's side (local_worker_main.ipp: theirs).
 
 
 // ======== skein/program/detail/local_groups.hpp
-// The placement groups of one host: all their bundles are on it, in its scheduler. Part of detail/local_workers.ipp.
+// The placement groups of one host: all their bundles are on it, in its scheduler. Part of
+// detail/local_workers.ipp.
 
 
 #include <cstdint>
@@ -35038,8 +35385,9 @@ public:
             if (!g.placed && !g.closing) return true;
         return false;
     }
-    /// Those that nobody holds any more give their room back when their last worker has ended; gives them. Of each
-    /// kind of worker it knows the demand, `what`, how many there are, `alive`, and what is asked for, `asked`.
+    /// Those that nobody holds any more give their room back when their last worker has ended;
+    /// gives them. Of each kind of worker it knows the demand, `what`, how many there are, `alive`,
+    /// and what is asked for, `asked`.
     template <class Kinds>
     [[nodiscard]] std::vector<group> close(Kinds& kinds) {
         std::vector<group> closed;
@@ -35108,7 +35456,8 @@ private:
 } // namespace skein::program::detail
 
 // ======== skein/program/detail/local_life.hpp
-// Part of the bodies of program/local_workers.hpp: what the pool knows of one worker, and of those for one demand.
+// Part of the bodies of program/local_workers.hpp: what the pool knows of one worker, and of those
+// for one demand.
 
 
 #include <cstddef>
@@ -35249,7 +35598,7 @@ public:
         changed_.set();
         return true;
     }
-    void rests(const net::channel& worker, bool on) {
+    void blocked(const net::channel& worker, bool on) {
         for (auto* one : own_) {
             if (one->wire.get() != &worker || !one->in_bundle) continue;
             if (on)
@@ -35320,7 +35669,7 @@ private:
             again->worked();
             last_warning_ = last_error_ = {};
             auto served = driver_.serve_worker(
-                one->wire, [this, one](const rt::peer&) { return obituary(one); }, one->page,
+                one->wire, [this, one](const rt::peer&) { return exit_reason(one); }, one->page,
                 one->room);
             co_await served;
         } catch (const error& e) {
@@ -35385,7 +35734,7 @@ private:
 
     // ---- workers for one demand ----
 
-    /// Starts them as the host has room, and has those leave that have had nothing to do for a while.
+    /// Starts workers as the host has room, and ends those that have had nothing to do for long.
     task<void> serve_demands() {
         scope lives;
         std::exception_ptr failure;
@@ -35473,7 +35822,7 @@ private:
             driver_.refuse_demand(found->first, n.why);
         }
         for (const auto& g : granted) {
-            if (g.resumed) continue; // see rests()
+            if (g.resumed) continue; // see is blocked()
             auto& kind = kinds_.at(static_cast<std::uint32_t>(g.tag));
             kind.asked = {};
             ++kind.alive;
@@ -35494,7 +35843,7 @@ private:
         const auto* const still = groups_.find(number);
         if (still != nullptr && !still->closing) driver_.group_placed(number, true);
     }
-    /// A place that was given up has none to lend: what a task leaves while it waits goes to those that are left.
+    /// A place that was given up lends nothing: what a waiting task leaves goes to the others.
     void lend() {
         driver_.lend(std::min<std::uint32_t>(lent_, static_cast<std::uint32_t>(alive_) * cpus_));
     }
@@ -35632,8 +35981,8 @@ private:
         co_return co_await shaken;
     }
 
-    /// Ends the link when the process has ended. A child of the worker may hold the other end of the
-    /// socket, so that the end of the stream is not seen; what the worker said before is still read.
+    /// Ends the link when the process has ended: a child of the worker may hold its socket, so that
+    /// no end of the stream is seen. What the worker said before is still read.
     task<void> watch_end(life* one) {
         auto ended = one->process->ended(); // the end of a socket pair with it
         (void)co_await ended;
@@ -35664,8 +36013,8 @@ private:
         return std::clamp(left, duration::zero(), most);
     }
 
-    /// How it ended; said, if nobody wanted that. Its calls run again, or fail, and say so themselves.
-    task<std::string> obituary(life* one) {
+    /// How a worker ended; told, if nobody wanted that. Its calls say themselves what they do.
+    task<std::string> exit_reason(life* one) {
         auto leaving = farewell(one->process.get());
         const auto end = co_await leaving;
         if (!stopping_ && !one->is_unwanted && !end.status.success()) detail::say_lost(*one, end);
@@ -35716,8 +36065,8 @@ SKEIN_INLINE int local_workers::places() const noexcept { return pool_->places()
 SKEIN_INLINE task<void> local_workers::serve() { return pool_->serve(); }
 SKEIN_INLINE void local_workers::stop() noexcept { pool_->stop(); }
 SKEIN_INLINE void local_workers::want(const rt::worker_demand& what) { pool_->want(what); }
-SKEIN_INLINE void local_workers::rests(const net::channel& worker, bool on) {
-    pool_->rests(worker, on);
+SKEIN_INLINE void local_workers::blocked(const net::channel& worker, bool on) {
+    pool_->blocked(worker, on);
 }
 SKEIN_INLINE bool local_workers::want_beside(const net::channel& worker) {
     return pool_->want_beside(worker);
@@ -35734,11 +36083,13 @@ SKEIN_INLINE const std::vector<pid_t>& local_workers::pids() const noexcept {
 } // namespace skein::program
 
 // ======== skein/program/detail/worker_watch.ipp
-// Part of the bodies of program/local_workers.hpp: a worker whose process is there and does nothing any more. A worker runs
-// tasks on its loop, so that it may be silent for hours and be well; its silence says nothing. What the kernel says of
-// its process does: it is stopped, it has become another program, or it reads by itself from the socket over which its
-// driver talks to it. When that has lasted as long as the silence of a dead host it is ended, and all goes on as after
-// any worker's death; before that, from the time on at which a silent host is suspected, nothing new goes there.
+// Part of the bodies of program/local_workers.hpp: a worker whose process is there and does nothing
+// any more. A worker runs tasks on its loop, so that it may be silent for hours and be well; its
+// silence says nothing. What the kernel says of its process does: it is stopped, it has become
+// another program, or it reads by itself from the socket over which its driver talks to it. When
+// that has lasted as long as the silence of a dead host it is ended, and all goes on as after any
+// worker's death; before that, from the time on at which a silent host is suspected, nothing new
+// goes there.
 
 
 #include <optional>
@@ -35802,13 +36153,14 @@ SKEIN_INLINE task<void> watch_process(proc::child* process, std::shared_ptr<net:
 //     auto p = cluster.submit<&square>(7);      // on any thread
 //     if (p.wait_for(10ms)) use(p.get());       // blocks this thread, not the loop
 //
-// Copies stand for the same call. It is an argument of other calls, as a ref is. The call runs whether or not anybody
-// looks: dropping a pending does not cancel it. It may outlive its session: then it has its outcome, or errc::closed.
+// Copies stand for the same call. It is an argument of other calls, as a ref is. The call runs
+// whether or not anybody looks: dropping a pending does not cancel it. It may outlive its session:
+// then it has its outcome, or errc::closed.
 
 
 // ======== skein/program/detail/session_door.hpp
-// What the threads of a program share with the loop of their session: a door through which calls go in, and the handles
-// that came out.
+// What the threads of a program share with the loop of their session: a door through which calls go
+// in, and the handles that came out.
 //
 //     open     calls of threads go in, in the order in which they come
 //     closed   they are refused; what was taken before still runs, and handles are given back
@@ -35823,15 +36175,15 @@ namespace skein::program::detail {
 
 class session_door;
 
-/// A handle that threads share: its lane is the loop's, and is touched nowhere else.
+/// A handle that threads share: its queue is the loop's, and is touched nowhere else.
 struct actor_cell : list_node<actor_cell> {
-    actor_cell(std::shared_ptr<session_door> of, counted_ptr<rt::detail::actor_state> to)
-        : door(std::move(of)), id(to->id), lane(std::move(to)) {}
+    actor_cell(std::shared_ptr<session_door> of, counted_ptr<rt::detail::actor_queue> to)
+        : door(std::move(of)), id(to->id), queue(std::move(to)) {}
     using list_node<actor_cell>::unlink;
 
     const std::shared_ptr<session_door> door;
     const actor_id id;
-    counted_ptr<rt::detail::actor_state> lane; ///< empty: the session has ended
+    counted_ptr<rt::detail::actor_queue> queue; ///< empty: the session has ended
 };
 
 /// Shared by a session and all that it has given out; outlives the loop.
@@ -35840,7 +36192,8 @@ public:
     session_door(loop& to, rt::runtime& calls_through) noexcept
         : self(&calls_through), loop_(&to), inside_(&to) {}
 
-    /// Any thread: queues a call on the loop and wakes it. The call must not throw. False: closed, and it was not taken.
+    /// Any thread: queues a call on the loop and wakes it. The call must not throw. False: closed,
+    /// and it was not taken.
     [[nodiscard]] bool post(unique_function<void()> call);
     /// Any thread but the loop's: true there, where waiting for the loop would never end.
     [[nodiscard]] bool is_inside() const noexcept { return loop::try_current() == inside_; }
@@ -35852,9 +36205,9 @@ public:
 
     // The loop's:
 
-    /// A handle for threads; its last copy, wherever it goes, brings the lane back here.
-    [[nodiscard]] std::shared_ptr<actor_cell> adopt(counted_ptr<rt::detail::actor_state> lane);
-    /// Lets go of the lanes of all handles that are out.
+    /// A handle for threads; its last copy, wherever it goes, brings the queue back here.
+    [[nodiscard]] std::shared_ptr<actor_cell> adopt(counted_ptr<rt::detail::actor_queue> queue);
+    /// Lets go of the queues of all handles that are out.
     void drop_handles() noexcept;
     void shut();
 
@@ -35916,8 +36269,8 @@ SKEIN_INLINE void session_door::shut() {
 }
 
 SKEIN_INLINE std::shared_ptr<actor_cell> session_door::adopt(
-    counted_ptr<rt::detail::actor_state> lane) {
-    std::shared_ptr<actor_cell> cell(new actor_cell(shared_from_this(), std::move(lane)),
+    counted_ptr<rt::detail::actor_queue> queue) {
+    std::shared_ptr<actor_cell> cell(new actor_cell(shared_from_this(), std::move(queue)),
                                      &session_door::give_back);
     cells_.push_back(*cell);
     return cell;
@@ -35925,8 +36278,8 @@ SKEIN_INLINE std::shared_ptr<actor_cell> session_door::adopt(
 
 SKEIN_INLINE void session_door::drop_handles() noexcept {
     while (!cells_.empty()) {
-        const auto lane = std::exchange(cells_.pop_front().lane, {});
-        (void)lane;
+        const auto queue = std::exchange(cells_.pop_front().queue, {});
+        (void)queue;
     }
 }
 
@@ -35981,7 +36334,8 @@ struct result_inside<shared_actor<T>> {
     using type = actor_handle<T>;
 };
 
-/// What one call and the threads that wait for it share. An outcome is written once, before `done`; then all read.
+/// What one call and the threads that wait for it share. An outcome is written once, before `done`;
+/// then all read.
 class pending_base : public std::enable_shared_from_this<pending_base> {
 public:
     pending_base(std::shared_ptr<session_door> through, const rt::function_record* of) noexcept
@@ -36050,8 +36404,8 @@ private:
 
 } // namespace program::detail
 
-/// The outcome of one call, for threads. All members are thread-safe, as those of a shared_ptr are: two threads have
-/// a copy each.
+/// The outcome of one call, for threads. All members are thread-safe, as those of a shared_ptr are:
+/// two threads have a copy each.
 template <class T>
 class pending {
     using state = program::detail::pending_state<T>;
@@ -36084,8 +36438,9 @@ public:
     [[nodiscard]] bool wait_for(time_span limit) const { return here().wait_for(limit); }
 
     /// Blocks this thread until there is an outcome; gives a copy of the value.
-    ///   errors  what co_await of a ref throws: remote_error, worker_lost, timeout (.deadline), cancelled; closed: the
-    ///           session ended first; invalid_argument: on the session's own thread
+    ///   errors  what co_await of a ref throws: remote_error, worker_lost, timeout (.deadline),
+    ///           cancelled; closed: the session ended first; invalid_argument: on the session's own
+    ///           thread
     T get() const& {
         here().wait();
         return copy();
@@ -36223,15 +36578,17 @@ SKEIN_INLINE void pending_base::finish() noexcept {
 } // namespace skein::program::detail
 
 // ======== skein/program/run.hpp
-// run: a main() that is a driver with its own local cluster, and, started again by itself, a worker.
+// run: a main() that is a driver with its own local cluster, and, started again by itself, a
+// worker.
 //
 //     skein::task<int> app();
 //     int main(int argc, char** argv) { return skein::run(argc, argv, app); }
 //
-// Workers start with the first remote call: --workers N, or SKEIN_WORKERS=N, or one per core. With --address A, or
-// SKEIN_ADDRESS=A, they are started on the nodes of the cluster whose head is at A (program/program.hpp). The exit
-// code is the app's; 1 for an error (printed to stderr), 2 for a wrong command line, 130 and 143 when
-// SIGINT or SIGTERM stopped it: the app is cancelled, workers leave, a second signal ends it at once.
+// Workers start with the first remote call: --workers N, or SKEIN_WORKERS=N, or one per core. With
+// --address A, or SKEIN_ADDRESS=A, they are started on the nodes of the cluster whose head is at A
+// (program/program.hpp). The exit code is the app's; 1 for an error (printed to stderr), 2 for a
+// wrong command line, 130 and 143 when SIGINT or SIGTERM stopped it: the app is cancelled, workers
+// leave, a second signal ends it at once.
 
 
 // ======== skein/program/run_options.hpp
@@ -36254,8 +36611,9 @@ struct run_options {
     program::local_workers_options processes{};
 };
 
-/// The first line of a main that does what a worker must not do before it comes to run() or its session: in a process
-/// that was started as a worker, or as the keeper of a namespace, it does not return, but in a task that runs there. Elsewhere it does nothing.
+/// The first line of a main that does what a worker must not do before it comes to run() or its
+/// session: in a process that was started as a worker, or as the space server of a namespace, it
+/// does not return, but in a task that runs there. Elsewhere it does nothing.
 void serve_if_worker();
 
 } // namespace skein
@@ -36274,8 +36632,9 @@ namespace skein {
 
 namespace program::detail {
 
-/// An agent has started this process to keep a namespace; what follows run() is the driver's, as in workers.
-[[noreturn]] SKEIN_INLINE void live_as_keeper() {
+/// An agent has started this process to keep a namespace; what follows run() is the driver's, as in
+/// workers.
+[[noreturn]] SKEIN_INLINE void live_as_space_server() {
     static constinit std::atomic_flag taken = ATOMIC_FLAG_INIT;
     while (taken.test_and_set()) ::pause();
     const auto* const roles = roles_of_program();
@@ -36294,7 +36653,7 @@ SKEIN_INLINE void serve_if_worker() {
     // A task of a worker may be a driver of its own: it has a runtime.
     if (program::is_worker() && rt::runtime::try_current() == nullptr)
         program::detail::live_as_worker();
-    if (proc::started_as(rt::keeper_role)) program::detail::live_as_keeper();
+    if (proc::started_as(rt::space_server_role)) program::detail::live_as_space_server();
 }
 
 } // namespace skein
@@ -36310,25 +36669,28 @@ SKEIN_INLINE void serve_if_worker() {
 // Calls of one caller run in the order in which they were made, also when an argument is a ref that
 // is still pending. Plain methods run one after the other; coroutine methods start in order and
 // interleave only where they suspend. A call runs at most once. When the worker dies, the actor is
-// gone and its calls fail with worker_lost, unless it was made with .restarts. The actor ends with the
-// last handle to it, in whatever process of the program that is.
+// gone and its calls fail with worker_lost, unless it was made with .restarts. The actor ends with
+// the last handle to it, in whatever process of the program that is.
 //
-// Options: actor<T>.with({.restarts = 3, .name = "table"})(args...), see rt/actor_options.hpp. Bounds on how many
-// calls are under way at a time, for groups of methods: rt/method_group.hpp.
+// Options: actor<T>.with({.restarts = 3, .name = "table"})(args...), see rt/actor_options.hpp.
+// Bounds on how many calls are under way at a time, for groups of methods: rt/method_group.hpp.
 
 
 // ======== skein/rt/detail/actor.hpp
-// The templates behind rt/actor.hpp: how actors are made, here and where they live, and found by name.
+// The templates behind rt/actor.hpp: how actors are made, here and where they live, and found by
+// name.
 
 
 // ======== skein/rt/detail/remote.hpp
-// The templates behind rt/remote.hpp: a function's record, and how a call's arguments leave. What a record does with a
-// call that arrives is in detail/invoke.hpp; all that does not depend on the function is in runtime.
+// The templates behind rt/remote.hpp: a function's record, and how a call's arguments leave. What a
+// record does with a call that arrives is in detail/invoke.hpp; all that does not depend on the
+// function is in runtime.
 
 
 // ======== skein/rt/detail/invoke.hpp
-// The executing side of rt/remote.hpp: an actor where it lives, and what a function's record does with a call that has
-// arrived, or that this process gives to itself. All that does not depend on the function is in runtime.
+// The executing side of rt/remote.hpp: an actor where it lives, and what a function's record does
+// with a call that has arrived, or that this process gives to itself. All that does not depend on
+// the function is in runtime.
 
 
 // ======== skein/rt/method_group.hpp
@@ -36343,22 +36705,26 @@ SKEIN_INLINE void serve_if_worker() {
 //                                  skein::method_group<"upkeep", 1, &store::compact>>;
 //     };
 //
-// The type says it, publicly and behind its methods; calls are made as ever. The calls of a group start in the order in
-// which they came, as others of it end; a full group does not hold back those of others. Methods that are in none are
-// under .max_concurrency. A type has the groups of its base class unless it has its own.
+// The type says it, publicly and behind its methods; calls are made as ever. The calls of a group
+// start in the order in which they came, as others of it end; a full group does not hold back those
+// of others. Methods that are in none are under .max_concurrency. A type has the groups of its base
+// class unless it has its own.
 //
-// A plain method of a group waits for its turn, too, and then holds its worker until it returns: nothing else of the
-// actor runs meanwhile, whatever the bounds. Only coroutine methods are ever under way together.
+// A plain method of a group waits for its turn, too, and then holds its worker until it returns:
+// nothing else of the actor runs meanwhile, whatever the bounds. Only coroutine methods are ever
+// under way together.
 //
-// Unless it blocks, and says so: plain methods of a blocking_group run on threads of the actor's own.
+// Unless it blocks, and says so: plain methods of a blocking_group run on threads of the actor's
+// own.
 //
 //     using concurrency_groups = skein::method_groups<skein::blocking_group<"disk", 4, &store::load, &store::flush>>;
 //
-// For callers they are like coroutine methods. Up to 4 of them run at the same time, beside each other and beside the
-// actor's other methods: what they share is theirs to guard, with one thread only against the other methods. Such a
-// thread is not the worker's loop: remote calls are made by coroutine methods. What runs is not interrupted; a call that
-// is cancelled before it got a thread does not run. save() of a restorable actor runs on the loop, beside what is on the
-// threads at that moment, which is nothing of the group where it has one thread.
+// For callers they are like coroutine methods. Up to 4 of them run at the same time, beside each
+// other and beside the actor's other methods: what they share is theirs to guard, with one thread
+// only against the other methods. Such a thread is not the worker's loop: remote calls are made by
+// coroutine methods. What runs is not interrupted; a call that is cancelled before it got a thread
+// does not run. save() of a restorable actor runs on the loop, beside what is on the threads at
+// that moment, which is nothing of the group where it has one thread.
 
 
 #include <algorithm>
@@ -36622,8 +36988,8 @@ inline constexpr bool is_const_method<R (C::*)(P...) const> = true;
 template <class R, class C, class... P>
 inline constexpr bool is_const_method<R (C::*)(P...) const noexcept> = true;
 
-/// What follows a method and precedes its reply: its arguments go, so that handles which it has not kept are not told
-/// as held, and its actor is saved or ends.
+/// What follows a method and precedes its reply: its arguments go, so that handles which it has not
+/// kept are not told as held, and its actor is saved or ends.
 template <auto F, class Arguments>
 void after_call(runtime& self, peer& to, actor_box* box, Arguments& arguments) {
     if constexpr (std::is_move_assignable_v<Arguments>)
@@ -36642,7 +37008,8 @@ void encode_result(wire::writer& to, const R& value) {
     }
 }
 
-/// Replies with a value. A method's goes to this process as it is, if that is as good as decoding its bytes.
+/// Replies with a value. A method's goes to this process as it is, if that is as good as decoding
+/// its bytes.
 template <class T, class R>
 void reply_value(runtime& self, peer& to, slot_id id, R&& value) {
     using result_type = std::remove_cvref_t<R>;
@@ -36974,7 +37341,8 @@ private:
     std::tuple<Held...> held_;
 };
 
-/// The actors whose handles are in an argument stay until the call has ended: its codec knows where they are.
+/// The actors whose handles are in an argument stay until the call has ended: its codec knows where
+/// they are.
 template <class P, class A>
 void keep_handles(const A& a) {
     if constexpr (!is_view<P>)
@@ -36984,8 +37352,8 @@ void keep_handles(const A& a) {
         }
 }
 
-/// Submits: at once if every argument is there, else when the last one is. F: of actor type T, or (void) none that
-/// this process could have given its arguments to.
+/// Submits: at once if every argument is there, else when the last one is. F: of actor type T, or
+/// (void) none that this process could have given its arguments to.
 template <auto F, class T, class Arguments, class... A>
 struct submission;
 template <auto F, class T, class... P, class... A>
@@ -37035,22 +37403,24 @@ struct submission<F, T, std::tuple<P...>, A...> {
     }
 };
 
-/// Submits a call of a function, or of a method of T through its handle's lane, with arguments that have been checked.
+/// Submits a call of a function, or of a method of T through its handle's queue, with arguments
+/// that have been checked.
 template <auto F, class T, class R, class... A>
 void begin_call(runtime& by, const call_options& how, const counted_ptr<ref_state<R>>& call,
-                counted_ptr<actor_state> lane, A&&... args) {
+                counted_ptr<actor_queue> queue, A&&... args) {
     using traits = signature<decltype(F)>;
     (void)record<F, T>::registered;
     apply_options(by, *call, record<F, T>::entry(), how,
                   traits::is_member ? call_kind::method : call_kind::task);
     if constexpr (traits::is_member) {
-        call->target = lane->id;
-        call->lane = std::move(lane);
+        call->target = queue->id;
+        call->queue = std::move(queue);
     }
     submission<F, T, typename traits::arguments, A...>::go(by, call, std::forward<A>(args)...);
 }
 
-/// Whether F, of T if it is a method, can be called with such arguments; a static_assert says why not.
+/// Whether F, of T if it is a method, can be called with such arguments; a static_assert says why
+/// not.
 template <auto F, class T, class... A>
 consteval bool check_call() {
     using traits = signature<decltype(F)>;
@@ -37093,15 +37463,15 @@ auto call_function(runtime& by, const call_options& how, A&&... args) {
 }
 
 template <auto M, class T, class... A>
-auto call_method(const call_options& how, const counted_ptr<actor_state>& lane, A&&... args) {
+auto call_method(const call_options& how, const counted_ptr<actor_queue>& queue, A&&... args) {
     using traits = signature<decltype(M)>;
     using result_type = typename traits::result;
     static_assert(traits::is_member,
                   "skein: call<&T::m> needs a member function of the actor's own type");
     if constexpr (check_call<M, T, A...>()) {
-        auto& by = runtime_of(lane);
+        auto& by = runtime_of(queue);
         counted_ptr<ref_state<result_type>> call(new ref_state<result_type>);
-        begin_call<M, T>(by, how, call, lane, std::forward<A>(args)...);
+        begin_call<M, T>(by, how, call, queue, std::forward<A>(args)...);
         return ref<result_type>(std::move(call));
     } else {
         return ref<result_type>();
@@ -37111,7 +37481,8 @@ auto call_method(const call_options& how, const counted_ptr<actor_state>& lane, 
 } // namespace skein::rt::detail
 
 // ======== skein/rt/detail/space_options.hpp
-// The options of a detached actor while its namespace is looked for: they outlive the expression that named them.
+// The options of a detached actor while its namespace is looked for: they outlive the expression
+// that named them.
 
 
 #include <string>
@@ -37255,7 +37626,7 @@ concept makes =
 /// A call that gives an actor: a constructor, or the question for a name.
 class actor_call final : public ref_state<void> {
 public:
-    counted_ptr<actor_state> known; ///< the lane of one that there was already
+    counted_ptr<actor_queue> known; ///< the queue of one that there was already
 
     void give_back(runtime& of, byte_span bytes) override {
         wire::reader in(bytes);
@@ -37277,17 +37648,17 @@ protected:
     }
 };
 
-/// Waits for the reply. Who makes an actor chooses its id, so it holds the lane already: if
+/// Waits for the reply. Who makes an actor chooses its id, so it holds the queue already: if
 /// this task is dropped, before the reply or after it, so is the actor.
 template <class T>
-task<actor_handle<T>> finish_create(counted_ptr<actor_call> call, counted_ptr<actor_state> lane) {
+task<actor_handle<T>> finish_create(counted_ptr<actor_call> call, counted_ptr<actor_queue> queue) {
     const ref<void> made(call);
     co_await made;
-    co_return actor_handle<T>(call->known ? std::move(call->known) : std::move(lane));
+    co_return actor_handle<T>(call->known ? std::move(call->known) : std::move(queue));
 }
 template <class T>
-task<actor_handle<T>> give_handle(counted_ptr<actor_state> lane) {
-    co_return actor_handle<T>(std::move(lane));
+task<actor_handle<T>> give_handle(counted_ptr<actor_queue> queue) {
+    co_return actor_handle<T>(std::move(queue));
 }
 
 /// Makes it through `by`: the arguments are encoded at once.
@@ -37298,12 +37669,12 @@ template <class T, class... A>
     counted_ptr<actor_call> call(new actor_call);
     apply_options(by, *call, made::entry(), {}, call_kind::create);
     bool exists = false;
-    auto lane = by.declare_actor(*call, how, exists);
-    if (exists) return give_handle<T>(std::move(lane));
+    auto queue = by.declare_actor(*call, how, exists);
+    if (exists) return give_handle<T>(std::move(queue));
     if (!call->is_done())
         submission<nullptr, void, std::tuple<typename travelling<A>::type...>, A...>::go(
             by, call, std::forward<A>(args)...);
-    return finish_create<T>(std::move(call), std::move(lane));
+    return finish_create<T>(std::move(call), std::move(queue));
 }
 
 /// A text is kept as a string, all else as it was given.
@@ -37311,7 +37682,7 @@ template <class A>
 using kept_argument = std::conditional_t<unwrap_ref<std::remove_cvref_t<A>>::is_ref,
                                          std::decay_t<A>, typename travelling<A>::type>;
 
-/// Makes a detached actor: through a runtime that is a guest of its namespace.
+/// Makes a detached actor: through a runtime that is a space client of its namespace.
 template <class T, class... A>
 task<actor_handle<T>> create_detached(space_options how, A... args) {
     how.check();
@@ -37346,15 +37717,16 @@ task<actor_handle<T>> look_up_in(std::string space, std::string name) {
     auto entering = runtime::current().enter_space(std::move(space));
     auto* const by = co_await entering;
     counted_ptr<actor_call> call(new actor_call);
-    auto lane = by->find_actor(call, name, typeid(T)); // a guest is answered by its keeper
-    auto found = finish_create<T>(std::move(call), std::move(lane));
+    auto queue =
+        by->find_actor(call, name, typeid(T)); // a space client is answered by its space server
+    auto found = finish_create<T>(std::move(call), std::move(queue));
     co_return co_await std::move(found);
 }
 template <class T>
 [[nodiscard]] task<actor_handle<T>> look_up(std::string_view name) {
     counted_ptr<actor_call> call(new actor_call);
-    auto lane = runtime::current().find_actor(call, name, typeid(T));
-    if (lane) return give_handle<T>(std::move(lane));
+    auto queue = runtime::current().find_actor(call, name, typeid(T));
+    if (queue) return give_handle<T>(std::move(queue));
     return finish_create<T>(std::move(call), {});
 }
 
@@ -37423,7 +37795,8 @@ public:
         copy.by_ = &by;
         return copy;
     }
-    /// The same function for threads: submitted through a session, it gives a pending (program/session.hpp).
+    /// The same function for threads: submitted through a session, it gives a pending
+    /// (program/session.hpp).
     template <std::same_as<session> Session>
     [[nodiscard]] auto on(Session& by) const {
         return session_function<F>(by, kept(*how_));
@@ -37442,7 +37815,7 @@ public:
     template <class T, class... A>
         requires(rt::detail::signature<decltype(F)>::is_member)
     auto operator()(const actor_handle<T>& actor, A&&... args) const {
-        return rt::detail::call_method<F, T>(*how_, actor.lane(), std::forward<A>(args)...);
+        return rt::detail::call_method<F, T>(*how_, actor.queue(), std::forward<A>(args)...);
     }
     /// The same through a handle that threads share; gives a pending.
     template <class T, class... A>
@@ -37503,21 +37876,21 @@ public:
     using actor_type = T;
 
     actor_handle() noexcept = default;
-    explicit actor_handle(counted_ptr<rt::detail::actor_state> lane) noexcept
-        : lane_(std::move(lane)) {}
+    explicit actor_handle(counted_ptr<rt::detail::actor_queue> queue) noexcept
+        : queue_(std::move(queue)) {}
 
     /// False if default-constructed or moved from.
-    explicit operator bool() const noexcept { return static_cast<bool>(lane_); }
+    explicit operator bool() const noexcept { return static_cast<bool>(queue_); }
     /// Which actor; the same in all processes of one run.
-    [[nodiscard]] actor_id id() const noexcept { return lane_ ? lane_->id : actor_id{}; }
+    [[nodiscard]] actor_id id() const noexcept { return queue_ ? queue_->id : actor_id{}; }
 
-    /// Submits a call of a method; see remote<>. Calls through copies of one handle stay in order. The
-    /// ref may be dropped: the call runs all the same, and a failure that nobody can see is logged.
-    /// With options: remote<&T::m>.with({...})(handle, args...).
+    /// Submits a call of a method; see remote<>. Calls through copies of one handle stay in order.
+    /// The ref may be dropped: the call runs all the same, and a failure that nobody can see is
+    /// logged. With options: remote<&T::m>.with({...})(handle, args...).
     template <auto M, class... A>
     auto call(A&&... args) const {
         static constexpr call_options none; // made once: it is large
-        return rt::detail::call_method<M, T>(none, lane_, std::forward<A>(args)...);
+        return rt::detail::call_method<M, T>(none, queue_, std::forward<A>(args)...);
     }
     /// Says what to write instead.
     template <class Never = void>
@@ -37528,21 +37901,22 @@ public:
         return nullptr;
     }
     /// Calls through handles of this process that have no outcome yet.
-    [[nodiscard]] std::size_t pending() const noexcept { return lane_ ? lane_->pending : 0; }
-    /// True once this process knows that the actor is gone; a worker learns it from the calls that fail.
-    [[nodiscard]] bool has_ended() const noexcept { return lane_ && lane_->lost; }
+    [[nodiscard]] std::size_t pending() const noexcept { return queue_ ? queue_->pending : 0; }
+    /// True once this process knows that the actor is gone; a worker learns it from the calls that
+    /// fail.
+    [[nodiscard]] bool has_ended() const noexcept { return queue_ && queue_->lost; }
     /// For `.on`: the node where the actor is, also when it is made again on another one.
     operator location() const noexcept {
         return location::beside(id());
     } // NOLINT: reads as it is meant
     friend bool operator==(const actor_handle&, const actor_handle&) = default;
 
-    [[nodiscard]] const counted_ptr<rt::detail::actor_state>& lane() const noexcept {
-        return lane_;
+    [[nodiscard]] const counted_ptr<rt::detail::actor_queue>& queue() const noexcept {
+        return queue_;
     }
 
 private:
-    counted_ptr<rt::detail::actor_state> lane_;
+    counted_ptr<rt::detail::actor_queue> queue_;
 };
 
 /// Makes actors of type T: actor<T>(args...), actor<T>.with({...})(args...).
@@ -37561,13 +37935,15 @@ public:
     /// Makes a T on the worker with the fewest actors, from these arguments (aggregates too).
     /// Submitted at once; suspends until the constructor has returned.
     /// A detached one is submitted when it is awaited, since its namespace has to be reached first.
-    ///   errors  remote_error (the constructor threw), worker_lost, already_exists (the name), mismatch (.get_if_exists:
-    ///           the one of that name is of another type); those of get_actor with a namespace
+    ///   errors  remote_error (the constructor threw), worker_lost, already_exists (the name),
+    ///           mismatch (.get_if_exists: the one of that name is of another type); those of
+    ///           get_actor with a namespace
     template <class... A>
     [[nodiscard]] task<actor_handle<T>> operator()(A&&... args) const {
         return rt::detail::make_actor<T>(*how_, std::forward<A>(args)...);
     }
-    /// The same for threads: called like this one it blocks, and gives a handle that threads share (program/session.hpp).
+    /// The same for threads: called like this one it blocks, and gives a handle that threads share
+    /// (program/session.hpp).
     template <std::same_as<session> Session>
     [[nodiscard]] auto on(Session& by) const {
         return session_actor_maker<T>(by, kept(*how_));
@@ -37581,30 +37957,34 @@ private:
 template <class T>
 inline constexpr actor_maker<T> actor{};
 
-/// The actor of that name, in any process of the program. One that is being made counts: its calls wait.
+/// The actor of that name, in any process of the program. One that is being made counts: its calls
+/// wait.
 ///   errors  not_found (the text lists some names that there are), mismatch (it is no T)
 template <class T>
 [[nodiscard]] task<actor_handle<T>> get_actor(std::string_view name) {
     return rt::detail::look_up<T>(name);
 }
 /// The same of a namespace of the cluster, whichever program made it; from drivers and workers.
-///   errors  as above; those of reaching the namespace: mismatch (it is kept by another program or build),
-///           worker_lost (its keeper did not start, or was lost meanwhile), not_supported (no cluster)
+///   errors  as above; those of reaching the namespace: mismatch (it is kept by another program or
+///           build), worker_lost (its space server did not start, or was lost meanwhile),
+///           not_supported (no cluster)
 template <class T>
 [[nodiscard]] task<actor_handle<T>> get_actor(std::string_view name, actor_search where) {
     if (where.space.empty()) return rt::detail::look_up<T>(name);
     return rt::detail::look_up_in<T>(std::string(where.space), std::string(name));
 }
 
-/// Ends an actor at once: calls that wait fail with not_found, coroutine methods that run are cancelled, a plain one
-/// that runs ends as it would. It is not made again. Nothing happens if it has ended.
+/// Ends an actor at once: calls that wait fail with not_found, coroutine methods that run are
+/// cancelled, a plain one that runs ends as it would. It is not made again. Nothing happens if it
+/// has ended.
 template <class T>
 void kill(const actor_handle<T>& handle) {
-    rt::detail::runtime_of(handle.lane()).kill_actor(handle.id());
+    rt::detail::runtime_of(handle.queue()).kill_actor(handle.id());
 }
 
-/// Suspends until a call through this handle leaves at once: until few enough of those that this process has made wait
-/// for the actor to begin them. So whoever makes calls faster than they begin does not fill its memory with them:
+/// Suspends until a call through this handle leaves at once: until few enough of those that this
+/// process has made wait for the actor to begin them. So whoever makes calls faster than they begin
+/// does not fill its memory with them:
 ///
 ///     while (more()) {
 ///         co_await skein::room(sink);
@@ -37615,11 +37995,11 @@ void kill(const actor_handle<T>& handle) {
 ///   errors  cancelled
 template <class T>
 [[nodiscard]] task<void> room(const actor_handle<T>& handle) {
-    return rt::detail::runtime_of(handle.lane()).wait_room(handle.lane());
+    return rt::detail::runtime_of(handle.queue()).wait_room(handle.queue());
 }
 
-/// In a method: the actor ends when this call has ended, and is not made again. Coroutine methods that run go on to
-/// their end; calls behind it fail with not_found.
+/// In a method: the actor ends when this call has ended, and is not made again. Coroutine methods
+/// that run go on to their end; calls behind it fail with not_found.
 ///   errors  invalid_argument: not inside a method
 inline void leave_actor() { rt::runtime::current().leave_actor(); }
 
@@ -37630,12 +38010,12 @@ template <class T>
 struct skein::wire::codec<skein::actor_handle<T>> {
     static constexpr const char* schema = "actor";
     static void encode(writer& to, const skein::actor_handle<T>& h) {
-        skein::rt::detail::encode_handle(to, h.lane());
+        skein::rt::detail::encode_handle(to, h.queue());
     }
     static skein::result<void> decode(reader& from, skein::actor_handle<T>& into) {
-        skein::counted_ptr<skein::rt::detail::actor_state> lane;
-        auto read = skein::rt::detail::decode_handle(from, lane);
-        if (read && lane) into = skein::actor_handle<T>(std::move(lane));
+        skein::counted_ptr<skein::rt::detail::actor_queue> queue;
+        auto read = skein::rt::detail::decode_handle(from, queue);
+        if (read && queue) into = skein::actor_handle<T>(std::move(queue));
         return read;
     }
 };
@@ -37710,13 +38090,16 @@ any_app make_app(App app, int argc, char** argv) {
 
 } // namespace program::detail
 
-/// Runs app as a driver, or this process as one of its workers. Call it from main and return its result.
-///   app     task<int> or task<void>, from (), (std::vector<std::string>) or (int, char**); flags that
-///           belong to skein (--workers, --address, --head, --join) are taken out of the vector. An app from () has --help.
-/// In a worker it does not return: the process leaves with its driver, and nothing after run() happens
-/// there. A program may call run() again after it; the workers of the second run start like all others,
-/// at the top of main.
-///   errors  not_supported: in a task, an actor or an app; all others are told on stderr and in the exit code
+/// Runs app as a driver, or this process as one of its workers. Call it from main and return its
+/// result.
+///   app     task<int> or task<void>, from (), (std::vector<std::string>) or (int, char**); flags
+///           that belong to skein (--workers, --address, --head, --join) are taken out of the
+///           vector. An app from () has --help.
+/// In a worker it does not return: the process leaves with its driver, and nothing after run()
+/// happens there. A program may call run() again after it; the workers of the second run start like
+/// all others, at the top of main.
+///   errors  not_supported: in a task, an actor or an app; all others are told on stderr and in the
+///           exit code
 template <class App>
 [[nodiscard]] int run(int argc, char** argv, App app, run_options how = {}) {
     auto any = program::detail::make_app(std::move(app), argc, argv);
@@ -37748,7 +38131,8 @@ struct command_line {
     cluster_flags cluster;
 };
 
-/// What this process is by its command line, its environment and its launcher. In a worker nothing returns.
+/// What this process is by its command line, its environment and its launcher. In a worker nothing
+/// returns.
 struct driver_plan {
     std::vector<std::string> rest; ///< of the command line
     cluster_flags cluster;
@@ -37784,11 +38168,13 @@ private:
 
 
 // ======== skein/program/detail/driver.ipp
-// The bodies of program/detail/driver.hpp: the command line, roles, and a driver's life around its app.
+// The bodies of program/detail/driver.hpp: the command line, roles, and a driver's life around its
+// app.
 
 
 // ======== skein/rt/detail/near_flag.hpp
-// Which of skein's flags somebody may have meant: --adress runs a program on this host, and nobody would know why.
+// Which of skein's flags somebody may have meant: --adress runs a program on this host, and nobody
+// would know why.
 
 
 #include <algorithm>
@@ -37800,7 +38186,8 @@ private:
 
 namespace skein::rt::detail {
 
-/// Letters to be added, left out, changed, or swapped with their neighbour, to make one word of the other.
+/// Letters to be added, left out, changed, or swapped with their neighbour, to make one word of the
+/// other.
 [[nodiscard]] inline std::size_t letters_apart(std::string_view a, std::string_view b) {
     std::vector<std::size_t> last, row(b.size() + 1), next(b.size() + 1);
     for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -37817,8 +38204,9 @@ namespace skein::rt::detail {
     return row[b.size()];
 }
 
-/// The flag that an argument is nearly; empty: none. Short words are near to too many others: one letter of them may be
-/// wrong, and never the first. `is_cluster`: those that are skein's beside --head, --join and --address are, too.
+/// The flag that an argument is nearly; empty: none. Short words are near to too many others: one
+/// letter of them may be wrong, and never the first. `is_cluster`: those that are skein's beside
+/// --head, --join and --address are, too.
 [[nodiscard]] inline std::string_view near_flag(std::string_view argument, bool is_cluster) {
     constexpr std::array<std::string_view, 9> flags = {
         "--workers",    "--address",          "--join",       "--head",  "--prefix-output",
@@ -37969,7 +38357,8 @@ SKEIN_INLINE bool is_local(const cluster_flags& flags) {
            (flags.address.empty() && variable != nullptr && std::string_view(variable) == "local");
 }
 
-/// The head that the command line or the environment names; empty: there is none, workers are of this host.
+/// The head that the command line or the environment names; empty: there is none, workers are of
+/// this host.
 SKEIN_INLINE std::string cluster_address(const cluster_flags& flags) {
     if (is_local(flags)) return {};
     const auto* const roles = roles_of_program();
@@ -38199,26 +38588,32 @@ SKEIN_INLINE int run_app(int argc, char** argv, any_app app, run_options how) {
 } // namespace skein::program::detail
 
 // ======== skein/program/session.hpp
-// session: a driver for programs whose threads are no coroutines: a plain main, a thread pool, a rank that trains.
+// session: a driver for programs whose threads are no coroutines: a plain main, a thread pool, a
+// rank that trains.
 //
 //     int main(int argc, char** argv) {
 //         skein::session cluster(argc, argv);              // in a worker it does not return
 //         auto p = cluster.submit<&square>(7);             // on any thread
-//         auto c = cluster.actor<counter>(10);             // blocks; the handle is for any thread, too
+//         // blocks; the handle is for any thread, too
+//         auto c = cluster.actor<counter>(10);
 //         auto q = c.call<&counter::add>(5);
 //         int n = cluster.get(p) + cluster.get(q);
-//         cluster.run([] { return app(); });               // a task on the driver's loop, which may do all that run()'s may
+//         // a task on the driver's loop, which may do all that run()'s may
+//         cluster.run([] { return app(); });
 //     }                                                    // workers leave
 //
 // The driver's loop has a thread of its own. Options come before the call, as elsewhere:
-// remote<&f>.with({...}).on(cluster)(7), remote<&counter::add>.with({...})(c, 5), actor<counter>.with({...}).on(cluster)(10).
+// remote<&f>.with({...}).on(cluster)(7), remote<&counter::add>.with({...})(c, 5),
+// actor<counter>.with({...}).on(cluster)(10).
 
 
 // ======== skein/program/detail/session_call.hpp
-// The templates behind program/session.hpp: how a call gets from a thread to the loop, and its outcome back.
+// The templates behind program/session.hpp: how a call gets from a thread to the loop, and its
+// outcome back.
 //
-// Arguments are converted to the parameter types on the calling thread, once, and move to the loop, which encodes them:
-// only there can a pending be resolved, and a handle be kept until the call has ended.
+// Arguments are converted to the parameter types on the calling thread, once, and move to the loop,
+// which encodes them: only there can a pending be resolved, and a handle be kept until the call has
+// ended.
 
 
 #include <concepts>
@@ -38351,7 +38746,7 @@ protected:
                 to_->succeed({});
             } else if constexpr (rt::detail::is_of_a_loop<R>) {
                 const auto& handle = *this->value;
-                to_->succeed(handle ? shared(to_->door->adopt(handle.lane())) : shared());
+                to_->succeed(handle ? shared(to_->door->adopt(handle.queue())) : shared());
             } else if constexpr (std::is_copy_constructible_v<R>) {
                 to_->succeed(lent_ ? R(*this->value) : R(std::move(*this->value)));
             } else {
@@ -38384,7 +38779,7 @@ ref<R> ref_of(const pending_state<V>& from, const session_door& here) {
         done->fail(*why);
     } else {
         if constexpr (rt::detail::is_of_a_loop<R>)
-            done->value.emplace(*from.value ? R(from.value->cell()->lane) : R());
+            done->value.emplace(*from.value ? R(from.value->cell()->queue) : R());
         else
             done->value.emplace(*from.value);
         done->state = rt::detail::phase::done;
@@ -38400,7 +38795,7 @@ template <class T>
 actor_handle<T> inside_of(const shared_actor<T>& held, const session_door& here) {
     if (!held) return {};
     if (held.cell()->door.get() != &here) refuse_other_session("an actor");
-    return actor_handle<T>(held.cell()->lane);
+    return actor_handle<T>(held.cell()->queue);
 }
 
 /// An argument as the loop's own submission takes it.
@@ -38431,17 +38826,17 @@ struct session_order {
     void operator()() noexcept {
         auto& door = *to->door;
         const auto* const fn = to->fn;
-        counted_ptr<rt::detail::actor_state> lane;
-        if (actor) lane = actor->lane;
-        if (actor && !lane) return; // too late
+        counted_ptr<rt::detail::actor_queue> queue;
+        if (actor) queue = actor->queue;
+        if (actor && !queue) return; // too late
         counted_ptr<rt::detail::ref_state<R>> call;
         try {
             const auto options = how.take();
             call = counted_ptr<rt::detail::ref_state<R>>(new session_call<R>(std::move(to)));
-            auto& by = lane ? runtime_of(lane) : *door.self; // of a namespace: its guest
+            auto& by = queue ? runtime_of(queue) : *door.self; // of a namespace: its space client
             std::apply(
                 [&]<class... H>(H&... a) {
-                    begin_call<F, T>(by, options, call, std::move(lane), bring_in<H>(a, door)...);
+                    begin_call<F, T>(by, options, call, std::move(queue), bring_in<H>(a, door)...);
                 },
                 arguments);
         } catch (...) { // it was not submitted
@@ -38514,8 +38909,8 @@ public:
         return location::beside(id());
     } // NOLINT: reads as it is meant
 
-    /// Submits a call of a method from any thread. Calls that one thread makes through one handle, or copies of it, run
-    /// in the order in which they were made. The pending may be dropped.
+    /// Submits a call of a method from any thread. Calls that one thread makes through one handle,
+    /// or copies of it, run in the order in which they were made. The pending may be dropped.
     template <auto M, class... A>
     auto call(A&&... args) const {
         return submit<M>({}, std::forward<A>(args)...);
@@ -38552,18 +38947,20 @@ template <class T>
 void kill(const shared_actor<T>& actor) {
     if (actor)
         (void)actor.cell()->door->post([cell = actor.cell()] {
-            if (cell->lane) rt::detail::runtime_of(cell->lane).kill_actor(cell->id);
+            if (cell->queue) rt::detail::runtime_of(cell->queue).kill_actor(cell->id);
         });
 }
 
-/// A driver on a thread of its own, and its workers. Its members may be called from any thread but that one, at the same
-/// time; it is made and destroyed by one. A program may have several, one after the other or at once.
+/// A driver on a thread of its own, and its workers. Its members may be called from any thread but
+/// that one, at the same time; it is made and destroyed by one. A program may have several, one
+/// after the other or at once.
 class session {
 public:
-    /// What run() does with a command line: --workers, --address, SKEIN_ADDRESS and so on; what is left is arguments().
-    /// As a worker, a head or a node this process lives here and exits: nothing that follows is done there. Signals are
-    /// the program's: none is caught.
-    ///   errors  usage and those of the roles; of an address that nobody answers the first call tells
+    /// What run() does with a command line: --workers, --address, SKEIN_ADDRESS and so on; what is
+    /// left is arguments(). As a worker, a head or a node this process lives here and exits:
+    /// nothing that follows is done there. Signals are the program's: none is caught.
+    ///   errors  usage and those of the roles; of an address that nobody answers the first call
+    ///           tells
     session(int argc, char** argv, run_options how = {});
     /// The same without a command line.
     explicit session(run_options how = {});
@@ -38575,7 +38972,8 @@ public:
     /// The command line without the program and without skein's flags.
     [[nodiscard]] const std::vector<std::string>& arguments() const noexcept { return arguments_; }
 
-    /// Submits a call of F and returns at once; the arguments are those of remote<F>, or pendings of this session.
+    /// Submits a call of F and returns at once; the arguments are those of remote<F>, or pendings
+    /// of this session.
     ///   errors  none here: pending::get() has them
     template <auto F, class... A>
     [[nodiscard]] auto submit(A&&... args) {
@@ -38597,7 +38995,8 @@ public:
         return out;
     }
 
-    /// Makes an actor; blocks until its constructor has returned. Errors as of skein::actor<T>, and closed.
+    /// Makes an actor; blocks until its constructor has returned. Errors as of skein::actor<T>, and
+    /// closed.
     template <class T, class... A>
     [[nodiscard]] shared_actor<T> actor(A&&... args) {
         return make<T>({}, std::forward<A>(args)...);
@@ -38608,11 +39007,12 @@ public:
         return run([name] { return skein::get_actor<T>(name); });
     }
 
-    /// Calls f() on the session's thread; f returns a task, which is run to its end there. Blocks this thread. What f
-    /// refers to lives until then. The task may do all that an app of run() may.
+    /// Calls f() on the session's thread; f returns a task, which is run to its end there. Blocks
+    /// this thread. What f refers to lives until then. The task may do all that an app of run()
+    /// may.
     ///   result  the task's value; an actor_handle comes out as a shared_actor
-    ///   errors  those of f and the task; closed: the session ended, and the task was cancelled; invalid_argument: on
-    ///           the session's own thread
+    ///   errors  those of f and the task; closed: the session ended, and the task was cancelled;
+    ///           invalid_argument: on the session's own thread
     template <class F>
         requires(rt::detail::unwrap_task<std::invoke_result_t<F&>>::is_coroutine)
     auto run(F f) {
@@ -38622,15 +39022,16 @@ public:
             return thread().run([this, &f] { return visit<T>(this, &f); });
         }
     }
-    /// The same for a task that has not begun. A task that begins with a call that its maker makes (actor<T>(...))
-    /// needs the other form.
+    /// The same for a task that has not begun. A task that begins with a call that its maker makes
+    /// (actor<T>(...)) needs the other form.
     template <class T>
     auto run(task<T> work) {
         return run([&work] { return std::move(work); });
     }
 
-    /// Ends it: calls without an outcome fail with closed, threads that wait for one wake, tasks of run() are cancelled,
-    /// workers leave. Blocks until all of that is done; nothing happens the second time.
+    /// Ends it: calls without an outcome fail with closed, threads that wait for one wake, tasks of
+    /// run() are cancelled, workers leave. Blocks until all of that is done; nothing happens the
+    /// second time.
     ///   errors  invalid_argument: on the session's own thread
     void close();
 
@@ -38665,7 +39066,7 @@ private:
                 using shared = typename program::detail::shared_result<T>::type;
                 const auto handle = co_await work;
                 if (!handle) co_return shared();
-                co_return shared(self->door_->adopt(handle.lane()));
+                co_return shared(self->door_->adopt(handle.queue()));
             } else {
                 co_return co_await work;
             }
@@ -38733,7 +39134,8 @@ private:
 
 
 // ======== skein/program/detail/session.ipp
-// The bodies of program/session.hpp: a driver on a thread of its own, from its first call to its end.
+// The bodies of program/session.hpp: a driver on a thread of its own, from its first call to its
+// end.
 
 
 #include <cstdlib>
@@ -38872,7 +39274,8 @@ SKEIN_INLINE cancel_token session::visitor::until_closed() const noexcept {
 
 
 // ======== skein/rt/actor_pool.hpp
-// actor_pool<T>: many actors of one type that do the same; each call goes to the one with the least to do.
+// actor_pool<T>: many actors of one type that do the same; each call goes to the one with the least
+// to do.
 //
 //     std::vector<skein::actor_handle<model>> team;
 //     for (int i = 0; i < 4; ++i) team.push_back(co_await skein::actor<model>(weights));
@@ -38887,10 +39290,12 @@ SKEIN_INLINE cancel_token session::visitor::until_closed() const noexcept {
 //
 //     auto some = skein::wait(refs, 10, 200ms);
 //     auto now = co_await std::move(some);
-//     for (auto& r : now.done) use(co_await r);        // does not suspend: a value, or the call's error
+//     // does not suspend: a value, or the call's error
+//     for (auto& r : now.done) use(co_await r);
 //     refs = std::move(now.pending);
 //
-// It looks at outcomes, not at values: a call that failed is done. The calls go on, whatever becomes of the wait.
+// It looks at outcomes, not at values: a call that failed is done. The calls go on, whatever
+// becomes of the wait.
 
 
 #include <algorithm>
@@ -38969,8 +39374,9 @@ task<waited_refs<T>> wait_for_refs(std::vector<ref<T>> refs, std::size_t n, dura
 
 } // namespace rt::detail
 
-/// Suspends until n of the refs are done, all if there are fewer, or the time is over; resumed by the loop. What was
-/// done by then is given, so that may be more than n. A limit of zero or less: looks, and does not suspend.
+/// Suspends until n of the refs are done, all if there are fewer, or the time is over; resumed by
+/// the loop. What was done by then is given, so that may be more than n. A limit of zero or less:
+/// looks, and does not suspend.
 ///   errors  cancelled: ends the wait, not the calls
 template <class T>
 [[nodiscard]] task<waited_refs<T>> wait(std::vector<ref<T>> refs, std::size_t n,
@@ -39006,8 +39412,9 @@ public:
     [[nodiscard]] std::size_t size() const noexcept { return actors_.size(); }
     [[nodiscard]] const std::vector<actor_handle<T>>& actors() const noexcept { return actors_; }
 
-    /// The actor with the fewest calls of this process without an outcome; of those with equally many, one after the
-    /// other. One that is known to have ended is left out while there are others.
+    /// The actor with the fewest calls of this process without an outcome; of those with equally
+    /// many, one after the other. One that is known to have ended is left out while there are
+    /// others.
     [[nodiscard]] const actor_handle<T>& least_busy() {
         std::size_t best = next_ % actors_.size();
         for (std::size_t i = 1; i < actors_.size(); ++i) {
@@ -39024,8 +39431,10 @@ public:
         return least_busy().template call<M>(std::forward<A>(args)...);
     }
 
-    /// Calls a method once for each item, two ahead per actor, and gives the results in the order of the items.
-    ///   errors  that of the first item whose call failed; the calls that have not ended then are cancelled
+    /// Calls a method once for each item, two ahead per actor, and gives the results in the order
+    /// of the items.
+    ///   errors  that of the first item whose call failed; the calls that have not ended then are
+    ///           cancelled
     template <auto M, class Item>
     [[nodiscard]] auto map(std::vector<Item> items) {
         using result_type = typename rt::detail::signature<decltype(M)>::result;
@@ -39041,9 +39450,9 @@ private:
     }
 
     template <class R>
-    struct cancel_rest {
+    struct cancel_blocked {
         std::vector<ref<R>>& refs;
-        ~cancel_rest() {
+        ~cancel_blocked() {
             for (const auto& r : refs)
                 if (r && !r.ready()) r.cancel();
         }
@@ -39053,7 +39462,7 @@ private:
     static task<std::conditional_t<std::is_void_v<R>, void, std::vector<R>>> run_map(
         actor_pool pool, std::vector<Item> items) {
         std::vector<ref<R>> all, under_way;
-        const cancel_rest<R> at_end{all};
+        const cancel_blocked<R> at_end{all};
         all.reserve(items.size());
         for (auto& item : items) {
             if (under_way.size() >= ahead * pool.size()) {
@@ -39090,17 +39499,21 @@ private:
 //     auto a = co_await skein::actor<model>.with({.cpus = 1, .gpus = 1, .on = group.bundle(1)})();
 //     co_await group.remove();                                 // or with the last handle
 //
-// It is asked for when it is made; tasks and actors may be put into it at once, and wait for it. What a task asks
-// for comes out of a bundle, beside what others hold of that. When a node is lost, the bundles that were there get
-// places again, all of them together, and tasks run again there.
+// It is asked for when it is made; tasks and actors may be put into it at once, and wait for it.
+// What a task asks for comes out of a bundle, beside what others hold of that. When a node is lost,
+// the bundles that were there get places again, all of them together, and tasks run again there.
 //
-// The room is given back when nobody holds the group any more: no handle, no task that is to run in it, no actor
-// that lives in it. Tasks and actors make groups as the program does. A handle is an argument like others; who gets it
-// holds the group, too. One with a name is found by it in any process:
+// The room is given back when nobody holds the group any more: no handle, no task that is to run in
+// it, no actor that lives in it. Tasks and actors make groups as the program does. A handle is an
+// argument like others; who gets it holds the group, too. One with a name is found by it in any
+// process:
 //
-//     skein::placement_group group({"cpu=1"}, {.name = "ingest"});             // in the driver, say, which keeps it
-//     auto r = skein::remote<&load>.with({.on = skein::group_named("ingest")})(7);      // in a worker, or the driver
-//     auto same = co_await skein::get_placement_group("ingest");                         // the same, as a handle
+//     // in the driver, say, which keeps it
+//     skein::placement_group group({"cpu=1"}, {.name = "ingest"});
+//     // in a worker, or the driver
+//     auto r = skein::remote<&load>.with({.on = skein::group_named("ingest")})(7);
+//     // the same, as a handle
+//     auto same = co_await skein::get_placement_group("ingest");
 
 
 
@@ -39119,7 +39532,8 @@ using sched::group_strategy;
 struct placement_options {
     sched::group_strategy strategy = sched::group_strategy::pack;
     option_text name{}; ///< unique among the groups of the program; copied; at most 255 bytes
-    /// Gives the group that has the name already, if there is one; its bundles are those that it was made with.
+    /// Gives the group that has the name already, if there is one; its bundles are those that it
+    /// was made with.
     bool get_if_exists = false;
 };
 static_assert(std::is_trivially_destructible_v<placement_options>);
@@ -39128,8 +39542,9 @@ static_assert(std::is_trivially_destructible_v<placement_options>);
 class placement_group {
 public:
     placement_group() noexcept = default;
-    /// Asks for room for all of these, "cpu=1,gpu=1,memory=4GiB,ssd=1" each; 1 to 4096. What is wrong with them, and
-    /// that they can never be held, is told by ready() and by the tasks that are put into it.
+    /// Asks for room for all of these, "cpu=1,gpu=1,memory=4GiB,ssd=1" each; 1 to 4096. What is
+    /// wrong with them, and that they can never be held, is told by ready() and by the tasks that
+    /// are put into it.
     explicit placement_group(std::vector<std::string> bundles,
                              sched::group_strategy how = sched::group_strategy::pack)
         : placement_group(std::move(bundles), placement_options{how, {}, false}) {}
@@ -39144,13 +39559,15 @@ public:
     /// All bundles have places now; on a worker: as it has heard last.
     [[nodiscard]] bool is_placed() const noexcept { return state_ && state_->placed; }
 
-    /// Suspends until all bundles have places; at once if they have. On one host also until the cores that they take
-    /// are free.
-    ///   errors  invalid_argument (a bundle that is no demand), exhausted (this host could never hold them; on a
-    ///           cluster it waits for nodes that can), closed (it was removed, or the program ends)
+    /// Suspends until all bundles have places; at once if they have. On one host also until the
+    /// cores that they take are free.
+    ///   errors  invalid_argument (a bundle that is no demand), exhausted (this host could never
+    ///           hold them; on a cluster it waits for nodes that can), closed (it was removed, or
+    ///           the program ends)
     [[nodiscard]] task<void> ready() const { return rt::detail::group_is_ready(state_); }
-    /// Ends it for all who hold it: tasks that wait for it fail, those that run go on to their end, its actors are
-    /// killed. Suspends until nothing of it is left, but not in a task or an actor of the group itself.
+    /// Ends it for all who hold it: tasks that wait for it fail, those that run go on to their end,
+    /// its actors are killed. Suspends until nothing of it is left, but not in a task or an actor
+    /// of the group itself.
     ///   errors  cancelled (it ends all the same)
     [[nodiscard]] task<void> remove() const { return rt::detail::remove_group(state_); }
 
@@ -39229,7 +39646,8 @@ struct runtime_info {
     call_id parent;       ///< the call that made this one; none if that was no call
     call_id trace;        ///< the first call of the tree that this one belongs to
     actor_id actor;       ///< in methods and constructors
-    /// What is left of its deadline, or of the call's that made it; calls made now end by then, too.
+    /// What is left of its deadline, or of the call's that made it; calls made now end by then,
+    /// too.
     std::optional<duration> time_left;
 };
 
@@ -39283,21 +39701,21 @@ SKEIN_INLINE runtime_info runtime_context() {
 
 
 // ======== skein/spmd/group.hpp
-// A group: the ranks of one training world, who meet, exchange small blobs, and learn at once when one
-// of them is lost.
+// A group: the ranks of one training world, who meet, exchange small blobs, and learn at once when
+// one of them is lost.
 //
-// One group_server (in the supervisor, or beside rank 0) and one group_client per rank, over ordinary
-// connections, in either world. A group forms once, with every rank present, and ends once: when all
-// ranks have left, or when the first of them is lost. Then every other rank is told who and why. A new
-// attempt is a new group with the next generation.
+// One group_server (in the supervisor, or beside rank 0) and one group_client per rank, over
+// ordinary connections, in either world. A group forms once, with every rank present, and ends
+// once: when all ranks have left, or when the first of them is lost. Then every other rank is told
+// who and why. A new attempt is a new group with the next generation.
 //
 //   joining --all there--> running --all left--> ended
 //      \--deadline--------------\--rank lost or failed, abort()--> failed, with culprit and reason
 
 
 // ======== skein/spmd/settings.hpp
-// Settings that every rank of a world must have alike (rate, batch, seed, ...), compared by value so
-// that a difference is named and not trained into two models.
+// Settings that every rank of a world must have alike (rate, batch, seed, ...), compared by value
+// so that a difference is named and not trained into two models.
 //
 //     std::vector<setting> mine{{"seed", "1"}, {"lr", "0.003"}};
 //     require_same(world, "optimizer", mine);     // mismatch: rank 1 has lr 0.1, rank 0 has 0.003
@@ -39307,7 +39725,7 @@ SKEIN_INLINE runtime_info runtime_context() {
 // What a rank needs to know of its world before it can communicate: who is there, and a way to
 // exchange small blobs (addresses, shared-memory names, hashes).
 //
-// The training layers see only this interface. cluster::joined_group implements it over the control
+// The training layers see only this interface. spmd::joined_group implements it over the control
 // connection of a rank; sim::local_world implements it for threads of one process.
 
 
@@ -39338,8 +39756,8 @@ public:
     }
     ~subscription() { reset(); }
 
-    /// Ends it: when this returns the listener has ended and does not run again. The listener itself may
-    /// call it.
+    /// Ends it: when this returns the listener has ended and does not run again. The listener
+    /// itself may call it.
     void reset() noexcept {
         if (!end_) return;
         auto end = std::move(end_);
@@ -39358,7 +39776,8 @@ public:
 
     loss_listeners();
 
-    /// The listener runs once: on the thread that calls tell(), or here and now if that has happened.
+    /// The listener runs once: on the thread that calls tell(), or here and now if that has
+    /// happened.
     [[nodiscard]] subscription add(listener told);
     /// Says who is lost. Only the first call counts: what is lost later is mostly an echo.
     void tell(int rank, const error& why);
@@ -39459,17 +39878,17 @@ public:
     /// The same text for all ranks of one host.
     [[nodiscard]] virtual std::string host() const = 0;
 
-    /// Gives every rank's blob in rank order. All ranks call it with the same keys in the same order; a
-    /// key is used once.
+    /// Gives every rank's blob in rank order. All ranks call it with the same keys in the same
+    /// order; a key is used once.
     ///   errors  peer_lost (names the rank), timeout, too_large
     virtual std::vector<byte_buffer> exchange(std::string_view key, byte_span mine) = 0;
 
     /// The secret of this world, for the connections that ranks make among themselves.
     [[nodiscard]] virtual net::token secret() const = 0;
 
-    /// `lost` is called once, on the control thread, when another rank is lost or fails: abort what waits
-    /// for it. It is called here and now if that has happened. Any number may listen, each until its
-    /// subscription ends.
+    /// `lost` is called once, on the control thread, when another rank is lost or fails: abort what
+    /// waits for it. It is called here and now if that has happened. Any number may listen, each
+    /// until its subscription ends.
     [[nodiscard]] virtual subscription on_lost(loss_listeners::listener lost) = 0;
 };
 
@@ -39496,13 +39915,15 @@ struct setting {
 /// One number for all of them, names and order included; the same on every machine.
 [[nodiscard]] std::uint64_t hash_of(const std::vector<setting>& settings);
 
-/// What differs between two ranks, as errc::mismatch that names the settings and both values; nothing
-/// when they are alike.
+/// What differs between two ranks, as errc::mismatch that names the settings and both values;
+/// nothing when they are alike.
 [[nodiscard]] std::optional<error> difference(int rank, const std::vector<setting>& theirs,
                                               int reference, const std::vector<setting>& ours);
 
-/// Every rank calls it with the same key (see rendezvous::exchange): returns when all settings are alike.
-///   errors  mismatch on every rank, about the first rank that differs from rank 0; those of exchange()
+/// Every rank calls it with the same key (see rendezvous::exchange): returns when all settings are
+/// alike.
+///   errors  mismatch on every rank, about the first rank that differs from rank 0; those of
+///           exchange()
 void require_same(rendezvous& world, std::string_view key, const std::vector<setting>& mine);
 
 } // namespace skein::spmd
@@ -39629,8 +40050,8 @@ struct group_options {
     int world_size = 1;
     int generation = 0;
     std::string job{}; ///< a rank of another job is refused, and so is one of another generation
-    /// What all ranks must have alike. The server's own count; if it has none, those of the rank that
-    /// joins first. A rank of this job that has others ends the group.
+    /// What all ranks must have alike. The server's own count; if it has none, those of the rank
+    /// that joins first. A rank of this job that has others ends the group.
     std::vector<setting> settings{};
     net::token secret{};
     time_span join_deadline = time_constants::lan().rendezvous_timeout;
@@ -39691,10 +40112,10 @@ public:
     /// Told once, when another rank is lost or fails, or when the server is.
     using lost_callback = unique_function<void(int rank, const error& why)>;
 
-    /// Connects (again and again until the deadline: the server may not be up yet), joins, and waits
-    /// until all ranks are there.
-    ///   errors  timeout, permission_denied, mismatch (another job, attempt, world size or setting),
-    ///           already_exists (rank taken), cancelled (then the others are told)
+    /// Connects (again and again until the deadline: the server may not be up yet), joins, and
+    /// waits until all ranks are there.
+    ///   errors  timeout, permission_denied, mismatch (another job, attempt, world size or
+    ///           setting), already_exists (rank taken), cancelled (then the others are told)
     static task<std::unique_ptr<group_client>> join(net::network& via, net::address at,
                                                     member_info self, group_options options,
                                                     lost_callback lost);
@@ -39872,7 +40293,8 @@ SKEIN_INLINE task<group_outcome> group_server::run() {
         stopped = std::current_exception(); // the caller is cancelled: clean up all the same
     }
     door_->close();
-    // Readers end by themselves when their connection is closed here, after the last word is flushed.
+    // Readers end by themselves when their connection is closed here, after the last word is
+    // flushed.
     for (auto& m : members_) {
         if (!m || !m->link) continue;
         auto closed = shield(m->link->close());
@@ -39925,8 +40347,8 @@ SKEIN_INLINE task<void> group_server::watch_deadline() {
           missing().front());
 }
 
-/// One stream: who proves the token and is one of ours gets in. What a stranger fails at, the acceptor
-/// says.
+/// One stream: who proves the token and is one of ours gets in. What a stranger fails at, the
+/// acceptor says.
 SKEIN_INLINE task<void> group_server::serve(std::unique_ptr<net::stream> from,
                                             net::admission* place) {
     auto shaken = net::connection::accept(std::move(from), detail::link_options(options_, "group"),
@@ -40293,8 +40715,9 @@ SKEIN_INLINE task<void> group_client::finish() {
 } // namespace skein::spmd
 
 // ======== skein/spmd/joined_group.hpp
-// One rank's place in its group, in the real world: the control thread with the group client, behind
-// the rendezvous interface. In a world without a supervisor rank 0's control thread also serves the group.
+// One rank's place in its group, in the real world: the control thread with the group client,
+// behind the rendezvous interface. In a world without a supervisor rank 0's control thread also
+// serves the group.
 //
 // The control thread never computes, so a long kernel cannot miss a heartbeat.
 
@@ -40316,12 +40739,12 @@ struct joined_group_options {
     int stop_fd = -1;
 };
 
-/// Joins in the constructor, which blocks until all ranks are there. leave() or fail() before the end;
-/// the destructor without either looks to the others like a crash.
+/// Joins in the constructor, which blocks until all ranks are there. leave() or fail() before the
+/// end; the destructor without either looks to the others like a crash.
 class joined_group final : public rendezvous {
 public:
-    ///   errors  those of group_client::join; cancelled: options.stop_fd; already_exists: rank 0's port
-    ///           is in use
+    ///   errors  those of group_client::join; cancelled: options.stop_fd; already_exists: rank 0's
+    ///           port is in use
     joined_group(launch_environment where, net::token secret, joined_group_options options = {});
     ~joined_group() override;
 
@@ -40337,8 +40760,8 @@ public:
     std::vector<byte_buffer> exchange(std::string_view key, byte_span mine) override;
     [[nodiscard]] subscription on_lost(loss_listeners::listener lost) override;
 
-    /// Blocks until another rank is known to be lost or to have failed, at most so long; false if not.
-    /// What went wrong elsewhere is often seen first as a broken collective here.
+    /// Blocks until another rank is known to be lost or to have failed, at most so long; false if
+    /// not. What went wrong elsewhere is often seen first as a broken collective here.
     [[nodiscard]] bool wait_lost(time_span limit);
 
     /// This rank is done. Rank 0 of an unsupervised world returns when all ranks are.
@@ -40433,8 +40856,8 @@ private:
         options.settings = options_.settings;
         options.secret = secret;
         options.join_deadline = options_.join_deadline;
-        // A supervisor that is stopped for a while (Ctrl-Z) is not lost: its death closes the socket and
-        // the kernel ends this process.
+        // A supervisor that is stopped for a while (Ctrl-Z) is not lost: its death closes the
+        // socket and the kernel ends this process.
         if (is_supervised()) options.alive.mode = net::keep_alive_mode::automatic;
         return options;
     }
@@ -40567,12 +40990,13 @@ SKEIN_INLINE void joined_group::fail(const error& why) { impl_->leave(why); }
 } // namespace skein::spmd
 
 // ======== skein/spmd/supervisor.hpp
-// The supervisor of one host: starts N copies of this program as ranks, serves their group, and starts
-// all of them again from the last checkpoint when one is lost.
+// The supervisor of one host: starts N copies of this program as ranks, serves their group, and
+// starts all of them again from the last checkpoint when one is lost.
 //
-// What ends a rank for good (a usage error, a NaN, a full disk) is not tried again: it would only fail
-// again. Ranks begin in the folder in which this program was started. Ctrl-C asks the ranks to stop in order; a second one kills them. When the supervisor dies,
-// however it dies, the kernel kills the ranks.
+// What ends a rank for good (a usage error, a NaN, a full disk) is not tried again: it would only
+// fail again. Ranks begin in the folder in which this program was started. Ctrl-C asks the ranks to
+// stop in order; a second one kills them. When the supervisor dies, however it dies, the kernel
+// kills the ranks.
 
 
 #include <chrono>
@@ -40627,16 +41051,18 @@ struct supervisor_outcome {
     }
 }
 
-/// Runs the job to its end; blocks. Call it on the thread that lives longest (main): the ranks die with
-/// it. Takes SIGINT and SIGTERM meanwhile.
-///   errors  not_supported: a loop runs on this thread, or this process is a worker: its copies would be none
+/// Runs the job to its end; blocks. Call it on the thread that lives longest (main): the ranks die
+/// with it. Takes SIGINT and SIGTERM meanwhile.
+///   errors  not_supported: a loop runs on this thread, or this process is a worker: its copies
+///           would be none
 [[nodiscard]] supervisor_outcome supervise(supervisor_options options);
 
 } // namespace skein::spmd
 
 
 // ======== skein/spmd/detail/supervisor.ipp
-// One attempt = one group server + N children. It ends when the group has ended and every child is gone.
+// One attempt = one group server + N children. It ends when the group has ended and every child is
+// gone.
 
 
 #include <algorithm>
@@ -40825,7 +41251,8 @@ private:
         auto ended = self.process->ended();
         const auto end = co_await ended;
         const auto& status = end.status;
-        // What a program that was stopped in order returns; one that was still starting dies of the signal.
+        // What a program that was stopped in order returns; one that was still starting dies of the
+        // signal.
         const int stop = signals_.which(); // maybe before our loop has read it
         const bool as_asked = stop != 0 && (status.code() == 128 + stop || status.signal() == stop);
         if (!status.success() && !as_asked && !self.killed_by_us) {
@@ -40835,7 +41262,8 @@ private:
             if (!end.last_words.empty()) self.why->with_cause(end.last_words);
             if (status.signal() == SIGPIPE)
                 self.why->with_cause("nobody reads its output any more");
-            // Refused before it joined, output without a reader, a limit on files: so again next time.
+            // Refused before it joined, output without a reader, a limit on files: so again next
+            // time.
             lasting_ = lasting_ || status.code() == exit_code::usage ||
                        status.signal() == SIGPIPE || status.signal() == SIGXFSZ;
         }

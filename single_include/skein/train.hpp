@@ -43,12 +43,12 @@
 // and end with a ticket. Buffers stay with the caller and must live until the ticket is done.
 //
 // When nothing is queued or running, a small collective of a model that can (communicator::prompt)
-// begins in the call itself: what this rank brings is there for the others when it returns. It looks
-// for them for a microsecond or two; if they have come, the ticket is done at once. Else a thread that
-// waits for the ticket ends it, and the communicator's thread is not woken; that one does it if the
-// ticket is asked (done()), if something is submitted behind it, or after some milliseconds. Larger
-// collectives, whose other ranks wait for this one's work, go to that thread at once, and whoever is
-// first does them: it, or a thread that waits for the ticket.
+// begins in the call itself: what this rank brings is there for the others when it returns. It
+// looks for them for a microsecond or two; if they have come, the ticket is done at once. Else a
+// thread that waits for the ticket ends it, and the communicator's thread is not woken; that one
+// does it if the ticket is asked (done()), if something is submitted behind it, or after some
+// milliseconds. Larger collectives, whose other ranks wait for this one's work, go to that thread
+// at once, and whoever is first does them: it, or a thread that waits for the ticket.
 //
 //     ticket t = comm.all_reduce(bucket, reduce_op::mean);   // returns at once
 //     ... more backward ...
@@ -579,7 +579,8 @@ SKEIN_INLINE std::shared_ptr<group_memory> group_memory::alone(std::size_t bytes
 // of one size would otherwise add unlike things without a word; with tags both get errc::mismatch.
 //
 //     constexpr collective_tag tag{.unit = 3, .phase = tag_phase::reduce, .step = 12};
-//     comm.all_reduce(grads, reduce_op::mean, tag);        // in errors: "reduce of unit 3 at step 12"
+//     // in errors: "reduce of unit 3 at step 12"
+//     comm.all_reduce(grads, reduce_op::mean, tag);
 
 
 #include <cstdint>
@@ -652,15 +653,16 @@ struct collective_options {
     time_span deadline = time_constants::lan().collective_timeout;
 };
 
-/// A collective that stopped on the thread which began it. `rest` blocks the thread that resumes it.
+/// A collective that stopped on the thread which began it. `rest` blocks the thread that resumes
+/// it.
 struct suspended_start {
     std::coroutine_handle<> rest; ///< null: it ended
     bool others_wait = false;     ///< for what this rank does in `rest`; else it has done its part
 };
 
-/// What a model offers whose small collectives can begin on the thread that submits them (comm_thread
-/// uses it). One thread at a time calls the communicator; who lets another one call it synchronizes the
-/// two.
+/// What a model offers whose small collectives can begin on the thread that submits them
+/// (comm_thread uses it). One thread at a time calls the communicator; who lets another one call it
+/// synchronizes the two.
 class prompt_start {
 public:
     /// From here on, a task that must wait for longer than a look, or is not small, is suspended.
@@ -677,15 +679,15 @@ protected:
 
 /// A group of ranks that call the same collectives in the same order.
 ///
-/// Laws: every rank calls with the same counts, types, roots and tags, else all of them
-/// get errc::mismatch naming the ranks; sums of bf16 and f16 are made in float32 and rounded once, also
-/// between hosts; the same inputs give the same bits on every rank, in every run
-/// with the same world size and model, and N=2 gives the same bits in all models; after any error
-/// the group is unusable and every later call throws that error; one collective at a time per rank.
-/// A task has ended when the result can be used: by the host, or, for a model whose memory is a
-/// device's, by what is put on the device's stream from then on. Buffers that a model cannot reach
-/// are refused with errc::not_supported before anything is sent. abort() may be called from any
-/// thread, everything else from the thread of the loop.
+/// Laws: every rank calls with the same counts, types, roots and tags, else all of them get
+/// errc::mismatch naming the ranks; sums of bf16 and f16 are made in float32 and rounded once, also
+/// between hosts; the same inputs give the same bits on every rank, in every run with the same
+/// world size and model, and N=2 gives the same bits in all models; after any error the group is
+/// unusable and every later call throws that error; one collective at a time per rank. A task has
+/// ended when the result can be used: by the host, or, for a model whose memory is a device's, by
+/// what is put on the device's stream from then on. Buffers that a model cannot reach are refused
+/// with errc::not_supported before anything is sent. abort() may be called from any thread,
+/// everything else from the thread of the loop.
 class communicator {
 public:
     communicator(const communicator&) = delete;
@@ -707,8 +709,9 @@ public:
     /// lost. counts may have zeros, must be the same on all ranks, and must outlive the task.
     virtual task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
                                         reduce_op op) = 0;
-    /// The same with the own part in `out`: io is f32, bf16 or f16, out is f32 x counts[rank()]. The
-    /// sums are made in float32 and not rounded again. What io holds afterwards is not promised.
+    /// The same with the own part in `out`: io is f32, bf16 or f16, out is f32 x counts[rank()].
+    /// The sums are made in float32 and not rounded again. What io holds afterwards is not
+    /// promised.
     virtual task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
                                         buffer_view out, reduce_op op) = 0;
     /// out.count = N * in.count; in may be the own slice of out.
@@ -720,8 +723,8 @@ public:
     virtual task<void> broadcast(buffer_view io, int root) = 0;
     /// Nobody leaves before everybody came.
     virtual task<void> barrier() = 0;
-    /// Memory in which collectives of this communicator need no copies (group_memory.hpp). All ranks
-    /// call it with the same bytes, more than none, and kind.
+    /// Memory in which collectives of this communicator need no copies (group_memory.hpp). All
+    /// ranks call it with the same bytes, more than none, and kind.
     ///   errors  exhausted, io; on all ranks if on one
     virtual task<std::shared_ptr<group_memory>> allocate(std::size_t bytes, memory_kind kind) = 0;
     /// One message, in order per pair; counts must agree.
@@ -905,7 +908,8 @@ private:
     int rank_ = 0, world_size_ = 1;
     std::string name_;
 
-    // What began in its call. Of the thread that made driving_ true for it; then of who took the rest.
+    // What began in its call. Of the thread that made driving_ true for it; then of who took the
+    // rest.
     prompt_start* prompt_ = nullptr;
     std::optional<operation> here_;
     time_point here_since_{};
@@ -977,7 +981,8 @@ static_assert(std::atomic<std::uint32_t>::is_always_lock_free && sizeof(doorbell
 
 /// How long to look before sleeping: long while waits turn out to be short, else hardly at all,
 /// since looking costs a core that somebody may compute on. Two sides that both sleep make each
-/// other's waits long, as each wakes late; so now and then a wait looks for longer than waking takes.
+/// other's waits long, as each wakes late; so now and then a wait looks for longer than waking
+/// takes.
 class spin_budget {
 public:
     [[nodiscard]] int rounds() const noexcept { return rounds_; }
@@ -1477,9 +1482,9 @@ SKEIN_INLINE placement placement::from(const std::vector<std::string>& host_of, 
 // All-reduce is a reduce-scatter and an all-gather of N-1 steps each: every rank sends and receives
 // 2(N-1)/N of the bytes, cut into pieces, so that a piece is sent on while the next one arrives.
 // Element sums go around the ring in a fixed order that depends only on N and the element's slice.
-// Sums of bf16 and f16: the first step sends elements as they are, partial sums travel as float32, and
-// the result is rounded once, before it is gathered.
-// Small operations gather everything and reduce in rank order, which halves the steps.
+// Sums of bf16 and f16: the first step sends elements as they are, partial sums travel as float32,
+// and the result is rounded once, before it is gathered. Small operations gather everything and
+// reduce in rank order, which halves the steps.
 //
 // Runs on any network: TCP, Unix sockets, the simulated one. A broken connection fails the group at
 // once; an abort travels both ways around the ring, with the name of the rank that caused it.
@@ -1549,7 +1554,8 @@ struct signature {
     friend bool operator==(const signature&, const signature&) = default;
 };
 
-/// "all_reduce #7 (f32 x 100, sum)", "reduce_scatter_v #8 (bf16 x 100 into f32, sum, ...)"; with a tag ", reduce of unit 3 at step 12" behind it.
+/// "all_reduce #7 (f32 x 100, sum)", "reduce_scatter_v #8 (bf16 x 100 into f32, sum, ...)"; with a
+/// tag ", reduce of unit 3 at step 12" behind it.
 [[nodiscard]] std::string describe(const signature& s);
 [[nodiscard]] error mismatch_error(int rank_a, const signature& a, int rank_b, const signature& b);
 /// What the others learn when `rank` got no memory.
@@ -1700,8 +1706,8 @@ public:
     task<void> close() override;
     void abort(error why) noexcept override;
 
-    /// all_reduce from `in`, which is lost, into `out` of as many elements; of another type when in is
-    /// f32: then the sum is rounded once, to bf16 or f16.
+    /// all_reduce from `in`, which is lost, into `out` of as many elements; of another type when in
+    /// is f32: then the sum is rounded once, to bf16 or f16.
     task<void> all_reduce_into(buffer_view in, buffer_view out, reduce_op op);
 
     /// The collective that the next ones are parts of; none: they stand alone.
@@ -1910,7 +1916,8 @@ SKEIN_INLINE task<void> write_exact(net::stream& to, byte_span bytes) {
 //
 //     auto net = std::make_shared<links>(network, std::move(listener), rank, addresses, secret, "w");
 //     net->start();
-//     auto opening = net->to(3, links::ring, until);   // and rank 3: from(rank, links::ring, until)
+//     // and rank 3: from(rank, links::ring, until)
+//     auto opening = net->to(3, links::ring, until);
 //     net::stream* s = co_await std::move(opening);
 
 
@@ -2217,8 +2224,8 @@ SKEIN_INLINE task<void> recv_message(links& net, buffer_view io, int from, signa
 //
 // The result of element i depends only on the values and the order of the sources: loops are cut
 // into blocks for the vector unit, but no sum is ever regrouped, so all compilers and machines give
-// the same bits (NaN payloads excepted). bfloat16 and half are added in float32 and rounded once, to
-// nearest even. max and min give NaN as soon as one side is NaN.
+// the same bits (NaN payloads excepted). bfloat16 and half are added in float32 and rounded once,
+// to nearest even. max and min give NaN as soon as one side is NaN.
 //
 //     const void* parts[] = {of_rank_0, of_rank_1, of_rank_2};
 //     reduce(out, parts, n, dtype::f32, reduce_op::mean, 3);   // ((p0 + p1) + p2) / 3
@@ -2236,8 +2243,8 @@ namespace skein::dist {
 void reduce(void* dst, std::span<const void* const> sources, std::size_t n, dtype type,
             reduce_op op, int divisor) noexcept;
 
-/// The same with a result of another type: `to` and `type` are each f32, bf16 or f16. Into f32 nothing
-/// is rounded but the float32 sums.
+/// The same with a result of another type: `to` and `type` are each f32, bf16 or f16. Into f32
+/// nothing is rounded but the float32 sums.
 void reduce(void* dst, dtype to, std::span<const void* const> sources, std::size_t n, dtype type,
             reduce_op op, int divisor) noexcept;
 
@@ -2247,8 +2254,8 @@ struct operand {
     dtype type = dtype::f32;
 };
 
-/// The same with sources of several types, each f32, bf16 or f16: all are widened to float32, combined
-/// from left to right, and rounded to `to` once.
+/// The same with sources of several types, each f32, bf16 or f16: all are widened to float32,
+/// combined from left to right, and rounded to `to` once.
 void reduce_wide(void* dst, dtype to, std::span<const operand> sources, std::size_t n, reduce_op op,
                  int divisor) noexcept;
 
@@ -2424,8 +2431,8 @@ void reduce_any_op(void* dst, const void* const* sources, std::size_t parts, std
 //     widen(wide.data(), halves.data(), dtype::f16, wide.size());
 //     narrow(halves.data(), dtype::f16, wide.data(), wide.size());     // the same bits again
 //
-// Halves go through the processor's instructions (F16C) where it has them, else through to_f16() and
-// to_float(): the same bits, some ten times slower.
+// Halves go through the processor's instructions (F16C) where it has them, else through to_f16()
+// and to_float(): the same bits, some ten times slower.
 
 
 #include <cstddef>
@@ -3230,8 +3237,8 @@ SKEIN_INLINE std::vector<ring_communicator::core::slice> ring_communicator::core
     return slices;
 }
 
-/// The reducing steps over `in`. in_place: partial sums may overwrite it, if they have its type. Only
-/// sums need to be wider: the maximum of two halves is a half.
+/// The reducing steps over `in`. in_place: partial sums may overwrite it, if they have its type.
+/// Only sums need to be wider: the maximum of two halves is a half.
 SKEIN_INLINE ring_communicator::core::plan ring_communicator::core::reduction(buffer_view in,
                                                                               dtype into,
                                                                               reduce_op op,
@@ -3745,11 +3752,11 @@ SKEIN_INLINE void ring_communicator::abort(error why) noexcept {
 // then everybody copies the other slices: 2(N-1)/N of the bytes cross between cores, as in a ring,
 // but without a system call. Small operations take one exchange: all publish all, all reduce all.
 //
-// A small one may begin on the thread that submits it (prompt_start): it says what it brings, looks for
-// the others for a moment, and only if they are late goes on where it may sleep.
+// A small one may begin on the thread that submits it (prompt_start): it says what it brings, looks
+// for the others for a moment, and only if they are late goes on where it may sleep.
 //
-// In memory of the group (allocate) there are no slots: rank r reduces slice r of everybody's memory
-// and writes it to everybody's, between two meetings.
+// In memory of the group (allocate) there are no slots: rank r reduces slice r of everybody's
+// memory and writes it to everybody's, between two meetings.
 //
 // Calls block the thread (look for a while, then sleep on a futex), so a rank has a comm thread.
 // A waiting rank notices an abort at once, a dead peer process within `slice`, a stalled one at the
@@ -3779,8 +3786,8 @@ struct shm_options {
     /// bytes that the writer's cache has handed down to the shared one arrive twice as fast as
     /// dirty ones (measured on an EPYC: 8 MiB in 0.65 ms with 1 MiB, 1.4 ms with 256 KiB).
     std::size_t chunk_bytes = std::size_t{1} << 20;
-    /// Up to here: one exchange, all reduce all. With more than two ranks less, as each reads what all
-    /// bring: 2 / N of it, but not below 8 KiB.
+    /// Up to here: one exchange, all reduce all. With more than two ranks less, as each reads what
+    /// all bring: 2 / N of it, but not below 8 KiB.
     std::size_t small_bytes = std::size_t{64} << 10;
     std::size_t message_bytes = std::size_t{64} << 10; ///< one slot of send/recv
     std::uint32_t first_step = 0; ///< where the counters of steps begin; they wrap around
@@ -3932,8 +3939,8 @@ public:
 
     /// The collective that the next ones are parts of; none: they stand alone.
     void set_outer(detail::op_kind kind) noexcept { outer_ = kind; }
-    /// Like all_reduce with divisor 1 for mean, but only root's `out` holds the result; io is lost. out
-    /// may be io, or f32 for an io of bf16 or f16; the others' out has a type only.
+    /// Like all_reduce with divisor 1 for mean, but only root's `out` holds the result; io is lost.
+    /// out may be io, or f32 for an io of bf16 or f16; the others' out has a type only.
     task<void> reduce_to(buffer_view io, buffer_view out, reduce_op op, int root);
 
     /// allocate() as a part of a larger group: everywhere is what the memory says of itself.
@@ -4083,7 +4090,8 @@ void shm_communicator::wait_until(Reached reached) {
     if (!all_reached()) throw_if_aborted();
 }
 
-/// Everybody has come and says the same. Blocks; on a thread that only begins it looks for a moment.
+/// Everybody has come and says the same. Blocks; on a thread that only begins it looks for a
+/// moment.
 struct shm_communicator::meeting {
     shm_communicator& comm;
     [[nodiscard]] bool await_ready() const noexcept { return !comm.here_ || comm.all_come_soon(); }
@@ -5108,8 +5116,8 @@ void add_comm_model(comm_model model);
 namespace skein::dist::detail {
 
 /// Every rank of the world calls it; members are the world ranks of this rank's host, ascending.
-/// labels: what errors call them. Two exchanges: where the first member's segment is, then who has it. A failure of one rank is
-/// the error of all of them.
+/// labels: what errors call them. Two exchanges: where the first member's segment is, then who has
+/// it. A failure of one rank is the error of all of them.
 [[nodiscard]] SKEIN_INLINE std::unique_ptr<shm_communicator> share_segment(
     spmd::rendezvous& world, const std::string& key, const std::vector<int>& members,
     std::vector<int> labels, shm_options pieces, collective_options limits) {
@@ -5168,8 +5176,8 @@ namespace skein::dist::detail {
 // The first rank of each host leads it. An all-reduce sums inside every host in rank order, goes
 // around the ring of leaders, and is handed out inside every host; so only one stream of data
 // crosses each network link, however many ranks a host has. The order of the sums depends on the
-// placement only. Sums of bf16 and f16 leave a host as float32 and are rounded once, behind the last
-// addition.
+// placement only. Sums of bf16 and f16 leave a host as float32 and are rounded once, behind the
+// last addition.
 //
 // Lost peers inside a host are noticed by shared memory, others by the ring; each side tells the
 // other.
@@ -5213,8 +5221,8 @@ public:
 
     task<void> all_reduce(buffer_view io, reduce_op op) override;
     task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op) override;
-    /// Each host's part goes to its leader only, when the ranks of every host are neighbours in rank
-    /// order; when they are not, everybody gets everything.
+    /// Each host's part goes to its leader only, when the ranks of every host are neighbours in
+    /// rank order; when they are not, everybody gets everything.
     task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
                                 reduce_op op) override;
     task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
@@ -6599,7 +6607,7 @@ private:
 
 // ======== skein/report/detail/event_file.ipp
 // Bodies of <skein/report/event_file.hpp>. Field numbers and wire types:
-//     Event    1 wall_time double(1)   2 step int64(0)   3 file_version bytes(2)   5 summary bytes(2)
+//     Event    1 wall_time double(1) 2 step int64(0) 3 file_version bytes(2) 5 summary bytes(2)
 //     Summary  1 value bytes(2)        Value  1 tag bytes(2)   2 simple_value float(5)
 
 
@@ -6834,8 +6842,8 @@ SKEIN_INLINE result<void> event_file::truncate_after(std::uint64_t step) {
 // ======== skein/report/metrics.hpp
 // Metrics that know how to be merged: over the steps of a window and over the ranks.
 //
-// A loss is a mean weighted by samples, a token count is a sum, a peak is a max. Each rank adds to its
-// own metric_set; all metrics of all ranks are then merged by two all-reduces of packed float64
+// A loss is a mean weighted by samples, a token count is a sum, a peak is a max. Each rank adds to
+// its own metric_set; all metrics of all ranks are then merged by two all-reduces of packed float64
 // (one sum, one max; min travels negated), never by one collective per metric.
 //
 //     metric_set m;
@@ -6844,8 +6852,9 @@ SKEIN_INLINE result<void> event_file::truncate_after(std::uint64_t step) {
 //     all_reduce(packed.sums, sum); all_reduce(packed.maxima, max);
 //     auto merged = m.unpack(packed).value();          // merged[0].name == "loss" ...
 //
-// Ranks need not report the same names: join() makes the names and kinds that all of them know, and a name
-// counts for those that reported it. NaN stays: a broken number is not hidden by a good one beside it.
+// Ranks need not report the same names: join() makes the names and kinds that all of them know, and
+// a name counts for those that reported it. NaN stays: a broken number is not hidden by a good one
+// beside it.
 
 
 #include <cstdint>
@@ -6889,8 +6898,8 @@ struct metric_value {
 };
 
 /// All metrics of one rank as float64 for two all-reduces. Both lengths are a multiple of
-/// metric_set::pack_unit, so ranks that report different names still meet in the same collective and
-/// are told by unpack() instead of hanging.
+/// metric_set::pack_unit, so ranks that report different names still meet in the same collective
+/// and are told by unpack() instead of hanging.
 struct packed_metrics {
     std::vector<double> sums;   ///< all-reduce with sum
     std::vector<double> maxima; ///< all-reduce with max
@@ -6914,8 +6923,8 @@ public:
     /// The same by a kind chosen at run time; weight counts only for a mean.
     metric_set& add(metric_kind kind, std::string_view name, double value,
                     std::optional<double> weight = {});
-    /// What a mean without a weight of its own counts from here on: the samples of the batch in hand, so that a
-    /// short batch counts less. 1 until it is said, and again with 1.
+    /// What a mean without a weight of its own counts from here on: the samples of the batch in
+    /// hand, so that a short batch counts less. 1 until it is said, and again with 1.
     void weigh(double each) noexcept { each_ = each; }
 
     [[nodiscard]] bool empty() const noexcept { return slots_.empty(); }
@@ -6934,8 +6943,9 @@ public:
     metric_set& know(const metric_set& others);
     /// True when `other` has no name or kind that is not here.
     [[nodiscard]] bool covers(const metric_set& other) const noexcept;
-    /// The layouts of all ranks as one set that counts nothing yet: rank 0's names, then those that only later
-    /// ranks have. errc::mismatch with the name and both ranks when two have it as another kind.
+    /// The layouts of all ranks as one set that counts nothing yet: rank 0's names, then those that
+    /// only later ranks have. errc::mismatch with the name and both ranks when two have it as
+    /// another kind.
     [[nodiscard]] static result<metric_set> join(std::span<const std::string> layouts);
 
     /// This rank's own numbers, not merged over ranks; those that were reported.
@@ -6944,19 +6954,20 @@ public:
     /// Hash of names and kinds in order: equal on all ranks or merging fails.
     [[nodiscard]] std::uint64_t layout_hash() const noexcept;
 
-    /// Layout of `sums`: per mean (value * weight, weight), per sum its value, per last its value on
-    /// rank 0 and 0 elsewhere. Of `maxima`: two halves of the layout hash, the same negated, then per
-    /// max its value and per min its negated value, and for each name who reported it: the lowest rank is the
-    /// largest number. Zeros pad both.
+    /// Layout of `sums`: per mean (value * weight, weight), per sum its value, per last its value
+    /// on rank 0 and 0 elsewhere. Of `maxima`: two halves of the layout hash, the same negated,
+    /// then per max its value and per min its negated value, and for each name who reported it: the
+    /// lowest rank is the largest number. Zeros pad both.
     [[nodiscard]] packed_metrics pack(int rank) const;
 
-    /// Where rank 0 did not report a `last`: this rank's value, when it is the lowest that did, else 0; to be
-    /// summed over ranks and given to put_lasts(). Mostly nothing; as many on every rank.
+    /// Where rank 0 did not report a `last`: this rank's value, when it is the lowest that did,
+    /// else 0; to be summed over ranks and given to put_lasts(). Mostly nothing; as many on every
+    /// rank.
     [[nodiscard]] std::vector<double> lasts_of(const packed_metrics& merged, int rank) const;
     void put_lasts(packed_metrics& merged, std::span<const double> summed) const;
 
-    /// The merged numbers that some rank reported, the same on every rank. errc::mismatch when the ranks packed
-    /// other names.
+    /// The merged numbers that some rank reported, the same on every rank. errc::mismatch when the
+    /// ranks packed other names.
     [[nodiscard]] result<std::vector<metric_value>> unpack(const packed_metrics& merged) const;
 
     /// "loss (mean), tokens (sum)" for messages.
@@ -6977,7 +6988,8 @@ private:
     [[nodiscard]] static bool same_names(const packed_metrics& merged) noexcept;
     /// Where among the maxima it stands who reported the first name.
     [[nodiscard]] std::size_t first_reporter() const noexcept;
-    /// Calls it with each `last` that a rank other than 0 gives: its number among the sums, that rank, its slot.
+    /// Calls it with each `last` that a rank other than 0 gives: its number among the sums, that
+    /// rank, its slot.
     template <class Call>
     void each_late(const packed_metrics& merged, Call call) const;
 
@@ -7396,7 +7408,8 @@ private:
 
 
 // ======== skein/wire/json.hpp
-// The one door to nlohmann-json: bounded parsing into result<json>, and text that is always the same.
+// The one door to nlohmann-json: bounded parsing into result<json>, and text that is always the
+// same.
 //
 //     auto manifest = parse_json(bytes, {.max_bytes = 16 << 20});
 //     if (!manifest) return manifest.error();
@@ -7450,7 +7463,8 @@ struct json_limits {
     } catch (const error& refused) {
         return refused;
     } catch (const std::exception& broken) {
-        // "[json.exception.parse_error.101] parse error at line 1, column 3: ...": keep the sentence.
+        // "[json.exception.parse_error.101] parse error at line 1, column 3: ...": keep the
+        // sentence.
         std::string_view what = broken.what();
         if (auto end = what.find("] "); end != std::string_view::npos) what.remove_prefix(end + 2);
         return error(errc::malformed, fmt::format("not JSON: {}", what));
@@ -7472,7 +7486,8 @@ namespace detail {
 inline error json_member_error(std::string_view key, std::string_view wanted) {
     return error(errc::malformed, fmt::format("'{}' is missing or is not {}", key, wanted));
 }
-/// A parsed 3 is unsigned, a 3 put in by a program is a signed integer; both are whole numbers >= 0.
+/// A parsed 3 is unsigned, a 3 put in by a program is a signed integer; both are whole numbers >=
+/// 0.
 inline bool is_uint(const json& value) {
     return value.is_number_unsigned() ||
            (value.is_number_integer() && value.get<std::int64_t>() >= 0);
@@ -7752,13 +7767,14 @@ SKEIN_INLINE void progress::finish() {
 // ======== skein/report/run_dir.hpp
 // The folder of one run, and the files a person opens: curves, logs, configuration.
 //
-//     runs/gpt/config.json  metrics.csv  metrics.jsonl  events.out.tfevents.*  loss.svg  checkpoints/
+//     runs/gpt/config.json  metrics.csv metrics.jsonl events.out.tfevents.* loss.svg checkpoints/
 //
-// Rows are appended once per report and never rewritten. A resumed run first cuts all rows after the
-// step it resumes from, so that an interrupted run leaves the very same rows as an undisturbed one.
-// The folder is locked for the life of the object (.lock), so that no two runs write into it. It has to
-// belong to who runs the program (or to root), and links in the place of its files are not followed.
-// A few descriptors are kept back for it: rows are written also when others have taken all the rest.
+// Rows are appended once per report and never rewritten. A resumed run first cuts all rows after
+// the step it resumes from, so that an interrupted run leaves the very same rows as an undisturbed
+// one. The folder is locked for the life of the object (.lock), so that no two runs write into it.
+// It has to belong to who runs the program (or to root), and links in the place of its files are
+// not followed. A few descriptors are kept back for it: rows are written also when others have
+// taken all the rest.
 //
 //     auto run = run_dir::create("runs", "gpt", {.resume = false});
 //     run.write_config(config);
@@ -8070,9 +8086,9 @@ struct run_dir_options {
 class run_dir {
 public:
     /// Creates (or, with resume, opens) <root>/<name> and locks it. Throws permission_denied,
-    /// not_found, disk_full or io with the path and what to do; permission_denied also for a folder of
-    /// another owner to resume; errc::usage for a name that is not one folder, and when another process
-    /// is at work in the folder to resume.
+    /// not_found, disk_full or io with the path and what to do; permission_denied also for a folder
+    /// of another owner to resume; errc::usage for a name that is not one folder, and when another
+    /// process is at work in the folder to resume.
     [[nodiscard]] static run_dir create(const std::string& root, const std::string& name,
                                         run_dir_options options = {});
 
@@ -8095,7 +8111,8 @@ public:
 
     /// Drops every row and event after `step`; call once after the checkpoint of `step` was loaded.
     void truncate_after(std::uint64_t step);
-    /// Drops all rows and events: a run that was interrupted before its first checkpoint starts over.
+    /// Drops all rows and events: a run that was interrupted before its first checkpoint starts
+    /// over.
     void clear();
 
     /// Appends to metrics.csv, metrics.jsonl and the event file; written out before it returns (not
@@ -8348,7 +8365,8 @@ SKEIN_INLINE std::uint64_t whole_bytes(std::string_view text) {
     return end == std::string_view::npos ? 0 : end + 1;
 }
 
-/// Who new files in a folder belong to, as its file system sees it (root's need not be root's there).
+/// Who new files in a folder belong to, as its file system sees it (root's need not be root's
+/// there).
 SKEIN_INLINE result<std::uint32_t> owner_of_new_files(const std::string& folder) {
     const auto path = join_path(folder, fmt::format(".owner-{:016x}", system_random().next()));
     const unique_fd made(
@@ -8393,8 +8411,8 @@ SKEIN_INLINE error run_dir::unusable(const error& why) const {
 SKEIN_INLINE bool run_dir::claim(bool wanted) {
     posix_disk disk(link_policy::refuse);
     if (auto made = disk.make_dirs(path_); !made) throw unusable(made.error());
-    // A folder counts as taken once it holds rows or checkpoints; an empty one may have been made by
-    // hand. Asked with the lock in hand: between two runs that begin at once the lock decides.
+    // A folder counts as taken once it holds rows or checkpoints; an empty one may have been made
+    // by hand. Asked with the lock in hand: between two runs that begin at once the lock decides.
     const auto has = [&](const char* what) {
         return disk.status(join_path(path_, what)).has_value();
     };
@@ -8799,8 +8817,8 @@ struct run_summary {
 
 /// A word as one types it into a shell: in quotes when it needs them.
 [[nodiscard]] std::string shell_word(std::string_view word);
-/// The command that goes on with a run: with the resume flag, with the name in use when it is another
-/// than the one asked for, and when it is complete with twice the steps.
+/// The command that goes on with a run: with the resume flag, with the name in use when it is
+/// another than the one asked for, and when it is complete with twice the steps.
 [[nodiscard]] std::string next_command(const run_summary& run);
 /// The screen, lines ending with '\n'.
 [[nodiscard]] std::string summary_text(const run_summary& run);
@@ -9025,17 +9043,19 @@ static_assert(TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERS
 // ======== skein/train/build.hpp
 // Building a model that is too large for one rank: each block is cut up as soon as it is built.
 //
-//     auto model = trainer.build([&] { return GPT(options); });      // instead of: GPT model(options);
+//     // instead of: GPT model(options);
+//     auto model = trainer.build([&] { return GPT(options); });
 //     trainer.fit(model, ...);
 //
-// When the constructor of a block (skein::unit) has ended, only the rows that this rank owns are kept, and
-// the block's parameters are empty tensors until fit(). All ranks draw the same initial values, from
-// generators in the same state, so the result equals a model that was built whole, bit for bit; the most
-// memory in use is the owned rows, what belongs to no block, and one block.
+// When the constructor of a block (skein::unit) has ended, only the rows that this rank owns are
+// kept, and the block's parameters are empty tensors until fit(). All ranks draw the same initial
+// values, from generators in the same state, so the result equals a model that was built whole, bit
+// for bit; the most memory in use is the owned rows, what belongs to no block, and one block.
 //
-// A model whose root draws or loads the values of its blocks does that with for_each_parameter(), which puts
-// one parameter together at a time; writing to a cut parameter itself is refused when fit() begins, but for
-// p.data(), which hides what it does. C++ modules take no device, so there is no meta device to build on.
+// A model whose root draws or loads the values of its blocks does that with for_each_parameter(),
+// which puts one parameter together at a time; writing to a cut parameter itself is refused when
+// fit() begins, but for p.data(), which hides what it does. C++ modules take no device, so there is
+// no meta device to build on.
 
 
 // ======== skein/train/collective.hpp
@@ -9043,21 +9063,24 @@ static_assert(TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERS
 //
 // All are collective: every rank calls them in the same order. In a world of one they cost nothing.
 //
-//     auto merged = merge(ctx, metrics);               // every metric of every rank, reduced by kind
+//     // every metric of every rank, reduced by kind
+//     auto merged = merge(ctx, metrics);
 //     require_same(ctx, hash, "the model");            // errc::mismatch names the odd rank
 
 
 // ======== skein/train/checkpoint.hpp
 // Checkpoints that are either whole or not there, for any number of writers and readers.
 //
-//     <dir>/step-00000120/shard-0-of-2.safetensors     each rank writes its share: tensors, or rows of them
+//     <dir>/step-00000120/shard-0-of-2.safetensors     each rank writes its share: tensors, or rows
+//                                                      of them
 //                         shard-1-of-2.safetensors
-//                         manifest.json                 last: sizes, a CRC-32C per chunk, what is where
+//                         manifest.json                 last: sizes, a CRC-32C per chunk, what is
+//                                                       where
 //
-// A save writes into step-N.part-*, syncs every file, writes the manifest, syncs the folder, renames
-// it to step-N and syncs the parent: a crash at any point leaves the new checkpoint or the one before
-// it. Loading verifies every byte first; a broken checkpoint is named, renamed to .broken and passed
-// over for the one before it.
+// A save writes into step-N.part-*, syncs every file, writes the manifest, syncs the folder,
+// renames it to step-N and syncs the parent: a crash at any point leaves the new checkpoint or the
+// one before it. Loading verifies every byte first; a broken checkpoint is named, renamed to
+// .broken and passed over for the one before it.
 //
 //     checkpointer saver(disk, "runs/gpt/checkpoints", {.keep_last = 2}, world);
 //     saver.save(state);                              // every rank calls it
@@ -9073,8 +9096,9 @@ static_assert(TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERS
 //                                "parts": [{"shard": 0, "first_row": 0, "rows": 25}, ...]}, ...},
 //      "extra": {...}, "metrics": {...}, "config_hash": "...", "skein": "0.1.0", "wall_time": ...}
 //
-// "crc32c" has one number per chunk of each shard; "self" is the CRC-32C of the manifest itself. Format 1
-// has no "tensors": each tensor is whole in one shard, and the shards' own headers say which.
+// "crc32c" has one number per chunk of each shard; "self" is the CRC-32C of the manifest itself.
+// Format 1 has no "tensors": each tensor is whole in one shard, and the shards' own headers say
+// which.
 
 
 #include <cstdint>
@@ -9133,8 +9157,8 @@ struct checkpoint_manifest {
     double wall_time = 0.0; ///< seconds since 1970 when it was written
 };
 
-/// The bytes of the file, in the newest format: indented JSON that ends with its own checksum. Throws
-/// errc::malformed when `extra` is not JSON.
+/// The bytes of the file, in the newest format: indented JSON that ends with its own checksum.
+/// Throws errc::malformed when `extra` is not JSON.
 [[nodiscard]] std::string dump_manifest(const checkpoint_manifest& manifest);
 
 /// errc::corrupt when the checksum does not fit, malformed when a field is missing or wrong,
@@ -9161,15 +9185,16 @@ private:
 
 namespace detail {
 inline constexpr std::string_view manifest_tail = ",\n  \"self\": \"00000000\"\n}\n";
-/// The end of a manifest whose other bytes are `body`: the member "self" and what closes the object.
+/// The end of a manifest whose other bytes are `body`: the member "self" and what closes the
+/// object.
 [[nodiscard]] std::string make_manifest_tail(std::string_view body);
 
 /// How many rows a tensor of this shape has.
 [[nodiscard]] inline std::int64_t rows_of(const std::vector<std::int64_t>& shape) noexcept {
     return shape.empty() ? 1 : shape.front();
 }
-/// Puts the parts in order. errc::malformed, with the tensor and the rows, unless they are at most one per
-/// shard, lie in the shape, do not overlap and cover it.
+/// Puts the parts in order. errc::malformed, with the tensor and the rows, unless they are at most
+/// one per shard, lie in the shape, do not overlap and cover it.
 [[nodiscard]] result<void> check_parts(const std::string& name, tensor_entry& tensor,
                                        std::size_t shards);
 } // namespace detail
@@ -9252,13 +9277,13 @@ struct safetensors_plan {
     std::uint64_t file_bytes = 0;
 };
 
-/// Lays a file out. errc::invalid_argument when a name repeats, is "__metadata__", or bytes, type and
-/// shape of a tensor do not agree.
+/// Lays a file out. errc::invalid_argument when a name repeats, is "__metadata__", or bytes, type
+/// and shape of a tensor do not agree.
 [[nodiscard]] result<safetensors_plan> plan_safetensors(std::span<const tensor_view> tensors,
                                                         const string_map& metadata = {});
 
-/// Streams the file: sink(byte_span) -> result<void> is called for the head and then for each tensor.
-/// Nothing is copied. The first error of the sink ends it.
+/// Streams the file: sink(byte_span) -> result<void> is called for the head and then for each
+/// tensor. Nothing is copied. The first error of the sink ends it.
 template <class Sink>
 [[nodiscard]] result<void> write_safetensors(const safetensors_plan& plan, Sink&& sink) {
     if (result<void> done = sink(as_bytes(std::string_view(plan.head))); !done) return done;
@@ -9280,8 +9305,8 @@ struct safetensors_header {
 /// Bytes; a longer header is refused as too large.
 inline constexpr std::uint64_t max_safetensors_header = 100'000'000;
 
-/// How many bytes of a file the header takes, its length included: errc::malformed or too_large when
-/// the first 8 bytes cannot begin a file of file_bytes.
+/// How many bytes of a file the header takes, its length included: errc::malformed or too_large
+/// when the first 8 bytes cannot begin a file of file_bytes.
 [[nodiscard]] result<std::uint64_t> safetensors_head_bytes(byte_span first8,
                                                            std::uint64_t file_bytes);
 
@@ -9793,8 +9818,8 @@ struct checkpoint_options {
     std::function<void(const std::string&)> warn{}; ///< default: a warning in the log
 };
 
-/// A tensor to save, and what this rank has of it: all, or a run of rows along dimension 0. A tensor of no
-/// dimensions is one row.
+/// A tensor to save, and what this rank has of it: all, or a run of rows along dimension 0. A
+/// tensor of no dimensions is one row.
 struct tensor_part {
     static constexpr std::int64_t whole = -1; ///< as `rows`: all of them
 
@@ -9804,14 +9829,14 @@ struct tensor_part {
     byte_span bytes{};                 ///< of the rows below
     std::int64_t first_row = 0;
     std::int64_t rows = whole;
-    /// True: every rank has these bytes, all rows; one of them writes them. False: each rank writes its own
-    /// rows; together those of all ranks are the tensor, each row once. A rank without rows, or whose rows
-    /// another rank writes, gives rows = 0.
+    /// True: every rank has these bytes, all rows; one of them writes them. False: each rank writes
+    /// its own rows; together those of all ranks are the tensor, each row once. A rank without
+    /// rows, or whose rows another rank writes, gives rows = 0.
     bool everywhere = true;
 };
 
-/// What to save. Every rank gives the same list of tensors (names, types, shapes, `everywhere`) and writes
-/// only its share. `step` is the number of finished optimizer steps.
+/// What to save. Every rank gives the same list of tensors (names, types, shapes, `everywhere`) and
+/// writes only its share. `step` is the number of finished optimizer steps.
 struct checkpoint_state {
     std::uint64_t step = 0;
     std::vector<tensor_part> tensors{}; ///< bytes must stay unchanged during save()
@@ -9827,8 +9852,8 @@ struct saved_checkpoint {
     std::string path;
     std::uint64_t bytes = 0; ///< all shards
     double seconds = 0.0;
-    /// False: it is whole, but the disk refused to make its name last; a power failure may bring back the
-    /// checkpoint before it, which is kept. Told through options.warn, too.
+    /// False: it is whole, but the disk refused to make its name last; a power failure may bring
+    /// back the checkpoint before it, which is kept. Told through options.warn, too.
     bool durable = true;
 };
 
@@ -9846,10 +9871,11 @@ public:
         return manifest_.tensors.contains(name);
     }
 
-    /// Reads `rows` rows from `first_row` on into memory of exactly their size, from however many shards
-    /// they lie in, and no other bytes. Type and shape must be the whole tensor's.
-    ///   errors  not_found; mismatch, with both sides: "saved as F32 [50, 64], the model has F32 [50, 128]";
-    ///           invalid_argument for rows that the tensor has not; corrupt or a disk error, with the file
+    /// Reads `rows` rows from `first_row` on into memory of exactly their size, from however many
+    /// shards they lie in, and no other bytes. Type and shape must be the whole tensor's.
+    ///   errors  not_found; mismatch, with both sides: "saved as F32 [50, 64], the model has F32
+    ///           [50, 128]"; invalid_argument for rows that the tensor has not; corrupt or a disk
+    ///           error, with the file
     void read(const std::string& name, std::string_view dtype, std::span<const std::int64_t> shape,
               std::int64_t first_row, std::int64_t rows, mut_byte_span into) const;
     /// All rows.
@@ -9875,31 +9901,33 @@ namespace detail {
 struct verify_share;
 struct open_failure;
 struct checkpoint_listing;
-/// The rank that writes each tensor that is everywhere: largest first, always to the rank with the fewest
-/// bytes so far; -1 for the others. A pure function of names and sizes, so that nothing has to be gathered.
+/// The rank that writes each tensor that is everywhere: largest first, always to the rank with the
+/// fewest bytes so far; -1 for the others. A pure function of names and sizes, so that nothing has
+/// to be gathered.
 [[nodiscard]] std::vector<int> deal_tensors(std::span<const tensor_part> tensors, int world_size);
 } // namespace detail
 
-/// Saves and loads the checkpoints of one run. All members are collective over the world: every rank
-/// calls them in the same order, and all ranks see the same outcome.
+/// Saves and loads the checkpoints of one run. All members are collective over the world: every
+/// rank calls them in the same order, and all ranks see the same outcome.
 class checkpointer {
 public:
     /// dir: "<run>/checkpoints"; created by the first save. The disk must outlive this.
     checkpointer(disk& where, std::string dir, checkpoint_options options = {},
                  checkpoint_world world = {});
 
-    /// Blocks until the checkpoint is durable or has failed; one that is whole but whose name the disk
-    /// would not sync is told through options.warn, and the older ones stay. On failure throws the first failing
-    /// rank's error on every rank (disk_full, io, permission_denied, mismatch, invalid_argument with the
-    /// tensor and the rows that no rank or two ranks have), the unfinished folder is gone and older
-    /// checkpoints are untouched. Older ones are removed only after success.
+    /// Blocks until the checkpoint is durable or has failed; one that is whole but whose name the
+    /// disk would not sync is told through options.warn, and the older ones stay. On failure throws
+    /// the first failing rank's error on every rank (disk_full, io, permission_denied, mismatch,
+    /// invalid_argument with the tensor and the rows that no rank or two ranks have), the
+    /// unfinished folder is gone and older checkpoints are untouched. Older ones are removed only
+    /// after success.
     saved_checkpoint save(const checkpoint_state& state);
 
     /// The newest checkpoint that verifies, the same on every rank, or nothing when there is none.
-    /// Every byte is read and checked, each rank a share of the chunks. Broken ones before a whole one are
-    /// reported through rank 0's options.warn and renamed to .broken.
-    ///   errors  not_found when there are checkpoints and none is whole: nothing is changed then; a disk
-    ///           error when the folder cannot be read, or by one rank alone
+    /// Every byte is read and checked, each rank a share of the chunks. Broken ones before a whole
+    /// one are reported through rank 0's options.warn and renamed to .broken.
+    ///   errors  not_found when there are checkpoints and none is whole: nothing is changed then; a
+    ///           disk error when the folder cannot be read, or by one rank alone
     [[nodiscard]] std::optional<loaded_checkpoint> load_latest();
 
     /// Steps that have a committed checkpoint (not verified), oldest first. Not collective.
@@ -9961,21 +9989,21 @@ private:
 // ======== skein/train/detail/checkpoint_load.ipp
 // Bodies of <skein/train/checkpoint.hpp>: opening, verifying and reading.
 //
-// The ranks verify the chunks of a checkpoint together and must come to one verdict, that of a rank which
-// goes through all of it alone: the first failure in its order (manifest; then of each shard size, chunks,
-// header) counts, whoever met it.
+// The ranks verify the chunks of a checkpoint together and must come to one verdict, that of a rank
+// which goes through all of it alone: the first failure in its order (manifest; then of each shard
+// size, chunks, header) counts, whoever met it.
 
 
 // ======== skein/train/detail/checkpoint_table.ipp
-// How the tensors of a checkpoint lie in its shards: who writes which rows, one shard as a stream, and the
-// first row of each tensor of a shard, where PyTorch's HuggingFaceStorageReader looks for it. Used by the
-// other files of <skein/train/checkpoint.hpp> alone.
+// How the tensors of a checkpoint lie in its shards: who writes which rows, one shard as a stream,
+// and the first row of each tensor of a shard, where PyTorch's HuggingFaceStorageReader looks for
+// it. Used by the other files of <skein/train/checkpoint.hpp> alone.
 //   source: pytorch, torch/distributed/checkpoint/hf_storage.py (the reader asks for every tensor of a file)
 
 
 // ======== skein/train/detail/checkpoint_parts.ipp
-// The parts of a checkpoint: names of folders, and what the ranks tell each other. Used by the other files
-// of <skein/train/checkpoint.hpp> alone.
+// The parts of a checkpoint: names of folders, and what the ranks tell each other. Used by the
+// other files of <skein/train/checkpoint.hpp> alone.
 
 
 #include <cstdint>
@@ -10121,8 +10149,8 @@ SKEIN_INLINE error part_error(const std::string& name, const std::string& why) {
     return error(errc::invalid_argument, fmt::format("tensor '{}': {}", name, why));
 }
 
-/// The rows that this rank has, as a tensor of a shard: errc::invalid_argument when they, the bytes and the
-/// shape do not agree.
+/// The rows that this rank has, as a tensor of a shard: errc::invalid_argument when they, the bytes
+/// and the shape do not agree.
 SKEIN_INLINE result<tensor_view> view_of_part(const tensor_part& t) {
     const auto bytes = tensor_bytes(t.dtype, t.shape);
     if (!bytes) return part_error(t.name, bytes.error().text());
@@ -10289,7 +10317,7 @@ SKEIN_INLINE result<safetensors_header> read_shard_head(file& from, std::uint64_
 
 namespace skein::train {
 
-// ---- loaded_checkpoint ---------------------------------------------------------------------------
+// ---- loaded_checkpoint --------------------------------------------------------------------------
 
 SKEIN_INLINE const tensor_entry& loaded_checkpoint::entry(const std::string& name) const {
     auto it = manifest_.tensors.find(name);
@@ -10368,18 +10396,18 @@ SKEIN_INLINE byte_buffer loaded_checkpoint::read(const std::string& name) const 
     return bytes;
 }
 
-// ---- opening -------------------------------------------------------------------------------------
+// ---- opening ------------------------------------------------------------------------------------
 
 namespace detail {
 
-/// The chunks that one rank verifies: those whose number, counted over all shards, is `index` modulo
-/// `count`; none if count is 0.
+/// The chunks that one rank verifies: those whose number, counted over all shards, is `index`
+/// modulo `count`; none if count is 0.
 struct verify_share {
     std::uint64_t index = 0, count = 1;
 };
 
-/// How far one came: the manifest is shard 0, shard i is i + 1; of a shard, what it is on disk is stage 0,
-/// its chunk i is i + 1.
+/// How far one came: the manifest is shard 0, shard i is i + 1; of a shard, what it is on disk is
+/// stage 0, its chunk i is i + 1.
 struct open_position {
     std::uint64_t shard = 0, stage = 0;
     static constexpr std::uint64_t header = UINT64_MAX;
@@ -10457,7 +10485,8 @@ SKEIN_INLINE std::optional<open_failure> open_shard(disk& where, const std::stri
     return std::nullopt;
 }
 
-/// Where the parts of shard i begin in it; the header must have what the manifest says, and nothing else.
+/// Where the parts of shard i begin in it; the header must have what the manifest says, and nothing
+/// else.
 SKEIN_INLINE result<void> locate(const safetensors_header& head, std::size_t shard,
                                  checkpoint_manifest& manifest,
                                  std::map<std::string, std::vector<std::uint64_t>>& offsets) {
@@ -10501,9 +10530,9 @@ SKEIN_INLINE result<void> all_located(
     return {};
 }
 
-/// What all ranks conclude from what each of them met: nothing, or why the checkpoint is broken. Throws what
-/// does not mean that it is broken: a newer format, a missing permission, a disk that fails to answer, or
-/// files that rank 0 sees and another rank does not.
+/// What all ranks conclude from what each of them met: nothing, or why the checkpoint is broken.
+/// Throws what does not mean that it is broken: a newer format, a missing permission, a disk that
+/// fails to answer, or files that rank 0 sees and another rank does not.
 SKEIN_INLINE std::optional<error> verdict(const std::vector<json>& all) {
     const auto position = [&](std::size_t r) {
         const auto at = json_uints(all[r], "at", 2).value();
@@ -10578,7 +10607,7 @@ SKEIN_INLINE result<loaded_checkpoint> checkpointer::open(disk& where, const std
     return out;
 }
 
-// ---- the newest one that is whole ----------------------------------------------------------------
+// ---- the newest one that is whole ---------------------------------------------------------------
 
 /// Puts a broken checkpoint out of the way, for people to look at.
 SKEIN_INLINE void checkpointer::set_aside(std::uint64_t step, const error& why,
@@ -10621,8 +10650,8 @@ SKEIN_INLINE detail::checkpoint_listing checkpointer::list_for_all() const {
     return seen;
 }
 
-/// Collective: each rank opens the checkpoint and verifies its share. The error, if it is broken, is the same
-/// on every rank.
+/// Collective: each rank opens the checkpoint and verifies its share. The error, if it is broken,
+/// is the same on every rank.
 SKEIN_INLINE std::optional<error> checkpointer::open_together(std::uint64_t step,
                                                               loaded_checkpoint& out) const {
     const detail::verify_share share{.index = static_cast<std::uint64_t>(world_.rank),
@@ -10637,8 +10666,8 @@ SKEIN_INLINE std::optional<error> checkpointer::open_together(std::uint64_t step
 
 namespace detail {
 
-/// A checkpoint that may be whole, but the disk does not give it: to pass it over would lose steps without
-/// need, so a person decides, and is told how.
+/// A checkpoint that may be whole, but the disk does not give it: to pass it over would lose steps
+/// without need, so a person decides, and is told how.
 ///   older  the step of the one before it, if there is one
 [[nodiscard]] SKEIN_INLINE error unreadable(const error& why, const std::string& path,
                                             std::optional<std::uint64_t> older) {
@@ -10718,7 +10747,8 @@ SKEIN_INLINE void checkpointer::warn(const std::string& line) const {
     logging::warn("checkpoint", line);
 }
 
-/// Agrees on what is saved and where (`part`, which rank 0 chooses), then every rank writes its share.
+/// Agrees on what is saved and where (`part`, which rank 0 chooses), then every rank writes its
+/// share.
 SKEIN_INLINE std::vector<shard_entry> checkpointer::write_all(const checkpoint_state& state,
                                                               std::string& part) {
     json mine = {{"ok", true}, {"plan", detail::plan_hash(state)}};
@@ -10788,8 +10818,8 @@ SKEIN_INLINE saved_checkpoint checkpointer::save(const checkpoint_state& state) 
 SKEIN_INLINE result<std::string> checkpointer::begin_part(std::uint64_t step) const {
     if (steps().empty()) {
         if (auto made = disk_.make_dirs(dir_); !made) return made.error();
-        // The first save, or the first after one that failed here: the folders above may be new too, and
-        // each name must be durable.
+        // The first save, or the first after one that failed here: the folders above may be new
+        // too, and each name must be durable.
         for (auto above = parent_path(dir_);; above = parent_path(above)) {
             const auto synced = disk_.sync_dir(above);
             if (!synced && synced.error().code() != errc::permission_denied) return synced.error();
@@ -10971,7 +11001,8 @@ SKEIN_INLINE void checkpointer::retire() const {
     }
     for (auto step : all) {
         if (keep.contains(step)) continue;
-        // Renamed first: a crash while the files go must not leave half a checkpoint under its name.
+        // Renamed first: a crash while the files go must not leave half a checkpoint under its
+        // name.
         const auto trash = step_path(step) + ".trash";
         result<void> done = disk_.rename(step_path(step), trash);
         if (done) done = disk_.sync_dir(dir_);
@@ -11018,7 +11049,8 @@ struct world_info {
     int world_size = 1;
     int local_rank = 0;
     int local_size = 1;
-    /// 0 for the first start; counts restarts after a failure. > 0 resumes from the last checkpoint.
+    /// 0 for the first start; counts restarts after a failure. > 0 resumes from the last
+    /// checkpoint.
     int attempt = 0;
     std::string host{};
     /// The same for all ranks and all attempts of one job; empty when nobody gave one.
@@ -11051,23 +11083,24 @@ public:
     /// Null in a single process.
     [[nodiscard]] dist::comm_thread* comm() const noexcept { return comm_; }
 
-    /// The same training goes on in another generation of its world: after ranks were lost, or came to
-    /// meet again. session::rebind() follows, on every rank. What was given before has to live until it
-    /// returns; control() of the old world is gone here. Job, attempt and stop flag stay.
+    /// The same training goes on in another generation of its world: after ranks were lost, or came
+    /// to meet again. session::rebind() follows, on every rank. What was given before has to live
+    /// until it returns; control() of the old world is gone here. Job, attempt and stop flag stay.
     void rebind(world_info where, spmd::rendezvous* world, dist::comm_thread* comm);
 
-    /// A further communicator of all ranks, for small exchanges that keep out of the way of comm()'s order
-    /// and deadline (checkpoints). Null in a single process. The first call makes it, on all ranks alike.
-    /// comm() itself where there is no rendezvous to make one with.
+    /// A further communicator of all ranks, for small exchanges that keep out of the way of
+    /// comm()'s order and deadline (checkpoints). Null in a single process. The first call makes
+    /// it, on all ranks alike. comm() itself where there is no rendezvous to make one with.
     ///   errors  those of dist::make_comm_thread
     [[nodiscard]] dist::comm_thread* control() const;
-    /// Fails every exchange of comm() and control(), here and at the peers. From the thread that trains.
+    /// Fails every exchange of comm() and control(), here and at the peers. From the thread that
+    /// trains.
     void abort(const error& why) const noexcept;
 
     /// How comm() was made: groups of its ranks are made likewise. None: by the defaults.
     void use_options(const dist::comm_options& options);
-    /// Those options, for a group that is made next; `what` it is goes into its name. The same on every rank
-    /// when all make theirs in the same order.
+    /// Those options, for a group that is made next; `what` it is goes into its name. The same on
+    /// every rank when all make theirs in the same order.
     [[nodiscard]] dist::comm_options group_options(const std::string& what) const;
 
     /// launch() points this at a flag that a signal sets; training then saves and ends in order.
@@ -11082,11 +11115,12 @@ public:
     /// SIGINT or SIGTERM after a stop request by signal, else 0.
     [[nodiscard]] int stop_signal() const { return stop_requested() && which_ ? which_() : 0; }
 
-    /// A session tells that a first step begins: what fails before is no accident that another try mends.
+    /// A session tells that a first step begins: what fails before is no accident that another try
+    /// mends.
     void note_begun() const noexcept { begun_ = true; }
     [[nodiscard]] bool has_begun() const noexcept { return begun_; }
-    /// What fit() has to say at last is printed when the context ends, behind what the program says itself.
-    /// Made by train/reporter.hpp; null: nothing.
+    /// What fit() has to say at last is printed when the context ends, behind what the program says
+    /// itself. Made by train/reporter.hpp; null: nothing.
     [[nodiscard]] std::shared_ptr<detail::last_screen>& screen() const noexcept { return screen_; }
 
 private:
@@ -11185,10 +11219,10 @@ SKEIN_INLINE dist::comm_options context::group_options(const std::string& what) 
 // ======== skein/train/sampler.hpp
 // Which samples make up the next batch: the same global order for any number of workers.
 //
-// Epoch e visits the N samples in the order of a permutation keyed by (seed, e), computed per index,
-// so nothing of size N is stored and seeking is O(1). A global batch is the next B places of that
-// order; the ranks take contiguous slices of it. State is (seed, epoch, cursor): a run saved by two
-// workers goes on with one or three and sees exactly the samples it would have seen.
+// Epoch e visits the N samples in the order of a permutation keyed by (seed, e), computed per
+// index, so nothing of size N is stored and seeking is O(1). A global batch is the next B places of
+// that order; the ranks take contiguous slices of it. State is (seed, epoch, cursor): a run saved
+// by two workers goes on with one or three and sees exactly the samples it would have seen.
 //
 //     sampler order({.samples = text.size() / 128, .batch = 64, .seed = 1});
 //     auto mine = order.next(rank, world_size);   // mine.ids
@@ -11259,7 +11293,8 @@ public:
     [[nodiscard]] const sampler_state& state() const noexcept { return state_; }
     [[nodiscard]] const sampler_options& options() const noexcept { return options_; }
 
-    /// Batches of so many epochs from the beginning. With carry: whole batches, the rest is left out.
+    /// Batches of so many epochs from the beginning. With carry: whole batches, the rest is left
+    /// out.
     [[nodiscard]] std::uint64_t batches_of(std::uint64_t epochs) const noexcept;
 
     /// Goes on from a saved place. Throws errc::mismatch when it lies behind the end of the data.
@@ -11415,11 +11450,12 @@ struct run_config {
     double clip_value = 0.0; ///< then the largest size of each number of the gradient; 0 = off
     int threads = 0;         ///< compute threads per rank; 0 = 1, the reproducible choice
     std::string precision = "float32"; ///< the only one here; others are settings of a strategy
-    /// Bytes that parameters, gradients and optimizer states of the ranks of one host may take together;
-    /// 0: what the system says. fit() refuses a strategy that needs more before it allocates.
+    /// Bytes that parameters, gradients and optimizer states of the ranks of one host may take
+    /// together; 0: what the system says. fit() refuses a strategy that needs more before it
+    /// allocates.
     std::uint64_t memory_limit = 0;
-    /// Global batches made ahead, on a thread of their own, while a step computes. 0: made when they are
-    /// needed, on the thread that computes.
+    /// Global batches made ahead, on a thread of their own, while a step computes. 0: made when
+    /// they are needed, on the thread that computes.
     int prefetch_batches = 1;
 
     // Evaluation: every so many steps and at the end; 0 = only at the end
@@ -11448,18 +11484,19 @@ struct run_config {
     output_mode output = output_mode::automatic;
     std::int64_t tokens_per_sample = 0; ///< for tokens/s; 0 counts samples/s
     bool write_files = true;            ///< metrics.csv, metrics.jsonl, event file, loss.svg
-    /// How the program was called, when it has flags to go on with: command_line(). Empty: the hint how to go on
-    /// shows the command line as it was.
+    /// How the program was called, when it has flags to go on with: command_line(). Empty: the hint
+    /// how to go on shows the command line as it was.
     std::string command{};
-    /// What those flags are called: the one that resumes, and those that give steps and the run's name. Empty for
-    /// one that the program has not.
+    /// What those flags are called: the one that resumes, and those that give steps and the run's
+    /// name. Empty for one that the program has not.
     std::string resume_flag = "--resume", steps_flag = "--steps", name_flag = "--run";
 };
 
 /// How this process was called, as one would type it again.
 [[nodiscard]] std::string command_line();
 
-/// Steps of the whole run over so many samples: max_steps, or what config.epochs come to. For schedules.
+/// Steps of the whole run over so many samples: max_steps, or what config.epochs come to. For
+/// schedules.
 ///   errors  usage when so many samples cannot train
 [[nodiscard]] std::uint64_t total_steps(const run_config& config, std::uint64_t samples);
 
@@ -11583,26 +11620,27 @@ void all_reduce(const context& ctx, std::span<double> values, dist::reduce_op op
 /// Throws errc::mismatch on every rank, naming the first rank that differs from rank 0.
 void require_same(const context& ctx, std::uint64_t hash, std::string_view what);
 
-/// What every rank must have alike of its configuration; model, optimizer and data are compared with it
-/// when training begins.
+/// What every rank must have alike of its configuration; model, optimizer and data are compared
+/// with it when training begins.
 [[nodiscard]] std::vector<spmd::setting> settings_of(const run_config& config);
 
 /// Throws errc::mismatch on every rank, with the settings that differ and both values.
 void require_same(const context& ctx, const std::vector<spmd::setting>& mine);
 
 /// The metrics of all ranks, reduced by kind; the same values on every rank.
-///   control  travels with them and is no metric: becomes the largest of all ranks, number by number
+///   control  travels with them and is no metric: becomes the largest of all ranks, number by
+///            number
 [[nodiscard]] std::vector<report::metric_value> merge(const context& ctx,
                                                       const report::metric_set& mine,
                                                       std::span<double> control = {});
 
-/// Rows of numbers whose names a rank may not know: one without samples reports nothing, one may report under
-/// a condition of its own. All ranks learn each name and kind the first time that some rank reports it, with
-/// one more exchange; after that a row costs what merge() costs.
+/// Rows of numbers whose names a rank may not know: one without samples reports nothing, one may
+/// report under a condition of its own. All ranks learn each name and kind the first time that some
+/// rank reports it, with one more exchange; after that a row costs what merge() costs.
 class shared_names {
 public:
-    /// The metrics of all ranks, reduced by kind; `own`, the same names on every rank, come first. A reported
-    /// name is in the row when some rank reported it, and counts for those that did.
+    /// The metrics of all ranks, reduced by kind; `own`, the same names on every rank, come first.
+    /// A reported name is in the row when some rank reported it, and counts for those that did.
     ///   control  as for merge()
     ///   errors   mismatch, on every rank, when two ranks report a name by different kinds
     [[nodiscard]] std::vector<report::metric_value> merge(const context& ctx,
@@ -11618,9 +11656,9 @@ private:
     report::metric_set known_; // the same on all ranks; counts nothing
 };
 
-/// For the checkpointer: its exchange over this context's control group, whose deadline is at least 30
-/// minutes, since between exchanges ranks read, verify and sync whole checkpoints. Dead ranks are noticed
-/// without it. The context must outlive it; made by all ranks alike.
+/// For the checkpointer: its exchange over this context's control group, whose deadline is at least
+/// 30 minutes, since between exchanges ranks read, verify and sync whole checkpoints. Dead ranks
+/// are noticed without it. The context must outlive it; made by all ranks alike.
 [[nodiscard]] checkpoint_world make_checkpoint_world(const context& ctx);
 
 } // namespace skein::train
@@ -11795,9 +11833,9 @@ SKEIN_INLINE checkpoint_world make_checkpoint_world(const context& ctx) {
 //
 // A unit is what travels together: a transformer block, a bucket, or what is left at the root. Its
 // parameters lie one behind the other, each at a multiple of 16 elements. A cut lies on a row of a
-// parameter and on 16 elements, so that every rank's piece of every parameter is a rectangle of whole
-// rows, and kernels see the same alignment however the unit is cut. Pieces are as even as rows allow
-// and never padded.
+// parameter and on 16 elements, so that every rank's piece of every parameter is a rectangle of
+// whole rows, and kernels see the same alignment however the unit is cut. Pieces are as even as
+// rows allow and never padded.
 //
 //     const auto cuts = cut_unit(parameters, {0, size}, 4);   // four ranges, adjacent, in order
 
@@ -11897,15 +11935,16 @@ SKEIN_INLINE std::vector<flat_range> cut_unit(std::span<const placed_parameter> 
 } // namespace skein::train
 
 // ======== skein/train/unit.hpp
-// The mark of a block whose parameters are gathered when its forward begins and dropped when it has ended.
+// The mark of a block whose parameters are gathered when its forward begins and dropped when it has
+// ended.
 //
 //     struct BlockImpl : torch::nn::Module { ...; torch::Tensor forward(torch::Tensor x_BTD); };
 //     TORCH_MODULE_IMPL(Block, skein::unit<BlockImpl>);      // nothing else in the model changes
 //
-// unit<M> is an M whose forward, of exactly M's signature, asks one pointer before and after; Sequential,
-// AnyModule and direct calls of forward() take it as they take M. C++ modules have no hooks, so a type is
-// the only place where a strategy can stand between a block and its caller. Under strategies that keep
-// the parameters where they are the pointer is null.
+// unit<M> is an M whose forward, of exactly M's signature, asks one pointer before and after;
+// Sequential, AnyModule and direct calls of forward() take it as they take M. C++ modules have no
+// hooks, so a type is the only place where a strategy can stand between a block and its caller.
+// Under strategies that keep the parameters where they are the pointer is null.
 
 
 #include <array>
@@ -11972,8 +12011,8 @@ public:
         return offload_;
     }
 
-    /// Forward passes of this step that have still to be computed again: until then a gradient of the block
-    /// is not final.
+    /// Forward passes of this step that have still to be computed again: until then a gradient of
+    /// the block is not final.
     [[nodiscard]] int pending() const noexcept { return pending_; }
     void expect(int more) const noexcept { pending_ += more; }
     void expect_nothing() const noexcept { pending_ = 0; }
@@ -12030,7 +12069,8 @@ concept holds_tensors =
 /// The block has been built: build.hpp may cut it up.
 void tell_build_scope(torch::nn::Module& block, unit_mark& mark);
 
-/// The last member of a unit: its constructor runs when the block's has ended. A copy was built before.
+/// The last member of a unit: its constructor runs when the block's has ended. A copy was built
+/// before.
 struct end_of_construction {
     end_of_construction(torch::nn::Module& block, unit_mark& mark) {
         tell_build_scope(block, mark);
@@ -12042,8 +12082,8 @@ struct end_of_construction {
 /// The forward of a block with its tensors as lists.
 using block_call = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
 
-/// Calls it without keeping activations; the backward pass calls it again, where autograd allows that, with
-/// the state of the block as it was, and leaves the state as one call would have.
+/// Calls it without keeping activations; the backward pass calls it again, where autograd allows
+/// that, with the state of the block as it was, and leaves the state as one call would have.
 ///   block            whose buffers, modes and parameters these are
 ///   before_backward  is called before that
 [[nodiscard]] std::vector<at::Tensor> call_recomputed(const unit_mark& block, block_call call,
@@ -12096,8 +12136,8 @@ void each_input(std::tuple<Args...>& arguments, const Visit& visit) {
     std::apply([&](auto&... each) { (one(each), ...); }, arguments);
 }
 
-/// forward(arguments...), computed again in the backward pass. Tensors travel through the autograd graph,
-/// the other arguments are copied. The mark lives as long as the parameters of its block.
+/// forward(arguments...), computed again in the backward pass. Tensors travel through the autograd
+/// graph, the other arguments are copied. The mark lives as long as the parameters of its block.
 template <class R, class Forward, class... Args>
 R run_recomputed(const unit_mark& mark, const std::shared_ptr<unit_hooks>& hooks,
                  std::size_t number, const Forward& forward, Args&... args) {
@@ -12245,16 +12285,16 @@ private:
 // A call of a block whose activations are computed again in the backward pass. Used by
 // <skein/train/detail/unit.ipp> alone.
 //
-// The second call happens in another place and at another time than the first. It sees what the first one
-// saw (random numbers, buffers, autocast), and what it does to them is undone: the block has been called
-// once. What it cannot see again, or what autograd does not allow, is refused.
+// The second call happens in another place and at another time than the first. It sees what the
+// first one saw (random numbers, buffers, autocast), and what it does to them is undone: the block
+// has been called once. What it cannot see again, or what autograd does not allow, is refused.
 //
 //   source: Chen et al. 2016 (arXiv 1604.06174); torch.utils.checkpoint with use_reentrant=True
 
 
 // ======== skein/torch/engine.hpp
-// The door to what torch/torch.h leaves out of autograd: its engine, what happens to tensors that it saves, how
-// it casts, and which tensors overlap.
+// The door to what torch/torch.h leaves out of autograd: its engine, what happens to tensors that
+// it saves, how it casts, and which tensors overlap.
 
 
 #if defined(__GNUC__)
@@ -12303,8 +12343,8 @@ struct generator_state {
     }
 };
 
-/// How this thread casts. The cache is off: it would hand a weight that the first call has cast, which
-/// has no gradient, to the second one.
+/// How this thread casts. The cache is off: it would hand a weight that the first call has cast,
+/// which has no gradient, to the second one.
 struct autocast_state {
     bool on = at::autocast::is_autocast_enabled(at::kCPU);
     at::ScalarType type = at::autocast::get_autocast_dtype(at::kCPU);
@@ -12374,8 +12414,8 @@ struct block_state {
         .with_hint(hint);
 }
 
-/// As torch.utils.checkpoint asks the engine: the second call runs a backward pass of its own, which adds to
-/// all gradients that it comes to and has no graph.
+/// As torch.utils.checkpoint asks the engine: the second call runs a backward pass of its own,
+/// which adds to all gradients that it comes to and has no graph.
 SKEIN_INLINE void require_plain_backward() {
     const char* const hint = "leave the block out of checkpoint_activations(), or take the loss's "
                              "gradient with backward() alone";
@@ -12560,9 +12600,9 @@ SKEIN_INLINE void refuse_recompute() {
 
 namespace skein::train {
 
-/// Calls visit(name, parameter) for every parameter in order of registration, each once. Parameters of blocks
-/// that are cut up already are whole meanwhile: what visit writes to them is kept. What was there before is
-/// there only in the rows that this rank owns.
+/// Calls visit(name, parameter) for every parameter in order of registration, each once. Parameters
+/// of blocks that are cut up already are whole meanwhile: what visit writes to them is kept. What
+/// was there before is there only in the rows that this rank owns.
 void for_each_parameter(torch::nn::Module& module,
                         const std::function<void(const std::string&, at::Tensor&)>& visit);
 
@@ -12662,7 +12702,8 @@ SKEIN_INLINE void keep_part(cut_parameter& cut) {
     at::NoGradGuard no_grad;
     auto whole = cut.parameter.detach().contiguous().view({-1});
     cut.values = whole.narrow(0, cut.first, cut.count).clone();
-    // As many dimensions as before, for who asks for them before drawing values; and no layer takes it.
+    // As many dimensions as before, for who asks for them before drawing values; and no layer takes
+    // it.
     auto nothing = cut.shape;
     if (nothing.empty()) nothing.push_back(0);
     nothing.back() = 0;
@@ -12786,9 +12827,10 @@ SKEIN_INLINE void for_each_parameter(
 //     };
 //     skein::Trainer<skein::DDP<>, log_loss> trainer(ctx, config, log_loss{});
 //
-// on_step and on_eval may return an action. A stop that some rank's callback asks for travels with the row
-// of the next step, as a signal does: all ranks end after that step, with a checkpoint. A callback that says
-// why, by a member std::string stop_reason() const, has it printed at the end; empty while there is nothing.
+// on_step and on_eval may return an action. A stop that some rank's callback asks for travels with
+// the row of the next step, as a signal does: all ranks end after that step, with a checkpoint. A
+// callback that says why, by a member std::string stop_reason() const, has it printed at the end;
+// empty while there is nothing.
 //
 // A callback with both of these members has its state in every checkpoint, by the name of its type:
 //
@@ -12831,8 +12873,9 @@ struct step_timing {
     double backward = 0.0;  ///< the backward pass; gradients travel meanwhile
     double exposed = 0.0;   ///< the compute thread waited for other ranks since the row before
     double optimizer = 0.0; ///< of the step before: it comes behind the row
-    /// Share of the time gradients travelled that was hidden behind the backward pass, 0 to 1; of the rank
-    /// with the least. Of the world's communicator: what groups of a part of the ranks do is not in it.
+    /// Share of the time gradients travelled that was hidden behind the backward pass, 0 to 1; of
+    /// the rank with the least. Of the world's communicator: what groups of a part of the ranks do
+    /// is not in it.
     double overlap = 0.0;
 };
 
@@ -12965,9 +13008,9 @@ concept keeps_state = requires(C& c, const C& fixed, std::string_view saved) {
 // Data parallel training: every rank holds the whole model and sees its share of each batch.
 //
 // The gradients are cut into buckets. Every gradient that is settled counts down; when a bucket is
-// complete, and all before it are on their way, its all-reduce starts on the communication thread while
-// the backward pass goes on. Buckets leave in the same order on every rank whatever the order of hooks,
-// so parameters that a rank does not use cannot hang the others.
+// complete, and all before it are on their way, its all-reduce starts on the communication thread
+// while the backward pass goes on. Buckets leave in the same order on every rank whatever the order
+// of hooks, so parameters that a rank does not use cannot hang the others.
 //
 //     Trainer<DDP<>> trainer(ctx, config);             // buckets of 1 and then 25 MiB
 //     Trainer<DDP<bucket<1, 8>>> smaller(ctx, config);
@@ -12977,32 +13020,33 @@ concept keeps_state = requires(C& c, const C& fixed, std::string_view saved) {
 
 
 // ======== skein/train/detail/sharded.hpp
-// One implementation behind every strategy of several ranks: which groups a unit's gradients are reduced
-// over, where its parameters are, and when both travel.
+// One implementation behind every strategy of several ranks: which groups a unit's gradients are
+// reduced over, where its parameters are, and when both travel.
 //
-//     DDP      shard group: none        replicas: all ranks    gradients summed, everybody updates all
+//     DDP      shard group: none replicas: all ranks gradients summed, everybody updates all
 //     Zero1    shard group: all         replicas: none         everybody updates its part
 //     Zero2    the same, and of the reduced gradients everybody keeps its part only
 //     FSDP     the same, and of the parameters too, between uses
 //     Hybrid   shard group: the host    replicas: one rank of each host
 //
-// Units leave for reduction in one fixed order, from the last to the first, whatever a rank leaves unused;
-// for gathering in the order of the forward pass and then backwards, on a group of their own. When all
-// ranks of the shard group are on one host, the parameters are one memory for all of them: nothing is
-// gathered, and nothing is dropped, because there is one copy only.
+// Units leave for reduction in one fixed order, from the last to the first, whatever a rank leaves
+// unused; for gathering in the order of the forward pass and then backwards, on a group of their
+// own. When all ranks of the shard group are on one host, the parameters are one memory for all of
+// them: nothing is gathered, and nothing is dropped, because there is one copy only.
 
 
 // ======== skein/train/flat.hpp
-// The flat store: all trainable parameters of a module are views of one buffer, all gradients of another.
+// The flat store: all trainable parameters of a module are views of one buffer, all gradients of
+// another.
 //
 // Optimizer, clipping, gradient exchange and checkpoints then work on a few long arrays and not on
 // hundreds of small tensors, without a copy in either direction. The module keeps its own Tensor
 // objects (their data is re-pointed), so user code sees ordinary parameters.
 //
-// Parameters are grouped into units: what is gathered, reduced and dropped together. Inside a unit they
-// lie in order of registration, each at a multiple of 64 bytes; the padding stays zero. Of every unit
-// this rank owns a range (all of it, unless the store is cut between ranks): the optimizer, the norm and
-// checkpoints walk what is owned and never ask which strategy it is.
+// Parameters are grouped into units: what is gathered, reduced and dropped together. Inside a unit
+// they lie in order of registration, each at a multiple of 64 bytes; the padding stays zero. Of
+// every unit this rank owns a range (all of it, unless the store is cut between ranks): the
+// optimizer, the norm and checkpoints walk what is owned and never ask which strategy it is.
 
 
 // ======== skein/train/precision.hpp
@@ -13012,12 +13056,14 @@ concept keeps_state = requires(C& c, const C& fixed, std::string_view saved) {
 //     FSDP<auto_wrap<Block>, precision<bf16, bf16>>        and in bfloat16: half the traffic
 //     DDP<bucket<>, precision<bf16>, keep_f32<torch::nn::BatchNorm2d>>
 //
-// What the optimizer updates is a float32 master copy of the rows that a rank owns; the parameters that the
-// model sees are a 16-bit view of all rows, filled by one cast after every step. Checkpoints hold the
-// masters, so a run goes on in any precision. After fit() the module has its float32 values.
+// What the optimizer updates is a float32 master copy of the rows that a rank owns; the parameters
+// that the model sees are a 16-bit view of all rows, filled by one cast after every step.
+// Checkpoints hold the masters, so a run goes on in any precision. After fit() the module has its
+// float32 values.
 //
-// A block that is skein::unit casts the floating-point tensors it is called with; what reaches other
-// layers the model casts itself (x.to(weight.dtype())). Take the loss of float32: logits.to(torch::kFloat).
+// A block that is skein::unit casts the floating-point tensors it is called with; what reaches
+// other layers the model casts itself (x.to(weight.dtype())). Take the loss of float32:
+// logits.to(torch::kFloat).
 //
 //   source: Micikevicius et al. 2018 (arXiv 1710.03740); bfloat16: Kalamkar et al. 2019 (arXiv 1905.12322);
 //   the split into parameters and reductions as in torch.distributed.fsdp.MixedPrecisionPolicy
@@ -13065,8 +13111,8 @@ struct f32 {
 struct bf16 {
     static constexpr at::ScalarType type = at::kBFloat16;
 };
-/// IEEE half: five bits of exponent, so small gradients vanish unless the loss is scaled up. The trainer
-/// does that by itself (train::loss_scale).
+/// IEEE half: five bits of exponent, so small gradients vanish unless the loss is scaled up. The
+/// trainer does that by itself (train::loss_scale).
 struct f16 {
     static constexpr at::ScalarType type = at::kHalf;
 };
@@ -13120,8 +13166,8 @@ struct precision {
     }
 };
 
-/// Parameters of modules of these types (holders or classes) stay float32: norms that keep statistics, a
-/// head that has to be exact. They are never dropped between uses.
+/// Parameters of modules of these types (holders or classes) stay float32: norms that keep
+/// statistics, a head that has to be exact. They are never dropped between uses.
 template <class... Modules>
 struct keep_f32 {
     static void set_precision(train::precision_policy& policy) {
@@ -13202,19 +13248,20 @@ namespace skein::train {
 
 // P elements of a flat buffer, padding included
 
-/// Zeroed storage straight from the system, given back when the last view is gone. Pages cost memory when
-/// they are first touched.
+/// Zeroed storage straight from the system, given back when the last view is gone. Pages cost
+/// memory when they are first touched.
 [[nodiscard]] at::Tensor make_flat_buffer(std::int64_t elements, at::ScalarType type = at::kFloat);
 
-/// Lets the heap keep what a step frees, for the next step to take: training allocates the same large
-/// blocks again and again, and giving them back to the system costs a page fault per 4 KiB each time
-/// (measured: 4 % of a step of the GPT example). For the whole process; glibc only.
+/// Lets the heap keep what a step frees, for the next step to take: training allocates the same
+/// large blocks again and again, and giving them back to the system costs a page fault per 4 KiB
+/// each time (measured: 4 % of a step of the GPT example). For the whole process; glibc only.
 void keep_freed_memory() noexcept;
 
 /// The sum of the squares, in double and in an order that does not depend on the number of threads.
-///   parts  float32, contiguous, on the CPU; all but the last a multiple of flat_alignment long. How one
-///          long row of numbers is cut into parts makes no difference to the bits
-/// Tensor::norm() adds float32 numbers in a few lanes: over 124 million gradients it is 1.3 % too small.
+///   parts  float32, contiguous, on the CPU; all but the last a multiple of flat_alignment long.
+///          How one long row of numbers is cut into parts makes no difference to the bits
+/// Tensor::norm() adds float32 numbers in a few lanes: over 124 million gradients it is 1.3 % too
+/// small.
 [[nodiscard]] double squared_norm(std::span<const at::Tensor> parts);
 [[nodiscard]] double squared_norm(const at::Tensor& flat_P);
 
@@ -13291,14 +13338,15 @@ struct store_options {
     std::function<at::Tensor(std::int64_t, at::ScalarType)> parameter_memory = {},
                                                             gradient_memory = {};
     precision_policy precision = {};
-    /// The module's values go into the store. False: another rank that shares the memory brings them.
+    /// The module's values go into the store. False: another rank that shares the memory brings
+    /// them.
     bool brings_values = true;
     /// Another rank owns the same rows and is the one that saves them (hybrid sharding).
     bool saved_elsewhere = false;
     /// Nothing is moved and no memory is made: for layout_hash() and units() alone.
     bool only_layout = false;
-    /// 0: every unit has a place of its own for its gradients. Else units share so many places in turn
-    /// (the root keeps its own), and what is owned is kept apart: see take_gradients().
+    /// 0: every unit has a place of its own for its gradients. Else units share so many places in
+    /// turn (the root keeps its own), and what is owned is kept apart: see take_gradients().
     int gradient_places = 0;
 };
 
@@ -13311,8 +13359,8 @@ class taken_module;
 /// The flat parameters and gradients of one module. Not thread-safe.
 ///
 /// A step: expect_gradients(); any number of backward passes; settle_gradients(). The first pass
-/// hands over fresh gradients, which are copied into place while they are in the cache; later ones add
-/// to the place itself.
+/// hands over fresh gradients, which are copied into place while they are in the cache; later ones
+/// add to the place itself.
 class flat_store {
 public:
     static constexpr std::int64_t alignment = flat_alignment;
@@ -13336,8 +13384,8 @@ public:
     [[nodiscard]] bool is_sharded() const noexcept { return shards_ > 1; }
     [[nodiscard]] bool is_saved_elsewhere() const noexcept { return saved_elsewhere_; }
 
-    /// The parameters in float32. What this rank does not own is there only while they are whole, and not
-    /// at all of units that are computed in another type.
+    /// The parameters in float32. What this rank does not own is there only while they are whole,
+    /// and not at all of units that are computed in another type.
     [[nodiscard]] const at::Tensor& params_P() const noexcept { return params_P_; }
     /// What the module computes with: params_P(), or their values in the unit's type.
     [[nodiscard]] const at::Tensor& values_of(const flat_unit& unit) const noexcept {
@@ -13347,21 +13395,23 @@ public:
     [[nodiscard]] const at::Tensor& compute_P() const noexcept { return compute_P_; }
     /// Some unit is computed in another type than float32.
     [[nodiscard]] bool is_mixed() const noexcept { return compute_P_.defined(); }
-    /// The module's values of what this rank owns become those of params_P(). Of all that there is: when
-    /// params_P() is whole, or of the owned parts of units that were built in parts. Of frozen parameters:
-    /// after fixed() was written to.
+    /// The module's values of what this rank owns become those of params_P(). Of all that there is:
+    /// when params_P() is whole, or of the owned parts of units that were built in parts. Of frozen
+    /// parameters: after fixed() was written to.
     void cast_owned();
     void cast_all(bool whole_units = true);
     void cast_fixed();
-    /// What anybody wrote to values in 16 bits that this rank owns, in whatever way, becomes that of
-    /// params_P(); the rest of it keeps its digits. Of frozen parameters: what an operation wrote.
+    /// What anybody wrote to values in 16 bits that this rank owns, in whatever way, becomes that
+    /// of params_P(); the rest of it keeps its digits. Of frozen parameters: what an operation
+    /// wrote.
     ///   always  false: only if an operation has written to a parameter since the last time
     void take_writes(bool always = true);
     /// The module still has the parameters and buffers that were taken over, each where it was put.
-    ///   errors  invalid_argument, by name, for one that was exchanged, added or moved since then, or written
-    ///           to while its block had no values
+    ///   errors  invalid_argument, by name, for one that was exchanged, added or moved since then,
+    ///           or written to while its block had no values
     void require_taken() const;
-    /// The gradients of all units; with shared places (store_options::gradient_places) those in use.
+    /// The gradients of all units; with shared places (store_options::gradient_places) those in
+    /// use.
     [[nodiscard]] const at::Tensor& grads_P() const noexcept { return grads_P_; }
     [[nodiscard]] const std::vector<flat_unit>& units() const noexcept { return units_; }
     /// In the order of the parameters' buffer.
@@ -13380,8 +13430,9 @@ public:
     [[nodiscard]] double own_squared_norm() const;
 
     /// Before the first backward pass of a step: what the buffer holds is over.
-    ///   errors  those of require_taken(); not_supported, by name, for a parameter that was frozen at
-    ///           construction and is trainable now. One that was frozen since then is left out, as one that no loss depends on
+    ///   errors  those of require_taken(); not_supported, by name, for a parameter that was frozen
+    ///           at construction and is trainable now. One that was frozen since then is left out,
+    ///           as one that no loss depends on
     void expect_gradients();
     /// Every parameter of the unit has its gradient in place; zero for those no loss depended on.
     void settle_gradients(const flat_unit& unit);
@@ -13389,16 +13440,16 @@ public:
     void settle_gradients();
     /// With shared places, or gradients that are not summed in float32: own_grads() are kept apart.
     [[nodiscard]] bool keeps_own_grads() const noexcept { return own_grads_.defined(); }
-    /// Then the reduced gradients of what is owned move out of the unit's place, and its parameters have no
-    /// gradient any more.
+    /// Then the reduced gradients of what is owned move out of the unit's place, and its parameters
+    /// have no gradient any more.
     ///   add  to those of the micro-batches before
     void take_gradients(const flat_unit& unit, bool add);
     /// By segment: 1 where some backward pass since expect_gradients() gave this rank a gradient.
     [[nodiscard]] const std::vector<double>& touched() const noexcept { return touched_; }
     /// Called with a segment's number when a backward pass is done with its gradient; one listener.
     void when_final(std::function<void(std::size_t)> call) { final_ = std::move(call); }
-    /// Asked, with a segment's number, before its gradient is moved into the unit's place. Refused, it
-    /// stays where the backward pass made it, until settle_gradients().
+    /// Asked, with a segment's number, before its gradient is moved into the unit's place. Refused,
+    /// it stays where the backward pass made it, until settle_gradients().
     void ask_before(std::function<bool(std::size_t)> call) { may_settle_ = std::move(call); }
 
     /// The parameters of a unit show their values, or nothing: an empty tensor that no layer takes.
@@ -13410,15 +13461,15 @@ public:
     void move_gradients(const std::function<at::Tensor(std::int64_t, at::ScalarType)>& from,
                         bool saved_elsewhere);
 
-    /// The module gets its parameters in memory of its own, with the values they have: the end of a store
-    /// whose parameters several ranks share.
+    /// The module gets its parameters in memory of its own, with the values they have: the end of a
+    /// store whose parameters several ranks share.
     void leave_shared_memory();
     /// The module's parameters are float32 again.
     ///   whole  params_P() is; else what this rank does not own comes from the module's values
     void show_masters(bool whole);
 
-    /// Equal on two ranks exactly when names, shapes, order and what is trainable are equal; it does not
-    /// depend on units.
+    /// Equal on two ranks exactly when names, shapes, order and what is trainable are equal; it
+    /// does not depend on units.
     [[nodiscard]] std::uint64_t layout_hash() const;
 
 private:
@@ -13470,8 +13521,8 @@ private:
 };
 
 namespace detail {
-/// Blocks (skein::unit) of the module cast what they are called with to the type that they compute in;
-/// `on` false: no more.
+/// Blocks (skein::unit) of the module cast what they are called with to the type that they compute
+/// in; `on` false: no more.
 void cast_inputs(torch::nn::Module& module, const flat_store& store, bool on);
 } // namespace detail
 
@@ -13490,9 +13541,9 @@ void cast_inputs(torch::nn::Module& module, const flat_store& store, bool on);
 // What a flat store remembers of the module that it has taken over, and what it asks of it before.
 // Used by <skein/train/detail/flat.ipp> alone.
 //
-// Parameters move to other memory when a training begins. Whatever else saw the old memory sees the old
-// values from then on, and whatever is put in their place later is trained by nobody: both are told, at the
-// beginning and before every step.
+// Parameters move to other memory when a training begins. Whatever else saw the old memory sees the
+// old values from then on, and whatever is put in their place later is trained by nobody: both are
+// told, at the beginning and before every step.
 
 
 #include <algorithm>
@@ -13520,10 +13571,11 @@ namespace skein::train::detail {
     return tensor.unsafeGetTensorImpl()->version_counter().current_version();
 }
 
-// ---- before ------------------------------------------------------------------------------------------
+// ---- before -------------------------------------------------------------------------------------
 
-/// Memory of the flat stores of this process, while something lies in it: after a training the parameters of a
-/// module share one storage, and nobody can tell which other module has a part of it.
+/// Memory of the flat stores of this process, while something lies in it: after a training the
+/// parameters of a module share one storage, and nobody can tell which other module has a part of
+/// it.
 class store_memory {
 public:
     static void add(const at::Tensor& flat) {
@@ -13617,7 +13669,8 @@ inline void refuse_aliases(const std::vector<flat_segment>& segments,
     }
 }
 
-/// LibTorch's norms take statistics and parameters of one type, or a 16-bit input with both in float32.
+/// LibTorch's norms take statistics and parameters of one type, or a 16-bit input with both in
+/// float32.
 inline void refuse_norm(const torch::nn::Module& module, const std::string& name,
                         const precision_policy& precision) {
     const auto tracks = [&](const auto* norm) {
@@ -13642,12 +13695,13 @@ inline void refuse_norm(const torch::nn::Module& module, const std::string& name
                                type));
 }
 
-// ---- after -------------------------------------------------------------------------------------------
+// ---- after --------------------------------------------------------------------------------------
 
 /// Which tensors a module has registered, in order.
 class taken_module {
 public:
-    /// The module outlives what asks; its tensors are held elsewhere, so their addresses are not used again.
+    /// The module outlives what asks; its tensors are held elsewhere, so their addresses are not
+    /// used again.
     explicit taken_module(torch::nn::Module& module)
         : module_(&module), tensors_(tensors()), names_(names()) {}
 
@@ -13666,7 +13720,8 @@ public:
     }
 
 private:
-    /// A door to what a module keeps for those who inherit from it: named_parameters() copies every name.
+    /// A door to what a module keeps for those who inherit from it: named_parameters() copies every
+    /// name.
     struct door : torch::nn::Module {
         static const auto& parameters_of(const torch::nn::Module& module) {
             return module.*(&door::parameters_);
@@ -13709,7 +13764,8 @@ private:
 };
 
 /// Masters become what was written to their values in 16 bits; the others keep their digits.
-///   master_P, values_P  dense, of one layout; the values were cast from the masters when nobody had written
+///   master_P, values_P  dense, of one layout; the values were cast from the masters when nobody
+///                       had written
 inline void take_written(const at::Tensor& master_P, const at::Tensor& values_P) {
     constexpr std::int64_t most = std::int64_t{1} << 15; // an operation on so many takes one thread
     const auto count = master_P.numel();
@@ -13739,7 +13795,7 @@ inline void take_written(const at::Tensor& master_P, const at::Tensor& values_P)
 
 namespace skein::train {
 
-// ---- written to --------------------------------------------------------------------------------------
+// ---- written to ---------------------------------------------------------------------------------
 
 SKEIN_INLINE std::uint64_t flat_store::versions() const {
     std::uint64_t sum = 0;
@@ -13766,7 +13822,7 @@ SKEIN_INLINE void flat_store::take_writes(bool always) {
     }
 }
 
-// ---- the module is the one that was taken --------------------------------------------------------------
+// ---- the module is the one that was taken -------------------------------------------------------
 
 SKEIN_INLINE bool flat_store::is_in_place(const flat_segment& s) const {
     const auto& unit = units_[s.unit];
@@ -13826,8 +13882,9 @@ SKEIN_INLINE void flat_store::require_taken() const {
 
 namespace skein::train::detail {
 
-/// Numbers of one row that is cut into parts, summed piece by piece: a piece begins in some part and ends
-/// in that or a later one. Sixteen lanes, each a sum of its own, so that the vector unit can work.
+/// Numbers of one row that is cut into parts, summed piece by piece: a piece begins in some part
+/// and ends in that or a later one. Sixteen lanes, each a sum of its own, so that the vector unit
+/// can work.
 struct square_sums {
     static constexpr std::int64_t piece = 1 << 16, lanes = flat_alignment;
 
@@ -13842,9 +13899,9 @@ struct square_sums {
         }
     }
 
-    /// Fetches the row a cache line at a time. Parts lie anywhere, in a store last before first, and short
-    /// ones are over before the processor sees that they are read in order: a block of them is fetched from
-    /// its last part to its first.
+    /// Fetches the row a cache line at a time. Parts lie anywhere, in a store last before first,
+    /// and short ones are over before the processor sees that they are read in order: a block of
+    /// them is fetched from its last part to its first.
     struct cursor {
         static constexpr std::int64_t block = 1 << 14;
         static constexpr std::int64_t lead = (block + 256) / lanes; // cache lines
@@ -13972,8 +14029,8 @@ SKEIN_INLINE double squared_norm(const at::Tensor& flat_P) {
 }
 
 namespace detail {
-/// Runs after each parameter's gradient has been accumulated. The only hook on its node, so that what
-/// has to follow (when_final) does not depend on the order in which hooks were registered.
+/// Runs after each parameter's gradient has been accumulated. The only hook on its node, so that
+/// what has to follow (when_final) does not depend on the order in which hooks were registered.
 struct settle_hook : torch::autograd::FunctionPostHook {
     settle_hook(flat_store& store, std::size_t segment) : store(&store), segment(segment) {}
     torch::autograd::variable_list operator()(
@@ -14036,7 +14093,7 @@ SKEIN_INLINE flat_store::~flat_store() {
     for (auto& [node, key] : hooks_) node->del_post_hook(key);
 }
 
-// ---- layout --------------------------------------------------------------------------------------
+// ---- layout -------------------------------------------------------------------------------------
 
 SKEIN_INLINE void flat_store::collect(torch::nn::Module& module,
                                       std::vector<plan_parameter>& found) {
@@ -14114,8 +14171,8 @@ SKEIN_INLINE void flat_store::check_cut(const cut_parameter& cut, const std::str
                        "train::for_each_parameter()");
 }
 
-/// Parameters of modules that stay in float32 become a unit of their own, without a name as the root: the
-/// last to be reduced and never dropped.
+/// Parameters of modules that stay in float32 become a unit of their own, without a name as the
+/// root: the last to be reduced and never dropped.
 SKEIN_INLINE void flat_store::keep_in_float32(torch::nn::Module& module,
                                               const store_options& options, unit_plan& plan) {
     std::vector<std::string> prefixes;
@@ -14324,7 +14381,7 @@ SKEIN_INLINE std::uint64_t flat_store::layout_hash() const {
     return h.value();
 }
 
-// ---- gradients -----------------------------------------------------------------------------------
+// ---- gradients ----------------------------------------------------------------------------------
 
 SKEIN_INLINE at::Tensor flat_store::grads_of(const flat_unit& unit) const {
     return grads_P_.narrow(0, unit.grads_at, unit.place.size());
@@ -14455,11 +14512,13 @@ SKEIN_INLINE void cast_inputs(torch::nn::Module& module, const flat_store& store
 } // namespace skein::train
 
 // ======== skein/train/wrap.hpp
-// How a model's parameters are grouped into units: by the type of its blocks, by size, or into buckets.
+// How a model's parameters are grouped into units: by the type of its blocks, by size, or into
+// buckets.
 //
 //     FSDP<auto_wrap<Block>>          each Block is a unit, what is left is the root
 //     FSDP<auto_wrap_size<1 << 20>>   runs of parameters of at least a million elements
-//     DDP<bucket<1, 25>>              runs of 25 MiB, the last to be registered in a first one of 1 MiB
+//     DDP<bucket<1, 25>>              runs of 25 MiB, the last to be registered in a first one of 1
+//                                     MiB
 //
 //   source: auto-wrap policies as in PyTorch's FSDP (size_based_auto_wrap_policy, ModuleWrapPolicy); bucket
 //   sizes as in its reducer
@@ -14483,8 +14542,8 @@ using plan_function =
 
 namespace detail {
 
-/// One unit per module that `is_block` says yes to, the innermost where they are nested; what belongs to
-/// none or to several (tied) is the root.
+/// One unit per module that `is_block` says yes to, the innermost where they are nested; what
+/// belongs to none or to several (tied) is the root.
 ///   wanted  for the error: what was looked for
 ///   errors  invalid_argument when there is none; it lists the types that there are
 [[nodiscard]] unit_plan plan_blocks(torch::nn::Module& root,
@@ -14731,21 +14790,22 @@ public:
 
     [[nodiscard]] flat_store& store() noexcept { return *store_; }
     void begin_step();
-    /// With the gradients of a step kept whole, only the last micro-batch communicates; with sharded
-    /// gradients each does.
+    /// With the gradients of a step kept whole, only the last micro-batch communicates; with
+    /// sharded gradients each does.
     void begin_micro(bool last);
     void finish_backward();
     [[nodiscard]] double squared_norm(double mine);
     void publish();
-    /// Rank 0's buffers (running statistics) on every rank. Also at the beginning of every step, as torch
-    /// does: how often a run evaluates then changes nothing. What was written to the module is in the masters.
+    /// Rank 0's buffers (running statistics) on every rank. Also at the beginning of every step, as
+    /// torch does: how often a run evaluates then changes nothing. What was written to the module
+    /// is in the masters.
     void sync_buffers();
     void begin_evaluation();
     void end_evaluation();
     void abort(const error& why) noexcept;
     void finish();
-    /// Without shards any number of the ranks may go on; with shards as many of a group as before, each
-    /// with the part that it has.
+    /// Without shards any number of the ranks may go on; with shards as many of a group as before,
+    /// each with the part that it has.
     void rebind();
 
     [[nodiscard]] std::size_t buckets() const noexcept;
@@ -14817,18 +14877,19 @@ private:
 
 
 // ======== skein/train/detail/unit_gatherer.ipp
-// Gathers the parameters of a unit when its forward or backward begins, and drops them when it has ended.
-// Used by <skein/train/detail/sharded.ipp> alone.
+// Gathers the parameters of a unit when its forward or backward begins, and drops them when it has
+// ended. Used by <skein/train/detail/sharded.ipp> alone.
 //
-// The address of a parameter never changes: dropping gives pages back to the system, gathering writes the
-// same bytes to the same place below autograd, so tensors that were saved for the backward pass stay
-// valid. While a unit is dropped its parameters are empty tensors: a layer that reads one outside of its
-// unit gets a shape error at once, never zeros (a sum over all parameters sees no elements of it).
+// The address of a parameter never changes: dropping gives pages back to the system, gathering
+// writes the same bytes to the same place below autograd, so tensors that were saved for the
+// backward pass stay valid. While a unit is dropped its parameters are empty tensors: a layer that
+// reads one outside of its unit gets a shape error at once, never zeros (a sum over all parameters
+// sees no elements of it).
 //
-// The order of gathers is a contract between ranks: in a pass every unit once in the order of the forward
-// pass, then every dropped one once backwards, whether a rank uses it or not. A unit is dropped when the
-// forward of another one begins: one that is used again after that is gathered once more, and all ranks
-// have to do so alike (else: errc::mismatch, with both units).
+// The order of gathers is a contract between ranks: in a pass every unit once in the order of the
+// forward pass, then every dropped one once backwards, whether a rank uses it or not. A unit is
+// dropped when the forward of another one begins: one that is used again after that is gathered
+// once more, and all ranks have to do so alike (else: errc::mismatch, with both units).
 
 
 #include <algorithm>
@@ -15013,8 +15074,8 @@ public:
                         if (const auto me = weak.lock()) me->before_backward(u);
                     });
                 }
-        // The last one waits for its backward, which comes next. Inside of a backward pass a block is
-        // computed again, and waits for its gradients.
+        // The last one waits for its backward, which comes next. Inside of a backward pass a block
+        // is computed again, and waits for its gradients.
         if (reshard_ && !backwards_ && states_[u].place + 1 != order_.size()) idle_.push_back(u);
     }
 
@@ -15122,7 +15183,7 @@ private:
 
 namespace skein::train::detail {
 
-// ---- groups --------------------------------------------------------------------------------------
+// ---- groups -------------------------------------------------------------------------------------
 
 /// The first rank of this rank's host, as the number of the host.
 SKEIN_INLINE int host_number(const context& ctx, const std::string& key) {
@@ -15208,7 +15269,7 @@ SKEIN_INLINE build_plan plan_build(const context& ctx, const shard_policy& polic
     return plan;
 }
 
-// ---- construction --------------------------------------------------------------------------------
+// ---- construction -------------------------------------------------------------------------------
 
 SKEIN_INLINE sharded_parallel::sharded_parallel(const context& ctx, torch::nn::Module& module,
                                                 const shard_policy& policy,
@@ -15411,7 +15472,7 @@ SKEIN_INLINE sharded_parallel::~sharded_parallel() {
     }
 }
 
-// ---- a step --------------------------------------------------------------------------------------
+// ---- a step -------------------------------------------------------------------------------------
 
 SKEIN_INLINE dist::collective_tag sharded_parallel::tag(std::size_t unit,
                                                         dist::tag_phase phase) const noexcept {
@@ -15462,8 +15523,8 @@ SKEIN_INLINE void sharded_parallel::ready(std::size_t segment) {
     cross(/*wait_until=*/states_.size());
 }
 
-/// Whether what had the unit's place before has left it. A rank that gathers must not wait in the middle of
-/// a backward pass for what peers reduce: they may wait for its next gather.
+/// Whether what had the unit's place before has left it. A rank that gathers must not wait in the
+/// middle of a backward pass for what peers reduce: they may wait for its next gather.
 SKEIN_INLINE bool sharded_parallel::make_place(std::size_t unit, bool wait) {
     const auto before = turn_[unit];
     if (before >= states_.size()) return true;
@@ -15622,7 +15683,7 @@ SKEIN_INLINE void sharded_parallel::finish() {
     finished_ = true;
 }
 
-// ---- another generation --------------------------------------------------------------------------
+// ---- another generation -------------------------------------------------------------------------
 
 /// What a rank brings along into a new generation.
 struct rebind_word {
@@ -15697,11 +15758,13 @@ SKEIN_INLINE std::size_t sharded_parallel::buckets() const noexcept {
 // What the Trainer asks of a strategy: where parameters and gradients live, and how ranks agree.
 //
 // A strategy is a type: Trainer<Single>, Trainer<DDP<>>, Trainer<FSDP<auto_wrap<Block>>>. It is
-// constructed once per run over the user's module, which knows nothing of it. One optimizer step then is
+// constructed once per run over the user's module, which knows nothing of it. One optimizer step
+// then is
 //
 //     s.begin_step();
 //     for each micro-batch m: s.begin_micro(m is the last); loss.backward();
-//     s.finish_backward();          // now the owned gradients of s.store() are summed over all ranks
+//     // now the owned gradients of s.store() are summed over all ranks
+//     s.finish_backward();
 //     ... all ranks agree on the step (a collective), clip, optimizer over what s.store() owns ...
 //     s.publish();                  // now every rank's module sees the new parameters
 
@@ -15724,7 +15787,8 @@ namespace skein::train {
 ///     likes, without gradients; the module's buffers are those of rank 0.
 ///  8. abort(why) fails every exchange of the strategy with this reason, here and at the peers.
 ///  9. After finish() every rank's module is whole and nobody else's business.
-/// 10. rebind(), after context::rebind() and on every rank of the new generation, makes the groups anew; store
+/// 10. rebind(), after context::rebind() and on every rank of the new generation, makes the groups
+///   anew; store
 ///     and values stay. A backward pass that was under way is given up; steps begin with begin_step()
 ///     again. When ranks would own other parts than before: errc::not_supported on every rank, and the
 ///     strategy is of no use any more.
@@ -15776,7 +15840,8 @@ static_assert(train::strategy<DDP<>>);
 } // namespace skein
 
 // ======== skein/train/description.hpp
-// What an optimizer or a schedule says of itself: a name, and the settings that all ranks must have alike.
+// What an optimizer or a schedule says of itself: a name, and the settings that all ranks must have
+// alike.
 //
 //     void describe(description& to) const { to.add("beta1", beta1).add("beta2", beta2); }
 
@@ -15790,8 +15855,8 @@ static_assert(train::strategy<DDP<>>);
 
 namespace skein::train {
 
-/// A name, and settings in the order they were added. Numbers become the shortest text that reads back as
-/// the same number.
+/// A name, and settings in the order they were added. Numbers become the shortest text that reads
+/// back as the same number.
 struct description {
     std::string name{};
     std::vector<std::pair<std::string, std::string>> settings{};
@@ -15836,14 +15901,16 @@ SKEIN_INLINE description& description::add(std::string what, std::string_view va
 } // namespace skein::train
 
 // ======== skein/train/early_stopping.hpp
-// Ends training when an evaluation has not improved for a while: a callback with an action and state.
+// Ends training when an evaluation has not improved for a while: a callback with an action and
+// state.
 //
 //     skein::Trainer<skein::DDP<>, skein::early_stopping> trainer(
 //         ctx, config, skein::early_stopping({.metric = "val_loss", .patience = 5}));
 //
-// What it has seen is in every checkpoint, so an interrupted run stops where an undisturbed one would. A
-// run that goes on after it was stopped, or after its last step used the patience up, is stopped again by the
-// next evaluation without an improvement. NaN is no improvement and never the best.
+// What it has seen is in every checkpoint, so an interrupted run stops where an undisturbed one
+// would. A run that goes on after it was stopped, or after its last step used the patience up, is
+// stopped again by the next evaluation without an improvement. NaN is no improvement and never the
+// best.
 
 
 #include <algorithm>
@@ -15976,18 +16043,19 @@ private:
 } // namespace skein
 
 // ======== skein/train/fsdp.hpp
-// Fully sharded data parallel training (ZeRO-3): parameters, gradients and optimizer states are cut between
-// the ranks, block by block.
+// Fully sharded data parallel training (ZeRO-3): parameters, gradients and optimizer states are cut
+// between the ranks, block by block.
 //
 //     TORCH_MODULE_IMPL(Block, skein::unit<BlockImpl>);              // marks the block
 //     Trainer<FSDP<auto_wrap<Block>>> trainer(ctx, config);
 //     Trainer<FSDP<auto_wrap<Block>, prefetch<2>, reshard_after_forward<false>>> other(ctx, config);
 //     Trainer<FSDP<auto_wrap<Block>, precision<bf16>>> half(ctx, config);
-//     Trainer<Hybrid<auto_wrap<Block>>> hosts(ctx, config);          // sharded inside hosts, replicated between
+//     // sharded inside hosts, replicated between
+//     Trainer<Hybrid<auto_wrap<Block>>> hosts(ctx, config);
 //
-// Between hosts a block is gathered when its forward or backward begins, the next one ahead of it, and
-// dropped when it has ended. On one host the ranks' parts are mapped side by side into one memory that all
-// ranks compute with: nothing is gathered and no byte is there twice.
+// Between hosts a block is gathered when its forward or backward begins, the next one ahead of it,
+// and dropped when it has ended. On one host the ranks' parts are mapped side by side into one
+// memory that all ranks compute with: nothing is gathered and no byte is there twice.
 //
 //   source: Zhao et al. 2023 (arXiv 2304.11277); hybrid as in MiCS, Zhang et al. 2022 (arXiv 2205.00119)
 
@@ -16042,8 +16110,9 @@ template <class Wrap, class... Settings>
 }
 } // namespace train::detail
 
-/// Everything is sharded over all ranks. What belongs to no block is the root: it is gathered for the
-/// whole step. After a backward pass parameters have no .grad: store().own_grads() has what this rank owns.
+/// Everything is sharded over all ranks. What belongs to no block is the root: it is gathered for
+/// the whole step. After a backward pass parameters have no .grad: store().own_grads() has what
+/// this rank owns.
 ///   Wrap   auto_wrap<Block...> or auto_wrap_size<n>; between hosts blocks have to be skein::unit
 ///   memory with AdamW in float32: 16 P / N bytes per rank, and two units of gradients; between hosts also
 ///          the parameters of the units in use, and gradients that the network has not taken yet
@@ -16100,21 +16169,23 @@ static_assert(train::strategy<FSDP<auto_wrap_size<1>>> &&
 // ======== skein/train/input.hpp
 // Where batches come from: samples by number, or a stream that deals its own.
 //
-// Data that can be asked for any sample by its number is a data_source: the trainer shuffles, deals to the
-// ranks and keeps the place, exactly for any number of workers. What can only be read on (files too large
-// for an index, a service, generated text) is a batch_stream: each rank has its own and asks it for its
-// share of every step.
+// Data that can be asked for any sample by its number is a data_source: the trainer shuffles, deals
+// to the ranks and keeps the place, exactly for any number of workers. What can only be read on
+// (files too large for an index, a service, generated text) is a batch_stream: each rank has its
+// own and asks it for its share of every step.
 //
 //     struct lines {
-//         std::optional<text_batch> next(const skein::train::stream_share& share);   // nothing: the epoch ends
+//         // nothing: the epoch ends
+//         std::optional<text_batch> next(const skein::train::stream_share& share);
 //         std::string state() const;                     // where it stands, for checkpoints
 //         void restore(std::string_view state);          // goes on from there
 //     };
 //
-// With run_config::prefetch_batches > 0 both are called on a thread of their own, one call at a time, while
-// the step before computes; never during an evaluation. They must not draw from torch's default generator
-// there: its numbers belong to the model. The trainer looks whether the first step's batches do; if so it
-// makes them where it computes, as with prefetch_batches = 0, so that runs repeat.
+// With run_config::prefetch_batches > 0 both are called on a thread of their own, one call at a
+// time, while the step before computes; never during an evaluation. They must not draw from torch's
+// default generator there: its numbers belong to the model. The trainer looks whether the first
+// step's batches do; if so it makes them where it computes, as with prefetch_batches = 0, so that
+// runs repeat.
 
 #include <concepts>
 #include <cstdint>
@@ -16148,8 +16219,9 @@ struct stream_share {
 ///  2. After restore(s) of s = state() the same calls give the same batches; it may be called at any time.
 ///  3. A batch has share.samples samples, unless it says how many: a member `samples`, a number or a
 ///     function. Ranks share no sample: that is the stream's own business.
-/// An epoch ends on all ranks with the first rank whose stream has ended: last_batch::shorten trains on what
-/// the others were given for that step, last_batch::drop does not, last_batch::carry is refused.
+/// An epoch ends on all ranks with the first rank whose stream has ended: last_batch::shorten
+/// trains on what the others were given for that step, last_batch::drop does not, last_batch::carry
+/// is refused.
 template <class S>
 concept batch_stream =
     requires(S& stream, const S& fixed, const stream_share& share, std::string_view saved) {
@@ -16271,8 +16343,8 @@ using batch_of = typename detail::batch_type<std::remove_cvref_t<D>>::type;
 //     }
 //
 // As a rank of srun, mpirun, torchrun or another launcher it joins that world. Started by hand with
-// config.workers > 1 it becomes the supervisor of so many copies of itself and restarts them after a
-// failure. Otherwise it runs the function in this process.
+// config.workers > 1 it becomes the supervisor of so many copies of itself and restarts them after
+// a failure. Otherwise it runs the function in this process.
 
 
 #include <functional>
@@ -16289,10 +16361,11 @@ namespace skein::train {
 /// What a rank does: trains, in its place in the world.
 using rank_function = std::function<void(context&)>;
 
-/// Runs body in the right place; blocks until the job is done. Errors are printed to stderr, each once,
-/// with what to do next.
+/// Runs body in the right place; blocks until the job is done. Errors are printed to stderr, each
+/// once, with what to do next.
 ///   result  the exit code: 0 done, 1 failed, 2 usage, 130 stopped by SIGINT, 143 by SIGTERM
-///   errors  not_supported: several workers in a task or an actor; all others are told on stderr and in the result
+///   errors  not_supported: several workers in a task or an actor; all others are told on stderr
+///           and in the result
 [[nodiscard]] int launch(const run_config& config, const rank_function& body);
 
 /// Only one rank of a world that exists already; launch() calls it.
@@ -16422,7 +16495,8 @@ SKEIN_INLINE int run_alone(const run_config& config, const rank_function& body) 
     }
 }
 
-/// Its ranks would be this program started again, whose main is the driver's, and would never reach launch().
+/// Its ranks would be this program started again, whose main is the driver's, and would never reach
+/// launch().
 SKEIN_INLINE void refuse_in_task(const run_config& config) {
     const auto what = fmt::format("launch() with {} workers", config.workers);
     const auto* const hint =
@@ -16491,14 +16565,14 @@ SKEIN_INLINE void say_unused_cluster(const run_config& config) {
                                  at));
 }
 
-/// What the communicator throws has the rank and the operation for its place; mostly it is what another rank
-/// has told through it, and that one says it better.
+/// What the communicator throws has the rank and the operation for its place; mostly it is what
+/// another rank has told through it, and that one says it better.
 [[nodiscard]] SKEIN_INLINE bool came_through_communicator(const error& why) {
     return why.where().starts_with("rank ") && why.where().find(" #") != std::string::npos;
 }
 
-/// Nothing was trained yet and no other rank or host is to blame: another start would come to the same. After
-/// a restart the start has worked once, so there it is worth another try.
+/// Nothing was trained yet and no other rank or host is to blame: another start would come to the
+/// same. After a restart the start has worked once, so there it is worth another try.
 [[nodiscard]] SKEIN_INLINE error before_first_step(const error& why) {
     auto lasting = spmd::is_lasting(why.code()) ? why
                                                 : error(errc::invalid_argument, why.text())
@@ -16578,7 +16652,8 @@ SKEIN_INLINE int run_as_rank(const spmd::launch_environment& where, const run_co
                            proc::signal_name(stops.which()));
             return stops.exit_code();
         }
-        // A broken collective is mostly the echo of what happened to another rank: let that one tell.
+        // A broken collective is mostly the echo of what happened to another rank: let that one
+        // tell.
         const bool may_be =
             detail::may_be_echo(why.code()) || detail::came_through_communicator(why);
         const bool echo = world && may_be && world->wait_lost(time_constants::lan().echo_wait);
@@ -16616,10 +16691,10 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
 // ======== skein/train/loss.hpp
 // A loss that is a mean over something other than samples.
 //
-// A loss that returns a tensor is the mean over the samples it was given, and the trainer weights it by
-// their number. Where samples count unequally (tokens that are not masked, boxes in an image) the mean
-// of means is not the mean: return the sum and the weight, and the trainer divides the summed gradients
-// of all ranks and micro-batches by the summed weight, once.
+// A loss that returns a tensor is the mean over the samples it was given, and the trainer weights
+// it by their number. Where samples count unequally (tokens that are not masked, boxes in an image)
+// the mean of means is not the mean: return the sum and the weight, and the trainer divides the
+// summed gradients of all ranks and micro-batches by the summed weight, once.
 //
 //     const auto loss = [](Net& net, const batch& b) -> skein::weighted_loss {
 //         const auto nats_BT = per_token(net->forward(b.inputs_BT), b.targets_BT);
@@ -16629,8 +16704,8 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
 
 namespace skein {
 
-/// What a loss function may return in place of a mean. A weight of 0 (everything masked) is fine as long as
-/// some rank has more in every step.
+/// What a loss function may return in place of a mean. A weight of 0 (everything masked) is fine as
+/// long as some rank has more in every step.
 struct weighted_loss {
     at::Tensor sum{};    ///< one number, with a gradient
     at::Tensor weight{}; ///< one number, at least 0; no gradient goes through it
@@ -16639,10 +16714,11 @@ struct weighted_loss {
 } // namespace skein
 
 // ======== skein/train/loss_scale.hpp
-// The scale of a loss in float16: large enough that small gradients do not vanish, halved when one overflows.
+// The scale of a loss in float16: large enough that small gradients do not vanish, halved when one
+// overflows.
 //
-// All ranks see the norm of the summed gradients and so decide alike; a step whose norm is not finite is left
-// out. Scales are powers of two: dividing by one changes no bit of a gradient.
+// All ranks see the norm of the summed gradients and so decide alike; a step whose norm is not
+// finite is left out. Scales are powers of two: dividing by one changes no bit of a gradient.
 //
 //   source: Micikevicius et al. 2018 (arXiv 1710.03740) section 3.2; the numbers as in torch.amp.GradScaler
 
@@ -16695,24 +16771,26 @@ private:
 } // namespace skein::train
 
 // ======== skein/train/memory_plan.hpp
-// What a strategy keeps of a model in each rank's memory: by formula before anything is allocated, and counted.
+// What a strategy keeps of a model in each rank's memory: by formula before anything is allocated,
+// and counted.
 //
 //     const auto sizes = skein::train::measure_units(*model);
 //     for (const auto& need : skein::train::plan_memory(sizes, {.ranks = 4}))
 //         fmt::print("{} {}\n", need.strategy, need.total());
 //
-// Parameters, gradients, optimizer states and gathered units only. Activations depend on batch and model and
-// are not guessed at, nor is what LibTorch and the program need for themselves (some 200 MB).
-// A page that several ranks have mapped counts once per host, in equal parts: as PSS counts it.
+// Parameters, gradients, optimizer states and gathered units only. Activations depend on batch and
+// model and are not guessed at, nor is what LibTorch and the program need for themselves (some 200
+// MB). A page that several ranks have mapped counts once per host, in equal parts: as PSS counts
+// it.
 
 
 // ======== skein/train/optimizer.hpp
-// The optimizer of a run over a flat store: a few fused kernel calls per step instead of several per
-// parameter.
+// The optimizer of a run over a flat store: a few fused kernel calls per step instead of several
+// per parameter.
 //
-// Neighbouring parameters that take the same update form one run; the optimizer's kernel walks the runs
-// once, reading and writing every element once, with clipping by norm folded in as a gradient scale.
-// Vectors (biases, norms) are not decayed unless asked for.
+// Neighbouring parameters that take the same update form one run; the optimizer's kernel walks the
+// runs once, reading and writing every element once, with clipping by norm folded in as a gradient
+// scale. Vectors (biases, norms) are not decayed unless asked for.
 //
 //     flat_optimizer opt(AdamW{.weight_decay = 0.1}, strategy.store());
 //     opt.step(lr, clip_scale(norm, 1.0));
@@ -16721,8 +16799,9 @@ private:
 // ======== skein/train/optimizers.hpp
 // What an optimizer is, and those that come with skein: AdamW, Adam, SGD, Adagrad and Lion.
 //
-// An optimizer is a struct of settings that names its states and updates runs of owned memory. One of a
-// user's own is written as those below are, works under every strategy and is saved in checkpoints:
+// An optimizer is a struct of settings that names its states and updates runs of owned memory. One
+// of a user's own is written as those below are, works under every strategy and is saved in
+// checkpoints:
 //
 //     struct sign_descent {
 //         double weight_decay = 0.0;
@@ -16764,9 +16843,10 @@ struct run_part {
     std::vector<std::span<float>> states;
 };
 
-/// Runs of memory that take the same update: neighbouring parameters as one long tensor each. All are
-/// float32, contiguous, on the CPU, begin at a multiple of 64 bytes and are a multiple of 16 elements long;
-/// padding between parameters has the value and the gradient zero and must keep the value.
+/// Runs of memory that take the same update: neighbouring parameters as one long tensor each. All
+/// are float32, contiguous, on the CPU, begin at a multiple of 64 bytes and are a multiple of 16
+/// elements long; padding between parameters has the value and the gradient zero and must keep the
+/// value.
 struct update_runs {
     std::vector<at::Tensor> params, grads;       ///< by run, P each
     std::vector<std::vector<at::Tensor>> states; ///< by state, then by run
@@ -16800,9 +16880,9 @@ struct update_values {
 ///     and on the values alone: however a strategy cuts the parameters, the bits are the same.
 ///  2. describe() names every setting that changes the update; the ranks compare them.
 ///  3. What it leaves in the gradients does not matter.
-/// Optional members: `weight_decay` and `decay_vectors` (what update_values::weight_decay is made of;
-/// without the second, parameters of fewer than 2 dimensions are not decayed), and check(), which throws
-/// errc::usage for settings that make no sense.
+/// Optional members: `weight_decay` and `decay_vectors` (what update_values::weight_decay is made
+/// of; without the second, parameters of fewer than 2 dimensions are not decayed), and check(),
+/// which throws errc::usage for settings that make no sense.
 template <class O>
 concept optimizer =
     std::copy_constructible<O> &&
@@ -16881,8 +16961,8 @@ struct Adagrad {
     void update(const train::update_runs& runs, const train::update_values& values) const;
 };
 
-/// The sign of a mean of momentum and gradient, with decoupled weight decay; half of Adam's state. Rates
-/// are 3 to 10 times smaller than AdamW's, weight decays as much larger.
+/// The sign of a mean of momentum and gradient, with decoupled weight decay; half of Adam's state.
+/// Rates are 3 to 10 times smaller than AdamW's, weight decays as much larger.
 ///   p -= lr * (sign(beta1 * m + (1 - beta1) * g) + weight_decay * p);  m = beta2 * m + (1 - beta2) * g
 ///   source: Chen et al. 2023 (arXiv 2302.06675) algorithm 2
 struct Lion {
@@ -17048,8 +17128,8 @@ void describe_adam(const Adams& o, description& to) {
     to.add("weight decay", o.weight_decay).add("decay_vectors", o.decay_vectors);
 }
 
-/// What the fused kernels take beside the runs: the number of the step, from 1, once per run, and the
-/// divisor of the gradients.
+/// What the fused kernels take beside the runs: the number of the step, from 1, once per run, and
+/// the divisor of the gradients.
 struct fused_values {
     explicit fused_values(const update_runs& runs, const update_values& v)
         : steps(runs.params.size(), at::scalar_tensor(static_cast<double>(v.step), at::kFloat)) {
@@ -17065,7 +17145,7 @@ struct fused_values {
 
 namespace skein {
 
-// ---- AdamW ---------------------------------------------------------------------------------------
+// ---- AdamW --------------------------------------------------------------------------------------
 
 SKEIN_INLINE std::vector<train::optimizer_state> AdamW::states() const {
     return {{"exp_avg"}, {"exp_avg_sq"}};
@@ -17081,7 +17161,7 @@ SKEIN_INLINE void AdamW::update(const train::update_runs& r, const train::update
                       fused.scale);
 }
 
-// ---- Adam ----------------------------------------------------------------------------------------
+// ---- Adam ---------------------------------------------------------------------------------------
 
 SKEIN_INLINE std::vector<train::optimizer_state> Adam::states() const {
     return {{"exp_avg"}, {"exp_avg_sq"}};
@@ -17097,7 +17177,7 @@ SKEIN_INLINE void Adam::update(const train::update_runs& r, const train::update_
                      fused.scale);
 }
 
-// ---- SGD -----------------------------------------------------------------------------------------
+// ---- SGD ----------------------------------------------------------------------------------------
 
 SKEIN_INLINE std::vector<train::optimizer_state> SGD::states() const {
     if (momentum == 0.0) return {};
@@ -17125,7 +17205,7 @@ SKEIN_INLINE void SGD::update(const train::update_runs& r, const train::update_v
                     /*is_first_step=*/false, fused.scale);
 }
 
-// ---- Adagrad -------------------------------------------------------------------------------------
+// ---- Adagrad ------------------------------------------------------------------------------------
 
 SKEIN_INLINE std::vector<train::optimizer_state> Adagrad::states() const {
     return {{"sum", initial_sum}};
@@ -17149,7 +17229,7 @@ SKEIN_INLINE void Adagrad::update(const train::update_runs& r,
                         eps, /*maximize=*/false, fused.scale);
 }
 
-// ---- Lion ----------------------------------------------------------------------------------------
+// ---- Lion ---------------------------------------------------------------------------------------
 
 SKEIN_INLINE std::vector<train::optimizer_state> Lion::states() const { return {{"exp_avg"}}; }
 SKEIN_INLINE void Lion::check() const {
@@ -17186,7 +17266,8 @@ SKEIN_INLINE void Lion::update(const train::update_runs& runs,
 } // namespace skein
 
 // ======== skein/train/parameter_groups.hpp
-// Groups of parameters that take another rate or weight decay, or none of the updates, chosen by name.
+// Groups of parameters that take another rate or weight decay, or none of the updates, chosen by
+// name.
 //
 //     parameter_groups groups{{.match = [](const parameter_info& p) { return p.name.starts_with("embed"); },
 //                              .lr_scale = 0.1},
@@ -17241,8 +17322,8 @@ struct update_effect {
 
 /// The effect on each parameter.
 ///   own_decay  of a parameter without a group, or whose group says none
-///   errors     usage for a group without a predicate, with a senseless number, or that no parameter is
-///              left for: it names the parameters there are
+///   errors     usage for a group without a predicate, with a senseless number, or that no
+///              parameter is left for: it names the parameters there are
 [[nodiscard]] std::vector<update_effect> effects_of(
     const parameter_groups& groups, std::span<const parameter_info> parameters,
     const std::function<double(const parameter_info&)>& own_decay);
@@ -17332,11 +17413,13 @@ SKEIN_INLINE std::vector<update_effect> effects_of(
 } // namespace skein::train
 
 // ======== skein/train/weight_average.hpp
-// An exponential moving average of the weights, of what each rank owns: 1/N of the memory when sharded.
+// An exponential moving average of the weights, of what each rank owns: 1/N of the memory when
+// sharded.
 //
 //     trainer.fit(model, {skein::AdamW{}, {.average = average_options{.decay = 0.9999}}}, ...);
 //
-// Saved in checkpoints as optim.ema.<parameter>; load_weights(*net, path, {.average = true}) reads it.
+// Saved in checkpoints as optim.ema.<parameter>; load_weights(*net, path, {.average = true}) reads
+// it.
 //   source: Polyak and Juditsky 1992; the warm-up is that of tf.train.ExponentialMovingAverage
 
 
@@ -17354,7 +17437,8 @@ struct average_options {
     bool keep = false;    ///< the module leaves fit() with the averages
 };
 
-/// The averages of one rank over what it owns of a store, which must outlive it. They begin as the weights.
+/// The averages of one rank over what it owns of a store, which must outlive it. They begin as the
+/// weights.
 class weight_average {
 public:
     /// Throws errc::usage when decay is not in [0, 1).
@@ -17363,8 +17447,8 @@ public:
 
     /// After the update of step t, from 1.
     void update(std::uint64_t step);
-    /// Exchanges averages and weights of what this rank owns; twice changes nothing. Ranks may share the
-    /// weights: nobody may read them meanwhile, and strategy::publish() comes after it.
+    /// Exchanges averages and weights of what this rank owns; twice changes nothing. Ranks may
+    /// share the weights: nobody may read them meanwhile, and strategy::publish() comes after it.
     void swap();
     /// The averages are in the place of the weights.
     [[nodiscard]] bool is_shown() const noexcept { return shown_; }
@@ -17397,9 +17481,9 @@ using train::average_options;
 // ======== skein/train/state_memory.hpp
 // Memory for optimizer states that the kernel may write to a disk when memory is short.
 //
-// A file in a folder of the user's choice, mapped and without a name from the start: nothing is left
-// behind however the program ends. On a disk the pages of a state that is not in use can leave memory; on
-// tmpfs they leave it only where there is swap.
+// A file in a folder of the user's choice, mapped and without a name from the start: nothing is
+// left behind however the program ends. On a disk the pages of a state that is not in use can leave
+// memory; on tmpfs they leave it only where there is swap.
 
 
 #include <cstdint>
@@ -17407,9 +17491,10 @@ using train::average_options;
 
 namespace skein::train {
 
-/// Zeroed float32 storage in a file of the folder, given back when the last view is gone. Its blocks are
-/// reserved now: a disk that fills up later cannot end the program.
-///   errors  usage when the folder is none or not writable; exhausted, with what is free, when it is too small
+/// Zeroed float32 storage in a file of the folder, given back when the last view is gone. Its
+/// blocks are reserved now: a disk that fills up later cannot end the program.
+///   errors  usage when the folder is none or not writable; exhausted, with what is free, when it
+///           is too small
 [[nodiscard]] at::Tensor make_file_buffer(const std::string& folder, std::int64_t elements);
 
 /// The same in the folder, or ordinary memory when that is empty.
@@ -17574,8 +17659,8 @@ namespace skein::train {
 struct optimizer_extras {
     parameter_groups groups{};
     std::optional<average_options> average{}; ///< of the weights, in use beside them
-    /// Folder for the optimizer's states in mapped files, which the kernel may write out when memory is
-    /// short; empty: ordinary memory. See make_file_buffer().
+    /// Folder for the optimizer's states in mapped files, which the kernel may write out when
+    /// memory is short; empty: ordinary memory. See make_file_buffer().
     std::string states_in{};
 };
 
@@ -17610,15 +17695,17 @@ struct gradient_norm {
 /// The optimizer of one rank over what it owns of a store, which must outlive it.
 class flat_optimizer {
 public:
-    /// Throws errc::usage for settings or groups that make no sense, and what make_file_buffer() throws.
+    /// Throws errc::usage for settings or groups that make no sense, and what make_file_buffer()
+    /// throws.
     flat_optimizer(optimizer_options options, flat_store& store);
 
-    /// One update from the owned gradients, which are divided by grad_scale first. What is left in them
-    /// has no meaning.
-    ///   present     by segment of the store: 0 where no rank had a gradient. Such a parameter is left
-    ///               as it is, decay and state too, as torch.optim does with a grad of None; empty: all had
-    ///   clip_value  gradients are brought into [-clip_value, clip_value] once they are divided, as by
-    ///               torch's clip_grad_value_; 0 = never
+    /// One update from the owned gradients, which are divided by grad_scale first. What is left in
+    /// them has no meaning.
+    ///   present     by segment of the store: 0 where no rank had a gradient. Such a parameter is
+    ///               left as it is, decay and state too, as torch.optim does with a grad of None;
+    ///               empty: all had
+    ///   clip_value  gradients are brought into [-clip_value, clip_value] once they are divided, as
+    ///               by torch's clip_grad_value_; 0 = never
     void step(double lr, double grad_scale = 1.0, std::span<const double> present = {},
               double clip_value = 0.0);
 
@@ -17632,8 +17719,8 @@ public:
     void set_left_out(std::vector<std::uint64_t> steps);
     [[nodiscard]] std::string name() const { return options_.how.name(); }
     [[nodiscard]] const optimizer_options& options() const noexcept { return options_; }
-    /// State buffers by name, store.owned() elements each, in the owned layout: for checkpoints. The
-    /// average of the weights is one of them, "ema".
+    /// State buffers by name, store.owned() elements each, in the owned layout: for checkpoints.
+    /// The average of the weights is one of them, "ema".
     [[nodiscard]] const std::vector<std::pair<std::string, at::Tensor>>& states() const noexcept {
         return states_;
     }
@@ -17750,7 +17837,8 @@ SKEIN_INLINE flat_optimizer::flat_optimizer(optimizer_options options, flat_stor
 SKEIN_INLINE void flat_optimizer::step(double lr, double grad_scale,
                                        std::span<const double> present, double clip_value) {
     store_->take_writes(/*always=*/false);
-    // Nothing here is recorded: past autograd's checks of every tensor, which cost more than short runs.
+    // Nothing here is recorded: past autograd's checks of every tensor, which cost more than short
+    // runs.
     const at::AutoDispatchBelowADInplaceOrView no_grad;
     steps_ += 1;
     const bool all = std::ranges::all_of(present, [](double p) { return p != 0.0; });
@@ -17789,7 +17877,8 @@ SKEIN_INLINE void flat_optimizer::update(const group& g, double lr, double grad_
     }
 }
 
-/// Parameters, gradients and states of what is set aside, out of the run; or what changed of them back.
+/// Parameters, gradients and states of what is set aside, out of the run; or what changed of them
+/// back.
 SKEIN_INLINE void flat_optimizer::copy(const update_runs& run, const aside& part, bool back) {
     struct pair {
         float *run, *copy;
@@ -17867,9 +17956,9 @@ SKEIN_INLINE void flat_optimizer::push(group& to, const owned_piece& run) const 
                  std::move(states));
 }
 
-/// Neighbours of different decay, in stretches that are still in a cache when what was set aside follows. Of
-/// each, the elements of the decay that most have are updated in place, and so are, wrongly, the others: what
-/// comes of these is replaced by the update of their copy.
+/// Neighbours of different decay, in stretches that are still in a cache when what was set aside
+/// follows. Of each, the elements of the decay that most have are updated in place, and so are,
+/// wrongly, the others: what comes of these is replaced by the update of their copy.
 SKEIN_INLINE void flat_optimizer::join(std::vector<group>& groups,
                                        std::span<const owned_piece> run) {
     const auto begin = run.front().flat, end = run.back().flat + run.back().padded;
@@ -17917,7 +18006,8 @@ SKEIN_INLINE void flat_optimizer::set_aside(group& from) {
     }
 }
 
-/// Neighbours of equal effect, and equally often left out, form one run; runs of a kind form a group.
+/// Neighbours of equal effect, and equally often left out, form one run; runs of a kind form a
+/// group.
 SKEIN_INLINE std::vector<flat_optimizer::group> flat_optimizer::make_groups(
     std::span<const double> present) {
     const auto& pieces = store_->pieces();
@@ -17979,7 +18069,8 @@ struct unit_sizes {
 [[nodiscard]] unit_sizes sizes_of(std::span<const flat_unit> units);
 
 /// Nothing is moved and nothing allocated.
-///   plan    how a strategy would group them. Empty: blocks that are skein::unit; without such, buckets of 25 MiB
+///   plan    how a strategy would group them. Empty: blocks that are skein::unit; without such,
+///           buckets of 25 MiB
 ///   errors  those of flat_store
 [[nodiscard]] unit_sizes measure_units(torch::nn::Module& model, const plan_function& plan = {});
 
@@ -18016,7 +18107,8 @@ struct memory_need {
 /// The mean over the ranks: pieces differ by a row.
 ///   policy  of a strategy (detail/sharded.hpp); the name goes into the result
 /// P elements, N ranks that share, m, r and c bytes (master, reduce, compute), s states:
-///   parameters  m P, or m P / N; and c P more when c is not m. Shared by the L ranks of a host: divided by L
+///   parameters  m P, or m P / N; and c P more when c is not m. Shared by the L ranks of a host:
+///               divided by L
 ///   gradients   r P; cut: r (root + 2 blocks) + m P / N; not cut and r is not m: m P / N more
 ///   optimizer   s m P, or s m P / N
 ///   gathered    c (root + blocks in use) (N - 1) / N, of parameters that are cut between hosts
@@ -18035,20 +18127,23 @@ struct memory_limit {
     std::string source{}; ///< in words
 };
 
-/// The setting if it is positive, else the least of the limit of this process's control group (version 2) and
-/// the memory that the system has available.
+/// The setting if it is positive, else the least of the limit of this process's control group
+/// (version 2) and the memory that the system has available.
 [[nodiscard]] memory_limit find_memory_limit(double setting = 0.0);
 
 /// Lines for people: a row per strategy, what does not fit is marked.
 [[nodiscard]] std::string memory_table(const unit_sizes& sizes, const memory_shape& shape,
                                        const memory_limit& limit);
 
-/// The bytes that a store and the states of its optimizer hold, by kind; what peers share counts in parts.
-///   own_part  of the parameters this rank keeps what it owns alone, or all ranks of the host have one copy
+/// The bytes that a store and the states of its optimizer hold, by kind; what peers share counts in
+/// parts.
+///   own_part  of the parameters this rank keeps what it owns alone, or all ranks of the host have
+///             one copy
 [[nodiscard]] memory_need count_memory(flat_store& store, std::span<const at::Tensor> states,
                                        bool own_part);
 
-/// Of this process, pages that others have mapped too counted in parts; 0 where the kernel does not say.
+/// Of this process, pages that others have mapped too counted in parts; 0 where the kernel does not
+/// say.
 [[nodiscard]] double proportional_set_size();
 
 /// Numbers per element that the optimizer keeps.
@@ -18060,13 +18155,14 @@ namespace detail {
 [[nodiscard]] memory_shape shape_of(const context& ctx, const run_config& config, double states,
                                     const precision_policy& precision = {});
 
-/// Throws errc::usage when the state is too large for the limit, with the need of every strategy: before any
-/// of it is allocated. A strategy of another name than the known ones is let through.
+/// Throws errc::usage when the state is too large for the limit, with the need of every strategy:
+/// before any of it is allocated. A strategy of another name than the known ones is let through.
 void refuse_too_large(std::string_view strategy, torch::nn::Module& model, const context& ctx,
                       const run_config& config, const optimizer_options& options,
                       const precision_policy& precision = {});
 
-/// What a run keeps, counted beside the formula, for the lines at its start; empty for an unknown strategy.
+/// What a run keeps, counted beside the formula, for the lines at its start; empty for an unknown
+/// strategy.
 [[nodiscard]] std::string memory_notice(std::string_view strategy, flat_store& store,
                                         std::span<const at::Tensor> states,
                                         const memory_shape& shape);
@@ -18184,7 +18280,7 @@ SKEIN_INLINE std::vector<memory_need> plan_memory(const unit_sizes& sizes,
     return out;
 }
 
-// ---- limits --------------------------------------------------------------------------------------
+// ---- limits -------------------------------------------------------------------------------------
 
 namespace detail {
 
@@ -18234,7 +18330,7 @@ SKEIN_INLINE double proportional_set_size() {
     return detail::kilobytes_in("/proc/self/smaps_rollup", "\nPss:").value_or(0.0);
 }
 
-// ---- for people ----------------------------------------------------------------------------------
+// ---- for people ---------------------------------------------------------------------------------
 
 SKEIN_INLINE std::string memory_table(const unit_sizes& sizes, const memory_shape& shape,
                                       const memory_limit& limit) {
@@ -18351,34 +18447,39 @@ SKEIN_INLINE std::string memory_notice(std::string_view strategy, flat_store& st
 } // namespace skein::train
 
 // ======== skein/train/offload.hpp
-// Activation offload and compression: what a forward pass keeps for the backward pass lies in a file meanwhile,
-// or takes half the bytes.
+// Activation offload and compression: what a forward pass keeps for the backward pass lies in a
+// file meanwhile, or takes half the bytes.
 //
 //     auto store = skein::train::offload_to_file("/var/tmp");        // the same bits
 //     auto store = skein::train::offload_as_bf16();                  // half the memory
-//     skein::train::offload_activations(*model, store);              // in its blocks, which are skein::unit
-//     const skein::train::offload_scope here(store, *model);         // or: whatever is saved in this scope
+//     // in its blocks, which are skein::unit
+//     skein::train::offload_activations(*model, store);
+//     // or: whatever is saved in this scope
+//     const skein::train::offload_scope here(store, *model);
 //
-// Autograd asks for hooks whenever it saves a tensor; these move it out and, when the backward pass wants it, back in.
-// Together with checkpoint_activations() it is the inputs of the blocks that move. Parameters, buffers, small tensors
-// (below 4 KiB) and expanded ones stay where they are, and so do tensors that are no float32 under bf16.
+// Autograd asks for hooks whenever it saves a tensor; these move it out and, when the backward pass
+// wants it, back in. Together with checkpoint_activations() it is the inputs of the blocks that
+// move. Parameters, buffers, small tensors (below 4 KiB) and expanded ones stay where they are, and
+// so do tensors that are no float32 under bf16.
 //
 //   source: saved-tensor hooks as torch.autograd.graph.saved_tensors_hooks and save_on_cpu; Rhu et al. 2016
 //   (arXiv 1602.08124)
 
 
 // ======== skein/train/recompute.hpp
-// Activation checkpointing: memory for time. Between forward and backward a marked block keeps its inputs
-// only, and computes its activations again when its gradients are wanted: a third more computing, and of
-// L blocks' activations one block's at a time.
+// Activation checkpointing: memory for time. Between forward and backward a marked block keeps its
+// inputs only, and computes its activations again when its gradients are wanted: a third more
+// computing, and of L blocks' activations one block's at a time.
 //
 //     GPT model(options);                                    // its blocks are skein::unit
-//     skein::train::checkpoint_activations(*model);          // all of them; (*model, 2): every second
+//     // all of them; (*model, 2): every second
+//     skein::train::checkpoint_activations(*model);
 //
-// Works under every strategy and without one. The second call sees the random numbers, buffers and autocast
-// of the first and leaves them as they are, so losses, gradients and running statistics have the bits that
-// they have without. State that a block keeps elsewhere, a counter in a member, is changed twice: keep it in
-// a buffer. Not under autograd::grad(), backward() for some inputs, or with create_graph: refused.
+// Works under every strategy and without one. The second call sees the random numbers, buffers and
+// autocast of the first and leaves them as they are, so losses, gradients and running statistics
+// have the bits that they have without. State that a block keeps elsewhere, a counter in a member,
+// is changed twice: keep it in a buffer. Not under autograd::grad(), backward() for some inputs, or
+// with create_graph: refused.
 
 
 #include <cstddef>
@@ -18387,14 +18488,15 @@ SKEIN_INLINE std::string memory_notice(std::string_view strategy, flat_store& st
 
 namespace skein::train {
 
-/// Blocks that are skein::unit, in order of registration: each `every`-th one is computed again in the
-/// backward pass from now on, the others are not. 0: none is.
+/// Blocks that are skein::unit, in order of registration: each `every`-th one is computed again in
+/// the backward pass from now on, the others are not. 0: none is.
 ///   returns  how many are
-///   errors   invalid_argument when the model has no skein::unit. In a forward pass: not_supported for a block
-///            whose arguments hold tensors inside of other types. In a backward pass: not_supported where the
-///            second call may not be or is another one (see above; parameters that were written to, train()
-///            or eval() since the forward, outputs of other shapes), and over several ranks for a weight
-///            that such a block shares with the rest of the model
+///   errors   invalid_argument when the model has no skein::unit. In a forward pass: not_supported
+///            for a block whose arguments hold tensors inside of other types. In a backward pass:
+///            not_supported where the second call may not be or is another one (see above;
+///            parameters that were written to, train() or eval() since the forward, outputs of
+///            other shapes), and over several ranks for a weight that such a block shares with the
+///            rest of the model
 std::size_t checkpoint_activations(torch::nn::Module& model, int every = 1);
 
 /// Chooses blocks by their name in the model, as in named_modules().
@@ -18479,8 +18581,8 @@ public:
     [[nodiscard]] virtual std::int64_t bytes() const = 0;
     [[nodiscard]] virtual std::int64_t tensors() const = 0;
 
-    /// The frozen parameters and buffers of a model never move. Trainable parameters are known without. Not while
-    /// another thread uses the store.
+    /// The frozen parameters and buffers of a model never move. Trainable parameters are known
+    /// without. Not while another thread uses the store.
     void protect(const torch::nn::Module& model);
     [[nodiscard]] bool is_protected(const at::Tensor& tensor) const;
     [[nodiscard]] std::size_t at_least() const noexcept { return at_least_; }
@@ -18494,18 +18596,20 @@ private:
     std::vector<at::Tensor> held_;              // so that nothing else gets their addresses
 };
 
-/// A file without a name in this folder, on whose disk there is room for the activations; it goes with the store.
+/// A file without a name in this folder, on whose disk there is room for the activations; it goes
+/// with the store.
 ///   errors  of the disk
 ///   at_least  bytes of a tensor that is worth it
 [[nodiscard]] std::shared_ptr<activation_store> offload_to_file(const std::string& folder,
                                                                 std::size_t at_least = 4096);
 
-/// In memory, rounded to bfloat16: each number is off by at most 2^-8 of itself, and a gradient that is a product
-/// with it likewise, |x' g - x g| <= 2^-8 |x| |g|.
+/// In memory, rounded to bfloat16: each number is off by at most 2^-8 of itself, and a gradient
+/// that is a product with it likewise, |x' g - x g| <= 2^-8 |x| |g|.
 [[nodiscard]] std::shared_ptr<activation_store> offload_as_bf16(std::size_t at_least = 4096);
 
-/// While it lives, tensors that autograd saves on this thread go to the store; null: none does. Scopes nest.
-/// Not for a process in which Python runs autograd: there its engine has hooks of its own.
+/// While it lives, tensors that autograd saves on this thread go to the store; null: none does.
+/// Scopes nest. Not for a process in which Python runs autograd: there its engine has hooks of its
+/// own.
 class offload_scope {
 public:
     explicit offload_scope(const std::shared_ptr<activation_store>& store);
@@ -18549,8 +18653,9 @@ SKEIN_INLINE stored_tensor::~stored_tensor() = default;
 SKEIN_INLINE activation_store::~activation_store() = default;
 
 SKEIN_INLINE void activation_store::moved(std::size_t bytes) {
-    // What was freed lies between small blocks that live on, where glibc's heap gives aligned requests no
-    // place; only trimming gives its pages back. The price is a page fault each when they are used again.
+    // What was freed lies between small blocks that live on, where glibc's heap gives aligned
+    // requests no place; only trimming gives its pages back. The price is a page fault each when
+    // they are used again.
     constexpr std::size_t often = std::size_t{32} << 20;
     if ((since_trim_ += bytes) < often) return;
     since_trim_ = 0;
@@ -18575,7 +18680,8 @@ SKEIN_INLINE bool activation_store::is_protected(const at::Tensor& tensor) const
 
 namespace detail {
 
-/// A file whose ranges are given out and taken back. Removed at once: it lives as long as it is open.
+/// A file whose ranges are given out and taken back. Removed at once: it lives as long as it is
+/// open.
 class scratch_file {
 public:
     explicit scratch_file(const std::string& folder) {
@@ -18632,7 +18738,8 @@ private:
     std::uint64_t end_ = 0, used_ = 0;
 };
 
-/// Its numbers one behind the other: in the order of the memory where that has no holes, else of the indices.
+/// Its numbers one behind the other: in the order of the memory where that has no holes, else of
+/// the indices.
 SKEIN_INLINE at::Tensor packed(const at::Tensor& t) {
     if (t.is_non_overlapping_and_dense()) return t.as_strided({t.numel()}, {1});
     return t.contiguous().view({t.numel()});
@@ -18853,8 +18960,9 @@ SKEIN_INLINE std::shared_ptr<activation_store> exchange_store(
 
 namespace skein::train {
 
-/// Tells the attempts of one job from those of others: the launcher's job id; without one (torchrun's
-/// default id is "none" for every job) the launcher's process, which lives as long as the job. Rank 0.
+/// Tells the attempts of one job from those of others: the launcher's job id; without one
+/// (torchrun's default id is "none" for every job) the launcher's process, which lives as long as
+/// the job. Rank 0.
 [[nodiscard]] std::string job_of(const context& ctx);
 
 /// The folder of this run: with resume the one of that name; after a restart the one this job made
@@ -18865,11 +18973,12 @@ namespace skein::train {
 /// "<pid> <host>" per rank; after the first 16 only dots.
 [[nodiscard]] std::string places_text(const std::vector<byte_buffer>& ranks);
 
-/// "text: "a.txt" -> "b.txt", heads: 2 -> 4" against the config.json that is there; empty when nothing
-/// differs or nothing can be read.
+/// "text: "a.txt" -> "b.txt", heads: 2 -> 4" against the config.json that is there; empty when
+/// nothing differs or nothing can be read.
 [[nodiscard]] std::string changed_settings(const report::run_dir& dir, const report::settings& now);
 
-/// See the file's head. Not thread-safe. Until begin() nothing of a run that is there already is changed.
+/// See the file's head. Not thread-safe. Until begin() nothing of a run that is there already is
+/// changed.
 class reporter {
 public:
     /// Collective. settings: the user's part of config.json.
@@ -18885,12 +18994,12 @@ public:
     /// Once, when it is known where the run begins. Rows after the first step are dropped.
     void begin(const start_info& start);
 
-    /// One step's row; `evaluated` holds this step's evaluation, or nothing. A file that cannot be written
-    /// is told once and tried again: training goes on.
+    /// One step's row; `evaluated` holds this step's evaluation, or nothing. A file that cannot be
+    /// written is told once and tried again: training goes on.
     void step(const step_info& now, const std::vector<report::metric_value>& evaluated);
 
-    /// The context is in another generation of its world, whose first rank goes on with the run's files.
-    /// Collective.
+    /// The context is in another generation of its world, whose first rank goes on with the run's
+    /// files. Collective.
     void rebind(const start_info& start);
 
     void saved(const checkpoint_info& checkpoint);
@@ -18925,8 +19034,8 @@ private:
     std::vector<double> spent_; // of them, in the order of detail::timings()
 };
 
-/// Rank 0's last screen of a fit() that ended: printed when the context ends, in the way of config.output
-/// (text to stderr as all that the trainer says, JSON to stdout, nothing when quiet).
+/// Rank 0's last screen of a fit() that ended: printed when the context ends, in the way of
+/// config.output (text to stderr as all that the trainer says, JSON to stdout, nothing when quiet).
 void leave_screen(const context& ctx, const run_config& config, const fit_result& result);
 
 /// The last screen for a finished fit(), for a program that prints its own: add to `results` before
@@ -19374,8 +19483,8 @@ SKEIN_INLINE report::run_summary summarize(const context& ctx, const run_config&
 //     schedule mine = [](std::uint64_t step) { return 1e-3 / std::sqrt(1.0 + double(step)); };
 //     optimizer.step(learning_rate(lr, step));
 //
-// Steps count from 0. Every schedule warms up linearly: lr = peak * (step + 1) / warmup, so that the
-// last warm-up step runs at the peak.      source: Goyal et al. 2017 (arXiv 1706.02677) section 2.2
+// Steps count from 0. Every schedule warms up linearly: lr = peak * (step + 1) / warmup, so that
+// the last warm-up step runs at the peak. source: Goyal et al. 2017 (arXiv 1706.02677) section 2.2
 
 
 #include <algorithm>
@@ -19484,7 +19593,8 @@ struct step_decay {
 /// How warmup_stable_decay comes down.
 enum class decay_form : std::uint8_t { linear, one_minus_sqrt };
 
-/// The peak until `decay` steps before the end, then down to the floor, reached at step `total` and kept.
+/// The peak until `decay` steps before the end, then down to the floor, reached at step `total` and
+/// kept.
 ///   lr = floor + (peak - floor) * (1 - t) or * (1 - sqrt(t)), t = (step - begin) / (total - begin),
 ///   begin = total - decay, but not before the end of the warm-up
 ///   source: Hu et al. 2024 (arXiv 2404.06395) section 4; Haegele et al. 2024 (arXiv 2405.18392) section 3
@@ -19554,8 +19664,8 @@ struct schedule_settings {
     decay_form form = decay_form::linear; ///< only "wsd"
 };
 
-/// The schedule called "constant", "cosine", "linear", "step" or "wsd"; errc::usage for another name or
-/// for numbers that make no sense.
+/// The schedule called "constant", "cosine", "linear", "step" or "wsd"; errc::usage for another
+/// name or for numbers that make no sense.
 [[nodiscard]] result<schedule> make_schedule(std::string_view name, schedule_settings s);
 
 } // namespace skein::train
@@ -19624,10 +19734,10 @@ SKEIN_INLINE result<schedule> make_schedule(std::string_view name, schedule_sett
 // ======== skein/train/session.hpp
 // One training run as steps that a loop of your own drives; fit() is such a loop.
 //
-// A step has five phases: draw (which samples), compute (forward and backward passes), agree (the row: what
-// all ranks report and decide together), apply (clip, optimizer, publish) and commit (the place in the data
-// moves on; callbacks, evaluation, files and checkpoints). Until apply nothing that lasts has changed, and
-// redo() takes the step back.
+// A step has five phases: draw (which samples), compute (forward and backward passes), agree (the
+// row: what all ranks report and decide together), apply (clip, optimizer, publish) and commit (the
+// place in the data moves on; callbacks, evaluation, files and checkpoints). Until apply nothing
+// that lasts has changed, and redo() takes the step back.
 //
 //     skein::Trainer<skein::DDP<>> trainer(ctx, config);
 //     auto session = trainer.open(net, skein::AdamW{}, schedule);
@@ -19660,20 +19770,22 @@ enum class step_phase : std::uint8_t {
     idle,      ///< the last step is committed, or taken back
     drawn,     ///< its samples are known
     computing, ///< some micro-batches have been through the model
-    agreed, ///< all ranks know its row; the reduced gradients are there until the next step is drawn
+    /// all ranks know its row; the reduced gradients are there until the next step is drawn
+    agreed,
     applied, ///< the parameters are new
 };
 
-/// Thrown by a loss function under fit(), on every rank alike: the step is taken back and begins again.
+/// Thrown by a loss function under fit(), on every rank alike: the step is taken back and begins
+/// again.
 struct redo_step {};
 
 /// What a loss may be: a tensor, or a tensor with its weight.
 template <class R>
 concept loss_value = std::convertible_to<R, at::Tensor> || std::convertible_to<R, weighted_loss>;
 
-/// loss(model, batch) or loss(model, batch, metric_set&): a scalar tensor, the mean over the batch's
-/// samples, or a weighted_loss. The second form may report more numbers; evaluation reports them as
-/// "val_<name>".
+/// loss(model, batch) or loss(model, batch, metric_set&): a scalar tensor, the mean over the
+/// batch's samples, or a weighted_loss. The second form may report more numbers; evaluation reports
+/// them as "val_<name>".
 template <class L, class Model, class Batch>
 concept loss_function =
     loss_value<std::invoke_result_t<L&, Model&, const Batch&>> ||
@@ -19683,8 +19795,8 @@ concept loss_function =
 
 
 // ======== skein/train/detail/session_seam.hpp
-// The seam between a session and the user's types: the loop is no template and is compiled once, what it
-// needs of strategy, model, loss, data and callbacks is behind virtual calls. Included by
+// The seam between a session and the user's types: the loop is no template and is compiled once,
+// what it needs of strategy, model, loss, data and callbacks is behind virtual calls. Included by
 // <skein/train/session.hpp> only, after its concepts.
 
 namespace skein::train {
@@ -19741,8 +19853,8 @@ public:
 };
 
 using make_parts = std::function<std::unique_ptr<session_parts>()>;
-/// The loss of a batch behind the pointer; `metrics` gets what it reports. Its weight is undefined when it is
-/// the mean over the samples.
+/// The loss of a batch behind the pointer; `metrics` gets what it reports. Its weight is undefined
+/// when it is the mean over the samples.
 using batch_loss = std::function<weighted_loss(const void* batch, report::metric_set& metrics)>;
 /// The same of samples by number.
 using numbered_loss =
@@ -19841,7 +19953,8 @@ private:
     session* of_;
 };
 
-/// Steps to the end of the run. Leaving one agrees, applies and commits it; after redo() it comes again.
+/// Steps to the end of the run. Leaving one agrees, applies and commits it; after redo() it comes
+/// again.
 template <class Batch>
 class step_range {
 public:
@@ -19871,18 +19984,21 @@ private:
     bool more_ = false;
 };
 
-/// A run: made by Trainer::open(), which must outlive it, as must model and data. All ranks make the same
-/// calls. An error that leaves a member is told to the other ranks; one that passes the session by ends
-/// their next exchange with them knowing that this rank has left because of an exception.
+/// A run: made by Trainer::open(), which must outlive it, as must model and data. All ranks make
+/// the same calls. An error that leaves a member is told to the other ranks; one that passes the
+/// session by ends their next exchange with them knowing that this rank has left because of an
+/// exception.
 class session {
 public:
-    /// Makes the strategy. Throws errc::mismatch when the ranks' settings differ, and what it throws.
+    /// Makes the strategy. Throws errc::mismatch when the ranks' settings differ, and what it
+    /// throws.
     session(const session_request& request, const detail::make_parts& make);
     session(const session&) = delete;
     session& operator=(const session&) = delete;
     ~session();
 
-    /// Before the first step: evaluates as run_config says. Model, loss and data must outlive the session.
+    /// Before the first step: evaluates as run_config says. Model, loss and data must outlive the
+    /// session.
     template <class Model, class Loss, data_source HeldOut>
     void evaluate_on(Model& model, Loss& loss, const HeldOut& held_out) {
         detail::require_loss<Loss, Model, batch_of<HeldOut>>();
@@ -19902,8 +20018,8 @@ public:
         return step_range<batch_of<Data>>(*this);
     }
 
-    /// The backward pass of the micro-batch in hand. The gradient is that of the mean over the global batch,
-    /// however its samples fall on ranks and micro-batches.
+    /// The backward pass of the micro-batch in hand. The gradient is that of the mean over the
+    /// global batch, however its samples fall on ranks and micro-batches.
     ///   mean  over the micro-batch's samples, one number
     void backward(const at::Tensor& mean) { backward(weighted_loss{mean, {}}); }
     void backward(const weighted_loss& loss);
@@ -19914,7 +20030,7 @@ public:
     /// Training ends after the step that agrees on it next, on all ranks.
     void request_stop() noexcept;
 
-    // ---- the phases one by one; steps() calls those that a loop leaves out ------------------------
+    // ---- the phases one by one; steps() calls those that a loop leaves out ----------------------
 
     void begin(std::unique_ptr<detail::input_source> input);
     /// False: the run is at its end, or was asked to stop.
@@ -19926,29 +20042,32 @@ public:
     void commit();
     /// What is left of the step. Nothing after redo().
     void complete();
-    /// Takes back a step that is not applied: the next draw() gives the same samples, and the step has the
-    /// same bits as if it had run once: generators, the model's buffers and reported numbers included.
-    /// Collective when the backward pass has begun: its exchanges come to an end first.
+    /// Takes back a step that is not applied: the next draw() gives the same samples, and the step
+    /// has the same bits as if it had run once: generators, the model's buffers and reported
+    /// numbers included. Collective when the backward pass has begun: its exchanges come to an end
+    /// first.
     void redo();
 
-    /// Fails every exchange of the session, here and at the peers, with this reason: so that all ranks leave
-    /// for another generation, or end. From the session's thread; another one calls ctx.comm()->abort().
+    /// Fails every exchange of the session, here and at the peers, with this reason: so that all
+    /// ranks leave for another generation, or end. From the session's thread; another one calls
+    /// ctx.comm()->abort().
     void abort(const error& why) noexcept;
-    /// After context::rebind(), on every rank of the new generation: goes on with its groups. A step that is
-    /// not applied is given up, without the ranks of before, and drawn again by the ranks of now; one that
-    /// is applied everywhere wants its commit(); an evaluation or checkpoint that broke is made here. With
-    /// steps() in a loop: leave it, rebind, and begin the same range anew.
-    ///   errors  mismatch when some ranks have applied a step and others have not; not_supported for ranks
-    ///           that were not there from the beginning, and when a shard or a place in a stream is lost:
-    ///           all are told, and a run resumes from its last checkpoint
+    /// After context::rebind(), on every rank of the new generation: goes on with its groups. A
+    /// step that is not applied is given up, without the ranks of before, and drawn again by the
+    /// ranks of now; one that is applied everywhere wants its commit(); an evaluation or checkpoint
+    /// that broke is made here. With steps() in a loop: leave it, rebind, and begin the same range
+    /// anew.
+    ///   errors  mismatch when some ranks have applied a step and others have not; not_supported
+    ///           for ranks that were not there from the beginning, and when a shard or a place in a
+    ///           stream is lost: all are told, and a run resumes from its last checkpoint
     void rebind();
 
     [[nodiscard]] step_phase phase() const noexcept;
     [[nodiscard]] std::uint64_t finished() const noexcept; ///< steps
     [[nodiscard]] double micro_loss() const noexcept; ///< mean of the step so far, of this rank
 
-    /// The last evaluation, files, callbacks. The module is whole again on every rank. A step that is not
-    /// committed is given up.
+    /// The last evaluation, files, callbacks. The module is whole again on every rank. A step that
+    /// is not committed is given up.
     [[nodiscard]] fit_result finish();
 
     /// All steps with a loss that is called here: fit().
@@ -19995,21 +20114,23 @@ typename step_range<Batch>::iterator& step_range<Batch>::iterator::operator++() 
 
 
 // ======== skein/train/detail/session_core.ipp
-// The steps of one run, and what comes between them. Used by <skein/train/detail/session.ipp> alone.
+// The steps of one run, and what comes between them. Used by <skein/train/detail/session.ipp>
+// alone.
 
 
 // ======== skein/train/detail/feeder.ipp
-// The batches of one session in order: deals, makes them ahead, and goes back to the last committed place.
-// Used by <skein/train/detail/session_core.ipp> alone.
+// The batches of one session in order: deals, makes them ahead, and goes back to the last committed
+// place. Used by <skein/train/detail/session_core.ipp> alone.
 
 
 // ======== skein/train/training_state.hpp
 // Everything a run needs to go on as if it had never stopped, to and from a checkpoint.
 //
 // Tensors are saved under the module's own names ("model.wte", "optim.exp_avg.wte"), not as flat
-// buffers, and a rank of a sharded run saves the rows it owns: any strategy with any number of workers,
-// and any other reader of safetensors, can load them. The rest is a small JSON object: sampler position, optimizer steps, seed. Dropout needs no saved
-// state: every micro-batch seeds the generator with (seed, step, its number in the global batch).
+// buffers, and a rank of a sharded run saves the rows it owns: any strategy with any number of
+// workers, and any other reader of safetensors, can load them. The rest is a small JSON object:
+// sampler position, optimizer steps, seed. Dropout needs no saved state: every micro-batch seeds
+// the generator with (seed, step, its number in the global batch).
 
 
 #include <cstdint>
@@ -20026,8 +20147,8 @@ namespace skein::train {
 /// The bytes of a contiguous CPU tensor.
 [[nodiscard]] mut_byte_span bytes_of(const at::Tensor& tensor);
 
-/// Seeds this process's default generator for one micro-batch, numbered over all ranks of a step. N ranks
-/// so draw what one process draws with N micro-batches per step.
+/// Seeds this process's default generator for one micro-batch, numbered over all ranks of a step. N
+/// ranks so draw what one process draws with N micro-batches per step.
 void seed_step(std::uint64_t seed, std::uint64_t step, int micro_batch);
 
 /// The parts of a run that a checkpoint covers; refers to objects of the trainer.
@@ -20049,8 +20170,8 @@ public:
                                         const std::map<std::string, double>& more = {},
                                         const std::string& extra = "{}");
 
-    /// Takes over what this rank owns; strategy::publish() gives it to the others. Throws errc::mismatch,
-    /// naming what differs, before it changes anything that a shape check can find.
+    /// Takes over what this rank owns; strategy::publish() gives it to the others. Throws
+    /// errc::mismatch, naming what differs, before it changes anything that a shape check can find.
     void restore(const loaded_checkpoint& from);
 
 private:
@@ -20340,8 +20461,8 @@ public:
     /// Null with a stream.
     [[nodiscard]] sampler* order() noexcept { return order_ ? &*order_ : nullptr; }
 
-    /// The batch of the step after so many finished ones; nothing when the epochs are over. Collective with
-    /// a stream.
+    /// The batch of the step after so many finished ones; nothing when the epochs are over.
+    /// Collective with a stream.
     [[nodiscard]] std::optional<drawn_batch> next(std::uint64_t step) {
         return order_ ? next_by_number(step) : next_of_stream(step);
     }
@@ -20397,8 +20518,8 @@ public:
         }
     }
 
-    /// The world is another one: from the committed place on its ranks get their shares. Collective with a
-    /// stream.
+    /// The world is another one: from the committed place on its ranks get their shares. Collective
+    /// with a stream.
     void rebind() {
         if (order_)
             sampler::check(order_options(), ctx_.world_size()).value();
@@ -20596,8 +20717,8 @@ private:
         return batch;
     }
 
-    /// Runs the user's code here. The first time it is looked whether it draws from torch's generator: on
-    /// another thread it would take the model's numbers.
+    /// Runs the user's code here. The first time it is looked whether it draws from torch's
+    /// generator: on another thread it would take the model's numbers.
     template <class Call>
     void watched(Call call) {
         if (depth_ == 0 || watched_) return call();
@@ -20642,8 +20763,8 @@ private:
 
 
 // ======== skein/train/detail/session_parts.ipp
-// Parts of one fit() beside its loop: clocks, what the ranks must have alike, the user's code and modes.
-// Used by <skein/train/detail/session_core.ipp> alone.
+// Parts of one fit() beside its loop: clocks, what the ranks must have alike, the user's code and
+// modes. Used by <skein/train/detail/session_core.ipp> alone.
 
 
 #include <algorithm>
@@ -20673,7 +20794,7 @@ SKEIN_INLINE double peak_rss_bytes() {
     return static_cast<double>(usage.ru_maxrss) * 1024.0;
 }
 
-// ---- what all ranks must have alike ------------------------------------------------------------------
+// ---- what all ranks must have alike -------------------------------------------------------------
 
 SKEIN_INLINE void add_settings(std::vector<spmd::setting>& to, const char* what,
                                const description& of) {
@@ -20746,10 +20867,10 @@ SKEIN_INLINE std::string cadence_notice(const run_config& c, std::uint64_t held_
         c.checkpoint_every, evaluations);
 }
 
-// ---- the user's code ---------------------------------------------------------------------------------
+// ---- the user's code ----------------------------------------------------------------------------
 
-/// Runs the user's code and says where it failed. The same step would fail again, so such an error is
-/// a lasting one; but for what the system refused (a file, memory), which is worth another try.
+/// Runs the user's code and says where it failed. The same step would fail again, so such an error
+/// is a lasting one; but for what the system refused (a file, memory), which is worth another try.
 struct user_code {
     int rank;
     std::uint64_t step;
@@ -20861,7 +20982,7 @@ private:
     std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modules_;
 };
 
-// ---- what the ranks find out together -------------------------------------------------------------
+// ---- what the ranks find out together -----------------------------------------------------------
 
 SKEIN_INLINE void require_phase(step_phase now, step_phase wanted, const char* call) {
     if (now == wanted) return;
@@ -20948,8 +21069,8 @@ SKEIN_INLINE void restore_callbacks(session_parts& parts, const json& extra,
     }
 }
 
-/// The averages in place of the weights on every rank, or back. Ranks may share the weights: all are done
-/// with the old ones before any is changed.
+/// The averages in place of the weights on every rank, or back. Ranks may share the weights: all
+/// are done with the old ones before any is changed.
 SKEIN_INLINE void swap_average(const context& ctx, weight_average& average, session_parts& parts) {
     double here = 0.0;
     all_reduce(ctx, std::span(&here, 1), dist::reduce_op::sum);
@@ -21174,8 +21295,8 @@ private:
 } // namespace skein::train::detail
 
 // ======== skein/train/detail/session_row.ipp
-// The one exchange at the end of what a step computes: its row, and what the ranks decide with it. Used by
-// <skein/train/detail/session_core.ipp> alone.
+// The one exchange at the end of what a step computes: its row, and what the ranks decide with it.
+// Used by <skein/train/detail/session_core.ipp> alone.
 
 
 #include <algorithm>
@@ -21261,8 +21382,8 @@ namespace skein::train::detail {
 
 class session_core {
 public:
-    /// An error that leaves is told to the peers, with the reason itself and before the strategy's destructor
-    /// ends its exchange. The first abort counts.
+    /// An error that leaves is told to the peers, with the reason itself and before the strategy's
+    /// destructor ends its exchange. The first abort counts.
     template <class Call>
     auto guarded(Call call) {
         try {
@@ -21298,8 +21419,8 @@ public:
         result_.rank = ctx_.rank();
         result_.val_loss = std::numeric_limits<double>::quiet_NaN();
     }
-    /// Who leaves a loop of their own in the middle of a step, by an exception or not, leaves peers waiting:
-    /// they are told before anything here is waited for.
+    /// Who leaves a loop of their own in the middle of a step, by an exception or not, leaves peers
+    /// waiting: they are told before anything here is waited for.
     ~session_core() {
         if (!parts_ || (phase_ == step_phase::idle && std::uncaught_exceptions() == 0)) return;
         const error why(errc::aborted,
@@ -21330,7 +21451,8 @@ public:
         for (const auto& text : notices_) report_->notice(text);
         if (ctx_.is_first()) tell_state(*report_, ctx_, config_, *parts_, *optimizer_);
         parts_->tell(start);
-        // A model that is in eval mode as a whole is to be trained; a submodule may be so on purpose.
+        // A model that is in eval mode as a whole is to be trained; a submodule may be so on
+        // purpose.
         if (!parts_->module().is_training()) parts_->module().train();
     }
 
@@ -21408,7 +21530,8 @@ public:
         const auto parts = drawn_ ? drawn_->micros.size() : 0;
         const auto all = static_cast<std::size_t>(config_.accumulation);
         while (drawn_ && micro_ < all) {
-            // By the micro-batch's number in the global batch: many ranks draw what one process draws.
+            // By the micro-batch's number in the global batch: many ranks draw what one process
+            // draws.
             seed_step(config_.seed, step_,
                       ctx_.rank() * static_cast<int>(all) + static_cast<int>(micro_));
             parts_->begin_micro(micro_ + 1 == all);
@@ -21619,8 +21742,8 @@ private:
 
     // ---- what the ranks agree on -------------------------------------------------------------
 
-    /// The row of the step, equal on all ranks, and what they decide with it: whether the numbers are
-    /// finite, whether to stop, which parameters had a gradient. Nothing is changed before.
+    /// The row of the step, equal on all ranks, and what they decide with it: whether the numbers
+    /// are finite, whether to stop, which parameters had a gradient. Nothing is changed before.
     void exchange_row() {
         report::metric_set row;
         row.mean("loss", losses_.mean(), losses_.weight);
@@ -21747,7 +21870,8 @@ private:
         if (input_->is_stream()) extra["stream"] = feeder_->saved_stream();
         if (scale_)
             extra["loss_scale"] = {{"value", scale()}, {"good_steps", scale_->good_steps()}};
-        // Not those that have been granted, by a stop or by the run's end: who resumes it wants it to go on.
+        // Not those that have been granted, by a stop or by the run's end: who resumes it wants it
+        // to go on.
         double stop = stop_wanted_ && !stopped_ && !is_last() ? 1.0 : 0.0;
         all_reduce(ctx_, std::span(&stop, 1), dist::reduce_op::max);
         extra["stop_wanted"] = stop > 0;
@@ -22017,9 +22141,9 @@ SKEIN_INLINE void single_process::show_masters() {
 // ======== skein/train/trainer.hpp
 // The training loop: the same for one process and many, and the only place that knows all parts.
 //
-// Model, loss and data are the user's and know nothing of the strategy. The trainer deals samples to
-// ranks, weights every loss by its share of the global batch (so uneven shares are exact), clips,
-// steps, merges metrics, evaluates, saves, resumes, and writes what a person wants to see.
+// Model, loss and data are the user's and know nothing of the strategy. The trainer deals samples
+// to ranks, weights every loss by its share of the global batch (so uneven shares are exact),
+// clips, steps, merges metrics, evaluates, saves, resumes, and writes what a person wants to see.
 //
 //     skein::Trainer<skein::DDP<>> trainer(ctx, config);
 //     auto result = trainer.fit(model, skein::AdamW{.weight_decay = 0.1}, schedule, loss, data, held_out);
@@ -22050,8 +22174,8 @@ concept module_holder = requires(M& model) {
 
 
 // ======== skein/train/detail/fit_parts.hpp
-// Strategy, module and callbacks of one session behind detail/session_seam.hpp's virtual calls. Included by
-// train/trainer.hpp only.
+// Strategy, module and callbacks of one session behind detail/session_seam.hpp's virtual calls.
+// Included by train/trainer.hpp only.
 
 namespace skein::train::detail {
 
@@ -22148,7 +22272,7 @@ private:
     Strategy strategy_;
 };
 
-// ---- calls of fit() that cannot be meant -----------------------------------------------------------------
+// ---- calls of fit() that cannot be meant --------------------------------------------------------
 
 template <class T>
 concept optimizer_argument = std::convertible_to<T, optimizer_options>;
@@ -22242,9 +22366,9 @@ public:
             config_.precision = text;
     }
 
-    /// What make() returns, a model that may be too large for one rank: under FSDP and Hybrid every block
-    /// (skein::unit) is cut up as soon as it is built, and each rank keeps the rows that it owns. See
-    /// train/build.hpp. Collective; seed the generator alike on every rank before.
+    /// What make() returns, a model that may be too large for one rank: under FSDP and Hybrid every
+    /// block (skein::unit) is cut up as soon as it is built, and each rank keeps the rows that it
+    /// owns. See train/build.hpp. Collective; seed the generator alike on every rank before.
     ///   errors  mismatch when ranks drew different values
     template <class Make>
     [[nodiscard]] auto build(Make make) {
@@ -22255,26 +22379,28 @@ public:
     void describe(report::settings settings) { settings_ = std::move(settings); }
 
     /// A number of this rank for the row of the step that is running (from a callback: of the next
-    /// step), merged over ranks by its kind. A rank may leave a name out: it counts for those that report it.
-    /// A mean without a weight counts, in a loss or beside a micro-batch in hand, that batch's samples; elsewhere
-    /// 1. The trainer's own names ("loss", "lr", "grad_norm", "val_loss", "step", ...) are refused: errc::usage.
+    /// step), merged over ranks by its kind. A rank may leave a name out: it counts for those that
+    /// report it. A mean without a weight counts, in a loss or beside a micro-batch in hand, that
+    /// batch's samples; elsewhere
+    /// 1. The trainer's own names ("loss", "lr", "grad_norm", "val_loss", "step", ...) are refused:
+    ///   errc::usage.
     void report(report::metric_kind kind, std::string_view name, double value,
                 std::optional<double> weight = {}) {
         reported_.add(kind, name, value, weight);
     }
 
     /// Runs until config.max_steps or config.epochs, a stop request or an error.
-    ///   model     a module holder or pointer; its parameters move into a flat store for good. One that
-    ///             is in eval mode as a whole is put into training mode; submodules that are in eval
-    ///             mode by themselves stay there
+    ///   model     a module holder or pointer; its parameters move into a flat store for good. One
+    ///             that is in eval mode as a whole is put into training mode; submodules that are
+    ///             in eval mode by themselves stay there
     ///   data      samples by number, or a stream (train/input.hpp)
     ///   held_out  the evaluation set; its size may be 0
-    ///   errors    usage, not_finite (with step, rank and a way out), mismatch (also of settings and
-    ///             data between the ranks), disk errors, and the transport's. What model, loss or data
-    ///             throw leaves as invalid_argument with rank, step and type, and is not tried again:
-    ///             the same step would throw again. What the system refused (std::system_error,
-    ///             std::bad_alloc) is tried again as io and exhausted, and a skein::error keeps its
-    ///             code. The other ranks are told before an error leaves
+    ///   errors    usage, not_finite (with step, rank and a way out), mismatch (also of settings
+    ///             and data between the ranks), disk errors, and the transport's. What model, loss
+    ///             or data throw leaves as invalid_argument with rank, step and type, and is not
+    ///             tried again: the same step would throw again. What the system refused
+    ///             (std::system_error, std::bad_alloc) is tried again as io and exhausted, and a
+    ///             skein::error keeps its code. The other ranks are told before an error leaves
     template <class Model, class Loss, train::train_input Data, train::data_source HeldOut>
     train::fit_result fit(Model& model, train::optimizer_options options, train::schedule schedule,
                           Loss loss, Data&& data, const HeldOut& held_out) {
@@ -22302,7 +22428,8 @@ public:
         return {};
     }
 
-    /// The same for a loop of your own: see train/session.hpp. Trainer and model must outlive the session.
+    /// The same for a loop of your own: see train/session.hpp. Trainer and model must outlive the
+    /// session.
     template <class Model>
     [[nodiscard]] train::session open(Model& model, train::optimizer_options options,
                                       train::schedule schedule) {
@@ -22375,18 +22502,20 @@ struct loaded_weights {
     std::vector<std::string> passed_over{};
 };
 
-/// Opens a run folder's newest whole checkpoint, or the checkpoint folder itself; every byte is verified,
-/// nothing is changed on disk. Damaged newer ones are passed over with a warning in the log.
+/// Opens a run folder's newest whole checkpoint, or the checkpoint folder itself; every byte is
+/// verified, nothing is changed on disk. Damaged newer ones are passed over with a warning in the
+/// log.
 ///   passed_over  when given, gets a line per checkpoint that was
 ///   errors  not_found, or the newest one's corrupt or malformed when none is whole
 [[nodiscard]] loaded_checkpoint open_checkpoint(disk& where, const std::string& path,
                                                 std::vector<std::string>* passed_over = nullptr);
 
-/// Fills the module's parameters and buffers from a checkpoint, whichever number of workers wrote it.
+/// Fills the module's parameters and buffers from a checkpoint, whichever number of workers wrote
+/// it.
 ///   path    a run's folder or a checkpoint's
-///   errors  those of open_checkpoint; mismatch names tensors that the module has not (unless strict is
-///           false); not_found and mismatch name a tensor that is missing or of another shape: then the
-///           module may hold some of the new values
+///   errors  those of open_checkpoint; mismatch names tensors that the module has not (unless
+///           strict is false); not_found and mismatch name a tensor that is missing or of another
+///           shape: then the module may hold some of the new values
 loaded_weights load_weights(torch::nn::Module& module, const std::string& path,
                             weights_options options = {});
 
@@ -22508,9 +22637,9 @@ SKEIN_INLINE loaded_weights load_weights(torch::nn::Module& module, const std::s
 // ======== skein/train/zero.hpp
 // ZeRO stages 1 and 2: data parallel training in which every rank updates a part of the parameters.
 //
-// The gradients of a unit are reduced so that each rank gets the sum of its own part only; it updates that
-// part and hands it to the others. On one host the parameters are one memory for all ranks, and nothing
-// has to be handed over.
+// The gradients of a unit are reduced so that each rank gets the sum of its own part only; it
+// updates that part and hands it to the others. On one host the parameters are one memory for all
+// ranks, and nothing has to be handed over.
 //
 //     Trainer<Zero1<>> trainer(ctx, config);           // optimizer states cut between the ranks
 //     Trainer<Zero2<>> trainer(ctx, config);           // and the gradients
@@ -22541,8 +22670,8 @@ public:
                            train::detail::plan_of<Wrap>()) {}
 };
 
-/// Optimizer states and gradients are sharded; parameters are whole on every rank. After a backward pass
-/// parameters have no .grad: store().own_grads() has what this rank owns.
+/// Optimizer states and gradients are sharded; parameters are whole on every rank. After a backward
+/// pass parameters have no .grad: store().own_grads() has what this rank owns.
 ///   memory with AdamW in float32: 4 P + 12 P / N bytes per rank, and two units of gradients
 ///   cost   that of DDP, the gradients' part once per micro-batch
 ///   errors those of DDP

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Programs that the tests start as processes of their own (SKEIN_TEST_APP=name), and the functions and
-// actors that all tests of this folder call remotely.
+// Programs that the tests start as processes of their own (SKEIN_TEST_APP=name), and the functions
+// and actors that all tests of this folder call remotely.
 
 #include <skein/core/sleep.hpp>
 #include <skein/program/run.hpp>
@@ -25,7 +25,8 @@ int helper_main();
 /// Runs one of the programs below as skein::run would; gives its exit code.
 int run_app(const std::string& name, int argc, char** argv);
 
-/// Whether it is a main() of surroundings_support.cpp, which its workers go through as well; and what it does.
+/// Whether it is a main() of surroundings_support.cpp, which its workers go through as well; and
+/// what it does.
 bool is_own_main(std::string_view name);
 int run_own_main(std::string_view name, int argc, char** argv);
 
@@ -84,7 +85,8 @@ std::vector<std::string> skein_variables();
 std::string process_title();
 /// Its child holds the worker's end of the link and waits for ever.
 void fork_and_exit(int code);
-/// Gives 42 once there is a file `go`, and ends the process when that is under way, like fork_and_exit.
+/// Gives 42 once there is a file `go`, and ends the process when that is under way, like
+/// fork_and_exit.
 int fork_reply_and_exit(int code, std::string go);
 /// The pid of a child that waits for ever.
 long fork_child();

@@ -191,7 +191,8 @@ int wait_for_a_call() {
     return cluster.submit<&later>(1, 3'600'000).get();
 }
 
-/// Its workers are another program: this one's copy with bytes appended is the same build, /bin/true is none.
+/// Its workers are another program: this one's copy with bytes appended is the same build,
+/// /bin/true is none.
 skein::task<int> needs_worker() {
     auto r = skein::remote<&twice>(1);
     co_return co_await r;

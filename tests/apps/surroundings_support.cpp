@@ -32,7 +32,8 @@ skein::task<int> tell_folders() {
     co_return 0;
 }
 
-/// Says something in each usual way, then ends its process so, without a chance to do anything about it.
+/// Says something in each usual way, then ends its process so, without a chance to do anything
+/// about it.
 int print_and_end(const std::string& how) {
     fmt::print("{}: fmt\n", how);
     std::printf("%s: printf\n", how.c_str());

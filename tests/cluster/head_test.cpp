@@ -867,7 +867,7 @@ TEST_CASE("no lease is asked back whose cpus are free already as its tasks wait 
             hello.leases.back().number = 2;
             auto joins = join_as_driver(&driver, &c, hello);
             co_await joins;
-            driver.way->tell(cluster::lease_rests{2, true});
+            driver.way->tell(cluster::lease_blocked{2, true});
             if (for_group)
                 driver.way->tell(cluster::want_group{4, 0, {"cpu=2"}});
             else

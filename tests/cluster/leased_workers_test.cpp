@@ -365,7 +365,8 @@ TEST_CASE("a demand that no node has waits, and says so", "[cluster][leased_work
 
 namespace {
 
-/// A driver asks for a gpu, before it has joined, on a cluster of no node, one and two; only the last one has a gpu.
+/// A driver asks for a gpu, before it has joined, on a cluster of no node, one and two; only the
+/// last one has a gpu.
 task<void> ask_for_a_gpu(test::sim_nodes* of, test::log_lines* lines) {
     auto r = remote<&leased_twice>.with({.gpus = 1})(4);
     co_await sleep_for(2s);
@@ -586,7 +587,7 @@ TEST_CASE("a demand that no node can hold waits until one comes", "[cluster][lea
     });
 }
 
-// ---- environment and output of workers -----------------------------------------------------------------------
+// ---- environment and output of workers ----------------------------------------------------------
 
 namespace {
 

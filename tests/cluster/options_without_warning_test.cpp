@@ -2,8 +2,8 @@
 // That this file compiles is the test: a struct of options with one of them named gives no warning.
 #include <skein/cluster/agent.hpp>
 #include <skein/cluster/head.hpp>
-#include <skein/cluster/keeper.hpp>
 #include <skein/cluster/leased_workers.hpp>
+#include <skein/cluster/space_server.hpp>
 #include <skein/cluster/tools.hpp>
 #include <skein/program/program.hpp>
 #include <skein/spmd/group.hpp>
@@ -24,7 +24,7 @@ TEST_CASE("options of a cluster with one of them named give no warning") {
     const spmd::group_options group{.job = "j"};
     const head_options head{.name = "s"};
     const spmd::joined_group_options joined{.join_deadline = std::chrono::hours::max()};
-    const keeper_options keeper{.host = "h"};
+    const space_server_options space_server{.host = "h"};
     const leased_workers_options leased{.name = "p"};
     const program::head_program the_head{.listen = "l"};
     const program::agent_program the_agent{.name = "n"};
@@ -32,7 +32,7 @@ TEST_CASE("options of a cluster with one of them named give no warning") {
     const tool_options tool{.name = "t"};
     CHECK(joined.join_deadline == skein::duration::max());
     CHECK(agent.name + the_agent.name == "nn");
-    CHECK(group.job + head.name + keeper.host + leased.name + the_head.listen + tool.name ==
+    CHECK(group.job + head.name + space_server.host + leased.name + the_head.listen + tool.name ==
           "jshplt");
     CHECK(supervisor.workers == 2);
 }

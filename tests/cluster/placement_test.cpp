@@ -154,7 +154,8 @@ task<int> removed_twice(std::string name) {
     co_return 2;
 }
 
-/// Asks for a group, or an actor, and keeps neither; the call may have too little time for the answer.
+/// Asks for a group, or an actor, and keeps neither; the call may have too little time for the
+/// answer.
 struct placed_asker {
     task<void> find(std::string name, bool group) {
         if (group) {

@@ -316,8 +316,9 @@ TEST_CASE("two ranks get the same bits from shared memory, ring and hierarchy") 
 
 namespace {
 
-/// Sums of halves on one rank against float32 sums of the same values in the same model: rounded once,
-/// or not at all. Rings cut the same slices for both, since the count is a whole number of lines.
+/// Sums of halves on one rank against float32 sums of the same values in the same model: rounded
+/// once, or not at all. Rings cut the same slices for both, since the count is a whole number of
+/// lines.
 template <class T>
 void check_half_sums(ranks::rank_view& c, reduce_op op, std::size_t count) {
     const auto seed = static_cast<std::uint64_t>(c.rank) + 5;

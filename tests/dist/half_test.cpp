@@ -47,7 +47,8 @@ std::vector<f16_t> all_halves() {
     return halves;
 }
 
-/// All halves, what lies in the middle between two neighbours, the floats beside those, and any bits.
+/// All halves, what lies in the middle between two neighbours, the floats beside those, and any
+/// bits.
 std::vector<float> telling_floats() {
     std::vector<float> floats;
     const float most = std::numeric_limits<float>::infinity();

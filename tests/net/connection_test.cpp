@@ -362,7 +362,7 @@ TEST_CASE("bodies without a checksum are accepted") {
         o);
 }
 
-// ---- keep-alive, in virtual time -----------------------------------------------------------------
+// ---- keep-alive, in virtual time ----------------------------------------------------------------
 
 namespace {
 struct silent_world {
@@ -467,7 +467,8 @@ TEST_CASE("a paused reader is not taken for dead") {
 }
 
 TEST_CASE("a transfer one way that takes longer than the patience with silence is survived") {
-    // 32 MiB at about 3 MB/s: our pings wait behind our own bytes, and the reader owes us no answer.
+    // 32 MiB at about 3 MB/s: our pings wait behind our own bytes, and the reader owes us no
+    // answer.
     const auto body = [](sim::network* w) -> task<void> {
         auto connecting = connect_pair(&w->host("a"), &w->host("b"), net::address::sim("b", 1),
                                        options("client"), options("server"));

@@ -350,8 +350,8 @@ TEST_CASE(
 }
 
 TEST_CASE("a link breaks at every point of its greeting and loses nothing") {
-    // The connection is reset t microseconds after the first break, so that some t falls on each message of
-    // the dial, the handshake, the hello and what is sent again.
+    // The connection is reset t microseconds after the first break, so that some t falls on each
+    // message of the dial, the handshake, the hello and what is sent again.
     std::uint64_t again = 0;
     for (int t = 0; t < 6000; t += 97) {
         link_world w(static_cast<std::uint64_t>(t) + 1);

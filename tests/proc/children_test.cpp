@@ -66,7 +66,8 @@ void with_children(Body body) {
     loop.run(body(&here));
 }
 
-/// A program that nobody can open while we hold it: a lease keeps the kernel waiting inside execve().
+/// A program that nobody can open while we hold it: a lease keeps the kernel waiting inside
+/// execve().
 class held_program {
 public:
     explicit held_program(std::string path) : path_(std::move(path)) {
@@ -172,7 +173,8 @@ TEST_CASE("a child gets its message and a socket, and says why it leaves", "[rt]
 
 TEST_CASE("nothing of how a child was started reaches a program that it starts",
           "[P7][rt][children]") {
-    // The environment of the inner program, then its open files, without that of the folder it reads.
+    // The environment of the inner program, then its open files, without that of the folder it
+    // reads.
     with_children([](proc::children* here) -> task<void> {
         auto starting = started(here, helper("look around"));
         auto child = co_await starting;

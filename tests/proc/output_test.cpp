@@ -302,7 +302,8 @@ TEST_CASE("what a process has written is read to its end, also of one that was k
 TEST_CASE("what a process prints is passed on in order", "[rt][output]") {
     net::real_loop loop;
     std::string got;
-    // NOLINTNEXTLINE(cppcoreguidelines-avoid-capturing-lambda-coroutines): it outlives its coroutines
+    // NOLINTNEXTLINE(cppcoreguidelines-avoid-capturing-lambda-coroutines): it outlives its
+    // coroutines
     const proc::print_lines keep = [&got](std::vector<proc::worker_lines> all) -> task<void> {
         for (const auto& some : all) {
             CHECK(some.worker == "worker-9");

@@ -68,7 +68,8 @@ TEST_CASE("what is alone, of a training, or started by a job's process is none",
     CHECK_FALSE(
         job_in({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "1"}}));
     CHECK_FALSE(job_in({{"SKEIN_RANK", "0"}, {"SKEIN_WORLD_SIZE", "2"}}));
-    // Half of a training's variables, or a part of SageMaker's, is nothing to a program that is no rank.
+    // Half of a training's variables, or a part of SageMaker's, is nothing to a program that is no
+    // rank.
     CHECK_FALSE(job_in({{"RANK", "0"}, {"WORLD_SIZE", "2"}}));
     CHECK_FALSE(job_in({{"SM_HOSTS", "nonsense"}}));
     CHECK_THROWS_AS(job_in(with(slurm, "SLURM_STEP_NUM_TASKS", "four")), error);

@@ -326,7 +326,7 @@ TEST_CASE("a plain call that waits behind another is cancelled without waiting",
     });
 }
 
-// ---- cancelling by force ----------------------------------------------------------------------------
+// ---- cancelling by force ------------------------------------------------------------------------
 
 namespace {
 
@@ -458,7 +458,7 @@ TEST_CASE("force ends no worker that actors live on, and no call of an actor",
     });
 }
 
-// ---- workers for one demand -------------------------------------------------------------------------
+// ---- workers for one demand ---------------------------------------------------------------------
 
 namespace {
 

@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
-// The door between threads and a loop, in the simulated world: there the loop's own thread plays all others, and what
-// happens when is certain. Threads that block are in session_test.cpp.
+// SPDX-License-Identifier: Apache-2.0 The door between threads and a loop, in the simulated world:
+// there the loop's own thread plays all others, and what happens when is certain. Threads that
+// block are in session_test.cpp.
 #include <tests/apps/apps.hpp>
 #include <tests/support/sim_cluster.hpp>
 
@@ -59,7 +59,7 @@ struct door_of {
     }
     template <class T>
     shared_actor<T> share(const actor_handle<T>& handle) {
-        return shared_actor<T>(door->adopt(handle.lane()));
+        return shared_actor<T>(door->adopt(handle.queue()));
     }
 };
 

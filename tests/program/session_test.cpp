@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
-// Real threads and real worker processes; what happens in which order at the door is in pending_test.cpp.
+// SPDX-License-Identifier: Apache-2.0 Real threads and real worker processes; what happens in which
+// order at the door is in pending_test.cpp.
 #include <tests/apps/app_process.hpp>
 #include <tests/apps/apps.hpp>
 #include <tests/support/death.hpp>
@@ -366,7 +366,8 @@ TEST_CASE("signals are the program's: a session catches none", "[T13][rt][sessio
 
 TEST_CASE("a rank of a job opens a session: it and its workers have no part in that job",
           "[T14][rt][session]") {
-    // As launch() leaves the environment of a rank that srun has started, and as torchrun makes that of one.
+    // As launch() leaves the environment of a rank that srun has started, and as torchrun makes
+    // that of one.
     auto slurm = app_options("session", {"--workers", "1"});
     for (const auto& [name, value] : {std::pair{"SLURM_PROCID", "0"},
                                       {"SLURM_STEP_ID", "0"},

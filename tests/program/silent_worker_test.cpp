@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
-// Workers whose processes are there and do nothing any more: stopped, another program, or in a read of our own socket.
+// SPDX-License-Identifier: Apache-2.0 Workers whose processes are there and do nothing any more:
+// stopped, another program, or in a read of our own socket.
 #include <tests/apps/apps.hpp>
 #include <tests/apps/local_pool.hpp>
 #include <tests/support/temporary_folder.hpp>
@@ -33,7 +33,7 @@ long fall_silent(std::string how, std::string marker) {
     std::ofstream(marker) << ::getpid();
     if (how == "stops") ::raise(SIGSTOP);
     if (how == "is another program") ::execlp("sleep", "sleep", "600", nullptr);
-    constexpr int ours = socket_file;
+    constexpr int ours = proc::detail::socket_file;
     ::fcntl(ours, F_SETFL, ::fcntl(ours, F_GETFL) & ~O_NONBLOCK);
     std::array<char, 64> bytes{};
     while (::read(ours, bytes.data(), bytes.size()) > 0) {}

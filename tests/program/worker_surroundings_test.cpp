@@ -229,7 +229,8 @@ TEST_CASE("a task has as many threads as cpus, unless the user has said how many
         how.unset_env.emplace_back("OMP_NUM_THREADS");
         const auto ran = run_to_end(std::move(how));
         INFO(ran.err);
-        // Tasks with 1, 2, 0 and 1 cpus, an actor, one with two; a task that says it; a driver in a task.
+        // Tasks with 1, 2, 0 and 1 cpus, an actor, one with two; a task that says it; a driver in a
+        // task.
         CHECK(ran.out == "1 2 1 1 1 2 7 1\n");
     }
     auto how = app_options("own threads", {"--workers", "2"});

@@ -847,7 +847,7 @@ def other_build(program, copy):
 
 
 def detached():
-    """An actor that outlives its program is found by others; its keeper dies, the head dies, and the cluster stops."""
+    """An actor that outlives its program is found by others; its space server dies, the head dies, and the cluster stops."""
     with Cluster([("n1", ["--resources", "cpu=2"]), ("n2", ["--resources", "cpu=2"])], f"127.0.0.1:{free_port()}") as c:
         def program(*arguments, of=find_program("skein_detached")):
             return c.run(of, "--address", c.address, *arguments)
@@ -859,10 +859,10 @@ def detached():
         says("the sum is 42\n", "add", "answer", "2")
         twice = program("make", "answer", "1")
         twice.check(twice.wait(SECONDS) == 1 and "already" in twice.stderr, "a second actor of one name")
-        keeper = next(j for j in c.status()["jobs"] if j["space"] == "prod")
-        assert keeper["workers"] == 1 and keeper["connected"], keeper
+        space_server = next(j for j in c.status()["jobs"] if j["space"] == "prod")
+        assert space_server["workers"] == 1 and space_server["connected"], space_server
         code, out, _ = c.tool("status", c.address)
-        assert code == 0 and "skein_detached (keeper of prod)" in out, out
+        assert code == 0 and "skein_detached (space server of prod)" in out, out
         # Another build may not: it may have other functions.
         other = program("add", "answer", "1", of=other_build(find_program("skein_detached"), c.folder / "other"))
         other.check(other.wait(SECONDS) == 1 and "another program or build" in other.stderr, "no reason")
@@ -871,16 +871,16 @@ def detached():
         begun = c.cwd / "begun"
         waiting = program("wait", "answer", begun)
         waiting.wait_until(begun.exists, "a call", SECONDS)
-        os.kill(keeper["pid"], signal.SIGKILL)
+        os.kill(space_server["pid"], signal.SIGKILL)
         waiting.check(waiting.wait(SECONDS) == 1, "no failure")
-        for part in ("keeper of namespace", "SIGKILL"):
+        for part in ("space server of namespace", "SIGKILL"):
             waiting.check(part in waiting.stderr, f"it does not say {part!r}")
         gone = program("add", "answer", "1")
-        gone.check(gone.wait(SECONDS) == 1 and "no actor named" in gone.stderr, "an actor without its keeper")
-        c.wait_until(lambda: re.search(r"skein_detached \(keeper of prod\) .*\blost\b", c.tool("status", c.address, "--jobs")[1]), "the past keeper")
+        gone.check(gone.wait(SECONDS) == 1 and "no actor named" in gone.stderr, "an actor without its space server")
+        c.wait_until(lambda: re.search(r"skein_detached \(space server of prod\) .*\blost\b", c.tool("status", c.address, "--jobs")[1]), "the past space server")
         assert [j["space"] for j in json.loads(c.tool("status", c.address, "--jobs", "--json")[1])["past_jobs"]].count("prod") == 1
         says("the sum is 7\n", "make", "lasting", "7", "-1")
-        # The head comes back, and knows the keeper.
+        # The head comes back, and knows the space server.
         c.head.process.kill()
         c.head.wait(SECONDS)
         c.start_head(c.address)
@@ -899,7 +899,7 @@ def detached():
         c.stop()
 
 
-def workers_as_guests():
+def workers_as_space_clients():
     """Workers make, find and call detached actors, and pass handles; a namespace ends by request."""
     with Cluster([("n1", ["--resources", "cpu=2"]), ("n2", ["--resources", "cpu=2"])], f"127.0.0.1:{free_port()}") as c:
         def program(*arguments):
@@ -921,9 +921,9 @@ def workers_as_guests():
         holding = program("hold", "answer", begun)
         holding.wait_until(begun.exists, "a call", SECONDS)
         code, out, err = c.tool("stop", c.address, "--space", "prod")
-        assert code == 0 and out == "namespace prod ends: its keeper and 1 worker are told\n", (code, out, err)
+        assert code == 0 and out == "namespace prod ends: its space server and 1 worker are told\n", (code, out, err)
         holding.check(holding.wait(SECONDS) == 1, "no failure")
-        for part in ('keeper of namespace "prod"', "ended by skein stop"):
+        for part in ('space server of namespace "prod"', "ended by skein stop"):
             holding.check(part in holding.stderr, f"it does not say {part!r}")
         says("the sum is 5\n", "relay", "answer", "5")    # in a new one
         assert [j["how"] for j in json.loads(c.tool("status", c.address, "--jobs", "--json")[1])["past_jobs"] if j["space"] == "prod"] == ["stopped"]
@@ -983,7 +983,7 @@ def detached_alone():
 
 
 # The longest first.
-CASES = [("a head that remembers", remembered), ("state folders", state_folders), ("three hosts", namespaces), ("detached actors", detached), ("workers as guests", workers_as_guests), ("detached on one host", detached_alone), ("a stopped agent", stopped_agent), ("a killed agent", killed_agent), ("the cluster's secret", secret_of_the_cluster),
+CASES = [("a head that remembers", remembered), ("state folders", state_folders), ("three hosts", namespaces), ("detached actors", detached), ("workers as space clients", workers_as_space_clients), ("detached on one host", detached_alone), ("a stopped agent", stopped_agent), ("a killed agent", killed_agent), ("the cluster's secret", secret_of_the_cluster),
          ("a head killed for good", killed_head_for_good), ("interrupted", interrupted), ("examples run", examples_run),
          ("refusals", refusals), ("a killed head", killed_head), ("a killed worker", killed_worker), ("drained", drained), ("output of workers", output_of_workers), ("a full pipe", full_pipe),
          ("one after the other", one_after_the_other), ("stopped", stopped), ("one program is all", same_program),

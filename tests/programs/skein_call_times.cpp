@@ -3,8 +3,8 @@
 //
 //     skein_call_times LOG STOP [--address A]
 //
-// Each call adds a line to the file LOG: when it ended (nanoseconds of the monotonic clock) and how long it took
-// (nanoseconds). Ends when there is a file STOP.
+// Each call adds a line to the file LOG: when it ended (nanoseconds of the monotonic clock) and how
+// long it took (nanoseconds). Ends when there is a file STOP.
 
 #include <skein/skein.hpp>
 

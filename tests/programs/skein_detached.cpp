@@ -3,9 +3,11 @@
 //
 //     skein_detached make NAME START [RESTARTS] [--address A]    prints the sum
 //     skein_detached add NAME N                                  adds, prints the sum
-//     skein_detached wait NAME BEGUN                             a call that ends with its actor, or never
+//     skein_detached wait NAME BEGUN                             a call that ends with its actor,
+//                                                                or never
 //     skein_detached kill NAME
-//     skein_detached relay NAME N       a worker makes it or finds it, gives the handle; another one adds through that; sum
+//     skein_detached relay NAME N       a worker makes it or finds it, gives the handle; another
+//                                       one adds through that; sum
 //     skein_detached hold NAME BEGUN    as wait, by a worker
 //
 // All of them in the namespace "prod".

@@ -1,11 +1,12 @@
-// SPDX-License-Identifier: Apache-2.0
-// Strangers and damaged bytes against a connection and an endpoint, in virtual time: what is delivered is
-// what was sent, everything ends, and those who know the token are served.
+// SPDX-License-Identifier: Apache-2.0 Strangers and damaged bytes against a connection and an
+// endpoint, in virtual time: what is delivered is what was sent, everything ends, and those who
+// know the token are served.
 //
 //     skein_hostile_streams [--flips N] [--strangers N] [--seed S]
 //
-// --flips: a recorded conversation (handshake, frames, goodbye) is played again N times, each time with
-// one bit of it changed. --strangers: half handshakes that are open at once. Prints one line per case.
+// --flips: a recorded conversation (handshake, frames, goodbye) is played again N times, each time
+// with one bit of it changed. --strangers: half handshakes that are open at once. Prints one line
+// per case.
 #include <skein/core/awaitable.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/timeout.hpp>
@@ -39,7 +40,7 @@ void require(bool holds, const std::string& what) {
     if (!holds) throw error(errc::internal, what);
 }
 
-// ---- a stream that records, and changes one bit --------------------------------------------------
+// ---- a stream that records, and changes one bit -------------------------------------------------
 
 /// What went over one stream, seen from the connecting side, and which bit of it to change.
 struct tap {
@@ -126,7 +127,7 @@ private:
     tap* tap_;
 };
 
-// ---- the conversation ----------------------------------------------------------------------------
+// ---- the conversation ---------------------------------------------------------------------------
 
 constexpr std::uint64_t frames = 6;
 
@@ -244,13 +245,14 @@ std::string flipped_bits(std::uint64_t seed, std::uint64_t count) {
                         fmt::format("bit {} of {} (seed {}): {}", *t.bit, bits, seed, e.what()));
         }
     }
-    // What may change unseen: the proof field of a verdict that proves nothing, and the last goodbye.
+    // What may change unseen: the proof field of a verdict that proves nothing, and the last
+    // goodbye.
     require(harmless * 50 <= count + 50, fmt::format("{} changed bits went unseen", harmless));
     return fmt::format("{} of {} bits changed, {} noticed, {} without effect", count, bits, noticed,
                        harmless);
 }
 
-// ---- strangers against an endpoint ---------------------------------------------------------------
+// ---- strangers against an endpoint --------------------------------------------------------------
 
 task<void> serve_echo(net::connection::handle c) {
     auto receiving = receive_all(c.get(), true);
@@ -410,7 +412,8 @@ std::string strangers(std::uint64_t seed, siege s) {
                        count, std::chrono::duration<double>(served_after).count());
 }
 
-/// The bytes that a client with the token says; to anybody but its own server they are worth nothing.
+/// The bytes that a client with the token says; to anybody but its own server they are worth
+/// nothing.
 byte_buffer recorded_words(std::uint64_t seed) {
     tap recording;
     (void)play(seed, &recording);

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writes our files for other people's readers, and reads theirs. Used by tests/interop.
 //
-//   skein_interop_files write FOLDER     a run folder with events, a safetensors file and a checkpoint
-//   skein_interop_files shard FOLDER     a checkpoint of three ranks, with tensors in rows: value i is i / 2
-//   skein_interop_files read FILE        one JSON line per tensor: name, dtype, shape, hex of the bytes
+//   skein_interop_files write FOLDER     a run folder with events, a safetensors file and a
+//                                        checkpoint
+//   skein_interop_files shard FOLDER     a checkpoint of three ranks, with tensors in rows: value i
+//                                        is i / 2
+//   skein_interop_files read FILE        one JSON line per tensor: name, dtype, shape, hex of the
+//                                        bytes
 #include <skein/core/posix_disk.hpp>
 #include <skein/report/run_dir.hpp>
 #include <skein/train/checkpoint.hpp>

@@ -3,8 +3,8 @@
 //
 //     skein_many_waits BEGUN GO [RETRIES] [--address A]
 //
-// Each call adds a line to the file BEGUN when it begins, and ends when there is a file GO. Prints the sum.
-// RETRIES: of each call, when its worker dies.
+// Each call adds a line to the file BEGUN when it begins, and ends when there is a file GO. Prints
+// the sum. RETRIES: of each call, when its worker dies.
 
 #include <skein/skein.hpp>
 

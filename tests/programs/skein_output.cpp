@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Workers that print and look around, for tests of what of it reaches their driver.
 //
-//     skein_output lines          # twenty tasks print a line each on their output and on their error
+//     skein_output lines          # twenty tasks print a line each on their output and on their
+//                                 error
 //     skein_output abort          # a task prints its last words and aborts
 //     skein_output flood FILE     # a task prints far more than a pipe holds, and then makes FILE
-//     skein_output where FOLDER   # a task with variables and FOLDER as its working directory says what it sees
+//     skein_output where FOLDER   # a task with variables and FOLDER as its working directory says
+//                                 what it sees
 
 #include <skein/skein.hpp>
 

@@ -1,12 +1,12 @@
-// SPDX-License-Identifier: Apache-2.0
-// A small training run for tests: with dropout, and with a rank that gets a signal in a chosen phase of a step.
+// SPDX-License-Identifier: Apache-2.0 A small training run for tests: with dropout, and with a rank
+// that gets a signal in a chosen phase of a step.
 //
 //     skein_phases --strategy fsdp --workers 2 --communicator ring --runs DIR --run NAME
 //                  [--fault gather|reduce|apply --signal 9] [--dropout 0.3] [--accumulate 2] [--weights FILE]
 //
-// Rank 1 sends the signal to itself, at the step in the middle of its first attempt: in the forward of its second
-// block, when the others wait for the gather behind it; in the backward pass, when they wait for a sum; in the
-// optimizer, when they wait for new parameters.
+// Rank 1 sends the signal to itself, at the step in the middle of its first attempt: in the forward
+// of its second block, when the others wait for the gather behind it; in the backward pass, when
+// they wait for a sum; in the optimizer, when they wait for new parameters.
 
 #include <skein/train/ddp.hpp>
 #include <skein/train/fsdp.hpp>

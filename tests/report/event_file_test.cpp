@@ -27,7 +27,8 @@ std::vector<tb_event> events_in(const std::string& path) {
 } // namespace
 
 TEST_CASE("an event is the protobuf bytes TensorFlow writes") {
-    // tf.compat.v1.Event(wall_time=1.5, step=300, summary=Summary(value=[Value(tag="loss", simple_value=0.5)]))
+    // tf.compat.v1.Event(wall_time=1.5, step=300, summary=Summary(value=[Value(tag="loss",
+    // simple_value=0.5)]))
     const tb_event event{
         .wall_time = 1.5, .step = 300, .file_version = {}, .scalars = {{"loss", 0.5f}}};
     CHECK(to_hex(encode_event(event)) == "09000000000000f83f"   // 1: double

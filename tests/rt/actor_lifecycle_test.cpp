@@ -7,7 +7,7 @@
 #include <skein/rt/actor.hpp>
 #include <skein/rt/detail/actor_terms.hpp>
 #include <skein/rt/detail/group_message.hpp>
-#include <skein/rt/detail/space_books.hpp>
+#include <skein/rt/detail/space_state.hpp>
 #include <skein/rt/placement_group.hpp>
 #include <skein/rt/worker_source.hpp>
 #include <skein/wire/decode.hpp>
@@ -204,7 +204,7 @@ TEST_CASE("an actor is killed while it is made, or made again", "[M6][rt][actor]
     });
 }
 
-struct guest {
+struct space_client {
     int n = 0;
     int add(int k) { return n += k; }
     int last(int k) {
@@ -225,10 +225,10 @@ void leave_from_nowhere() { leave_actor(); }
 
 TEST_CASE("an actor leaves after the call that says so", "[M7][M8][rt][actor]") {
     in_sim(7, 1, [](sim_cluster& c) -> task<void> {
-        auto g = co_await actor<guest>.with({.restarts = -1, .name = "guest"})();
-        auto slow = g.call<&guest::slow>(50);
-        auto last = g.call<&guest::last>(5);
-        auto late = g.call<&guest::add>(1);
+        auto g = co_await actor<space_client>.with({.restarts = -1, .name = "space client"})();
+        auto slow = g.call<&space_client::slow>(50);
+        auto last = g.call<&space_client::last>(5);
+        auto late = g.call<&space_client::add>(1);
         const int got = co_await last;
         CHECK(got == 5);
         auto asked = failure_of(late);
@@ -237,9 +237,9 @@ TEST_CASE("an actor leaves after the call that says so", "[M7][M8][rt][actor]") 
         CHECK(c.actors() == 0);
         const int to_its_end = co_await slow;
         CHECK(to_its_end == 5);
-        auto free = co_await actor<guest>.with({.name = "guest"})();
-        auto leaving = free.call<&guest::last_later>(20);
-        const int meanwhile = co_await free.call<&guest::add>(1);
+        auto free = co_await actor<space_client>.with({.name = "space client"})();
+        auto leaving = free.call<&space_client::last_later>(20);
+        const int meanwhile = co_await free.call<&space_client::add>(1);
         CHECK(meanwhile == 1);
         const int left = co_await leaving;
         CHECK(left == 1);
@@ -427,7 +427,7 @@ struct idle_source final : rt::worker_source {
     task<void> serve() override { co_return; }
     void stop() noexcept override {}
     void want(const rt::worker_demand&) override {}
-    void rests(const net::channel&, bool) override {}
+    void blocked(const net::channel&, bool) override {}
     void end_now(const net::channel&) override {}
     void want_group(const rt::worker_group&) override {}
     void drop_group(std::uint64_t) override {}
@@ -555,26 +555,26 @@ TEST_CASE("a worker that asks for namespaces without end loses its link, and no 
           "[rt][actor]") {
     using rt::detail::message_space;
     using rt::detail::message_space_there;
-    using rt::detail::space_books;
+    using rt::detail::space_state;
     in_sim(14, 1, [](sim_cluster& c) -> task<void> {
         idle_source source;
         c.driver().ask(&source);
-        auto& books = space_books::of(c.driver());
-        books.most_asked = 512; // the usual ones take a minute of a g++ build with ASan
-        books.most_answering = 8 * books.most_asked;
+        auto& state = space_state::of(c.driver());
+        state.most_asked = 512; // the usual ones take a minute of a g++ build with ASan
+        state.most_answering = 8 * state.most_asked;
         rt::detail::space_question what;
         what.space = "any";
         const auto body = wire::encode(what);
         std::vector<std::shared_ptr<net::connection>> all;
-        for (std::size_t n = 0; n < books.most_answering; n += books.most_asked) {
+        for (std::size_t n = 0; n < state.most_answering; n += state.most_asked) {
             auto fake = c.impostor();
             all.push_back(co_await fake);
-            for (std::size_t i = 0; i < books.most_asked; ++i)
+            for (std::size_t i = 0; i < state.most_asked; ++i)
                 all.back()->send(message_space, 0, i + 1, body, {});
         }
         co_await sleep_for(1s);
         for (const auto& one : all) CHECK(one->is_open());
-        all[0]->send(message_space, 0, books.most_asked + 1, body, {});
+        all[0]->send(message_space, 0, state.most_asked + 1, body, {});
         auto ended = all[0]->wait_closed();
         co_await ended;
         auto fake = c.impostor();

@@ -106,7 +106,7 @@ struct nest {
     std::vector<nest> inside;
 };
 
-struct nest_keeper {
+struct nest_space_server {
     nest kept;
     int grow() {
         nest above;
@@ -128,11 +128,11 @@ struct nest_keeper {
 TEST_CASE("the call that makes a state too deep to be read is the one that fails",
           "[O2][rt][actor_options]") {
     in_sim(31, 2, [](sim_cluster& c) -> task<void> {
-        auto k = co_await actor<nest_keeper>.with({.restarts = -1})();
+        auto k = co_await actor<nest_space_server>.with({.restarts = -1})();
         int answered = 0;
         std::optional<error> why;
         for (int i = 0; i < 80 && !why; ++i) {
-            auto asked = as_result(k.call<&nest_keeper::grow>());
+            auto asked = as_result(k.call<&nest_space_server::grow>());
             const auto outcome = co_await asked;
             if (outcome)
                 answered = *outcome;
@@ -142,19 +142,19 @@ TEST_CASE("the call that makes a state too deep to be read is the one that fails
         REQUIRE(why);
         CHECK(why->code() == errc::too_large);
         const std::string text = why->what();
-        CHECK(text.find("nest_keeper::grow") != text.npos);
-        CHECK(text.find("nest_keeper::save()") != text.npos);
+        CHECK(text.find("nest_space_server::grow") != text.npos);
+        CHECK(text.find("nest_space_server::save()") != text.npos);
         CHECK(text.find("limit of 64") != text.npos);
         auto killed = kill_worker_of(&c, k);
         co_await killed;
-        const int kept = co_await k.call<&nest_keeper::depth>();
+        const int kept = co_await k.call<&nest_space_server::depth>();
         CHECK(kept == answered); // all that was answered is there
     });
 }
 
 int children_of(nest n) { return static_cast<int>(n.inside.size()); }
 nest nested_by(int depth) {
-    nest_keeper k;
+    nest_space_server k;
     for (int i = 1; i < depth; ++i) k.grow();
     return k.kept;
 }

@@ -268,14 +268,14 @@ TEST_CASE(
 TEST_CASE("handles in direct calls and their results keep their actors", "[D3][rt][direct]") {
     in_sim(6, 2, [](sim_cluster& c) -> task<void> {
         auto first = skein::actor<caller>();
-        const auto keeper = co_await first;
+        const auto space_server = co_await first;
         auto second = skein::actor<holder>();
         const auto maker = co_await second;
-        auto placed = maker.call<&holder::place>(keeper);
+        auto placed = maker.call<&holder::place>(space_server);
         co_await placed;
         co_await sleep_for(1s);
         CHECK(c.actors() == 3);
-        auto fetched = maker.call<&holder::fetch>(keeper);
+        auto fetched = maker.call<&holder::fetch>(space_server);
         const int got = co_await fetched;
         CHECK(got == 42);
         co_await sleep_for(1s);
@@ -287,12 +287,12 @@ TEST_CASE("handles in direct calls and their results keep their actors", "[D3][r
 TEST_CASE("no reply overtakes the news of who holds its handles", "[D3][rt][direct]") {
     in_sim(14, 2, [](sim_cluster& c) -> task<void> {
         auto first = skein::actor<caller>();
-        const auto keeper = co_await first;
-        auto which = keeper.call<&caller::pid>();
+        const auto space_server = co_await first;
+        auto which = space_server.call<&caller::pid>();
         const auto pid = co_await which;
         auto second = skein::actor<holder>();
         const auto maker = co_await second;
-        auto placed = maker.call<&holder::place_slowly>(keeper);
+        auto placed = maker.call<&holder::place_slowly>(space_server);
         co_await sleep_for(300ms);
         CHECK(c.actors() == 3);
         c.network().partition(sim_cluster::host_of(pid / 100 == 1 ? 0 : 1), "driver");
@@ -300,7 +300,7 @@ TEST_CASE("no reply overtakes the news of who holds its handles", "[D3][rt][dire
         c.network().heal_all();
         co_await placed;
         co_await sleep_for(1s);
-        auto added = keeper.call<&caller::add_to_kept>();
+        auto added = space_server.call<&caller::add_to_kept>();
         const int got = co_await added;
         CHECK(got == 41);
     });
@@ -398,7 +398,7 @@ TEST_CASE("over a direct link nothing but calls of actors is believed", "[rt][di
     });
 }
 
-// ---- processes ------------------------------------------------------------------------------------
+// ---- processes ----------------------------------------------------------------------------------
 
 struct bell {
     int ring(std::string path) {

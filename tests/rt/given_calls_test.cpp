@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
-// Calls of a worker to its own actors: no codec runs, and nobody can tell but by the addresses of what was moved.
+// SPDX-License-Identifier: Apache-2.0 Calls of a worker to its own actors: no codec runs, and
+// nobody can tell but by the addresses of what was moved.
 #include <tests/apps/apps.hpp>
 #include <tests/support/sim_cluster.hpp>
 #include <tests/support/temporary_folder.hpp>
@@ -373,7 +373,7 @@ struct visitor {
         const int got = co_await d;
         CHECK(got == 1);
     }
-    task<void> lineage(actor_handle<shelf> to) {
+    task<void> trace_context(actor_handle<shelf> to) {
         const auto mine = runtime_context();
         for (int i = 0; i < 2; ++i) {
             auto r = remote<&shelf::who>.with({.deadline = 1h})(to);
@@ -432,7 +432,7 @@ TEST_CASE(".max_pending bounds calls within a process", "[D9][O9][rt][given]") {
     have_visited<&visitor::bounded>(9, how);
 }
 TEST_CASE("a call within a process knows the call that made it", "[D9][C11][rt][given]") {
-    have_visited<&visitor::lineage>(10);
+    have_visited<&visitor::trace_context>(10);
 }
 
 TEST_CASE("a failure reads the same from the own process and from another", "[D9][F3][rt][given]") {
@@ -453,9 +453,9 @@ TEST_CASE("a failure reads the same from the own process and from another", "[D9
     CHECK(said.at(0).at(1) == "disk_full|no room|a cause|a hint|with a place");
 }
 
-// ---- handles --------------------------------------------------------------------------------------
+// ---- handles ------------------------------------------------------------------------------------
 
-struct keeper {
+struct space_server {
     team kept;
     int left = 0;
     void keep(team it) { kept = std::move(it); }
@@ -469,34 +469,34 @@ struct keeper {
 };
 struct lender {
     /// Hands it on to an actor of this process, and keeps nothing.
-    task<void> hand_on(actor_handle<keeper> to, actor_handle<counter> what, bool moves) {
+    task<void> hand_on(actor_handle<space_server> to, actor_handle<counter> what, bool moves) {
         team one;
         one.members.push_back(std::move(what));
         ref<void> r;
         if (moves)
-            r = to.call<&keeper::keep>(std::move(one));
+            r = to.call<&space_server::keep>(std::move(one));
         else
-            r = to.call<&keeper::keep>(one);
+            r = to.call<&space_server::keep>(one);
         co_await r;
     }
     /// The same without waiting for it.
-    void hand_on_soon(actor_handle<keeper> to, actor_handle<counter> what) {
-        to.call<&keeper::keep>(team{{what}});
+    void hand_on_soon(actor_handle<space_server> to, actor_handle<counter> what) {
+        to.call<&space_server::keep>(team{{what}});
     }
-    task<int> use(actor_handle<keeper> from) {
-        auto r = from.call<&keeper::give>();
+    task<int> use(actor_handle<space_server> from) {
+        auto r = from.call<&space_server::give>();
         auto got = co_await std::move(r);
-        auto forgotten = from.call<&keeper::forget>();
+        auto forgotten = from.call<&space_server::forget>();
         co_await forgotten;
         auto added = got.members.at(0).call<&counter::add>(2);
         co_return co_await added;
     }
     /// The last handle in the world goes along.
-    task<int> give_away(actor_handle<keeper> to) {
+    task<int> give_away(actor_handle<space_server> to) {
         auto making = actor<counter>(1);
         team one;
         one.members.push_back(co_await making);
-        auto r = to.call<&keeper::let_go>(std::move(one), 1000);
+        auto r = to.call<&space_server::let_go>(std::move(one), 1000);
         co_await r;
         co_return 1;
     }
@@ -507,7 +507,7 @@ TEST_CASE("a handle that an actor keeps from a call within its process keeps its
     for (const int way : {0, 1, 2}) {
         // NOLINTNEXTLINE(cppcoreguidelines-avoid-capturing-lambda-coroutines): it outlives the run
         in_sim(20, 1, [&](sim_cluster& c) -> task<void> {
-            auto first = actor<keeper>();
+            auto first = actor<space_server>();
             const auto with = co_await first;
             auto second = actor<lender>();
             const auto by = co_await second;
@@ -531,7 +531,7 @@ TEST_CASE("a handle that an actor keeps from a call within its process keeps its
 TEST_CASE("a handle given to a call within a process keeps its actor until that has ended",
           "[D9][A7][rt][given]") {
     in_sim(21, 1, [&](sim_cluster& c) -> task<void> {
-        auto first = actor<keeper>();
+        auto first = actor<space_server>();
         const auto with = co_await first;
         auto second = actor<lender>();
         const auto by = co_await second;
@@ -545,7 +545,7 @@ TEST_CASE("a handle given to a call within a process keeps its actor until that 
     });
 }
 
-// ---- processes ------------------------------------------------------------------------------------
+// ---- processes ----------------------------------------------------------------------------------
 
 struct busy {
     std::vector<int> seen;

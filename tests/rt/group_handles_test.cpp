@@ -43,10 +43,10 @@ task<std::string> ready_or_why(placement_group g) {
 placement_group given_back(placement_group g) { return g; }
 bool is_none(placement_group g) { return !g && g.size() == 0; }
 
-struct keeper {
+struct space_server {
     placement_group mine;
-    keeper() = default;
-    explicit keeper(placement_group g) : mine(std::move(g)) {}
+    space_server() = default;
+    explicit space_server(placement_group g) : mine(std::move(g)) {}
     void take(placement_group g) { mine = std::move(g); }
     void let_go() { mine = {}; }
     task<void> find(std::string name) {
@@ -58,21 +58,21 @@ struct keeper {
         co_return co_await used;
     }
     /// Makes one and passes it to another worker, by a direct call.
-    task<int> make_for(actor_handle<keeper> other) {
+    task<int> make_for(actor_handle<space_server> other) {
         mine = placement_group({"ssd=1"});
         co_await mine.ready();
-        auto given = other.call<&keeper::take>(mine);
+        auto given = other.call<&space_server::take>(mine);
         co_await given;
         mine = {};
-        auto used = other.call<&keeper::use_mine>();
+        auto used = other.call<&space_server::use_mine>();
         co_return co_await used;
     }
     /// As often as that, with handles that come and go.
-    task<int> pass_often(actor_handle<keeper> other, int times) {
+    task<int> pass_often(actor_handle<space_server> other, int times) {
         for (int i = 0; i < times; ++i) {
-            auto given = other.call<&keeper::take>(mine);
+            auto given = other.call<&space_server::take>(mine);
             co_await given;
-            auto let = other.call<&keeper::let_go>();
+            auto let = other.call<&space_server::let_go>();
             co_await let;
         }
         auto used = use(mine, 0);
@@ -125,15 +125,15 @@ TEST_CASE("who was given a group holds it", "[G3][G11][rt][placement_group]") {
     p.run([](pool& self) -> task<void> {
         for (const bool dies : {false, true}) {
             placement_group group({"ssd=1"});
-            auto a = co_await actor<keeper>();
-            auto first = a.call<&keeper::take>(group);
+            auto a = co_await actor<space_server>();
+            auto first = a.call<&space_server::take>(group);
             co_await first;
-            auto let = a.call<&keeper::let_go>();
-            auto again = a.call<&keeper::take>(group);
+            auto let = a.call<&space_server::let_go>();
+            auto again = a.call<&space_server::take>(group);
             group = {}; // the calls hold it
             co_await let;
             co_await again;
-            auto used = a.call<&keeper::use_mine>();
+            auto used = a.call<&space_server::use_mine>();
             const int two = co_await used;
             CHECK(two == 2);
             auto probe = is_free("ssd=1");
@@ -142,7 +142,7 @@ TEST_CASE("who was given a group holds it", "[G3][G11][rt][placement_group]") {
             if (dies) {
                 for (const auto pid : std::vector<pid_t>(self.workers.pids())) ::kill(pid, SIGKILL);
             } else {
-                auto last = a.call<&keeper::let_go>();
+                auto last = a.call<&space_server::let_go>();
                 co_await last;
             }
             const placement_group next({"ssd=1"});
@@ -154,10 +154,10 @@ TEST_CASE("who was given a group holds it", "[G3][G11][rt][placement_group]") {
 TEST_CASE("workers give each other groups", "[G11][D3][rt][placement_group]") {
     pool p(with_resources(2, "ssd=1"));
     p.run([](pool&) -> task<void> {
-        auto a = co_await actor<keeper>();
-        auto b = co_await actor<keeper>();
+        auto a = co_await actor<space_server>();
+        auto b = co_await actor<space_server>();
         for (int i = 0; i < 20; ++i) {
-            auto made = a.call<&keeper::make_for>(b);
+            auto made = a.call<&space_server::make_for>(b);
             const int two = co_await made;
             CHECK(two == 2);
             if (i == 0) { // b holds what a has made
@@ -165,15 +165,15 @@ TEST_CASE("workers give each other groups", "[G11][D3][rt][placement_group]") {
                 const bool is_over = co_await probe;
                 CHECK_FALSE(is_over);
             }
-            auto let = b.call<&keeper::let_go>();
+            auto let = b.call<&space_server::let_go>();
             co_await let;
         }
         {
             const placement_group group({"ssd=1"});
-            auto given = a.call<&keeper::take>(group);
+            auto given = a.call<&space_server::take>(group);
             co_await given;
         }
-        auto often = a.call<&keeper::pass_often>(b, 100);
+        auto often = a.call<&space_server::pass_often>(b, 100);
         const int two = co_await often;
         CHECK(two == 2);
     });
@@ -185,13 +185,13 @@ TEST_CASE("an actor that is made again has the group of its arguments",
     p.run([](pool& self) -> task<void> {
         for (const bool is_known : {false, true}) { // its worker holds it by its name already
             placement_group group({"ssd=1"}, {.name = "known"});
-            auto other = co_await actor<keeper>();
-            auto found = is_known ? other.call<&keeper::find>("known") : ref<void>();
+            auto other = co_await actor<space_server>();
+            auto found = is_known ? other.call<&space_server::find>("known") : ref<void>();
             if (is_known) co_await found;
-            auto a = co_await actor<keeper>.with({.restarts = 1, .call_retries = 3})(group);
+            auto a = co_await actor<space_server>.with({.restarts = 1, .call_retries = 3})(group);
             group = {};
             for (const auto pid : std::vector<pid_t>(self.workers.pids())) ::kill(pid, SIGKILL);
-            auto used = a.call<&keeper::use_mine>();
+            auto used = a.call<&space_server::use_mine>();
             const int two = co_await used;
             CHECK(two == 2);
             auto probe = is_free("ssd=1");

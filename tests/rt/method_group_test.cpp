@@ -312,7 +312,8 @@ TEST_CASE("worker processes keep to the groups", "[D1][O13][rt][method_group]") 
 
 // ---- threads -----------------------------------------------------------------------------------
 
-/// Plain methods that wait for each other, or for the actor's other methods: on one thread none would return.
+/// Plain methods that wait for each other, or for the actor's other methods: on one thread none
+/// would return.
 struct reader {
     std::mutex lock;
     std::condition_variable changed;
@@ -405,28 +406,28 @@ TEST_CASE("plain methods of a blocking group run beside each other and beside th
 }
 
 /// Keeps its state over a restart.
-struct keeper {
+struct space_server {
     int n = 0;
     int add(int k) { return n += k; }
     int worker() const { return static_cast<int>(rt::runtime::current().name().pid / 100) - 1; }
     int save() const { return n; }
     void load(int saved) { n = saved; }
-    using concurrency_groups = method_groups<blocking_group<"adding", 1, &keeper::add>>;
+    using concurrency_groups = method_groups<blocking_group<"adding", 1, &space_server::add>>;
 };
 
 TEST_CASE("what a method on a thread has changed is saved before its reply",
           "[O2][O15][rt][method_group]") {
     in_sim(9, 2, [](sim_cluster& c) -> task<void> {
-        auto k = co_await actor<keeper>.with({.restarts = 1})();
+        auto k = co_await actor<space_server>.with({.restarts = 1})();
         std::vector<ref<int>> all;
-        for (int i = 0; i < 5; ++i) all.push_back(k.call<&keeper::add>(1));
+        for (int i = 0; i < 5; ++i) all.push_back(k.call<&space_server::add>(1));
         for (int i = 0; i < 5; ++i) {
             const int got = co_await all[std::size_t(i)];
             CHECK(got == i + 1); // in order: it has one thread
         }
-        const int at = co_await k.call<&keeper::worker>();
+        const int at = co_await k.call<&space_server::worker>();
         c.kill(at);
-        const int after = co_await k.call<&keeper::add>(1);
+        const int after = co_await k.call<&space_server::add>(1);
         CHECK(after == 6);
     });
 }

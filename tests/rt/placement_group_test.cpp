@@ -214,7 +214,7 @@ TEST_CASE("tasks that wait for a group that is removed fail, those that run end"
     });
 }
 
-// ---- names, and groups in workers ----------------------------------------------------------------
+// ---- names, and groups in workers ---------------------------------------------------------------
 
 task<std::string> look_up_and_use(std::string name) {
     auto found = get_placement_group(name);
@@ -267,7 +267,7 @@ task<std::vector<std::string>> make_badly() {
     co_return said;
 }
 /// Holds a group.
-struct group_keeper {
+struct group_space_server {
     placement_group mine;
     void make(std::string name) { mine = placement_group({"ssd=1"}, {.name = name}); }
     task<int> take_or_make(std::string name) {
@@ -400,18 +400,18 @@ TEST_CASE("a group that a worker has made ends with its last handle, or its work
     pool p(with_resources(2, "ssd=1"));
     p.run([](pool& self) -> task<void> {
         for (const int how : {0, 1, 2}) {
-            auto keeper = co_await actor<group_keeper>();
-            auto made = keeper.call<&group_keeper::make>("kept");
+            auto space_server = co_await actor<group_space_server>();
+            auto made = space_server.call<&group_space_server::make>("kept");
             co_await made;
             auto found = get_placement_group("kept"); // the worker's reply has not overtaken it
             auto here = co_await found;
             co_await here.ready();
             CHECK(here.size() == 1);
-            auto other = co_await actor<group_keeper>();
-            auto same = other.call<&group_keeper::take_or_make>("kept");
+            auto other = co_await actor<group_space_server>();
+            auto same = other.call<&group_space_server::take_or_make>("kept");
             const int four = co_await same;
             CHECK(four == 4); // in the bundle that the first one has asked for
-            auto let = other.call<&group_keeper::let_go>();
+            auto let = other.call<&group_space_server::let_go>();
             co_await let;
             here = {};
             placement_group waits({"ssd=1"});
@@ -419,10 +419,10 @@ TEST_CASE("a group that a worker has made ends with its last handle, or its work
             const auto early = co_await soon;
             CHECK_FALSE(early);
             if (how == 0) {
-                auto last = keeper.call<&group_keeper::let_go>();
+                auto last = space_server.call<&group_space_server::let_go>();
                 co_await last;
             } else if (how == 1) {
-                auto removed = keeper.call<&group_keeper::remove>();
+                auto removed = space_server.call<&group_space_server::remove>();
                 co_await removed;
             } else {
                 for (const auto pid : std::vector<pid_t>(self.workers.pids())) ::kill(pid, SIGKILL);
@@ -472,11 +472,11 @@ TEST_CASE("a group lasts as long as a worker holds it", "[G3][G8][rt][placement_
     p.run([](pool& self) -> task<void> {
         for (const bool dies : {false, true}) {
             placement_group group({"ssd=1"}, {.name = "held"});
-            auto keeper = co_await actor<group_keeper>();
-            auto taken = keeper.call<&group_keeper::take>("held");
+            auto space_server = co_await actor<group_space_server>();
+            auto taken = space_server.call<&group_space_server::take>("held");
             const int size = co_await taken;
             CHECK(size == 1);
-            auto again = keeper.call<&group_keeper::take>("held");
+            auto again = space_server.call<&group_space_server::take>("held");
             (void)co_await again;
             group = {};
             auto inside = remote<&twice>.with({.cpus = 0, .on = group_named("held")})(2);
@@ -489,7 +489,7 @@ TEST_CASE("a group lasts as long as a worker holds it", "[G3][G8][rt][placement_
             if (dies) {
                 for (const auto pid : std::vector<pid_t>(self.workers.pids())) ::kill(pid, SIGKILL);
             } else {
-                auto let = keeper.call<&group_keeper::let_go>();
+                auto let = space_server.call<&group_space_server::let_go>();
                 co_await let;
             }
             co_await waits.ready();
@@ -497,7 +497,7 @@ TEST_CASE("a group lasts as long as a worker holds it", "[G3][G8][rt][placement_
     });
 }
 
-// ---- what is made in a group -----------------------------------------------------------------------
+// ---- what is made in a group --------------------------------------------------------------------
 
 task<std::string> child_gpus(bool outside) {
     call_options how;

@@ -73,7 +73,8 @@ task<int> sum_of(int fan, int ms) {
     }
     co_return sum;
 }
-/// How many long tasks run at once, so that one sees whether a core was given back twice, or not at all.
+/// How many long tasks run at once, so that one sees whether a core was given back twice, or not at
+/// all.
 task<int> count_cores_in_use() {
     for (int round = 0; round < 2;
          ++round) { // in the first one workers learn that tasks are long now
@@ -633,7 +634,8 @@ TEST_CASE("who waits behind one that does not fit goes on when that is cancelled
     for (const bool by_deadline : {false, true}) {
         in_sim(
             12, 1,
-            // NOLINTNEXTLINE(cppcoreguidelines-avoid-capturing-lambda-coroutines): lives as long as in_sim()
+            // NOLINTNEXTLINE(cppcoreguidelines-avoid-capturing-lambda-coroutines): lives as long as
+            // in_sim()
             [&](sim_cluster&) -> task<void> {
                 auto long_one = remote<&later>(1, 3'600'000);
                 call_options how;

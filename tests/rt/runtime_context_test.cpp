@@ -56,7 +56,7 @@ task<std::vector<told>> family(int below) {
     co_return all;
 }
 
-struct keeper {
+struct space_server {
     told tell_method() const { return tell(); }
     task<told> tell_later() {
         co_await sleep_for(1ms);
@@ -66,8 +66,8 @@ struct keeper {
 
 /// Makes an actor of its own and asks it.
 task<told> ask_own_actor() {
-    auto mine = co_await skein::actor<keeper>();
-    auto asked = mine.call<&keeper::tell_method>();
+    auto mine = co_await skein::actor<space_server>();
+    auto asked = mine.call<&space_server::tell_method>();
     co_return co_await asked;
 }
 
@@ -100,7 +100,7 @@ task<int> wait_with_deadline_of(int ms) {
 }
 /// Lets go of an actor before anybody has said that it is there.
 task<int> drop_while_making() {
-    auto dropped = with_timeout(skein::actor<keeper>(), 1ns);
+    auto dropped = with_timeout(skein::actor<space_server>(), 1ns);
     auto asked = as_result(std::move(dropped));
     const auto outcome = co_await asked;
     co_return outcome ? 1 : 0;
@@ -146,9 +146,9 @@ TEST_CASE("a call knows where it runs, its parent and the first of its tree",
 
 TEST_CASE("methods know their actor, also one that a worker has made", "[rt][context]") {
     in_sim(3, 2, [](sim_cluster&) -> task<void> {
-        auto made = co_await skein::actor<keeper>();
-        auto a = made.call<&keeper::tell_method>();
-        auto b = made.call<&keeper::tell_later>();
+        auto made = co_await skein::actor<space_server>();
+        auto a = made.call<&space_server::tell_method>();
+        auto b = made.call<&space_server::tell_later>();
         const told plain = co_await a;
         const told slow = co_await b;
         CHECK(plain.actor == made.id().value().number);

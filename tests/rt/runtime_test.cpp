@@ -5,7 +5,7 @@
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/rt/detail/message.hpp>
-#include <skein/rt/detail/runtime_books.hpp>
+#include <skein/rt/detail/runtime_state.hpp>
 #include <skein/rt/runtime.hpp>
 #include <skein/wire/encode.hpp>
 
@@ -90,7 +90,8 @@ net::connection_options options_of(std::string name) {
     return o;
 }
 
-/// Two connected ends in a simulated world: one for a runtime, one for a test that says what it likes.
+/// Two connected ends in a simulated world: one for a runtime, one for a test that says what it
+/// likes.
 struct raw_link {
     std::shared_ptr<net::connection> of_node, of_test;
 };
@@ -113,7 +114,8 @@ task<raw_link> make_raw_link(sim::network* network) {
     co_return out;
 }
 
-/// Runs body(runtime, end of the test) beside a worker whose driver is the test. Gives why its link ended.
+/// Runs body(runtime, end of the test) beside a worker whose driver is the test. Gives why its link
+/// ended.
 template <class Body>
 std::string with_raw_driver(Body body) {
     sim::loop loop(1);
@@ -139,14 +141,14 @@ std::string with_raw_driver(Body body) {
 
 /// The same for a driver whose only worker is the test.
 template <class Body>
-void with_raw_worker(rt::runtime::obituary after, Body body) {
+void with_raw_worker(rt::runtime::exit_reason after, Body body) {
     sim::loop loop(1);
     sim::network network(loop, sim::faults{});
     rt::runtime_options who;
     who.credit_calls = 1'000'000; // the test begins nothing
     rt::runtime driver(who);
     const rt::runtime::use current(driver);
-    const auto everything = [](sim::network* on, rt::runtime* self, rt::runtime::obituary end,
+    const auto everything = [](sim::network* on, rt::runtime* self, rt::runtime::exit_reason end,
                                Body run) -> task<void> {
         auto making = make_raw_link(on);
         auto link = co_await making;
@@ -291,7 +293,8 @@ TEST_CASE("after a run no call, coroutine, actor or stream is left", "[rt][runti
 }
 
 TEST_CASE("frames that are no calls break the link and nothing else", "[F10][rt][runtime]") {
-    // A peer that knows the token but speaks nonsense: the driver drops it and goes on with the others.
+    // A peer that knows the token but speaks nonsense: the driver drops it and goes on with the
+    // others.
     sim::loop loop(4);
     sim::network network(loop, sim::faults{});
     sim_cluster cluster(loop, network, 1);

@@ -34,7 +34,7 @@ TEST_CASE("a worker says how many cpus it has and which process it is", "[rt][wo
     CHECK_FALSE(rt::worker_connection(self, how).checksum_bodies);
 }
 
-TEST_CASE("a keeper's secret travels sealed", "[N10][rt][worker_link]") {
+TEST_CASE("a space server's secret travels sealed", "[N10][rt][worker_link]") {
     const auto mine = net::token::generate(), other = net::token::generate();
     const auto secret = net::token::generate();
     const auto sealed = rt::seal_secret(mine, 7, secret.bytes());

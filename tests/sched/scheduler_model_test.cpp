@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
-// The scheduler of sched/scheduler.hpp against a naive model: random requests, waits, groups, places that come
-// and go. The model keeps what was granted and asks after each step whether it may be so.
+// SPDX-License-Identifier: Apache-2.0 The scheduler of sched/scheduler.hpp against a naive model:
+// random requests, waits, groups, places that come and go. The model keeps what was granted and
+// asks after each step whether it may be so.
 #include <skein/core/fnv.hpp>
 #include <skein/core/philox.hpp>
 #include <skein/sched/scheduler.hpp>
@@ -359,7 +359,8 @@ private:
         if (g.asked.strategy == sched::group_strategy::strict_spread)
             CHECK(used.size() == g.at.size());
     }
-    /// Nothing that is queued fits on a place that is not kept free for another: of cpus, where it is exact.
+    /// Nothing that is queued fits on a place that is not kept free for another: of cpus, where it
+    /// is exact.
     void check_nothing_fits() {
         for (const auto& info : scheduler_.places()) {
             if (info.draining || info.reserved) continue;

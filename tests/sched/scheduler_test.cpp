@@ -63,7 +63,7 @@ using list = std::vector<std::uint64_t>;
 
 } // namespace
 
-// ---- queues --------------------------------------------------------------------------------------------------
+// ---- queues -------------------------------------------------------------------------------------
 
 TEST_CASE("requests are granted in order while they fit, and the next one when one is released",
           "[rt][scheduler]") {
@@ -161,7 +161,7 @@ TEST_CASE("the table of a million requests is given back when they are gone", "[
         if (id == again) FAIL("an id was given twice");
 }
 
-// ---- placement -----------------------------------------------------------------------------------------------
+// ---- placement ----------------------------------------------------------------------------------
 
 TEST_CASE("by default the first place with room is taken, so that later ones stay whole",
           "[rt][scheduler]") {
@@ -295,7 +295,7 @@ TEST_CASE("a place that comes later serves a label that was asked for before", "
     CHECK(where_to(s) == list{2});
 }
 
-// ---- gpus ----------------------------------------------------------------------------------------------------
+// ---- gpus ---------------------------------------------------------------------------------------
 
 TEST_CASE("shares of a gpu lie on one gpu, whole ones are a set of indices", "[rt][scheduler]") {
     scheduler s;
@@ -325,7 +325,7 @@ TEST_CASE("shares of a gpu lie on one gpu, whole ones are a set of indices", "[r
     CHECK(to_string(grants(s).at(0).gpus) == "2,3");
 }
 
-// ---- waiting for others --------------------------------------------------------------------------------------
+// ---- waiting for others -------------------------------------------------------------------------
 
 TEST_CASE("a request that waits gives its cpus back, but not its gpus, memory or custom resources",
           "[rt][scheduler]") {
@@ -475,11 +475,12 @@ TEST_CASE("all waiting for a gpu that one of them holds is told as a standstill"
     CHECK_FALSE(s.stats().stalled);
 }
 
-// ---- fair shares and ageing ----------------------------------------------------------------------------------
+// ---- fair shares and ageing ---------------------------------------------------------------------
 
 namespace {
 
-/// Jobs that always have more to do, tasks of so many rounds each; returns how many rounds each job had a cpu.
+/// Jobs that always have more to do, tasks of so many rounds each; returns how many rounds each job
+/// had a cpu.
 std::map<std::uint64_t, int> share_of(int cpus, std::map<std::uint64_t, int> length_of,
                                       std::map<std::uint64_t, std::uint32_t> weight_of) {
     constexpr int each = 8000, rounds = 1000; // more than can run: 8 cpus
@@ -626,7 +627,7 @@ TEST_CASE("room of those that were asked to end is kept for a large demand, one 
     CHECK_FALSE(s.keep_room(large));
 }
 
-// ---- placement groups ----------------------------------------------------------------------------------------
+// ---- placement groups ---------------------------------------------------------------------------
 
 namespace {
 
@@ -823,7 +824,7 @@ TEST_CASE("a group gets its turn although small requests keep coming", "[rt][sch
     CHECK(rounds <= 40);
 }
 
-// ---- places come and go --------------------------------------------------------------------------------------
+// ---- places come and go -------------------------------------------------------------------------
 
 TEST_CASE("a place that goes gives back what it held, also those that wait or would go on",
           "[rt][scheduler]") {

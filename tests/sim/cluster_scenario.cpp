@@ -1,16 +1,20 @@
-// SPDX-License-Identifier: Apache-2.0
-// cluster: a head, nodes with agents and worker processes, drivers, all with their real code. Heads and agents are
-// killed and started again, machines stop without a word, workers are killed and stand still, starts fail and hang,
-// links break and are cut, bits flip, nodes are drained, strangers answer where a head was; calls go on all the while. Most heads have a log, on a disk that
-// fails, fills up, loses and tears what is not synced, and rots. Clocks run fast and slow, wall clocks jump.
+// SPDX-License-Identifier: Apache-2.0 cluster: a head, nodes with agents and worker processes,
+// drivers, all with their real code. Heads and agents are killed and started again, machines stop
+// without a word, workers are killed and stand still, starts fail and hang, links break and are
+// cut, bits flip, nodes are drained, strangers answer where a head was; calls go on all the while.
+// Most heads have a log, on a disk that fails, fills up, loses and tears what is not synced, and
+// rots. Clocks run fast and slow, wall clocks jump.
 //
-// Invariants: each call ends once, with its own value or an expected error; a task runs once and once more per retry at
-// most, a method at most once; what is to run where an actor is runs there; a node never holds more than it has, and no two tasks or actors its only gpu. When faults
-// have ended every node that lives is in the cluster, each driver has the workers it wants (or some, where both want all),
-// as many processes run as the head has granted leases, and all calls end, those in placement groups, too. What a worker
-// prints reaches its driver in whole lines and in order, and what is missing was counted. A head that is killed in the calm
-// and comes back takes all workers over. A head always starts, whatever is on its disk; a drain that was acknowledged as
-// durable is in the log of the next one, and the log stays small. When the drivers have ended no worker is left.
+// Invariants: each call ends once, with its own value or an expected error; a task runs once and
+// once more per retry at most, a method at most once; what is to run where an actor is runs there;
+// a node never holds more than it has, and no two tasks or actors its only gpu. When faults have
+// ended every node that lives is in the cluster, each driver has the workers it wants (or some,
+// where both want all), as many processes run as the head has granted leases, and all calls end,
+// those in placement groups, too. What a worker prints reaches its driver in whole lines and in
+// order, and what is missing was counted. A head that is killed in the calm and comes back takes
+// all workers over. A head always starts, whatever is on its disk; a drain that was acknowledged as
+// durable is in the log of the next one, and the log stays small. When the drivers have ended no
+// worker is left.
 #include "sim/scenario.hpp"
 
 #include <skein/core/timeout.hpp>
@@ -57,8 +61,9 @@ task<int> slow(int call, int ms) {
     co_await sleep_for(std::chrono::milliseconds(ms));
     co_return call;
 }
-/// On a node with one gpu. Its worker may be cut off and still run when the node is taken for dead: then two are
-/// allowed, see docs/cluster.md; each agent ends its own workers before it starts others.
+/// On a node with one gpu. Its worker may be cut off and still run when the node is taken for dead:
+/// then two are allowed, see docs/cluster.md; each agent ends its own workers before it starts
+/// others.
 task<int> with_gpu(int call, int ms) {
     const auto here = runtime_context();
     struct use {
@@ -104,7 +109,8 @@ task<int> in_found(int call, int ms, std::string name) {
     auto inside = in_group(call, ms, std::move(group));
     co_return co_await inside;
 }
-/// In one that it is given, perhaps by way of another task. Both are in it, too: it may have all cpus, and is held meanwhile.
+/// In one that it is given, perhaps by way of another task. Both are in it, too: it may have all
+/// cpus, and is held meanwhile.
 task<int> in_given(int call, int ms, placement_group group) {
     if (ms % 4 == 0) {
         auto next = remote<&in_given>.with({.cpus = 0, .on = group})(call, ms + 1, group);
@@ -304,7 +310,8 @@ bool submit_held(stage* s, const holdings& h, std::vector<outstanding>& into) {
         } else {
             how.resources = "disk=0.5";
             made.what = s->has_actors ? "with_disk in a group" : "slow in a group";
-            // A group that holds all cpus would keep the worker away that a call of with_disk needs.
+            // A group that holds all cpus would keep the worker away that a call of with_disk
+            // needs.
             made.result = s->has_actors ? remote<&with_disk>.with(how)(made.call, ms)
                                         : remote<&slow>.with(how)(made.call, ms);
         }
@@ -398,7 +405,8 @@ task<void> check_outcome(stage* s, outstanding call, const std::vector<outstandi
     if (s->is_contended) {
         auto first = as_result(with_timeout(as_task(call.result), 300s));
         (void)co_await first;
-        // A group that has lost its places with a head gets no others if the other driver has them by right.
+        // A group that has lost its places with a head gets no others if the other driver has them
+        // by right.
         if (!call.result.ready() && s->added++ == 0)
             for (int i = 0; i < 3; ++i) s->c.add_node(4);
     }
@@ -485,7 +493,8 @@ task<void> call_around(stage* s, sim_nodes::driver* d, std::size_t* workers) {
                         d->workers.wanted(), d->self.pending(), s->c.processes(), used));
 }
 
-/// A terminal that is slow at times. Each line is whole and the next one of its process, but for those that were counted.
+/// A terminal that is slow at times. Each line is whole and the next one of its process, but for
+/// those that were counted.
 task<void> print(stage* s, std::string driver, std::vector<proc::worker_lines> all) {
     auto& w = s->w;
     if (w.chance(0.05)) co_await sleep_for(std::chrono::milliseconds(w.below(3000)));
@@ -513,7 +522,8 @@ task<void> print(stage* s, std::string driver, std::vector<proc::worker_lines> a
     }
 }
 
-/// Starts a head; what its log says of drains must be what was acknowledged, or asked for since then.
+/// Starts a head; what its log says of drains must be what was acknowledged, or asked for since
+/// then.
 void begin_head(stage* s) {
     auto& w = s->w;
     for (bool once_more = true; once_more;) {
@@ -590,7 +600,8 @@ task<void> end_drains(stage* s) {
     }
 }
 
-/// Until the head has just granted a lease: node and driver may not have heard of it, and its worker has not come.
+/// Until the head has just granted a lease: node and driver may not have heard of it, and its
+/// worker has not come.
 task<void> next_grant(stage* s) {
     auto& w = s->w;
     auto& on = *s->c.at(w.below(s->c.nodes())).children;
@@ -801,12 +812,14 @@ task<void> drive(stage* s) {
         co_await called;
         auto settled = settle(s);
         co_await settled;
-        // Those for one demand that have nothing to do leave, and those that were told goodbye for a drain which is over: up
-        // to 5 s later, where their connection is broken and no goodbye reaches them. Others come in their place.
+        // Those for one demand that have nothing to do leave, and those that were told goodbye for
+        // a drain which is over: up to 5 s later, where their connection is broken and no goodbye
+        // reaches them. Others come in their place.
         co_await sleep_for(10s);
         std::size_t connected = 0;
         for (const auto& d : drivers) connected += d->self.workers();
-        // Two that share would share again; a worker that has just been granted may be granted elsewhere.
+        // Two that share would share again; a worker that has just been granted may be granted
+        // elsewhere.
         if (!s->shared && connected == c.processes()) {
             auto restarted = restart_head(s);
             co_await restarted;

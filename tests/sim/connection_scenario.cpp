@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
-// echo: raw streams keep every byte in order. connection: frames come back in order and at most once,
-// through resets, cuts and crashes; after the calm all work ends and nothing is left behind.
+// SPDX-License-Identifier: Apache-2.0 echo: raw streams keep every byte in order. connection:
+// frames come back in order and at most once, through resets, cuts and crashes; after the calm all
+// work ends and nothing is left behind.
 #include "sim/scenario.hpp"
 
 #include <skein/core/scope.hpp>
@@ -21,7 +21,7 @@ bool is_expected(const error& e) {
            e.code() == errc::closed || e.code() == errc::peer_lost || e.code() == errc::corrupt;
 }
 
-// ---- echo over raw streams -----------------------------------------------------------------------
+// ---- echo over raw streams ----------------------------------------------------------------------
 
 task<void> echo_back(std::unique_ptr<net::stream> s) {
     byte_buffer buffer(3000);
@@ -132,7 +132,7 @@ task<void> echo(sim::world& w) {
 }
 const sim::scenario echo_registered("echo", &echo);
 
-// ---- frames over connections ---------------------------------------------------------------------
+// ---- frames over connections --------------------------------------------------------------------
 
 net::connection_options options_of(const char* name) {
     net::connection_options o;
@@ -228,7 +228,8 @@ task<void> crash_sometimes(sim::world* w) {
     if (!w->chance(0.3)) co_return;
     auto pause = sleep_for(w->loop.draw_delay(1ms, 500ms));
     co_await pause;
-    // The client's machine breaks its streams (loudly) or falls silent; the server must notice both.
+    // The client's machine breaks its streams (loudly) or falls silent; the server must notice
+    // both.
     w->network.crash("client-0", w->chance(0.5));
 }
 

@@ -1,13 +1,14 @@
-// SPDX-License-Identifier: Apache-2.0
-// detached: programs that come, go and crash make, find, call and kill detached actors of two namespaces, from their
-// drivers and from their workers, and pass handles of them between these, while workers, keepers, agents, machines and the
-// head are killed and started again, namespaces are ended, links break and are cut.
-// Clocks run fast and slow.
+// SPDX-License-Identifier: Apache-2.0 detached: programs that come, go and crash make, find, call
+// and kill detached actors of two namespaces, from their drivers and from their workers, and pass
+// handles of them between these, while workers, space servers, agents, machines and the head are
+// killed and started again, namespaces are ended, links break and are cut. Clocks run fast and
+// slow.
 //
-// Invariants: a namespace has one keeper process at most, at any time. Each call ends once, with its own value or an expected
-// error, and runs once at most. What an actor has answered it still knows at the next call, also after it was made again.
-// When faults have ended each name resolves or is not found, and actors can be made; when all were killed and the programs
-// have ended, keepers end, no process is left and the head knows no job.
+// Invariants: a namespace has one space server process at most, at any time. Each call ends once,
+// with its own value or an expected error, and runs once at most. What an actor has answered it
+// still knows at the next call, also after it was made again. When faults have ended each name
+// resolves or is not found, and actors can be made; when all were killed and the programs have
+// ended, space servers end, no process is left and the head knows no job.
 #include "sim/scenario.hpp"
 
 #include <skein/cluster/tools.hpp>
@@ -109,18 +110,19 @@ bool is_expected(const error& e) {
 std::string space_of(stage* s) { return s->w.chance(0.7) ? "prod" : "test"; }
 std::string name_of(stage* s) { return "a" + std::to_string(s->w.below(3)); }
 
-/// Keeper processes that run, on all nodes.
-int keepers(stage* s, const std::string& space) {
+/// Space server processes that run, on all nodes.
+int space_servers(stage* s, const std::string& space) {
     int n = 0;
     for (std::size_t i = 0; i < s->c.nodes(); ++i)
         for (const auto& one : s->c.at(i).children->running())
-            n += one.name == "keeper of " + space;
+            n += one.name == "space server of " + space;
     return n;
 }
-task<void> watch_keepers(stage* s) {
+task<void> watch_space_servers(stage* s) {
     for (;;) {
         for (const auto* space : {"prod", "test"})
-            s->w.check(keepers(s, space) <= 1, std::string("two keepers live of ") + space);
+            s->w.check(space_servers(s, space) <= 1,
+                       std::string("two space servers live of ") + space);
         co_await sleep_for(20ms);
     }
 }
@@ -191,28 +193,29 @@ task<void> call_one(stage* s, held* h) {
 }
 
 /// The same from a worker of the program, which gets the handle, or finds the actor itself.
-task<void> call_from_worker(stage* s, held* h, actor_handle<keeps>* keeper_of_one) {
+task<void> call_from_worker(stage* s, held* h, actor_handle<keeps>* space_server_of_one) {
     auto& w = s->w;
     const int call = ++s->last_call;
     const call_options how{.retries = 0, .deadline = 60s};
     const auto way = w.below(4);
     const bool by_name = way == 0;
-    if (way == 3 && !*keeper_of_one) {
+    if (way == 3 && !*space_server_of_one) {
         auto making = as_result(
             with_timeout(skein::actor<keeps>.with({.restarts = -1, .call_retries = 0})(), 60s));
         auto made = co_await making;
         w.check(made || is_expected(made.error()), made ? "" : made.error().what());
         if (!made) co_return;
-        *keeper_of_one = *made;
+        *space_server_of_one = *made;
     }
-    if (way == 3) (void)remote<&keeps::take>.with({.deadline = 60s})(*keeper_of_one, h->actor);
+    if (way == 3)
+        (void)remote<&keeps::take>.with({.deadline = 60s})(*space_server_of_one, h->actor);
     const auto space = by_name ? space_of(s) : "", name = by_name ? name_of(s) : "";
     auto r =
         by_name    ? remote<&note_by_name>.with(how)(space, name, call)
         : way == 1 ? remote<&note_through>.with(how)(h->actor, call)
         : way == 2
             ? remote<&note_further>.with(how)(std::vector{actor_handle<kept>(), h->actor}, call)
-            : remote<&keeps::note>.with({.deadline = 60s})(*keeper_of_one, call);
+            : remote<&keeps::note>.with({.deadline = 60s})(*space_server_of_one, call);
     if (w.chance(0.1)) r.cancel();
     auto asked = as_result(with_timeout(as_task(r), 150s));
     const auto outcome = co_await asked;
@@ -248,7 +251,7 @@ task<void> get_from_worker(stage* s, std::vector<held>* all) {
 task<void> use_spaces(stage* s) {
     auto& w = s->w;
     std::vector<held> all;
-    actor_handle<keeps> keeper_of_one;
+    actor_handle<keeps> space_server_of_one;
     const bool has_workers = w.chance(0.6);
     for (auto n = 5 + w.below(15); n > 0; --n) {
         if (all.empty() || w.chance(0.3)) {
@@ -262,7 +265,7 @@ task<void> use_spaces(stage* s) {
                 kill(one.actor);
             } else {
                 auto calling = has_workers && w.chance(0.6)
-                                   ? call_from_worker(s, &one, &keeper_of_one)
+                                   ? call_from_worker(s, &one, &space_server_of_one)
                                    : call_one(s, &one);
                 co_await calling;
             }
@@ -323,7 +326,7 @@ task<void> hurt(stage* s) {
     auto& w = s->w;
     for (auto blows = w.below(10); blows > 0; --blows) {
         co_await sleep_for(std::chrono::milliseconds(w.below(8000)));
-        if (w.chance(0.5)) { // a worker, or a keeper
+        if (w.chance(0.5)) { // a worker, or a space server
             auto& on = *s->c.at(w.below(s->c.nodes())).children;
             if (const auto all = on.running(); !all.empty()) on.kill(all[w.below(all.size())].pid);
             continue;
@@ -400,7 +403,7 @@ task<void> drive(stage* s) {
     for (auto n = 1 + w.below(3); n > 0; --n) c.add_breaking_node(2);
     w.network.begin_link_faults();
     scope programs, beside;
-    beside.spawn(watch_keepers(s));
+    beside.spawn(watch_space_servers(s));
     for (int i = 1 + static_cast<int>(w.below(5)); i > 0; --i) programs.spawn(program(s, i));
     std::exception_ptr failure;
     try {

@@ -1,7 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0
-// dist_ring: the TCP ring's collectives through delays, torn writes, resets, cuts and crashes. What a
-// rank gets without an error is right; no rank is more than one collective ahead of a rank that failed;
-// every rank ends, within the deadline of the collective it is in.
+// SPDX-License-Identifier: Apache-2.0 dist_ring: the TCP ring's collectives through delays, torn
+// writes, resets, cuts and crashes. What a rank gets without an error is right; no rank is more
+// than one collective ahead of a rank that failed; every rank ends, within the deadline of the
+// collective it is in.
 #include "sim/scenario.hpp"
 
 #include <skein/core/awaitable.hpp>
@@ -44,8 +44,8 @@ float value_of(int rank, int round, std::size_t i) {
         (static_cast<std::size_t>(rank) * 31 + static_cast<std::size_t>(round) * 7 + i) % 97);
 }
 
-/// The exact sum: whole numbers, so that every order of adding in float32 is exact. Most have more bits
-/// than a bfloat16: rounding at every hop would give others.
+/// The exact sum: whole numbers, so that every order of adding in float32 is exact. Most have more
+/// bits than a bfloat16: rounding at every hop would give others.
 float sum_of(const shared_plan& plan, int round, std::size_t i) {
     float sum = 0;
     for (int r = 0; r < plan.ranks; ++r) sum += value_of(r, round, i);

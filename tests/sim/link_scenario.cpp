@@ -1,7 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
-// link: messages come in order and each exactly once through resets, cuts, half-open ends, stale and
-// duplicate connections and crashes of hosts; what a link keeps stays bounded; after the calm all links
-// that live deliver everything and close in order.
+// SPDX-License-Identifier: Apache-2.0 link: messages come in order and each exactly once through
+// resets, cuts, half-open ends, stale and duplicate connections and crashes of hosts; what a link
+// keeps stays bounded; after the calm all links that live deliver everything and close in order.
 #include "sim/scenario.hpp"
 
 #include <skein/core/scope.hpp>
@@ -35,13 +34,13 @@ std::size_t body_size(std::uint64_t i) {
 }
 
 /// What one direction of one link has brought.
-struct lane {
+struct queue {
     std::uint64_t sent = 0, got = 0;
 };
 
 /// One link as the scenario sees it: both directions, by the number of its client.
 struct session {
-    lane up, down;
+    queue up, down;
     std::uint64_t wanted = 0; ///< messages in each direction
     bool complete = false;
 };
@@ -53,14 +52,14 @@ struct link_town {
     std::uint64_t resumes = 0;
 };
 
-void say_next(net::link* l, lane* out) {
+void say_next(net::link* l, queue* out) {
     const byte_buffer body(body_size(out->sent), static_cast<std::byte>(out->sent));
     l->send(static_cast<std::uint16_t>(1 + out->sent % 5), 3, out->sent, body);
     ++out->sent;
 }
 
 /// Sends messages until all are out; never more than the window waits.
-task<void> talk(link_town* t, net::link* l, lane* out, std::uint64_t wanted) {
+task<void> talk(link_town* t, net::link* l, queue* out, std::uint64_t wanted) {
     while (out->sent < wanted) {
         auto room = l->send_ready();
         co_await room;
@@ -77,7 +76,7 @@ task<void> talk(link_town* t, net::link* l, lane* out, std::uint64_t wanted) {
     }
 }
 
-void take(sim::world* w, lane* in, std::uint64_t sent, const net::frame_view& f) {
+void take(sim::world* w, queue* in, std::uint64_t sent, const net::frame_view& f) {
     w->check(f.id == in->got, "a message was lost, doubled or overtaken");
     w->check(f.id < sent, "a message that was never sent");
     w->check(f.kind == 1 + f.id % 5 && f.flags == 3, "a header changed on the way");
@@ -87,8 +86,9 @@ void take(sim::world* w, lane* in, std::uint64_t sent, const net::frame_view& f)
     ++in->got;
 }
 
-/// Takes a message, and may answer it at once: in the turn in which it came, whatever waits for the network.
-void take_and_answer(link_town* t, net::link* l, lane* in, std::uint64_t sent, lane* out,
+/// Takes a message, and may answer it at once: in the turn in which it came, whatever waits for the
+/// network.
+void take_and_answer(link_town* t, net::link* l, queue* in, std::uint64_t sent, queue* out,
                      std::uint64_t wanted, const net::frame_view& f) {
     take(t->w, in, sent, f);
     if (out->sent < wanted && l->is_open() && l->kept_messages() <= t->how.window_messages &&
@@ -109,7 +109,8 @@ task<void> serve_link(link_town* t, net::link::handle l) {
     try {
         auto talking = talk(t, l.get(), &s->down, wanted);
         co_await talking;
-        // The peer loses its connection and comes over another one, while the last messages wait here for the first.
+        // The peer loses its connection and comes over another one, while the last messages wait
+        // here for the first.
         if (t->w->chance(0.2)) t->w->network.crash(l->peer().name, false);
         if (first) {
             auto closing = l->close();
@@ -188,8 +189,8 @@ task<void> client_of(link_town* t, std::string name, net::address to, session* s
     }
 }
 
-/// Comes with hellos that a late or doubled connection of the past would bring: one of a generation that is not newer
-/// than one that was taken must be refused.
+/// Comes with hellos that a late or doubled connection of the past would bring: one of a generation
+/// that is not newer than one that was taken must be refused.
 task<void> bring_stale_hellos(sim::world* w, std::string name, net::address to) {
     const auto rounds = w->below(12);
     std::map<std::uint64_t, std::uint64_t> taken; ///< generations, by the link's number

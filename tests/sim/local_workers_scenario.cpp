@@ -1,13 +1,13 @@
-// SPDX-License-Identifier: Apache-2.0
-// local_workers: the pool of worker processes, with its real code, over simulated processes and sockets.
-// Workers are killed and stand still, starts fail, hang and are slow, links break; calls go on all the while.
+// SPDX-License-Identifier: Apache-2.0 local_workers: the pool of worker processes, with its real
+// code, over simulated processes and sockets. Workers are killed and stand still, starts fail, hang
+// and are slow, links break; calls go on all the while.
 //
-// Invariants: each call ends exactly once, with its own value or an expected error; a value means it ran,
-// "did not run" means it did not; a task runs once and once more per retry at most, a method at most once;
-// never two workers under one live name; never more tasks and actors with a gpu or a custom resource at a time than the
-// host has, or a bundle of a placement group.
-// When faults have ended every place that was not given up is filled,
-// and all calls end; when the pool has ended no process is left.
+// Invariants: each call ends exactly once, with its own value or an expected error; a value means
+// it ran, "did not run" means it did not; a task runs once and once more per retry at most, a
+// method at most once; never two workers under one live name; never more tasks and actors with a
+// gpu or a custom resource at a time than the host has, or a bundle of a placement group. When
+// faults have ended every place that was not given up is filled, and all calls end; when the pool
+// has ended no process is left.
 #include "sim/scenario.hpp"
 
 #include <skein/core/scope.hpp>

@@ -103,7 +103,8 @@ TEST_CASE("the lines of a trace tell what happened, when, and what was drawn bef
 }
 
 TEST_CASE("a world in which nothing can happen any more is an error, not a hang") {
-    // What waits in such a world is abandoned on purpose: nobody can wake it, and the program is to end.
+    // What waits in such a world is abandoned on purpose: nobody can wake it, and the program is to
+    // end.
 #if defined(SKEIN_TEST_LSAN)
     const __lsan::ScopedDisabler abandoned;
 #endif

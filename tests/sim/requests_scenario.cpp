@@ -1,8 +1,9 @@
-// SPDX-License-Identifier: Apache-2.0
-// requests: typed calls over links that break. Each call gives exactly one outcome; a handler runs at most
-// once for each call, also for one that is repeated with its key on other links; what was told comes in
-// order; large messages come whole while small ones overtake them. No call has more time than its caller gave, by any clock. What peers have in progress keeps its bounds, for
-// each and over all, and is nothing in the end. After the calm all calls succeed.
+// SPDX-License-Identifier: Apache-2.0 requests: typed calls over links that break. Each call gives
+// exactly one outcome; a handler runs at most once for each call, also for one that is repeated
+// with its key on other links; what was told comes in order; large messages come whole while small
+// ones overtake them. No call has more time than its caller gave, by any clock. What peers have in
+// progress keeps its bounds, for each and over all, and is nothing in the end. After the calm all
+// calls succeed.
 #include "sim/scenario.hpp"
 
 #include <skein/core/scope.hpp>
@@ -149,7 +150,8 @@ task<void> one_job(request_town* t, net::requests::handle* way, net::request_key
     }
 }
 
-/// Large messages whose caller does not wait for long: what was on its way is dropped, the next one comes whole.
+/// Large messages whose caller does not wait for long: what was on its way is dropped, the next one
+/// comes whole.
 task<void> give_up_early(request_town* t, net::requests::handle* way, std::uint64_t first) {
     sim::world* const w = t->w;
     const auto rounds = w->below(15);

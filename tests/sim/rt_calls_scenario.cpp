@@ -1,14 +1,15 @@
-// SPDX-License-Identifier: Apache-2.0
-// rt_calls: a driver calls tasks and actors on workers that die, while links are cut, reset and slow; the
-// tasks call others, and make actors of their own. Beside them there are actors with names that are made again when
-// their worker dies, are killed, leave, and are held by other actors. Some tasks take their worker along at their first run.
+// SPDX-License-Identifier: Apache-2.0 rt_calls: a driver calls tasks and actors on workers that
+// die, while links are cut, reset and slow; the tasks call others, and make actors of their own.
+// Beside them there are actors with names that are made again when their worker dies, are killed,
+// leave, and are held by other actors. Some tasks take their worker along at their first run.
 //
-// Invariants: every call ends exactly once, with its own value or an expected error; a value means it
-// ran, "did not run" means it did not; a call runs at most once on one worker process, a method at most
-// once at all; calls to an actor run in the order in which they were made, those of a group of its methods in their
-// own; no more of them are under way than it takes; the state of an actor that is made again
-// has all calls that were answered; an actor lives while anybody holds it; after the calm all calls
-// end, and no call, coroutine, actor, name or stream is left. Credit is small as a rule, and bursts exceed it.
+// Invariants: every call ends exactly once, with its own value or an expected error; a value means
+// it ran, "did not run" means it did not; a call runs at most once on one worker process, a method
+// at most once at all; calls to an actor run in the order in which they were made, those of a group
+// of its methods in their own; no more of them are under way than it takes; the state of an actor
+// that is made again has all calls that were answered; an actor lives while anybody holds it; after
+// the calm all calls end, and no call, coroutine, actor, name or stream is left. Credit is small as
+// a rule, and bursts exceed it.
 #include "sim/scenario.hpp"
 
 #include <tests/support/sim_cluster.hpp>
@@ -52,7 +53,8 @@ int quick(int call) {
     return call;
 }
 int quick_after(int call, int) { return quick(call); }
-/// Takes its worker along when it runs for the first time, before its reply leaves: it runs again, and alone.
+/// Takes its worker along when it runs for the first time, before its reply leaves: it runs again,
+/// and alone.
 int deadly(int call) {
     now->ran(call);
     if (now->by_call[call] > 1) return call;
@@ -284,7 +286,7 @@ task<void> check_nothing_left(sim::world* w, test::sim_cluster* cluster) {
     w->check(cluster->actors() == 0, "an actor is left on a worker");
 }
 
-// ---- actors that are made again -------------------------------------------------------------------
+// ---- actors that are made again -----------------------------------------------------------------
 
 /// Its state is what has run.
 struct ledger {
@@ -334,7 +336,7 @@ struct ledger {
 };
 
 /// Keeps a handle between calls, also when it is made again.
-struct keeper {
+struct space_server {
     actor_handle<ledger> kept;
     void keep(actor_handle<ledger> it) { kept = std::move(it); }
     actor_handle<ledger> give() const { return kept; }
@@ -349,11 +351,11 @@ task<int> note_by_name(std::string name, int position) {
     co_return co_await noted;
 }
 /// Gives a handle through the driver to whoever asks for it.
-task<actor_handle<ledger>> pass_on(actor_handle<keeper> from) {
-    auto given = from.call<&keeper::give>();
+task<actor_handle<ledger>> pass_on(actor_handle<space_server> from) {
+    auto given = from.call<&space_server::give>();
     co_return co_await given;
 }
-task<int> note_through(actor_handle<keeper> from, int position) {
+task<int> note_through(actor_handle<space_server> from, int position) {
     auto passed = remote<&pass_on>.with({.cpus = 0})(from);
     auto l = co_await passed;
     auto noted = l.call<&ledger::note>(position);
@@ -362,7 +364,7 @@ task<int> note_through(actor_handle<keeper> from, int position) {
 
 struct lasting {
     actor_handle<ledger> handle;
-    actor_handle<keeper> holder;
+    actor_handle<space_server> holder;
     std::string name;
     int most = 0; ///< .max_concurrency
     bool runs_once = true;
@@ -408,8 +410,8 @@ void crowd(sim::world* w, lasting* one, int* position, int count) {
     }
 }
 
-/// A call is cancelled that has the seat for which another one waits, and a third one comes in the same breath: it stands
-/// behind the one that is let in.
+/// A call is cancelled that has the seat for which another one waits, and a third one comes in the
+/// same breath: it stands behind the one that is let in.
 task<void> relieve(sim::world* w, lasting* one, int* position) {
     crowd(w, one, position, 2);
     auto first = one->calls[one->calls.size() - 2].second;
@@ -492,13 +494,13 @@ task<void> make_lasting(sim::world* w, lasting* one, std::string name) {
     }
     one->handle = *outcome;
     if (!w->chance(0.5)) co_return;
-    auto keeping = skein::actor<keeper>.with({.restarts = -1, .call_retries = 100})();
+    auto keeping = skein::actor<space_server>.with({.restarts = -1, .call_retries = 100})();
     auto soon = with_timeout(std::move(keeping), 5s);
     auto sure = as_result(std::move(soon));
     auto kept = co_await sure;
     if (!kept) co_return;
     one->holder = *kept;
-    auto keep = as_result(one->holder.call<&keeper::keep>(one->handle));
+    auto keep = as_result(one->holder.call<&space_server::keep>(one->handle));
     const auto done = co_await keep;
     // From here on the other one keeps it, wherever it is.
     if (done && w->chance(0.5)) one->handle = {};

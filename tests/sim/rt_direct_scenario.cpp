@@ -1,11 +1,12 @@
-// SPDX-License-Identifier: Apache-2.0
-// rt_direct: workers call the actors of each other without their driver, while workers die, links between them are
-// cut, reset and slow, and the driver calls the same actors. Handles travel with these calls, and come back with them.
+// SPDX-License-Identifier: Apache-2.0 rt_direct: workers call the actors of each other without
+// their driver, while workers die, links between them are cut, reset and slow, and the driver calls
+// the same actors. Handles travel with these calls, and come back with them.
 //
-// Invariants: every call ends exactly once, with its own value or an expected error; a value means that it ran, "did
-// not run" that it did not; a call runs at most once; the calls of one process to one actor run in the order in which
-// they were made, those of a group of its methods in their own; no more of them are under way than it takes; an actor
-// lives while anybody holds it; after the calm nothing is left. Credit is small as a rule, and bursts exceed it.
+// Invariants: every call ends exactly once, with its own value or an expected error; a value means
+// that it ran, "did not run" that it did not; a call runs at most once; the calls of one process to
+// one actor run in the order in which they were made, those of a group of its methods in their own;
+// no more of them are under way than it takes; an actor lives while anybody holds it; after the
+// calm nothing is left. Credit is small as a rule, and bursts exceed it.
 #include "sim/scenario.hpp"
 
 #include <tests/support/sim_cluster.hpp>
@@ -380,8 +381,9 @@ task<int> chatter(std::vector<post_handle> posts, int count, std::uint64_t seed)
     co_return count;
 }
 
-/// A task hands on what it was given, perhaps to an actor of its own worker, and keeps nothing: the second of two is
-/// given to the first. They are one argument, because compilers destroy a coroutine's arguments in different orders.
+/// A task hands on what it was given, perhaps to an actor of its own worker, and keeps nothing: the
+/// second of two is given to the first. They are one argument, because compilers destroy a
+/// coroutine's arguments in different orders.
 task<int> hand_on(std::vector<post_handle> both) {
     const auto s = stamp_for(both[0]);
     auto kept = check_call(s, both[0].call<&post::keep>(s, std::move(both[1])));

@@ -1,9 +1,9 @@
-// SPDX-License-Identifier: Apache-2.0
-// scheduler: tasks that call tasks on places that come, drain and go, decided by one rt::scheduler.
+// SPDX-License-Identifier: Apache-2.0 scheduler: tasks that call tasks on places that come, drain
+// and go, decided by one sched::scheduler.
 //
-// Invariants: a request is granted once; who runs can wait and can give its room back; every task ends, however
-// deep it calls and whatever places went, once one place stays; nothing is taken then. What is spread over nodes with
-// room is spread evenly then, whatever came before.
+// Invariants: a request is granted once; who runs can wait and can give its room back; every task
+// ends, however deep it calls and whatever places went, once one place stays; nothing is taken
+// then. What is spread over nodes with room is spread evenly then, whatever came before.
 #include "sim/scenario.hpp"
 
 #include <skein/core/event.hpp>

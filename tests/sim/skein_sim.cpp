@@ -6,12 +6,14 @@
 //
 // Each seed runs every scenario (or the one named) in a world of its own: virtual time, a seeded
 // network, a mix of faults drawn from the seed. Prints seeds run, simulated hours, faults by kind,
-// events and one trace hash over all seeds (the same from every compiler), then the failing seeds with
-// the command that replays each. Workers are processes: a crash is a failing seed, not the end.
+// events and one trace hash over all seeds (the same from every compiler), then the failing seeds
+// with the command that replays each. Workers are processes: a crash is a failing seed, not the
+// end.
 //
-// --hashes writes the trace hash of each run to a file, with the sources and the compiler of this build: two builds
-// of the same sources are compared by them (tests/sim/compare_hashes.py). --trace writes each event of one run, and
-// the log between them: the first line in which the files of two builds differ is what they do differently.
+// --hashes writes the trace hash of each run to a file, with the sources and the compiler of this
+// build: two builds of the same sources are compared by them (tests/sim/compare_hashes.py). --trace
+// writes each event of one run, and the log between them: the first line in which the files of two
+// builds differ is what they do differently.
 #include "sim/scenario.hpp"
 
 #include <skein/core/fnv.hpp>

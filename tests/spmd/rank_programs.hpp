@@ -29,11 +29,12 @@ inline std::string output_of(const std::string& command) {
     return all;
 }
 
-/// What a rank's children see of its being a rank: the environment they get, and what this very program
-/// takes itself for when the rank starts it again.
+/// What a rank's children see of its being a rank: the environment they get, and what this very
+/// program takes itself for when the rank starts it again.
 inline std::string seen_by_children() {
     const auto self = std::filesystem::read_symlink("/proc/self/exe").string();
-    // What a test is given by its runner is not the rank's: variables it had itself, the standard files.
+    // What a test is given by its runner is not the rank's: variables it had itself, the standard
+    // files.
     const char* const had = std::getenv("SKEIN_TEST_HAD");
     std::string seen = output_of("env | grep ^SKEIN_ | grep -vE '^(SKEIN_TEST_[A-Z]*" +
                                  std::string(had ? had : "") + ")='");

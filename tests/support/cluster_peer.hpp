@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A node or a driver that a test plays itself, message by message. It does nothing that it is told, and notes what it was.
+// A node or a driver that a test plays itself, message by message. It does nothing that it is told,
+// and notes what it was.
 //
 //     test::cluster_peer node;
 //     auto joining = node.dial(&c, "raw", 7);       // the incarnation

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A value that counts: what is alive, copied and moved. Proves that nothing leaks, is destroyed twice
-// or copied on the way. A tally belongs to one test.
+// A value that counts: what is alive, copied and moved. Proves that nothing leaks, is destroyed
+// twice or copied on the way. A tally belongs to one test.
 
 #include <skein/core/check.hpp>
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The format of frames once more, in the simplest way: what a connection's read path is compared with.
+// The format of frames once more, in the simplest way: what a connection's read path is compared
+// with.
 
 #include <skein/net/frame.hpp>
 

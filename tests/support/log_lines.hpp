@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What is logged while it lives: the warnings of one component, or of all (""), as "text key=value key=value".
+// What is logged while it lives: the warnings of one component, or of all (""), as "text key=value
+// key=value".
 
 #include <skein/core/log.hpp>
 

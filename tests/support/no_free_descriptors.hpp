@@ -12,7 +12,8 @@ namespace skein::test {
 /// Takes every descriptor that the process still may open, of few, and gives them back at its end.
 class no_free_descriptors {
 public:
-    /// UBSan makes a pipe to look at the type of an object, and takes it for no object when it cannot.
+    /// UBSan makes a pipe to look at the type of an object, and takes it for no object when it
+    /// cannot.
 #if defined(__clang__)
     static constexpr bool works = !__has_feature(undefined_behavior_sanitizer);
 #else

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A driver and N workers on the simulated loop and network: the runtime's own protocol code, in virtual
-// time, with workers that can be killed and hosts that can be cut off.
+// A driver and N workers on the simulated loop and network: the runtime's own protocol code, in
+// virtual time, with workers that can be killed and hosts that can be cut off.
 //
 //     test::in_sim(1, 2, [](test::sim_cluster& c) -> task<void> {
 //         auto r = remote<&f>(7);
@@ -75,7 +75,8 @@ public:
         return n;
     }
 
-    /// A connection to the driver that shook hands like a worker, for tests of what a broken one sends.
+    /// A connection to the driver that shook hands like a worker, for tests of what a broken one
+    /// sends.
     task<std::shared_ptr<net::connection>> impostor(std::optional<std::uint64_t> incarnation = {}) {
         auto connecting = net::connection::connect(
             network_.host("impostor"), net::address::sim("driver", 1),
@@ -83,7 +84,8 @@ public:
         co_return co_await connecting;
     }
 
-    /// The worker's process dies: its connections break, what ran there stops; another starts later.
+    /// The worker's process dies: its connections break, what ran there stops; another starts
+    /// later.
     void kill(int i) {
         auto& w = workers_[std::size_t(i)];
         if (!w.stop) return;
@@ -244,7 +246,8 @@ private:
     std::map<std::int64_t, rt::detail::claims> pages_; ///< by the worker's pid
 };
 
-/// Runs body(cluster) in a simulated world without faults. share: as workers on the host of their driver do.
+/// Runs body(cluster) in a simulated world without faults. share: as workers on the host of their
+/// driver do.
 template <class Body>
 void in_sim(std::uint64_t seed, int workers, Body body, std::uint16_t cpus = 1, bool share = true,
             std::uint32_t credit_calls = limit::credit_calls,

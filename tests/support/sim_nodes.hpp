@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A cluster in the simulated world: a head, nodes with agents and worker processes, drivers. All of them run their real
-// code, in virtual time; each can be killed and started again.
+// A cluster in the simulated world: a head, nodes with agents and worker processes, drivers. All of
+// them run their real code, in virtual time; each can be killed and started again.
 //
-//     test::in_cluster(1, 2, [](test::sim_nodes& c, test::sim_nodes::driver&) -> task<void> {  // two nodes
+//     // two nodes
+//     test::in_cluster(1, 2, [](test::sim_nodes& c, test::sim_nodes::driver&) -> task<void> {
 //         auto r = remote<&f>(7);
 //         const int got = co_await r;
 //         CHECK(got == 7);
@@ -13,9 +14,9 @@
 #include <skein/cluster/detail/cluster_link.hpp>
 #include <skein/cluster/head.hpp>
 #include <skein/cluster/head_log.hpp>
-#include <skein/cluster/keeper.hpp>
 #include <skein/cluster/leased_workers.hpp>
 #include <skein/cluster/messages.hpp>
+#include <skein/cluster/space_server.hpp>
 #include <skein/cluster/tools.hpp>
 #include <skein/core/cancel.hpp>
 #include <skein/core/error.hpp>
@@ -174,7 +175,7 @@ public:
         made->children = std::make_unique<sim::children>(
             network_, made->host, proc::host_resources{cpus, std::uint64_t{8} << 30});
         made->children->add(rt::worker_role, &worker_program);
-        made->children->add(rt::keeper_role, &keeper_program);
+        made->children->add(rt::space_server_role, &space_server_program);
         nodes_.push_back(std::move(made));
         start_agent(*nodes_.back());
         return *nodes_.back();
@@ -228,7 +229,8 @@ public:
             start_agent(*n);
         }
     }
-    /// Ends the cluster, once no process is left and the head knows no job, or after so long; says what was left.
+    /// Ends the cluster, once no process is left and the head knows no job, or after so long; says
+    /// what was left.
     task<std::string> end_when_empty(duration most) {
         const auto last = loop_.now() + most;
         const auto jobs = [&] { return head().status().jobs.size(); };
@@ -311,7 +313,8 @@ private:
     std::vector<std::unique_ptr<node>> nodes_;
 
 public:
-    /// The simulated process in which a remote function runs; nullptr: in none, or in one that is ending.
+    /// The simulated process in which a remote function runs; nullptr: in none, or in one that is
+    /// ending.
     static sim::process* this_process() {
         const auto here = runtime_context();
         const auto found = processes_here().find({here.host, here.pid});
@@ -323,14 +326,16 @@ private:
         static thread_local std::map<std::pair<std::string, std::int64_t>, sim::process*> all;
         return all;
     }
-    static std::map<std::string, int>& keepers_here() {
+    static std::map<std::string, int>& space_servers_here() {
         static thread_local std::map<std::string, int> all;
         return all;
     }
-    struct life_of_keeper {
-        explicit life_of_keeper(std::string of) : space(std::move(of)) { ++keepers_here()[space]; }
-        life_of_keeper(const life_of_keeper&) = delete;
-        ~life_of_keeper() { --keepers_here()[space]; }
+    struct life_of_space_server {
+        explicit life_of_space_server(std::string of) : space(std::move(of)) {
+            ++space_servers_here()[space];
+        }
+        life_of_space_server(const life_of_space_server&) = delete;
+        ~life_of_space_server() { --space_servers_here()[space]; }
         std::string space;
     };
     struct process_entry {
@@ -343,23 +348,25 @@ private:
     };
 
 public:
-    /// What run_keeper() does in a real process.
-    static task<int> keeper_program(sim::process* self) {
-        auto order = wire::decode<cluster::keeper_order>(self->started_with().message);
+    /// What run_space_server() does in a real process.
+    static task<int> space_server_program(sim::process* self) {
+        auto order = wire::decode<cluster::space_server_order>(self->started_with().message);
         if (!order) throw order.error();
-        cluster::keeper_options how;
+        cluster::space_server_options how;
         how.order = *order;
         how.host = self->host();
         how.pid = self->pid();
         how.listen = net::address::sim(self->host(), 0);
-        const life_of_keeper here(order->space);
-        cluster::keeper k(loop::current(), self->network(), std::move(how));
+        const life_of_space_server here(order->space);
+        cluster::space_server k(loop::current(), self->network(), std::move(how));
         auto serving = k.serve();
         co_await serving;
         co_return 0;
     }
-    /// Keepers of that namespace that have not ended.
-    [[nodiscard]] static int keepers(const std::string& space) { return keepers_here()[space]; }
+    /// Space servers of that namespace that have not ended.
+    [[nodiscard]] static int space_servers(const std::string& space) {
+        return space_servers_here()[space];
+    }
     /// What worker_main() does in a real process.
     static task<int> worker_program(sim::process* self) {
         const process_entry entry(self);
@@ -376,7 +383,8 @@ public:
     }
 };
 
-/// Runs body(cluster) in a world without faults, which has nothing in it yet; ends what is left of it then.
+/// Runs body(cluster) in a world without faults, which has nothing in it yet; ends what is left of
+/// it then.
 template <class Body>
 void in_world_of_nodes(std::uint64_t seed, Body body) {
     sim::loop loop(seed);

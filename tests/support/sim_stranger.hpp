@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Who listens in a simulated world where a head was: somebody without its token, of one kind or another.
+// Who listens in a simulated world where a head was: somebody without its token, of one kind or
+// another.
 //
 //     test::stranger other(network, test::sim_nodes::head_address(), test::stranger::kind::http);
 //     auto gone = other.end();

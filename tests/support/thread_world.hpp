@@ -15,8 +15,8 @@
 
 namespace skein::test {
 
-/// Rendezvous of n threads; a rank that leaves by an exception of its own would block the others, so
-/// bodies must take part in every exchange (as the code under test promises).
+/// Rendezvous of n threads; a rank that leaves by an exception of its own would block the others,
+/// so bodies must take part in every exchange (as the code under test promises).
 class thread_world {
 public:
     explicit thread_world(int size) : blobs_(static_cast<std::size_t>(size)) {}

@@ -1,11 +1,11 @@
-// SPDX-License-Identifier: Apache-2.0
-// Every strategy against one process: all shapes of a model, both optimizers, two to four ranks, every transport.
-// label: strategies
+// SPDX-License-Identifier: Apache-2.0 Every strategy against one process: all shapes of a model,
+// both optimizers, two to four ranks, every transport. label: strategies
 //
-// The oracle is one process with as many micro-batches per step as there are ranks and micro-batches of a
-// rank together. Measured is the distance of all weights over their length (the Euclidean norms of the
-// vectors of all weights), and the largest difference of the losses of 20 steps over the loss. (Against the
-// whole batch in one piece, sums of samples round differently: that comparison, to 1e-5, is in fsdp_test.cpp.)
+// The oracle is one process with as many micro-batches per step as there are ranks and
+// micro-batches of a rank together. Measured is the distance of all weights over their length (the
+// Euclidean norms of the vectors of all weights), and the largest difference of the losses of 20
+// steps over the loss. (Against the whole batch in one piece, sums of samples round differently:
+// that comparison, to 1e-5, is in fsdp_test.cpp.)
 
 #include <skein/train/fsdp.hpp>
 #include <skein/train/single.hpp>
@@ -30,8 +30,8 @@ namespace {
 
 constexpr int steps = 20;
 
-/// Worlds that train at the same time, each with its share of the columns: ranks of one world mostly wait for
-/// each other, the more the busier the machine is.
+/// Worlds that train at the same time, each with its share of the columns: ranks of one world
+/// mostly wait for each other, the more the busier the machine is.
 constexpr std::size_t lanes = 4;
 
 /// One column of the matrix.
@@ -68,8 +68,8 @@ struct keep_losses {
     void on_step(const step_info& s) const { losses->push_back(s.loss); }
 };
 
-/// The initial weights of a shape. Drawn before the lanes begin: a step of one lane seeds the generator that
-/// another lane's model would draw from.
+/// The initial weights of a shape. Drawn before the lanes begin: a step of one lane seeds the
+/// generator that another lane's model would draw from.
 const std::vector<torch::Tensor>& first_weights(shape kind) {
     static const auto known = [] {
         std::map<shape, std::vector<torch::Tensor>> all;
@@ -114,7 +114,8 @@ const std::vector<std::pair<const char*, trainee>> strategies{
     {"Hybrid", train_one<sk::Hybrid<zoo_cells>>},
 };
 
-/// All columns, both optimizers and every strategy in one world of threads; by column, optimizer, strategy.
+/// All columns, both optimizers and every strategy in one world of threads; by column, optimizer,
+/// strategy.
 using key = std::tuple<std::size_t, bool, std::size_t>;
 using table = std::map<key, std::vector<matrix_run>>;
 

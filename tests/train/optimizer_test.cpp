@@ -381,7 +381,8 @@ namespace {
 
 enum class tensors { updated_together, updated_one_by_one };
 
-/// Five steps of 60 tensors of very different sizes, matrices and vectors in turns; and what they are then.
+/// Five steps of 60 tensors of very different sizes, matrices and vectors in turns; and what they
+/// are then.
 std::vector<float> many_tensors(const optimizer_options& options, int shards, tensors how) {
     std::vector<float> out;
     for (int shard = 0; shard < shards; ++shard) {

@@ -1,6 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
-// A session that goes on in another generation of its world: the same ranks, fewer ones, and those that
-// cannot.
+// SPDX-License-Identifier: Apache-2.0 A session that goes on in another generation of its world:
+// the same ranks, fewer ones, and those that cannot.
 #include <tests/train/zoo.hpp>
 
 #include <catch2/catch_test_macros.hpp>
@@ -89,8 +88,8 @@ std::unique_ptr<sk::dist::comm_thread> meet(sk::cluster::rendezvous& world,
     return sk::dist::make_comm_thread(world, options);
 }
 
-/// All ranks train; one breaks the world (the last of before, or the first that does not go on); those
-/// that go on meet in a second world.
+/// All ranks train; one breaks the world (the last of before, or the first that does not go on);
+/// those that go on meet in a second world.
 template <class Strategy>
 seen change_worlds(const run_config& config, const change& c, shape kind = shape::plain) {
     sk::sim::local_world first(c.before);

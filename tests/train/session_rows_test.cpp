@@ -1,6 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
-// What ranks report and what becomes of it: rows whose names not all ranks know, evaluations, NaN, and what of it a
-// resume goes on with.
+// SPDX-License-Identifier: Apache-2.0 What ranks report and what becomes of it: rows whose names
+// not all ranks know, evaluations, NaN, and what of it a resume goes on with.
 #include <tests/train/train_support.hpp>
 
 #include <skein/core/posix_disk.hpp>
@@ -24,7 +23,8 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-/// The rows of every rank, which must be the same: "<step> name value ..." without the trainer's numbers.
+/// The rows of every rank, which must be the same: "<step> name value ..." without the trainer's
+/// numbers.
 struct row_log {
     std::vector<std::string>* rows;
     void on_step(const step_info& s) {

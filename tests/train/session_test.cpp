@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
-// Steps that are driven by hand, taken back and begun again; what fit() refuses, keeps and survives.
+// SPDX-License-Identifier: Apache-2.0 Steps that are driven by hand, taken back and begun again;
+// what fit() refuses, keeps and survives.
 #include <tests/train/train_support.hpp>
 
 #include <skein/spmd/supervisor.hpp>
@@ -400,7 +400,7 @@ TEST_CASE("programs get evaluations and checkpoints as events, and steps with al
                    ContainsSubstring("\"grad_norm\":") && ContainsSubstring("\"hits\":2.0"));
 }
 
-// ---- a loop of one's own -----------------------------------------------------------------------------
+// ---- a loop of one's own ------------------------------------------------------------------------
 
 namespace {
 

@@ -28,7 +28,8 @@ struct BranchImpl : torch::nn::Module {
 };
 TORCH_MODULE_IMPL(Branch, skein::unit<BranchImpl>);
 
-/// Two branches of which a sample uses one, so that ranks and whole batches leave parameters unused.
+/// Two branches of which a sample uses one, so that ranks and whole batches leave parameters
+/// unused.
 struct ForkImpl : torch::nn::Module {
     ForkImpl() : scale(register_parameter("scale", torch::ones({8}))) {
         register_module("left", left);

@@ -28,7 +28,8 @@ const auto half_loss = [](auto& m, const sample_batch& b) {
     return torch::nn::functional::cross_entropy(m->forward(x).to(torch::kFloat), b.y);
 };
 
-/// The error with which a fit ends whose callback does this after the first step of three; empty: none.
+/// The error with which a fit ends whose callback does this after the first step of three; empty:
+/// none.
 template <class Strategy, class Change>
 std::string told_after(Change change, int world = 1, const std::string& transport = "shm",
                        int steps = 3, std::uint64_t held_out = 0) {
@@ -84,7 +85,7 @@ std::string told_at_open(Seen& net) {
 
 } // namespace
 
-// ---- other handles on a parameter's memory -----------------------------------------------------------
+// ---- other handles on a parameter's memory ------------------------------------------------------
 
 TEST_CASE("a view of a parameter that was kept is told when the training begins, by name") {
     Seen net;
@@ -135,7 +136,7 @@ TEST_CASE("a part of a model is trained after the model, and a model twice") {
     });
 }
 
-// ---- changed while it is trained ---------------------------------------------------------------------
+// ---- changed while it is trained ----------------------------------------------------------------
 
 TEST_CASE("a module that changes under its training is told at the next step, by name") {
     const auto both = [](const auto& change, std::initializer_list<const char*> words) {
@@ -228,7 +229,7 @@ TEST_CASE("a write to a parameter of a block that is not gathered is told") {
     }
 }
 
-// ---- written to in 16 bits ---------------------------------------------------------------------------
+// ---- written to in 16 bits ----------------------------------------------------------------------
 
 namespace {
 
@@ -340,7 +341,7 @@ TEST_CASE("a batch norm in 16 bits is refused by name, with what to add") {
     });
 }
 
-// ---- computed again ----------------------------------------------------------------------------------
+// ---- computed again -----------------------------------------------------------------------------
 
 namespace {
 

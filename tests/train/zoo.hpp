@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// One small model in all the shapes that make strategies stumble, and a run of it under any of them.
+// One small model in all the shapes that make strategies stumble, and a run of it under any of
+// them.
 
 #include <skein/train/fsdp.hpp>
 #include <skein/train/recompute.hpp>

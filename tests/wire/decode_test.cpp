@@ -20,8 +20,8 @@ using skein::byte_buffer;
 using skein::byte_span;
 using skein::errc;
 
-// Counts what decoders allocate, to prove that hostile lengths allocate nothing. The definitions are
-// weak because clang's sanitizers bring their own, which win: then nothing is counted.
+// Counts what decoders allocate, to prove that hostile lengths allocate nothing. The definitions
+// are weak because clang's sanitizers bring their own, which win: then nothing is counted.
 namespace {
 std::size_t allocated_bytes = 0;
 std::size_t largest_allocation = 0;

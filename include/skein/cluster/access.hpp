@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How a program finds its cluster: the head's address and the token, from flags, environment or a file.
+// How a program finds its cluster: the head's address and the token, from flags, environment or a
+// file.
 //
-// The token never stands on a command line, where others could read it. It is looked for in SKEIN_TOKEN (64
-// hexadecimal digits), in the file that --token-file or SKEIN_TOKEN_FILE name, and in the user's own file,
-// ~/.config/skein/token, which a head makes when there is none: hosts with a common home folder need nothing else.
+// The token never stands on a command line, where others could read it. It is looked for in
+// SKEIN_TOKEN (64 hexadecimal digits), in the file that --token-file or SKEIN_TOKEN_FILE name, and
+// in the user's own file, ~/.config/skein/token, which a head makes when there is none: hosts with
+// a common home folder need nothing else.
 
 #include <skein/core/config.hpp>
 #include <skein/net/address.hpp>
@@ -19,7 +21,8 @@ namespace skein::cluster {
 /// Where a head listens if nothing is said.
 inline constexpr std::uint16_t default_port = 7117;
 
-/// Reads "HOST:PORT", "HOST", or an address as net::address has it. `port`: what is meant where none is named.
+/// Reads "HOST:PORT", "HOST", or an address as net::address has it. `port`: what is meant where
+/// none is named.
 ///   errors  usage
 [[nodiscard]] net::address parse_head_address(std::string_view text,
                                               std::uint16_t port = default_port);
@@ -27,18 +30,21 @@ inline constexpr std::uint16_t default_port = 7117;
 /// --address, or SKEIN_ADDRESS; empty: neither is set.
 [[nodiscard]] std::string find_head_address(std::string_view flag);
 
-/// Where the token comes from, for messages: a file, or SKEIN_TOKEN. `file`: --token-file, or empty.
+/// Where the token comes from, for messages: a file, or SKEIN_TOKEN. `file`: --token-file, or
+/// empty.
 [[nodiscard]] std::string token_source(const std::string& file);
 
 /// The token of the cluster that this program shall join. `file`: --token-file, or empty.
-///   errors  not_found (there is none; the hint says how to get it), permission_denied (others may read the file),
-///           malformed
+///   errors  not_found (there is none; the hint says how to get it), permission_denied (others may
+///           read the file), malformed
 [[nodiscard]] net::token find_token(const std::string& file);
 
-/// The same for a head: a file that is named or is the user's own, and is not there, is made; only this user can read it.
+/// The same for a head: a file that is named or is the user's own, and is not there, is made; only
+/// this user can read it.
 [[nodiscard]] net::token find_or_make_token(const std::string& file);
 
-/// The 64 digits of a new token. `file`: where they are written, which must be a new one; empty: nowhere.
+/// The 64 digits of a new token. `file`: where they are written, which must be a new one; empty:
+/// nowhere.
 ///   errors  already_exists, io
 [[nodiscard]] std::string make_token(const std::string& file);
 

@@ -5,13 +5,14 @@
 //     cluster::agent_options how;
 //     how.head = net::address::parse("tcp:10.0.0.1:7117").value();
 //     how.secret = secret;
-//     rt::local_children here(loop);
+//     proc::local_children here(loop);
 //     cluster::agent a(loop, network, here, how);
 //     auto serving = a.serve();                     // until stop(), or the head says so
 //     co_await serving;
 //
-// User code never runs on its loop, so that it answers for its node whatever the workers compute. When the head
-// is away, workers go on, and the agent comes back to it; after agent_options::orphan_grace without a head they end.
+// User code never runs on its loop, so that it answers for its node whatever the workers compute.
+// When the head is away, workers go on, and the agent comes back to it; after
+// agent_options::orphan_grace without a head they end.
 
 #include <skein/core/config.hpp>
 #include <skein/cluster/messages.hpp>
@@ -53,7 +54,7 @@ struct agent_options {
     std::string host{};
     std::int64_t pid = 0;
     std::uint64_t incarnation = 0; ///< of this start of this process; 0: drawn
-    /// cpus and memory of zero: what rt::children::resources() says.
+    /// cpus and memory of zero: what proc::children::resources() says.
     sched::resources offers{};
     std::vector<std::string> labels{};
     /// What CUDA_VISIBLE_DEVICES calls each gpu of `offers`; empty: their indices.
@@ -80,9 +81,10 @@ public:
     ~agent();
 
     /// Joins and serves until stop() or until the head ends the cluster, then ends all workers.
-    ///   errors  the first time: those of net::link::connect (permission_denied: the token; refused, timeout after
-    ///           join_within), and what the head says of the node (already_exists: the name; invalid_argument, mismatch);
-    ///           later: permission_denied, mismatch, peer_lost (leaves_alone); cancelled
+    ///   errors  the first time: those of net::link::connect (permission_denied: the token;
+    ///           refused, timeout after join_within), and what the head says of the node
+    ///           (already_exists: the name; invalid_argument, mismatch); later: permission_denied,
+    ///           mismatch, peer_lost (leaves_alone); cancelled
     [[nodiscard]] task<void> serve();
     void stop() noexcept;
 
@@ -91,8 +93,8 @@ public:
     [[nodiscard]] bool is_joined() const noexcept;
 
 private:
-    struct books; // in detail/agent_books.hpp
-    std::unique_ptr<books> books_;
+    struct state; // in detail/agent_state.hpp
+    std::unique_ptr<state> state_;
 };
 
 } // namespace skein::cluster

@@ -9,11 +9,12 @@
 //     auto serving = h.serve();                     // until stop(), or a tool says so
 //     co_await serving;
 //
-// Calls do not go through it: a driver talks to its workers directly, and goes on while the head is away. What
-// the head knows is what nodes and drivers tell it when they come, so that one that was started again learns it
-// from them within seconds; which nodes are drained, which are missing, and which drivers there were, it has from
-// its log, if it has one. A node whose link is broken for head_options::node_grace is lost with its leases. A driver
-// that is away keeps its workers for driver_grace.
+// Calls do not go through it: a driver talks to its workers directly, and goes on while the head is
+// away. What the head knows is what nodes and drivers tell it when they come, so that one that was
+// started again learns it from them within seconds; which nodes are drained, which are missing, and
+// which drivers there were, it has from its log, if it has one. A node whose link is broken for
+// head_options::node_grace is lost with its leases. A driver that is away keeps its workers for
+// driver_grace.
 
 #include <skein/core/config.hpp>
 #include <skein/cluster/access.hpp>
@@ -50,21 +51,23 @@ struct head_options {
     std::string name = "head", host{};
     std::int64_t pid = 0;
     std::uint64_t incarnation = 0; ///< of this start of this process; 0: drawn
-    /// For a node's link to resume after a break; one that falls silent breaks after net::keep_alive::dead_after.
+    /// For a node's link to resume after a break; one that falls silent breaks after
+    /// net::keep_alive::dead_after.
     time_span node_grace = time_constants::lan().dead_after;
     time_span driver_grace = std::chrono::seconds(10);
     time_span look_every = std::chrono::milliseconds(250); ///< for what has run out
     /// A driver keeps a lease so long at least, before it is asked to give it back to others.
     time_span share_quantum = std::chrono::seconds(2);
-    /// One that was asked back and is kept, for its worker has actors, is not asked for again so long.
+    /// One that was asked back and is kept, for its worker has actors, is not asked for again so
+    /// long.
     time_span keep_grace = std::chrono::seconds(30);
     /// One that was asked back counts as coming so long; then it is asked for again.
     time_span recall_grace = std::chrono::seconds(5);
     std::size_t most_leases = std::size_t{1} << 16; ///< of one driver
     time_constants times{};                         ///< of namespaces
     logging::level news = logging::level::info;     ///< at which it is logged who comes and goes
-    /// What it remembers over its own end, see head_log.hpp; nullptr: nothing. The head's own from now on: it opens
-    /// it, blocking, and has a thread write to it later.
+    /// What it remembers over its own end, see head_log.hpp; nullptr: nothing. The head's own from
+    /// now on: it opens it, blocking, and has a thread write to it later.
     std::shared_ptr<head_log> log{};
 };
 
@@ -72,8 +75,9 @@ struct head_options {
 class head {
 public:
     /// Binds at once.
-    ///   errors  those of network::listen; permission_denied: an address that other hosts can reach without
-    ///           a token; of the log: those of head_log::open, mismatch (it is that of another cluster)
+    ///   errors  those of network::listen; permission_denied: an address that other hosts can reach
+    ///           without a token; of the log: those of head_log::open, mismatch (it is that of
+    ///           another cluster)
     head(loop& on, net::network& via, head_options how);
     head(const head&) = delete;
     head& operator=(const head&) = delete;
@@ -81,8 +85,8 @@ public:
 
     [[nodiscard]] net::address local() const;
 
-    /// Serves nodes, drivers and tools until stop(), or until one of these asks for the cluster's end; tells
-    /// them then, and returns when all have gone.
+    /// Serves nodes, drivers and tools until stop(), or until one of these asks for the cluster's
+    /// end; tells them then, and returns when all have gone.
     ///   errors  cancelled: they are not told, and take it for a crash
     [[nodiscard]] task<void> serve();
     void stop() noexcept;
@@ -91,8 +95,8 @@ public:
     [[nodiscard]] cluster_status status() const;
 
 private:
-    struct books; // in detail/head_books.hpp
-    std::unique_ptr<books> books_;
+    struct state; // in detail/head_state.hpp
+    std::unique_ptr<state> state_;
 };
 
 } // namespace skein::cluster

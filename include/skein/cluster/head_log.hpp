@@ -4,14 +4,16 @@
 //
 //     skein::posix_disk disk;
 //     cluster::head_log log(disk, "/var/lib/skein");
-//     auto records = log.open();                       // what was recorded, in order; a damaged file is set aside
+//     // what was recorded, in order; a damaged file is set aside
+//     auto records = log.open();
 //     auto done = log.append(std::span(&one, 1));      // durable when it returns
 //     if (log.wants_replacing()) done = log.replace(all);
 //
-// The file is a header, then records: length, kind, mark, CRC32C, body. append() writes and syncs several of them at
-// once, and replace() puts a file with others in the place of this one. So a crash leaves what was told to be durable,
-// and of the last append a prefix: the rest does not fit its checksums and is cut off. Bytes that do not fit, with
-// whole records behind them, are damage of another kind: then the file is kept as head.log.broken.
+// The file is a header, then records: length, kind, mark, CRC32C, body. append() writes and syncs
+// several of them at once, and replace() puts a file with others in the place of this one. So a
+// crash leaves what was told to be durable, and of the last append a prefix: the rest does not fit
+// its checksums and is cut off. Bytes that do not fit, with whole records behind them, are damage
+// of another kind: then the file is kept as head.log.broken.
 //
 // Calls block, on any one thread at a time.
 
@@ -49,7 +51,8 @@ struct log_reading {
 struct log_bounds {
     std::uint64_t most_bytes = std::uint64_t{64} << 20;
     std::uint32_t most_record = std::uint32_t{1} << 20;
-    /// wants_replacing() from here on, and above so much for each byte that the last replace() has written.
+    /// wants_replacing() from here on, and above so much for each byte that the last replace() has
+    /// written.
     std::uint64_t grown = std::uint64_t{256} << 10;
     std::uint64_t times = 3;
 };
@@ -67,17 +70,20 @@ public:
     head_log& operator=(const head_log&) = delete;
     ~head_log();
 
-    /// Makes the folder where there is none, and reads what is there: nothing, if the log is new, or was set aside.
-    ///   errors  io, permission_denied, invalid_argument (no folder): the text names path and remedy; not_supported: a
-    ///           newer release has written it
+    /// Makes the folder where there is none, and reads what is there: nothing, if the log is new,
+    /// or was set aside.
+    ///   errors  io, permission_denied, invalid_argument (no folder): the text names path and
+    ///           remedy; not_supported: a newer release has written it
     [[nodiscard]] result<std::vector<log_record>> open();
     /// Why open() has set the file aside; "" if it has not.
     [[nodiscard]] const std::string& set_aside() const noexcept { return set_aside_; }
     /// What open() has left out at the end of the file; "" if it ends with a whole record.
     [[nodiscard]] const std::string& cut_off() const noexcept { return cut_off_; }
 
-    /// Adds records at the end. After a failure only replace() helps: what the file ends with is not known.
-    ///   errors  disk_full, io, ...; aborted: an earlier one has failed; too_large: one that could not be read again
+    /// Adds records at the end. After a failure only replace() helps: what the file ends with is
+    /// not known.
+    ///   errors  disk_full, io, ...; aborted: an earlier one has failed; too_large: one that could
+    ///           not be read again
     [[nodiscard]] result<void> append(std::span<const log_record> records);
     /// Puts a file with these records alone in the place of the log.
     [[nodiscard]] result<void> replace(std::span<const log_record> records);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A driver's workers on the nodes of a cluster: leases that the head grants, kept alive while the driver runs.
+// A driver's workers on the nodes of a cluster: leases that the head grants, kept alive while the
+// driver runs.
 //
 //     cluster::leased_workers_options how;
 //     how.head = net::address::parse("tcp:10.0.0.1:7117").value();
@@ -9,8 +10,9 @@
 //     cluster::leased_workers workers(loop, network, driver, how);
 //     scope.spawn(workers.serve());
 //
-// Workers connect to the driver, and calls go directly between them. When the head is away they go on; what nodes
-// are lost meanwhile is learned when it is back. A worker that has ended is replaced, on whichever node has room.
+// Workers connect to the driver, and calls go directly between them. When the head is away they go
+// on; what nodes are lost meanwhile is learned when it is back. A worker that has ended is
+// replaced, on whichever node has room.
 
 #include <skein/core/config.hpp>
 #include <skein/core/constants.hpp>
@@ -55,10 +57,11 @@ struct leased_workers_options {
     std::string executable{};      ///< absolute; the agents start it, and it must be this build
     std::string program = "skein"; ///< argv[0] that `ps` shows
     std::string folder{};          ///< the workers' working directory, on each node
-    /// Where workers connect. Port 0: any. Empty host: this host alone when the head listens there alone, else all
-    /// addresses.
+    /// Where workers connect. Port 0: any. Empty host: this host alone when the head listens there
+    /// alone, else all addresses.
     net::address listen{};
-    /// The address that workers are told; empty: the host by which the head knows this one, and the port.
+    /// The address that workers are told; empty: the host by which the head knows this one, and the
+    /// port.
     std::string advertise{};
     time_span join_within = std::chrono::seconds(10); ///< the first time
     /// No worker has started for so long, and three or more have failed to: the calls fail.
@@ -66,9 +69,11 @@ struct leased_workers_options {
     time_constants times{};
     /// Prints what workers print; empty: that appears where their agents were started.
     proc::print_lines print{};
-    /// It is the keeper of this namespace: other programs are its guests, and each worker is for one demand.
+    /// It is the space server of this namespace: other programs are its space clients, and each
+    /// worker is for one demand.
     std::string space{};
-    std::uint64_t space_node = 0; ///< the incarnation of the agent that holds the keeper's process
+    std::uint64_t space_node =
+        0; ///< the incarnation of the agent that holds the space server's process
     std::function<void()> on_give_up{}; ///< told once, when no worker comes any more
 };
 
@@ -79,24 +84,25 @@ public:
     leased_workers(loop& on, net::network& via, rt::runtime& driver, leased_workers_options how);
     ~leased_workers() override;
 
-    /// Joins the head, and serves workers until stop() and the runtime's close(). That no head answers, that it
-    /// refuses this driver, that no worker starts, or that the cluster was stopped, is told to the runtime
-    /// (give_up), whose calls fail with it.
+    /// Joins the head, and serves workers until stop() and the runtime's close(). That no head
+    /// answers, that it refuses this driver, that no worker starts, or that the cluster was
+    /// stopped, is told to the runtime (give_up), whose calls fail with it.
     [[nodiscard]] task<void> serve() override;
     /// No worker comes from now on; the leases are given back.
     void stop() noexcept override;
-    /// Asks the head for leases that hold what a demand asks for, in place of others where there is no room.
+    /// Asks the head for leases that hold what a demand asks for, in place of others where there is
+    /// no room.
     void want(const rt::worker_demand& what) override;
-    void rests(const net::channel& worker, bool on) override;
+    void blocked(const net::channel& worker, bool on) override;
     /// Has its agent kill its process, now or when the head is back.
     void end_now(const net::channel& worker) override;
     /// Asks the head for a placement group, and gives it back.
     void want_group(const rt::worker_group& what) override;
     void drop_group(std::uint64_t number) override;
-    /// Asks the head where keepers are.
+    /// Asks the head where space servers are.
     [[nodiscard]] bool has_spaces() const noexcept override { return true; }
     [[nodiscard]] task<rt::space_place> find_space(std::string space,
-                                                   std::uint64_t keeper) override;
+                                                   std::uint64_t space_server) override;
     void serve_spaces_only() override;
     void need() override;
 
@@ -106,8 +112,8 @@ public:
     [[nodiscard]] std::size_t wanted() const noexcept;
 
 private:
-    struct books; // in detail/leased_workers_books.hpp
-    std::unique_ptr<books> books_;
+    struct state; // in detail/leased_workers_state.hpp
+    std::unique_ptr<state> state_;
 };
 
 } // namespace skein::cluster
@@ -115,9 +121,9 @@ private:
 #if SKEIN_HEADER_ONLY
 #include <skein/cluster/detail/leased_broken.ipp>
 #include <skein/cluster/detail/leased_groups.ipp>
-#include <skein/cluster/detail/leased_guests.ipp>
 #include <skein/cluster/detail/leased_news.ipp>
 #include <skein/cluster/detail/leased_output.ipp>
 #include <skein/cluster/detail/leased_recalls.ipp>
+#include <skein/cluster/detail/leased_spaces.ipp>
 #include <skein/cluster/detail/leased_workers.ipp>
 #endif

@@ -2,29 +2,32 @@
 #pragma once
 // What head, agents, drivers and tools of a cluster say to each other, over net::requests.
 //
-// A lease is room on a node for one worker of one driver: the driver asks the head for it, the head has the
-// node's agent start the worker, and the worker connects to the driver. It is named by the driver's incarnation
-// and the driver's count, so that its name means the same to a head that was started again.
+// A lease is room on a node for one worker of one driver: the driver asks the head for it, the head
+// has the node's agent start the worker, and the worker connects to the driver. It is named by the
+// driver's incarnation and the driver's count, so that its name means the same to a head that was
+// started again.
 //
-//     node -> head    node_hello        says who it is and which leases it holds; answered by node_welcome
+//     node -> head    node_hello says who it is and which leases it holds; answered by node_welcome
 //                     worker_ended      a worker has ended, or did not start
 //     head -> node    start_worker_order, stop_worker_order, leave_cluster, node_drains
 //     driver -> head  driver_hello      the same for a driver, with all leases it has or waits for
 //                     want_lease, return_lease, keep_lease, lease_rests, want_group, drop_group
 //     head -> driver  lease_granted, lease_waits, lease_recalled, lease_ended, cluster_changed,
 //                     group_placed, group_waits, group_refused, space_lost
-//     driver -> head  enter_space       answered by space_entered when the namespace has a keeper
+//     driver -> head  enter_space answered by space_entered when the namespace has a space server
 //     tool -> head    ask_status, ask_drain, ask_stop, ask_stop_space
 //
-// What workers print goes the same way, if its driver wants it, as fast as that prints: an agent sends one node_output per
-// take_output, and the head asks for the next when the driver has said output_printed.
+// What workers print goes the same way, if its driver wants it, as fast as that prints: an agent
+// sends one node_output per take_output, and the head asks for the next when the driver has said
+// output_printed.
 //
 //     node -> head    output_waits, node_output
 //     head -> node    take_output
 //     head -> driver  worker_output
 //     driver -> head  output_printed
 //
-// Both hellos may come again after a lost link, or to a head that knows nothing: its state is what they say.
+// Both hellos may come again after a lost link, or to a head that knows nothing: its state is what
+// they say.
 
 #include <skein/core/config.hpp>
 #include <skein/cluster/detail/driver_messages.hpp>
@@ -40,7 +43,7 @@ namespace skein::cluster {
 using cluster_messages =
     net::message_table<node_hello, node_welcome, driver_hello, driver_welcome, want_lease,
                        return_lease, lease_granted, lease_waits, lease_ended, lease_recalled,
-                       keep_lease, lease_rests, want_group, drop_group, group_placed, group_waits,
+                       keep_lease, lease_blocked, want_group, drop_group, group_placed, group_waits,
                        group_refused, enter_space, space_entered, space_lost, cluster_changed,
                        start_worker_order, stop_worker_order, worker_ended, leave_cluster,
                        node_drains, ask_status, cluster_status, ask_drain, drain_reply, ask_stop,

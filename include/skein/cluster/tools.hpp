@@ -36,13 +36,14 @@ struct tool_options {
 };
 
 /// What is there now; `past`: with the drivers that were there.
-///   errors  those of net::link::connect with the head's address: refused, timeout (nobody answers),
-///           permission_denied (another token), malformed (no head); mismatch (the status of a head of another release)
+///   errors  those of net::link::connect with the head's address: refused, timeout (nobody
+///           answers), permission_denied (another token), malformed (no head); mismatch (the status
+///           of a head of another release)
 [[nodiscard]] task<cluster_status> ask_for_status(net::network& via, tool_options how,
                                                   bool past = false);
-/// A draining node gets no new workers, and drivers are asked to give back those that it has. `on` false: it
-/// takes workers again. Of a node that is missing: when it comes. The head has it in its log before it answers, or
-/// says why not.
+/// A draining node gets no new workers, and drivers are asked to give back those that it has. `on`
+/// false: it takes workers again. Of a node that is missing: when it comes. The head has it in its
+/// log before it answers, or says why not.
 ///   errors  those of ask_for_status; not_found: no node has this name
 [[nodiscard]] task<drain_reply> ask_to_drain(net::network& via, tool_options how, std::string node,
                                              bool on = true);
@@ -54,7 +55,8 @@ struct tool_options {
 ///   errors  those of ask_for_status
 [[nodiscard]] task<stop_reply> ask_to_stop(net::network& via, tool_options how);
 
-/// Ends a namespace: its keeper, and with that all of its actors. Calls of these fail and say so.
+/// Ends a namespace: its space server, and with that all of its actors. Calls of these fail and say
+/// so.
 ///   errors  those of ask_for_status; not_found: there is no such namespace
 [[nodiscard]] task<stop_space_reply> ask_to_stop_space(net::network& via, tool_options how,
                                                        std::string space);

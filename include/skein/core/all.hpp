@@ -36,8 +36,8 @@ task<void> keep_value(task<T> work, std::optional<value_or_monostate<T>>* out) {
 
 } // namespace detail
 
-/// Runs all tasks concurrently; gives their values in order (std::monostate for void). The first error
-/// cancels the others, and is rethrown when all have ended. Resumed by the loop.
+/// Runs all tasks concurrently; gives their values in order (std::monostate for void). The first
+/// error cancels the others, and is rethrown when all have ended. Resumed by the loop.
 template <class... Ts>
     requires(sizeof...(Ts) > 0)
 [[nodiscard]] task<std::tuple<detail::value_or_monostate<Ts>...>> all(task<Ts>... work) {

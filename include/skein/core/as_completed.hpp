@@ -5,9 +5,9 @@
 //     auto results = as_completed(std::move(tasks));
 //     while (auto done = co_await results.next()) use(done->index, done->value);
 //
-// Leaving early is fine, by break or by an exception: the tasks that still run are cancelled, and the
-// loop waits for their end. They end after the stream then: they must not refer to what ends with its
-// reader (refs do not). co_await close() waits here and now.
+// Leaving early is fine, by break or by an exception: the tasks that still run are cancelled, and
+// the loop waits for their end. They end after the stream then: they must not refer to what ends
+// with its reader (refs do not). co_await close() waits here and now.
 
 #include <skein/core/all.hpp>
 #include <skein/core/channel.hpp>

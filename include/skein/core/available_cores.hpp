@@ -10,8 +10,8 @@
 
 namespace skein {
 
-/// The cores that the process may run on (taskset, cpusets), and no more than the quota of its cgroups
-/// (docker --cpus, Kubernetes limits), rounded up; at least 1. Reads files: ask once.
+/// The cores that the process may run on (taskset, cpusets), and no more than the quota of its
+/// cgroups (docker --cpus, Kubernetes limits), rounded up; at least 1. Reads files: ask once.
 [[nodiscard]] int available_cores();
 
 namespace detail {
@@ -21,8 +21,8 @@ struct cgroup_files {
     std::string membership = "/proc/self/cgroup";
     std::string root = "/sys/fs/cgroup";
 };
-/// The folders of the cgroups that the process is in and of all groups above them, of version 2 or of a
-/// controller ("cpu", "memory") of version 1. Some may not be there.
+/// The folders of the cgroups that the process is in and of all groups above them, of version 2 or
+/// of a controller ("cpu", "memory") of version 1. Some may not be there.
 [[nodiscard]] std::vector<std::string> cgroup_folders(const cgroup_files& where,
                                                       std::string_view controller);
 /// The quota in cores, rounded up, of version 1 or 2; 0: there is none.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What all, any, race and as_completed accept: tasks, and whatever an overload of as_task turns into
-// one (a remote ref has such an overload beside it).
+// What all, any, race and as_completed accept: tasks, and whatever an overload of as_task turns
+// into one (a remote ref has such an overload beside it).
 
 #include <skein/core/result.hpp>
 #include <skein/core/task.hpp>
@@ -26,8 +26,8 @@ concept task_like = requires(A&& a) { as_task(std::forward<A>(a)); };
 template <task_like A>
 using awaited_t = typename decltype(as_task(std::declval<A>()))::value_type;
 
-/// Runs work and gives its outcome as a value: never throws, but for cancellation of the awaiting task
-/// it gives errc::cancelled like any other error.
+/// Runs work and gives its outcome as a value: never throws, but for cancellation of the awaiting
+/// task it gives errc::cancelled like any other error.
 template <class T>
 [[nodiscard]] task<result<T>> as_result(task<T> work) {
     try {

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// byte_line: small messages that wait, one behind the other in blocks: first in, first out. What has waited for long is in no
-// cache, and is read again in the order in which it lies in memory.
+// byte_line: small messages that wait, one behind the other in blocks: first in, first out. What
+// has waited for long is in no cache, and is read again in the order in which it lies in memory.
 //
 //     line.push(message);
-//     mut_byte_span first = line.take(size_of_the_first);       // who takes it knows how long it is
+//     // who takes it knows how long it is
+//     mut_byte_span first = line.take(size_of_the_first);
 //
-// Blocks grow with the line, so that thousands of short lines cost little, and clear() gives all of them back.
+// Blocks grow with the line, so that thousands of short lines cost little, and clear() gives all of
+// them back.
 
 #include <skein/core/bytes.hpp>
 
@@ -30,7 +32,8 @@ public:
         std::memcpy(last.data.get() + (last.size - room_), piece.data(), piece.size());
         room_ -= piece.size();
     }
-    /// The first piece, which is of that size. It stays until the next call of push(), take() or clear().
+    /// The first piece, which is of that size. It stays until the next call of push(), take() or
+    /// clear().
     [[nodiscard]] mut_byte_span take(std::size_t bytes) {
         // Where it did not fit when it came, it is not now.
         if (blocks_.front().size - at_ < bytes) {

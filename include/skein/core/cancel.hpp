@@ -3,10 +3,10 @@
 // Cooperative cancellation.
 //
 // A cancel_source asks; the tasks that run under its token notice at their next await that has to
-// wait: that await throws error(errc::cancelled), and so does every later one, so that the task unwinds.
-// What was awaited stays usable (a mutex, channel or stream is not harmed, nothing it held is lost).
-// A value that had already been handed over is delivered, not dropped. Everything happens on the
-// loop's thread; a source is not thread-safe.
+// wait: that await throws error(errc::cancelled), and so does every later one, so that the task
+// unwinds. What was awaited stays usable (a mutex, channel or stream is not harmed, nothing it held
+// is lost). A value that had already been handed over is delivered, not dropped. Everything happens
+// on the loop's thread; a source is not thread-safe.
 //
 //     cancel_source stop;
 //     auto work = with_cancel(stop.token(), serve(connection));   // elsewhere: stop.request();
@@ -83,7 +83,8 @@ private:
     parent_hook to_parent_{*this};
 };
 
-/// `co_await current_cancel{}` gives the state the running task is under (may be null); never suspends.
+/// `co_await current_cancel{}` gives the state the running task is under (may be null); never
+/// suspends.
 struct current_cancel {
     cancel_state* state = nullptr;
     bool await_ready() const noexcept { return false; }

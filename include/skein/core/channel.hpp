@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// channel<T>: a bounded queue between tasks of one loop. Values come out in the order they went in, each
-// to exactly one receiver; a full channel makes its senders wait (back-pressure). Capacity 0 is a
-// rendezvous: a send ends when its value is received.
+// channel<T>: a bounded queue between tasks of one loop. Values come out in the order they went in,
+// each to exactly one receiver; a full channel makes its senders wait (back-pressure). Capacity 0
+// is a rendezvous: a send ends when its value is received.
 //
 //     while (auto item = co_await jobs.receive()) use(*item);
 
@@ -74,11 +74,11 @@ public:
         std::optional<T> value_;
     };
 
-    /// Suspends while the channel is full; resumed by the loop. Throws closed, or cancelled (then the
-    /// value was not sent).
+    /// Suspends while the channel is full; resumed by the loop. Throws closed, or cancelled (then
+    /// the value was not sent).
     [[nodiscard]] send_awaiter send(T value) { return send_awaiter(*this, std::move(value)); }
-    /// Suspends until there is a value; nothing when the channel is closed and empty. Throws cancelled;
-    /// then no value is taken.
+    /// Suspends until there is a value; nothing when the channel is closed and empty. Throws
+    /// cancelled; then no value is taken.
     [[nodiscard]] receive_awaiter receive() noexcept { return receive_awaiter(*this); }
 
     /// Sends if there is room; false if not, or if closed (value is then unchanged).
@@ -98,7 +98,8 @@ public:
         return out;
     }
 
-    /// No more sends: those that wait throw closed, receivers drain what is queued and then get nothing.
+    /// No more sends: those that wait throw closed, receivers drain what is queued and then get
+    /// nothing.
     void close() noexcept {
         closed_ = true;
         while (!senders_.empty()) senders_.front().wake();

@@ -2,8 +2,9 @@
 #pragma once
 // First in every include chain: version, compiler floor, and the macros that change a layout.
 //
-// What changes a layout must be the same in every file of a program. Files that disagree do not link, or the
-// program stops at its start, and both say how either was compiled (detail/configuration.hpp).
+// What changes a layout must be the same in every file of a program. Files that disagree do not
+// link, or the program stops at its start, and both say how either was compiled
+// (detail/configuration.hpp).
 
 #define SKEIN_VERSION_MAJOR 0
 #define SKEIN_VERSION_MINOR 1
@@ -31,9 +32,9 @@
 #endif
 #endif
 
-// The two forms of skein. Header-only, the default: every body is inline, nothing is linked. Compiled:
-// SKEIN_COMPILED is defined (the CMake targets skein::runtime and skein::train do), headers declare what
-// is no template, and the bodies, *.ipp, are compiled once, by src/.
+// The two forms of skein. Header-only, the default: every body is inline, nothing is linked.
+// Compiled: SKEIN_COMPILED is defined (the CMake targets skein::runtime and skein::train do),
+// headers declare what is no template, and the bodies, *.ipp, are compiled once, by src/.
 #if defined(SKEIN_COMPILED)
 #define SKEIN_HEADER_ONLY 0
 #define SKEIN_INLINE
@@ -46,8 +47,9 @@
 #error "skein: do not mix single_include/ with the split headers in one program"
 #endif
 
-// Coroutine frames come from free lists per thread (core/frame_pool.hpp), but not under AddressSanitizer (clang's
-// ThreadSanitizer, too), so that a use after free is found. One program, one value: see detail/configuration.hpp.
+// Coroutine frames come from free lists per thread (core/frame_pool.hpp), but not under
+// AddressSanitizer (clang's ThreadSanitizer, too), so that a use after free is found. One program,
+// one value: see detail/configuration.hpp.
 #if !defined(SKEIN_FRAME_POOL)
 #if defined(__SANITIZE_ADDRESS__)
 #define SKEIN_FRAME_POOL 0

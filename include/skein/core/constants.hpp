@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The table of time constants and default limits. net::limits, net::keep_alive, net::reconnect_policy
-// and the options of the layers above take their defaults from it.
+// The table of time constants and default limits. net::limits, net::keep_alive,
+// net::reconnect_policy and the options of the layers above take their defaults from it.
 //
 // The values are for hosts in one network.
 
@@ -48,10 +48,10 @@ struct time_constants {
     ms worker_resume{30'000};     ///< for a broken link to a worker, then its host is asked
     ms worker_computes{86'400'000}; ///< the same while its host answers
     ms worker_refused{500};         ///< after which nobody will ever listen there again
-    ms keeper_idle{60'000};         ///< a namespace without actors and guests ends
+    ms space_server_idle{60'000};   ///< a namespace without actors and guests ends
     ms idle_worker{250};            ///< a worker for one demand that has nothing to do leaves
     ms idle_aside{10'000};          ///< so does the second process of a worker
-    ms space_enter{90'000}; ///< for a namespace's keeper to be found or started, and reached
+    ms space_enter{90'000};         ///< for a space server to be found or started, and reached
     ms space_settle{2500};  ///< a head that has just started waits so long for keepers that live
     ms space_fence{45'000}; ///< one that nobody saw end has surely ended: its agent has no head
     ms child_restart_first{50}; ///< before a worker is started again; doubles
@@ -66,8 +66,8 @@ struct time_constants {
     ms stop_grace{30'000};     ///< from a request to stop a group of ranks until the kill
     ms training_stop_grace{300'000}; ///< a step, an evaluation and a checkpoint must fit in
     ms echo_wait{1000}; ///< after a broken collective, for news of the loss that broke it
-    /// Minutes, as users of other libraries expect: a rank may compile kernels, read a cold disk or save
-    /// while the others wait. Dead processes are noticed at once, without it.
+    /// Minutes, as users of other libraries expect: a rank may compile kernels, read a cold disk or
+    /// save while the others wait. Dead processes are noticed at once, without it.
     ms collective_timeout{300'000};
     ms checkpoint_timeout{1'800'000}; ///< the same around reads and writes of whole checkpoints
     ms ring_late_again{50};           ///< a second look before a neighbour is called late
@@ -95,7 +95,8 @@ inline constexpr std::size_t queue_bytes = std::size_t{64} << 20;  ///< a connec
 inline constexpr std::size_t inline_bytes = std::size_t{64} << 10; ///< values kept inside messages
 inline constexpr std::size_t gather_bytes = std::size_t{4} << 10;  ///< from here on sent uncopied
 inline constexpr std::size_t backlog_bytes = std::size_t{4} << 20; ///< calls a worker reads ahead
-/// What a process sends to one actor, or of tasks without cores to one worker, ahead of what has begun there.
+/// What a process sends to one actor, or of tasks without cores to one worker, ahead of what has
+/// begun there.
 inline constexpr std::uint32_t credit_calls = 1024;
 inline constexpr std::size_t credit_bytes = std::size_t{4} << 20;
 /// Plain calls run so long in a row before their replies leave and new frames are read.

@@ -2,7 +2,8 @@
 #pragma once
 // counted_ptr<T>: a pointer to something that counts its users itself, and ends with the last one.
 //
-// T has add_use() and drop_use(). The count is not atomic: everything that shares it belongs to one loop.
+// T has add_use() and drop_use(). The count is not atomic: everything that shares it belongs to one
+// loop.
 
 #include <skein/core/config.hpp>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A few file descriptors kept back, for files that must be written when the process has no free ones:
-// a job whose port strangers are busy with still writes its curve.
+// A few file descriptors kept back, for files that must be written when the process has no free
+// ones: a job whose port strangers are busy with still writes its curve.
 //
 //     descriptor_reserve reserve;
 //     auto done = reserve.run([&] { return disk.replace(path, bytes); });
@@ -23,9 +23,10 @@ public:
 
     [[nodiscard]] std::size_t size() const noexcept { return kept_.size(); }
 
-    /// What body(), a callable that returns a result<T> and may be called twice, returns. When that is
-    /// errc::exhausted the kept descriptors are closed and it is called once more: another thread may be
-    /// faster and take them, then it fails again. Afterwards as many as there are are kept again.
+    /// What body(), a callable that returns a result<T> and may be called twice, returns. When that
+    /// is errc::exhausted the kept descriptors are closed and it is called once more: another
+    /// thread may be faster and take them, then it fails again. Afterwards as many as there are are
+    /// kept again.
     template <class Body>
     [[nodiscard]] auto run(Body body) {
         auto done = body();

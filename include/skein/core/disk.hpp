@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Files as a small interface, so that the code that writes checkpoints runs on a simulated disk too.
+// Files as a small interface, so that the code that writes checkpoints runs on a simulated disk
+// too.
 //
 // Calls block and are meant for a thread that may wait; nothing here throws: a failing disk is a
 // result. Durable replacement of a file is: write a temporary, sync it, rename it, sync the folder;

@@ -120,7 +120,8 @@ private:
     return text != nullptr ? text : "an exception without a text";
 }
 
-/// A text for a message: the first 48 and the last 16 KiB, and how many bytes there were, if it is longer than 64 KiB.
+/// A text for a message: the first 48 and the last 16 KiB, and how many bytes there were, if it is
+/// longer than 64 KiB.
 [[nodiscard]] std::string bounded_text(std::string_view text);
 
 /// The error inside e: itself if it is a skein::error, else `fallback` with its what().

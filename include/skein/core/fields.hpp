@@ -5,9 +5,9 @@
 // An aggregate here is a class without constructors, bases, references and C arrays (PFR would
 // flatten those: use std::array). Names need a type with linkage: not local to a function, not in
 // an unnamed namespace. Names are cut out of the pretty name of a function whose template argument
-// points at the field: PFR knows names from 2.2 on (Boost 1.84), but in a header of its own, and one
-// way for every version gives one schema hash. g++ 12 ends with an internal error at an array field
-// of a type with constructors, unless its default is spelled with parentheses:
+// points at the field: PFR knows names from 2.2 on (Boost 1.84), but in a header of its own, and
+// one way for every version gives one schema hash. g++ 12 ends with an internal error at an array
+// field of a type with constructors, unless its default is spelled with parentheses:
 // std::array<std::string, 2> names = std::array<std::string, 2>();
 //
 //     struct point { int x = 0, y = 0; };

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Descriptors that end with their process, also when it has forked: the other end of a socket learns at once that the
-// process has died, and a lock is free, whatever a child that a task or a driver has forked does.
+// Descriptors that end with their process, also when it has forked: the other end of a socket
+// learns at once that the process has died, and a lock is free, whatever a child that a task or a
+// driver has forked does.
 //
 //     fork_guard guard(socket);      // until `guard` ends, before the socket is closed
 //
-// A child that fork() makes closes them before it goes on. (One that executes another program has none of them anyway:
-// they are close-on-exec. One that is made by a bare clone() keeps them until then.)
+// A child that fork() makes closes them before it goes on. (One that executes another program has
+// none of them anyway: they are close-on-exec. One that is made by a bare clone() keeps them until
+// then.)
 
 #include <skein/core/config.hpp>
 
@@ -40,7 +42,8 @@ inline void close_guarded() noexcept {
 
 } // namespace detail
 
-/// While it lives no child that fork() makes has this descriptor. It ends before the descriptor is closed.
+/// While it lives no child that fork() makes has this descriptor. It ends before the descriptor is
+/// closed.
 class fork_guard {
 public:
     fork_guard() noexcept = default;

@@ -2,8 +2,9 @@
 #pragma once
 // Coroutine frames come from per-thread free lists by size class: about 5 ns instead of a malloc.
 //
-// A frame may be freed on another thread than it was made on; it then joins that thread's lists, which
-// are bounded. SKEIN_FRAME_POOL (core/config.hpp) turns the pool off, as AddressSanitizer does.
+// A frame may be freed on another thread than it was made on; it then joins that thread's lists,
+// which are bounded. SKEIN_FRAME_POOL (core/config.hpp) turns the pool off, as AddressSanitizer
+// does.
 
 #include <skein/core/config.hpp>
 

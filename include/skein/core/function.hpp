@@ -2,8 +2,8 @@
 #pragma once
 // unique_function: std::function for callables that can only be moved.
 //
-// Small callables (up to 48 bytes, nothrow-movable) live inside; others on the heap. Calling an empty
-// one is a bug and is checked.
+// Small callables (up to 48 bytes, nothrow-movable) live inside; others on the heap. Calling an
+// empty one is a bug and is checked.
 
 #include <skein/core/check.hpp>
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// id_map: a small hash table from ids to values, for what is entered and taken out once for each call. Everything
-// lies in one array: no allocation and no division for each entry, which is most of what std::unordered_map costs here.
+// id_map: a small hash table from ids to values, for what is entered and taken out once for each
+// call. Everything lies in one array: no allocation and no division for each entry, which is most
+// of what std::unordered_map costs here.
 //
-// Linear probing; an erased entry's place is filled by those behind it, so there are no tombstones. Values move when
-// the table changes: a pointer to one lasts until the next entry or erasure.
+// Linear probing; an erased entry's place is filled by those behind it, so there are no tombstones.
+// Values move when the table changes: a pointer to one lasts until the next entry or erasure.
 
 #include <skein/core/ids.hpp>
 
@@ -69,7 +70,8 @@ public:
                 ++i;
         }
     }
-    /// f(id, value), in no order that means anything, but the same in every run. Must not change the table.
+    /// f(id, value), in no order that means anything, but the same in every run. Must not change
+    /// the table.
     template <class F>
     void for_each(F&& f) {
         for (auto& place : places_)

@@ -37,8 +37,8 @@ private:
     Rep value_{};
 };
 
-/// A number that no two processes give: the incarnation of a process (drawn once for each start of one, so it
-/// never returns) and a count in it. It prints as the count.
+/// A number that no two processes give: the incarnation of a process (drawn once for each start of
+/// one, so it never returns) and a count in it. It prints as the count.
 struct unique_number {
     std::uint64_t incarnation = 0, number = 0;
     friend constexpr auto operator<=>(const unique_number&, const unique_number&) = default;

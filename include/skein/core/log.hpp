@@ -67,10 +67,12 @@ struct record {
     return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
 }
 
-/// Quotes text for JSON; bytes that are not UTF-8 become U+FFFD each, for no reader of JSON takes them.
+/// Quotes text for JSON; bytes that are not UTF-8 become U+FFFD each, for no reader of JSON takes
+/// them.
 void append_json_string(std::string& to, std::string_view text);
 
-/// The line for people, without a line end: HH:MM:SS.mmm I component text key=value; as printable() has it.
+/// The line for people, without a line end: HH:MM:SS.mmm I component text key=value; as printable()
+/// has it.
 [[nodiscard]] std::string format_text(const record& r);
 /// The line for machines, without a line end.
 [[nodiscard]] std::string format_json(const record& r);

@@ -89,12 +89,12 @@ public:
     template <class T>
     T run(task<T> work, cancel_token token = {});
 
-    /// Owns work whose owner was destroyed: run() returns only when all of it has ended. It should have
-    /// been cancelled. Its errors are nobody's.
+    /// Owns work whose owner was destroyed: run() returns only when all of it has ended. It should
+    /// have been cancelled. Its errors are nobody's.
     void adopt(task<void> work);
 
-    /// Makes a loop the current one of this thread while it lives, where one thread has several: for plain
-    /// calls of what belongs to it. Nothing may be awaited meanwhile.
+    /// Makes a loop the current one of this thread while it lives, where one thread has several:
+    /// for plain calls of what belongs to it. Nothing may be awaited meanwhile.
     class use {
     public:
         explicit use(loop& of) noexcept : before_(std::exchange(current_, &of)) {
@@ -108,8 +108,8 @@ public:
         loop* before_;
     };
 
-    /// While it lives a function runs on this loop that returns when it likes and awaits nothing: the turn may last for
-    /// hours, and what is sent meanwhile does not wait for its end.
+    /// While it lives a function runs on this loop that returns when it likes and awaits nothing:
+    /// the turn may last for hours, and what is sent meanwhile does not wait for its end.
     class occupied {
     public:
         explicit occupied(loop& of) noexcept
@@ -138,8 +138,8 @@ public:
     void post(F call) {
         ready_.push_back({&run_call, new unique_function<void()>(std::move(call))});
     }
-    /// Queues a call from any thread and wakes the loop, once for all that come before it has. The only
-    /// thread-safe member. The call must not throw.
+    /// Queues a call from any thread and wakes the loop, once for all that come before it has. The
+    /// only thread-safe member. The call must not throw.
     void post_from_any_thread(unique_function<void()> call) {
         // All under the lock: once the loop has taken the call it may end and be destroyed.
         const std::lock_guard lock(remote_mutex_);
@@ -151,10 +151,11 @@ public:
 
     /// The time of this turn.
     [[nodiscard]] time_point now() const noexcept { return now_; }
-    /// The time now: what a length "from now on" counts from, however long this turn has taken already.
+    /// The time now: what a length "from now on" counts from, however long this turn has taken
+    /// already.
     [[nodiscard]] time_point exact_now() noexcept { return std::max(now_, read_clock()); }
-    /// The time now, not that of this turn, to a few milliseconds: cheap enough to ask after each piece of
-    /// work that may have been long.
+    /// The time now, not that of this turn, to a few milliseconds: cheap enough to ask after each
+    /// piece of work that may have been long.
     [[nodiscard]] virtual time_point coarse_now() noexcept { return read_clock(); }
 
     /// Since 1970-01-01 UTC, as people's clocks say. It may jump: nothing is decided by it.
@@ -173,8 +174,8 @@ public:
         if (!hook.is_linked()) hooks_.push_back(hook);
     }
 
-    /// Runs a coroutine and what it hands over to until all are suspended. For completion handlers of
-    /// a world, called on the loop's thread, never from inside a coroutine.
+    /// Runs a coroutine and what it hands over to until all are suspended. For completion handlers
+    /// of a world, called on the loop's thread, never from inside a coroutine.
     static void resume(std::coroutine_handle<> handle) {
         // After this many hand-overs others get their turn.
         constexpr int budget = 4096;
@@ -198,9 +199,10 @@ protected:
 
     /// The world's clock now.
     virtual time_point read_clock() noexcept = 0;
-    /// Handles what is ready outside. With may_block it waits for something to be ready, for notify(),
-    /// or until the time given (nothing: no timer is set); without, it returns at once. Called with
-    /// no lock held; notify() is called under the lock of the posted calls and must not post.
+    /// Handles what is ready outside. With may_block it waits for something to be ready, for
+    /// notify(), or until the time given (nothing: no timer is set); without, it returns at once.
+    /// Called with no lock held; notify() is called under the lock of the posted calls and must not
+    /// post.
     virtual void poll(std::optional<time_point> until, bool may_block) = 0;
     /// Thread-safe: makes a poll that waits return, or the next one not wait.
     virtual void notify() noexcept = 0;
@@ -221,7 +223,8 @@ protected:
         if (has_remote_.load(std::memory_order_acquire)) take_remote();
     }
 
-    /// For a loop that another one drives, from within its poll(): that one's run() waits for what is adopted here.
+    /// For a loop that another one drives, from within its poll(): that one's run() waits for what
+    /// is adopted here.
     void live_within(loop& outer) noexcept { outer_ = &outer; }
     /// Whether a turn would do something now.
     [[nodiscard]] bool has_work() noexcept {
@@ -306,8 +309,8 @@ private:
 
 namespace detail {
 
-/// A coroutine that owns itself: starts when told, destroys itself at its end. Only scope and loop make
-/// them; nothing else may run without an owner.
+/// A coroutine that owns itself: starts when told, destroys itself at its end. Only scope and loop
+/// make them; nothing else may run without an owner.
 struct self_owned {
     using promise_type = root_promise;
     std::coroutine_handle<root_promise> frame;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// mutex: mutual exclusion between tasks of one loop, first come first served. For state that must stay
-// consistent across awaits; a thread is never blocked.
+// mutex: mutual exclusion between tasks of one loop, first come first served. For state that must
+// stay consistent across awaits; a thread is never blocked.
 //
 //     auto held = co_await m.lock();
 
@@ -31,7 +31,8 @@ public:
             return *this;
         }
         ~guard() { unlock(); }
-        /// Gives the lock to the first who waits; that task is resumed by the loop, not in this call.
+        /// Gives the lock to the first who waits; that task is resumed by the loop, not in this
+        /// call.
         void unlock() noexcept {
             if (auto* m = std::exchange(mutex_, nullptr)) m->release();
         }
@@ -52,8 +53,8 @@ public:
     private:
         mutex& mutex_;
     };
-    /// Suspends until the lock is this task's; resumed by the loop. Throws cancelled; then the lock is
-    /// not taken.
+    /// Suspends until the lock is this task's; resumed by the loop. Throws cancelled; then the lock
+    /// is not taken.
     [[nodiscard]] awaiter lock() noexcept { return awaiter(*this); }
     [[nodiscard]] bool is_locked() const noexcept { return locked_; }
 

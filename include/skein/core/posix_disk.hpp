@@ -36,7 +36,8 @@ enum class link_policy : std::uint8_t {
     refuse ///< permission_denied: in a folder that others may write, a link can point at any file
 };
 
-/// Only files are opened: a pipe or socket in the place of one is refused at once, nothing waits for it.
+/// Only files are opened: a pipe or socket in the place of one is refused at once, nothing waits
+/// for it.
 class posix_disk final : public disk {
 public:
     explicit posix_disk(link_policy links = link_policy::follow) noexcept : links_(links) {}

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Text of other processes as a terminal may have it: what it would take for a command is shown, not obeyed.
+// Text of other processes as a terminal may have it: what it would take for a command is shown, not
+// obeyed.
 //
 //     fmt::print("{}\n", printable(job.name));                  // "evil\x1b[31m" on one line
-//     fmt::print(stderr, "error: {}\n", printable_lines(why));  // a text of several lines keeps them
+//     // a text of several lines keeps them
+//     fmt::print(stderr, "error: {}\n", printable_lines(why));
 //
-// Names of programs, nodes and actors, and texts of exceptions are what somebody else has chosen. What a worker prints is
-// its program's own output, and is not touched.
+// Names of programs, nodes and actors, and texts of exceptions are what somebody else has chosen.
+// What a worker prints is its program's own output, and is not touched.
 
 #include <skein/core/config.hpp>
 
@@ -16,7 +18,8 @@
 
 namespace skein {
 
-/// One line: control characters, C1 ones among them, and bytes that are not UTF-8 become \n, \t, \r or \xNN.
+/// One line: control characters, C1 ones among them, and bytes that are not UTF-8 become \n, \t, \r
+/// or \xNN.
 [[nodiscard]] std::string printable(std::string_view text);
 
 /// The same, but ends of lines and tabs stay.

@@ -80,7 +80,8 @@ private:
         has_value_ ? std::destroy_at(std::addressof(value_)) : std::destroy_at(&error_);
     }
 
-    // Not a std::variant: there are hundreds of results in a program, and those cost every file that includes one.
+    // Not a std::variant: there are hundreds of results in a program, and those cost every file
+    // that includes one.
     union {
         T value_;
         skein::error error_;

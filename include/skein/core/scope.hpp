@@ -2,10 +2,10 @@
 #pragma once
 // scope: the owner of concurrent tasks. Children end before the parent goes on.
 //
-// The first child that fails cancels its siblings, and join() rethrows its error. When the task that
-// joins is cancelled, the children are cancelled and still waited for. A scope can be used again after
-// a join, unless it was cancelled (by itself, a failed child or the joining task): that stays. Destroying
-// a scope with running children is a bug and is checked: join it first.
+// The first child that fails cancels its siblings, and join() rethrows its error. When the task
+// that joins is cancelled, the children are cancelled and still waited for. A scope can be used
+// again after a join, unless it was cancelled (by itself, a failed child or the joining task): that
+// stays. Destroying a scope with running children is a bug and is checked: join it first.
 //
 //     scope s;
 //     s.spawn(serve(a));
@@ -34,8 +34,8 @@ public:
                     running_);
     }
 
-    /// Starts a task; it runs from the loop's queue, not inside this call, under the context of the caller.
-    /// Its error is join()'s.
+    /// Starts a task; it runs from the loop's queue, not inside this call, under the context of the
+    /// caller. Its error is join()'s.
     void spawn(task<void> work) {
         ++running_;
         auto child = run_child(this, std::move(work));
@@ -43,8 +43,8 @@ public:
         loop::current().post_root(child.frame);
     }
 
-    /// Suspends until all children have ended; resumed by the loop. Throws the first error of a child,
-    /// or cancelled if the joining task was cancelled (then all children were).
+    /// Suspends until all children have ended; resumed by the loop. Throws the first error of a
+    /// child, or cancelled if the joining task was cancelled (then all children were).
     [[nodiscard]] task<void> join();
 
     /// Cancels all children, running and future ones. They still have to be joined.
@@ -75,9 +75,9 @@ private:
     wait_queue idle_;
 };
 
-/// Runs body(scope&, args...), then joins the scope. If the body throws, the children are cancelled and
-/// waited for, and the body's error is rethrown. If a child fails, the body is cancelled too, and the
-/// child's error is rethrown.
+/// Runs body(scope&, args...), then joins the scope. If the body throws, the children are cancelled
+/// and waited for, and the body's error is rethrown. If a child fails, the body is cancelled too,
+/// and the child's error is rethrown.
 template <class Body, class... Args>
 [[nodiscard]] task<void> with_scope(Body body, Args... args) {
     auto* outer = co_await detail::current_cancel{};

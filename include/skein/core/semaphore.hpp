@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// semaphore: a counted budget (bytes, slots) shared by tasks of one loop. First come first served, so a
-// large request is not starved by small ones.
+// semaphore: a counted budget (bytes, slots) shared by tasks of one loop. First come first served,
+// so a large request is not starved by small ones.
 
 #include <skein/core/wait.hpp>
 
@@ -39,7 +39,8 @@ public:
         semaphore& semaphore_;
         std::size_t need_;
     };
-    /// Suspends until n units are this task's; resumed by the loop. Throws cancelled; then none are taken.
+    /// Suspends until n units are this task's; resumed by the loop. Throws cancelled; then none are
+    /// taken.
     [[nodiscard]] awaiter acquire(std::size_t n = 1) noexcept { return awaiter(*this, n); }
     /// Takes n units if they are there and nobody waits.
     [[nodiscard]] bool try_acquire(std::size_t n = 1) noexcept {

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // SIGINT and SIGTERM as a request to end in order: the first one is taken down, the second one ends
-// the process as if nobody had asked for it, or is counted where there is more to end than one process.
+// the process as if nobody had asked for it, or is counted where there is more to end than one
+// process.
 //
 //     skein::stop_signals stops;
 //     while (!stops.asked().load()) step();
 //     return stops.exit_code();          // 0, or 130 or 143 as a shell would say
 //
-// A loop waits for stops.fd() to become readable. The handler acts at once, also while the program's own
-// code keeps the loop busy, so that a second Ctrl-C always works.
+// A loop waits for stops.fd() to become readable. The handler acts at once, also while the
+// program's own code keeps the loop busy, so that a second Ctrl-C always works.
 
 #include <skein/core/unique_fd.hpp>
 
@@ -27,8 +28,8 @@ enum class second_signal : bool {
     is_counted,
 };
 
-/// Takes the two signals over while it lives; then the handlers before it are back. One inside another
-/// works, the inner one hears. Made and destroyed by one thread; signals may reach any.
+/// Takes the two signals over while it lives; then the handlers before it are back. One inside
+/// another works, the inner one hears. Made and destroyed by one thread; signals may reach any.
 class stop_signals {
 public:
     explicit stop_signals(second_signal second = second_signal::ends_the_process) {

@@ -10,8 +10,8 @@
 //     task<int> answer() { co_return 42; }
 //     task<void> app()   { auto t = answer(); int x = co_await std::move(t); }
 //
-// Name it, then await it: g++ 12 destroys aggregates and capturing lambdas that are temporaries of a
-// co_await expression twice (docs/traps.md).
+// Name it, then await it: g++ 12 destroys aggregates and capturing lambdas that are temporaries of
+// a co_await expression twice (docs/traps.md).
 
 #include <skein/core/check.hpp>
 #include <skein/core/frame_pool.hpp>
@@ -37,8 +37,8 @@ class cancel_state;
 /// The coroutine to run as soon as the running one is suspended; the loop's trampoline reads it.
 inline constinit thread_local std::coroutine_handle<> next_to_run{};
 
-/// What every coroutine of skein carries: who waits for it, the cancellation it runs under, and what it
-/// belongs to (held by the task that brought it in, see under_context and self_owned).
+/// What every coroutine of skein carries: who waits for it, the cancellation it runs under, and
+/// what it belongs to (held by the task that brought it in, see under_context and self_owned).
 struct promise_base {
     std::coroutine_handle<> continuation{};
     cancel_state* cancel = nullptr;
@@ -100,7 +100,8 @@ struct task_promise : promise_base {
         if (has_value) std::destroy_at(std::addressof(value));
     }
 
-    union { // not a std::optional, which costs every file that includes a task several times as much
+    // not a std::optional, which costs every file that includes a task several times as much
+    union {
         stored value;
     };
     bool has_value = false;
@@ -170,8 +171,8 @@ public:
     /// False after being moved from.
     explicit operator bool() const noexcept { return static_cast<bool>(frame_); }
 
-    /// Starts the task and suspends until it ends; gives its value or rethrows its exception. It runs
-    /// under the cancellation of the awaiting task.
+    /// Starts the task and suspends until it ends; gives its value or rethrows its exception. It
+    /// runs under the cancellation of the awaiting task.
     detail::task_awaiter<T> operator co_await() noexcept {
         SKEIN_CHECK(frame_ && !frame_.done(), "a task is awaited that was moved from or has ended");
         return detail::task_awaiter<T>(frame_);

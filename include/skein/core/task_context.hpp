@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// task_context: what a task belongs to, handed down to all that it awaits and spawns, as its cancellation is.
+// task_context: what a task belongs to, handed down to all that it awaits and spawns, as its
+// cancellation is.
 //
-// core knows that there is such a thing, not what it holds: the runtime derives the context of a call from it
-// (which process's runtime, which call, until when). So two runtimes can live on one thread, and a call that a
-// task makes is known as its child, without thread-local state that must be set and reset by hand.
+// core knows that there is such a thing, not what it holds: the runtime derives the context of a
+// call from it (which process's runtime, which call, until when). So two runtimes can live on one
+// thread, and a call that a task makes is known as its child, without thread-local state that must
+// be set and reset by hand.
 //
 //     auto work = with_context(context, body());      // body and all below it run under `context`
 //     co_await work;
@@ -41,7 +43,8 @@ public:
     }
     [[nodiscard]] std::uint32_t uses() const noexcept { return uses_; }
 
-    /// Makes it the current one of this thread while it lives, for plain functions that a task or a handler calls.
+    /// Makes it the current one of this thread while it lives, for plain functions that a task or a
+    /// handler calls.
     class use {
     public:
         explicit use(task_context* c) noexcept : before_(detail::current_context) {

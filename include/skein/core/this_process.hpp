@@ -68,8 +68,9 @@ inline const start_place started_in;
 
 } // namespace detail
 
-/// The folder in which this program was started: whatever starts it again lets it begin there, so that a relative path
-/// means one place for all of its processes. Empty: it could not be known, as where it has been removed.
+/// The folder in which this program was started: whatever starts it again lets it begin there, so
+/// that a relative path means one place for all of its processes. Empty: it could not be known, as
+/// where it has been removed.
 [[nodiscard]] inline const std::string& folder_at_start() noexcept {
     return detail::started_in.path;
 }

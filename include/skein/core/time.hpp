@@ -2,11 +2,12 @@
 #pragma once
 // Monotonic time, the only time that decides anything. Wall time is for logs (core/clock.hpp).
 //
-// A loop says what time it is: real loops read the system's monotonic clock once per turn, simulated
-// loops count virtual time from zero.
+// A loop says what time it is: real loops read the system's monotonic clock once per turn,
+// simulated loops count virtual time from zero.
 //
 //     co_await skein::sleep_for(1.5s);
-//     how.deadline = std::chrono::hours::max();     // for ever, as every length that is longer than 292 years
+//     // for ever, as every length that is longer than 292 years
+//     how.deadline = std::chrono::hours::max();
 
 #include <skein/core/config.hpp>
 
@@ -52,9 +53,9 @@ template <class Rep, class Period>
 
 } // namespace detail
 
-/// A length of time as options and parameters take it: made of any chrono duration, whole or floating. What is longer
-/// than `duration` holds, infinity too, is as long as it holds: duration::max(), which options and waits take as
-/// for ever; the same below zero.
+/// A length of time as options and parameters take it: made of any chrono duration, whole or
+/// floating. What is longer than `duration` holds, infinity too, is as long as it holds:
+/// duration::max(), which options and waits take as for ever; the same below zero.
 ///   errors  invalid_argument: a floating duration that is no number (NaN)
 class time_span : public duration {
 public:

@@ -4,9 +4,9 @@
 // cancel cost O(1), however many calls carry a deadline.
 //
 // A timer lies at the level of the highest 6-bit digit in which its time differs from the wheel's
-// time. It cascades to lower levels as time reaches its slot, at most ten times, and fires from level
-// zero, where a slot is one nanosecond. Occupancy bit maps find the next slot without stepping.
-// Source: Varghese, Lauck, "Hashed and hierarchical timing wheels", SOSP 1987, scheme 6.
+// time. It cascades to lower levels as time reaches its slot, at most ten times, and fires from
+// level zero, where a slot is one nanosecond. Occupancy bit maps find the next slot without
+// stepping. Source: Varghese, Lauck, "Hashed and hierarchical timing wheels", SOSP 1987, scheme 6.
 
 #include <skein/core/intrusive_list.hpp>
 #include <skein/core/time.hpp>

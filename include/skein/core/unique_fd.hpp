@@ -42,8 +42,8 @@ private:
     int fd_;
 };
 
-/// A close-on-exec, non-blocking pipe; first is the end to read. Throws errc::io when the process has no
-/// descriptors left.
+/// A close-on-exec, non-blocking pipe; first is the end to read. Throws errc::io when the process
+/// has no descriptors left.
 [[nodiscard]] inline std::pair<unique_fd, unique_fd> make_pipe() {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)

@@ -2,9 +2,9 @@
 #pragma once
 // The leaf of every wait: a waiter is one suspended coroutine; a wait_queue is a line of them.
 //
-// A waiter ends exactly once, by wake() or by cancellation, and its coroutine is then resumed through
-// the run queue of the loop it waits on. This is the tool that event, mutex, channel and the protocols
-// are made of; programs rarely need it.
+// A waiter ends exactly once, by wake() or by cancellation, and its coroutine is then resumed
+// through the run queue of the loop it waits on. This is the tool that event, mutex, channel and
+// the protocols are made of; programs rarely need it.
 
 #include <skein/core/cancel.hpp>
 #include <skein/core/loop.hpp>
@@ -48,7 +48,8 @@ public:
 
 protected:
     /// Called when the task is cancelled while it waits. A leaf whose operation ends later (an Asio
-    /// operation) overrides it, starts the end, and calls end_cancelled() or wake() when it is there.
+    /// operation) overrides it, starts the end, and calls end_cancelled() or wake() when it is
+    /// there.
     virtual void cancel_requested() noexcept { end_cancelled(); }
     void end_cancelled() noexcept { end(state::cancelled); }
 

@@ -6,12 +6,12 @@
 // and end with a ticket. Buffers stay with the caller and must live until the ticket is done.
 //
 // When nothing is queued or running, a small collective of a model that can (communicator::prompt)
-// begins in the call itself: what this rank brings is there for the others when it returns. It looks
-// for them for a microsecond or two; if they have come, the ticket is done at once. Else a thread that
-// waits for the ticket ends it, and the communicator's thread is not woken; that one does it if the
-// ticket is asked (done()), if something is submitted behind it, or after some milliseconds. Larger
-// collectives, whose other ranks wait for this one's work, go to that thread at once, and whoever is
-// first does them: it, or a thread that waits for the ticket.
+// begins in the call itself: what this rank brings is there for the others when it returns. It
+// looks for them for a microsecond or two; if they have come, the ticket is done at once. Else a
+// thread that waits for the ticket ends it, and the communicator's thread is not woken; that one
+// does it if the ticket is asked (done()), if something is submitted behind it, or after some
+// milliseconds. Larger collectives, whose other ranks wait for this one's work, go to that thread
+// at once, and whoever is first does them: it, or a thread that waits for the ticket.
 //
 //     ticket t = comm.all_reduce(bucket, reduce_op::mean);   // returns at once
 //     ... more backward ...
@@ -173,7 +173,8 @@ private:
     int rank_ = 0, world_size_ = 1;
     std::string name_;
 
-    // What began in its call. Of the thread that made driving_ true for it; then of who took the rest.
+    // What began in its call. Of the thread that made driving_ true for it; then of who took the
+    // rest.
     prompt_start* prompt_ = nullptr;
     std::optional<operation> here_;
     time_point here_since_{};

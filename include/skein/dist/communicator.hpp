@@ -34,15 +34,16 @@ struct collective_options {
     time_span deadline = time_constants::lan().collective_timeout;
 };
 
-/// A collective that stopped on the thread which began it. `rest` blocks the thread that resumes it.
+/// A collective that stopped on the thread which began it. `rest` blocks the thread that resumes
+/// it.
 struct suspended_start {
     std::coroutine_handle<> rest; ///< null: it ended
     bool others_wait = false;     ///< for what this rank does in `rest`; else it has done its part
 };
 
-/// What a model offers whose small collectives can begin on the thread that submits them (comm_thread
-/// uses it). One thread at a time calls the communicator; who lets another one call it synchronizes the
-/// two.
+/// What a model offers whose small collectives can begin on the thread that submits them
+/// (comm_thread uses it). One thread at a time calls the communicator; who lets another one call it
+/// synchronizes the two.
 class prompt_start {
 public:
     /// From here on, a task that must wait for longer than a look, or is not small, is suspended.
@@ -59,15 +60,15 @@ protected:
 
 /// A group of ranks that call the same collectives in the same order.
 ///
-/// Laws: every rank calls with the same counts, types, roots and tags, else all of them
-/// get errc::mismatch naming the ranks; sums of bf16 and f16 are made in float32 and rounded once, also
-/// between hosts; the same inputs give the same bits on every rank, in every run
-/// with the same world size and model, and N=2 gives the same bits in all models; after any error
-/// the group is unusable and every later call throws that error; one collective at a time per rank.
-/// A task has ended when the result can be used: by the host, or, for a model whose memory is a
-/// device's, by what is put on the device's stream from then on. Buffers that a model cannot reach
-/// are refused with errc::not_supported before anything is sent. abort() may be called from any
-/// thread, everything else from the thread of the loop.
+/// Laws: every rank calls with the same counts, types, roots and tags, else all of them get
+/// errc::mismatch naming the ranks; sums of bf16 and f16 are made in float32 and rounded once, also
+/// between hosts; the same inputs give the same bits on every rank, in every run with the same
+/// world size and model, and N=2 gives the same bits in all models; after any error the group is
+/// unusable and every later call throws that error; one collective at a time per rank. A task has
+/// ended when the result can be used: by the host, or, for a model whose memory is a device's, by
+/// what is put on the device's stream from then on. Buffers that a model cannot reach are refused
+/// with errc::not_supported before anything is sent. abort() may be called from any thread,
+/// everything else from the thread of the loop.
 class communicator {
 public:
     communicator(const communicator&) = delete;
@@ -89,8 +90,9 @@ public:
     /// lost. counts may have zeros, must be the same on all ranks, and must outlive the task.
     virtual task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
                                         reduce_op op) = 0;
-    /// The same with the own part in `out`: io is f32, bf16 or f16, out is f32 x counts[rank()]. The
-    /// sums are made in float32 and not rounded again. What io holds afterwards is not promised.
+    /// The same with the own part in `out`: io is f32, bf16 or f16, out is f32 x counts[rank()].
+    /// The sums are made in float32 and not rounded again. What io holds afterwards is not
+    /// promised.
     virtual task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
                                         buffer_view out, reduce_op op) = 0;
     /// out.count = N * in.count; in may be the own slice of out.
@@ -102,8 +104,8 @@ public:
     virtual task<void> broadcast(buffer_view io, int root) = 0;
     /// Nobody leaves before everybody came.
     virtual task<void> barrier() = 0;
-    /// Memory in which collectives of this communicator need no copies (group_memory.hpp). All ranks
-    /// call it with the same bytes, more than none, and kind.
+    /// Memory in which collectives of this communicator need no copies (group_memory.hpp). All
+    /// ranks call it with the same bytes, more than none, and kind.
     ///   errors  exhausted, io; on all ranks if on one
     virtual task<std::shared_ptr<group_memory>> allocate(std::size_t bytes, memory_kind kind) = 0;
     /// One message, in order per pair; counts must agree.

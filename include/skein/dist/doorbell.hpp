@@ -51,7 +51,8 @@ static_assert(std::atomic<std::uint32_t>::is_always_lock_free && sizeof(doorbell
 
 /// How long to look before sleeping: long while waits turn out to be short, else hardly at all,
 /// since looking costs a core that somebody may compute on. Two sides that both sleep make each
-/// other's waits long, as each wakes late; so now and then a wait looks for longer than waking takes.
+/// other's waits long, as each wakes late; so now and then a wait looks for longer than waking
+/// takes.
 class spin_budget {
 public:
     [[nodiscard]] int rounds() const noexcept { return rounds_; }

@@ -7,8 +7,8 @@
 //     widen(wide.data(), halves.data(), dtype::f16, wide.size());
 //     narrow(halves.data(), dtype::f16, wide.data(), wide.size());     // the same bits again
 //
-// Halves go through the processor's instructions (F16C) where it has them, else through to_f16() and
-// to_float(): the same bits, some ten times slower.
+// Halves go through the processor's instructions (F16C) where it has them, else through to_f16()
+// and to_float(): the same bits, some ten times slower.
 
 #include <skein/dist/buffer.hpp>
 

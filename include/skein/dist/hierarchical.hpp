@@ -5,8 +5,8 @@
 // The first rank of each host leads it. An all-reduce sums inside every host in rank order, goes
 // around the ring of leaders, and is handed out inside every host; so only one stream of data
 // crosses each network link, however many ranks a host has. The order of the sums depends on the
-// placement only. Sums of bf16 and f16 leave a host as float32 and are rounded once, behind the last
-// addition.
+// placement only. Sums of bf16 and f16 leave a host as float32 and are rounded once, behind the
+// last addition.
 //
 // Lost peers inside a host are noticed by shared memory, others by the ring; each side tells the
 // other.
@@ -55,8 +55,8 @@ public:
 
     task<void> all_reduce(buffer_view io, reduce_op op) override;
     task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op) override;
-    /// Each host's part goes to its leader only, when the ranks of every host are neighbours in rank
-    /// order; when they are not, everybody gets everything.
+    /// Each host's part goes to its leader only, when the ranks of every host are neighbours in
+    /// rank order; when they are not, everybody gets everything.
     task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
                                 reduce_op op) override;
     task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,

@@ -9,7 +9,8 @@
 //
 //     auto net = std::make_shared<links>(network, std::move(listener), rank, addresses, secret, "w");
 //     net->start();
-//     auto opening = net->to(3, links::ring, until);   // and rank 3: from(rank, links::ring, until)
+//     // and rank 3: from(rank, links::ring, until)
+//     auto opening = net->to(3, links::ring, until);
 //     net::stream* s = co_await std::move(opening);
 
 #include <skein/core/cancel.hpp>

@@ -4,8 +4,8 @@
 //
 // The result of element i depends only on the values and the order of the sources: loops are cut
 // into blocks for the vector unit, but no sum is ever regrouped, so all compilers and machines give
-// the same bits (NaN payloads excepted). bfloat16 and half are added in float32 and rounded once, to
-// nearest even. max and min give NaN as soon as one side is NaN.
+// the same bits (NaN payloads excepted). bfloat16 and half are added in float32 and rounded once,
+// to nearest even. max and min give NaN as soon as one side is NaN.
 //
 //     const void* parts[] = {of_rank_0, of_rank_1, of_rank_2};
 //     reduce(out, parts, n, dtype::f32, reduce_op::mean, 3);   // ((p0 + p1) + p2) / 3
@@ -24,8 +24,8 @@ namespace skein::dist {
 void reduce(void* dst, std::span<const void* const> sources, std::size_t n, dtype type,
             reduce_op op, int divisor) noexcept;
 
-/// The same with a result of another type: `to` and `type` are each f32, bf16 or f16. Into f32 nothing
-/// is rounded but the float32 sums.
+/// The same with a result of another type: `to` and `type` are each f32, bf16 or f16. Into f32
+/// nothing is rounded but the float32 sums.
 void reduce(void* dst, dtype to, std::span<const void* const> sources, std::size_t n, dtype type,
             reduce_op op, int divisor) noexcept;
 
@@ -35,8 +35,8 @@ struct operand {
     dtype type = dtype::f32;
 };
 
-/// The same with sources of several types, each f32, bf16 or f16: all are widened to float32, combined
-/// from left to right, and rounded to `to` once.
+/// The same with sources of several types, each f32, bf16 or f16: all are widened to float32,
+/// combined from left to right, and rounded to `to` once.
 void reduce_wide(void* dst, dtype to, std::span<const operand> sources, std::size_t n, reduce_op op,
                  int divisor) noexcept;
 

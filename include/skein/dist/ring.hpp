@@ -6,9 +6,9 @@
 // All-reduce is a reduce-scatter and an all-gather of N-1 steps each: every rank sends and receives
 // 2(N-1)/N of the bytes, cut into pieces, so that a piece is sent on while the next one arrives.
 // Element sums go around the ring in a fixed order that depends only on N and the element's slice.
-// Sums of bf16 and f16: the first step sends elements as they are, partial sums travel as float32, and
-// the result is rounded once, before it is gathered.
-// Small operations gather everything and reduce in rank order, which halves the steps.
+// Sums of bf16 and f16: the first step sends elements as they are, partial sums travel as float32,
+// and the result is rounded once, before it is gathered. Small operations gather everything and
+// reduce in rank order, which halves the steps.
 //
 // Runs on any network: TCP, Unix sockets, the simulated one. A broken connection fails the group at
 // once; an abort travels both ways around the ring, with the name of the rank that caused it.
@@ -74,8 +74,8 @@ public:
     task<void> close() override;
     void abort(error why) noexcept override;
 
-    /// all_reduce from `in`, which is lost, into `out` of as many elements; of another type when in is
-    /// f32: then the sum is rounded once, to bf16 or f16.
+    /// all_reduce from `in`, which is lost, into `out` of as many elements; of another type when in
+    /// is f32: then the sum is rounded once, to bf16 or f16.
     task<void> all_reduce_into(buffer_view in, buffer_view out, reduce_op op);
 
     /// The collective that the next ones are parts of; none: they stand alone.

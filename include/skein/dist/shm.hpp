@@ -7,11 +7,11 @@
 // then everybody copies the other slices: 2(N-1)/N of the bytes cross between cores, as in a ring,
 // but without a system call. Small operations take one exchange: all publish all, all reduce all.
 //
-// A small one may begin on the thread that submits it (prompt_start): it says what it brings, looks for
-// the others for a moment, and only if they are late goes on where it may sleep.
+// A small one may begin on the thread that submits it (prompt_start): it says what it brings, looks
+// for the others for a moment, and only if they are late goes on where it may sleep.
 //
-// In memory of the group (allocate) there are no slots: rank r reduces slice r of everybody's memory
-// and writes it to everybody's, between two meetings.
+// In memory of the group (allocate) there are no slots: rank r reduces slice r of everybody's
+// memory and writes it to everybody's, between two meetings.
 //
 // Calls block the thread (look for a while, then sleep on a futex), so a rank has a comm thread.
 // A waiting rank notices an abort at once, a dead peer process within `slice`, a stalled one at the
@@ -81,8 +81,8 @@ public:
 
     /// The collective that the next ones are parts of; none: they stand alone.
     void set_outer(detail::op_kind kind) noexcept { outer_ = kind; }
-    /// Like all_reduce with divisor 1 for mean, but only root's `out` holds the result; io is lost. out
-    /// may be io, or f32 for an io of bf16 or f16; the others' out has a type only.
+    /// Like all_reduce with divisor 1 for mean, but only root's `out` holds the result; io is lost.
+    /// out may be io, or f32 for an io of bf16 or f16; the others' out has a type only.
     task<void> reduce_to(buffer_view io, buffer_view out, reduce_op op, int root);
 
     /// allocate() as a part of a larger group: everywhere is what the memory says of itself.

@@ -6,7 +6,8 @@
 // of one size would otherwise add unlike things without a word; with tags both get errc::mismatch.
 //
 //     constexpr collective_tag tag{.unit = 3, .phase = tag_phase::reduce, .step = 12};
-//     comm.all_reduce(grads, reduce_op::mean, tag);        // in errors: "reduce of unit 3 at step 12"
+//     // in errors: "reduce of unit 3 at step 12"
+//     comm.all_reduce(grads, reduce_op::mean, tag);
 
 #include <skein/core/check.hpp>
 

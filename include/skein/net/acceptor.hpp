@@ -4,15 +4,17 @@
 //
 //     net::acceptor door(network, net::address::tcp("127.0.0.1", 0));
 //     auto serving = door.serve([](std::unique_ptr<net::stream> s, net::admission* place) {
-//         return talk(std::move(s), place);        // once the peer is known: place->authenticated()
+//         // once the peer is known: place->authenticated()
+//         return talk(std::move(s), place);
 //     });
 //
-// A stream takes a place until its handler says that the peer has proven who it is. Places are bounded, in
-// all and per remote address, and take no more than a quarter of the descriptors that the process may have:
-// the rest is for those who have proven who they are. When none is free the oldest unauthenticated stream
-// goes, first of those that have said nothing (a peer that is one says hello at once), so that idle
-// strangers cost nothing. On Unix sockets another user's streams are dropped at once. A handler may look
-// at the first bytes before it decides which protocol it speaks.
+// A stream takes a place until its handler says that the peer has proven who it is. Places are
+// bounded, in all and per remote address, and take no more than a quarter of the descriptors that
+// the process may have: the rest is for those who have proven who they are. When none is free the
+// oldest unauthenticated stream goes, first of those that have said nothing (a peer that is one
+// says hello at once), so that idle strangers cost nothing. On Unix sockets another user's streams
+// are dropped at once. A handler may look at the first bytes before it decides which protocol it
+// speaks.
 
 #include <skein/core/cancel.hpp>
 #include <skein/core/constants.hpp>
@@ -37,7 +39,8 @@ namespace skein::net {
 class acceptor;
 
 namespace detail {
-/// Who shares places: an IPv4 address, a /64 of IPv6 (one customer has all of it), or the text itself.
+/// Who shares places: an IPv4 address, a /64 of IPv6 (one customer has all of it), or the text
+/// itself.
 [[nodiscard]] std::string share_of(const std::string& host);
 /// How many descriptors of this process strangers may have.
 [[nodiscard]] std::size_t places_for_strangers();
@@ -48,7 +51,8 @@ struct acceptor_options {
     std::size_t places = 64;             ///< streams that are not authenticated yet
     std::size_t places_per_address = 32; ///< of them, from one remote address (one /64 of IPv6)
     bool same_user_only = true;          ///< Unix sockets: drop streams of other users
-    /// Until authenticated(); then the handler is cancelled. Nothing: the handler has its own limit.
+    /// Until authenticated(); then the handler is cancelled. Nothing: the handler has its own
+    /// limit.
     std::optional<time_span> deadline = time_constants::lan().handshake_timeout;
     /// No stream is dropped for the sake of another one before it has had this long to say hello,
     time_span grace = time_constants::lan().accept_grace;
@@ -61,7 +65,8 @@ class admission : public list_node<admission> {
 public:
     /// The peer has proven who it is: its place goes to the next one, nobody drops it any more.
     void authenticated() noexcept;
-    /// Its first message is here, whole and of our protocol: those that have said nothing go before it.
+    /// Its first message is here, whole and of our protocol: those that have said nothing go before
+    /// it.
     void greeted() noexcept;
     [[nodiscard]] bool is_authenticated() const noexcept { return authenticated_; }
 
@@ -103,9 +108,9 @@ public:
 
     [[nodiscard]] address local() const { return listener_->local(); }
 
-    /// Accepts until close(). Every stream gets a task of `serve_one` in the scope of this call; an error of
-    /// one is logged and ends that one only. A failed accept (no descriptors, no memory, a firewall's no)
-    /// is logged and tried again after a pause. Returns when all tasks have ended.
+    /// Accepts until close(). Every stream gets a task of `serve_one` in the scope of this call; an
+    /// error of one is logged and ends that one only. A failed accept (no descriptors, no memory, a
+    /// firewall's no) is logged and tried again after a pause. Returns when all tasks have ended.
     ///   errors  cancelled (then the tasks are cancelled too); what a listener cannot get over
     ///           (invalid_argument, not_supported)
     [[nodiscard]] task<void> serve(handler serve_one);

@@ -2,7 +2,7 @@
 #pragma once
 // Where to listen or to connect, as one short text that people can type and programs can send.
 //
-//     tcp:node-3:6380   tcp:[::1]:0   tcp:*:6380   unix:/run/app.sock   unix-abstract:@app-1234   sim:a:1
+//     tcp:node-3:6380   tcp:[::1]:0 tcp:*:6380 unix:/run/app.sock unix-abstract:@app-1234 sim:a:1
 //
 // Port 0 means "any free port" when listening. `sim:` names a host of the simulated network.
 
@@ -34,8 +34,8 @@ struct address {
     [[nodiscard]] bool is_unix() const noexcept {
         return kind == scheme::unix_path || kind == scheme::unix_abstract;
     }
-    /// True when only processes of this host can reach it. A name other than localhost is not, whatever
-    /// it resolves to: 127.example.org may be anywhere.
+    /// True when only processes of this host can reach it. A name other than localhost is not,
+    /// whatever it resolves to: 127.example.org may be anywhere.
     [[nodiscard]] bool is_loopback() const noexcept;
 
     static address tcp(std::string host, std::uint16_t port);

@@ -2,8 +2,8 @@
 #pragma once
 // The door to Asio: the only header that includes it, with every shim for its versions.
 //
-// Standalone Asio >= 1.22. Includes the pieces that skein uses, not <asio.hpp>; further ones, <asio/write.hpp> and the
-// like, go after this header.
+// Standalone Asio >= 1.22. Includes the pieces that skein uses, not <asio.hpp>; further ones,
+// <asio/write.hpp> and the like, go after this header.
 
 #include <skein/core/config.hpp>
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a connection and a link have in common, for code that does not care which of them it has: messages
-// to one authenticated peer, in order, each at most once.
+// What a connection and a link have in common, for code that does not care which of them it has:
+// messages to one authenticated peer, in order, each at most once.
 //
 //     void greet(net::channel& to) { to.send(7, 0, id, head, body); }
 //
-// A connection ends when it breaks. A link may live on: it is open, and takes messages, while is_connected()
-// is false.
+// A connection ends when it breaks. A link may live on: it is open, and takes messages, while
+// is_connected() is false.
 
 #include <skein/core/bytes.hpp>
 #include <skein/core/error.hpp>
@@ -21,8 +21,8 @@
 
 namespace skein::net {
 
-/// One end. Belongs to one loop; share it by shared_ptr. Every member does what that of net::connection or
-/// net::link says.
+/// One end. Belongs to one loop; share it by shared_ptr. Every member does what that of
+/// net::connection or net::link says.
 class channel {
 public:
     using handle = std::shared_ptr<channel>;

@@ -52,8 +52,8 @@ public:
     ///   errors  those of network::connect; permission_denied (token), mismatch (version, build),
     ///           malformed (not our protocol), timeout
     static task<handle> connect(network& via, address to, connection_options options);
-    /// The other side: shakes hands on an accepted stream, of which `first` was read already; `place`: what its
-    /// acceptor has given it.
+    /// The other side: shakes hands on an accepted stream, of which `first` was read already;
+    /// `place`: what its acceptor has given it.
     static task<handle> accept(std::unique_ptr<stream> from, connection_options options,
                                byte_buffer first = {}, admission* place = nullptr);
     /// On a stream that was authenticated before (net::dial, net::authenticate).
@@ -73,11 +73,13 @@ public:
     /// Queues a frame whose body is head followed by body; the bytes are taken before it returns.
     void send(std::uint16_t kind, std::uint16_t flags, std::uint64_t id, byte_span head,
               byte_span body = {}) override;
-    /// Queues a frame whose body others share: it is never copied, and stays until the kernel has it.
+    /// Queues a frame whose body others share: it is never copied, and stays until the kernel has
+    /// it.
     void send_shared(std::uint16_t kind, std::uint16_t flags, std::uint64_t id,
                      std::shared_ptr<const byte_buffer> body);
     /// As send, but without a copy of `body`, which must stay valid until this task ends. Suspends
-    /// until the kernel has all of it. Cancelling it in between aborts the connection: the frame is cut.
+    /// until the kernel has all of it. Cancelling it in between aborts the connection: the frame is
+    /// cut.
     task<void> send_borrowed(std::uint16_t kind, std::uint16_t flags, std::uint64_t id,
                              byte_span head, byte_span body);
     /// Waits while more than limits::max_send_queue bytes are queued; throws like send.
@@ -91,7 +93,8 @@ public:
     void flush() noexcept override;
 
     /// The next frame in order; nothing after the peer's orderly close.
-    ///   errors  reset, peer_lost (silent), malformed, corrupt, too_large, closed (by us), cancelled
+    ///   errors  reset, peer_lost (silent), malformed, corrupt, too_large, closed (by us),
+    ///           cancelled
     task<std::optional<frame>> receive();
 
     /// Instead of receive(): `handler` is called from the read loop for every frame, in order. The

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The patient connecting side: again and again until somebody is there, with growing, spread pauses.
+// The patient connecting side: again and again until somebody is there, with growing, spread
+// pauses.
 //
 //     auto dialing = net::connect_patiently(network, to, options);
-//     auto c = co_await dialing;                   // or dial_patiently: the authenticated stream itself
+//     // or dial_patiently: the authenticated stream itself
+//     auto c = co_await dialing;
 
 #include <skein/core/constants.hpp>
 #include <skein/core/error.hpp>
@@ -33,15 +35,15 @@ struct reconnect_policy {
 
     /// Nobody there yet, or the way broke, or has damaged something. A wrong token or build is not.
     [[nodiscard]] static bool is_transient(errc code) noexcept;
-    /// All but a clear no (wrong token, other build or purpose) and cancellation: a name that is not
-    /// known yet, a port that somebody else still holds.
+    /// All but a clear no (wrong token, other build or purpose) and cancellation: a name that is
+    /// not known yet, a port that somebody else still holds.
     [[nodiscard]] static bool is_no_refusal(errc code) noexcept;
 };
 
-/// Connects and shakes hands (net::dial), again and again as the policy says. `via` and `random` must
-/// outlive the task.
-///   errors  the last one, with the number of tries and the time they took; at once what is not worth
-///           another try
+/// Connects and shakes hands (net::dial), again and again as the policy says. `via` and `random`
+/// must outlive the task.
+///   errors  the last one, with the number of tries and the time they took; at once what is not
+///           worth another try
 task<authenticated_stream> dial_patiently(network& via, address to, connection_options options,
                                           reconnect_policy policy, random_source& random);
 /// The same with the randomness of the loop that runs it.

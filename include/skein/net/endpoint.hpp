@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The listening side of connections as a whole: an acceptor, the handshake, one task per connection.
+// The listening side of connections as a whole: an acceptor, the handshake, one task per
+// connection.
 //
 //     net::endpoint server(network, net::address::tcp("127.0.0.1", 0), options);
 //     auto serving = server.serve([](net::connection::handle c) { return talk(std::move(c)); });
@@ -31,9 +32,10 @@ public:
 
     [[nodiscard]] address local() const { return door_.local(); }
 
-    /// Accepts until close(). Every connection gets a task of `serve_one` in the scope of this call; an
-    /// error of one (handshake or handler) is logged and ends that one only, whatever its code. Streams
-    /// that cannot be accepted are logged, too, and accepting goes on. Returns when all ended.
+    /// Accepts until close(). Every connection gets a task of `serve_one` in the scope of this
+    /// call; an error of one (handshake or handler) is logged and ends that one only, whatever its
+    /// code. Streams that cannot be accepted are logged, too, and accepting goes on. Returns when
+    /// all ended.
     ///   errors  cancelled (then the tasks are cancelled too); what a listener cannot get over
     ///           (invalid_argument, not_supported)
     [[nodiscard]] task<void> serve(handler serve_one);

@@ -57,7 +57,8 @@ struct frame_header {
     std::uint32_t body_crc = 0;
 
     void encode(std::byte* to) const noexcept {
-        // In the units in which the checksum reads it: it would wait for several stores that make up one of them.
+        // In the units in which the checksum reads it: it would wait for several stores that make
+        // up one of them.
         store_le(to,
                  std::uint64_t{length} | std::uint64_t{kind} << 32 | std::uint64_t{flags} << 48);
         store_le(to + 8, id);

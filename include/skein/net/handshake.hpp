@@ -10,10 +10,11 @@
 //
 // proof = HMAC-SHA256(token, label of the role, both hellos): the nonces make it fresh, the label
 // keeps a peer from sending our own proof back. The token never travels. Before the peer's proof is
-// checked, everything fits into fixed buffers. Foreign bytes are refused at the first that differs, but for
-// one wrong bit. Each part carries a CRC, the identities their mac: what the way has damaged is errc::corrupt
-// and worth another try, and never taken for another token, build or protocol. The
-// identities name a purpose, so that two protocols that share a token never take each other's streams.
+// checked, everything fits into fixed buffers. Foreign bytes are refused at the first that differs,
+// but for one wrong bit. Each part carries a CRC, the identities their mac: what the way has
+// damaged is errc::corrupt and worth another try, and never taken for another token, build or
+// protocol. The identities name a purpose, so that two protocols that share a token never take each
+// other's streams.
 
 #include <skein/core/task.hpp>
 #include <skein/net/network.hpp>
@@ -40,16 +41,17 @@ enum class side : std::uint16_t { connecting = 1, accepting = 2 };
 inline constexpr std::size_t hello_bytes = 48;
 
 /// Shakes hands on a fresh stream; both must outlive the task. The caller sets the deadline.
-///   first   what the caller has read of the stream already, at most hello_bytes; valid until the end
+///   first   what the caller has read of the stream already, at most hello_bytes; valid until the
+///           end
 ///   place   of the stream at its acceptor, which hears when the peer's first message is whole
 ///   result  the peer's identity
-///   errors  permission_denied (token), malformed (foreign bytes), mismatch (version, purpose, build),
-///           corrupt (damaged on the way), too_large, reset
+///   errors  permission_denied (token), malformed (foreign bytes), mismatch (version, purpose,
+///           build), corrupt (damaged on the way), too_large, reset
 task<identity> handshake(stream& with, side mine, const connection_options& options,
                          byte_span first = {}, admission* place = nullptr);
 
-/// The same within limits::handshake_deadline; when it fails, the stream is closed and the error names
-/// the peer. The stream must outlive the task.
+/// The same within limits::handshake_deadline; when it fails, the stream is closed and the error
+/// names the peer. The stream must outlive the task.
 ///   errors  those of handshake; timeout
 task<identity> authenticate(stream& with, side mine, connection_options options,
                             byte_buffer first = {}, admission* place = nullptr);
@@ -60,8 +62,8 @@ struct authenticated_stream {
     identity peer;
 };
 
-/// Connects once and shakes hands. Only the handshake is bounded: put a with_timeout around it, or use
-/// dial_patiently (dial.hpp). `via` must live until then.
+/// Connects once and shakes hands. Only the handshake is bounded: put a with_timeout around it, or
+/// use dial_patiently (dial.hpp). `via` must live until then.
 ///   errors  those of network::connect and authenticate
 task<authenticated_stream> dial(network& via, address to, connection_options options);
 

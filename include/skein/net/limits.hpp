@@ -35,11 +35,12 @@ struct keep_alive {
     time_span ping_after = time_constants::lan().agent_heartbeat; ///< of silence
     time_span suspect_after = time_constants::lan().suspect_after;
     time_span dead_after = time_constants::lan().dead_after;
-    /// While we read nothing (paused, or the receive queue is full) a peer is judged by what it takes: given
-    /// up when bytes wait for it and it has taken none for so long.
+    /// While we read nothing (paused, or the receive queue is full) a peer is judged by what it
+    /// takes: given up when bytes wait for it and it has taken none for so long.
     time_span stalled_after = time_constants::lan().stalled_after;
-    /// Of a peer that may be silent because it computes: given up when its host has confirmed nothing of what we
-    /// have sent for so long, see stream::unconfirmed(). Looked at once in ping_after.
+    /// Of a peer that may be silent because it computes: given up when its host has confirmed
+    /// nothing of what we have sent for so long, see stream::unconfirmed(). Looked at once in
+    /// ping_after.
     time_span unconfirmed_after = duration::max();
 };
 

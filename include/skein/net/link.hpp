@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Messages between two processes, in order, each exactly once, also when the connection below breaks.
+// Messages between two processes, in order, each exactly once, also when the connection below
+// breaks.
 //
-// A connection delivers in order until it breaks, so both sides only count: the sender keeps what is not
-// confirmed, the dialling side dials again, both say how many they have, and the rest is sent again. The
-// link ends in order (close), or with an error: the peer did not come back in time, was restarted, has
-// forgotten the link, or was declared dead. On Unix sockets the kernel reports a death: there nothing is
-// kept, and a broken connection is the end.
+// A connection delivers in order until it breaks, so both sides only count: the sender keeps what
+// is not confirmed, the dialling side dials again, both say how many they have, and the rest is
+// sent again. The link ends in order (close), or with an error: the peer did not come back in time,
+// was restarted, has forgotten the link, or was declared dead. On Unix sockets the kernel reports a
+// death: there nothing is kept, and a broken connection is the end.
 //
 //     auto dialing = net::link::connect(network, to, options);
 //     auto l = co_await dialing;
@@ -43,7 +44,8 @@ inline constexpr std::uint16_t first_link_kind = 0xfe00;
 
 /// Whether a broken connection is the end of the link.
 enum class resume_mode : std::uint8_t {
-    automatic, ///< links resume, but not over Unix sockets, where the kernel reports the death of the peer
+    /// links resume, but not over Unix sockets, where the kernel reports the death of the peer
+    automatic,
     on,
     off,
 };
@@ -55,10 +57,11 @@ struct link_options {
     std::uint64_t expect = 0; ///< the incarnation to be reached; 0: whoever answers
     resume_mode resume = resume_mode::automatic;
     time_span resume_within = time_constants::lan().dead_after; ///< after a break
-    /// The same when both sides have nothing more to say (close() was called): nobody waits for a result.
+    /// The same when both sides have nothing more to say (close() was called): nobody waits for a
+    /// result.
     time_span part_within = time_constants::lan().dead_after;
-    /// The side that dials gives up when it is refused for so long: nobody listens there any more. Of a peer
-    /// that cannot be started again under its incarnation that is the end.
+    /// The side that dials gives up when it is refused for so long: nobody listens there any more.
+    /// Of a peer that cannot be started again under its incarnation that is the end.
     time_span refused_within = duration::max();
     std::size_t window_messages = 65'536;             ///< send_ready() waits while more are kept
     std::size_t window_bytes = std::size_t{16} << 20; ///< the same in bytes
@@ -96,20 +99,22 @@ struct link_statistics {
 };
 
 namespace detail {
-class link_books;
+class link_tables;
 struct link_hello;
 struct link_answer;
 } // namespace detail
 
-/// One end of a link. Belongs to one loop; share it by shared_ptr. Dropping the last shared_ptr aborts it;
-/// close() first for an orderly end.
+/// One end of a link. Belongs to one loop; share it by shared_ptr. Dropping the last shared_ptr
+/// aborts it; close() first for an orderly end.
 class link final : public channel {
 public:
     using handle = std::shared_ptr<link>;
 
-    /// Dials, shakes hands, and agrees on a new link. `via` must outlive the link, which dials again.
-    ///   errors  those of connection::connect and dial_patiently; mismatch (another incarnation than
-    ///           expected, another version of links), exhausted (the peer has no place), refused
+    /// Dials, shakes hands, and agrees on a new link. `via` must outlive the link, which dials
+    /// again.
+    ///   errors  those of connection::connect and dial_patiently; mismatch (another incarnation
+    ///           than expected, another version of links), exhausted (the peer has no place),
+    ///           refused
     static task<handle> connect(network& via, address to, connection_options options,
                                 link_options how = {});
 
@@ -123,14 +128,15 @@ public:
     /// Grows with every connection of this link.
     [[nodiscard]] std::uint64_t generation() const noexcept { return generation_; }
 
-    /// Queues a message, also while the connection is broken. The bytes are taken before it returns.
+    /// Queues a message, also while the connection is broken. The bytes are taken before it
+    /// returns.
     ///   errors  closed, the failure of the link, too_large, exhausted (link_options::most_bytes)
     void send(std::uint16_t kind, std::uint16_t flags, std::uint64_t id, byte_span head,
               byte_span body = {}) override;
     /// The same; a large body is moved and never copied.
     void send(frame f) override;
-    /// Waits while more than the window is not confirmed, or more than `most_queued` bytes wait for the
-    /// network; throws like send.
+    /// Waits while more than the window is not confirmed, or more than `most_queued` bytes wait for
+    /// the network; throws like send.
     task<void> send_ready(std::size_t most_queued);
     task<void> send_ready() { return send_ready(options_.bounds.max_send_queue); }
     /// Bytes that wait for the network.
@@ -152,14 +158,14 @@ public:
     void pause_reading() noexcept override;
     void resume_reading() noexcept override;
 
-    /// Orderly end: waits until the peer has everything and has said goodbye, through breaks, at most
-    /// limits::close_deadline, and part_within more for a link that resumes. Never throws; ending()
-    /// and failure() tell what came of it.
+    /// Orderly end: waits until the peer has everything and has said goodbye, through breaks, at
+    /// most limits::close_deadline, and part_within more for a link that resumes. Never throws;
+    /// ending() and failure() tell what came of it.
     task<void> close() override;
     /// Ends at once; the peer is told, if it can be.
     void abort(error why) noexcept override;
-    /// Ends at once because somebody who knows (an agent, the head) says that the peer is dead. Should it
-    /// come back, it is told so.
+    /// Ends at once because somebody who knows (an agent, the head) says that the peer is dead.
+    /// Should it come back, it is told so.
     void declare_dead(std::string why) noexcept;
     /// Waits for the end, whoever caused it; throws only cancelled.
     task<void> wait_closed() override;
@@ -182,7 +188,7 @@ public:
     ~link() override;
 
 private:
-    friend class detail::link_books;
+    friend class detail::link_tables;
     enum class state : std::uint8_t { open, closing, ended };
     using core = std::shared_ptr<link>;
 
@@ -258,7 +264,7 @@ private:
     time_point attached_{};      // when the present connection began
     int short_lived_ = 0;        // connections in a row that broke soon after
     own_timer deadline_{*this, &link::come_back_too_late};
-    std::shared_ptr<detail::link_books> books_; // of the accepting side
+    std::shared_ptr<detail::link_tables> tables_; // of the accepting side
 
     // Sending.
     detail::link_window window_;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The accepting side of links: a table that gives returning peers back to their links, and a whole server.
+// The accepting side of links: a table that gives returning peers back to their links, and a whole
+// server.
 //
 //     net::link_endpoint server(network, net::address::tcp("127.0.0.1", 0), options);
 //     auto serving = server.serve([](net::link::handle l) { return talk(std::move(l)); });
 //
-// A peer is authenticated on every connection. A hello of an older generation than the present connection's
-// is refused; one of a newer generation takes its place.
+// A peer is authenticated on every connection. A hello of an older generation than the present
+// connection's is refused; one of a newer generation takes its place.
 
 #include <skein/core/function.hpp>
 #include <skein/core/task.hpp>
@@ -23,7 +24,7 @@
 namespace skein::net {
 
 namespace detail {
-class link_books;
+class link_tables;
 }
 
 /// How many links a table takes.
@@ -43,7 +44,8 @@ public:
     ~link_table();
 
     /// Reads the hello on a fresh connection and answers it.
-    ///   result  a new link; nothing when the connection went to a link that is known, or was refused
+    ///   result  a new link; nothing when the connection went to a link that is known, or was
+    ///           refused
     ///   errors  those of connection::receive; malformed, mismatch, too_large (no hello), timeout
     [[nodiscard]] task<link::handle> admit(connection::handle over);
 
@@ -57,7 +59,7 @@ public:
     [[nodiscard]] std::uint64_t resumed() const noexcept;
 
 private:
-    std::shared_ptr<detail::link_books> books_;
+    std::shared_ptr<detail::link_tables> tables_;
 };
 
 /// Listens and serves links until it is closed or cancelled.
@@ -79,8 +81,9 @@ public:
     /// What the peers of later connections read in link::peer().extra.
     void introduce(byte_buffer extra) { options_.self.extra = std::move(extra); }
 
-    /// Accepts until close(). Every new link gets a task of `serve_one` in the scope of this call, and is
-    /// closed when that ends; an error of one is logged and ends that one only. Returns when all ended.
+    /// Accepts until close(). Every new link gets a task of `serve_one` in the scope of this call,
+    /// and is closed when that ends; an error of one is logged and ends that one only. Returns when
+    /// all ended.
     ///   errors  as endpoint::serve
     [[nodiscard]] task<void> serve(handler serve_one);
 

@@ -18,7 +18,8 @@ public:
     network& operator=(const network&) = delete;
     virtual ~network() = default;
 
-    /// Connects once; the caller sets a deadline (with_timeout) and retries (net::reconnect_policy).
+    /// Connects once; the caller sets a deadline (with_timeout) and retries
+    /// (net::reconnect_policy).
     ///   errors  refused, timeout, not_found (name), permission_denied, cancelled
     virtual task<std::unique_ptr<stream>> connect(address to) = 0;
 

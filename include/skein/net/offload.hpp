@@ -39,7 +39,8 @@ public:
     /// Thread-safe.
     void submit(unique_function<void()> work);
 
-    /// The process's own pool: as many threads as there are cores, two at least, made when first used.
+    /// The process's own pool: as many threads as there are cores, two at least, made when first
+    /// used.
     static offload_pool& shared();
 
 private:
@@ -83,8 +84,8 @@ task<void> pause(duration length);
 
 /// Runs f on a thread of the pool; gives its result or rethrows its exception.
 ///   f       must not touch the loop's objects; it is destroyed on the loop's thread
-///   errors  those of f. A cancelled task still waits for the end of f, then throws cancelled at its
-///           next await
+///   errors  those of f. A cancelled task still waits for the end of f, then throws cancelled at
+///           its next await
 ///   resumes the caller, on its own loop
 template <class F>
     requires std::invocable<F&>

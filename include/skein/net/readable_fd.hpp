@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Waiting until a file descriptor can be read: pipes, pidfds, eventfds, whatever the kernel can poll.
+// Waiting until a file descriptor can be read: pipes, pidfds, eventfds, whatever the kernel can
+// poll.
 //
 //     auto ended = net::wait_readable(loop, child.pidfd());
 //     co_await ended;

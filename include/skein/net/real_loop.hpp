@@ -26,8 +26,8 @@ class real_loop final : public loop {
 public:
     real_loop();
 
-    /// Lets work that was aborted but not awaited (connections whose last owner let go) end: runs until
-    /// nothing has happened for a while. Must not be called while the loop runs.
+    /// Lets work that was aborted but not awaited (connections whose last owner let go) end: runs
+    /// until nothing has happened for a while. Must not be called while the loop runs.
     ~real_loop() override;
 
     /// The asio::io_context; for callers that include net/use_task.hpp.

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How much peers may have in progress at the request services of a process: counted for each peer and over all, so
-// that one which asks without end, or does not read its replies, takes nothing from the others.
+// How much peers may have in progress at the request services of a process: counted for each peer
+// and over all, so that one which asks without end, or does not read its replies, takes nothing
+// from the others.
 //
 //     auto budget = std::make_shared<net::request_budget>();      // shared by services
 //     auto service = std::make_shared<net::request_service>(bounds, budget);
 //     budget->held().running                                      // handlers, of all peers
 //
-// What is over a bound is refused with errc::exhausted, which names the bound and the peer. It does not wait: replies,
-// cancellations and confirmations come over the same connection, so a side that stopped reading could wait for ever.
-// Links of one incarnation are one peer; each plain connection is one.
+// What is over a bound is refused with errc::exhausted, which names the bound and the peer. It does
+// not wait: replies, cancellations and confirmations come over the same connection, so a side that
+// stopped reading could wait for ever. Links of one incarnation are one peer; each plain connection
+// is one.
 
 #include <skein/core/config.hpp>
 #include <skein/core/error.hpp>
@@ -104,8 +106,9 @@ private:
     std::size_t amount_ = 0;
 };
 
-/// Why `amount` more of one kind finds no room beside `held`, which is of the peer or of all; nothing: it does.
-/// `alone`: one that is larger than the bound is taken where nothing else is held.
+/// Why `amount` more of one kind finds no room beside `held`, which is of the peer or of all;
+/// nothing: it does. `alone`: one that is larger than the bound is taken where nothing else is
+/// held.
 ///   errors  exhausted, which names bound and peer
 [[nodiscard]] std::optional<error> no_room(request_hold::field what, std::size_t amount,
                                            const request_load& most, const request_load& held,

@@ -6,14 +6,16 @@
 //     struct sum_reply   { static constexpr std::uint16_t number = 2; int sum = 0; };
 //
 //     auto service = std::make_shared<net::request_service>();
-//     service->on<sum_request, sum_reply>(&add_up);     // task<sum_reply> add_up(sum_request, net::caller)
+//     // task<sum_reply> add_up(sum_request, net::caller)
+//     service->on<sum_request, sum_reply>(&add_up);
 //     auto r = net::requests::over(link, service);       // both sides may call
 //     auto asking = r->call<sum_reply>(sum_request{{1, 2, 3}});
 //     const auto reply = co_await asking;
 //
-// Each call gives exactly one of reply and error. A handler is cancelled when its caller cancels, its
-// deadline passes, or the link has ended. Messages above request_options::control_bytes leave in chunks, so
-// that small ones overtake them: messages keep their order only among small ones and among large ones.
+// Each call gives exactly one of reply and error. A handler is cancelled when its caller cancels,
+// its deadline passes, or the link has ended. Messages above request_options::control_bytes leave
+// in chunks, so that small ones overtake them: messages keep their order only among small ones and
+// among large ones.
 
 #include <skein/core/bytes.hpp>
 #include <skein/core/cancel.hpp>
@@ -56,7 +58,7 @@ concept message = wire::encodable<T> && requires {
     { T::number } -> std::convertible_to<std::uint16_t>;
 };
 
-/// All messages of a protocol in one place: numbers are unique, and every decoder can be reached by number.
+/// All messages of a protocol: numbers are unique, and each decoder is found by its number.
 template <message... Messages>
 struct message_table {
     static constexpr std::array<std::uint16_t, sizeof...(Messages)> numbers{Messages::number...};
@@ -99,23 +101,24 @@ struct request_options {
                       .request_bytes = std::size_t{1} << 30,
                       .assembling_bytes = std::size_t{1} << 30,
                       .reply_bytes = std::size_t{256} << 20};
-    /// Of our own large messages that have not left, because the peer does not read: above, call() waits and
-    /// tell() is refused. One alone may be larger.
+    /// Of our own large messages that have not left, because the peer does not read: above, call()
+    /// waits and tell() is refused. One alone may be larger.
     std::size_t call_bytes = std::size_t{256} << 20;
-    /// Of small messages that have not left: above, call() and tell() are refused, and where it is a reply the peer
-    /// is given up. Links have link_options::most_bytes besides.
+    /// Of small messages that have not left: above, call() and tell() are refused, and where it is
+    /// a reply the peer is given up. Links have link_options::most_bytes besides.
     std::size_t unread_bytes = limit::queue_bytes;
 };
 
-/// Numbers for calls that may be repeated, on this link or on another one, and run once. One per process;
-/// the loop's thread only.
+/// Numbers for calls that may be repeated, on this link or on another one, and run once. One per
+/// process; the loop's thread only.
 class request_keys {
 public:
-    /// `client`: of this process, never 0 and never reused: link_options::incarnation of its links. A call
-    /// in another name is refused; a plain connection stays with the first name it has seen.
+    /// `client`: of this process, never 0 and never reused: link_options::incarnation of its links.
+    /// A call in another name is refused; a plain connection stays with the first name it has seen.
     explicit request_keys(std::uint64_t client) : client_(client) {}
 
-    /// A key in use: as long as it lives, the other side keeps the call's outcome (within its bounds).
+    /// A key in use: as long as it lives, the other side keeps the call's outcome (within its
+    /// bounds).
     class key {
     public:
         key(key&& other) noexcept
@@ -269,7 +272,8 @@ private:
     static task<void> run_once(request_service* self, std::uint64_t client, entry_ptr e,
                                byte_buffer body, caller who, raw_handler* handler,
                                detail::request_place place);
-    /// The call that runs, or nothing: it has been answered. `full`: why it may not begin, if it may not.
+    /// The call that runs, or nothing: it has been answered. `full`: why it may not begin, if it
+    /// may not.
     entry_ptr start_or_join(const detail::request_head& head, byte_buffer body, caller who,
                             raw_handler* handler, waiting_caller from, std::optional<error> full);
     client& client_of(std::uint64_t number);
@@ -304,11 +308,12 @@ public:
     ~requests();
 
     /// Asks, and waits for the reply. Cancelling it cancels the handler over there.
-    ///   errors  of the handler, as it threw them (an exception that is no skein::error: remote_exception);
-    ///           not_supported (nobody handles it), malformed (one side cannot read the other), timeout,
-    ///           aborted (an older generation, or a repeat whose first run may have been forgotten),
-    ///           permission_denied (a key of another process), exhausted (a bound of request_options or of the
-    ///           peer's), too_large, the failure of the link, cancelled
+    ///   errors  of the handler, as it threw them (an exception that is no skein::error:
+    ///           remote_exception); not_supported (nobody handles it), malformed (one side cannot
+    ///           read the other), timeout, aborted (an older generation, or a repeat whose first
+    ///           run may have been forgotten), permission_denied (a key of another process),
+    ///           exhausted (a bound of request_options or of the peer's), too_large, the failure of
+    ///           the link, cancelled
     template <message Reply, message M>
     task<Reply> call(M what, request_call_options how = {}) {
         auto asking = call_raw(M::number, wire::encode(what), how);
@@ -324,7 +329,7 @@ public:
     task<byte_buffer> call_raw(std::uint16_t number, byte_buffer body, request_call_options how);
     void tell_raw(std::uint16_t number, byte_buffer body, std::uint64_t generation);
 
-    /// Messages of other kinds on the same link, as connection::set_handler; without one they end the link.
+    /// Messages of other kinds on this link, as connection::set_handler; without it they end it.
     void set_other_handler(unique_function<void(const frame_view&)> handler);
     /// Called once when the link has ended: nullptr = orderly, else why. At once if it has.
     void set_closed_handler(unique_function<void(const error*)> handler);

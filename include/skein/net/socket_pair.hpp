@@ -22,11 +22,12 @@ struct socket_pair {
 ///   errors  io: the process has no descriptors left
 [[nodiscard]] socket_pair make_socket_pair();
 
-/// Puts an end behind the last byte that has arrived: what the other side has sent can still be read,
-/// then the stream ends, whichever process still holds the other end. False: it is no socket.
+/// Puts an end behind the last byte that has arrived: what the other side has sent can still be
+/// read, then the stream ends, whichever process still holds the other end. False: it is no socket.
 bool end_input(int socket) noexcept;
 
-/// A network of one stream that is connected already: the first connect() gives it, whatever the address.
+/// A network of one stream that is connected already: the first connect() gives it, whatever the
+/// address.
 class connected_network final : public network {
 public:
     explicit connected_network(std::unique_ptr<stream> s) noexcept : stream_(std::move(s)) {}

@@ -53,15 +53,16 @@ public:
     /// Who is at the other end, for messages.
     [[nodiscard]] virtual std::string peer_name() const = 0;
 
-    /// The host at the other end as a numeric address, as the network tells; empty on this host's own
-    /// (Unix) sockets.
+    /// The host at the other end as a numeric address, as the network tells; empty on this host's
+    /// own (Unix) sockets.
     [[nodiscard]] virtual std::string peer_host() const { return {}; }
 
     /// The user at the other end of a Unix socket, as the kernel tells; nothing elsewhere.
     [[nodiscard]] virtual std::optional<std::uint32_t> peer_user() const { return std::nullopt; }
 
-    /// For how long the peer's host has confirmed nothing while bytes that were sent wait for that; 0: none
-    /// wait, or the kernel does not tell. A process that reads nothing does not matter: its kernel answers.
+    /// For how long the peer's host has confirmed nothing while bytes that were sent wait for that;
+    /// 0: none wait, or the kernel does not tell. A process that reads nothing does not matter: its
+    /// kernel answers.
     [[nodiscard]] virtual duration unconfirmed() const noexcept { return duration(0); }
 
     /// True when the kernel reports the death of the peer (Unix sockets): no pings needed.

@@ -6,9 +6,9 @@
 //     co_await timer.async_wait(skein::use_task);                    // throws skein::error
 //     auto n = co_await socket.async_read_some(buffer, skein::use_task_result);   // result<size_t>
 //
-// The operation starts when it is awaited and ends before the await does: a cancelled task asks Asio
-// to cancel the operation (terminal) and goes on when its handler has been called. An operation that
-// drops its handler without calling it gives errc::cancelled.
+// The operation starts when it is awaited and ends before the await does: a cancelled task asks
+// Asio to cancel the operation (terminal) and goes on when its handler has been called. An
+// operation that drops its handler without calling it gives errc::cancelled.
 
 #include <skein/core/error.hpp>
 #include <skein/core/result.hpp>

@@ -2,15 +2,15 @@
 #pragma once
 // The child's side of proc/children.hpp: what a process was started with.
 //
-//     if (rt::started_as("worker")) {
-//         rt::boot mine = *rt::take_boot("worker");
+//     if (proc::started_as("worker")) {
+//         proc::boot mine = *proc::take_boot("worker");
 //         auto order = wire::decode<my_order>(mine.message);
 //     }
 //
 // The message comes through an inherited pipe, so that it is seen neither in `ps` nor in
 // /proc/PID/environ. At the first question the variables that name the inherited files leave the
-// environment, and the files become close-on-exec: a program that this process starts is no child of
-// ours by mistake, and cannot write into its pipes.
+// environment, and the files become close-on-exec: a program that this process starts is no child
+// of ours by mistake, and cannot write into its pipes.
 
 #include <skein/core/bytes.hpp>
 #include <skein/core/unique_fd.hpp>
@@ -33,12 +33,12 @@ struct boot {
     shared_memory memory; ///< what the parent has given
 };
 
-/// True if children started this process in that role; also if what it was started with cannot be read:
-/// take_boot() says so. Stays true. Ask first thing in main, before there are threads.
+/// True if children started this process in that role; also if what it was started with cannot be
+/// read: take_boot() says so. Stays true. Ask first thing in main, before there are threads.
 [[nodiscard]] bool started_as(std::string_view role) noexcept;
 
-/// The boot message of this process, once; nothing if it was not started in that role, or when it has
-/// been taken.
+/// The boot message of this process, once; nothing if it was not started in that role, or when it
+/// has been taken.
 ///   errors  malformed: something else is in the place of the message
 [[nodiscard]] std::optional<boot> take_boot(std::string_view role);
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Which build of the program this is: equal for two processes of one executable, different as soon as
-// one byte of code or constants differs. Compared before anything is decoded from a worker.
+// Which build of the program this is: equal for two processes of one executable, different as soon
+// as one byte of code or constants differs. Compared before anything is decoded from a worker.
 //
-// The linker's GNU build-id note if there is one; else a hash over the read-only segments in memory.
+// The linker's GNU build-id note if there is one; else a hash over the read-only segments in
+// memory.
 
 #include <skein/core/bytes.hpp>
 

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Child processes as one part: starting copies of this program with a boot message, seeing their end,
-// asking them to leave and insisting. What is above decides what they are for and when one is started
-// again.
+// Child processes as one part: starting copies of this program with a boot message, seeing their
+// end, asking them to leave and insisting. What is above decides what they are for and when one is
+// started again.
 //
-//     rt::local_children here(loop);
-//     rt::child_options how;
+//     proc::local_children here(loop);
+//     proc::child_options how;
 //     how.role = "worker";
 //     how.name = "worker-1";
-//     how.message = wire::encode(order);              // the child: rt::take_boot("worker")
+//     how.message = wire::encode(order);              // the child: proc::take_boot("worker")
 //     auto starting = here.start(std::move(how));
 //     auto worker = co_await starting;
 //     auto stream = worker->take_stream();            // connected with the child's socket
-//     auto leaving = rt::stop(*worker, 100ms, 2s);
-//     const rt::child_end end = co_await leaving;     // "exited with 1", and why, if it said so
+//     auto leaving = proc::stop(*worker, 100ms, 2s);
+//     const proc::child_end end = co_await leaving;     // "exited with 1", and why, if it said so
 //
 // `children` is an interface: processes of this host here, those of other hosts or of a simulated
 // world elsewhere.
@@ -48,7 +48,7 @@ inline constexpr std::size_t most_boot_bytes = std::size_t{32} << 10;
 
 /// What is started.
 struct child_options {
-    std::string role{};                        ///< what the child asks rt::take_boot() for
+    std::string role{};                        ///< what the child asks proc::take_boot() for
     std::string name{};                        ///< as messages name it: "worker-2"
     byte_buffer message{};                     ///< for the child alone; at most most_boot_bytes
     bool socket = true;                        ///< a connected socket between it and us
@@ -58,7 +58,8 @@ struct child_options {
     std::string cwd{}; ///< its working directory; empty: the one in which this process was started
     /// OMP_NUM_THREADS there, unless the user has set that, here or in `env`; 0: it is not set.
     int threads = 0;
-    /// What it writes to its standard output and error is for child::read_output(); else these are ours.
+    /// What it writes to its standard output and error is for child::read_output(); else these are
+    /// ours.
     bool reads_output = false;
     /// Added to what it inherits. Other users of the host may read it: no secrets.
     std::vector<std::pair<std::string, std::string>> env{};
@@ -76,8 +77,8 @@ struct process_usage {
     duration cpu_time{0}; ///< of all its threads since its start
 };
 
-/// What the kernel says of a process that gives no sign of life. One that computes, or waits for a disk or a peer of its
-/// own, shows none of it.
+/// What the kernel says of a process that gives no sign of life. One that computes, or waits for a
+/// disk or a peer of its own, shows none of it.
 struct process_look {
     bool is_stopped = false;      ///< SIGSTOP and the like; not by a debugger
     bool holds_socket = false;    ///< its end of our socket waits in reads: it reads there itself
@@ -103,8 +104,9 @@ public:
     /// False as soon as its end was seen by ended().
     [[nodiscard]] virtual bool running() const noexcept = 0;
 
-    /// Suspends until it has ended; any number of tasks may wait, also afterwards. What it has sent can
-    /// still be read from its stream, which then ends, also if somebody it left behind holds the socket.
+    /// Suspends until it has ended; any number of tasks may wait, also afterwards. What it has sent
+    /// can still be read from its stream, which then ends, also if somebody it left behind holds
+    /// the socket.
     ///   errors  cancelled: the child is not touched, wait again later
     [[nodiscard]] virtual task<child_end> ended() = 0;
 
@@ -121,9 +123,10 @@ public:
     /// Our end of its socket; nullptr if it has none, or when it has been taken.
     [[nodiscard]] virtual std::unique_ptr<net::stream> take_stream() = 0;
 
-    /// Suspends until it has written something (is_error: to its standard error), and gives how many bytes of it are
-    /// in `into`. 0: all has been read and it has ended, or has closed that file. One task at a time per file. While
-    /// nobody reads, the child waits as soon as some 64 KiB are there.
+    /// Suspends until it has written something (is_error: to its standard error), and gives how
+    /// many bytes of it are in `into`. 0: all has been read and it has ended, or has closed that
+    /// file. One task at a time per file. While nobody reads, the child waits as soon as some 64
+    /// KiB are there.
     ///   errors  cancelled: nothing is lost
     [[nodiscard]] virtual task<std::size_t> read_output(bool is_error,
                                                         std::span<std::byte> into) = 0;
@@ -137,9 +140,8 @@ public:
     children& operator=(const children&) = delete;
     virtual ~children();
 
-    ///   errors  not_found, permission_denied (the executable); io: no descriptors or processes left;
-    ///           too_large: the message
-    ///           cancelled: what was started has been killed
+    ///   errors  not_found, permission_denied (the executable); io: no descriptors or processes
+    ///           left; too_large: the message cancelled: what was started has been killed
     [[nodiscard]] virtual task<std::unique_ptr<child>> start(child_options how) = 0;
 
     /// What the host offers to all children together. May read files: ask once.
@@ -155,13 +157,14 @@ namespace detail {
 [[nodiscard]] process_look look_at(std::int64_t pid, bool has_socket);
 } // namespace detail
 
-/// Processes of this host. They get no Ctrl-C from the terminal: that is for the parent, which tells them.
+/// Processes of this host. They get no Ctrl-C from the terminal: that is for the parent, which
+/// tells them.
 ///
-/// A thread of its own starts them, one after the other, and the loop goes on meanwhile: a start may wait
-/// for a file system, and costs the same however much memory this process has. They die with this process,
-/// however it ends (Linux ends them with the thread that started them, which lives as long as this object
-/// and all children that it started), and each with its object. The end of the thread that runs the loop
-/// ends them only through these objects.
+/// A thread of its own starts them, one after the other, and the loop goes on meanwhile: a start
+/// may wait for a file system, and costs the same however much memory this process has. They die
+/// with this process, however it ends (Linux ends them with the thread that started them, which
+/// lives as long as this object and all children that it started), and each with its object. The
+/// end of the thread that runs the loop ends them only through these objects.
 class local_children final : public children {
 public:
     explicit local_children(net::real_loop& on) noexcept : loop_(on) {}

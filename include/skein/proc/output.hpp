@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What workers print, on its way to the output of their driver: whole lines, in order for each worker, and in
-// bounded room. Where lines come faster than they are taken the oldest are left out, and counted by their numbers.
+// What workers print, on its way to the output of their driver: whole lines, in order for each
+// worker, and in bounded room. Where lines come faster than they are taken the oldest are left out,
+// and counted by their numbers.
 //
-//     rt::line_queue said;                                    // of one worker
-//     scope.spawn(rt::read_lines(child, &said, on_more));     // until it has ended
-//     rt::worker_lines some{"worker-3", "node-2"};
+//     proc::line_queue said;                                    // of one worker
+//     scope.spawn(proc::read_lines(child, &said, on_more));     // until it has ended
+//     proc::worker_lines some{"worker-3", "node-2"};
 //     some.lines = said.take(60'000);
 //
-//     rt::output_printer printer;                             // a thread: no loop waits for a terminal
+//     // a thread: no loop waits for a terminal
+//     proc::output_printer printer;
 //     auto printed = printer.print({some});                   // (worker-3, node-2) text
 //     co_await printed;
 
@@ -46,7 +48,8 @@ struct worker_lines {
 /// Where lines go: what prints them, and suspends until it has.
 using print_lines = std::function<task<void>(std::vector<worker_lines>)>;
 
-/// The lines of one process that nobody has taken yet. Numbers begin with 1 and count both of its outputs.
+/// The lines of one process that nobody has taken yet. Numbers begin with 1 and count both of its
+/// outputs.
 class line_queue {
 public:
     /// A longer line is cut into lines of this length.
@@ -69,7 +72,8 @@ public:
     [[nodiscard]] std::uint64_t total() const noexcept { return total_; }
     /// The oldest lines, at most so many bytes, line_cost included; at least one, if there is one.
     [[nodiscard]] std::vector<output_line> take(std::size_t most_bytes);
-    /// The last three lines of its standard error, cut to be part of a message, taken or not; empty: there are none.
+    /// The last three lines of its standard error, cut to be part of a message, taken or not;
+    /// empty: there are none.
     [[nodiscard]] std::string last_errors() const;
 
 private:
@@ -108,9 +112,10 @@ struct output_text {
 [[nodiscard]] std::vector<output_text> format_lines(const std::vector<worker_lines>& all,
                                                     const output_style& how);
 
-/// Prints on this process's output and error, on a thread of its own, so that a terminal or pipe that is not read holds
-/// up nobody but who waits for print(). What this process prints itself through `stdout` and `stderr` is not mixed into
-/// lines. Where an output is gone, what is for it is dropped.
+/// Prints on this process's output and error, on a thread of its own, so that a terminal or pipe
+/// that is not read holds up nobody but who waits for print(). What this process prints itself
+/// through `stdout` and `stderr` is not mixed into lines. Where an output is gone, what is for it
+/// is dropped.
 class output_printer {
 public:
     ///   prefix  see output_style; it has colour where that is a terminal and NO_COLOR is not set

@@ -3,13 +3,13 @@
 // A child process that cannot be left behind: it dies with its parent, its end is an event (pidfd)
 // that a loop can wait for, and it can hand its parent one last text that says why it left.
 //
-//     rt::process_options how;
+//     proc::process_options how;
 //     how.argv = {"/proc/self/exe", "--worker"};
-//     auto child = rt::child_process::spawn(how);
+//     auto child = proc::child_process::spawn(how);
 //     child.kill(SIGTERM);
 //     fmt::print("{}\n", child.wait_blocking().describe());   // "killed by signal 15 (SIGTERM)"
 //
-// task<exit_status> rt::wait(loop, child) on a real loop is in <skein/proc/process_wait.hpp>.
+// task<exit_status> proc::wait(loop, child) on a real loop is in <skein/proc/process_wait.hpp>.
 
 #include <skein/core/unique_fd.hpp>
 
@@ -54,7 +54,8 @@ private:
 /// "hello:w2": a program and a process's part in it. Linux keeps 15 characters; the program is cut.
 [[nodiscard]] std::string process_title(std::string_view program, std::string_view part);
 
-/// Makes `top` and `pgrep` show this process so; what is started as /proc/self/exe is "exe" otherwise.
+/// Makes `top` and `pgrep` show this process so; what is started as /proc/self/exe is "exe"
+/// otherwise.
 void name_process(std::string_view part);
 
 /// What to start and how.
@@ -92,10 +93,10 @@ class child_process {
 public:
     child_process() noexcept = default;
 
-    /// Starts it. Throws not_found/permission_denied/io with the step that failed. Blocks the thread until
-    /// the child executes the program: on a loop use rt::local_children. No memory is copied, however much
-    /// this process has. With die_with_parent the calling thread must outlive the child: Linux ties that to
-    /// the thread.
+    /// Starts it. Throws not_found/permission_denied/io with the step that failed. Blocks the
+    /// thread until the child executes the program: on a loop use proc::local_children. No memory
+    /// is copied, however much this process has. With die_with_parent the calling thread must
+    /// outlive the child: Linux ties that to the thread.
     [[nodiscard]] static child_process spawn(process_options how);
 
     child_process(child_process&& other) noexcept;

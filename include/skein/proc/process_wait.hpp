@@ -2,8 +2,8 @@
 #pragma once
 // Waiting for a child process on a real loop, without a thread and without SIGCHLD.
 //
-//     auto ended = rt::wait(loop, child);
-//     rt::exit_status status = co_await ended;
+//     auto ended = proc::wait(loop, child);
+//     proc::exit_status status = co_await ended;
 
 #include <skein/core/task.hpp>
 #include <skein/proc/process.hpp>

@@ -2,9 +2,10 @@
 #pragma once
 // Memory that a process shares with a child: zeros at first, no name, gone with its last user.
 //
-//     auto memory = rt::shared_memory::create(4096);
-//     rt::child_options how;
-//     how.memory = memory;                       // the child finds it in rt::take_boot("worker")->memory
+//     auto memory = proc::shared_memory::create(4096);
+//     proc::child_options how;
+//     // the child finds it in proc::take_boot("worker")->memory
+//     how.memory = memory;
 //
 // Nobody can shrink it under those who use it. Both write to it at the same time: atomics only.
 

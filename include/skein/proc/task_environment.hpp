@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Variables and working directory that a task asks for. They belong to processes, so such a task runs on a worker that
-// was started with them.
+// Variables and working directory that a task asks for. They belong to processes, so such a task
+// runs on a worker that was started with them.
 //
 //     auto r = skein::remote<&f>.with({.env = "OMP_NUM_THREADS=4\nTITLE=two words", .cwd = "/data"})(7);
 
@@ -29,10 +29,12 @@ struct task_environment {
 };
 
 /// Reads what an option or a message says.
-///   env     a variable a line, "NAME=VALUE"; a value is all behind the =, spaces too, and may be empty
+///   env     a variable a line, "NAME=VALUE"; a value is all behind the =, spaces too, and may be
+///           empty
 ///   folder  an absolute path, or empty
-///   errors  invalid_argument: a line without =, a name that is none or comes twice, one of skein's own (SKEIN_...,
-///           CUDA_VISIBLE_DEVICES), a path that is not absolute, a byte of zero; too_large
+///   errors  invalid_argument: a line without =, a name that is none or comes twice, one of skein's
+///           own (SKEIN_..., CUDA_VISIBLE_DEVICES), a path that is not absolute, a byte of zero;
+///           too_large
 [[nodiscard]] result<task_environment> parse_task_environment(std::string_view env,
                                                               std::string_view folder);
 

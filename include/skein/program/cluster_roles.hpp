@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a program can be in a cluster, behind a table of functions: a program that is compiled header-only, and never
-// asks for a cluster, pays for no head. program/program.hpp fills the table.
+// What a program can be in a cluster, behind a table of functions: a program that is compiled
+// header-only, and never asks for a cluster, pays for no head. program/program.hpp fills the table.
 
 #include <skein/core/config.hpp>
 #include <skein/rt/worker_source.hpp>
@@ -23,12 +23,13 @@ struct cluster_flags {
     std::string state{};      ///< --state DIR: where the head keeps its log
     int workers = 0;          ///< --workers N; 0: as many as the cluster has cores
     std::string program{};    ///< argv[0]
-    /// Lines of workers say which worker it was. On a cluster they do if nothing is said; on one host they are not read
-    /// then.
+    /// Lines of workers say which worker it was. On a cluster they do if nothing is said; on one
+    /// host they are not read then.
     std::optional<bool> prefix_output{};
 };
 
-/// A cluster of the processes that a launcher has started together, led by this one; it ends with the object.
+/// A cluster of the processes that a launcher has started together, led by this one; it ends with
+/// the object.
 class job_cluster {
 public:
     job_cluster() = default;
@@ -46,7 +47,8 @@ struct part_in_job {
 
 /// What the layer `cluster` gives to programs.
 struct cluster_roles {
-    /// The address of the head that flags or environment name; empty: none, the cluster is this host.
+    /// The address of the head that flags or environment name; empty: none, the cluster is this
+    /// host.
     std::string (*address)(const cluster_flags& flags);
     /// Workers of the cluster for a driver. All it is given must outlive it.
     ///   errors  usage (no such address), not_found, permission_denied, malformed (its token)
@@ -57,7 +59,8 @@ struct cluster_roles {
     int (*join)(const cluster_flags& flags);
     /// Asked where neither flags nor environment name a cluster. Throws error.
     part_in_job (*take_part)(const cluster_flags& flags);
-    /// The whole life of a namespace's keeper, with the boot message of this process; gives the exit code.
+    /// The whole life of a namespace's space server, with the boot message of this process; gives
+    /// the exit code.
     int (*keep)();
 };
 

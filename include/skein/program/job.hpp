@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A cluster out of the processes that a launcher has started together: `srun -N4 ./app`, `mpirun -n 4 ./app`.
+// A cluster out of the processes that a launcher has started together: `srun -N4 ./app`, `mpirun -n
+// 4 ./app`.
 //
-// The first one is head, node and driver; the others are nodes, and end with it. Nothing is said on the command line,
-// and nothing has to run before. Each process offers what it may use of its host; several on one host share that out.
+// The first one is head, node and driver; the others are nodes, and end with it. Nothing is said on
+// the command line, and nothing has to run before. Each process offers what it may use of its host;
+// several on one host share that out.
 //
-//     auto where = cluster::job_of_launcher();               // nothing: nobody has started several
+//     auto where = program::job_of_launcher();               // nothing: nobody has started several
 //     if (where && where->rank == 0) {
-//         cluster::led_job job(*where, "");                  // waits for all nodes
+//         program::led_job job(*where, "");                  // waits for all nodes
 //         run_driver(job.address());
 //     } else if (where) {
-//         return cluster::run_job_node(*where, "");
+//         return program::run_job_node(*where, "");
 //     }
 //
 // skein::run() does this, where neither flags nor SKEIN_ADDRESS name a cluster.
@@ -32,14 +34,15 @@ namespace skein::program {
 /// Set for the processes that a process of a job starts: they have no part in it.
 using rt::in_job_variable;
 
-/// The place of this process in a job of at least two, of Slurm (a step), Open MPI, MPICH, Intel MPI or Kubernetes.
-/// Not of torchrun or skein's supervisor: what these start are ranks of a training, each a program of its own.
+/// The place of this process in a job of at least two, of Slurm (a step), Open MPI, MPICH, Intel
+/// MPI or Kubernetes. Not of torchrun or skein's supervisor: what these start are ranks of a
+/// training, each a program of its own.
 ///   errors  those of discover()
 [[nodiscard]] std::optional<spmd::launch_environment> job_of_launcher(
     const spmd::variable_reader& read = spmd::process_environment());
 
-/// Whether the cores that a process may run on are its own, or all of them its neighbours', too, as they are where a
-/// launcher binds no process of a job but its allocation is a part of the host.
+/// Whether the cores that a process may run on are its own, or all of them its neighbours', too, as
+/// they are where a launcher binds no process of a job but its allocation is a part of the host.
 ///   may_use     cores of this process
 ///   allotted    cores of the host that the job has there, as far as is known; else all of them
 ///   of_host     all of them
@@ -50,8 +53,8 @@ struct job_share {
     sched::resources offers{};
     std::vector<std::string> gpu_names{};
 };
-/// `all`: what this process may use. Of cores to which the launcher has bound it, all; of memory and of what it has in
-/// common with its neighbours, its share, but at least one core.
+/// `all`: what this process may use. Of cores to which the launcher has bound it, all; of memory
+/// and of what it has in common with its neighbours, its share, but at least one core.
 ///   is_bound        see has_own_cores()
 ///   has_own_gpus    the launcher has given it its own (SLURM_GPUS_PER_TASK)
 [[nodiscard]] job_share share_of_host(const spmd::launch_environment& where,
@@ -63,8 +66,8 @@ struct job_share {
 class led_job final : public program::job_cluster {
 public:
     /// Returns when all processes of the job have joined.
-    ///   errors  those of head and of meeting_point(); timeout: some have not come within `patience`, with the hosts of
-    ///           those that have
+    ///   errors  those of head and of meeting_point(); timeout: some have not come within
+    ///           `patience`, with the hosts of those that have
     led_job(const spmd::launch_environment& where, const std::string& token_file,
             time_span patience = std::chrono::seconds(60));
     led_job(const led_job&) = delete;

@@ -3,13 +3,14 @@
 // The implicit local cluster: N copies of this program as worker processes, kept alive while the
 // driver runs, gone when it is gone.
 //
-// A worker is /proc/self/exe started again. It inherits one end of a socket pair and a pipe with its
-// name and the token (never in argv or the environment), and nothing is left in the file system. Workers
-// listen for each other, at abstract Unix sockets. It dies with the driver (PR_SET_PDEATHSIG), and leaves by itself when the socket
-// closes. One that dies is replaced; one that cannot start ends the run with its last words.
+// A worker is /proc/self/exe started again. It inherits one end of a socket pair and a pipe with
+// its name and the token (never in argv or the environment), and nothing is left in the file
+// system. Workers listen for each other, at abstract Unix sockets. It dies with the driver
+// (PR_SET_PDEATHSIG), and leaves by itself when the socket closes. One that dies is replaced; one
+// that cannot start ends the run with its last words.
 //
-// The pool knows neither processes nor sockets: loop, network and children are given to it, those of this
-// host by run(), simulated ones by tests/sim/local_workers_scenario.cpp.
+// The pool knows neither processes nor sockets: loop, network and children are given to it, those
+// of this host by run(), simulated ones by tests/sim/local_workers_scenario.cpp.
 
 #include <skein/core/bytes.hpp>
 #include <skein/core/constants.hpp>
@@ -53,11 +54,11 @@ struct local_workers_options {
     std::string program = "skein";             ///< argv[0] that `ps` shows
     bool over_tcp = false;                     ///< loopback TCP instead of a Unix socket pair
     bool direct_calls = true; ///< workers call the actors of each other without the driver
-    /// What this host has beside its cores: "gpu=2,memory=16GiB,ssd=1". Gpus and memory that are not named are those
-    /// that are there.
+    /// What this host has beside its cores: "gpu=2,memory=16GiB,ssd=1". Gpus and memory that are
+    /// not named are those that are there.
     sched::resources offers{};
-    /// What CUDA_VISIBLE_DEVICES calls each of its gpus; empty: as many as `offers` has, by the names that they have for
-    /// this process, see gpus_to_offer().
+    /// What CUDA_VISIBLE_DEVICES calls each of its gpus; empty: as many as `offers` has, by the
+    /// names that they have for this process, see gpus_to_offer().
     std::vector<std::string> gpu_names{};
     /// Prints what workers print; empty: their output is that of this process.
     proc::print_lines print{};
@@ -82,11 +83,12 @@ public:
     [[nodiscard]] task<void> serve() override;
     /// No worker is replaced from now on.
     void stop() noexcept override;
-    /// Starts workers that hold what a demand asks for, and lends them cores of the others meanwhile.
+    /// Starts workers that hold what a demand asks for, and lends them cores of the others
+    /// meanwhile.
     void want(const rt::worker_demand& what) override;
-    /// What a worker in a placement group has of its bundle is others' there; the rest of the cores the runtime takes back
-    /// itself.
-    void rests(const net::channel& worker, bool on) override;
+    /// What a worker in a placement group has of its bundle is others' there; the rest of the cores
+    /// the runtime takes back itself.
+    void blocked(const net::channel& worker, bool on) override;
     /// Kills its process.
     void end_now(const net::channel& worker) override;
     /// Starts one, which shares the cores of that worker and leaves with it.
@@ -106,8 +108,8 @@ private:
 /// True in a process that was started as a worker.
 [[nodiscard]] bool is_worker() noexcept;
 
-/// What a worker does between its boot message and its end, in any world: joins its driver, executes the
-/// calls, leaves with it.
+/// What a worker does between its boot message and its end, in any world: joins its driver,
+/// executes the calls, leaves with it.
 ///   via        where it connects; must live until the task has ended, as must self
 ///   order      its boot message
 ///   inherited  the stream that it was started with; nullptr: it connects
@@ -117,22 +119,24 @@ private:
                                          std::unique_ptr<net::stream> inherited,
                                          proc::shared_memory memory);
 
-/// The whole life of a worker process: joins its driver, executes, leaves with it. Gives the exit code.
+/// The whole life of a worker process: joins its driver, executes, leaves with it. Gives the exit
+/// code.
 [[nodiscard]] int worker_main();
 
 namespace detail {
 
-/// Ends a worker that gives no sign of life any more, though its process is there; until it is cancelled.
-/// leaves_when_idle: it is the second process of another one.
+/// Ends a worker that gives no sign of life any more, though its process is there; until it is
+/// cancelled. leaves_when_idle: it is the second process of another one.
 [[nodiscard]] task<void> watch_process(proc::child* process, std::shared_ptr<net::channel> wire,
                                        rt::runtime* driver, time_constants times,
                                        bool leaves_when_idle);
 /// "w2" for "worker-2": in a process's name there is little room.
 [[nodiscard]] std::string short_worker_name(std::string_view name);
 
-/// worker_main(), after which the process ends: in main there may be more, also another run(), that is
-/// for the driver only. As at the end of main, static objects are destroyed and the tools that wait for
-/// the end of a program (leak check, coverage) do their work; the objects of main itself stay.
+/// worker_main(), after which the process ends: in main there may be more, also another run(), that
+/// is for the driver only. As at the end of main, static objects are destroyed and the tools that
+/// wait for the end of a program (leak check, coverage) do their work; the objects of main itself
+/// stay.
 [[noreturn]] void live_as_worker();
 
 } // namespace detail

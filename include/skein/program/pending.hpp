@@ -5,8 +5,9 @@
 //     auto p = cluster.submit<&square>(7);      // on any thread
 //     if (p.wait_for(10ms)) use(p.get());       // blocks this thread, not the loop
 //
-// Copies stand for the same call. It is an argument of other calls, as a ref is. The call runs whether or not anybody
-// looks: dropping a pending does not cancel it. It may outlive its session: then it has its outcome, or errc::closed.
+// Copies stand for the same call. It is an argument of other calls, as a ref is. The call runs
+// whether or not anybody looks: dropping a pending does not cancel it. It may outlive its session:
+// then it has its outcome, or errc::closed.
 
 #include <skein/core/time.hpp>
 #include <skein/program/detail/session_door.hpp>
@@ -44,7 +45,8 @@ struct result_inside<shared_actor<T>> {
     using type = actor_handle<T>;
 };
 
-/// What one call and the threads that wait for it share. An outcome is written once, before `done`; then all read.
+/// What one call and the threads that wait for it share. An outcome is written once, before `done`;
+/// then all read.
 class pending_base : public std::enable_shared_from_this<pending_base> {
 public:
     pending_base(std::shared_ptr<session_door> through, const rt::function_record* of) noexcept
@@ -113,8 +115,8 @@ private:
 
 } // namespace program::detail
 
-/// The outcome of one call, for threads. All members are thread-safe, as those of a shared_ptr are: two threads have
-/// a copy each.
+/// The outcome of one call, for threads. All members are thread-safe, as those of a shared_ptr are:
+/// two threads have a copy each.
 template <class T>
 class pending {
     using state = program::detail::pending_state<T>;
@@ -147,8 +149,9 @@ public:
     [[nodiscard]] bool wait_for(time_span limit) const { return here().wait_for(limit); }
 
     /// Blocks this thread until there is an outcome; gives a copy of the value.
-    ///   errors  what co_await of a ref throws: remote_error, worker_lost, timeout (.deadline), cancelled; closed: the
-    ///           session ended first; invalid_argument: on the session's own thread
+    ///   errors  what co_await of a ref throws: remote_error, worker_lost, timeout (.deadline),
+    ///           cancelled; closed: the session ended first; invalid_argument: on the session's own
+    ///           thread
     T get() const& {
         here().wait();
         return copy();

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a program can be in a cluster: a driver on it (--address), its head (--head), a node's agent (--join).
-// skein::run() understands these flags in the compiled form, and header-only where this header is included.
+// What a program can be in a cluster: a driver on it (--address), its head (--head), a node's agent
+// (--join). skein::run() understands these flags in the compiled form, and header-only where this
+// header is included.
 //
 //     ./app --head                    # prints how to join
 //     ./app --join node-1:7117        # on each other host
@@ -25,8 +26,10 @@ struct head_program {
     std::string token_file{}; ///< empty: see access.hpp
     std::string state{};      ///< the folder of its log (head_log.hpp); empty: it keeps none
 };
-/// The life of a head: prints its join line, serves until SIGINT, SIGTERM or `skein stop`. Gives the exit code.
-///   errors  usage, those of find_or_make_token and of head; already_exists: another head has the state folder
+/// The life of a head: prints its join line, serves until SIGINT, SIGTERM or `skein stop`. Gives
+/// the exit code.
+///   errors  usage, those of find_or_make_token and of head; already_exists: another head has the
+///           state folder
 [[nodiscard]] int run_head(const head_program& how);
 
 /// How an agent runs as a program.

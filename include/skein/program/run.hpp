@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// run: a main() that is a driver with its own local cluster, and, started again by itself, a worker.
+// run: a main() that is a driver with its own local cluster, and, started again by itself, a
+// worker.
 //
 //     skein::task<int> app();
 //     int main(int argc, char** argv) { return skein::run(argc, argv, app); }
 //
-// Workers start with the first remote call: --workers N, or SKEIN_WORKERS=N, or one per core. With --address A, or
-// SKEIN_ADDRESS=A, they are started on the nodes of the cluster whose head is at A (program/program.hpp). The exit
-// code is the app's; 1 for an error (printed to stderr), 2 for a wrong command line, 130 and 143 when
-// SIGINT or SIGTERM stopped it: the app is cancelled, workers leave, a second signal ends it at once.
+// Workers start with the first remote call: --workers N, or SKEIN_WORKERS=N, or one per core. With
+// --address A, or SKEIN_ADDRESS=A, they are started on the nodes of the cluster whose head is at A
+// (program/program.hpp). The exit code is the app's; 1 for an error (printed to stderr), 2 for a
+// wrong command line, 130 and 143 when SIGINT or SIGTERM stopped it: the app is cancelled, workers
+// leave, a second signal ends it at once.
 
 #include <skein/core/function.hpp>
 #include <skein/core/task.hpp>
@@ -83,13 +85,16 @@ any_app make_app(App app, int argc, char** argv) {
 
 } // namespace program::detail
 
-/// Runs app as a driver, or this process as one of its workers. Call it from main and return its result.
-///   app     task<int> or task<void>, from (), (std::vector<std::string>) or (int, char**); flags that
-///           belong to skein (--workers, --address, --head, --join) are taken out of the vector. An app from () has --help.
-/// In a worker it does not return: the process leaves with its driver, and nothing after run() happens
-/// there. A program may call run() again after it; the workers of the second run start like all others,
-/// at the top of main.
-///   errors  not_supported: in a task, an actor or an app; all others are told on stderr and in the exit code
+/// Runs app as a driver, or this process as one of its workers. Call it from main and return its
+/// result.
+///   app     task<int> or task<void>, from (), (std::vector<std::string>) or (int, char**); flags
+///           that belong to skein (--workers, --address, --head, --join) are taken out of the
+///           vector. An app from () has --help.
+/// In a worker it does not return: the process leaves with its driver, and nothing after run()
+/// happens there. A program may call run() again after it; the workers of the second run start like
+/// all others, at the top of main.
+///   errors  not_supported: in a task, an actor or an app; all others are told on stderr and in the
+///           exit code
 template <class App>
 [[nodiscard]] int run(int argc, char** argv, App app, run_options how = {}) {
     auto any = program::detail::make_app(std::move(app), argc, argv);

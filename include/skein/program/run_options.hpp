@@ -20,8 +20,9 @@ struct run_options {
     program::local_workers_options processes{};
 };
 
-/// The first line of a main that does what a worker must not do before it comes to run() or its session: in a process
-/// that was started as a worker, or as the keeper of a namespace, it does not return, but in a task that runs there. Elsewhere it does nothing.
+/// The first line of a main that does what a worker must not do before it comes to run() or its
+/// session: in a process that was started as a worker, or as the space server of a namespace, it
+/// does not return, but in a task that runs there. Elsewhere it does nothing.
 void serve_if_worker();
 
 } // namespace skein

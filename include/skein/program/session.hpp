@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// session: a driver for programs whose threads are no coroutines: a plain main, a thread pool, a rank that trains.
+// session: a driver for programs whose threads are no coroutines: a plain main, a thread pool, a
+// rank that trains.
 //
 //     int main(int argc, char** argv) {
 //         skein::session cluster(argc, argv);              // in a worker it does not return
 //         auto p = cluster.submit<&square>(7);             // on any thread
-//         auto c = cluster.actor<counter>(10);             // blocks; the handle is for any thread, too
+//         // blocks; the handle is for any thread, too
+//         auto c = cluster.actor<counter>(10);
 //         auto q = c.call<&counter::add>(5);
 //         int n = cluster.get(p) + cluster.get(q);
-//         cluster.run([] { return app(); });               // a task on the driver's loop, which may do all that run()'s may
+//         // a task on the driver's loop, which may do all that run()'s may
+//         cluster.run([] { return app(); });
 //     }                                                    // workers leave
 //
 // The driver's loop has a thread of its own. Options come before the call, as elsewhere:
-// remote<&f>.with({...}).on(cluster)(7), remote<&counter::add>.with({...})(c, 5), actor<counter>.with({...}).on(cluster)(10).
+// remote<&f>.with({...}).on(cluster)(7), remote<&counter::add>.with({...})(c, 5),
+// actor<counter>.with({...}).on(cluster)(10).
 
 #include <skein/net/loop_thread.hpp>
 #include <skein/program/detail/session_call.hpp>
@@ -51,8 +55,8 @@ public:
         return location::beside(id());
     } // NOLINT: reads as it is meant
 
-    /// Submits a call of a method from any thread. Calls that one thread makes through one handle, or copies of it, run
-    /// in the order in which they were made. The pending may be dropped.
+    /// Submits a call of a method from any thread. Calls that one thread makes through one handle,
+    /// or copies of it, run in the order in which they were made. The pending may be dropped.
     template <auto M, class... A>
     auto call(A&&... args) const {
         return submit<M>({}, std::forward<A>(args)...);
@@ -89,18 +93,20 @@ template <class T>
 void kill(const shared_actor<T>& actor) {
     if (actor)
         (void)actor.cell()->door->post([cell = actor.cell()] {
-            if (cell->lane) rt::detail::runtime_of(cell->lane).kill_actor(cell->id);
+            if (cell->queue) rt::detail::runtime_of(cell->queue).kill_actor(cell->id);
         });
 }
 
-/// A driver on a thread of its own, and its workers. Its members may be called from any thread but that one, at the same
-/// time; it is made and destroyed by one. A program may have several, one after the other or at once.
+/// A driver on a thread of its own, and its workers. Its members may be called from any thread but
+/// that one, at the same time; it is made and destroyed by one. A program may have several, one
+/// after the other or at once.
 class session {
 public:
-    /// What run() does with a command line: --workers, --address, SKEIN_ADDRESS and so on; what is left is arguments().
-    /// As a worker, a head or a node this process lives here and exits: nothing that follows is done there. Signals are
-    /// the program's: none is caught.
-    ///   errors  usage and those of the roles; of an address that nobody answers the first call tells
+    /// What run() does with a command line: --workers, --address, SKEIN_ADDRESS and so on; what is
+    /// left is arguments(). As a worker, a head or a node this process lives here and exits:
+    /// nothing that follows is done there. Signals are the program's: none is caught.
+    ///   errors  usage and those of the roles; of an address that nobody answers the first call
+    ///           tells
     session(int argc, char** argv, run_options how = {});
     /// The same without a command line.
     explicit session(run_options how = {});
@@ -112,7 +118,8 @@ public:
     /// The command line without the program and without skein's flags.
     [[nodiscard]] const std::vector<std::string>& arguments() const noexcept { return arguments_; }
 
-    /// Submits a call of F and returns at once; the arguments are those of remote<F>, or pendings of this session.
+    /// Submits a call of F and returns at once; the arguments are those of remote<F>, or pendings
+    /// of this session.
     ///   errors  none here: pending::get() has them
     template <auto F, class... A>
     [[nodiscard]] auto submit(A&&... args) {
@@ -134,7 +141,8 @@ public:
         return out;
     }
 
-    /// Makes an actor; blocks until its constructor has returned. Errors as of skein::actor<T>, and closed.
+    /// Makes an actor; blocks until its constructor has returned. Errors as of skein::actor<T>, and
+    /// closed.
     template <class T, class... A>
     [[nodiscard]] shared_actor<T> actor(A&&... args) {
         return make<T>({}, std::forward<A>(args)...);
@@ -145,11 +153,12 @@ public:
         return run([name] { return skein::get_actor<T>(name); });
     }
 
-    /// Calls f() on the session's thread; f returns a task, which is run to its end there. Blocks this thread. What f
-    /// refers to lives until then. The task may do all that an app of run() may.
+    /// Calls f() on the session's thread; f returns a task, which is run to its end there. Blocks
+    /// this thread. What f refers to lives until then. The task may do all that an app of run()
+    /// may.
     ///   result  the task's value; an actor_handle comes out as a shared_actor
-    ///   errors  those of f and the task; closed: the session ended, and the task was cancelled; invalid_argument: on
-    ///           the session's own thread
+    ///   errors  those of f and the task; closed: the session ended, and the task was cancelled;
+    ///           invalid_argument: on the session's own thread
     template <class F>
         requires(rt::detail::unwrap_task<std::invoke_result_t<F&>>::is_coroutine)
     auto run(F f) {
@@ -159,15 +168,16 @@ public:
             return thread().run([this, &f] { return visit<T>(this, &f); });
         }
     }
-    /// The same for a task that has not begun. A task that begins with a call that its maker makes (actor<T>(...))
-    /// needs the other form.
+    /// The same for a task that has not begun. A task that begins with a call that its maker makes
+    /// (actor<T>(...)) needs the other form.
     template <class T>
     auto run(task<T> work) {
         return run([&work] { return std::move(work); });
     }
 
-    /// Ends it: calls without an outcome fail with closed, threads that wait for one wake, tasks of run() are cancelled,
-    /// workers leave. Blocks until all of that is done; nothing happens the second time.
+    /// Ends it: calls without an outcome fail with closed, threads that wait for one wake, tasks of
+    /// run() are cancelled, workers leave. Blocks until all of that is done; nothing happens the
+    /// second time.
     ///   errors  invalid_argument: on the session's own thread
     void close();
 
@@ -202,7 +212,7 @@ private:
                 using shared = typename program::detail::shared_result<T>::type;
                 const auto handle = co_await work;
                 if (!handle) co_return shared();
-                co_return shared(self->door_->adopt(handle.lane()));
+                co_return shared(self->door_->adopt(handle.queue()));
             } else {
                 co_return co_await work;
             }

@@ -2,8 +2,8 @@
 #pragma once
 // Metrics that know how to be merged: over the steps of a window and over the ranks.
 //
-// A loss is a mean weighted by samples, a token count is a sum, a peak is a max. Each rank adds to its
-// own metric_set; all metrics of all ranks are then merged by two all-reduces of packed float64
+// A loss is a mean weighted by samples, a token count is a sum, a peak is a max. Each rank adds to
+// its own metric_set; all metrics of all ranks are then merged by two all-reduces of packed float64
 // (one sum, one max; min travels negated), never by one collective per metric.
 //
 //     metric_set m;
@@ -12,8 +12,9 @@
 //     all_reduce(packed.sums, sum); all_reduce(packed.maxima, max);
 //     auto merged = m.unpack(packed).value();          // merged[0].name == "loss" ...
 //
-// Ranks need not report the same names: join() makes the names and kinds that all of them know, and a name
-// counts for those that reported it. NaN stays: a broken number is not hidden by a good one beside it.
+// Ranks need not report the same names: join() makes the names and kinds that all of them know, and
+// a name counts for those that reported it. NaN stays: a broken number is not hidden by a good one
+// beside it.
 
 #include <skein/core/bytes.hpp>
 #include <skein/core/error.hpp>
@@ -60,8 +61,8 @@ struct metric_value {
 };
 
 /// All metrics of one rank as float64 for two all-reduces. Both lengths are a multiple of
-/// metric_set::pack_unit, so ranks that report different names still meet in the same collective and
-/// are told by unpack() instead of hanging.
+/// metric_set::pack_unit, so ranks that report different names still meet in the same collective
+/// and are told by unpack() instead of hanging.
 struct packed_metrics {
     std::vector<double> sums;   ///< all-reduce with sum
     std::vector<double> maxima; ///< all-reduce with max
@@ -85,8 +86,8 @@ public:
     /// The same by a kind chosen at run time; weight counts only for a mean.
     metric_set& add(metric_kind kind, std::string_view name, double value,
                     std::optional<double> weight = {});
-    /// What a mean without a weight of its own counts from here on: the samples of the batch in hand, so that a
-    /// short batch counts less. 1 until it is said, and again with 1.
+    /// What a mean without a weight of its own counts from here on: the samples of the batch in
+    /// hand, so that a short batch counts less. 1 until it is said, and again with 1.
     void weigh(double each) noexcept { each_ = each; }
 
     [[nodiscard]] bool empty() const noexcept { return slots_.empty(); }
@@ -105,8 +106,9 @@ public:
     metric_set& know(const metric_set& others);
     /// True when `other` has no name or kind that is not here.
     [[nodiscard]] bool covers(const metric_set& other) const noexcept;
-    /// The layouts of all ranks as one set that counts nothing yet: rank 0's names, then those that only later
-    /// ranks have. errc::mismatch with the name and both ranks when two have it as another kind.
+    /// The layouts of all ranks as one set that counts nothing yet: rank 0's names, then those that
+    /// only later ranks have. errc::mismatch with the name and both ranks when two have it as
+    /// another kind.
     [[nodiscard]] static result<metric_set> join(std::span<const std::string> layouts);
 
     /// This rank's own numbers, not merged over ranks; those that were reported.
@@ -115,19 +117,20 @@ public:
     /// Hash of names and kinds in order: equal on all ranks or merging fails.
     [[nodiscard]] std::uint64_t layout_hash() const noexcept;
 
-    /// Layout of `sums`: per mean (value * weight, weight), per sum its value, per last its value on
-    /// rank 0 and 0 elsewhere. Of `maxima`: two halves of the layout hash, the same negated, then per
-    /// max its value and per min its negated value, and for each name who reported it: the lowest rank is the
-    /// largest number. Zeros pad both.
+    /// Layout of `sums`: per mean (value * weight, weight), per sum its value, per last its value
+    /// on rank 0 and 0 elsewhere. Of `maxima`: two halves of the layout hash, the same negated,
+    /// then per max its value and per min its negated value, and for each name who reported it: the
+    /// lowest rank is the largest number. Zeros pad both.
     [[nodiscard]] packed_metrics pack(int rank) const;
 
-    /// Where rank 0 did not report a `last`: this rank's value, when it is the lowest that did, else 0; to be
-    /// summed over ranks and given to put_lasts(). Mostly nothing; as many on every rank.
+    /// Where rank 0 did not report a `last`: this rank's value, when it is the lowest that did,
+    /// else 0; to be summed over ranks and given to put_lasts(). Mostly nothing; as many on every
+    /// rank.
     [[nodiscard]] std::vector<double> lasts_of(const packed_metrics& merged, int rank) const;
     void put_lasts(packed_metrics& merged, std::span<const double> summed) const;
 
-    /// The merged numbers that some rank reported, the same on every rank. errc::mismatch when the ranks packed
-    /// other names.
+    /// The merged numbers that some rank reported, the same on every rank. errc::mismatch when the
+    /// ranks packed other names.
     [[nodiscard]] result<std::vector<metric_value>> unpack(const packed_metrics& merged) const;
 
     /// "loss (mean), tokens (sum)" for messages.
@@ -148,7 +151,8 @@ private:
     [[nodiscard]] static bool same_names(const packed_metrics& merged) noexcept;
     /// Where among the maxima it stands who reported the first name.
     [[nodiscard]] std::size_t first_reporter() const noexcept;
-    /// Calls it with each `last` that a rank other than 0 gives: its number among the sums, that rank, its slot.
+    /// Calls it with each `last` that a rank other than 0 gives: its number among the sums, that
+    /// rank, its slot.
     template <class Call>
     void each_late(const packed_metrics& merged, Call call) const;
 

@@ -2,13 +2,14 @@
 #pragma once
 // The folder of one run, and the files a person opens: curves, logs, configuration.
 //
-//     runs/gpt/config.json  metrics.csv  metrics.jsonl  events.out.tfevents.*  loss.svg  checkpoints/
+//     runs/gpt/config.json  metrics.csv metrics.jsonl events.out.tfevents.* loss.svg checkpoints/
 //
-// Rows are appended once per report and never rewritten. A resumed run first cuts all rows after the
-// step it resumes from, so that an interrupted run leaves the very same rows as an undisturbed one.
-// The folder is locked for the life of the object (.lock), so that no two runs write into it. It has to
-// belong to who runs the program (or to root), and links in the place of its files are not followed.
-// A few descriptors are kept back for it: rows are written also when others have taken all the rest.
+// Rows are appended once per report and never rewritten. A resumed run first cuts all rows after
+// the step it resumes from, so that an interrupted run leaves the very same rows as an undisturbed
+// one. The folder is locked for the life of the object (.lock), so that no two runs write into it.
+// It has to belong to who runs the program (or to root), and links in the place of its files are
+// not followed. A few descriptors are kept back for it: rows are written also when others have
+// taken all the rest.
 //
 //     auto run = run_dir::create("runs", "gpt", {.resume = false});
 //     run.write_config(config);
@@ -56,9 +57,9 @@ struct run_dir_options {
 class run_dir {
 public:
     /// Creates (or, with resume, opens) <root>/<name> and locks it. Throws permission_denied,
-    /// not_found, disk_full or io with the path and what to do; permission_denied also for a folder of
-    /// another owner to resume; errc::usage for a name that is not one folder, and when another process
-    /// is at work in the folder to resume.
+    /// not_found, disk_full or io with the path and what to do; permission_denied also for a folder
+    /// of another owner to resume; errc::usage for a name that is not one folder, and when another
+    /// process is at work in the folder to resume.
     [[nodiscard]] static run_dir create(const std::string& root, const std::string& name,
                                         run_dir_options options = {});
 
@@ -81,7 +82,8 @@ public:
 
     /// Drops every row and event after `step`; call once after the checkpoint of `step` was loaded.
     void truncate_after(std::uint64_t step);
-    /// Drops all rows and events: a run that was interrupted before its first checkpoint starts over.
+    /// Drops all rows and events: a run that was interrupted before its first checkpoint starts
+    /// over.
     void clear();
 
     /// Appends to metrics.csv, metrics.jsonl and the event file; written out before it returns (not

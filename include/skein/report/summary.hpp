@@ -43,8 +43,8 @@ struct run_summary {
 
 /// A word as one types it into a shell: in quotes when it needs them.
 [[nodiscard]] std::string shell_word(std::string_view word);
-/// The command that goes on with a run: with the resume flag, with the name in use when it is another
-/// than the one asked for, and when it is complete with twice the steps.
+/// The command that goes on with a run: with the resume flag, with the name in use when it is
+/// another than the one asked for, and when it is complete with twice the steps.
 [[nodiscard]] std::string next_command(const run_summary& run);
 /// The screen, lines ending with '\n'.
 [[nodiscard]] std::string summary_text(const run_summary& run);

@@ -5,8 +5,8 @@
 //     auto table = co_await skein::actor<counts>.with({.restarts = 3, .name = "table"})(10);
 //     auto same = co_await skein::get_actor<counts>("table");      // in any process of the program
 //
-// With .restarts the actor is made again on another worker when its own dies. A type that has save() and
-// load() gets its state back, as it was before the last call that was answered:
+// With .restarts the actor is made again on another worker when its own dies. A type that has
+// save() and load() gets its state back, as it was before the last call that was answered:
 //
 //     struct counts {
 //         std::map<std::string, int> of;
@@ -15,14 +15,17 @@
 //         void load(std::map<std::string, int> saved) { of = std::move(saved); }
 //     };
 //
-// What an actor asks for it holds until it has ended, in a worker process of its own that ends with it:
+// What an actor asks for it holds until it has ended, in a worker process of its own that ends with
+// it:
 //
 //     auto model = co_await skein::actor<server>.with({.gpus = 1, .restarts = 3})(weights);
 //
-// A detached actor lives on when its program has ended, in a namespace of the cluster, until it is killed or leaves:
+// A detached actor lives on when its program has ended, in a namespace of the cluster, until it is
+// killed or leaves:
 //
 //     auto t = co_await skein::actor<counts>.with({.name = "table", .space = "prod", .detached = true})(10);
-//     auto same = co_await skein::get_actor<counts>("table", {.space = "prod"});   // in another program
+//     // in another program
+//     auto same = co_await skein::get_actor<counts>("table", {.space = "prod"});
 //
 // Trivially destructible on purpose, as call_options are; .with() copies its texts.
 
@@ -43,12 +46,13 @@ struct actor_options {
     std::uint64_t memory = 0; ///< bytes; counted, not enforced
     option_text resources{};  ///< custom ones: "ssd=1,licence=0.5"
     location
-        on{}; ///< where it lives, see call_options; alone: in a process of its own that holds nothing
+        /// where it lives, see call_options; alone: in a process of its own that holds nothing
+        on{};
     option_text env{}; ///< variables of its process, and its folder: see call_options
     option_text cwd{};
     int restarts = 0; ///< times it is made again after its worker died; -1: for ever
-    /// With restarts: times a call that was under way is sent again. 0: it fails with worker_lost; else it may run
-    /// more than once.
+    /// With restarts: times a call that was under way is sent again. 0: it fails with worker_lost;
+    /// else it may run more than once.
     int call_retries = 0;
     int snapshot_every = 1; ///< a restorable actor is saved after so many calls
     int max_pending = 0;    ///< calls of one process without an outcome; one more fails; 0: any

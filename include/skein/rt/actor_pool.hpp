@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// actor_pool<T>: many actors of one type that do the same; each call goes to the one with the least to do.
+// actor_pool<T>: many actors of one type that do the same; each call goes to the one with the least
+// to do.
 //
 //     std::vector<skein::actor_handle<model>> team;
 //     for (int i = 0; i < 4; ++i) team.push_back(co_await skein::actor<model>(weights));
@@ -32,8 +33,9 @@ public:
     [[nodiscard]] std::size_t size() const noexcept { return actors_.size(); }
     [[nodiscard]] const std::vector<actor_handle<T>>& actors() const noexcept { return actors_; }
 
-    /// The actor with the fewest calls of this process without an outcome; of those with equally many, one after the
-    /// other. One that is known to have ended is left out while there are others.
+    /// The actor with the fewest calls of this process without an outcome; of those with equally
+    /// many, one after the other. One that is known to have ended is left out while there are
+    /// others.
     [[nodiscard]] const actor_handle<T>& least_busy() {
         std::size_t best = next_ % actors_.size();
         for (std::size_t i = 1; i < actors_.size(); ++i) {
@@ -50,8 +52,10 @@ public:
         return least_busy().template call<M>(std::forward<A>(args)...);
     }
 
-    /// Calls a method once for each item, two ahead per actor, and gives the results in the order of the items.
-    ///   errors  that of the first item whose call failed; the calls that have not ended then are cancelled
+    /// Calls a method once for each item, two ahead per actor, and gives the results in the order
+    /// of the items.
+    ///   errors  that of the first item whose call failed; the calls that have not ended then are
+    ///           cancelled
     template <auto M, class Item>
     [[nodiscard]] auto map(std::vector<Item> items) {
         using result_type = typename rt::detail::signature<decltype(M)>::result;
@@ -67,9 +71,9 @@ private:
     }
 
     template <class R>
-    struct cancel_rest {
+    struct cancel_blocked {
         std::vector<ref<R>>& refs;
-        ~cancel_rest() {
+        ~cancel_blocked() {
             for (const auto& r : refs)
                 if (r && !r.ready()) r.cancel();
         }
@@ -79,7 +83,7 @@ private:
     static task<std::conditional_t<std::is_void_v<R>, void, std::vector<R>>> run_map(
         actor_pool pool, std::vector<Item> items) {
         std::vector<ref<R>> all, under_way;
-        const cancel_rest<R> at_end{all};
+        const cancel_blocked<R> at_end{all};
         all.reserve(items.size());
         for (auto& item : items) {
             if (under_way.size() >= ahead * pool.size()) {

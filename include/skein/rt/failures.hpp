@@ -6,8 +6,8 @@
 //     auto s = skein::remote<&parse>.with({.retry_on = skein::thrown<std::runtime_error>()})(row);
 //     auto t = skein::remote<&flaky>.with({.retry_on = skein::any_failure})(1);
 //
-// Retries on a death and on a failure count together (.retries). A task that is cancelled, or whose deadline has
-// passed, does not run again.
+// Retries on a death and on a failure count together (.retries). A task that is cancelled, or whose
+// deadline has passed, does not run again.
 
 #include <skein/core/error.hpp>
 #include <skein/core/result.hpp>
@@ -64,7 +64,8 @@ private:
     std::size_t count_ = 0;
 };
 
-/// Exceptions of exactly these types: the worker tells the name of what was thrown, not of its bases.
+/// Exceptions of exactly these types: the worker tells the name of what was thrown, not of its
+/// bases.
 template <class... Exceptions>
 [[nodiscard]] constexpr failures thrown() noexcept {
     static_assert(sizeof...(Exceptions) > 0, "name the types: thrown<std::runtime_error>()");

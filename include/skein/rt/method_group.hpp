@@ -11,22 +11,26 @@
 //                                  skein::method_group<"upkeep", 1, &store::compact>>;
 //     };
 //
-// The type says it, publicly and behind its methods; calls are made as ever. The calls of a group start in the order in
-// which they came, as others of it end; a full group does not hold back those of others. Methods that are in none are
-// under .max_concurrency. A type has the groups of its base class unless it has its own.
+// The type says it, publicly and behind its methods; calls are made as ever. The calls of a group
+// start in the order in which they came, as others of it end; a full group does not hold back those
+// of others. Methods that are in none are under .max_concurrency. A type has the groups of its base
+// class unless it has its own.
 //
-// A plain method of a group waits for its turn, too, and then holds its worker until it returns: nothing else of the
-// actor runs meanwhile, whatever the bounds. Only coroutine methods are ever under way together.
+// A plain method of a group waits for its turn, too, and then holds its worker until it returns:
+// nothing else of the actor runs meanwhile, whatever the bounds. Only coroutine methods are ever
+// under way together.
 //
-// Unless it blocks, and says so: plain methods of a blocking_group run on threads of the actor's own.
+// Unless it blocks, and says so: plain methods of a blocking_group run on threads of the actor's
+// own.
 //
 //     using concurrency_groups = skein::method_groups<skein::blocking_group<"disk", 4, &store::load, &store::flush>>;
 //
-// For callers they are like coroutine methods. Up to 4 of them run at the same time, beside each other and beside the
-// actor's other methods: what they share is theirs to guard, with one thread only against the other methods. Such a
-// thread is not the worker's loop: remote calls are made by coroutine methods. What runs is not interrupted; a call that
-// is cancelled before it got a thread does not run. save() of a restorable actor runs on the loop, beside what is on the
-// threads at that moment, which is nothing of the group where it has one thread.
+// For callers they are like coroutine methods. Up to 4 of them run at the same time, beside each
+// other and beside the actor's other methods: what they share is theirs to guard, with one thread
+// only against the other methods. Such a thread is not the worker's loop: remote calls are made by
+// coroutine methods. What runs is not interrupted; a call that is cancelled before it got a thread
+// does not run. save() of a restorable actor runs on the loop, beside what is on the threads at
+// that moment, which is nothing of the group where it has one thread.
 
 #include <skein/rt/detail/signature.hpp>
 

@@ -5,8 +5,8 @@
 //     auto f = skein::remote<&score>.with({.resources = fmt::format("{}=1", disk), .name = title(7)});
 //     auto r = f(row);                                     // the texts of f are its own
 //
-// A struct of options borrows its texts and is trivially destructible, so that braces in an expression with co_await
-// are safe on g++ 12; .with() copies them once, for all calls that follow.
+// A struct of options borrows its texts and is trivially destructible, so that braces in an
+// expression with co_await are safe on g++ 12; .with() copies them once, for all calls that follow.
 
 #include <skein/core/config.hpp>
 
@@ -20,8 +20,9 @@
 
 namespace skein {
 
-/// A text in a struct of options: what a string_view is, but that braces do not make one of a pointer and a number.
-/// It borrows: what it was made of stays until the options are given to .with() or to what takes them.
+/// A text in a struct of options: what a string_view is, but that braces do not make one of a
+/// pointer and a number. It borrows: what it was made of stays until the options are given to
+/// .with() or to what takes them.
 class option_text {
 public:
     constexpr option_text() noexcept = default;

@@ -5,13 +5,14 @@
 //     auto r = skein::remote<&score>.with({.cpus = 2, .retries = 5, .deadline = 200ms})(row);
 //     auto s = skein::remote<&train>.with({.gpus = 1, .on = skein::label("zone=a")})(shard);
 //
-// A task that asks for no more than cpus goes to any worker with that many. For one that asks for gpus, memory,
-// custom resources, more cpus than a worker has, or an environment, a worker is started that has exactly this; it serves further
-// tasks with the same demand, and ends when there have been none for a moment.
+// A task that asks for no more than cpus goes to any worker with that many. For one that asks for
+// gpus, memory, custom resources, more cpus than a worker has, or an environment, a worker is
+// started that has exactly this; it serves further tasks with the same demand, and ends when there
+// have been none for a moment.
 //
-// Trivially destructible on purpose: braces in an expression with co_await are safe with it on g++ 12. Its texts are
-// borrowed until .with(), which copies them: f = remote<&score>.with({...}) may be kept. The struct itself may not be
-// kept longer than the texts it names.
+// Trivially destructible on purpose: braces in an expression with co_await are safe with it on g++
+// 12. Its texts are borrowed until .with(), which copies them: f = remote<&score>.with({...}) may
+// be kept. The struct itself may not be kept longer than the texts it names.
 
 #include <skein/core/ids.hpp>
 #include <skein/core/time.hpp>
@@ -36,8 +37,9 @@ struct quantity {
     double value;
 };
 
-/// Where a task may run or an actor live; has its text in itself. Made by label(), node_named(), group_named(), and from an
-/// actor_handle, a shared_actor or a placement_group; `spread` and `anywhere` are two.
+/// Where a task may run or an actor live; has its text in itself. Made by label(), node_named(),
+/// group_named(), and from an actor_handle, a shared_actor or a placement_group; `spread` and
+/// `anywhere` are two.
 class location {
 public:
     constexpr location() noexcept { clear(); } ///< any
@@ -77,7 +79,8 @@ public:
     [[nodiscard]] constexpr actor_id actor() const noexcept {
         return is_actor() ? actor_id({incarnation_, number_}) : actor_id();
     }
-    /// Of a placement group: tasks and actors that are made there are in it, too, if they name no place.
+    /// Of a placement group: tasks and actors that are made there are in it, too, if they name no
+    /// place.
     [[nodiscard]] constexpr bool has_children() const noexcept { return children_; }
     [[nodiscard]] constexpr location with_children() const noexcept {
         auto copy = *this;
@@ -158,18 +161,20 @@ private:
     return {name, location::kind::node};
 }
 
-/// The placement group of that name, in any process of the program; one of its bundles, counted from 0, or any.
+/// The placement group of that name, in any process of the program; one of its bundles, counted
+/// from 0, or any.
 [[nodiscard]] constexpr location group_named(std::string_view name, int bundle = -1) noexcept {
     location made(name, location::kind::named_group);
     made.bundle_ = bundle;
     return made;
 }
 
-/// Wherever there is room: as if nothing were said, but not in the placement group of the call that makes this one.
+/// Wherever there is room: as if nothing were said, but not in the placement group of the call that
+/// makes this one.
 inline constexpr location anywhere = location::everywhere();
 
-/// The nodes in turn, each time the next one that has room: evenly, as well as that can be said beforehand. On one host it
-/// says nothing.
+/// The nodes in turn, each time the next one that has room: evenly, as well as that can be said
+/// beforehand. On one host it says nothing.
 inline constexpr location spread = location::over_nodes();
 
 /// Options of one call.
@@ -178,17 +183,19 @@ struct call_options {
     quantity gpus = 0;        ///< the worker sees these alone; more than one: a whole number
     std::uint64_t memory = 0; ///< bytes; counted, not enforced
     option_text resources{};  ///< custom ones: "ssd=1,licence=0.5"
-    /// Which nodes: by label or name, all in turn (spread), that of an actor; or a placement group. With methods: it is
-    /// where the actor is.
+    /// Which nodes: by label or name, all in turn (spread), that of an actor; or a placement group.
+    /// With methods: it is where the actor is.
     location on{};
-    /// Variables of its process beside those that it inherits, one a line: "OMP_NUM_THREADS=4\nTITLE=two words".
+    /// Variables of its process beside those that it inherits, one a line:
+    /// "OMP_NUM_THREADS=4\nTITLE=two words".
     option_text env{};
     option_text cwd{}; ///< working directory of its process: an absolute path, where that runs
     int retries = -1;  ///< times a task runs again after its worker died; -1: 3. Actors: always 0
-    /// Failures after which a task runs again, too, at the end of its line; they count as .retries do.
+    /// Failures after which a task runs again, too, at the end of its line; they count as .retries
+    /// do.
     failures retry_on{};
-    /// From now; then the ref fails with timeout and the call is cancelled. Zero or less, as what is left
-    /// of a budget may be: at once, and the call is not sent.
+    /// From now; then the ref fails with timeout and the call is cancelled. Zero or less, as what
+    /// is left of a budget may be: at once, and the call is not sent.
     time_span deadline = no_deadline;
     option_text name{}; ///< shown in errors instead of the function's name
 };

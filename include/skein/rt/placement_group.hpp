@@ -8,23 +8,27 @@
 //     auto a = co_await skein::actor<model>.with({.cpus = 1, .gpus = 1, .on = group.bundle(1)})();
 //     co_await group.remove();                                 // or with the last handle
 //
-// It is asked for when it is made; tasks and actors may be put into it at once, and wait for it. What a task asks
-// for comes out of a bundle, beside what others hold of that. When a node is lost, the bundles that were there get
-// places again, all of them together, and tasks run again there.
+// It is asked for when it is made; tasks and actors may be put into it at once, and wait for it.
+// What a task asks for comes out of a bundle, beside what others hold of that. When a node is lost,
+// the bundles that were there get places again, all of them together, and tasks run again there.
 //
-// The room is given back when nobody holds the group any more: no handle, no task that is to run in it, no actor
-// that lives in it. Tasks and actors make groups as the program does. A handle is an argument like others; who gets it
-// holds the group, too. One with a name is found by it in any process:
+// The room is given back when nobody holds the group any more: no handle, no task that is to run in
+// it, no actor that lives in it. Tasks and actors make groups as the program does. A handle is an
+// argument like others; who gets it holds the group, too. One with a name is found by it in any
+// process:
 //
-//     skein::placement_group group({"cpu=1"}, {.name = "ingest"});             // in the driver, say, which keeps it
-//     auto r = skein::remote<&load>.with({.on = skein::group_named("ingest")})(7);      // in a worker, or the driver
-//     auto same = co_await skein::get_placement_group("ingest");                         // the same, as a handle
+//     // in the driver, say, which keeps it
+//     skein::placement_group group({"cpu=1"}, {.name = "ingest"});
+//     // in a worker, or the driver
+//     auto r = skein::remote<&load>.with({.on = skein::group_named("ingest")})(7);
+//     // the same, as a handle
+//     auto same = co_await skein::get_placement_group("ingest");
 
 #include <skein/rt/runtime.hpp> // before its parts
 
 #include <skein/core/task.hpp>
-#include <skein/rt/detail/group_books.hpp>
 #include <skein/rt/detail/group_desk.hpp>
+#include <skein/rt/detail/groups_state.hpp>
 #include <skein/rt/options.hpp>
 #include <skein/sched/scheduler.hpp>
 
@@ -43,7 +47,8 @@ using sched::group_strategy;
 struct placement_options {
     sched::group_strategy strategy = sched::group_strategy::pack;
     option_text name{}; ///< unique among the groups of the program; copied; at most 255 bytes
-    /// Gives the group that has the name already, if there is one; its bundles are those that it was made with.
+    /// Gives the group that has the name already, if there is one; its bundles are those that it
+    /// was made with.
     bool get_if_exists = false;
 };
 static_assert(std::is_trivially_destructible_v<placement_options>);
@@ -52,8 +57,9 @@ static_assert(std::is_trivially_destructible_v<placement_options>);
 class placement_group {
 public:
     placement_group() noexcept = default;
-    /// Asks for room for all of these, "cpu=1,gpu=1,memory=4GiB,ssd=1" each; 1 to 4096. What is wrong with them, and
-    /// that they can never be held, is told by ready() and by the tasks that are put into it.
+    /// Asks for room for all of these, "cpu=1,gpu=1,memory=4GiB,ssd=1" each; 1 to 4096. What is
+    /// wrong with them, and that they can never be held, is told by ready() and by the tasks that
+    /// are put into it.
     explicit placement_group(std::vector<std::string> bundles,
                              sched::group_strategy how = sched::group_strategy::pack)
         : placement_group(std::move(bundles), placement_options{how, {}, false}) {}
@@ -68,13 +74,15 @@ public:
     /// All bundles have places now; on a worker: as it has heard last.
     [[nodiscard]] bool is_placed() const noexcept { return state_ && state_->placed; }
 
-    /// Suspends until all bundles have places; at once if they have. On one host also until the cores that they take
-    /// are free.
-    ///   errors  invalid_argument (a bundle that is no demand), exhausted (this host could never hold them; on a
-    ///           cluster it waits for nodes that can), closed (it was removed, or the program ends)
+    /// Suspends until all bundles have places; at once if they have. On one host also until the
+    /// cores that they take are free.
+    ///   errors  invalid_argument (a bundle that is no demand), exhausted (this host could never
+    ///           hold them; on a cluster it waits for nodes that can), closed (it was removed, or
+    ///           the program ends)
     [[nodiscard]] task<void> ready() const { return rt::detail::group_is_ready(state_); }
-    /// Ends it for all who hold it: tasks that wait for it fail, those that run go on to their end, its actors are
-    /// killed. Suspends until nothing of it is left, but not in a task or an actor of the group itself.
+    /// Ends it for all who hold it: tasks that wait for it fail, those that run go on to their end,
+    /// its actors are killed. Suspends until nothing of it is left, but not in a task or an actor
+    /// of the group itself.
     ///   errors  cancelled (it ends all the same)
     [[nodiscard]] task<void> remove() const { return rt::detail::remove_group(state_); }
 

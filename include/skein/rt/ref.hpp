@@ -2,9 +2,9 @@
 #pragma once
 // ref<T>: the value of a remote call, now or later.
 //
-// Copy it, pass it on as an argument of another call (it is resolved on the way), await it any number
-// of times. The call runs whether or not anybody looks: dropping a ref does not cancel it. If the call
-// fails after its last ref was dropped, the error is logged as a warning.
+// Copy it, pass it on as an argument of another call (it is resolved on the way), await it any
+// number of times. The call runs whether or not anybody looks: dropping a ref does not cancel it.
+// If the call fails after its last ref was dropped, the error is logged as a warning.
 //
 //     auto row = skein::remote<&load>(7);          // runs now
 //     auto s = skein::remote<&score>(row, 2.f);    // runs as soon as row is there
@@ -38,8 +38,8 @@ public:
     using stored = std::conditional_t<std::is_void_v<T>, std::monostate, T>;
     std::optional<stored> value;
 
-    // The runtime counts a call as a call_base, users count it as what it is: a failure that no user
-    // can see any more is logged.
+    // The runtime counts a call as a call_base, users count it as what it is: a failure that no
+    // user can see any more is logged.
     void add_use() noexcept {
         ++watchers_;
         call_base::add_use();
@@ -136,10 +136,11 @@ public:
     /// Asks the call to end: at once if it has not been sent, else at its next await on the worker.
     /// The ref then fails with errc::cancelled, unless a value comes first.
     void cancel() const noexcept { rt::detail::cancel_call(*state_, false); }
-    /// The same for a task that may not listen, a plain function that computes: when it has not ended a tenth of a
-    /// second later, its worker's process is ended, and another one started in its place. Calls that it has made are
-    /// cancelled so, too. What else runs on that worker is lost with it, as when it dies (tasks run again). A worker
-    /// that actors live on is not ended: the log says so, and the task goes on to its end.
+    /// The same for a task that may not listen, a plain function that computes: when it has not
+    /// ended a tenth of a second later, its worker's process is ended, and another one started in
+    /// its place. Calls that it has made are cancelled so, too. What else runs on that worker is
+    /// lost with it, as when it dies (tasks run again). A worker that actors live on is not ended:
+    /// the log says so, and the task goes on to its end.
     ///   errors  not_supported: a call of an actor, see kill()
     void cancel_by_force() const {
         if (state_->fn != nullptr) rt::detail::check_force(*state_->fn);

@@ -3,10 +3,10 @@
 // Which functions of this program can be called from another process, and under which number.
 //
 // A function names itself: remote<&f> puts its record into the registry before main runs, in the
-// driver as in the worker, because both are the same binary. The key is the 64-bit hash of its mangled
-// name, the signature hash covers the types of arguments and result. At first use the records are
-// sorted by key and numbered 0, 1, 2...; calls carry that dense index. The hash over the whole table
-// is compared when two processes meet, so equal indices mean equal functions.
+// driver as in the worker, because both are the same binary. The key is the 64-bit hash of its
+// mangled name, the signature hash covers the types of arguments and result. At first use the
+// records are sorted by key and numbered 0, 1, 2...; calls carry that dense index. The hash over
+// the whole table is compared when two processes meet, so equal indices mean equal functions.
 
 #include <skein/core/fnv.hpp>
 #include <skein/core/result.hpp>

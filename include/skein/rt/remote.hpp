@@ -66,7 +66,8 @@ public:
         copy.by_ = &by;
         return copy;
     }
-    /// The same function for threads: submitted through a session, it gives a pending (program/session.hpp).
+    /// The same function for threads: submitted through a session, it gives a pending
+    /// (program/session.hpp).
     template <std::same_as<session> Session>
     [[nodiscard]] auto on(Session& by) const {
         return session_function<F>(by, kept(*how_));
@@ -85,7 +86,7 @@ public:
     template <class T, class... A>
         requires(rt::detail::signature<decltype(F)>::is_member)
     auto operator()(const actor_handle<T>& actor, A&&... args) const {
-        return rt::detail::call_method<F, T>(*how_, actor.lane(), std::forward<A>(args)...);
+        return rt::detail::call_method<F, T>(*how_, actor.queue(), std::forward<A>(args)...);
     }
     /// The same through a handle that threads share; gives a pending.
     template <class T, class... A>

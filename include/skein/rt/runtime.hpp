@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// runtime: what one process needs to call and to be called. It turns calls into frames, frames into calls, and keeps the
-// books: which call is where, which actor lives on which worker, what was lost when one died.
+// runtime: what one process needs to call and to be called. It turns calls into frames, frames into
+// calls, and keeps the state: which call is where, which actor lives on which worker, what was lost
+// when one died.
 //
-// A driver has one link to each of its workers, places tasks on them and knows every actor. A worker
-// has a link to its driver, executes what arrives in order on its loop, sends its own tasks to the driver,
-// and calls actors on other workers over links to these (detail/runtime_direct.ipp). Both run unchanged on the real and on the simulated loop.
+// A driver has one link to each of its workers, places tasks on them and knows every actor. A
+// worker has a link to its driver, executes what arrives in order on its loop, sends its own tasks
+// to the driver, and calls actors on other workers over links to these (detail/runtime_direct.ipp).
+// Both run unchanged on the real and on the simulated loop.
 //
 //     rt::runtime driver(rt::runtime_options{"driver", "here", 1});
 //     auto serving = driver.serve_worker(connection, nullptr);   // one task per worker
-//     auto r = skein::remote<&f>.on(driver)(7);                  // or remote<&f>(7): the current one
+//     // or remote<&f>(7): the current one
+//     auto r = skein::remote<&f>.on(driver)(7);
 //
 // Programs use skein::run, which makes the runtime and its workers.
 
@@ -48,8 +51,8 @@ public:
     runtime& operator=(const runtime&) = delete;
     ~runtime();
 
-    /// The runtime that remote<&f>(...) and actor<T>(...) use: that of the task that runs now, else the one
-    /// that `use` has put in place on this thread.
+    /// The runtime that remote<&f>(...) and actor<T>(...) use: that of the task that runs now, else
+    /// the one that `use` has put in place on this thread.
     [[nodiscard]] static runtime& current() {
         auto* const here = try_current();
         if (here == nullptr) detail::no_current_runtime();
@@ -59,13 +62,13 @@ public:
         const auto* context = detail::call_context::current();
         return context != nullptr ? context->where() : current_;
     }
-    /// Runs work, and all that it awaits and spawns, as tasks of this runtime. Several runtimes may do so on
-    /// one loop.
+    /// Runs work, and all that it awaits and spawns, as tasks of this runtime. Several runtimes may
+    /// do so on one loop.
     template <class T>
     [[nodiscard]] task<T> run_here(task<T> work) {
         return with_context(root_context(), std::move(work));
     }
-    /// Makes a runtime the current one of this thread while it lives, for all that is no task of another.
+    /// While it lives a runtime is the current one of this thread, for all that is no task.
     class use {
     public:
         explicit use(runtime& n) noexcept : before_(std::exchange(current_, &n)) {}
@@ -86,27 +89,28 @@ public:
 
     /// What follows the end of a worker's link: waits for the process and says how it ended, e.g.
     /// "killed by signal 9 (SIGKILL)". May be empty.
-    using obituary = unique_function<task<std::string>(const peer&)>;
+    using exit_reason = unique_function<task<std::string>(const peer&)>;
 
     /// Driver: takes a worker in and serves it until it has gone; then settles the calls it took
-    /// along. Never throws but for cancellation, which aborts the link. page: what both share, if they
-    /// are on one host.
-    [[nodiscard]] task<void> serve_worker(std::shared_ptr<net::channel> wire, obituary after,
+    /// along. Never throws but for cancellation, which aborts the link. page: what both share, if
+    /// they are on one host.
+    [[nodiscard]] task<void> serve_worker(std::shared_ptr<net::channel> wire, exit_reason after,
                                           detail::claims page = {});
     /// The same for a worker that says where it is, or that serves one demand only.
-    [[nodiscard]] task<void> serve_worker(std::shared_ptr<net::channel> wire, obituary after,
+    [[nodiscard]] task<void> serve_worker(std::shared_ptr<net::channel> wire, exit_reason after,
                                           detail::claims page, worker_room room);
     /// Driver: the labels of the worker on that connection, if they were not known when it came.
     void set_labels(const net::channel& wire, const std::vector<std::string>& labels);
-    /// Driver: sends the worker on that connection nothing new, and says goodbye to it when what runs there has
-    /// ended. False: it stays, for it has actors, or it has gone already.
+    /// Driver: sends the worker on that connection nothing new, and says goodbye to it when what
+    /// runs there has ended. False: it stays, for it has actors, or it has gone already.
     ///   errors  cancelled: it takes new work again
     [[nodiscard]] task<bool> retire(std::shared_ptr<net::channel> wire);
-    /// Worker: executes the driver's calls until it has gone; cancels what still runs and waits for it.
+    /// Worker: executes the driver's calls until it has gone; then cancels and awaits what runs.
     [[nodiscard]] task<void> serve_driver(std::shared_ptr<net::channel> wire,
                                           detail::claims page = {});
-    /// Worker, before it meets its driver: listens for other workers, and calls actors on those without the driver.
-    /// Where it cannot listen it does not; then its actors are called through the driver.
+    /// Worker, before it meets its driver: listens for other workers, and calls actors on those
+    /// without the driver. Where it cannot listen it does not; then its actors are called through
+    /// the driver.
     ///   via     must outlive serve_driver()
     ///   secret  that of all workers of the driver
     ///   near    for workers of this host, far: for those of others; empty host: not at all
@@ -132,18 +136,18 @@ public:
     void expect_workers(std::size_t n);
     /// Driver: there will be no more workers; fails what waits for one, now and later.
     void give_up(error why);
-    /// Driver: who is asked for workers for demands that others cannot serve; must outlive it, or nullptr be said
-    /// before. Without it such tasks fail.
+    /// Driver: who is asked for workers for demands that others cannot serve; must outlive it, or
+    /// nullptr be said before. Without it such tasks fail.
     void ask(worker_source* source) noexcept;
     /// Driver: no worker comes for this demand: what waits for it now fails.
     void refuse_demand(std::uint32_t kind, const error& why);
-    /// Driver: what becomes of a placement group: all its bundles have places, or not any more; it can never have them,
-    /// and is forgotten; nothing of it is left after drop_group().
+    /// Driver: what becomes of a placement group: all its bundles have places, or not any more; it
+    /// can never have them, and is forgotten; nothing of it is left after drop_group().
     void group_placed(std::uint64_t number, bool on);
     void group_refused(std::uint64_t number, const error& why);
     void group_gone(std::uint64_t number);
-    /// Driver: a worker gives no sign of life, or does so again. Nothing new goes to it meanwhile, and what it has not
-    /// begun runs elsewhere.
+    /// Driver: a worker gives no sign of life, or does so again. Nothing new goes to it meanwhile,
+    /// and what it has not begun runs elsewhere.
     void suspect(const net::channel& worker, bool on);
     /// Driver: it will not answer any more, for this reason: its process is being ended.
     void give_up_worker(const net::channel& worker, std::string why);
@@ -160,9 +164,9 @@ public:
     [[nodiscard]] const runtime_stats& stats() const noexcept;
     /// Calls without an outcome yet.
     [[nodiscard]] std::size_t pending() const noexcept;
-    /// Driver: actors that it knows; guests.
+    /// Driver: actors that it knows; space clients.
     [[nodiscard]] std::size_t known_actors() const noexcept;
-    [[nodiscard]] std::size_t guests() const noexcept;
+    [[nodiscard]] std::size_t space_clients() const noexcept;
     /// Actors that live in this process.
     [[nodiscard]] std::size_t actors() const noexcept;
     /// As messages name it: actor "table", or actor 7 where its name is not known.
@@ -188,21 +192,23 @@ public:
     /// It has been cancelled by force, and has not ended.
     void end_by_force(detail::call_base& call);
     void deadline_passed(detail::call_base& call);
-    void drop_actor(detail::actor_state& lane) noexcept;
-    [[nodiscard]] task<void> wait_room(counted_ptr<detail::actor_state> lane);
+    void drop_actor(detail::actor_queue& queue) noexcept;
+    [[nodiscard]] task<void> wait_room(counted_ptr<detail::actor_queue> queue);
     /// The state behind handles to an actor: one per runtime and actor, so that order is kept.
-    [[nodiscard]] counted_ptr<detail::actor_state> actor_lane(actor_id id);
+    [[nodiscard]] counted_ptr<detail::actor_queue> queue_for(actor_id id);
     [[nodiscard]] actor_id new_actor_id() noexcept;
 
-    // For actor<T>, get_actor<T>, kill() and leave_actor(); in detail/runtime_actors.ipp, runtime_handles.ipp and runtime_ends.ipp.
+    // For actor<T>, get_actor<T>, kill() and leave_actor(); in detail/runtime_actors.ipp,
+    // runtime_handles.ipp and runtime_ends.ipp.
 
-    /// The lane of the actor that `call` will make; or of the one that has its name already, and `exists`.
+    /// The queue of the actor that `call` will make; or of the one that has its name already, and
+    /// `exists`.
     ///   errors  the call fails: already_exists, mismatch
-    [[nodiscard]] counted_ptr<detail::actor_state> declare_actor(detail::call_base& call,
+    [[nodiscard]] counted_ptr<detail::actor_queue> declare_actor(detail::call_base& call,
                                                                  const actor_options& how,
                                                                  bool& exists);
-    /// Asks for the actor of that name: gives its lane, or lets `call` get it or fail.
-    [[nodiscard]] counted_ptr<detail::actor_state> find_actor(
+    /// Asks for the actor of that name: gives its queue, or lets `call` get it or fail.
+    [[nodiscard]] counted_ptr<detail::actor_queue> find_actor(
         const counted_ptr<detail::call_base>& call, std::string_view name,
         const std::type_info& type);
     void kill_actor(actor_id id);
@@ -211,15 +217,15 @@ public:
     /// For placement_group; in detail/group_desk.hpp.
     struct group_desk;
 
-    /// The lane of a handle that is decoded here.
-    [[nodiscard]] counted_ptr<detail::actor_state> borrow_actor(actor_id id,
+    /// The queue of a handle that is decoded here.
+    [[nodiscard]] counted_ptr<detail::actor_queue> borrow_actor(actor_id id,
                                                                 std::uint32_t max_pending);
     /// The same of a handle that the driver counts as held here.
-    [[nodiscard]] counted_ptr<detail::actor_state> hold_actor(actor_id id,
+    [[nodiscard]] counted_ptr<detail::actor_queue> hold_actor(actor_id id,
                                                               std::uint32_t max_pending);
     /// A handle is encoded in a result; of an actor of a namespace that is not this one's.
     void lend_actor(actor_id id);
-    void lend_abroad(counted_ptr<detail::actor_state> lane);
+    void lend_abroad(counted_ptr<detail::actor_queue> queue);
     /// There are handles here that came as arguments, and that the driver does not know of.
     [[nodiscard]] bool has_borrowed() const noexcept;
     /// Worker: makes an actor what its options say.
@@ -254,11 +260,11 @@ public:
     void direct_call_ended(detail::call_base& call) noexcept;
 
 private:
-    friend struct detail::direct_books;
-    friend struct detail::space_books;
-    friend class detail::actor_state;
-    struct books;     // in detail/runtime_books.hpp
-    struct arrival;   // in detail/execution_books.hpp
+    friend struct detail::direct_state;
+    friend struct detail::space_state;
+    friend class detail::actor_queue;
+    struct state;     // in detail/runtime_state.hpp
+    struct arrival;   // in detail/execution_state.hpp
     struct execution; // the same
     struct losses;
     struct credits;
@@ -314,8 +320,8 @@ private:
     void end_turn();
     [[nodiscard]] counted_ptr<detail::actor_box> box_for(peer& from, slot_id id,
                                                          const function_record& fn, actor_id actor);
-    [[nodiscard]] detail::call_context& context_for(const detail::lineage& who, actor_id actor,
-                                                    const function_record& fn);
+    [[nodiscard]] detail::call_context& context_for(const detail::trace_context& who,
+                                                    actor_id actor, const function_record& fn);
     void adopt_child(detail::call_base& call);
     void send_scratch(peer& to, std::uint16_t outcome, slot_id id);
     void begin_call(const std::shared_ptr<peer>& from, slot_id id, bool waits, task<void> work);
@@ -326,12 +332,13 @@ private:
     void forward(peer& from, const net::frame_view& f);
     void set_demand(detail::call_base& call, const detail::call_head& head);
 
-    // Calls between workers. The worker's side, in detail/runtime_direct.ipp and detail/runtime_callers.ipp:
-    void find_way(detail::actor_state& lane);
-    void look_for_way(detail::actor_state& lane);
-    [[nodiscard]] static bool is_cut(const detail::actor_state& lane) noexcept;
+    // Calls between workers. The worker's side, in detail/runtime_direct.ipp and
+    // detail/runtime_callers.ipp:
+    void find_way(detail::actor_queue& queue);
+    void look_for_way(detail::actor_queue& queue);
+    [[nodiscard]] static bool is_cut(const detail::actor_queue& queue) noexcept;
     [[nodiscard]] peer& here();
-    void ask_where(detail::actor_state& lane, bool is_cut_off);
+    void ask_where(detail::actor_queue& queue, bool is_cut_off);
     [[nodiscard]] bool on_driver_says(peer& from, const net::frame_view& f);
     void on_there(const net::frame_view& f);
     void on_end(const net::frame_view& f);
@@ -344,8 +351,8 @@ private:
                            std::shared_ptr<net::channel> wire);
     static task<void> hear_of_end(runtime* self, std::uint64_t incarnation);
     void lose_target(detail::direct_target& at, peer& l);
-    void close_lane(actor_id id, const failure& why);
-    void close_lanes();
+    void close_queue(actor_id id, const failure& why);
+    void close_queues();
     void direct_call_began(detail::call_base& call);
     void tell_wait(const detail::call_context& waiting, bool on) noexcept;
     void on_direct_frame(const std::shared_ptr<peer>& from, const net::frame_view& f);
@@ -379,14 +386,14 @@ private:
     void take_lost(peer& l, losses& into);
     void fail_lost(losses& lost);
     void run_again(const losses& lost);
-    void fail_lane(detail::actor_state& lane);
+    void fail_queue(detail::actor_queue& queue);
 
     [[nodiscard]] bool prepare(detail::call_base& call);
     [[nodiscard]] bool encode_call(wire::writer& to, detail::call_base& call,
                                    detail::encoder encode);
     void settle_ready(const counted_ptr<detail::call_base>& call);
     void place(counted_ptr<detail::call_base> call);
-    void drain(detail::actor_state& lane);
+    void drain(detail::actor_queue& queue);
     void pump();
     void pump(detail::call_kind which);
     void pump_leases();
@@ -411,7 +418,7 @@ private:
     static inline constinit thread_local detail::call_base* encoding_ = nullptr;
     static inline constinit thread_local runtime* replying_ = nullptr;
 
-    std::unique_ptr<books> books_;
+    std::unique_ptr<state> state_;
 };
 
 } // namespace skein::rt

@@ -26,7 +26,8 @@ struct runtime_info {
     call_id parent;       ///< the call that made this one; none if that was no call
     call_id trace;        ///< the first call of the tree that this one belongs to
     actor_id actor;       ///< in methods and constructors
-    /// What is left of its deadline, or of the call's that made it; calls made now end by then, too.
+    /// What is left of its deadline, or of the call's that made it; calls made now end by then,
+    /// too.
     std::optional<duration> time_left;
 };
 

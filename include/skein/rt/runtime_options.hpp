@@ -17,7 +17,8 @@ struct runtime_options {
     std::int64_t pid = 0;
     /// Of this start of this process, see unique_number. 0: drawn; a simulated world draws its own.
     std::uint64_t incarnation = 0;
-    /// What it sends to one actor, or of tasks without cores to one worker, ahead of what has begun there.
+    /// What it sends to one actor, or of tasks without cores to one worker, ahead of what has begun
+    /// there.
     std::uint32_t credit_calls = limit::credit_calls;
     std::size_t credit_bytes = limit::credit_bytes; ///< and one call more
 };

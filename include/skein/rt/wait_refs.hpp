@@ -4,10 +4,12 @@
 //
 //     auto some = skein::wait(refs, 10, 200ms);
 //     auto now = co_await std::move(some);
-//     for (auto& r : now.done) use(co_await r);        // does not suspend: a value, or the call's error
+//     // does not suspend: a value, or the call's error
+//     for (auto& r : now.done) use(co_await r);
 //     refs = std::move(now.pending);
 //
-// It looks at outcomes, not at values: a call that failed is done. The calls go on, whatever becomes of the wait.
+// It looks at outcomes, not at values: a call that failed is done. The calls go on, whatever
+// becomes of the wait.
 
 #include <skein/core/event.hpp>
 #include <skein/core/scope.hpp>
@@ -90,8 +92,9 @@ task<waited_refs<T>> wait_for_refs(std::vector<ref<T>> refs, std::size_t n, dura
 
 } // namespace rt::detail
 
-/// Suspends until n of the refs are done, all if there are fewer, or the time is over; resumed by the loop. What was
-/// done by then is given, so that may be more than n. A limit of zero or less: looks, and does not suspend.
+/// Suspends until n of the refs are done, all if there are fewer, or the time is over; resumed by
+/// the loop. What was done by then is given, so that may be more than n. A limit of zero or less:
+/// looks, and does not suspend.
 ///   errors  cancelled: ends the wait, not the calls
 template <class T>
 [[nodiscard]] task<waited_refs<T>> wait(std::vector<ref<T>> refs, std::size_t n,

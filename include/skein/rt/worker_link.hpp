@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How a worker and its driver meet: what the worker is told when it starts, and how both shake hands.
+// How a worker and its driver meet: what the worker is told when it starts, and how both shake
+// hands.
 
 #include <skein/core/config.hpp>
 #include <skein/core/bytes.hpp>
@@ -18,7 +19,7 @@ namespace skein::rt {
 
 class runtime;
 
-/// What a worker is asked for when it is started, see rt::take_boot().
+/// What a worker is asked for when it is started, see proc::take_boot().
 inline constexpr const char* worker_role = "worker";
 
 /// The boot message of a worker.
@@ -46,15 +47,18 @@ struct worker_link {
 /// The options of the connection between them, for both sides.
 [[nodiscard]] net::connection_options worker_connection(const runtime& self,
                                                         const worker_link& how);
-/// How two processes live through a broken connection between hosts: for how long each waits for the other, which
-/// may compute. It is dead before that when an agent or the head says so, or when nobody listens there any more.
+/// How two processes live through a broken connection between hosts: for how long each waits for
+/// the other, which may compute. It is dead before that when an agent or the head says so, or when
+/// nobody listens there any more.
 [[nodiscard]] net::link_options worker_links(const runtime& self, duration resume_within);
-/// The secret of a keeper and its guests for a worker, which knows `by`, that of its driver; and back. It travels so over
-/// links that are not encrypted.
-[[nodiscard]] byte_buffer seal_secret(const net::token& by, std::uint64_t keeper, byte_span secret);
-/// How guests begin their names.
-inline constexpr std::string_view guest_name = "guest-";
-/// Where a worker can be dialled from another host, by what it has said of itself; nothing: nowhere.
+/// The secret of a space server and its space clients for a worker, which knows `by`, that of its
+/// driver; and back. It travels so over links that are not encrypted.
+[[nodiscard]] byte_buffer seal_secret(const net::token& by, std::uint64_t space_server,
+                                      byte_span secret);
+/// How space clients begin their names.
+inline constexpr std::string_view space_client_name = "client-";
+/// Where a worker can be dialled from another host, by what it has said of itself; nothing:
+/// nowhere.
 [[nodiscard]] std::optional<net::address> door_of(const net::channel& worker);
 
 } // namespace skein::rt

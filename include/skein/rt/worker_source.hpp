@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Where a driver's workers come from: processes of this host (program/local_workers.hpp), or leases of a cluster
-// (cluster/leased_workers.hpp). run() knows this interface alone; the layer above provides the cluster.
+// Where a driver's workers come from: processes of this host (program/local_workers.hpp), or leases
+// of a cluster (cluster/leased_workers.hpp). run() knows this interface alone; the layer above
+// provides the cluster.
 
 #include <skein/core/config.hpp>
 #include <skein/core/bytes.hpp>
@@ -57,8 +58,8 @@ inline constexpr std::string_view spread_label = "spread@";
 /// Where the label of a demand, which names no group, lets workers be.
 [[nodiscard]] sched::constraint where_labelled(const std::string& label);
 
-/// A group as the label of a demand: "@3" any bundle of the third one, "@3/0" its first bundle. No label of a node
-/// begins so.
+/// A group as the label of a demand: "@3" any bundle of the third one, "@3/0" its first bundle. No
+/// label of a node begins so.
 [[nodiscard]] std::string group_label(std::uint64_t group, int bundle);
 /// False: the label names no group.
 [[nodiscard]] bool parse_group_label(std::string_view label, std::uint64_t& group, int& bundle);
@@ -67,22 +68,23 @@ inline constexpr std::string_view spread_label = "spread@";
 struct worker_room {
     std::uint32_t kind = 0; ///< it is for this demand alone, one task at a time; 0: for all
     std::vector<std::string> labels; ///< of its node, and "node=n1"
-    bool is_guest =
+    bool is_space_client =
         false; ///< another program: it calls, finds and makes actors, and nothing runs there
     bool labels_follow = false; ///< they are not known yet, see runtime::set_labels()
-    /// It runs plain tasks of the worker at the other end of this connection, in which somebody waits; none: its own.
+    /// It runs plain tasks of the worker at the other end of this connection, in which somebody
+    /// waits; none: its own.
     const net::channel* aside_of = nullptr;
 };
 
-/// Where the keeper of a namespace is.
+/// Where the space server of a namespace is.
 struct space_place {
-    std::uint64_t keeper = 0; ///< the incarnation of its process
-    std::string host;         ///< empty: that of the head, which each host knows by another address
+    std::uint64_t space_server = 0; ///< the incarnation of its process
+    std::string host; ///< empty: that of the head, which each host knows by another address
     std::uint16_t port = 0;
     std::string address;         ///< instead of both
     std::string head_host;       ///< under which the head is reached from here
     net::network* via = nullptr; ///< from here
-    byte_buffer secret;          ///< of the keeper and its guests
+    byte_buffer secret;          ///< of the space server and its space clients
     byte_buffer sealed;          ///< the same for workers, see seal_secret()
 
     /// As it is reached from here.
@@ -90,9 +92,10 @@ struct space_place {
     [[nodiscard]] net::address where() const;
 };
 
-/// Driver: the keeper of that incarnation has ended. Who calls through it in this program hears how.
-void tell_keeper_ended(runtime& driver, const std::string& space, std::uint64_t keeper,
-                       const std::string& how);
+/// Driver: the space server of that incarnation has ended. Who calls through it in this program
+/// hears how.
+void tell_space_server_ended(runtime& driver, const std::string& space, std::uint64_t space_server,
+                             const std::string& how);
 
 /// Brings workers to a driver's runtime. Its serve() must have ended before it is destroyed.
 class worker_source {
@@ -106,42 +109,46 @@ public:
     [[nodiscard]] virtual task<void> serve() = 0;
     /// No worker comes from now on.
     virtual void stop() noexcept = 0;
-    /// So many workers for a demand have something to do; those above that number may go after a while. Returns at
-    /// once. What cannot be had is told to the runtime (refuse_demand).
+    /// So many workers for a demand have something to do; those above that number may go after a
+    /// while. Returns at once. What cannot be had is told to the runtime (refuse_demand).
     virtual void want(const worker_demand& what) = 0;
-    /// The task on a worker that is for one demand alone, or all tasks on one that is being given back, wait for calls
-    /// that they have made, or no longer: its cpus are free meanwhile. Returns at once.
-    virtual void rests(const net::channel& worker, bool on) = 0;
-    /// The worker's process is to end at once: a task there was cancelled by force. Returns at once; the end is seen
-    /// as that of any worker, and it is replaced.
+    /// The task on a worker that is for one demand alone, or all tasks on one that is being given
+    /// back, wait for calls that they have made, or no longer: its cpus are free meanwhile. Returns
+    /// at once.
+    virtual void blocked(const net::channel& worker, bool on) = 0;
+    /// The worker's process is to end at once: a task there was cancelled by force. Returns at
+    /// once; the end is seen as that of any worker, and it is replaced.
     virtual void end_now(const net::channel& worker) = 0;
-    /// All that have room are waited in by coroutines or actors: a second process is wanted for the plain tasks of this
-    /// one, on its cores. False: it cannot be had. Returns at once; what becomes of it the runtime is told
-    /// (serve_worker, refuse_aside).
+    /// All that have room are waited in by coroutines or actors: a second process is wanted for the
+    /// plain tasks of this one, on its cores. False: it cannot be had. Returns at once; what
+    /// becomes of it the runtime is told (serve_worker, refuse_aside).
     [[nodiscard]] virtual bool want_beside(const net::channel& worker);
-    /// Room for all bundles is wanted, together or not at all. Returns at once; what becomes of it the runtime is told
-    /// (group_placed, group_refused).
+    /// Room for all bundles is wanted, together or not at all. Returns at once; what becomes of it
+    /// the runtime is told (group_placed, group_refused).
     virtual void want_group(const worker_group& what) = 0;
-    /// Nobody holds it any more: its workers end when what runs there has ended, then the runtime is told (group_gone).
-    /// Returns at once.
+    /// Nobody holds it any more: its workers end when what runs there has ended, then the runtime
+    /// is told (group_gone). Returns at once.
     virtual void drop_group(std::uint64_t number) = 0;
 
     /// Whether there is a cluster with namespaces behind it.
     [[nodiscard]] virtual bool has_spaces() const noexcept { return false; }
-    /// Where the keeper of that namespace is, which is started if there is none; keeper: that one, or none.
+    /// Where the space server of that namespace is, which is started if there is none; space
+    /// server: that one, or none.
     ///   errors  see get_actor
-    [[nodiscard]] virtual task<space_place> find_space(std::string space, std::uint64_t keeper);
+    [[nodiscard]] virtual task<space_place> find_space(std::string space,
+                                                       std::uint64_t space_server);
     /// Before serve(): that need not get workers until need().
     virtual void serve_spaces_only() {}
     /// There are calls for workers of the program's own.
     virtual void need() {}
 };
 
-/// Set for workers, and for what a process of a job starts: none of them is a part of what a launcher has started.
+/// Set for workers, and for what a process of a job starts: none of them is a part of what a
+/// launcher has started.
 inline constexpr const char* in_job_variable = "SKEIN_IN_JOB";
 
-/// What a keeper of a namespace is asked for when it is started, see rt::take_boot().
-inline constexpr const char* keeper_role = "keeper";
+/// What a space server of a namespace is asked for when it is started, see proc::take_boot().
+inline constexpr const char* space_server_role = "space_server";
 
 } // namespace skein::rt
 

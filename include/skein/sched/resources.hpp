@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a place has and what a request asks for: cpus, gpus, memory, and resources that a program names itself.
+// What a place has and what a request asks for: cpus, gpus, memory, and resources that a program
+// names itself.
 //
-//     auto have = rt::parse_resources(text).value(); // "cpu=8,gpu=2,memory=4GiB,ssd=1"
-//     rt::resources need;
-//     need.cpu = rt::amount::from(0.5);
-//     if (rt::fits(need, have)) have -= need;
+//     auto have = sched::parse_resources(text).value(); // "cpu=8,gpu=2,memory=4GiB,ssd=1"
+//     sched::resources need;
+//     need.cpu = sched::amount::from(0.5);
+//     if (sched::fits(need, have)) have -= need;
 //
-// Amounts are whole numbers of 1/10000, so that ten times 0.1 is 1 and what was taken can be given back
-// exactly; memory is in bytes. Nothing here depends on a machine: what a host has is measured elsewhere.
+// Amounts are whole numbers of 1/10000, so that ten times 0.1 is 1 and what was taken can be given
+// back exactly; memory is in bytes. Nothing here depends on a machine: what a host has is measured
+// elsewhere.
 
 #include <skein/core/config.hpp>
 #include <skein/core/result.hpp>
@@ -22,8 +24,8 @@
 
 namespace skein::sched {
 
-/// A number of cpus, gpus or units of a custom resource, in steps of 1/10000. Never negative in resources;
-/// differences may be.
+/// A number of cpus, gpus or units of a custom resource, in steps of 1/10000. Never negative in
+/// resources; differences may be.
 class amount {
 public:
     static constexpr std::int64_t steps = 10'000; ///< steps in one
@@ -42,8 +44,8 @@ public:
         a.raw_ = n;
         return a;
     }
-    /// The nearest step. Throws error (invalid_argument) for what is negative, no number, more than `most`, or
-    /// not zero and nearer to zero than to one step.
+    /// The nearest step. Throws error (invalid_argument) for what is negative, no number, more than
+    /// `most`, or not zero and nearer to zero than to one step.
     [[nodiscard]] static amount from(double n);
 
     [[nodiscard]] constexpr std::int64_t in_steps() const noexcept { return raw_; }
@@ -88,7 +90,8 @@ struct resources {
 
     /// The amount of a custom resource.
     [[nodiscard]] amount of(std::string_view name) const noexcept;
-    /// Sets a custom resource; zero removes it. Throws error (invalid_argument) for a name that is none.
+    /// Sets a custom resource; zero removes it. Throws error (invalid_argument) for a name that is
+    /// none.
     resources& set(std::string_view name, amount value);
     [[nodiscard]] bool empty() const noexcept {
         return !cpu && !gpu && memory == 0 && custom.empty();
@@ -111,8 +114,9 @@ struct resources {
     return static_cast<std::uint32_t>((cpu.in_steps() + amount::steps - 1) / amount::steps);
 }
 
-/// Reads "cpu=2,gpu=0.5,memory=4GiB,ssd=1". Memory takes B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, or bytes; at most
-/// four decimals; bytes are rounded up. An error says which part is wrong and how to write it.
+/// Reads "cpu=2,gpu=0.5,memory=4GiB,ssd=1". Memory takes B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, or
+/// bytes; at most four decimals; bytes are rounded up. An error says which part is wrong and how to
+/// write it.
 [[nodiscard]] result<resources> parse_resources(std::string_view text,
                                                 const resource_limits& limits = {});
 
@@ -121,7 +125,8 @@ struct resources {
 /// "0.5"
 [[nodiscard]] std::string to_string(amount a);
 
-/// Whether this can be asked for: more than one gpu must be a whole number, for a share of a gpu lies on one gpu.
+/// Whether this can be asked for: more than one gpu must be a whole number, for a share of a gpu
+/// lies on one gpu.
 [[nodiscard]] result<void> check_demand(const resources& need);
 /// Whether a place can have this: its gpus are whole, and at most 64.
 [[nodiscard]] result<void> check_total(const resources& total);

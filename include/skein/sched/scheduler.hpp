@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// scheduler: which request gets room on which place. Pure code: no loop, no clock, no I/O, no randomness. The
-// same calls give the same grants, so that a driver, an agent, a head, a simulation and a test use one object.
+// scheduler: which request gets room on which place. Pure code: no loop, no clock, no I/O, no
+// randomness. The same calls give the same grants, so that a driver, an agent, a head, a simulation
+// and a test use one object.
 //
-//     rt::scheduler s;
-//     s.add_place(rt::place_id(1), "worker-1", rt::parse_resources("cpu=2").value());
-//     rt::request r;
+//     sched::scheduler s;
+//     s.add_place(sched::place_id(1), "worker-1", sched::parse_resources("cpu=2").value());
+//     sched::request r;
 //     r.demand.cpu = 1;
 //     r.tag = my_number;                          // comes back with the grant
-//     const rt::request_id id = s.submit(r).value();
-//     std::vector<rt::grant> granted;
+//     const sched::request_id id = s.submit(r).value();
+//     std::vector<sched::grant> granted;
 //     s.take_grants(granted);                     // once per turn: what was decided since
 //     s.release(id);                              // the work has ended
 //
-// Requests wait in queues, one for each job, demand and constraint: what does not fit holds up its own queue
-// only. Jobs share by weight; what waited for too many grants gets a place reserved. A request that waits for
-// others gives its cpus back meanwhile. docs/design/0006-scheduler.md has the rules and their reasons.
+// Requests wait in queues, one for each job, demand and constraint: what does not fit holds up its
+// own queue only. Jobs share by weight; what waited for too many grants gets a place reserved. A
+// request that waits for others gives its cpus back meanwhile. docs/design/0006-scheduler.md has
+// the rules and their reasons.
 
 #include <skein/core/config.hpp>
 #include <skein/core/error.hpp>
@@ -33,7 +35,7 @@
 namespace skein::sched {
 
 namespace detail {
-struct schedule_books;
+struct schedule_state;
 }
 
 /// A place where requests run: a worker, a host, another scheduler. The caller chooses the number.
@@ -52,8 +54,8 @@ enum class placement : std::uint8_t {
 /// What a scheduler is made with.
 struct scheduler_options {
     placement policy = placement::pack;
-    /// Grants to others that may pass a request which does not fit, before a place is kept free for it. Never
-    /// less than the number of places.
+    /// Grants to others that may pass a request which does not fit, before a place is kept free for
+    /// it. Never less than the number of places.
     std::uint32_t patience = 256;
     std::string place_is = "place"; ///< what people call a place, in texts
 };
@@ -66,8 +68,9 @@ public:
     [[nodiscard]] static constraint on(place_id place);
     /// Places with this label.
     [[nodiscard]] static constraint labelled(std::string label);
-    /// Anywhere, on the nodes in turn: on the next one that has room, whatever the scheduler's policy is. Places with a
-    /// label "node=..." in common are on one node, others on one of their own; on a node the policy decides.
+    /// Anywhere, on the nodes in turn: on the next one that has room, whatever the scheduler's
+    /// policy is. Places with a label "node=..." in common are on one node, others on one of their
+    /// own; on a node the policy decides.
     [[nodiscard]] static constraint spread();
     /// The bundle of a group; -1: any bundle of it.
     [[nodiscard]] static constraint in(placement_group_id group, int bundle = -1);
@@ -78,7 +81,7 @@ public:
     friend auto operator<=>(const constraint&, const constraint&) = default;
 
 private:
-    friend struct detail::schedule_books;
+    friend struct detail::schedule_state;
     enum class kind : std::uint8_t { anywhere, place, label, group };
     kind kind_ = kind::anywhere;
     bool spread_ = false;
@@ -151,8 +154,8 @@ struct group_request {
     bool fail_if_infeasible = false;
 };
 
-/// Decides. Not thread-safe. Errors of outside input come as results; ids that are unknown or gone are answered
-/// with false, for a release may cross an eviction.
+/// Decides. Not thread-safe. Errors of outside input come as results; ids that are unknown or gone
+/// are answered with false, for a release may cross an eviction.
 class scheduler {
 public:
     explicit scheduler(scheduler_options options = {});
@@ -172,55 +175,62 @@ public:
 
     /// A job has twice the share of one with half its weight: 1 to 1000; 1 if nothing is said.
     void set_weight(job_id job, std::uint32_t weight);
-    /// Forgets the job's queued requests and its groups, and gives back those that held room in these. What it
-    /// holds elsewhere it keeps until it is released: stop that first, then say this.
+    /// Forgets the job's queued requests and its groups, and gives back those that held room in
+    /// these. What it holds elsewhere it keeps until it is released: stop that first, then say
+    /// this.
     std::vector<evicted> remove_job(job_id job);
 
     /// Queues a request; a grant, a notice or cancel() ends that.
     result<request_id> submit(const request& r);
-    /// Books a request that runs already, on a place that held it before this scheduler knew of it. It passes
-    /// all that wait: they could not have had the room. No grant comes for it; release() ends it. In a group: a
-    /// bundle of it on that place, or any that has room, if it names none. Cpus are taken even if they are not free:
-    /// it may wait, or who has them may; say so then with wait_begin().
+    /// Books a request that runs already, on a place that held it before this scheduler knew of it.
+    /// It passes all that wait: they could not have had the room. No grant comes for it; release()
+    /// ends it. In a group: a bundle of it on that place, or any that has room, if it names none.
+    /// Cpus are taken even if they are not free: it may wait, or who has them may; say so then with
+    /// wait_begin().
     ///   gpus    those it uses there
-    ///   errors  not_found (the place), exhausted (of others so much is not free there), those of submit()
+    ///   errors  not_found (the place), exhausted (of others so much is not free there), those of
+    ///           submit()
     result<request_id> adopt(const request& r, place_id at, gpu_set gpus = {});
     /// Takes a queued request back. False if it is not queued (any more): then release() it.
     bool cancel(request_id id);
     /// Gives back what a granted request holds. False if it holds nothing (any more).
     bool release(request_id id);
-    /// A granted request has been asked to end: room may be kept for others that counts on it, though it is for life.
-    /// Off: it goes on after all. False if it holds nothing.
+    /// A granted request has been asked to end: room may be kept for others that counts on it,
+    /// though it is for life. Off: it goes on after all. False if it holds nothing.
     bool set_leaving(request_id id, bool on = true);
-    /// Keeps the place free, before anybody has passed it, where a queued request fits once what can be counted on to end
-    /// there has ended. Given up like any reservation: it got its room, or what runs there does not end after all.
-    /// False: there is no such place, or it is not queued (any more).
+    /// Keeps the place free, before anybody has passed it, where a queued request fits once what
+    /// can be counted on to end there has ended. Given up like any reservation: it got its room, or
+    /// what runs there does not end after all. False: there is no such place, or it is not queued
+    /// (any more).
     bool keep_room(request_id id);
     /// The same for a group that waits.
     bool keep_room(placement_group_id id);
-    /// The granted request waits for others: its cpus are free meanwhile, and nothing else. False if it is
-    /// not granted, or waits already.
+    /// The granted request waits for others: its cpus are free meanwhile, and nothing else. False
+    /// if it is not granted, or waits already.
     bool wait_begin(request_id id);
     /// It could go on. True: it has its cpus and goes on now. False: a grant with `resumed` comes.
     bool wait_end(request_id id);
 
     /// Asks for room for all bundles. Requests name the group from now on and wait for it.
     result<placement_group_id> create_group(group_request g);
-    /// Books a bundle of a group that waits, and that was there before this scheduler knew of it. It passes all that wait.
-    /// False: it is placed already, or there is no such place, or not so much free there; it waits for another one.
+    /// Books a bundle of a group that waits, and that was there before this scheduler knew of it.
+    /// It passes all that wait. False: it is placed already, or there is no such place, or not so
+    /// much free there; it waits for another one.
     bool adopt_bundle(placement_group_id id, std::size_t bundle, place_id at, gpu_set gpus = {});
-    /// Bundles on a drained place that hold nothing lose it and wait for others, if there are places that could hold the
-    /// group. Those of a group that must be on one place go together. A notice tells of each group.
+    /// Bundles on a drained place that hold nothing lose it and wait for others, if there are
+    /// places that could hold the group. Those of a group that must be on one place go together. A
+    /// notice tells of each group.
     void move_bundles(place_id from);
     /// Gives its room back, and the requests that held some of it; those queued for it are refused.
     std::vector<evicted> remove_group(placement_group_id id);
 
-    /// Appends what can be granted now, at most `limit`; returns how many. Order: those that resume, groups,
-    /// then by fair share.
+    /// Appends what can be granted now, at most `limit`; returns how many. Order: those that
+    /// resume, groups, then by fair share.
     std::size_t take_grants(std::vector<grant>& into, std::size_t limit = SIZE_MAX);
     /// Appends the notices; complete only after take_grants().
     void take_notices(std::vector<notice>& into);
-    /// Says once more what no place could hold of that for which a job waits: whom it was told may have lost it.
+    /// Says once more what no place could hold of that for which a job waits: whom it was told may
+    /// have lost it.
     void say_again(job_id job);
 
     // For listings and tests.
@@ -232,7 +242,8 @@ public:
         std::size_t queues = 0, groups = 0;
         std::uint64_t grants = 0, reservations = 0; ///< since it was made
         std::size_t bytes = 0;                      ///< of the table of requests
-        /// All that hold room wait, and nothing queued fits beside them: without a new place nothing goes on.
+        /// All that hold room wait, and nothing queued fits beside them: without a new place
+        /// nothing goes on.
         bool stalled = false;
     };
     [[nodiscard]] totals stats() const;
@@ -267,7 +278,7 @@ public:
     [[nodiscard]] std::string why(request_id id) const;
 
 private:
-    std::unique_ptr<detail::schedule_books> books_;
+    std::unique_ptr<detail::schedule_state> state_;
 };
 
 } // namespace skein::sched

@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Child processes of the simulated world: coroutines that start, hang, stand still and die like processes.
+// Child processes of the simulated world: coroutines that start, hang, stand still and die like
+// processes.
 //
-//     sim::children here(net, "a");                               // rt::children on the host "a"
+//     sim::children here(net, "a");                               // proc::children on the host "a"
 //     here.add("worker", [](sim::process* self) -> task<int> {    // its main(), in that role
 //         auto stream = self->take_stream();                      // connected with the parent
 //         co_return 0;                                            // its exit code
 //     });
 //     here.faults() = sim::child_faults::draw(loop.random());
-//     here.begin_faults();                                        // kills and pauses at random times
+//     // kills and pauses at random times
+//     here.begin_faults();
 //
-// What a process does reaches others through its streams only. They are closed when it ends or is killed,
-// as a kernel does; the tasks of a killed one are cancelled and see broken streams. While it stands still
-// (SIGSTOP) nothing leaves its streams and nothing is read from them; its timers go on.
+// What a process does reaches others through its streams only. They are closed when it ends or is
+// killed, as a kernel does; the tasks of a killed one are cancelled and see broken streams. While
+// it stands still (SIGSTOP) nothing leaves its streams and nothing is read from them; its timers go
+// on.
 
 #include <skein/core/cancel.hpp>
 #include <skein/core/event.hpp>
@@ -42,12 +45,12 @@ namespace detail {
 class process_end;
 class process_network;
 class simulated_child;
-struct child_books;
+struct children_state;
 } // namespace detail
 
-/// What a program does, from its start to its exit code. An error is its last words, and exit code 1.
-/// SIGTERM and SIGINT cancel it: unless it gives a code then, it ends by the signal. The process outlives
-/// it; what it spawns it joins, whatever happens.
+/// What a program does, from its start to its exit code. An error is its last words, and exit code
+/// 1. SIGTERM and SIGINT cancel it: unless it gives a code then, it ends by the signal. The process
+/// outlives it; what it spawns it joins, whatever happens.
 using program = unique_function<task<int>(process*)>;
 
 /// How often starts fail and processes break. All zero = none of it.
@@ -62,7 +65,8 @@ struct child_faults {
     time_span pause_every{}; ///< between two pauses of any child; zero = none
     time_span pause_lasts = std::chrono::milliseconds(800); ///< at most
 
-    /// A mix drawn from `random`; the lasting failures (no such program, no permission) are rare in it.
+    /// A mix drawn from `random`; the lasting failures (no such program, no permission) are rare in
+    /// it.
     static child_faults draw(random_source& random);
 };
 
@@ -83,8 +87,8 @@ public:
     [[nodiscard]] std::unique_ptr<net::stream> take_stream();
     /// What its parent reads when it has ended.
     void leave_last_words(std::string text) { last_words_ = std::move(text); }
-    /// Writes to its standard output or error; nothing happens where its parent does not read that. Suspends while
-    /// the parent has much to read, as before a full pipe.
+    /// Writes to its standard output or error; nothing happens where its parent does not read that.
+    /// Suspends while the parent has much to read, as before a full pipe.
     task<void> print(bool is_error, std::string text);
     /// What child::usage() gives from now on.
     void set_usage(proc::process_usage now) noexcept { usage_ = now; }
@@ -94,9 +98,9 @@ private:
     friend class detail::process_end;
     friend class detail::process_network;
     friend class detail::simulated_child;
-    friend struct detail::child_books;
+    friend struct detail::children_state;
 
-    process(detail::child_books& in, proc::child_options how, std::int64_t pid);
+    process(detail::children_state& in, proc::child_options how, std::int64_t pid);
     void signal(int number) noexcept;
     void kill() noexcept;
     void pause() noexcept { paused_ = !ended_; }
@@ -131,7 +135,8 @@ struct running_process {
     std::string name;
 };
 
-/// Processes on one host of the simulated network. Must outlive the loop's run, as the network must.
+/// Processes on one host of the simulated network. Must outlive the loop's run, as the network
+/// must.
 class children final : public proc::children {
 public:
     children(sim::network& in, std::string host,
@@ -141,7 +146,7 @@ public:
     /// What runs for children that are started in this role.
     void add(std::string role, program entry);
 
-    ///   errors  as rt::children::start; not_found: also a role without a program
+    ///   errors  as proc::children::start; not_found: also a role without a program
     [[nodiscard]] task<std::unique_ptr<proc::child>> start(proc::child_options how) override;
     [[nodiscard]] proc::host_resources resources() override;
 
@@ -151,7 +156,8 @@ public:
 
     /// Kills and pauses children at random times from now on, as faults() says.
     void begin_faults();
-    /// No new faults; those that stand still go on. A start that hangs does so until it is cancelled.
+    /// No new faults; those that stand still go on. A start that hangs does so until it is
+    /// cancelled.
     void stop_faults();
 
     /// Those that have not ended, the oldest first.
@@ -162,7 +168,7 @@ public:
     void pause(std::int64_t pid, duration length);
 
 private:
-    std::shared_ptr<detail::child_books> books_; // shared with processes and events under way
+    std::shared_ptr<detail::children_state> state_; // shared with processes and events under way
 };
 
 } // namespace skein::sim

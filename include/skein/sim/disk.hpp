@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A disk in memory that forgets like a real one: at a crash, what was not synced is lost, kept, or torn.
+// A disk in memory that forgets like a real one: at a crash, what was not synced is lost, kept, or
+// torn.
 //
 //     sim::disk disk(loop.random(), {.capacity = 1 << 20});
 //     disk.replace("run/manifest.json", bytes);
-//     disk.crash();                       // power loss: open files are gone, the random source decides
-//     auto after = disk.crash(sim::crash_mode::only_synced);     // or: a copy, as the power loss leaves it
-//     disk.fail_once(3, errc::disk_full);                        // the fourth change from now on fails
+//     // power loss: open files are gone, the random source decides
+//     disk.crash();
+//     // or: a copy, as the power loss leaves it
+//     auto after = disk.crash(sim::crash_mode::only_synced);
+//     // the fourth change from now on fails
+//     disk.fail_once(3, errc::disk_full);
 //
-// Content is durable after file::sync, names (creation, rename, removal) after sync_dir of their folder.
-// Renames are atomic. Unsynced writes survive a crash whole, in part, as zeros, or not at all, each on its
-// own; unsynced changes of names in their order or out of it.
+// Content is durable after file::sync, names (creation, rename, removal) after sync_dir of their
+// folder. Renames are atomic. Unsynced writes survive a crash whole, in part, as zeros, or not at
+// all, each on its own; unsynced changes of names in their order or out of it.
 
 #include <skein/core/bytes.hpp>
 #include <skein/core/disk.hpp>
@@ -38,7 +42,8 @@ struct disk_options {
 enum class crash_mode : std::uint8_t {
     all_written, ///< everything
     only_synced, ///< nothing
-    mixed, ///< drawn: names in their order or out of it, each write whole, torn, as zeros or not at all
+    /// drawn: names in their order or out of it, each write whole, torn, as zeros or not at all
+    mixed,
 };
 
 /// One machine's disk, for any number of threads. A random source that is given must outlive it.
@@ -89,14 +94,15 @@ private:
         std::vector<change> unsynced;
     };
     using inode_ptr = std::shared_ptr<inode>;
-    /// A change of names: `path` becomes target (null: is removed); a rename removes `from` as well.
+    /// A change of names: `path` becomes target (null: is removed); a rename removes `from` as
+    /// well.
     struct name_change {
         std::string path, from;
         inode_ptr target;
         bool is_folder = false;
     };
-    /// What becomes durable at once, by a sync of one of these folders: one change of a name, or a folder
-    /// that moves with all that is durable in it.
+    /// What becomes durable at once, by a sync of one of these folders: one change of a name, or a
+    /// folder that moves with all that is durable in it.
     struct step {
         name_change name;
         std::string folder_from, folder_to; // of a folder that moves

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What goes wrong in a simulated world, and how often. Drawn per seed ("swarm": each seed has its own
-// mix, one in five has none), so that rare combinations are met and false alarms are seen.
+// What goes wrong in a simulated world, and how often. Drawn per seed ("swarm": each seed has its
+// own mix, one in five has none), so that rare combinations are met and false alarms are seen.
 
 #include <skein/core/random.hpp>
 #include <skein/core/time.hpp>

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A host of the simulated world with a clock of its own: a loop whose time runs faster or slower than the world's,
-// and whose wall clock jumps. What runs on it has its timers and its now() by that clock.
+// A host of the simulated world with a clock of its own: a loop whose time runs faster or slower
+// than the world's, and whose wall clock jumps. What runs on it has its timers and its now() by
+// that clock.
 //
 //     sim::host_loop slow(world, {.parts_per_billion = -50'000'000, .ahead = 3s});  // 5 % slow
-//     auto serving = sim::run_on(slow, server.serve());     // this task and all below it live on that host
+//     // this task and all below it live on that host
+//     auto serving = sim::run_on(slow, server.serve());
 //     co_await serving;                                     // here the caller's loop goes on
 //
-// The world's loop drives it, in the same thread: tasks of several hosts may share objects of a test, wait
-// for each other and cancel each other. Times do not travel between them.
+// The world's loop drives it, in the same thread: tasks of several hosts may share objects of a
+// test, wait for each other and cancel each other. Times do not travel between them.
 
 #include <skein/core/loop.hpp>
 #include <skein/core/random.hpp>
@@ -54,7 +56,8 @@ public:
     void run_turn() override;
     [[nodiscard]] std::optional<time_point> next_turn() noexcept override;
 
-    /// Its time at a time of the world that is not past, and the earliest time of the world at which it is so late here.
+    /// Its time at a time of the world that is not past, and the earliest time of the world at
+    /// which it is so late here.
     [[nodiscard]] time_point here_at(time_point world) const noexcept;
     [[nodiscard]] time_point world_at(time_point here) const noexcept;
 
@@ -94,7 +97,8 @@ private:
 
 } // namespace detail
 
-/// Runs work, and all that it awaits and spawns, on another loop of this thread; goes on on the caller's loop then.
+/// Runs work, and all that it awaits and spawns, on another loop of this thread; goes on on the
+/// caller's loop then.
 template <class T>
 [[nodiscard]] task<T> run_on(skein::loop& there, task<T> work) {
     auto& before = skein::loop::current();
@@ -125,8 +129,8 @@ struct clock_faults {
     time_span jump_every{};      ///< of wall clocks; zero = none
     time_span most_jump = std::chrono::hours(240); ///< either way
 
-    /// A mix of one seed: a third of the worlds have one clock, most others clocks that differ by up to 500 ppm, one in six
-    /// by up to five per cent.
+    /// A mix of one seed: a third of the worlds have one clock, most others clocks that differ by
+    /// up to 500 ppm, one in six by up to five per cent.
     static clock_faults draw(random_source& random);
     [[nodiscard]] bool any() const noexcept { return most_drift != 0 || jump_every != duration(0); }
     /// The clock of one host.

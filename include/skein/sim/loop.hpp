@@ -6,8 +6,9 @@
 //     loop.run(scenario());              // an hour of virtual time takes what its events take
 //     loop.trace_hash();                 // the same for the same seed, on every compiler
 //
-// The kernel is one heap of (time, drawn key, number): events of the same time run in a drawn order.
-// A world in which nothing can happen any more although a task waits is an error, not a hang.
+// The kernel is one heap of (time, drawn key, number): events of the same time run in a drawn
+// order. A world in which nothing can happen any more although a task waits is an error, not a
+// hang.
 
 #include <skein/core/function.hpp>
 #include <skein/core/loop.hpp>
@@ -24,7 +25,8 @@
 
 namespace skein::sim {
 
-/// A loop of a part of the world, with a clock of its own, that the world's loop drives (sim/host_loop.hpp).
+/// A loop of a part of the world, with a clock of its own, that the world's loop drives
+/// (sim/host_loop.hpp).
 class inner_loop {
 public:
     inner_loop() = default;
@@ -78,8 +80,8 @@ public:
     [[nodiscard]] std::uint64_t trace_hash() const noexcept { return trace_; }
     /// Adds to the trace: a protocol may record what it decided.
     void trace(std::uint64_t value) noexcept;
-    /// Hands out each part of the trace as a line, to find where two runs of a seed part: what it was, its
-    /// value, the time in nanoseconds, how often something was drawn before.
+    /// Hands out each part of the trace as a line, to find where two runs of a seed part: what it
+    /// was, its value, the time in nanoseconds, how often something was drawn before.
     void set_trace_sink(unique_function<void(std::string_view)> to) { sink_ = std::move(to); }
 
     /// Stops a world that runs too long: run() throws timeout after so many events or so much time.

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The simulated network: hosts, listeners and ordered byte streams in memory, with seeded delays and
-// faults. What arrives, and when, depends on the seed only.
+// The simulated network: hosts, listeners and ordered byte streams in memory, with seeded delays
+// and faults. What arrives, and when, depends on the seed only.
 //
 //     sim::loop loop(seed);
 //     sim::network net(loop, sim::faults::draw(loop.random()));
 //     net::network& a = net.host("a");     // listens at sim:a:1, connects to sim:b:1
 //     net.partition("a", "b");  net.heal_all();  net.crash("a");
 //
-// A stream delivers each chunk no earlier than the one before it. Cut bytes wait and arrive after the
-// link heals, as TCP would send them again. A flipped bit arrives as one that TCP's checksum has missed. tcp: addresses name hosts of the simulation too.
+// A stream delivers each chunk no earlier than the one before it. Cut bytes wait and arrive after
+// the link heals, as TCP would send them again. A flipped bit arrives as one that TCP's checksum
+// has missed. tcp: addresses name hosts of the simulation too.
 
 #include <skein/core/bytes.hpp>
 #include <skein/core/wait.hpp>
@@ -95,8 +96,8 @@ public:
     [[nodiscard]] const fault_counts& counts() const noexcept { return counts_; }
     [[nodiscard]] fault_counts& counts() noexcept { return counts_; }
 
-    /// From now on hosts have clocks of their own, which differ as `how` says, and wall clocks that jump
-    /// until stop_faults(); before anything runs on loop_of().
+    /// From now on hosts have clocks of their own, which differ as `how` says, and wall clocks that
+    /// jump until stop_faults(); before anything runs on loop_of().
     void give_clocks(const clock_faults& how);
     /// Draws which clocks this world has, beside its other draws, and gives them to its hosts.
     void draw_clocks();
@@ -111,7 +112,8 @@ public:
     void isolate(const std::string& name);
     /// Cuts and heals links at random from now on, as faults().link_fault_every says.
     void begin_link_faults();
-    /// The calm at the end of a scenario: no new faults, all links whole. What was pending must end.
+    /// The calm at the end of a scenario: no new faults, all links whole. What was pending must
+    /// end.
     void stop_faults();
     /// Ends the cuts between two hosts; what waited arrives.
     void heal(const std::string& a, const std::string& b);

@@ -2,9 +2,10 @@
 #pragma once
 // Who started this process, and as which rank of how many: one table of launch environments.
 //
-// `srun ./train`, `mpirun ./train` and `torchrun --no-python ./train` each tell a process its place by
-// environment variables. discover() reads them in a fixed order and gives one answer, so the program
-// need not know its launcher. A half-set environment is an error that names the missing variable.
+// `srun ./train`, `mpirun ./train` and `torchrun --no-python ./train` each tell a process its place
+// by environment variables. discover() reads them in a fixed order and gives one answer, so the
+// program need not know its launcher. A half-set environment is an error that names the missing
+// variable.
 
 #include <skein/core/config.hpp>
 
@@ -32,7 +33,7 @@ struct launch_environment {
     [[nodiscard]] bool is_launched() const noexcept { return source != "local"; }
 };
 
-/// What a supervisor starts a rank as (rt::take_boot); its message is a map of variables.
+/// What a supervisor starts a rank as (proc::take_boot); its message is a map of variables.
 inline constexpr const char* rank_role = "rank";
 
 /// Reads one variable; nothing if it is not set.
@@ -42,9 +43,9 @@ using variable_reader = std::function<std::optional<std::string>(std::string_vie
 /// take_launch_variables() has taken, then the environment.
 [[nodiscard]] variable_reader process_environment();
 
-/// Moves what says who this process is (SKEIN_RANK and its like, the address and token of its group) out
-/// of the environment: a program that it starts must not take itself for this rank. process_environment()
-/// still gives them. Call it before there are threads; launch() does.
+/// Moves what says who this process is (SKEIN_RANK and its like, the address and token of its
+/// group) out of the environment: a program that it starts must not take itself for this rank.
+/// process_environment() still gives them. Call it before there are threads; launch() does.
 void take_launch_variables();
 /// The same for one variable.
 void take_variable(const char* name);

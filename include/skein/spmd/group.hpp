@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A group: the ranks of one training world, who meet, exchange small blobs, and learn at once when one
-// of them is lost.
+// A group: the ranks of one training world, who meet, exchange small blobs, and learn at once when
+// one of them is lost.
 //
-// One group_server (in the supervisor, or beside rank 0) and one group_client per rank, over ordinary
-// connections, in either world. A group forms once, with every rank present, and ends once: when all
-// ranks have left, or when the first of them is lost. Then every other rank is told who and why. A new
-// attempt is a new group with the next generation.
+// One group_server (in the supervisor, or beside rank 0) and one group_client per rank, over
+// ordinary connections, in either world. A group forms once, with every rank present, and ends
+// once: when all ranks have left, or when the first of them is lost. Then every other rank is told
+// who and why. A new attempt is a new group with the next generation.
 //
 //   joining --all there--> running --all left--> ended
 //      \--deadline--------------\--rank lost or failed, abort()--> failed, with culprit and reason
@@ -71,8 +71,8 @@ struct group_options {
     int world_size = 1;
     int generation = 0;
     std::string job{}; ///< a rank of another job is refused, and so is one of another generation
-    /// What all ranks must have alike. The server's own count; if it has none, those of the rank that
-    /// joins first. A rank of this job that has others ends the group.
+    /// What all ranks must have alike. The server's own count; if it has none, those of the rank
+    /// that joins first. A rank of this job that has others ends the group.
     std::vector<setting> settings{};
     net::token secret{};
     time_span join_deadline = time_constants::lan().rendezvous_timeout;
@@ -133,10 +133,10 @@ public:
     /// Told once, when another rank is lost or fails, or when the server is.
     using lost_callback = unique_function<void(int rank, const error& why)>;
 
-    /// Connects (again and again until the deadline: the server may not be up yet), joins, and waits
-    /// until all ranks are there.
-    ///   errors  timeout, permission_denied, mismatch (another job, attempt, world size or setting),
-    ///           already_exists (rank taken), cancelled (then the others are told)
+    /// Connects (again and again until the deadline: the server may not be up yet), joins, and
+    /// waits until all ranks are there.
+    ///   errors  timeout, permission_denied, mismatch (another job, attempt, world size or
+    ///           setting), already_exists (rank taken), cancelled (then the others are told)
     static task<std::unique_ptr<group_client>> join(net::network& via, net::address at,
                                                     member_info self, group_options options,
                                                     lost_callback lost);

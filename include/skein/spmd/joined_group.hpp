@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// One rank's place in its group, in the real world: the control thread with the group client, behind
-// the rendezvous interface. In a world without a supervisor rank 0's control thread also serves the group.
+// One rank's place in its group, in the real world: the control thread with the group client,
+// behind the rendezvous interface. In a world without a supervisor rank 0's control thread also
+// serves the group.
 //
 // The control thread never computes, so a long kernel cannot miss a heartbeat.
 
@@ -28,12 +29,12 @@ struct joined_group_options {
     int stop_fd = -1;
 };
 
-/// Joins in the constructor, which blocks until all ranks are there. leave() or fail() before the end;
-/// the destructor without either looks to the others like a crash.
+/// Joins in the constructor, which blocks until all ranks are there. leave() or fail() before the
+/// end; the destructor without either looks to the others like a crash.
 class joined_group final : public rendezvous {
 public:
-    ///   errors  those of group_client::join; cancelled: options.stop_fd; already_exists: rank 0's port
-    ///           is in use
+    ///   errors  those of group_client::join; cancelled: options.stop_fd; already_exists: rank 0's
+    ///           port is in use
     joined_group(launch_environment where, net::token secret, joined_group_options options = {});
     ~joined_group() override;
 
@@ -49,8 +50,8 @@ public:
     std::vector<byte_buffer> exchange(std::string_view key, byte_span mine) override;
     [[nodiscard]] subscription on_lost(loss_listeners::listener lost) override;
 
-    /// Blocks until another rank is known to be lost or to have failed, at most so long; false if not.
-    /// What went wrong elsewhere is often seen first as a broken collective here.
+    /// Blocks until another rank is known to be lost or to have failed, at most so long; false if
+    /// not. What went wrong elsewhere is often seen first as a broken collective here.
     [[nodiscard]] bool wait_lost(time_span limit);
 
     /// This rank is done. Rank 0 of an unsupervised world returns when all ranks are.

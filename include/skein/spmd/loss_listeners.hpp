@@ -30,8 +30,8 @@ public:
     }
     ~subscription() { reset(); }
 
-    /// Ends it: when this returns the listener has ended and does not run again. The listener itself may
-    /// call it.
+    /// Ends it: when this returns the listener has ended and does not run again. The listener
+    /// itself may call it.
     void reset() noexcept {
         if (!end_) return;
         auto end = std::move(end_);
@@ -50,7 +50,8 @@ public:
 
     loss_listeners();
 
-    /// The listener runs once: on the thread that calls tell(), or here and now if that has happened.
+    /// The listener runs once: on the thread that calls tell(), or here and now if that has
+    /// happened.
     [[nodiscard]] subscription add(listener told);
     /// Says who is lost. Only the first call counts: what is lost later is mostly an echo.
     void tell(int rank, const error& why);

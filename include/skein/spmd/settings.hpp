@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Settings that every rank of a world must have alike (rate, batch, seed, ...), compared by value so
-// that a difference is named and not trained into two models.
+// Settings that every rank of a world must have alike (rate, batch, seed, ...), compared by value
+// so that a difference is named and not trained into two models.
 //
 //     std::vector<setting> mine{{"seed", "1"}, {"lr", "0.003"}};
 //     require_same(world, "optimizer", mine);     // mismatch: rank 1 has lr 0.1, rank 0 has 0.003
@@ -29,13 +29,15 @@ struct setting {
 /// One number for all of them, names and order included; the same on every machine.
 [[nodiscard]] std::uint64_t hash_of(const std::vector<setting>& settings);
 
-/// What differs between two ranks, as errc::mismatch that names the settings and both values; nothing
-/// when they are alike.
+/// What differs between two ranks, as errc::mismatch that names the settings and both values;
+/// nothing when they are alike.
 [[nodiscard]] std::optional<error> difference(int rank, const std::vector<setting>& theirs,
                                               int reference, const std::vector<setting>& ours);
 
-/// Every rank calls it with the same key (see rendezvous::exchange): returns when all settings are alike.
-///   errors  mismatch on every rank, about the first rank that differs from rank 0; those of exchange()
+/// Every rank calls it with the same key (see rendezvous::exchange): returns when all settings are
+/// alike.
+///   errors  mismatch on every rank, about the first rank that differs from rank 0; those of
+///           exchange()
 void require_same(rendezvous& world, std::string_view key, const std::vector<setting>& mine);
 
 } // namespace skein::spmd

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The supervisor of one host: starts N copies of this program as ranks, serves their group, and starts
-// all of them again from the last checkpoint when one is lost.
+// The supervisor of one host: starts N copies of this program as ranks, serves their group, and
+// starts all of them again from the last checkpoint when one is lost.
 //
-// What ends a rank for good (a usage error, a NaN, a full disk) is not tried again: it would only fail
-// again. Ranks begin in the folder in which this program was started. Ctrl-C asks the ranks to stop in order; a second one kills them. When the supervisor dies,
-// however it dies, the kernel kills the ranks.
+// What ends a rank for good (a usage error, a NaN, a full disk) is not tried again: it would only
+// fail again. Ranks begin in the folder in which this program was started. Ctrl-C asks the ranks to
+// stop in order; a second one kills them. When the supervisor dies, however it dies, the kernel
+// kills the ranks.
 
 #include <skein/core/constants.hpp>
 #include <skein/core/error.hpp>
@@ -64,9 +65,10 @@ struct supervisor_outcome {
     }
 }
 
-/// Runs the job to its end; blocks. Call it on the thread that lives longest (main): the ranks die with
-/// it. Takes SIGINT and SIGTERM meanwhile.
-///   errors  not_supported: a loop runs on this thread, or this process is a worker: its copies would be none
+/// Runs the job to its end; blocks. Call it on the thread that lives longest (main): the ranks die
+/// with it. Takes SIGINT and SIGTERM meanwhile.
+///   errors  not_supported: a loop runs on this thread, or this process is a worker: its copies
+///           would be none
 [[nodiscard]] supervisor_outcome supervise(supervisor_options options);
 
 } // namespace skein::spmd

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The door to what torch/torch.h leaves out of autograd: its engine, what happens to tensors that it saves, how
-// it casts, and which tensors overlap.
+// The door to what torch/torch.h leaves out of autograd: its engine, what happens to tensors that
+// it saves, how it casts, and which tensors overlap.
 
 #include <skein/core/config.hpp>
 

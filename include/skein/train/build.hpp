@@ -2,17 +2,19 @@
 #pragma once
 // Building a model that is too large for one rank: each block is cut up as soon as it is built.
 //
-//     auto model = trainer.build([&] { return GPT(options); });      // instead of: GPT model(options);
+//     // instead of: GPT model(options);
+//     auto model = trainer.build([&] { return GPT(options); });
 //     trainer.fit(model, ...);
 //
-// When the constructor of a block (skein::unit) has ended, only the rows that this rank owns are kept, and
-// the block's parameters are empty tensors until fit(). All ranks draw the same initial values, from
-// generators in the same state, so the result equals a model that was built whole, bit for bit; the most
-// memory in use is the owned rows, what belongs to no block, and one block.
+// When the constructor of a block (skein::unit) has ended, only the rows that this rank owns are
+// kept, and the block's parameters are empty tensors until fit(). All ranks draw the same initial
+// values, from generators in the same state, so the result equals a model that was built whole, bit
+// for bit; the most memory in use is the owned rows, what belongs to no block, and one block.
 //
-// A model whose root draws or loads the values of its blocks does that with for_each_parameter(), which puts
-// one parameter together at a time; writing to a cut parameter itself is refused when fit() begins, but for
-// p.data(), which hides what it does. C++ modules take no device, so there is no meta device to build on.
+// A model whose root draws or loads the values of its blocks does that with for_each_parameter(),
+// which puts one parameter together at a time; writing to a cut parameter itself is refused when
+// fit() begins, but for p.data(), which hides what it does. C++ modules take no device, so there is
+// no meta device to build on.
 
 #include <skein/torch/tensor.hpp>
 #include <skein/train/collective.hpp>
@@ -29,9 +31,9 @@
 
 namespace skein::train {
 
-/// Calls visit(name, parameter) for every parameter in order of registration, each once. Parameters of blocks
-/// that are cut up already are whole meanwhile: what visit writes to them is kept. What was there before is
-/// there only in the rows that this rank owns.
+/// Calls visit(name, parameter) for every parameter in order of registration, each once. Parameters
+/// of blocks that are cut up already are whole meanwhile: what visit writes to them is kept. What
+/// was there before is there only in the rows that this rank owns.
 void for_each_parameter(torch::nn::Module& module,
                         const std::function<void(const std::string&, at::Tensor&)>& visit);
 

@@ -10,9 +10,10 @@
 //     };
 //     skein::Trainer<skein::DDP<>, log_loss> trainer(ctx, config, log_loss{});
 //
-// on_step and on_eval may return an action. A stop that some rank's callback asks for travels with the row
-// of the next step, as a signal does: all ranks end after that step, with a checkpoint. A callback that says
-// why, by a member std::string stop_reason() const, has it printed at the end; empty while there is nothing.
+// on_step and on_eval may return an action. A stop that some rank's callback asks for travels with
+// the row of the next step, as a signal does: all ranks end after that step, with a checkpoint. A
+// callback that says why, by a member std::string stop_reason() const, has it printed at the end;
+// empty while there is nothing.
 //
 // A callback with both of these members has its state in every checkpoint, by the name of its type:
 //
@@ -56,8 +57,9 @@ struct step_timing {
     double backward = 0.0;  ///< the backward pass; gradients travel meanwhile
     double exposed = 0.0;   ///< the compute thread waited for other ranks since the row before
     double optimizer = 0.0; ///< of the step before: it comes behind the row
-    /// Share of the time gradients travelled that was hidden behind the backward pass, 0 to 1; of the rank
-    /// with the least. Of the world's communicator: what groups of a part of the ranks do is not in it.
+    /// Share of the time gradients travelled that was hidden behind the backward pass, 0 to 1; of
+    /// the rank with the least. Of the world's communicator: what groups of a part of the ranks do
+    /// is not in it.
     double overlap = 0.0;
 };
 

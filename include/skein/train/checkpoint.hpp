@@ -2,14 +2,16 @@
 #pragma once
 // Checkpoints that are either whole or not there, for any number of writers and readers.
 //
-//     <dir>/step-00000120/shard-0-of-2.safetensors     each rank writes its share: tensors, or rows of them
+//     <dir>/step-00000120/shard-0-of-2.safetensors     each rank writes its share: tensors, or rows
+//                                                      of them
 //                         shard-1-of-2.safetensors
-//                         manifest.json                 last: sizes, a CRC-32C per chunk, what is where
+//                         manifest.json                 last: sizes, a CRC-32C per chunk, what is
+//                                                       where
 //
-// A save writes into step-N.part-*, syncs every file, writes the manifest, syncs the folder, renames
-// it to step-N and syncs the parent: a crash at any point leaves the new checkpoint or the one before
-// it. Loading verifies every byte first; a broken checkpoint is named, renamed to .broken and passed
-// over for the one before it.
+// A save writes into step-N.part-*, syncs every file, writes the manifest, syncs the folder,
+// renames it to step-N and syncs the parent: a crash at any point leaves the new checkpoint or the
+// one before it. Loading verifies every byte first; a broken checkpoint is named, renamed to
+// .broken and passed over for the one before it.
 //
 //     checkpointer saver(disk, "runs/gpt/checkpoints", {.keep_last = 2}, world);
 //     saver.save(state);                              // every rank calls it
@@ -51,8 +53,8 @@ struct checkpoint_options {
     std::function<void(const std::string&)> warn{}; ///< default: a warning in the log
 };
 
-/// A tensor to save, and what this rank has of it: all, or a run of rows along dimension 0. A tensor of no
-/// dimensions is one row.
+/// A tensor to save, and what this rank has of it: all, or a run of rows along dimension 0. A
+/// tensor of no dimensions is one row.
 struct tensor_part {
     static constexpr std::int64_t whole = -1; ///< as `rows`: all of them
 
@@ -62,14 +64,14 @@ struct tensor_part {
     byte_span bytes{};                 ///< of the rows below
     std::int64_t first_row = 0;
     std::int64_t rows = whole;
-    /// True: every rank has these bytes, all rows; one of them writes them. False: each rank writes its own
-    /// rows; together those of all ranks are the tensor, each row once. A rank without rows, or whose rows
-    /// another rank writes, gives rows = 0.
+    /// True: every rank has these bytes, all rows; one of them writes them. False: each rank writes
+    /// its own rows; together those of all ranks are the tensor, each row once. A rank without
+    /// rows, or whose rows another rank writes, gives rows = 0.
     bool everywhere = true;
 };
 
-/// What to save. Every rank gives the same list of tensors (names, types, shapes, `everywhere`) and writes
-/// only its share. `step` is the number of finished optimizer steps.
+/// What to save. Every rank gives the same list of tensors (names, types, shapes, `everywhere`) and
+/// writes only its share. `step` is the number of finished optimizer steps.
 struct checkpoint_state {
     std::uint64_t step = 0;
     std::vector<tensor_part> tensors{}; ///< bytes must stay unchanged during save()
@@ -85,8 +87,8 @@ struct saved_checkpoint {
     std::string path;
     std::uint64_t bytes = 0; ///< all shards
     double seconds = 0.0;
-    /// False: it is whole, but the disk refused to make its name last; a power failure may bring back the
-    /// checkpoint before it, which is kept. Told through options.warn, too.
+    /// False: it is whole, but the disk refused to make its name last; a power failure may bring
+    /// back the checkpoint before it, which is kept. Told through options.warn, too.
     bool durable = true;
 };
 
@@ -104,10 +106,11 @@ public:
         return manifest_.tensors.contains(name);
     }
 
-    /// Reads `rows` rows from `first_row` on into memory of exactly their size, from however many shards
-    /// they lie in, and no other bytes. Type and shape must be the whole tensor's.
-    ///   errors  not_found; mismatch, with both sides: "saved as F32 [50, 64], the model has F32 [50, 128]";
-    ///           invalid_argument for rows that the tensor has not; corrupt or a disk error, with the file
+    /// Reads `rows` rows from `first_row` on into memory of exactly their size, from however many
+    /// shards they lie in, and no other bytes. Type and shape must be the whole tensor's.
+    ///   errors  not_found; mismatch, with both sides: "saved as F32 [50, 64], the model has F32
+    ///           [50, 128]"; invalid_argument for rows that the tensor has not; corrupt or a disk
+    ///           error, with the file
     void read(const std::string& name, std::string_view dtype, std::span<const std::int64_t> shape,
               std::int64_t first_row, std::int64_t rows, mut_byte_span into) const;
     /// All rows.
@@ -133,31 +136,33 @@ namespace detail {
 struct verify_share;
 struct open_failure;
 struct checkpoint_listing;
-/// The rank that writes each tensor that is everywhere: largest first, always to the rank with the fewest
-/// bytes so far; -1 for the others. A pure function of names and sizes, so that nothing has to be gathered.
+/// The rank that writes each tensor that is everywhere: largest first, always to the rank with the
+/// fewest bytes so far; -1 for the others. A pure function of names and sizes, so that nothing has
+/// to be gathered.
 [[nodiscard]] std::vector<int> deal_tensors(std::span<const tensor_part> tensors, int world_size);
 } // namespace detail
 
-/// Saves and loads the checkpoints of one run. All members are collective over the world: every rank
-/// calls them in the same order, and all ranks see the same outcome.
+/// Saves and loads the checkpoints of one run. All members are collective over the world: every
+/// rank calls them in the same order, and all ranks see the same outcome.
 class checkpointer {
 public:
     /// dir: "<run>/checkpoints"; created by the first save. The disk must outlive this.
     checkpointer(disk& where, std::string dir, checkpoint_options options = {},
                  checkpoint_world world = {});
 
-    /// Blocks until the checkpoint is durable or has failed; one that is whole but whose name the disk
-    /// would not sync is told through options.warn, and the older ones stay. On failure throws the first failing
-    /// rank's error on every rank (disk_full, io, permission_denied, mismatch, invalid_argument with the
-    /// tensor and the rows that no rank or two ranks have), the unfinished folder is gone and older
-    /// checkpoints are untouched. Older ones are removed only after success.
+    /// Blocks until the checkpoint is durable or has failed; one that is whole but whose name the
+    /// disk would not sync is told through options.warn, and the older ones stay. On failure throws
+    /// the first failing rank's error on every rank (disk_full, io, permission_denied, mismatch,
+    /// invalid_argument with the tensor and the rows that no rank or two ranks have), the
+    /// unfinished folder is gone and older checkpoints are untouched. Older ones are removed only
+    /// after success.
     saved_checkpoint save(const checkpoint_state& state);
 
     /// The newest checkpoint that verifies, the same on every rank, or nothing when there is none.
-    /// Every byte is read and checked, each rank a share of the chunks. Broken ones before a whole one are
-    /// reported through rank 0's options.warn and renamed to .broken.
-    ///   errors  not_found when there are checkpoints and none is whole: nothing is changed then; a disk
-    ///           error when the folder cannot be read, or by one rank alone
+    /// Every byte is read and checked, each rank a share of the chunks. Broken ones before a whole
+    /// one are reported through rank 0's options.warn and renamed to .broken.
+    ///   errors  not_found when there are checkpoints and none is whole: nothing is changed then; a
+    ///           disk error when the folder cannot be read, or by one rank alone
     [[nodiscard]] std::optional<loaded_checkpoint> load_latest();
 
     /// Steps that have a committed checkpoint (not verified), oldest first. Not collective.

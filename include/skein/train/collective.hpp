@@ -4,7 +4,8 @@
 //
 // All are collective: every rank calls them in the same order. In a world of one they cost nothing.
 //
-//     auto merged = merge(ctx, metrics);               // every metric of every rank, reduced by kind
+//     // every metric of every rank, reduced by kind
+//     auto merged = merge(ctx, metrics);
 //     require_same(ctx, hash, "the model");            // errc::mismatch names the odd rank
 
 #include <skein/core/bytes.hpp>
@@ -46,26 +47,27 @@ void all_reduce(const context& ctx, std::span<double> values, dist::reduce_op op
 /// Throws errc::mismatch on every rank, naming the first rank that differs from rank 0.
 void require_same(const context& ctx, std::uint64_t hash, std::string_view what);
 
-/// What every rank must have alike of its configuration; model, optimizer and data are compared with it
-/// when training begins.
+/// What every rank must have alike of its configuration; model, optimizer and data are compared
+/// with it when training begins.
 [[nodiscard]] std::vector<spmd::setting> settings_of(const run_config& config);
 
 /// Throws errc::mismatch on every rank, with the settings that differ and both values.
 void require_same(const context& ctx, const std::vector<spmd::setting>& mine);
 
 /// The metrics of all ranks, reduced by kind; the same values on every rank.
-///   control  travels with them and is no metric: becomes the largest of all ranks, number by number
+///   control  travels with them and is no metric: becomes the largest of all ranks, number by
+///            number
 [[nodiscard]] std::vector<report::metric_value> merge(const context& ctx,
                                                       const report::metric_set& mine,
                                                       std::span<double> control = {});
 
-/// Rows of numbers whose names a rank may not know: one without samples reports nothing, one may report under
-/// a condition of its own. All ranks learn each name and kind the first time that some rank reports it, with
-/// one more exchange; after that a row costs what merge() costs.
+/// Rows of numbers whose names a rank may not know: one without samples reports nothing, one may
+/// report under a condition of its own. All ranks learn each name and kind the first time that some
+/// rank reports it, with one more exchange; after that a row costs what merge() costs.
 class shared_names {
 public:
-    /// The metrics of all ranks, reduced by kind; `own`, the same names on every rank, come first. A reported
-    /// name is in the row when some rank reported it, and counts for those that did.
+    /// The metrics of all ranks, reduced by kind; `own`, the same names on every rank, come first.
+    /// A reported name is in the row when some rank reported it, and counts for those that did.
     ///   control  as for merge()
     ///   errors   mismatch, on every rank, when two ranks report a name by different kinds
     [[nodiscard]] std::vector<report::metric_value> merge(const context& ctx,
@@ -81,9 +83,9 @@ private:
     report::metric_set known_; // the same on all ranks; counts nothing
 };
 
-/// For the checkpointer: its exchange over this context's control group, whose deadline is at least 30
-/// minutes, since between exchanges ranks read, verify and sync whole checkpoints. Dead ranks are noticed
-/// without it. The context must outlive it; made by all ranks alike.
+/// For the checkpointer: its exchange over this context's control group, whose deadline is at least
+/// 30 minutes, since between exchanges ranks read, verify and sync whole checkpoints. Dead ranks
+/// are noticed without it. The context must outlive it; made by all ranks alike.
 [[nodiscard]] checkpoint_world make_checkpoint_world(const context& ctx);
 
 } // namespace skein::train

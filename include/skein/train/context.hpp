@@ -35,7 +35,8 @@ struct world_info {
     int world_size = 1;
     int local_rank = 0;
     int local_size = 1;
-    /// 0 for the first start; counts restarts after a failure. > 0 resumes from the last checkpoint.
+    /// 0 for the first start; counts restarts after a failure. > 0 resumes from the last
+    /// checkpoint.
     int attempt = 0;
     std::string host{};
     /// The same for all ranks and all attempts of one job; empty when nobody gave one.
@@ -68,23 +69,24 @@ public:
     /// Null in a single process.
     [[nodiscard]] dist::comm_thread* comm() const noexcept { return comm_; }
 
-    /// The same training goes on in another generation of its world: after ranks were lost, or came to
-    /// meet again. session::rebind() follows, on every rank. What was given before has to live until it
-    /// returns; control() of the old world is gone here. Job, attempt and stop flag stay.
+    /// The same training goes on in another generation of its world: after ranks were lost, or came
+    /// to meet again. session::rebind() follows, on every rank. What was given before has to live
+    /// until it returns; control() of the old world is gone here. Job, attempt and stop flag stay.
     void rebind(world_info where, spmd::rendezvous* world, dist::comm_thread* comm);
 
-    /// A further communicator of all ranks, for small exchanges that keep out of the way of comm()'s order
-    /// and deadline (checkpoints). Null in a single process. The first call makes it, on all ranks alike.
-    /// comm() itself where there is no rendezvous to make one with.
+    /// A further communicator of all ranks, for small exchanges that keep out of the way of
+    /// comm()'s order and deadline (checkpoints). Null in a single process. The first call makes
+    /// it, on all ranks alike. comm() itself where there is no rendezvous to make one with.
     ///   errors  those of dist::make_comm_thread
     [[nodiscard]] dist::comm_thread* control() const;
-    /// Fails every exchange of comm() and control(), here and at the peers. From the thread that trains.
+    /// Fails every exchange of comm() and control(), here and at the peers. From the thread that
+    /// trains.
     void abort(const error& why) const noexcept;
 
     /// How comm() was made: groups of its ranks are made likewise. None: by the defaults.
     void use_options(const dist::comm_options& options);
-    /// Those options, for a group that is made next; `what` it is goes into its name. The same on every rank
-    /// when all make theirs in the same order.
+    /// Those options, for a group that is made next; `what` it is goes into its name. The same on
+    /// every rank when all make theirs in the same order.
     [[nodiscard]] dist::comm_options group_options(const std::string& what) const;
 
     /// launch() points this at a flag that a signal sets; training then saves and ends in order.
@@ -99,11 +101,12 @@ public:
     /// SIGINT or SIGTERM after a stop request by signal, else 0.
     [[nodiscard]] int stop_signal() const { return stop_requested() && which_ ? which_() : 0; }
 
-    /// A session tells that a first step begins: what fails before is no accident that another try mends.
+    /// A session tells that a first step begins: what fails before is no accident that another try
+    /// mends.
     void note_begun() const noexcept { begun_ = true; }
     [[nodiscard]] bool has_begun() const noexcept { return begun_; }
-    /// What fit() has to say at last is printed when the context ends, behind what the program says itself.
-    /// Made by train/reporter.hpp; null: nothing.
+    /// What fit() has to say at last is printed when the context ends, behind what the program says
+    /// itself. Made by train/reporter.hpp; null: nothing.
     [[nodiscard]] std::shared_ptr<detail::last_screen>& screen() const noexcept { return screen_; }
 
 private:

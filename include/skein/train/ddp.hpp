@@ -3,9 +3,9 @@
 // Data parallel training: every rank holds the whole model and sees its share of each batch.
 //
 // The gradients are cut into buckets. Every gradient that is settled counts down; when a bucket is
-// complete, and all before it are on their way, its all-reduce starts on the communication thread while
-// the backward pass goes on. Buckets leave in the same order on every rank whatever the order of hooks,
-// so parameters that a rank does not use cannot hang the others.
+// complete, and all before it are on their way, its all-reduce starts on the communication thread
+// while the backward pass goes on. Buckets leave in the same order on every rank whatever the order
+// of hooks, so parameters that a rank does not use cannot hang the others.
 //
 //     Trainer<DDP<>> trainer(ctx, config);             // buckets of 1 and then 25 MiB
 //     Trainer<DDP<bucket<1, 8>>> smaller(ctx, config);

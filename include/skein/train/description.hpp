@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What an optimizer or a schedule says of itself: a name, and the settings that all ranks must have alike.
+// What an optimizer or a schedule says of itself: a name, and the settings that all ranks must have
+// alike.
 //
 //     void describe(description& to) const { to.add("beta1", beta1).add("beta2", beta2); }
 
@@ -15,8 +16,8 @@
 
 namespace skein::train {
 
-/// A name, and settings in the order they were added. Numbers become the shortest text that reads back as
-/// the same number.
+/// A name, and settings in the order they were added. Numbers become the shortest text that reads
+/// back as the same number.
 struct description {
     std::string name{};
     std::vector<std::pair<std::string, std::string>> settings{};

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Ends training when an evaluation has not improved for a while: a callback with an action and state.
+// Ends training when an evaluation has not improved for a while: a callback with an action and
+// state.
 //
 //     skein::Trainer<skein::DDP<>, skein::early_stopping> trainer(
 //         ctx, config, skein::early_stopping({.metric = "val_loss", .patience = 5}));
 //
-// What it has seen is in every checkpoint, so an interrupted run stops where an undisturbed one would. A
-// run that goes on after it was stopped, or after its last step used the patience up, is stopped again by the
-// next evaluation without an improvement. NaN is no improvement and never the best.
+// What it has seen is in every checkpoint, so an interrupted run stops where an undisturbed one
+// would. A run that goes on after it was stopped, or after its last step used the patience up, is
+// stopped again by the next evaluation without an improvement. NaN is no improvement and never the
+// best.
 
 #include <skein/core/error.hpp>
 #include <skein/report/metrics.hpp>

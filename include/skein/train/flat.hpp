@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The flat store: all trainable parameters of a module are views of one buffer, all gradients of another.
+// The flat store: all trainable parameters of a module are views of one buffer, all gradients of
+// another.
 //
 // Optimizer, clipping, gradient exchange and checkpoints then work on a few long arrays and not on
 // hundreds of small tensors, without a copy in either direction. The module keeps its own Tensor
 // objects (their data is re-pointed), so user code sees ordinary parameters.
 //
-// Parameters are grouped into units: what is gathered, reduced and dropped together. Inside a unit they
-// lie in order of registration, each at a multiple of 64 bytes; the padding stays zero. Of every unit
-// this rank owns a range (all of it, unless the store is cut between ranks): the optimizer, the norm and
-// checkpoints walk what is owned and never ask which strategy it is.
+// Parameters are grouped into units: what is gathered, reduced and dropped together. Inside a unit
+// they lie in order of registration, each at a multiple of 64 bytes; the padding stays zero. Of
+// every unit this rank owns a range (all of it, unless the store is cut between ranks): the
+// optimizer, the norm and checkpoints walk what is owned and never ask which strategy it is.
 
 #include <skein/torch/tensor.hpp>
 #include <skein/train/precision.hpp>
@@ -29,19 +30,20 @@ namespace skein::train {
 
 // P elements of a flat buffer, padding included
 
-/// Zeroed storage straight from the system, given back when the last view is gone. Pages cost memory when
-/// they are first touched.
+/// Zeroed storage straight from the system, given back when the last view is gone. Pages cost
+/// memory when they are first touched.
 [[nodiscard]] at::Tensor make_flat_buffer(std::int64_t elements, at::ScalarType type = at::kFloat);
 
-/// Lets the heap keep what a step frees, for the next step to take: training allocates the same large
-/// blocks again and again, and giving them back to the system costs a page fault per 4 KiB each time
-/// (measured: 4 % of a step of the GPT example). For the whole process; glibc only.
+/// Lets the heap keep what a step frees, for the next step to take: training allocates the same
+/// large blocks again and again, and giving them back to the system costs a page fault per 4 KiB
+/// each time (measured: 4 % of a step of the GPT example). For the whole process; glibc only.
 void keep_freed_memory() noexcept;
 
 /// The sum of the squares, in double and in an order that does not depend on the number of threads.
-///   parts  float32, contiguous, on the CPU; all but the last a multiple of flat_alignment long. How one
-///          long row of numbers is cut into parts makes no difference to the bits
-/// Tensor::norm() adds float32 numbers in a few lanes: over 124 million gradients it is 1.3 % too small.
+///   parts  float32, contiguous, on the CPU; all but the last a multiple of flat_alignment long.
+///          How one long row of numbers is cut into parts makes no difference to the bits
+/// Tensor::norm() adds float32 numbers in a few lanes: over 124 million gradients it is 1.3 % too
+/// small.
 [[nodiscard]] double squared_norm(std::span<const at::Tensor> parts);
 [[nodiscard]] double squared_norm(const at::Tensor& flat_P);
 
@@ -118,14 +120,15 @@ struct store_options {
     std::function<at::Tensor(std::int64_t, at::ScalarType)> parameter_memory = {},
                                                             gradient_memory = {};
     precision_policy precision = {};
-    /// The module's values go into the store. False: another rank that shares the memory brings them.
+    /// The module's values go into the store. False: another rank that shares the memory brings
+    /// them.
     bool brings_values = true;
     /// Another rank owns the same rows and is the one that saves them (hybrid sharding).
     bool saved_elsewhere = false;
     /// Nothing is moved and no memory is made: for layout_hash() and units() alone.
     bool only_layout = false;
-    /// 0: every unit has a place of its own for its gradients. Else units share so many places in turn
-    /// (the root keeps its own), and what is owned is kept apart: see take_gradients().
+    /// 0: every unit has a place of its own for its gradients. Else units share so many places in
+    /// turn (the root keeps its own), and what is owned is kept apart: see take_gradients().
     int gradient_places = 0;
 };
 
@@ -138,8 +141,8 @@ class taken_module;
 /// The flat parameters and gradients of one module. Not thread-safe.
 ///
 /// A step: expect_gradients(); any number of backward passes; settle_gradients(). The first pass
-/// hands over fresh gradients, which are copied into place while they are in the cache; later ones add
-/// to the place itself.
+/// hands over fresh gradients, which are copied into place while they are in the cache; later ones
+/// add to the place itself.
 class flat_store {
 public:
     static constexpr std::int64_t alignment = flat_alignment;
@@ -163,8 +166,8 @@ public:
     [[nodiscard]] bool is_sharded() const noexcept { return shards_ > 1; }
     [[nodiscard]] bool is_saved_elsewhere() const noexcept { return saved_elsewhere_; }
 
-    /// The parameters in float32. What this rank does not own is there only while they are whole, and not
-    /// at all of units that are computed in another type.
+    /// The parameters in float32. What this rank does not own is there only while they are whole,
+    /// and not at all of units that are computed in another type.
     [[nodiscard]] const at::Tensor& params_P() const noexcept { return params_P_; }
     /// What the module computes with: params_P(), or their values in the unit's type.
     [[nodiscard]] const at::Tensor& values_of(const flat_unit& unit) const noexcept {
@@ -174,21 +177,23 @@ public:
     [[nodiscard]] const at::Tensor& compute_P() const noexcept { return compute_P_; }
     /// Some unit is computed in another type than float32.
     [[nodiscard]] bool is_mixed() const noexcept { return compute_P_.defined(); }
-    /// The module's values of what this rank owns become those of params_P(). Of all that there is: when
-    /// params_P() is whole, or of the owned parts of units that were built in parts. Of frozen parameters:
-    /// after fixed() was written to.
+    /// The module's values of what this rank owns become those of params_P(). Of all that there is:
+    /// when params_P() is whole, or of the owned parts of units that were built in parts. Of frozen
+    /// parameters: after fixed() was written to.
     void cast_owned();
     void cast_all(bool whole_units = true);
     void cast_fixed();
-    /// What anybody wrote to values in 16 bits that this rank owns, in whatever way, becomes that of
-    /// params_P(); the rest of it keeps its digits. Of frozen parameters: what an operation wrote.
+    /// What anybody wrote to values in 16 bits that this rank owns, in whatever way, becomes that
+    /// of params_P(); the rest of it keeps its digits. Of frozen parameters: what an operation
+    /// wrote.
     ///   always  false: only if an operation has written to a parameter since the last time
     void take_writes(bool always = true);
     /// The module still has the parameters and buffers that were taken over, each where it was put.
-    ///   errors  invalid_argument, by name, for one that was exchanged, added or moved since then, or written
-    ///           to while its block had no values
+    ///   errors  invalid_argument, by name, for one that was exchanged, added or moved since then,
+    ///           or written to while its block had no values
     void require_taken() const;
-    /// The gradients of all units; with shared places (store_options::gradient_places) those in use.
+    /// The gradients of all units; with shared places (store_options::gradient_places) those in
+    /// use.
     [[nodiscard]] const at::Tensor& grads_P() const noexcept { return grads_P_; }
     [[nodiscard]] const std::vector<flat_unit>& units() const noexcept { return units_; }
     /// In the order of the parameters' buffer.
@@ -207,8 +212,9 @@ public:
     [[nodiscard]] double own_squared_norm() const;
 
     /// Before the first backward pass of a step: what the buffer holds is over.
-    ///   errors  those of require_taken(); not_supported, by name, for a parameter that was frozen at
-    ///           construction and is trainable now. One that was frozen since then is left out, as one that no loss depends on
+    ///   errors  those of require_taken(); not_supported, by name, for a parameter that was frozen
+    ///           at construction and is trainable now. One that was frozen since then is left out,
+    ///           as one that no loss depends on
     void expect_gradients();
     /// Every parameter of the unit has its gradient in place; zero for those no loss depended on.
     void settle_gradients(const flat_unit& unit);
@@ -216,16 +222,16 @@ public:
     void settle_gradients();
     /// With shared places, or gradients that are not summed in float32: own_grads() are kept apart.
     [[nodiscard]] bool keeps_own_grads() const noexcept { return own_grads_.defined(); }
-    /// Then the reduced gradients of what is owned move out of the unit's place, and its parameters have no
-    /// gradient any more.
+    /// Then the reduced gradients of what is owned move out of the unit's place, and its parameters
+    /// have no gradient any more.
     ///   add  to those of the micro-batches before
     void take_gradients(const flat_unit& unit, bool add);
     /// By segment: 1 where some backward pass since expect_gradients() gave this rank a gradient.
     [[nodiscard]] const std::vector<double>& touched() const noexcept { return touched_; }
     /// Called with a segment's number when a backward pass is done with its gradient; one listener.
     void when_final(std::function<void(std::size_t)> call) { final_ = std::move(call); }
-    /// Asked, with a segment's number, before its gradient is moved into the unit's place. Refused, it
-    /// stays where the backward pass made it, until settle_gradients().
+    /// Asked, with a segment's number, before its gradient is moved into the unit's place. Refused,
+    /// it stays where the backward pass made it, until settle_gradients().
     void ask_before(std::function<bool(std::size_t)> call) { may_settle_ = std::move(call); }
 
     /// The parameters of a unit show their values, or nothing: an empty tensor that no layer takes.
@@ -237,15 +243,15 @@ public:
     void move_gradients(const std::function<at::Tensor(std::int64_t, at::ScalarType)>& from,
                         bool saved_elsewhere);
 
-    /// The module gets its parameters in memory of its own, with the values they have: the end of a store
-    /// whose parameters several ranks share.
+    /// The module gets its parameters in memory of its own, with the values they have: the end of a
+    /// store whose parameters several ranks share.
     void leave_shared_memory();
     /// The module's parameters are float32 again.
     ///   whole  params_P() is; else what this rank does not own comes from the module's values
     void show_masters(bool whole);
 
-    /// Equal on two ranks exactly when names, shapes, order and what is trainable are equal; it does not
-    /// depend on units.
+    /// Equal on two ranks exactly when names, shapes, order and what is trainable are equal; it
+    /// does not depend on units.
     [[nodiscard]] std::uint64_t layout_hash() const;
 
 private:
@@ -297,8 +303,8 @@ private:
 };
 
 namespace detail {
-/// Blocks (skein::unit) of the module cast what they are called with to the type that they compute in;
-/// `on` false: no more.
+/// Blocks (skein::unit) of the module cast what they are called with to the type that they compute
+/// in; `on` false: no more.
 void cast_inputs(torch::nn::Module& module, const flat_store& store, bool on);
 } // namespace detail
 

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Fully sharded data parallel training (ZeRO-3): parameters, gradients and optimizer states are cut between
-// the ranks, block by block.
+// Fully sharded data parallel training (ZeRO-3): parameters, gradients and optimizer states are cut
+// between the ranks, block by block.
 //
 //     TORCH_MODULE_IMPL(Block, skein::unit<BlockImpl>);              // marks the block
 //     Trainer<FSDP<auto_wrap<Block>>> trainer(ctx, config);
 //     Trainer<FSDP<auto_wrap<Block>, prefetch<2>, reshard_after_forward<false>>> other(ctx, config);
 //     Trainer<FSDP<auto_wrap<Block>, precision<bf16>>> half(ctx, config);
-//     Trainer<Hybrid<auto_wrap<Block>>> hosts(ctx, config);          // sharded inside hosts, replicated between
+//     // sharded inside hosts, replicated between
+//     Trainer<Hybrid<auto_wrap<Block>>> hosts(ctx, config);
 //
-// Between hosts a block is gathered when its forward or backward begins, the next one ahead of it, and
-// dropped when it has ended. On one host the ranks' parts are mapped side by side into one memory that all
-// ranks compute with: nothing is gathered and no byte is there twice.
+// Between hosts a block is gathered when its forward or backward begins, the next one ahead of it,
+// and dropped when it has ended. On one host the ranks' parts are mapped side by side into one
+// memory that all ranks compute with: nothing is gathered and no byte is there twice.
 //
 //   source: Zhao et al. 2023 (arXiv 2304.11277); hybrid as in MiCS, Zhang et al. 2022 (arXiv 2205.00119)
 
@@ -72,8 +73,9 @@ template <class Wrap, class... Settings>
 }
 } // namespace train::detail
 
-/// Everything is sharded over all ranks. What belongs to no block is the root: it is gathered for the
-/// whole step. After a backward pass parameters have no .grad: store().own_grads() has what this rank owns.
+/// Everything is sharded over all ranks. What belongs to no block is the root: it is gathered for
+/// the whole step. After a backward pass parameters have no .grad: store().own_grads() has what
+/// this rank owns.
 ///   Wrap   auto_wrap<Block...> or auto_wrap_size<n>; between hosts blocks have to be skein::unit
 ///   memory with AdamW in float32: 16 P / N bytes per rank, and two units of gradients; between hosts also
 ///          the parameters of the units in use, and gradients that the network has not taken yet

@@ -2,21 +2,23 @@
 #pragma once
 // Where batches come from: samples by number, or a stream that deals its own.
 //
-// Data that can be asked for any sample by its number is a data_source: the trainer shuffles, deals to the
-// ranks and keeps the place, exactly for any number of workers. What can only be read on (files too large
-// for an index, a service, generated text) is a batch_stream: each rank has its own and asks it for its
-// share of every step.
+// Data that can be asked for any sample by its number is a data_source: the trainer shuffles, deals
+// to the ranks and keeps the place, exactly for any number of workers. What can only be read on
+// (files too large for an index, a service, generated text) is a batch_stream: each rank has its
+// own and asks it for its share of every step.
 //
 //     struct lines {
-//         std::optional<text_batch> next(const skein::train::stream_share& share);   // nothing: the epoch ends
+//         // nothing: the epoch ends
+//         std::optional<text_batch> next(const skein::train::stream_share& share);
 //         std::string state() const;                     // where it stands, for checkpoints
 //         void restore(std::string_view state);          // goes on from there
 //     };
 //
-// With run_config::prefetch_batches > 0 both are called on a thread of their own, one call at a time, while
-// the step before computes; never during an evaluation. They must not draw from torch's default generator
-// there: its numbers belong to the model. The trainer looks whether the first step's batches do; if so it
-// makes them where it computes, as with prefetch_batches = 0, so that runs repeat.
+// With run_config::prefetch_batches > 0 both are called on a thread of their own, one call at a
+// time, while the step before computes; never during an evaluation. They must not draw from torch's
+// default generator there: its numbers belong to the model. The trainer looks whether the first
+// step's batches do; if so it makes them where it computes, as with prefetch_batches = 0, so that
+// runs repeat.
 
 #include <concepts>
 #include <cstdint>
@@ -50,8 +52,9 @@ struct stream_share {
 ///  2. After restore(s) of s = state() the same calls give the same batches; it may be called at any time.
 ///  3. A batch has share.samples samples, unless it says how many: a member `samples`, a number or a
 ///     function. Ranks share no sample: that is the stream's own business.
-/// An epoch ends on all ranks with the first rank whose stream has ended: last_batch::shorten trains on what
-/// the others were given for that step, last_batch::drop does not, last_batch::carry is refused.
+/// An epoch ends on all ranks with the first rank whose stream has ended: last_batch::shorten
+/// trains on what the others were given for that step, last_batch::drop does not, last_batch::carry
+/// is refused.
 template <class S>
 concept batch_stream =
     requires(S& stream, const S& fixed, const stream_share& share, std::string_view saved) {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The scale of a loss in float16: large enough that small gradients do not vanish, halved when one overflows.
+// The scale of a loss in float16: large enough that small gradients do not vanish, halved when one
+// overflows.
 //
-// All ranks see the norm of the summed gradients and so decide alike; a step whose norm is not finite is left
-// out. Scales are powers of two: dividing by one changes no bit of a gradient.
+// All ranks see the norm of the summed gradients and so decide alike; a step whose norm is not
+// finite is left out. Scales are powers of two: dividing by one changes no bit of a gradient.
 //
 //   source: Micikevicius et al. 2018 (arXiv 1710.03740) section 3.2; the numbers as in torch.amp.GradScaler
 

@@ -8,8 +8,9 @@
 //                                "parts": [{"shard": 0, "first_row": 0, "rows": 25}, ...]}, ...},
 //      "extra": {...}, "metrics": {...}, "config_hash": "...", "skein": "0.1.0", "wall_time": ...}
 //
-// "crc32c" has one number per chunk of each shard; "self" is the CRC-32C of the manifest itself. Format 1
-// has no "tensors": each tensor is whole in one shard, and the shards' own headers say which.
+// "crc32c" has one number per chunk of each shard; "self" is the CRC-32C of the manifest itself.
+// Format 1 has no "tensors": each tensor is whole in one shard, and the shards' own headers say
+// which.
 
 #include <skein/core/config.hpp>
 #include <skein/core/bytes.hpp>
@@ -71,8 +72,8 @@ struct checkpoint_manifest {
     double wall_time = 0.0; ///< seconds since 1970 when it was written
 };
 
-/// The bytes of the file, in the newest format: indented JSON that ends with its own checksum. Throws
-/// errc::malformed when `extra` is not JSON.
+/// The bytes of the file, in the newest format: indented JSON that ends with its own checksum.
+/// Throws errc::malformed when `extra` is not JSON.
 [[nodiscard]] std::string dump_manifest(const checkpoint_manifest& manifest);
 
 /// errc::corrupt when the checksum does not fit, malformed when a field is missing or wrong,
@@ -99,15 +100,16 @@ private:
 
 namespace detail {
 inline constexpr std::string_view manifest_tail = ",\n  \"self\": \"00000000\"\n}\n";
-/// The end of a manifest whose other bytes are `body`: the member "self" and what closes the object.
+/// The end of a manifest whose other bytes are `body`: the member "self" and what closes the
+/// object.
 [[nodiscard]] std::string make_manifest_tail(std::string_view body);
 
 /// How many rows a tensor of this shape has.
 [[nodiscard]] inline std::int64_t rows_of(const std::vector<std::int64_t>& shape) noexcept {
     return shape.empty() ? 1 : shape.front();
 }
-/// Puts the parts in order. errc::malformed, with the tensor and the rows, unless they are at most one per
-/// shard, lie in the shape, do not overlap and cover it.
+/// Puts the parts in order. errc::malformed, with the tensor and the rows, unless they are at most
+/// one per shard, lie in the shape, do not overlap and cover it.
 [[nodiscard]] result<void> check_parts(const std::string& name, tensor_entry& tensor,
                                        std::size_t shards);
 } // namespace detail

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a strategy keeps of a model in each rank's memory: by formula before anything is allocated, and counted.
+// What a strategy keeps of a model in each rank's memory: by formula before anything is allocated,
+// and counted.
 //
 //     const auto sizes = skein::train::measure_units(*model);
 //     for (const auto& need : skein::train::plan_memory(sizes, {.ranks = 4}))
 //         fmt::print("{} {}\n", need.strategy, need.total());
 //
-// Parameters, gradients, optimizer states and gathered units only. Activations depend on batch and model and
-// are not guessed at, nor is what LibTorch and the program need for themselves (some 200 MB).
-// A page that several ranks have mapped counts once per host, in equal parts: as PSS counts it.
+// Parameters, gradients, optimizer states and gathered units only. Activations depend on batch and
+// model and are not guessed at, nor is what LibTorch and the program need for themselves (some 200
+// MB). A page that several ranks have mapped counts once per host, in equal parts: as PSS counts
+// it.
 
 #include <skein/torch/tensor.hpp>
 #include <skein/train/context.hpp>
@@ -41,7 +43,8 @@ struct unit_sizes {
 [[nodiscard]] unit_sizes sizes_of(std::span<const flat_unit> units);
 
 /// Nothing is moved and nothing allocated.
-///   plan    how a strategy would group them. Empty: blocks that are skein::unit; without such, buckets of 25 MiB
+///   plan    how a strategy would group them. Empty: blocks that are skein::unit; without such,
+///           buckets of 25 MiB
 ///   errors  those of flat_store
 [[nodiscard]] unit_sizes measure_units(torch::nn::Module& model, const plan_function& plan = {});
 
@@ -78,7 +81,8 @@ struct memory_need {
 /// The mean over the ranks: pieces differ by a row.
 ///   policy  of a strategy (detail/sharded.hpp); the name goes into the result
 /// P elements, N ranks that share, m, r and c bytes (master, reduce, compute), s states:
-///   parameters  m P, or m P / N; and c P more when c is not m. Shared by the L ranks of a host: divided by L
+///   parameters  m P, or m P / N; and c P more when c is not m. Shared by the L ranks of a host:
+///               divided by L
 ///   gradients   r P; cut: r (root + 2 blocks) + m P / N; not cut and r is not m: m P / N more
 ///   optimizer   s m P, or s m P / N
 ///   gathered    c (root + blocks in use) (N - 1) / N, of parameters that are cut between hosts
@@ -97,20 +101,23 @@ struct memory_limit {
     std::string source{}; ///< in words
 };
 
-/// The setting if it is positive, else the least of the limit of this process's control group (version 2) and
-/// the memory that the system has available.
+/// The setting if it is positive, else the least of the limit of this process's control group
+/// (version 2) and the memory that the system has available.
 [[nodiscard]] memory_limit find_memory_limit(double setting = 0.0);
 
 /// Lines for people: a row per strategy, what does not fit is marked.
 [[nodiscard]] std::string memory_table(const unit_sizes& sizes, const memory_shape& shape,
                                        const memory_limit& limit);
 
-/// The bytes that a store and the states of its optimizer hold, by kind; what peers share counts in parts.
-///   own_part  of the parameters this rank keeps what it owns alone, or all ranks of the host have one copy
+/// The bytes that a store and the states of its optimizer hold, by kind; what peers share counts in
+/// parts.
+///   own_part  of the parameters this rank keeps what it owns alone, or all ranks of the host have
+///             one copy
 [[nodiscard]] memory_need count_memory(flat_store& store, std::span<const at::Tensor> states,
                                        bool own_part);
 
-/// Of this process, pages that others have mapped too counted in parts; 0 where the kernel does not say.
+/// Of this process, pages that others have mapped too counted in parts; 0 where the kernel does not
+/// say.
 [[nodiscard]] double proportional_set_size();
 
 /// Numbers per element that the optimizer keeps.
@@ -122,13 +129,14 @@ namespace detail {
 [[nodiscard]] memory_shape shape_of(const context& ctx, const run_config& config, double states,
                                     const precision_policy& precision = {});
 
-/// Throws errc::usage when the state is too large for the limit, with the need of every strategy: before any
-/// of it is allocated. A strategy of another name than the known ones is let through.
+/// Throws errc::usage when the state is too large for the limit, with the need of every strategy:
+/// before any of it is allocated. A strategy of another name than the known ones is let through.
 void refuse_too_large(std::string_view strategy, torch::nn::Module& model, const context& ctx,
                       const run_config& config, const optimizer_options& options,
                       const precision_policy& precision = {});
 
-/// What a run keeps, counted beside the formula, for the lines at its start; empty for an unknown strategy.
+/// What a run keeps, counted beside the formula, for the lines at its start; empty for an unknown
+/// strategy.
 [[nodiscard]] std::string memory_notice(std::string_view strategy, flat_store& store,
                                         std::span<const at::Tensor> states,
                                         const memory_shape& shape);

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Activation offload and compression: what a forward pass keeps for the backward pass lies in a file meanwhile,
-// or takes half the bytes.
+// Activation offload and compression: what a forward pass keeps for the backward pass lies in a
+// file meanwhile, or takes half the bytes.
 //
 //     auto store = skein::train::offload_to_file("/var/tmp");        // the same bits
 //     auto store = skein::train::offload_as_bf16();                  // half the memory
-//     skein::train::offload_activations(*model, store);              // in its blocks, which are skein::unit
-//     const skein::train::offload_scope here(store, *model);         // or: whatever is saved in this scope
+//     // in its blocks, which are skein::unit
+//     skein::train::offload_activations(*model, store);
+//     // or: whatever is saved in this scope
+//     const skein::train::offload_scope here(store, *model);
 //
-// Autograd asks for hooks whenever it saves a tensor; these move it out and, when the backward pass wants it, back in.
-// Together with checkpoint_activations() it is the inputs of the blocks that move. Parameters, buffers, small tensors
-// (below 4 KiB) and expanded ones stay where they are, and so do tensors that are no float32 under bf16.
+// Autograd asks for hooks whenever it saves a tensor; these move it out and, when the backward pass
+// wants it, back in. Together with checkpoint_activations() it is the inputs of the blocks that
+// move. Parameters, buffers, small tensors (below 4 KiB) and expanded ones stay where they are, and
+// so do tensors that are no float32 under bf16.
 //
 //   source: saved-tensor hooks as torch.autograd.graph.saved_tensors_hooks and save_on_cpu; Rhu et al. 2016
 //   (arXiv 1602.08124)
@@ -52,8 +55,8 @@ public:
     [[nodiscard]] virtual std::int64_t bytes() const = 0;
     [[nodiscard]] virtual std::int64_t tensors() const = 0;
 
-    /// The frozen parameters and buffers of a model never move. Trainable parameters are known without. Not while
-    /// another thread uses the store.
+    /// The frozen parameters and buffers of a model never move. Trainable parameters are known
+    /// without. Not while another thread uses the store.
     void protect(const torch::nn::Module& model);
     [[nodiscard]] bool is_protected(const at::Tensor& tensor) const;
     [[nodiscard]] std::size_t at_least() const noexcept { return at_least_; }
@@ -67,18 +70,20 @@ private:
     std::vector<at::Tensor> held_;              // so that nothing else gets their addresses
 };
 
-/// A file without a name in this folder, on whose disk there is room for the activations; it goes with the store.
+/// A file without a name in this folder, on whose disk there is room for the activations; it goes
+/// with the store.
 ///   errors  of the disk
 ///   at_least  bytes of a tensor that is worth it
 [[nodiscard]] std::shared_ptr<activation_store> offload_to_file(const std::string& folder,
                                                                 std::size_t at_least = 4096);
 
-/// In memory, rounded to bfloat16: each number is off by at most 2^-8 of itself, and a gradient that is a product
-/// with it likewise, |x' g - x g| <= 2^-8 |x| |g|.
+/// In memory, rounded to bfloat16: each number is off by at most 2^-8 of itself, and a gradient
+/// that is a product with it likewise, |x' g - x g| <= 2^-8 |x| |g|.
 [[nodiscard]] std::shared_ptr<activation_store> offload_as_bf16(std::size_t at_least = 4096);
 
-/// While it lives, tensors that autograd saves on this thread go to the store; null: none does. Scopes nest.
-/// Not for a process in which Python runs autograd: there its engine has hooks of its own.
+/// While it lives, tensors that autograd saves on this thread go to the store; null: none does.
+/// Scopes nest. Not for a process in which Python runs autograd: there its engine has hooks of its
+/// own.
 class offload_scope {
 public:
     explicit offload_scope(const std::shared_ptr<activation_store>& store);

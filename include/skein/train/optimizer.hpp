@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The optimizer of a run over a flat store: a few fused kernel calls per step instead of several per
-// parameter.
+// The optimizer of a run over a flat store: a few fused kernel calls per step instead of several
+// per parameter.
 //
-// Neighbouring parameters that take the same update form one run; the optimizer's kernel walks the runs
-// once, reading and writing every element once, with clipping by norm folded in as a gradient scale.
-// Vectors (biases, norms) are not decayed unless asked for.
+// Neighbouring parameters that take the same update form one run; the optimizer's kernel walks the
+// runs once, reading and writing every element once, with clipping by norm folded in as a gradient
+// scale. Vectors (biases, norms) are not decayed unless asked for.
 //
 //     flat_optimizer opt(AdamW{.weight_decay = 0.1}, strategy.store());
 //     opt.step(lr, clip_scale(norm, 1.0));
@@ -31,8 +31,8 @@ namespace skein::train {
 struct optimizer_extras {
     parameter_groups groups{};
     std::optional<average_options> average{}; ///< of the weights, in use beside them
-    /// Folder for the optimizer's states in mapped files, which the kernel may write out when memory is
-    /// short; empty: ordinary memory. See make_file_buffer().
+    /// Folder for the optimizer's states in mapped files, which the kernel may write out when
+    /// memory is short; empty: ordinary memory. See make_file_buffer().
     std::string states_in{};
 };
 
@@ -67,15 +67,17 @@ struct gradient_norm {
 /// The optimizer of one rank over what it owns of a store, which must outlive it.
 class flat_optimizer {
 public:
-    /// Throws errc::usage for settings or groups that make no sense, and what make_file_buffer() throws.
+    /// Throws errc::usage for settings or groups that make no sense, and what make_file_buffer()
+    /// throws.
     flat_optimizer(optimizer_options options, flat_store& store);
 
-    /// One update from the owned gradients, which are divided by grad_scale first. What is left in them
-    /// has no meaning.
-    ///   present     by segment of the store: 0 where no rank had a gradient. Such a parameter is left
-    ///               as it is, decay and state too, as torch.optim does with a grad of None; empty: all had
-    ///   clip_value  gradients are brought into [-clip_value, clip_value] once they are divided, as by
-    ///               torch's clip_grad_value_; 0 = never
+    /// One update from the owned gradients, which are divided by grad_scale first. What is left in
+    /// them has no meaning.
+    ///   present     by segment of the store: 0 where no rank had a gradient. Such a parameter is
+    ///               left as it is, decay and state too, as torch.optim does with a grad of None;
+    ///               empty: all had
+    ///   clip_value  gradients are brought into [-clip_value, clip_value] once they are divided, as
+    ///               by torch's clip_grad_value_; 0 = never
     void step(double lr, double grad_scale = 1.0, std::span<const double> present = {},
               double clip_value = 0.0);
 
@@ -89,8 +91,8 @@ public:
     void set_left_out(std::vector<std::uint64_t> steps);
     [[nodiscard]] std::string name() const { return options_.how.name(); }
     [[nodiscard]] const optimizer_options& options() const noexcept { return options_; }
-    /// State buffers by name, store.owned() elements each, in the owned layout: for checkpoints. The
-    /// average of the weights is one of them, "ema".
+    /// State buffers by name, store.owned() elements each, in the owned layout: for checkpoints.
+    /// The average of the weights is one of them, "ema".
     [[nodiscard]] const std::vector<std::pair<std::string, at::Tensor>>& states() const noexcept {
         return states_;
     }

@@ -2,8 +2,9 @@
 #pragma once
 // What an optimizer is, and those that come with skein: AdamW, Adam, SGD, Adagrad and Lion.
 //
-// An optimizer is a struct of settings that names its states and updates runs of owned memory. One of a
-// user's own is written as those below are, works under every strategy and is saved in checkpoints:
+// An optimizer is a struct of settings that names its states and updates runs of owned memory. One
+// of a user's own is written as those below are, works under every strategy and is saved in
+// checkpoints:
 //
 //     struct sign_descent {
 //         double weight_decay = 0.0;
@@ -47,9 +48,10 @@ struct run_part {
     std::vector<std::span<float>> states;
 };
 
-/// Runs of memory that take the same update: neighbouring parameters as one long tensor each. All are
-/// float32, contiguous, on the CPU, begin at a multiple of 64 bytes and are a multiple of 16 elements long;
-/// padding between parameters has the value and the gradient zero and must keep the value.
+/// Runs of memory that take the same update: neighbouring parameters as one long tensor each. All
+/// are float32, contiguous, on the CPU, begin at a multiple of 64 bytes and are a multiple of 16
+/// elements long; padding between parameters has the value and the gradient zero and must keep the
+/// value.
 struct update_runs {
     std::vector<at::Tensor> params, grads;       ///< by run, P each
     std::vector<std::vector<at::Tensor>> states; ///< by state, then by run
@@ -83,9 +85,9 @@ struct update_values {
 ///     and on the values alone: however a strategy cuts the parameters, the bits are the same.
 ///  2. describe() names every setting that changes the update; the ranks compare them.
 ///  3. What it leaves in the gradients does not matter.
-/// Optional members: `weight_decay` and `decay_vectors` (what update_values::weight_decay is made of;
-/// without the second, parameters of fewer than 2 dimensions are not decayed), and check(), which throws
-/// errc::usage for settings that make no sense.
+/// Optional members: `weight_decay` and `decay_vectors` (what update_values::weight_decay is made
+/// of; without the second, parameters of fewer than 2 dimensions are not decayed), and check(),
+/// which throws errc::usage for settings that make no sense.
 template <class O>
 concept optimizer =
     std::copy_constructible<O> &&
@@ -164,8 +166,8 @@ struct Adagrad {
     void update(const train::update_runs& runs, const train::update_values& values) const;
 };
 
-/// The sign of a mean of momentum and gradient, with decoupled weight decay; half of Adam's state. Rates
-/// are 3 to 10 times smaller than AdamW's, weight decays as much larger.
+/// The sign of a mean of momentum and gradient, with decoupled weight decay; half of Adam's state.
+/// Rates are 3 to 10 times smaller than AdamW's, weight decays as much larger.
 ///   p -= lr * (sign(beta1 * m + (1 - beta1) * g) + weight_decay * p);  m = beta2 * m + (1 - beta2) * g
 ///   source: Chen et al. 2023 (arXiv 2302.06675) algorithm 2
 struct Lion {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Groups of parameters that take another rate or weight decay, or none of the updates, chosen by name.
+// Groups of parameters that take another rate or weight decay, or none of the updates, chosen by
+// name.
 //
 //     parameter_groups groups{{.match = [](const parameter_info& p) { return p.name.starts_with("embed"); },
 //                              .lr_scale = 0.1},
@@ -56,8 +57,8 @@ struct update_effect {
 
 /// The effect on each parameter.
 ///   own_decay  of a parameter without a group, or whose group says none
-///   errors     usage for a group without a predicate, with a senseless number, or that no parameter is
-///              left for: it names the parameters there are
+///   errors     usage for a group without a predicate, with a senseless number, or that no
+///              parameter is left for: it names the parameters there are
 [[nodiscard]] std::vector<update_effect> effects_of(
     const parameter_groups& groups, std::span<const parameter_info> parameters,
     const std::function<double(const parameter_info&)>& own_decay);

@@ -6,12 +6,14 @@
 //     FSDP<auto_wrap<Block>, precision<bf16, bf16>>        and in bfloat16: half the traffic
 //     DDP<bucket<>, precision<bf16>, keep_f32<torch::nn::BatchNorm2d>>
 //
-// What the optimizer updates is a float32 master copy of the rows that a rank owns; the parameters that the
-// model sees are a 16-bit view of all rows, filled by one cast after every step. Checkpoints hold the
-// masters, so a run goes on in any precision. After fit() the module has its float32 values.
+// What the optimizer updates is a float32 master copy of the rows that a rank owns; the parameters
+// that the model sees are a 16-bit view of all rows, filled by one cast after every step.
+// Checkpoints hold the masters, so a run goes on in any precision. After fit() the module has its
+// float32 values.
 //
-// A block that is skein::unit casts the floating-point tensors it is called with; what reaches other
-// layers the model casts itself (x.to(weight.dtype())). Take the loss of float32: logits.to(torch::kFloat).
+// A block that is skein::unit casts the floating-point tensors it is called with; what reaches
+// other layers the model casts itself (x.to(weight.dtype())). Take the loss of float32:
+// logits.to(torch::kFloat).
 //
 //   source: Micikevicius et al. 2018 (arXiv 1710.03740); bfloat16: Kalamkar et al. 2019 (arXiv 1905.12322);
 //   the split into parameters and reductions as in torch.distributed.fsdp.MixedPrecisionPolicy
@@ -34,8 +36,8 @@ struct f32 {
 struct bf16 {
     static constexpr at::ScalarType type = at::kBFloat16;
 };
-/// IEEE half: five bits of exponent, so small gradients vanish unless the loss is scaled up. The trainer
-/// does that by itself (train::loss_scale).
+/// IEEE half: five bits of exponent, so small gradients vanish unless the loss is scaled up. The
+/// trainer does that by itself (train::loss_scale).
 struct f16 {
     static constexpr at::ScalarType type = at::kHalf;
 };
@@ -89,8 +91,8 @@ struct precision {
     }
 };
 
-/// Parameters of modules of these types (holders or classes) stay float32: norms that keep statistics, a
-/// head that has to be exact. They are never dropped between uses.
+/// Parameters of modules of these types (holders or classes) stay float32: norms that keep
+/// statistics, a head that has to be exact. They are never dropped between uses.
 template <class... Modules>
 struct keep_f32 {
     static void set_precision(train::precision_policy& policy) {

@@ -23,8 +23,9 @@
 
 namespace skein::train {
 
-/// Tells the attempts of one job from those of others: the launcher's job id; without one (torchrun's
-/// default id is "none" for every job) the launcher's process, which lives as long as the job. Rank 0.
+/// Tells the attempts of one job from those of others: the launcher's job id; without one
+/// (torchrun's default id is "none" for every job) the launcher's process, which lives as long as
+/// the job. Rank 0.
 [[nodiscard]] std::string job_of(const context& ctx);
 
 /// The folder of this run: with resume the one of that name; after a restart the one this job made
@@ -35,11 +36,12 @@ namespace skein::train {
 /// "<pid> <host>" per rank; after the first 16 only dots.
 [[nodiscard]] std::string places_text(const std::vector<byte_buffer>& ranks);
 
-/// "text: "a.txt" -> "b.txt", heads: 2 -> 4" against the config.json that is there; empty when nothing
-/// differs or nothing can be read.
+/// "text: "a.txt" -> "b.txt", heads: 2 -> 4" against the config.json that is there; empty when
+/// nothing differs or nothing can be read.
 [[nodiscard]] std::string changed_settings(const report::run_dir& dir, const report::settings& now);
 
-/// See the file's head. Not thread-safe. Until begin() nothing of a run that is there already is changed.
+/// See the file's head. Not thread-safe. Until begin() nothing of a run that is there already is
+/// changed.
 class reporter {
 public:
     /// Collective. settings: the user's part of config.json.
@@ -55,12 +57,12 @@ public:
     /// Once, when it is known where the run begins. Rows after the first step are dropped.
     void begin(const start_info& start);
 
-    /// One step's row; `evaluated` holds this step's evaluation, or nothing. A file that cannot be written
-    /// is told once and tried again: training goes on.
+    /// One step's row; `evaluated` holds this step's evaluation, or nothing. A file that cannot be
+    /// written is told once and tried again: training goes on.
     void step(const step_info& now, const std::vector<report::metric_value>& evaluated);
 
-    /// The context is in another generation of its world, whose first rank goes on with the run's files.
-    /// Collective.
+    /// The context is in another generation of its world, whose first rank goes on with the run's
+    /// files. Collective.
     void rebind(const start_info& start);
 
     void saved(const checkpoint_info& checkpoint);
@@ -95,8 +97,8 @@ private:
     std::vector<double> spent_; // of them, in the order of detail::timings()
 };
 
-/// Rank 0's last screen of a fit() that ended: printed when the context ends, in the way of config.output
-/// (text to stderr as all that the trainer says, JSON to stdout, nothing when quiet).
+/// Rank 0's last screen of a fit() that ended: printed when the context ends, in the way of
+/// config.output (text to stderr as all that the trainer says, JSON to stdout, nothing when quiet).
 void leave_screen(const context& ctx, const run_config& config, const fit_result& result);
 
 /// The last screen for a finished fit(), for a program that prints its own: add to `results` before

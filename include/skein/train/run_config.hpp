@@ -49,11 +49,12 @@ struct run_config {
     double clip_value = 0.0; ///< then the largest size of each number of the gradient; 0 = off
     int threads = 0;         ///< compute threads per rank; 0 = 1, the reproducible choice
     std::string precision = "float32"; ///< the only one here; others are settings of a strategy
-    /// Bytes that parameters, gradients and optimizer states of the ranks of one host may take together;
-    /// 0: what the system says. fit() refuses a strategy that needs more before it allocates.
+    /// Bytes that parameters, gradients and optimizer states of the ranks of one host may take
+    /// together; 0: what the system says. fit() refuses a strategy that needs more before it
+    /// allocates.
     std::uint64_t memory_limit = 0;
-    /// Global batches made ahead, on a thread of their own, while a step computes. 0: made when they are
-    /// needed, on the thread that computes.
+    /// Global batches made ahead, on a thread of their own, while a step computes. 0: made when
+    /// they are needed, on the thread that computes.
     int prefetch_batches = 1;
 
     // Evaluation: every so many steps and at the end; 0 = only at the end
@@ -82,18 +83,19 @@ struct run_config {
     output_mode output = output_mode::automatic;
     std::int64_t tokens_per_sample = 0; ///< for tokens/s; 0 counts samples/s
     bool write_files = true;            ///< metrics.csv, metrics.jsonl, event file, loss.svg
-    /// How the program was called, when it has flags to go on with: command_line(). Empty: the hint how to go on
-    /// shows the command line as it was.
+    /// How the program was called, when it has flags to go on with: command_line(). Empty: the hint
+    /// how to go on shows the command line as it was.
     std::string command{};
-    /// What those flags are called: the one that resumes, and those that give steps and the run's name. Empty for
-    /// one that the program has not.
+    /// What those flags are called: the one that resumes, and those that give steps and the run's
+    /// name. Empty for one that the program has not.
     std::string resume_flag = "--resume", steps_flag = "--steps", name_flag = "--run";
 };
 
 /// How this process was called, as one would type it again.
 [[nodiscard]] std::string command_line();
 
-/// Steps of the whole run over so many samples: max_steps, or what config.epochs come to. For schedules.
+/// Steps of the whole run over so many samples: max_steps, or what config.epochs come to. For
+/// schedules.
 ///   errors  usage when so many samples cannot train
 [[nodiscard]] std::uint64_t total_steps(const run_config& config, std::uint64_t samples);
 

@@ -69,13 +69,13 @@ struct safetensors_plan {
     std::uint64_t file_bytes = 0;
 };
 
-/// Lays a file out. errc::invalid_argument when a name repeats, is "__metadata__", or bytes, type and
-/// shape of a tensor do not agree.
+/// Lays a file out. errc::invalid_argument when a name repeats, is "__metadata__", or bytes, type
+/// and shape of a tensor do not agree.
 [[nodiscard]] result<safetensors_plan> plan_safetensors(std::span<const tensor_view> tensors,
                                                         const string_map& metadata = {});
 
-/// Streams the file: sink(byte_span) -> result<void> is called for the head and then for each tensor.
-/// Nothing is copied. The first error of the sink ends it.
+/// Streams the file: sink(byte_span) -> result<void> is called for the head and then for each
+/// tensor. Nothing is copied. The first error of the sink ends it.
 template <class Sink>
 [[nodiscard]] result<void> write_safetensors(const safetensors_plan& plan, Sink&& sink) {
     if (result<void> done = sink(as_bytes(std::string_view(plan.head))); !done) return done;
@@ -97,8 +97,8 @@ struct safetensors_header {
 /// Bytes; a longer header is refused as too large.
 inline constexpr std::uint64_t max_safetensors_header = 100'000'000;
 
-/// How many bytes of a file the header takes, its length included: errc::malformed or too_large when
-/// the first 8 bytes cannot begin a file of file_bytes.
+/// How many bytes of a file the header takes, its length included: errc::malformed or too_large
+/// when the first 8 bytes cannot begin a file of file_bytes.
 [[nodiscard]] result<std::uint64_t> safetensors_head_bytes(byte_span first8,
                                                            std::uint64_t file_bytes);
 

@@ -2,10 +2,10 @@
 #pragma once
 // Which samples make up the next batch: the same global order for any number of workers.
 //
-// Epoch e visits the N samples in the order of a permutation keyed by (seed, e), computed per index,
-// so nothing of size N is stored and seeking is O(1). A global batch is the next B places of that
-// order; the ranks take contiguous slices of it. State is (seed, epoch, cursor): a run saved by two
-// workers goes on with one or three and sees exactly the samples it would have seen.
+// Epoch e visits the N samples in the order of a permutation keyed by (seed, e), computed per
+// index, so nothing of size N is stored and seeking is O(1). A global batch is the next B places of
+// that order; the ranks take contiguous slices of it. State is (seed, epoch, cursor): a run saved
+// by two workers goes on with one or three and sees exactly the samples it would have seen.
 //
 //     sampler order({.samples = text.size() / 128, .batch = 64, .seed = 1});
 //     auto mine = order.next(rank, world_size);   // mine.ids
@@ -78,7 +78,8 @@ public:
     [[nodiscard]] const sampler_state& state() const noexcept { return state_; }
     [[nodiscard]] const sampler_options& options() const noexcept { return options_; }
 
-    /// Batches of so many epochs from the beginning. With carry: whole batches, the rest is left out.
+    /// Batches of so many epochs from the beginning. With carry: whole batches, the rest is left
+    /// out.
     [[nodiscard]] std::uint64_t batches_of(std::uint64_t epochs) const noexcept;
 
     /// Goes on from a saved place. Throws errc::mismatch when it lies behind the end of the data.

@@ -6,8 +6,8 @@
 //     schedule mine = [](std::uint64_t step) { return 1e-3 / std::sqrt(1.0 + double(step)); };
 //     optimizer.step(learning_rate(lr, step));
 //
-// Steps count from 0. Every schedule warms up linearly: lr = peak * (step + 1) / warmup, so that the
-// last warm-up step runs at the peak.      source: Goyal et al. 2017 (arXiv 1706.02677) section 2.2
+// Steps count from 0. Every schedule warms up linearly: lr = peak * (step + 1) / warmup, so that
+// the last warm-up step runs at the peak. source: Goyal et al. 2017 (arXiv 1706.02677) section 2.2
 
 #include <skein/core/result.hpp>
 #include <skein/train/description.hpp>
@@ -118,7 +118,8 @@ struct step_decay {
 /// How warmup_stable_decay comes down.
 enum class decay_form : std::uint8_t { linear, one_minus_sqrt };
 
-/// The peak until `decay` steps before the end, then down to the floor, reached at step `total` and kept.
+/// The peak until `decay` steps before the end, then down to the floor, reached at step `total` and
+/// kept.
 ///   lr = floor + (peak - floor) * (1 - t) or * (1 - sqrt(t)), t = (step - begin) / (total - begin),
 ///   begin = total - decay, but not before the end of the warm-up
 ///   source: Hu et al. 2024 (arXiv 2404.06395) section 4; Haegele et al. 2024 (arXiv 2405.18392) section 3
@@ -188,8 +189,8 @@ struct schedule_settings {
     decay_form form = decay_form::linear; ///< only "wsd"
 };
 
-/// The schedule called "constant", "cosine", "linear", "step" or "wsd"; errc::usage for another name or
-/// for numbers that make no sense.
+/// The schedule called "constant", "cosine", "linear", "step" or "wsd"; errc::usage for another
+/// name or for numbers that make no sense.
 [[nodiscard]] result<schedule> make_schedule(std::string_view name, schedule_settings s);
 
 } // namespace skein::train

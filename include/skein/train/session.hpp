@@ -2,10 +2,10 @@
 #pragma once
 // One training run as steps that a loop of your own drives; fit() is such a loop.
 //
-// A step has five phases: draw (which samples), compute (forward and backward passes), agree (the row: what
-// all ranks report and decide together), apply (clip, optimizer, publish) and commit (the place in the data
-// moves on; callbacks, evaluation, files and checkpoints). Until apply nothing that lasts has changed, and
-// redo() takes the step back.
+// A step has five phases: draw (which samples), compute (forward and backward passes), agree (the
+// row: what all ranks report and decide together), apply (clip, optimizer, publish) and commit (the
+// place in the data moves on; callbacks, evaluation, files and checkpoints). Until apply nothing
+// that lasts has changed, and redo() takes the step back.
 //
 //     skein::Trainer<skein::DDP<>> trainer(ctx, config);
 //     auto session = trainer.open(net, skein::AdamW{}, schedule);
@@ -50,20 +50,22 @@ enum class step_phase : std::uint8_t {
     idle,      ///< the last step is committed, or taken back
     drawn,     ///< its samples are known
     computing, ///< some micro-batches have been through the model
-    agreed, ///< all ranks know its row; the reduced gradients are there until the next step is drawn
+    /// all ranks know its row; the reduced gradients are there until the next step is drawn
+    agreed,
     applied, ///< the parameters are new
 };
 
-/// Thrown by a loss function under fit(), on every rank alike: the step is taken back and begins again.
+/// Thrown by a loss function under fit(), on every rank alike: the step is taken back and begins
+/// again.
 struct redo_step {};
 
 /// What a loss may be: a tensor, or a tensor with its weight.
 template <class R>
 concept loss_value = std::convertible_to<R, at::Tensor> || std::convertible_to<R, weighted_loss>;
 
-/// loss(model, batch) or loss(model, batch, metric_set&): a scalar tensor, the mean over the batch's
-/// samples, or a weighted_loss. The second form may report more numbers; evaluation reports them as
-/// "val_<name>".
+/// loss(model, batch) or loss(model, batch, metric_set&): a scalar tensor, the mean over the
+/// batch's samples, or a weighted_loss. The second form may report more numbers; evaluation reports
+/// them as "val_<name>".
 template <class L, class Model, class Batch>
 concept loss_function =
     loss_value<std::invoke_result_t<L&, Model&, const Batch&>> ||
@@ -110,7 +112,8 @@ private:
     session* of_;
 };
 
-/// Steps to the end of the run. Leaving one agrees, applies and commits it; after redo() it comes again.
+/// Steps to the end of the run. Leaving one agrees, applies and commits it; after redo() it comes
+/// again.
 template <class Batch>
 class step_range {
 public:
@@ -140,18 +143,21 @@ private:
     bool more_ = false;
 };
 
-/// A run: made by Trainer::open(), which must outlive it, as must model and data. All ranks make the same
-/// calls. An error that leaves a member is told to the other ranks; one that passes the session by ends
-/// their next exchange with them knowing that this rank has left because of an exception.
+/// A run: made by Trainer::open(), which must outlive it, as must model and data. All ranks make
+/// the same calls. An error that leaves a member is told to the other ranks; one that passes the
+/// session by ends their next exchange with them knowing that this rank has left because of an
+/// exception.
 class session {
 public:
-    /// Makes the strategy. Throws errc::mismatch when the ranks' settings differ, and what it throws.
+    /// Makes the strategy. Throws errc::mismatch when the ranks' settings differ, and what it
+    /// throws.
     session(const session_request& request, const detail::make_parts& make);
     session(const session&) = delete;
     session& operator=(const session&) = delete;
     ~session();
 
-    /// Before the first step: evaluates as run_config says. Model, loss and data must outlive the session.
+    /// Before the first step: evaluates as run_config says. Model, loss and data must outlive the
+    /// session.
     template <class Model, class Loss, data_source HeldOut>
     void evaluate_on(Model& model, Loss& loss, const HeldOut& held_out) {
         detail::require_loss<Loss, Model, batch_of<HeldOut>>();
@@ -171,8 +177,8 @@ public:
         return step_range<batch_of<Data>>(*this);
     }
 
-    /// The backward pass of the micro-batch in hand. The gradient is that of the mean over the global batch,
-    /// however its samples fall on ranks and micro-batches.
+    /// The backward pass of the micro-batch in hand. The gradient is that of the mean over the
+    /// global batch, however its samples fall on ranks and micro-batches.
     ///   mean  over the micro-batch's samples, one number
     void backward(const at::Tensor& mean) { backward(weighted_loss{mean, {}}); }
     void backward(const weighted_loss& loss);
@@ -183,7 +189,7 @@ public:
     /// Training ends after the step that agrees on it next, on all ranks.
     void request_stop() noexcept;
 
-    // ---- the phases one by one; steps() calls those that a loop leaves out ------------------------
+    // ---- the phases one by one; steps() calls those that a loop leaves out ----------------------
 
     void begin(std::unique_ptr<detail::input_source> input);
     /// False: the run is at its end, or was asked to stop.
@@ -195,29 +201,32 @@ public:
     void commit();
     /// What is left of the step. Nothing after redo().
     void complete();
-    /// Takes back a step that is not applied: the next draw() gives the same samples, and the step has the
-    /// same bits as if it had run once: generators, the model's buffers and reported numbers included.
-    /// Collective when the backward pass has begun: its exchanges come to an end first.
+    /// Takes back a step that is not applied: the next draw() gives the same samples, and the step
+    /// has the same bits as if it had run once: generators, the model's buffers and reported
+    /// numbers included. Collective when the backward pass has begun: its exchanges come to an end
+    /// first.
     void redo();
 
-    /// Fails every exchange of the session, here and at the peers, with this reason: so that all ranks leave
-    /// for another generation, or end. From the session's thread; another one calls ctx.comm()->abort().
+    /// Fails every exchange of the session, here and at the peers, with this reason: so that all
+    /// ranks leave for another generation, or end. From the session's thread; another one calls
+    /// ctx.comm()->abort().
     void abort(const error& why) noexcept;
-    /// After context::rebind(), on every rank of the new generation: goes on with its groups. A step that is
-    /// not applied is given up, without the ranks of before, and drawn again by the ranks of now; one that
-    /// is applied everywhere wants its commit(); an evaluation or checkpoint that broke is made here. With
-    /// steps() in a loop: leave it, rebind, and begin the same range anew.
-    ///   errors  mismatch when some ranks have applied a step and others have not; not_supported for ranks
-    ///           that were not there from the beginning, and when a shard or a place in a stream is lost:
-    ///           all are told, and a run resumes from its last checkpoint
+    /// After context::rebind(), on every rank of the new generation: goes on with its groups. A
+    /// step that is not applied is given up, without the ranks of before, and drawn again by the
+    /// ranks of now; one that is applied everywhere wants its commit(); an evaluation or checkpoint
+    /// that broke is made here. With steps() in a loop: leave it, rebind, and begin the same range
+    /// anew.
+    ///   errors  mismatch when some ranks have applied a step and others have not; not_supported
+    ///           for ranks that were not there from the beginning, and when a shard or a place in a
+    ///           stream is lost: all are told, and a run resumes from its last checkpoint
     void rebind();
 
     [[nodiscard]] step_phase phase() const noexcept;
     [[nodiscard]] std::uint64_t finished() const noexcept; ///< steps
     [[nodiscard]] double micro_loss() const noexcept; ///< mean of the step so far, of this rank
 
-    /// The last evaluation, files, callbacks. The module is whole again on every rank. A step that is not
-    /// committed is given up.
+    /// The last evaluation, files, callbacks. The module is whole again on every rank. A step that
+    /// is not committed is given up.
     [[nodiscard]] fit_result finish();
 
     /// All steps with a loss that is called here: fit().

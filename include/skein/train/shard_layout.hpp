@@ -4,9 +4,9 @@
 //
 // A unit is what travels together: a transformer block, a bucket, or what is left at the root. Its
 // parameters lie one behind the other, each at a multiple of 16 elements. A cut lies on a row of a
-// parameter and on 16 elements, so that every rank's piece of every parameter is a rectangle of whole
-// rows, and kernels see the same alignment however the unit is cut. Pieces are as even as rows allow
-// and never padded.
+// parameter and on 16 elements, so that every rank's piece of every parameter is a rectangle of
+// whole rows, and kernels see the same alignment however the unit is cut. Pieces are as even as
+// rows allow and never padded.
 //
 //     const auto cuts = cut_unit(parameters, {0, size}, 4);   // four ranges, adjacent, in order
 

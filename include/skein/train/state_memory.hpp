@@ -2,9 +2,9 @@
 #pragma once
 // Memory for optimizer states that the kernel may write to a disk when memory is short.
 //
-// A file in a folder of the user's choice, mapped and without a name from the start: nothing is left
-// behind however the program ends. On a disk the pages of a state that is not in use can leave memory; on
-// tmpfs they leave it only where there is swap.
+// A file in a folder of the user's choice, mapped and without a name from the start: nothing is
+// left behind however the program ends. On a disk the pages of a state that is not in use can leave
+// memory; on tmpfs they leave it only where there is swap.
 
 #include <skein/torch/tensor.hpp>
 
@@ -13,9 +13,10 @@
 
 namespace skein::train {
 
-/// Zeroed float32 storage in a file of the folder, given back when the last view is gone. Its blocks are
-/// reserved now: a disk that fills up later cannot end the program.
-///   errors  usage when the folder is none or not writable; exhausted, with what is free, when it is too small
+/// Zeroed float32 storage in a file of the folder, given back when the last view is gone. Its
+/// blocks are reserved now: a disk that fills up later cannot end the program.
+///   errors  usage when the folder is none or not writable; exhausted, with what is free, when it
+///           is too small
 [[nodiscard]] at::Tensor make_file_buffer(const std::string& folder, std::int64_t elements);
 
 /// The same in the folder, or ordinary memory when that is empty.

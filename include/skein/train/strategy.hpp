@@ -3,11 +3,13 @@
 // What the Trainer asks of a strategy: where parameters and gradients live, and how ranks agree.
 //
 // A strategy is a type: Trainer<Single>, Trainer<DDP<>>, Trainer<FSDP<auto_wrap<Block>>>. It is
-// constructed once per run over the user's module, which knows nothing of it. One optimizer step then is
+// constructed once per run over the user's module, which knows nothing of it. One optimizer step
+// then is
 //
 //     s.begin_step();
 //     for each micro-batch m: s.begin_micro(m is the last); loss.backward();
-//     s.finish_backward();          // now the owned gradients of s.store() are summed over all ranks
+//     // now the owned gradients of s.store() are summed over all ranks
+//     s.finish_backward();
 //     ... all ranks agree on the step (a collective), clip, optimizer over what s.store() owns ...
 //     s.publish();                  // now every rank's module sees the new parameters
 
@@ -34,7 +36,8 @@ namespace skein::train {
 ///     likes, without gradients; the module's buffers are those of rank 0.
 ///  8. abort(why) fails every exchange of the strategy with this reason, here and at the peers.
 ///  9. After finish() every rank's module is whole and nobody else's business.
-/// 10. rebind(), after context::rebind() and on every rank of the new generation, makes the groups anew; store
+/// 10. rebind(), after context::rebind() and on every rank of the new generation, makes the groups
+///   anew; store
 ///     and values stay. A backward pass that was under way is given up; steps begin with begin_step()
 ///     again. When ranks would own other parts than before: errc::not_supported on every rank, and the
 ///     strategy is of no use any more.

@@ -2,9 +2,9 @@
 #pragma once
 // The training loop: the same for one process and many, and the only place that knows all parts.
 //
-// Model, loss and data are the user's and know nothing of the strategy. The trainer deals samples to
-// ranks, weights every loss by its share of the global batch (so uneven shares are exact), clips,
-// steps, merges metrics, evaluates, saves, resumes, and writes what a person wants to see.
+// Model, loss and data are the user's and know nothing of the strategy. The trainer deals samples
+// to ranks, weights every loss by its share of the global batch (so uneven shares are exact),
+// clips, steps, merges metrics, evaluates, saves, resumes, and writes what a person wants to see.
 //
 //     skein::Trainer<skein::DDP<>> trainer(ctx, config);
 //     auto result = trainer.fit(model, skein::AdamW{.weight_decay = 0.1}, schedule, loss, data, held_out);
@@ -69,9 +69,9 @@ public:
             config_.precision = text;
     }
 
-    /// What make() returns, a model that may be too large for one rank: under FSDP and Hybrid every block
-    /// (skein::unit) is cut up as soon as it is built, and each rank keeps the rows that it owns. See
-    /// train/build.hpp. Collective; seed the generator alike on every rank before.
+    /// What make() returns, a model that may be too large for one rank: under FSDP and Hybrid every
+    /// block (skein::unit) is cut up as soon as it is built, and each rank keeps the rows that it
+    /// owns. See train/build.hpp. Collective; seed the generator alike on every rank before.
     ///   errors  mismatch when ranks drew different values
     template <class Make>
     [[nodiscard]] auto build(Make make) {
@@ -82,26 +82,28 @@ public:
     void describe(report::settings settings) { settings_ = std::move(settings); }
 
     /// A number of this rank for the row of the step that is running (from a callback: of the next
-    /// step), merged over ranks by its kind. A rank may leave a name out: it counts for those that report it.
-    /// A mean without a weight counts, in a loss or beside a micro-batch in hand, that batch's samples; elsewhere
-    /// 1. The trainer's own names ("loss", "lr", "grad_norm", "val_loss", "step", ...) are refused: errc::usage.
+    /// step), merged over ranks by its kind. A rank may leave a name out: it counts for those that
+    /// report it. A mean without a weight counts, in a loss or beside a micro-batch in hand, that
+    /// batch's samples; elsewhere
+    /// 1. The trainer's own names ("loss", "lr", "grad_norm", "val_loss", "step", ...) are refused:
+    ///   errc::usage.
     void report(report::metric_kind kind, std::string_view name, double value,
                 std::optional<double> weight = {}) {
         reported_.add(kind, name, value, weight);
     }
 
     /// Runs until config.max_steps or config.epochs, a stop request or an error.
-    ///   model     a module holder or pointer; its parameters move into a flat store for good. One that
-    ///             is in eval mode as a whole is put into training mode; submodules that are in eval
-    ///             mode by themselves stay there
+    ///   model     a module holder or pointer; its parameters move into a flat store for good. One
+    ///             that is in eval mode as a whole is put into training mode; submodules that are
+    ///             in eval mode by themselves stay there
     ///   data      samples by number, or a stream (train/input.hpp)
     ///   held_out  the evaluation set; its size may be 0
-    ///   errors    usage, not_finite (with step, rank and a way out), mismatch (also of settings and
-    ///             data between the ranks), disk errors, and the transport's. What model, loss or data
-    ///             throw leaves as invalid_argument with rank, step and type, and is not tried again:
-    ///             the same step would throw again. What the system refused (std::system_error,
-    ///             std::bad_alloc) is tried again as io and exhausted, and a skein::error keeps its
-    ///             code. The other ranks are told before an error leaves
+    ///   errors    usage, not_finite (with step, rank and a way out), mismatch (also of settings
+    ///             and data between the ranks), disk errors, and the transport's. What model, loss
+    ///             or data throw leaves as invalid_argument with rank, step and type, and is not
+    ///             tried again: the same step would throw again. What the system refused
+    ///             (std::system_error, std::bad_alloc) is tried again as io and exhausted, and a
+    ///             skein::error keeps its code. The other ranks are told before an error leaves
     template <class Model, class Loss, train::train_input Data, train::data_source HeldOut>
     train::fit_result fit(Model& model, train::optimizer_options options, train::schedule schedule,
                           Loss loss, Data&& data, const HeldOut& held_out) {
@@ -129,7 +131,8 @@ public:
         return {};
     }
 
-    /// The same for a loop of your own: see train/session.hpp. Trainer and model must outlive the session.
+    /// The same for a loop of your own: see train/session.hpp. Trainer and model must outlive the
+    /// session.
     template <class Model>
     [[nodiscard]] train::session open(Model& model, train::optimizer_options options,
                                       train::schedule schedule) {

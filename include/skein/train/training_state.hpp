@@ -3,9 +3,10 @@
 // Everything a run needs to go on as if it had never stopped, to and from a checkpoint.
 //
 // Tensors are saved under the module's own names ("model.wte", "optim.exp_avg.wte"), not as flat
-// buffers, and a rank of a sharded run saves the rows it owns: any strategy with any number of workers,
-// and any other reader of safetensors, can load them. The rest is a small JSON object: sampler position, optimizer steps, seed. Dropout needs no saved
-// state: every micro-batch seeds the generator with (seed, step, its number in the global batch).
+// buffers, and a rank of a sharded run saves the rows it owns: any strategy with any number of
+// workers, and any other reader of safetensors, can load them. The rest is a small JSON object:
+// sampler position, optimizer steps, seed. Dropout needs no saved state: every micro-batch seeds
+// the generator with (seed, step, its number in the global batch).
 
 #include <skein/core/bytes.hpp>
 #include <skein/torch/tensor.hpp>
@@ -28,8 +29,8 @@ namespace skein::train {
 /// The bytes of a contiguous CPU tensor.
 [[nodiscard]] mut_byte_span bytes_of(const at::Tensor& tensor);
 
-/// Seeds this process's default generator for one micro-batch, numbered over all ranks of a step. N ranks
-/// so draw what one process draws with N micro-batches per step.
+/// Seeds this process's default generator for one micro-batch, numbered over all ranks of a step. N
+/// ranks so draw what one process draws with N micro-batches per step.
 void seed_step(std::uint64_t seed, std::uint64_t step, int micro_batch);
 
 /// The parts of a run that a checkpoint covers; refers to objects of the trainer.
@@ -51,8 +52,8 @@ public:
                                         const std::map<std::string, double>& more = {},
                                         const std::string& extra = "{}");
 
-    /// Takes over what this rank owns; strategy::publish() gives it to the others. Throws errc::mismatch,
-    /// naming what differs, before it changes anything that a shape check can find.
+    /// Takes over what this rank owns; strategy::publish() gives it to the others. Throws
+    /// errc::mismatch, naming what differs, before it changes anything that a shape check can find.
     void restore(const loaded_checkpoint& from);
 
 private:

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The mark of a block whose parameters are gathered when its forward begins and dropped when it has ended.
+// The mark of a block whose parameters are gathered when its forward begins and dropped when it has
+// ended.
 //
 //     struct BlockImpl : torch::nn::Module { ...; torch::Tensor forward(torch::Tensor x_BTD); };
 //     TORCH_MODULE_IMPL(Block, skein::unit<BlockImpl>);      // nothing else in the model changes
 //
-// unit<M> is an M whose forward, of exactly M's signature, asks one pointer before and after; Sequential,
-// AnyModule and direct calls of forward() take it as they take M. C++ modules have no hooks, so a type is
-// the only place where a strategy can stand between a block and its caller. Under strategies that keep
-// the parameters where they are the pointer is null.
+// unit<M> is an M whose forward, of exactly M's signature, asks one pointer before and after;
+// Sequential, AnyModule and direct calls of forward() take it as they take M. C++ modules have no
+// hooks, so a type is the only place where a strategy can stand between a block and its caller.
+// Under strategies that keep the parameters where they are the pointer is null.
 
 #include <skein/torch/tensor.hpp>
 
@@ -76,8 +77,8 @@ public:
         return offload_;
     }
 
-    /// Forward passes of this step that have still to be computed again: until then a gradient of the block
-    /// is not final.
+    /// Forward passes of this step that have still to be computed again: until then a gradient of
+    /// the block is not final.
     [[nodiscard]] int pending() const noexcept { return pending_; }
     void expect(int more) const noexcept { pending_ += more; }
     void expect_nothing() const noexcept { pending_ = 0; }
@@ -134,7 +135,8 @@ concept holds_tensors =
 /// The block has been built: build.hpp may cut it up.
 void tell_build_scope(torch::nn::Module& block, unit_mark& mark);
 
-/// The last member of a unit: its constructor runs when the block's has ended. A copy was built before.
+/// The last member of a unit: its constructor runs when the block's has ended. A copy was built
+/// before.
 struct end_of_construction {
     end_of_construction(torch::nn::Module& block, unit_mark& mark) {
         tell_build_scope(block, mark);
@@ -146,8 +148,8 @@ struct end_of_construction {
 /// The forward of a block with its tensors as lists.
 using block_call = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
 
-/// Calls it without keeping activations; the backward pass calls it again, where autograd allows that, with
-/// the state of the block as it was, and leaves the state as one call would have.
+/// Calls it without keeping activations; the backward pass calls it again, where autograd allows
+/// that, with the state of the block as it was, and leaves the state as one call would have.
 ///   block            whose buffers, modes and parameters these are
 ///   before_backward  is called before that
 [[nodiscard]] std::vector<at::Tensor> call_recomputed(const unit_mark& block, block_call call,
@@ -200,8 +202,8 @@ void each_input(std::tuple<Args...>& arguments, const Visit& visit) {
     std::apply([&](auto&... each) { (one(each), ...); }, arguments);
 }
 
-/// forward(arguments...), computed again in the backward pass. Tensors travel through the autograd graph,
-/// the other arguments are copied. The mark lives as long as the parameters of its block.
+/// forward(arguments...), computed again in the backward pass. Tensors travel through the autograd
+/// graph, the other arguments are copied. The mark lives as long as the parameters of its block.
 template <class R, class Forward, class... Args>
 R run_recomputed(const unit_mark& mark, const std::shared_ptr<unit_hooks>& hooks,
                  std::size_t number, const Forward& forward, Args&... args) {

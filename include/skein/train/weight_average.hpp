@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// An exponential moving average of the weights, of what each rank owns: 1/N of the memory when sharded.
+// An exponential moving average of the weights, of what each rank owns: 1/N of the memory when
+// sharded.
 //
 //     trainer.fit(model, {skein::AdamW{}, {.average = average_options{.decay = 0.9999}}}, ...);
 //
-// Saved in checkpoints as optim.ema.<parameter>; load_weights(*net, path, {.average = true}) reads it.
+// Saved in checkpoints as optim.ema.<parameter>; load_weights(*net, path, {.average = true}) reads
+// it.
 //   source: Polyak and Juditsky 1992; the warm-up is that of tf.train.ExponentialMovingAverage
 
 #include <skein/train/flat.hpp>
@@ -24,7 +26,8 @@ struct average_options {
     bool keep = false;    ///< the module leaves fit() with the averages
 };
 
-/// The averages of one rank over what it owns of a store, which must outlive it. They begin as the weights.
+/// The averages of one rank over what it owns of a store, which must outlive it. They begin as the
+/// weights.
 class weight_average {
 public:
     /// Throws errc::usage when decay is not in [0, 1).
@@ -33,8 +36,8 @@ public:
 
     /// After the update of step t, from 1.
     void update(std::uint64_t step);
-    /// Exchanges averages and weights of what this rank owns; twice changes nothing. Ranks may share the
-    /// weights: nobody may read them meanwhile, and strategy::publish() comes after it.
+    /// Exchanges averages and weights of what this rank owns; twice changes nothing. Ranks may
+    /// share the weights: nobody may read them meanwhile, and strategy::publish() comes after it.
     void swap();
     /// The averages are in the place of the weights.
     [[nodiscard]] bool is_shown() const noexcept { return shown_; }

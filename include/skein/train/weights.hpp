@@ -31,18 +31,20 @@ struct loaded_weights {
     std::vector<std::string> passed_over{};
 };
 
-/// Opens a run folder's newest whole checkpoint, or the checkpoint folder itself; every byte is verified,
-/// nothing is changed on disk. Damaged newer ones are passed over with a warning in the log.
+/// Opens a run folder's newest whole checkpoint, or the checkpoint folder itself; every byte is
+/// verified, nothing is changed on disk. Damaged newer ones are passed over with a warning in the
+/// log.
 ///   passed_over  when given, gets a line per checkpoint that was
 ///   errors  not_found, or the newest one's corrupt or malformed when none is whole
 [[nodiscard]] loaded_checkpoint open_checkpoint(disk& where, const std::string& path,
                                                 std::vector<std::string>* passed_over = nullptr);
 
-/// Fills the module's parameters and buffers from a checkpoint, whichever number of workers wrote it.
+/// Fills the module's parameters and buffers from a checkpoint, whichever number of workers wrote
+/// it.
 ///   path    a run's folder or a checkpoint's
-///   errors  those of open_checkpoint; mismatch names tensors that the module has not (unless strict is
-///           false); not_found and mismatch name a tensor that is missing or of another shape: then the
-///           module may hold some of the new values
+///   errors  those of open_checkpoint; mismatch names tensors that the module has not (unless
+///           strict is false); not_found and mismatch name a tensor that is missing or of another
+///           shape: then the module may hold some of the new values
 loaded_weights load_weights(torch::nn::Module& module, const std::string& path,
                             weights_options options = {});
 

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How a model's parameters are grouped into units: by the type of its blocks, by size, or into buckets.
+// How a model's parameters are grouped into units: by the type of its blocks, by size, or into
+// buckets.
 //
 //     FSDP<auto_wrap<Block>>          each Block is a unit, what is left is the root
 //     FSDP<auto_wrap_size<1 << 20>>   runs of parameters of at least a million elements
-//     DDP<bucket<1, 25>>              runs of 25 MiB, the last to be registered in a first one of 1 MiB
+//     DDP<bucket<1, 25>>              runs of 25 MiB, the last to be registered in a first one of 1
+//                                     MiB
 //
 //   source: auto-wrap policies as in PyTorch's FSDP (size_based_auto_wrap_policy, ModuleWrapPolicy); bucket
 //   sizes as in its reducer
@@ -31,8 +33,8 @@ using plan_function =
 
 namespace detail {
 
-/// One unit per module that `is_block` says yes to, the innermost where they are nested; what belongs to
-/// none or to several (tied) is the root.
+/// One unit per module that `is_block` says yes to, the innermost where they are nested; what
+/// belongs to none or to several (tied) is the root.
 ///   wanted  for the error: what was looked for
 ///   errors  invalid_argument when there is none; it lists the types that there are
 [[nodiscard]] unit_plan plan_blocks(torch::nn::Module& root,

@@ -2,9 +2,9 @@
 #pragma once
 // ZeRO stages 1 and 2: data parallel training in which every rank updates a part of the parameters.
 //
-// The gradients of a unit are reduced so that each rank gets the sum of its own part only; it updates that
-// part and hands it to the others. On one host the parameters are one memory for all ranks, and nothing
-// has to be handed over.
+// The gradients of a unit are reduced so that each rank gets the sum of its own part only; it
+// updates that part and hands it to the others. On one host the parameters are one memory for all
+// ranks, and nothing has to be handed over.
 //
 //     Trainer<Zero1<>> trainer(ctx, config);           // optimizer states cut between the ranks
 //     Trainer<Zero2<>> trainer(ctx, config);           // and the gradients
@@ -39,8 +39,8 @@ public:
                            train::detail::plan_of<Wrap>()) {}
 };
 
-/// Optimizer states and gradients are sharded; parameters are whole on every rank. After a backward pass
-/// parameters have no .grad: store().own_grads() has what this rank owns.
+/// Optimizer states and gradients are sharded; parameters are whole on every rank. After a backward
+/// pass parameters have no .grad: store().own_grads() has what this rank owns.
 ///   memory with AdamW in float32: 4 P + 12 P / N bytes per rank, and two units of gradients
 ///   cost   that of DDP, the gradients' part once per micro-batch
 ///   errors those of DDP

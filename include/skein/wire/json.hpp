@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The one door to nlohmann-json: bounded parsing into result<json>, and text that is always the same.
+// The one door to nlohmann-json: bounded parsing into result<json>, and text that is always the
+// same.
 //
 //     auto manifest = parse_json(bytes, {.max_bytes = 16 << 20});
 //     if (!manifest) return manifest.error();
@@ -57,7 +58,8 @@ struct json_limits {
     } catch (const error& refused) {
         return refused;
     } catch (const std::exception& broken) {
-        // "[json.exception.parse_error.101] parse error at line 1, column 3: ...": keep the sentence.
+        // "[json.exception.parse_error.101] parse error at line 1, column 3: ...": keep the
+        // sentence.
         std::string_view what = broken.what();
         if (auto end = what.find("] "); end != std::string_view::npos) what.remove_prefix(end + 2);
         return error(errc::malformed, fmt::format("not JSON: {}", what));
@@ -79,7 +81,8 @@ namespace detail {
 inline error json_member_error(std::string_view key, std::string_view wanted) {
     return error(errc::malformed, fmt::format("'{}' is missing or is not {}", key, wanted));
 }
-/// A parsed 3 is unsigned, a 3 put in by a program is a signed integer; both are whole numbers >= 0.
+/// A parsed 3 is unsigned, a 3 put in by a program is a signed integer; both are whole numbers >=
+/// 0.
 inline bool is_uint(const json& value) {
     return value.is_number_unsigned() ||
            (value.is_number_integer() && value.get<std::int64_t>() >= 0);

@@ -96,7 +96,8 @@ public:
         n = static_cast<std::size_t>(value);
         return true;
     }
-    /// Takes n elements of `each` bytes from what the message may use of memory; false if it is more.
+    /// Takes n elements of `each` bytes from what the message may use of memory; false if it is
+    /// more.
     bool charge(std::size_t n, std::size_t each) {
         if (n > (bounds_.max_memory - charged_) / each) return too_much(n, each);
         charged_ += n * each;

@@ -3,8 +3,8 @@
 // A growing buffer that values are encoded into.
 //
 // The positions that padding refers to count from the first byte of the buffer, so a message and
-// what is appended to it later by the same writer are read back by one reader. What a reader with the usual bounds would
-// refuse is refused here, where whoever gave the value still hears it.
+// what is appended to it later by the same writer are read back by one reader. What a reader with
+// the usual bounds would refuse is refused here, where whoever gave the value still hears it.
 //
 //     wire::writer out;
 //     wire::encode(out, header);
@@ -63,7 +63,8 @@ public:
         if (n > (bounds_.max_memory - charged_) / each) refuse_much(n, each);
         charged_ += n * each;
     }
-    /// A container, optional or variant whose values are being written, as their reader counts them.
+    /// A container, optional or variant whose values are being written, as their reader counts
+    /// them.
     ///   errors  too_large: deeper than limits::max_depth
     class level {
     public:

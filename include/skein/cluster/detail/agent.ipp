@@ -2,8 +2,8 @@
 #pragma once
 // The bodies of cluster/agent.hpp.
 
-#include <skein/cluster/detail/agent_books.hpp>
-#include <skein/cluster/keeper.hpp>
+#include <skein/cluster/detail/agent_state.hpp>
+#include <skein/cluster/space_server.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
@@ -21,7 +21,7 @@
 
 namespace skein::cluster {
 
-SKEIN_INLINE agent::books::books(loop& on, net::network& via, proc::children& where,
+SKEIN_INLINE agent::state::state(loop& on, net::network& via, proc::children& where,
                                  agent_options given)
     : on_loop(on), children(where), how(std::move(given)), total(how.offers),
       head(on, via, link_options(on), &stopping) {
@@ -30,7 +30,7 @@ SKEIN_INLINE agent::books::books(loop& on, net::network& via, proc::children& wh
     if (total.memory == 0) total.memory = here.memory_bytes;
 }
 
-SKEIN_INLINE detail::head_link_options agent::books::link_options(loop& on) {
+SKEIN_INLINE detail::head_link_options agent::state::link_options(loop& on) {
     while (how.incarnation == 0) how.incarnation = on.random().next();
     detail::head_link_options o;
     o.head = how.head;
@@ -49,7 +49,7 @@ SKEIN_INLINE detail::head_link_options agent::books::link_options(loop& on) {
     return o;
 }
 
-SKEIN_INLINE void agent::books::say_away(const error& why, bool was_joined) {
+SKEIN_INLINE void agent::state::say_away(const error& why, bool was_joined) {
     const auto at = to_string(how.head);
     const auto level = how.leaves_alone ? logging::level::debug : logging::level::warn; // of a job
     if (was_joined)
@@ -60,7 +60,7 @@ SKEIN_INLINE void agent::books::say_away(const error& why, bool was_joined) {
         logging::debug("agent", "no head", {{"head", at}, {"why", why.what()}});
 }
 
-SKEIN_INLINE task<void> agent::books::serve() {
+SKEIN_INLINE task<void> agent::state::serve() {
     scope beside;
     beside.spawn(watch_orphans(this));
     std::exception_ptr failure;
@@ -94,7 +94,7 @@ SKEIN_INLINE task<void> agent::books::serve() {
                                 std::chrono::duration<double>(how.orphan_grace).count()));
 }
 
-SKEIN_INLINE std::shared_ptr<net::request_service> agent::books::make_service() {
+SKEIN_INLINE std::shared_ptr<net::request_service> agent::state::make_service() {
     auto out = std::make_shared<net::request_service>(net::request_service::bounds(),
                                                       detail::cluster_budget());
     out->on_tell<start_worker_order>(
@@ -112,7 +112,7 @@ SKEIN_INLINE std::shared_ptr<net::request_service> agent::books::make_service() 
     return out;
 }
 
-SKEIN_INLINE node_hello agent::books::hello() const {
+SKEIN_INLINE node_hello agent::state::hello() const {
     node_hello h;
     h.name = how.name;
     h.host = how.host;
@@ -126,7 +126,7 @@ SKEIN_INLINE node_hello agent::books::hello() const {
     return h;
 }
 
-SKEIN_INLINE task<void> agent::books::say_hello(books* self) {
+SKEIN_INLINE task<void> agent::state::say_hello(state* self) {
     auto h = self->hello();
     h.ended = std::exchange(self->untold, {});
     const auto told = h.ended;
@@ -143,7 +143,7 @@ SKEIN_INLINE task<void> agent::books::say_hello(books* self) {
     }
 }
 
-SKEIN_INLINE error agent::books::nobody_answered(const error& why) const {
+SKEIN_INLINE error agent::state::nobody_answered(const error& why) const {
     return error(why.code(),
                  fmt::format("no head has answered at {}: {}", to_string(how.head), why.text()))
         .with_cause(why.cause())
@@ -151,7 +151,7 @@ SKEIN_INLINE error agent::books::nobody_answered(const error& why) const {
 }
 
 /// Workers that no head knows of for long end: their drivers have been told that they are lost.
-SKEIN_INLINE task<void> agent::books::watch_orphans(books* self) {
+SKEIN_INLINE task<void> agent::state::watch_orphans(state* self) {
     auto& how = self->how;
     while (!self->stopping.is_set()) {
         self->has_joined = self->has_joined || self->head.is_joined();
@@ -177,9 +177,9 @@ SKEIN_INLINE task<void> agent::books::watch_orphans(books* self) {
     }
 }
 
-// ---- workers -------------------------------------------------------------------------------------------------
+// ---- workers ------------------------------------------------------------------------------------
 
-SKEIN_INLINE void agent::books::start(start_worker_order order) {
+SKEIN_INLINE void agent::state::start(start_worker_order order) {
     const auto lease = order.lease;
     if (workers.contains(lease)) return;
     if (stopping.is_set()) return tell_end({lease, false, "the node is leaving the cluster"});
@@ -192,7 +192,7 @@ SKEIN_INLINE void agent::books::start(start_worker_order order) {
     running.spawn(live(this, lease));
 }
 
-SKEIN_INLINE void agent::books::stop_one(const lease_name& lease, bool at_once) {
+SKEIN_INLINE void agent::state::stop_one(const lease_name& lease, bool at_once) {
     const auto found = workers.find(lease);
     if (found == workers.end()) return; // its end has crossed this
     auto& w = *found->second;
@@ -203,14 +203,14 @@ SKEIN_INLINE void agent::books::stop_one(const lease_name& lease, bool at_once) 
         w.stop.request();
 }
 
-SKEIN_INLINE void agent::books::stop_all() {
+SKEIN_INLINE void agent::state::stop_all() {
     for (auto& [name, w] : workers) {
         w->asked_to_stop = true;
         w->stop.request();
     }
 }
 
-SKEIN_INLINE task<void> agent::books::live(books* self, lease_name lease) {
+SKEIN_INLINE task<void> agent::state::live(state* self, lease_name lease) {
     auto* const w = self->workers.at(lease).get();
     auto running = run(self, w);
     auto what = co_await running;
@@ -226,7 +226,7 @@ SKEIN_INLINE task<void> agent::books::live(books* self, lease_name lease) {
 }
 
 /// From its start to its end. Never throws.
-SKEIN_INLINE task<ended_lease> agent::books::run(books* self, worker* w) {
+SKEIN_INLINE task<ended_lease> agent::state::run(state* self, worker* w) {
     ended_lease out;
     out.started = false;
     std::unique_ptr<proc::child> process;
@@ -246,7 +246,8 @@ SKEIN_INLINE task<ended_lease> agent::books::run(books* self, worker* w) {
         has_ended = true;
     } catch (const error& e) {
         out.how = e.what();
-        // Of programs: another copy may come. A folder that a task asks for by name is there or not.
+        // Of programs: another copy may come. A folder that a task asks for by name is there or
+        // not.
         out.is_lasting = (e.code() == errc::not_found || e.code() == errc::permission_denied ||
                           e.code() == errc::invalid_argument) &&
                          !out.started;
@@ -267,9 +268,9 @@ SKEIN_INLINE task<ended_lease> agent::books::run(books* self, worker* w) {
 }
 
 /// It is a driver: it has the cluster's token, and runs nothing of its program.
-SKEIN_INLINE proc::child_options agent::books::keeper_to_start(
+SKEIN_INLINE proc::child_options agent::state::space_server_to_start(
     const start_worker_order& order) const {
-    keeper_order boot;
+    space_server_order boot;
     boot.token = to_buffer(how.secret.bytes());
     boot.head = to_string(how.head);
     boot.space = order.space;
@@ -279,19 +280,19 @@ SKEIN_INLINE proc::child_options agent::books::keeper_to_start(
     boot.program = order.program;
     boot.folder = order.folder;
     proc::child_options child;
-    child.role = rt::keeper_role;
-    child.name = "keeper of " + order.space;
+    child.role = rt::space_server_role;
+    child.name = "space server of " + order.space;
     child.message = wire::encode(boot);
     child.socket = false;
     child.executable = order.executable;
     child.cwd = order.folder;
-    child.argv = {order.program, "--skein-keeper=" + order.space};
+    child.argv = {order.program, "--skein-space-server=" + order.space};
     return child;
 }
 
-SKEIN_INLINE proc::child_options agent::books::what_to_start(
+SKEIN_INLINE proc::child_options agent::state::what_to_start(
     const start_worker_order& order) const {
-    if (!order.space.empty()) return keeper_to_start(order);
+    if (!order.space.empty()) return space_server_to_start(order);
     rt::worker_order boot;
     boot.token = to_buffer(detail::job_secret(how.secret, order.lease.driver).bytes());
     net::address to;
@@ -331,17 +332,17 @@ SKEIN_INLINE proc::child_options agent::books::what_to_start(
     return child;
 }
 
-SKEIN_INLINE void agent::books::tell_end(ended_lease what) {
+SKEIN_INLINE void agent::state::tell_end(ended_lease what) {
     if (head.tell(worker_ended{what})) return;
     if (untold.size() < 65'536) untold.push_back(std::move(what)); // for the next hello
 }
 
 SKEIN_INLINE agent::agent(loop& on, net::network& via, proc::children& where, agent_options how)
-    : books_(std::make_unique<books>(on, via, where, std::move(how))) {}
+    : state_(std::make_unique<state>(on, via, where, std::move(how))) {}
 SKEIN_INLINE agent::~agent() = default;
-SKEIN_INLINE task<void> agent::serve() { return books_->serve(); }
-SKEIN_INLINE void agent::stop() noexcept { books_->stopping.set(); }
-SKEIN_INLINE std::size_t agent::workers() const noexcept { return books_->workers.size(); }
-SKEIN_INLINE bool agent::is_joined() const noexcept { return books_->head.is_joined(); }
+SKEIN_INLINE task<void> agent::serve() { return state_->serve(); }
+SKEIN_INLINE void agent::stop() noexcept { state_->stopping.set(); }
+SKEIN_INLINE std::size_t agent::workers() const noexcept { return state_->workers.size(); }
+SKEIN_INLINE bool agent::is_joined() const noexcept { return state_->head.is_joined(); }
 
 } // namespace skein::cluster

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Part of the bodies of cluster/agent.hpp: what workers print, on its way to their drivers. A worker never waits for it:
-// its pipes are read as fast as it writes, and what the head does not ask for in time is left out.
+// Part of the bodies of cluster/agent.hpp: what workers print, on its way to their drivers. A
+// worker never waits for it: its pipes are read as fast as it writes, and what the head does not
+// ask for in time is left out.
 
-#include <skein/cluster/detail/agent_books.hpp>
+#include <skein/cluster/detail/agent_state.hpp>
 #include <skein/core/loop.hpp>
 
 #include <algorithm>
@@ -12,7 +13,7 @@
 
 namespace skein::cluster {
 
-SKEIN_INLINE task<void> agent::books::read_output(books* self, worker* w, proc::child* process) {
+SKEIN_INLINE task<void> agent::state::read_output(state* self, worker* w, proc::child* process) {
     const auto driver = w->order.lease.driver;
     auto reading =
         proc::read_lines(process, &w->said, [self, driver] { self->offer_output(driver); });
@@ -20,14 +21,14 @@ SKEIN_INLINE task<void> agent::books::read_output(books* self, worker* w, proc::
 }
 
 /// The lines of that worker, if it has any.
-SKEIN_INLINE proc::line_queue* agent::books::has_said(std::uint64_t driver,
+SKEIN_INLINE proc::line_queue* agent::state::has_said(std::uint64_t driver,
                                                       std::uint64_t lease) const {
     const auto found = workers.find({driver, lease});
     return found == workers.end() || found->second->said.empty() ? nullptr : &found->second->said;
 }
 
 /// Tells the head, unless it knows.
-SKEIN_INLINE void agent::books::offer_output(std::uint64_t driver) {
+SKEIN_INLINE void agent::state::offer_output(std::uint64_t driver) {
     auto& output = outputs[driver];
     if (output.is_told) return;
     const bool any =
@@ -37,14 +38,14 @@ SKEIN_INLINE void agent::books::offer_output(std::uint64_t driver) {
 }
 
 /// To a head that has just welcomed this node.
-SKEIN_INLINE void agent::books::offer_all_output() {
+SKEIN_INLINE void agent::state::offer_all_output() {
     for (auto& [driver, output] : outputs) {
         output.is_told = false;
         offer_output(driver);
     }
 }
 
-SKEIN_INLINE void agent::books::send_output(std::uint64_t driver) {
+SKEIN_INLINE void agent::state::send_output(std::uint64_t driver) {
     node_output m;
     m.driver = driver;
     auto& output = outputs[driver];
@@ -75,7 +76,7 @@ SKEIN_INLINE void agent::books::send_output(std::uint64_t driver) {
 }
 
 /// What a worker said last is worth a moment: its driver prints it before it hears of the end.
-SKEIN_INLINE task<void> agent::books::send_last_words(books* self, worker* w) {
+SKEIN_INLINE task<void> agent::state::send_last_words(state* self, worker* w) {
     const auto until =
         deadline_after(self->on_loop.now(), duration(self->how.times.suspect_after) / 2);
     while (!w->said.empty() && !self->leaving && self->head.is_joined() &&
@@ -87,7 +88,7 @@ SKEIN_INLINE task<void> agent::books::send_last_words(books* self, worker* w) {
 }
 
 /// When the last worker of a driver has gone.
-SKEIN_INLINE void agent::books::forget_output(std::uint64_t driver) {
+SKEIN_INLINE void agent::state::forget_output(std::uint64_t driver) {
     const auto first = workers.lower_bound({driver, 0});
     if (first == workers.end() || first->first.driver != driver) outputs.erase(driver);
 }

@@ -36,7 +36,8 @@ namespace skein::cluster::detail {
     return o;
 }
 
-/// What its request layers bound: a hello of thousands of leases is large, and all of these are told in one turn.
+/// What its request layers bound: a hello of thousands of leases is large, and all of these are
+/// told in one turn.
 [[nodiscard]] inline net::request_options cluster_requests() {
     net::request_options o;
     o.most_message = std::size_t{16} << 20;

@@ -26,24 +26,25 @@ struct known_lease {
 /// Where a bundle of a placement group is.
 struct placed_bundle {
     std::uint64_t node = 0; ///< the incarnation of its agent; 0: it has no place
-    std::uint64_t gpus = 0; ///< bits of rt::gpu_set
+    std::uint64_t gpus = 0; ///< bits of sched::gpu_set
 };
 
 /// A placement group of a driver, as its hello tells it.
 struct known_group {
     std::uint64_t number = 0;
-    std::uint8_t strategy = 0;         ///< rt::group_strategy
-    std::vector<std::string> bundles;  ///< as rt::parse_resources() reads them
+    std::uint8_t strategy = 0;         ///< sched::group_strategy
+    std::vector<std::string> bundles;  ///< as sched::parse_resources() reads them
     std::vector<placed_bundle> placed; ///< of each, as the head said last; none: it waits
 };
 
-/// A driver calls actors of a namespace through its keeper, a driver of this incarnation.
+/// A driver calls actors of a namespace through its space server, a driver of this incarnation.
 struct visited_space {
     std::string space;
-    std::uint64_t keeper = 0;
+    std::uint64_t space_server = 0;
 };
 
-inline constexpr std::uint64_t keeper_lease = 0; ///< of its own process, among those of its workers
+inline constexpr std::uint64_t space_server_lease =
+    0; ///< of its own process, among those of its workers
 
 /// A driver says who it is and which leases it has or waits for; answered by driver_welcome.
 struct driver_hello {
@@ -63,8 +64,8 @@ struct driver_hello {
     std::vector<known_group> groups;
     bool prints = false;     ///< it takes what its workers print; else that appears at their agent
     bool again = false;      ///< a head has welcomed it before
-    std::string space;       ///< it is the keeper of this namespace; "": it is a program
-    std::uint64_t build = 0; ///< rt::build_id() of its executable
+    std::string space;       ///< it is the space server of this namespace; "": it is a program
+    std::uint64_t build = 0; ///< proc::build_id() of its executable
     std::vector<visited_space> visits;
 };
 
@@ -82,9 +83,11 @@ struct want_lease {
     std::string demand;
     /// Of the node: "zone=a", "node=n1"; in a placement group "@3", "@3/0"; empty: any.
     std::string label;
-    /// For tasks with one demand alone: the driver gives others of its leases back for it, where it is told.
+    /// For tasks with one demand alone: the driver gives others of its leases back for it, where it
+    /// is told.
     bool own = false;
-    /// Of its worker's process, as rt::parse_task_environment() reads them; no folder: that of the driver.
+    /// Of its worker's process, as proc::parse_task_environment() reads them; no folder: that of
+    /// the driver.
     std::string env, cwd;
 };
 
@@ -121,8 +124,8 @@ struct lease_ended {
     bool is_lasting = false;
 };
 
-/// The head asks for it back: its node is drained, or others have had less than their share for long. The driver
-/// sends no new work there and returns it when what runs has ended.
+/// The head asks for it back: its node is drained, or others have had less than their share for
+/// long. The driver sends no new work there and returns it when what runs has ended.
 struct lease_recalled {
     static constexpr std::uint16_t number = 21;
     std::uint64_t lease = 0;
@@ -136,8 +139,9 @@ struct keep_lease {
     std::uint64_t lease = 0;
 };
 
-/// All that runs on a lease waits for calls that it has made, or no longer: its cpus are free meanwhile.
-struct lease_rests {
+/// All that runs on a lease waits for calls that it has made, or no longer: its cpus are free
+/// meanwhile.
+struct lease_blocked {
     static constexpr std::uint16_t number = 23;
     std::uint64_t lease = 0;
     bool on = false;
@@ -179,28 +183,29 @@ struct group_refused {
     std::string why;
 };
 
-/// A driver asks for the keeper of a namespace, which is started if there is none, from the driver's executable.
+/// A driver asks for the space server of a namespace, which is started if there is none, from the
+/// driver's executable.
 struct enter_space {
     static constexpr std::uint16_t number = 30;
     std::string space;
-    std::uint64_t keeper = 0; ///< this one or none; 0: whichever there is
+    std::uint64_t space_server = 0; ///< this one or none; 0: whichever there is
 };
 
-/// Where the keeper listens; as in start_worker_order.
+/// Where the space server listens; as in start_worker_order.
 struct space_entered {
     static constexpr std::uint16_t number = 31;
-    std::uint64_t keeper = 0; ///< its incarnation
-    std::string who;          ///< "app (pid 7 at host)"
+    std::uint64_t space_server = 0; ///< its incarnation
+    std::string who;                ///< "app (pid 7 at host)"
     std::string host;
     std::uint16_t port = 0;
     std::string address;
 };
 
-/// A keeper that the driver visits has ended.
+/// A space server that the driver visits has ended.
 struct space_lost {
     static constexpr std::uint16_t number = 32;
     std::string space;
-    std::uint64_t keeper = 0;
+    std::uint64_t space_server = 0;
     std::string how;
 };
 

@@ -3,8 +3,8 @@
 // Part of the bodies of cluster/head.hpp: who comes and goes.
 
 #include <skein/cluster/detail/cluster_link.hpp>
-#include <skein/cluster/detail/head_books.hpp>
 #include <skein/cluster/detail/head_link.hpp>
+#include <skein/cluster/detail/head_state.hpp>
 #include <skein/core/cancel.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
@@ -56,7 +56,7 @@ inline void check_text(std::string_view what, std::string_view text, std::size_t
 
 } // namespace detail
 
-SKEIN_INLINE head::books::books(loop& on, net::network& via, head_options given)
+SKEIN_INLINE head::state::state(loop& on, net::network& via, head_options given)
     : on_loop(on), how(std::move(given)),
       door(via, how.listen, detail::cluster_link(how.secret, how.name, how.host, how.pid),
            detail::head_links(on, how), net::link_table_bounds{65'536, 65'536},
@@ -68,8 +68,9 @@ SKEIN_INLINE head::books::books(loop& on, net::network& via, head_options given)
     memory.on_begun = [this] { introduce(); };
 }
 
-/// A generation that a crash could take back would lock out the heads after it: nobody hears of one that is not durable.
-SKEIN_INLINE void head::books::introduce() {
+/// A generation that a crash could take back would lock out the heads after it: nobody hears of one
+/// that is not durable.
+SKEIN_INLINE void head::state::introduce() {
     detail::head_notice n{door.local().is_loopback()};
     if (memory.is_begun()) {
         n.state = memory.state();
@@ -78,8 +79,9 @@ SKEIN_INLINE void head::books::introduce() {
     door.introduce(wire::encode(n));
 }
 
-/// What the head before has left. Drivers that were there may come back for so long as after a lost link.
-SKEIN_INLINE void head::books::remember() {
+/// What the head before has left. Drivers that were there may come back for so long as after a lost
+/// link.
+SKEIN_INLINE void head::state::remember() {
     memory.open(how.log, how.secret, on_loop.random());
     for (const auto& [driver, known] : memory.open_jobs()) {
         auto& hello = job_of(driver).hello;
@@ -93,7 +95,7 @@ SKEIN_INLINE void head::books::remember() {
         std::any_of(missing.begin(), missing.end(), [](const auto& n) { return !n.left; });
 }
 
-SKEIN_INLINE task<void> head::books::serve() {
+SKEIN_INLINE task<void> head::state::serve() {
     scope all;
     all.spawn(door.serve([this](net::link::handle l) { return serve_link(this, std::move(l)); }));
     scope looking, remembering;
@@ -126,7 +128,7 @@ SKEIN_INLINE task<void> head::books::serve() {
 }
 
 /// A link from its hello to its end; a peer that says no hello is a tool.
-SKEIN_INLINE task<void> head::books::serve_link(books* self, net::link::handle l) {
+SKEIN_INLINE task<void> head::state::serve_link(state* self, net::link::handle l) {
     auto s = std::make_shared<detail::head_session>();
     s->incarnation = l->peer_incarnation();
     s->below = l;
@@ -154,7 +156,7 @@ SKEIN_INLINE task<void> head::books::serve_link(books* self, net::link::handle l
     if (failure) std::rethrow_exception(failure);
 }
 
-SKEIN_INLINE std::shared_ptr<net::request_service> head::books::service_of(const session_ptr& s) {
+SKEIN_INLINE std::shared_ptr<net::request_service> head::state::service_of(const session_ptr& s) {
     auto out = std::make_shared<net::request_service>(net::request_service::bounds(), in_progress);
     // The session owns the service: a pointer, not a share, or neither would ever end.
     const std::weak_ptr<detail::head_session> weak = s;
@@ -183,7 +185,7 @@ SKEIN_INLINE std::shared_ptr<net::request_service> head::books::service_of(const
     }));
     out->on_tell<keep_lease>(
         as_driver([this](detail::head_job& j, const keep_lease& m) { keep(j, m.lease); }));
-    out->on_tell<lease_rests>(as_driver([this](detail::head_job& j, const lease_rests& m) {
+    out->on_tell<lease_blocked>(as_driver([this](detail::head_job& j, const lease_blocked& m) {
         rest(j, m);
         pump();
     }));
@@ -214,16 +216,16 @@ SKEIN_INLINE std::shared_ptr<net::request_service> head::books::service_of(const
 }
 
 /// What a person asks.
-SKEIN_INLINE void head::books::serve_tools(net::request_service& of) {
+SKEIN_INLINE void head::state::serve_tools(net::request_service& of) {
     of.on<ask_status, cluster_status>(
         [this](ask_status m, const net::caller& who) -> task<cluster_status> {
-            return [](books* self, ask_status asked, std::string peer) -> task<cluster_status> {
+            return [](state* self, ask_status asked, std::string peer) -> task<cluster_status> {
                 detail::check_version(asked.version, peer);
                 co_return self->status(asked.past);
             }(this, m, who.peer);
         });
     of.on<ask_drain, drain_reply>([this](ask_drain m, const net::caller& who) -> task<drain_reply> {
-        return [](books* self, ask_drain asked, std::string peer) -> task<drain_reply> {
+        return [](state* self, ask_drain asked, std::string peer) -> task<drain_reply> {
             detail::check_version(asked.version, peer);
             auto reply = self->drain(asked);
             auto keeping = self->memory.kept(); // who is told that it is so may rely on it
@@ -232,7 +234,7 @@ SKEIN_INLINE void head::books::serve_tools(net::request_service& of) {
         }(this, std::move(m), who.peer);
     });
     of.on<ask_stop, stop_reply>([this](ask_stop m, const net::caller& who) -> task<stop_reply> {
-        return [](books* self, ask_stop asked, std::string peer) -> task<stop_reply> {
+        return [](state* self, ask_stop asked, std::string peer) -> task<stop_reply> {
             detail::check_version(asked.version, peer);
             logging::at(self->how.news, "head", "asked to stop", {{"by", peer}});
             stop_reply r;
@@ -244,7 +246,7 @@ SKEIN_INLINE void head::books::serve_tools(net::request_service& of) {
     });
 }
 
-SKEIN_INLINE void head::books::ended(const session_ptr& s) noexcept {
+SKEIN_INLINE void head::state::ended(const session_ptr& s) noexcept {
     std::erase(sessions, s);
     if (crashed) return; // nobody is told anything
     const bool left = s->below->ending() == net::link_end::orderly;
@@ -271,14 +273,14 @@ SKEIN_INLINE void head::books::ended(const session_ptr& s) noexcept {
 }
 
 /// What runs out while nothing happens.
-SKEIN_INLINE task<void> head::books::watch(books* self) {
+SKEIN_INLINE task<void> head::state::watch(state* self) {
     for (;;) {
         co_await sleep_for(self->how.look_every);
         self->look();
     }
 }
 
-SKEIN_INLINE void head::books::look() {
+SKEIN_INLINE void head::state::look() {
     const auto now = on_loop.now();
     std::vector<detail::head_job*> gone;
     std::vector<detail::head_lease*> lost;
@@ -306,9 +308,9 @@ SKEIN_INLINE void head::books::look() {
     share_out();
 }
 
-// ---- drivers -------------------------------------------------------------------------------------------------
+// ---- drivers ------------------------------------------------------------------------------------
 
-SKEIN_INLINE detail::head_job& head::books::job_of(std::uint64_t incarnation) {
+SKEIN_INLINE detail::head_job& head::state::job_of(std::uint64_t incarnation) {
     auto& j = jobs[incarnation];
     if (j == nullptr) {
         j = std::make_unique<detail::head_job>();
@@ -319,17 +321,18 @@ SKEIN_INLINE detail::head_job& head::books::job_of(std::uint64_t incarnation) {
 }
 
 /// Of a driver that is known already.
-SKEIN_INLINE void head::books::check_again(const detail::head_job& j, const driver_hello& h) {
+SKEIN_INLINE void head::state::check_again(const detail::head_job& j, const driver_hello& h) {
     if (j.ending)
         throw error(errc::aborted, "the driver was away for too long; its workers are being ended");
     if (j.space != h.space && (!j.space.empty() || j.has_come()))
-        throw error(errc::malformed,
-                    fmt::format("the driver was the keeper of namespace \"{}\" and is that of "
-                                "\"{}\" now",
-                                j.space, h.space));
+        throw error(
+            errc::malformed,
+            fmt::format("the driver was the space server of namespace \"{}\" and is that of "
+                        "\"{}\" now",
+                        j.space, h.space));
 }
 
-SKEIN_INLINE task<driver_welcome> head::books::on_driver(books* self, session_ptr s,
+SKEIN_INLINE task<driver_welcome> head::state::on_driver(state* self, session_ptr s,
                                                          driver_hello h) {
     if (s == nullptr || s->node != nullptr || s->job != nullptr)
         throw error(errc::malformed, "a second hello over one link");
@@ -353,7 +356,7 @@ SKEIN_INLINE task<driver_welcome> head::books::on_driver(books* self, session_pt
     self->is_restarted = self->is_restarted || h.again;
     if (const auto known = self->jobs.find(s->incarnation); known != self->jobs.end())
         check_again(*known->second, h);
-    if (!h.space.empty()) self->check_keeper(h.space, s->incarnation);
+    if (!h.space.empty()) self->check_space_server(h.space, s->incarnation);
     auto& j = self->job_of(s->incarnation);
     if (j.session != nullptr) {
         j.session->job = nullptr;
@@ -378,16 +381,16 @@ SKEIN_INLINE task<driver_welcome> head::books::on_driver(books* self, session_pt
 }
 
 /// It does not come back: what it asked for is forgotten, and its workers end.
-SKEIN_INLINE void head::books::leave(detail::head_job& j, job_end how_it_ended) {
+SKEIN_INLINE void head::state::leave(detail::head_job& j, job_end how_it_ended) {
     if (std::exchange(j.ending, true)) return;
     memory.job_went(j.incarnation, how_it_ended);
     logging::at(how.news, "head", "driver left", {{"job", j.hello.name}, {"host", j.hello.host}});
-    if (const auto own = j.leases.find(keeper_lease); own != j.leases.end()) {
+    if (const auto own = j.leases.find(space_server_lease); own != j.leases.end()) {
         const auto& l = *own->second;
         if (l.state == detail::lease_state::expected) // its node is not there: nobody sees its end
-            keeper_over(j, "its node did not come back to the head", false);
+            space_server_over(j, "its node did not come back to the head", false);
         else if (l.state == detail::lease_state::waits)
-            keeper_over(j, "it waits for a node: " + schedule.why(l.request), true);
+            space_server_over(j, "it waits for a node: " + schedule.why(l.request), true);
     }
     std::vector<detail::head_lease*> all;
     for (auto& [n, l] : j.leases) all.push_back(l.get());
@@ -400,9 +403,9 @@ SKEIN_INLINE void head::books::leave(detail::head_job& j, job_end how_it_ended) 
     forget(j);
 }
 
-// ---- what there is -------------------------------------------------------------------------------------------
+// ---- what there is ------------------------------------------------------------------------------
 
-SKEIN_INLINE driver_welcome head::books::size() const {
+SKEIN_INLINE driver_welcome head::state::size() const {
     driver_welcome out;
     for (const auto& [number, n] : nodes) {
         if (n->draining) continue;
@@ -412,22 +415,22 @@ SKEIN_INLINE driver_welcome head::books::size() const {
     return out;
 }
 
-SKEIN_INLINE void head::books::tell_size() {
+SKEIN_INLINE void head::state::tell_size() {
     const auto now = size();
     for (auto& [number, j] : jobs)
         if (j->session) j->session->tell(cluster_changed{now.cpus, now.nodes});
 }
 
-SKEIN_INLINE void head::books::tell_all_to_leave() {
+SKEIN_INLINE void head::state::tell_all_to_leave() {
     for (auto& [number, n] : nodes) n->session->tell(leave_cluster{"the cluster was stopped"});
 }
 
-SKEIN_INLINE task<void> head::books::close_link(net::link::handle l) {
+SKEIN_INLINE task<void> head::state::close_link(net::link::handle l) {
     auto closing = l->close();
     co_await closing;
 }
 
-SKEIN_INLINE cluster_status head::books::status(bool past) const {
+SKEIN_INLINE cluster_status head::state::status(bool past) const {
     cluster_status out;
     out.missing = memory.missing();
     if (past) out.past = memory.past_jobs();
@@ -471,7 +474,7 @@ SKEIN_INLINE cluster_status head::books::status(bool past) const {
         }
         for (const auto& [n, l] : j->leases) {
             if (l->state != detail::lease_state::waits) {
-                s.workers += j->space.empty() || n != keeper_lease;
+                s.workers += j->space.empty() || n != space_server_lease;
                 continue;
             }
             if (s.waiting++ == 0) s.why = schedule.why(l->request);
@@ -482,11 +485,11 @@ SKEIN_INLINE cluster_status head::books::status(bool past) const {
 }
 
 SKEIN_INLINE head::head(loop& on, net::network& via, head_options how)
-    : books_(std::make_unique<books>(on, via, std::move(how))) {}
+    : state_(std::make_unique<state>(on, via, std::move(how))) {}
 SKEIN_INLINE head::~head() = default;
-SKEIN_INLINE net::address head::local() const { return books_->door.local(); }
-SKEIN_INLINE task<void> head::serve() { return books_->serve(); }
-SKEIN_INLINE void head::stop() noexcept { books_->stopping.set(); }
-SKEIN_INLINE cluster_status head::status() const { return books_->status(); }
+SKEIN_INLINE net::address head::local() const { return state_->door.local(); }
+SKEIN_INLINE task<void> head::serve() { return state_->serve(); }
+SKEIN_INLINE void head::stop() noexcept { state_->stopping.set(); }
+SKEIN_INLINE cluster_status head::status() const { return state_->status(); }
 
 } // namespace skein::cluster

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Part of the bodies of cluster/head.hpp: placement groups of drivers. A bundle is room on a node without a worker;
-// leases whose label names the group take their room out of it. docs/design/0012-groups.md
+// Part of the bodies of cluster/head.hpp: placement groups of drivers. A bundle is room on a node
+// without a worker; leases whose label names the group take their room out of it.
+// docs/design/0012-groups.md
 
-#include <skein/cluster/detail/head_books.hpp>
+#include <skein/cluster/detail/head_state.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/rt/worker_source.hpp>
@@ -16,7 +17,7 @@
 namespace skein::cluster {
 
 /// That of which a lease takes its room; nullptr: none.
-SKEIN_INLINE detail::head_group* head::books::group_of(const detail::head_lease& l) {
+SKEIN_INLINE detail::head_group* head::state::group_of(const detail::head_lease& l) {
     std::uint64_t number = 0;
     int bundle = -1;
     if (!rt::parse_group_label(l.label, number, bundle)) return nullptr;
@@ -25,7 +26,7 @@ SKEIN_INLINE detail::head_group* head::books::group_of(const detail::head_lease&
 }
 
 /// Where a lease may be; nothing: its group is not there, or not yet.
-SKEIN_INLINE std::optional<sched::constraint> head::books::where_of(const detail::head_lease& l) {
+SKEIN_INLINE std::optional<sched::constraint> head::state::where_of(const detail::head_lease& l) {
     std::uint64_t number = 0;
     int bundle = -1;
     if (!rt::parse_group_label(l.label, number, bundle)) return rt::where_labelled(l.label);
@@ -35,7 +36,7 @@ SKEIN_INLINE std::optional<sched::constraint> head::books::where_of(const detail
 }
 
 /// Queues a lease that waits.
-SKEIN_INLINE void head::books::ask_room(detail::head_lease& l) {
+SKEIN_INLINE void head::state::ask_room(detail::head_lease& l) {
     const auto* const g = group_of(l);
     if (l.label.starts_with('@') && (g == nullptr || g->closing))
         return end(l, false, "its placement group is not there (any more)");
@@ -52,9 +53,9 @@ SKEIN_INLINE void head::books::ask_room(detail::head_lease& l) {
     l.request = *asked;
 }
 
-// ---- a driver asks for them and gives them back --------------------------------------------------------------
+// ---- a driver asks for them and gives them back -------------------------------------------------
 
-SKEIN_INLINE void head::books::want_group(detail::head_job& j, const known_group& what) {
+SKEIN_INLINE void head::state::want_group(detail::head_job& j, const known_group& what) {
     if (const auto known = j.groups.find(what.number); known != j.groups.end())
         return tell_group(known->second); // said again after a lost link, as may be the answer
     const auto refuse = [&](const error& why) {
@@ -85,7 +86,7 @@ SKEIN_INLINE void head::books::want_group(detail::head_job& j, const known_group
     if (kept.places.empty()) create(kept);
 }
 
-SKEIN_INLINE void head::books::create(detail::head_group& g) {
+SKEIN_INLINE void head::state::create(detail::head_group& g) {
     sched::group_request r;
     r.job = g.of->id();
     r.strategy = g.strategy;
@@ -100,7 +101,7 @@ SKEIN_INLINE void head::books::create(detail::head_group& g) {
     g.of->groups.erase(g.number);
 }
 
-SKEIN_INLINE void head::books::drop_group(detail::head_job& j, std::uint64_t number) {
+SKEIN_INLINE void head::state::drop_group(detail::head_job& j, std::uint64_t number) {
     const auto found = j.groups.find(number);
     if (found == j.groups.end()) return;
     found->second.closing = true;
@@ -113,7 +114,7 @@ SKEIN_INLINE void head::books::drop_group(detail::head_job& j, std::uint64_t num
 }
 
 /// Those that nobody needs any more go with their last lease.
-SKEIN_INLINE void head::books::close_groups(detail::head_job& j) {
+SKEIN_INLINE void head::state::close_groups(detail::head_job& j) {
     for (auto at = j.groups.begin(); at != j.groups.end();) {
         const auto& g = at->second;
         const bool used =
@@ -128,10 +129,11 @@ SKEIN_INLINE void head::books::close_groups(detail::head_job& j) {
     }
 }
 
-// ---- a head that was started again ---------------------------------------------------------------------------
+// ---- a head that was started again --------------------------------------------------------------
 
-/// Places groups where their drivers say that they are, once the nodes have come. all: whoever has come.
-SKEIN_INLINE void head::books::take_groups_over(bool all) {
+/// Places groups where their drivers say that they are, once the nodes have come. all: whoever has
+/// come.
+SKEIN_INLINE void head::state::take_groups_over(bool all) {
     for (auto& [number, j] : jobs) {
         std::vector<std::uint64_t> ready;
         for (auto& [n, g] : j->groups) {
@@ -145,8 +147,9 @@ SKEIN_INLINE void head::books::take_groups_over(bool all) {
     }
 }
 
-/// Its leases are on their nodes, or not yet granted: they get their room out of its bundles from now on.
-SKEIN_INLINE void head::books::adopt(detail::head_group& g) {
+/// Its leases are on their nodes, or not yet granted: they get their room out of its bundles from
+/// now on.
+SKEIN_INLINE void head::state::adopt(detail::head_group& g) {
     sched::group_request asked;
     asked.job = g.of->id();
     asked.strategy = g.strategy;
@@ -179,9 +182,10 @@ SKEIN_INLINE void head::books::adopt(detail::head_group& g) {
     for (auto* l : waiting) ask_room(*l);
 }
 
-/// Puts a bundle where it was, around those of the leases that live in it, and takes these out of `inside`. What does not
-/// work leaves all as it was: room that a worker uses is never anybody else's.
-SKEIN_INLINE bool head::books::adopt_bundle(detail::head_group& g, std::size_t bundle,
+/// Puts a bundle where it was, around those of the leases that live in it, and takes these out of
+/// `inside`. What does not work leaves all as it was: room that a worker uses is never anybody
+/// else's.
+SKEIN_INLINE bool head::state::adopt_bundle(detail::head_group& g, std::size_t bundle,
                                             std::vector<detail::head_lease*>& inside) {
     const auto place = sched::place_id(g.places[bundle].node);
     const sched::gpu_set gpus(g.places[bundle].gpus);
@@ -215,13 +219,13 @@ SKEIN_INLINE bool head::books::adopt_bundle(detail::head_group& g, std::size_t b
         r.where = where;
         const auto taken = schedule.adopt(r, place, l->gpus);
         if (taken) l->request = *taken;
-        if (taken && l->rests) (void)schedule.wait_begin(l->request);
+        if (taken && l->blocked) (void)schedule.wait_begin(l->request);
         if (is_there) std::erase(inside, l);
     }
     return is_there;
 }
 
-SKEIN_INLINE void head::books::on_group(const sched::notice& n) {
+SKEIN_INLINE void head::state::on_group(const sched::notice& n) {
     for (auto& [incarnation, j] : jobs) {
         for (auto& [number, g] : j->groups) {
             if (g.id != n.group) continue;
@@ -241,12 +245,12 @@ SKEIN_INLINE void head::books::on_group(const sched::notice& n) {
     }
 }
 
-SKEIN_INLINE void head::books::tell_group(const detail::head_group& g) {
+SKEIN_INLINE void head::state::tell_group(const detail::head_group& g) {
     if (g.placed && g.of->session) g.of->session->tell(group_placed{g.number, g.places});
 }
 
 /// Cpus that count for its driver's share, in steps.
-SKEIN_INLINE std::int64_t head::books::group_cpus(const detail::head_group& g) const {
+SKEIN_INLINE std::int64_t head::state::group_cpus(const detail::head_group& g) const {
     std::int64_t cpus = 0;
     for (const auto& b : g.bundles) {
         if (!g.placed && !is_feasible(b)) return 0;
@@ -256,15 +260,16 @@ SKEIN_INLINE std::int64_t head::books::group_cpus(const detail::head_group& g) c
 }
 
 /// A lease for all tasks of a driver that can be asked back.
-SKEIN_INLINE bool head::books::may_go(const detail::head_lease& l,
+SKEIN_INLINE bool head::state::may_go(const detail::head_lease& l,
                                       const detail::head_job& j) const {
     return l.of == &j && !l.own && l.state == detail::lease_state::granted &&
            on_loop.now() >= l.actors_until;
 }
 
-/// A driver waits for a group, and others of its leases are in the way: it is asked for those that are. They come back
-/// one by one; what is there already is kept from others meanwhile, or the group would never have all.
-SKEIN_INLINE void head::books::make_group_room(const detail::head_share& of) {
+/// A driver waits for a group, and others of its leases are in the way: it is asked for those that
+/// are. They come back one by one; what is there already is kept from others meanwhile, or the
+/// group would never have all.
+SKEIN_INLINE void head::state::make_group_room(const detail::head_share& of) {
     for (const auto& [number, g] : of.of->groups) {
         if (!g.id || g.placed || g.closing) continue;
         const bool within_share = of.may_have(group_cpus(g));
@@ -275,9 +280,10 @@ SKEIN_INLINE void head::books::make_group_room(const detail::head_share& of) {
     }
 }
 
-/// The nodes as they would be for a group without those leases of its driver that can be asked back, and what of their
-/// cpus is free now or coming back. What others give back counts for one who stays within his share.
-SKEIN_INLINE sched::scheduler head::books::places_for(
+/// The nodes as they would be for a group without those leases of its driver that can be asked
+/// back, and what of their cpus is free now or coming back. What others give back counts for one
+/// who stays within his share.
+SKEIN_INLINE sched::scheduler head::state::places_for(
     const detail::head_group& g, bool within_share, std::map<std::uint64_t, sched::amount>& free) {
     sched::scheduler plan(sched::scheduler_options{sched::placement::spread});
     for (const auto& p : schedule.places()) {
@@ -294,7 +300,7 @@ SKEIN_INLINE sched::scheduler head::books::places_for(
             const bool counts = coming ? within_share || l->of == g.of : may_go(*l, *g.of);
             if (!counts || l->label.starts_with('@')) continue; // that room is a group's
             auto gives = l->demand;
-            if (l->rests) gives.cpu = {}; // these are free already
+            if (l->blocked) gives.cpu = {}; // these are free already
             if (!sched::fits(gives, used)) continue;
             used -= gives;
             if (coming) now += gives.cpu;
@@ -309,7 +315,7 @@ SKEIN_INLINE sched::scheduler head::books::places_for(
 }
 
 /// False: there is no way.
-SKEIN_INLINE bool head::books::make_group_room(const detail::head_group& g, bool within_share) {
+SKEIN_INLINE bool head::state::make_group_room(const detail::head_group& g, bool within_share) {
     std::map<std::uint64_t, sched::amount> now_free;
     auto plan = places_for(g, within_share, now_free);
     sched::group_request lost;
@@ -330,7 +336,7 @@ SKEIN_INLINE bool head::books::make_group_room(const detail::head_group& g, bool
         auto* const n = node_at(incarnation);
         for (auto at = n->leases.rbegin(); missing > 0 && at != n->leases.rend(); ++at) {
             auto& l = *at->second;
-            if (!may_go(l, *g.of) || is_coming(l) || l.rests || !l.demand.cpu) continue;
+            if (!may_go(l, *g.of) || is_coming(l) || l.blocked || !l.demand.cpu) continue;
             missing -= l.demand.cpu.in_steps();
             recall(l, fmt::format("room for placement group {} on {}", g.number, n->name));
         }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Part of the bodies of cluster/head.hpp: leases, from what a driver wants to the end of its worker.
+// Part of the bodies of cluster/head.hpp: leases, from what a driver wants to the end of its
+// worker.
 
-#include <skein/cluster/detail/head_books.hpp>
+#include <skein/cluster/detail/head_state.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/rt/worker_source.hpp>
@@ -18,7 +19,7 @@ namespace skein::cluster {
 
 inline constexpr std::size_t most_label_bytes = 256;
 
-SKEIN_INLINE detail::head_lease& head::books::add_lease(detail::head_job& j, std::uint64_t number,
+SKEIN_INLINE detail::head_lease& head::state::add_lease(detail::head_job& j, std::uint64_t number,
                                                         const sched::resources& demand) {
     auto made = std::make_unique<detail::head_lease>();
     auto& l = *made;
@@ -32,7 +33,7 @@ SKEIN_INLINE detail::head_lease& head::books::add_lease(detail::head_job& j, std
 }
 
 /// Gives back what it holds, and forgets it. Its job stays: forget().
-SKEIN_INLINE void head::books::erase(detail::head_lease& l) {
+SKEIN_INLINE void head::state::erase(detail::head_lease& l) {
     if (l.request && !schedule.cancel(l.request)) (void)schedule.release(l.request);
     if (l.at != nullptr) l.at->leases.erase({l.of->incarnation, l.number});
     by_tag.erase(l.tag);
@@ -41,28 +42,28 @@ SKEIN_INLINE void head::books::erase(detail::head_lease& l) {
     close_groups(j);
 }
 
-SKEIN_INLINE void head::books::forget(detail::head_job& j) {
+SKEIN_INLINE void head::state::forget(detail::head_job& j) {
     if (!j.ending || !j.leases.empty()) return;
-    if (!j.space.empty()) keeper_over(j, "it has ended", true);
+    if (!j.space.empty()) space_server_over(j, "it has ended", true);
     (void)schedule.remove_job(j.id());
     jobs.erase(j.incarnation);
 }
 
-SKEIN_INLINE void head::books::end(detail::head_lease& l, bool started, const std::string& why,
+SKEIN_INLINE void head::state::end(detail::head_lease& l, bool started, const std::string& why,
                                    const ended_lease& news) {
     auto& j = *l.of;
     if (j.session)
         j.session->tell(lease_ended{l.number, started, why, news.lines, news.is_lasting});
-    if (l.number == keeper_lease && !j.space.empty())
-        keeper_over(j, l.at != nullptr ? fmt::format("{} on {}", why, l.at->name) : why,
-                    l.state != detail::lease_state::expected);
+    if (l.number == space_server_lease && !j.space.empty())
+        space_server_over(j, l.at != nullptr ? fmt::format("{} on {}", why, l.at->name) : why,
+                          l.state != detail::lease_state::expected);
     erase(l);
     forget(j);
 }
 
-// ---- a driver asks and gives back ----------------------------------------------------------------------------
+// ---- a driver asks and gives back ---------------------------------------------------------------
 
-SKEIN_INLINE void head::books::want(detail::head_job& j, const want_lease& what) {
+SKEIN_INLINE void head::state::want(detail::head_job& j, const want_lease& what) {
     const auto number = what.lease;
     if (j.leases.contains(number)) return; // said again after a lost link
     const auto refuse = [&](const error& why) {
@@ -86,7 +87,7 @@ SKEIN_INLINE void head::books::want(detail::head_job& j, const want_lease& what)
     ask_room(l);
 }
 
-SKEIN_INLINE void head::books::give_back(detail::head_job& j, std::uint64_t number, bool at_once) {
+SKEIN_INLINE void head::state::give_back(detail::head_job& j, std::uint64_t number, bool at_once) {
     const auto found = j.leases.find(number);
     if (found == j.leases.end()) return; // its end has crossed this
     auto& l = *found->second;
@@ -98,7 +99,7 @@ SKEIN_INLINE void head::books::give_back(detail::head_job& j, std::uint64_t numb
 }
 
 /// It was asked back, and its driver cannot.
-SKEIN_INLINE void head::books::keep(detail::head_job& j, std::uint64_t number) {
+SKEIN_INLINE void head::state::keep(detail::head_job& j, std::uint64_t number) {
     const auto found = j.leases.find(number);
     if (found == j.leases.end()) return;
     found->second->keep_until = deadline_after(on_loop.now(), how.keep_grace);
@@ -108,11 +109,11 @@ SKEIN_INLINE void head::books::keep(detail::head_job& j, std::uint64_t number) {
     pump();
 }
 
-SKEIN_INLINE void head::books::rest(detail::head_job& j, const lease_rests& what) {
+SKEIN_INLINE void head::state::rest(detail::head_job& j, const lease_blocked& what) {
     const auto found = j.leases.find(what.lease);
     if (found == j.leases.end()) return;
     auto& l = *found->second;
-    if (std::exchange(l.rests, what.on) == what.on || !l.request) return;
+    if (std::exchange(l.blocked, what.on) == what.on || !l.request) return;
     if (what.on)
         (void)schedule.wait_begin(l.request);
     else
@@ -120,23 +121,23 @@ SKEIN_INLINE void head::books::rest(detail::head_job& j, const lease_rests& what
 }
 
 /// Its room stays taken until the agent says that the worker has ended.
-SKEIN_INLINE void head::books::stop_worker(detail::head_lease& l, bool at_once) {
+SKEIN_INLINE void head::state::stop_worker(detail::head_lease& l, bool at_once) {
     l.state = detail::lease_state::stopping;
     (void)schedule.set_leaving(l.request);
     tell_stop(l, at_once);
 }
 
-SKEIN_INLINE void head::books::tell_stop(const detail::head_lease& l, bool at_once) {
+SKEIN_INLINE void head::state::tell_stop(const detail::head_lease& l, bool at_once) {
     l.at->session->tell(stop_worker_order{{l.of->incarnation, l.number}, at_once});
 }
 
 /// It has been asked back, and nothing was heard of it yet.
-SKEIN_INLINE bool head::books::is_coming(const detail::head_lease& l) const {
+SKEIN_INLINE bool head::state::is_coming(const detail::head_lease& l) const {
     return l.recalled_at != time_point{} &&
            on_loop.now() < deadline_after(l.recalled_at, how.recall_grace);
 }
 
-SKEIN_INLINE void head::books::recall(detail::head_lease& l, const std::string& why) {
+SKEIN_INLINE void head::state::recall(detail::head_lease& l, const std::string& why) {
     if (l.state != detail::lease_state::granted || is_coming(l) || l.of->session == nullptr) return;
     l.recalled_at = on_loop.now();
     l.drained = l.drained || l.at->draining;
@@ -145,32 +146,32 @@ SKEIN_INLINE void head::books::recall(detail::head_lease& l, const std::string& 
 }
 
 /// Nobody may count on its end any more.
-SKEIN_INLINE void head::books::not_recalled(detail::head_lease& l) {
+SKEIN_INLINE void head::state::not_recalled(detail::head_lease& l) {
     l.recalled_at = {};
     if (l.state == detail::lease_state::granted) (void)schedule.set_leaving(l.request, false);
 }
 
 /// Its worker may go on. If this is lost with the link, the driver hears it over the next one.
-SKEIN_INLINE void head::books::tell_withdrawn(const detail::head_lease& l) {
+SKEIN_INLINE void head::state::tell_withdrawn(const detail::head_lease& l) {
     if (l.drained && l.state == detail::lease_state::granted && l.of->session)
         l.of->session->tell(lease_recalled{l.number, {}, true});
 }
 
-SKEIN_INLINE bool head::books::is_feasible(const sched::resources& demand) const {
+SKEIN_INLINE bool head::state::is_feasible(const sched::resources& demand) const {
     return std::any_of(nodes.begin(), nodes.end(), [&](const auto& n) {
         return !n.second->draining && sched::fits(demand, n.second->total);
     });
 }
 
 /// What each driver has, wants and should have. Gives the cpus that are on their way back.
-SKEIN_INLINE std::int64_t head::books::take_stock(std::vector<detail::head_share>& into) const {
+SKEIN_INLINE std::int64_t head::state::take_stock(std::vector<detail::head_share>& into) const {
     std::map<sched::resources, bool> feasible;
     std::int64_t coming = 0;
     for (const auto& [number, j] : jobs) {
         detail::head_share p{j.get(), 0, 0, 0, {}};
         for (const auto& [k, l] : j->leases) {
             if (l->label.starts_with('@')) continue; // its room is that of its group
-            const auto cpus = l->rests ? 0 : l->demand.cpu.in_steps();
+            const auto cpus = l->blocked ? 0 : l->demand.cpu.in_steps();
             if (l->state == detail::lease_state::waits) {
                 const auto [known, is_new] = feasible.try_emplace(l->demand, false);
                 if (is_new) known->second = is_feasible(l->demand);
@@ -197,10 +198,10 @@ SKEIN_INLINE std::int64_t head::books::take_stock(std::vector<detail::head_share
     return coming;
 }
 
-/// Asks those that hold more than their share of the cpus for as many leases as others are short of. Nobody is asked
-/// for what would leave him short: leases are whole, and would go round for ever. But who has nothing at all gets
-/// something.
-SKEIN_INLINE void head::books::share_out() {
+/// Asks those that hold more than their share of the cpus for as many leases as others are short
+/// of. Nobody is asked for what would leave him short: leases are whole, and would go round for
+/// ever. But who has nothing at all gets something.
+SKEIN_INLINE void head::state::share_out() {
     std::vector<detail::head_share> parts;
     const auto coming = take_stock(parts);
     constexpr auto one = sched::amount::steps;
@@ -233,7 +234,7 @@ SKEIN_INLINE void head::books::share_out() {
 }
 
 /// It has just asked: nobody waits for the next look at all of them.
-SKEIN_INLINE void head::books::make_room(const detail::head_job& j, bool of_groups) {
+SKEIN_INLINE void head::state::make_room(const detail::head_job& j, bool of_groups) {
     const auto waits = [](const auto& one) {
         const auto& l = *one.second;
         return l.own && l.state == detail::lease_state::waits && !l.label.starts_with('@');
@@ -245,9 +246,10 @@ SKEIN_INLINE void head::books::make_room(const detail::head_job& j, bool of_grou
         if (p.of == &j) of_groups ? make_group_room(p) : make_room(p);
 }
 
-/// A driver waits for a lease of its own kind, and others of its leases are in the way: it is asked for as many of
-/// those as one node needs. They come back one by one: what is there already is kept from others meanwhile.
-SKEIN_INLINE void head::books::make_room(const detail::head_share& of) {
+/// A driver waits for a lease of its own kind, and others of its leases are in the way: it is asked
+/// for as many of those as one node needs. They come back one by one: what is there already is kept
+/// from others meanwhile.
+SKEIN_INLINE void head::state::make_room(const detail::head_share& of) {
     std::vector<sched::scheduler::place_info> places;
     for (const auto& [number, l] : of.of->leases) {
         if (!l->own || l->state != detail::lease_state::waits || l->label.starts_with('@'))
@@ -264,7 +266,7 @@ SKEIN_INLINE void head::books::make_room(const detail::head_share& of) {
 }
 
 /// The nodes with the fewest leases of this driver that are to be spread come first.
-SKEIN_INLINE void head::books::spread_order(const detail::head_job& j,
+SKEIN_INLINE void head::state::spread_order(const detail::head_job& j,
                                             std::vector<sched::scheduler::place_info>& nodes_now) {
     std::map<sched::place_id, std::pair<int, std::size_t>> order; // how many it has, when it came
     for (std::size_t i = 0; i < nodes_now.size(); ++i) order[nodes_now[i].id] = {0, i};
@@ -275,7 +277,7 @@ SKEIN_INLINE void head::books::spread_order(const detail::head_job& j,
 }
 
 /// False: this node could not hold it, whatever the driver gave back.
-SKEIN_INLINE bool head::books::make_room(const detail::head_lease& l, detail::head_node& n,
+SKEIN_INLINE bool head::state::make_room(const detail::head_lease& l, detail::head_node& n,
                                          const sched::scheduler::place_info& now) {
     const auto has = [&](const std::string& label) {
         return label == "node=" + n.name ||
@@ -289,7 +291,7 @@ SKEIN_INLINE bool head::books::make_room(const detail::head_lease& l, detail::he
     auto used = now.used;
     std::int64_t could = 0;
     for (const auto& [name, other] : n.leases) {
-        if (other->of != l.of || other->own || other->rests)
+        if (other->of != l.of || other->own || other->blocked)
             continue; // whose cpus are free already
         const auto cpus = other->demand.cpu.in_steps();
         could += cpus;
@@ -314,9 +316,9 @@ SKEIN_INLINE bool head::books::make_room(const detail::head_lease& l, detail::he
     return true;
 }
 
-// ---- grants --------------------------------------------------------------------------------------------------
+// ---- grants -------------------------------------------------------------------------------------
 
-SKEIN_INLINE void head::books::pump() {
+SKEIN_INLINE void head::state::pump() {
     if (over) return;
     std::vector<sched::grant> grants;
     std::vector<sched::notice> notices;
@@ -340,7 +342,7 @@ SKEIN_INLINE void head::books::pump() {
     }
 }
 
-SKEIN_INLINE void head::books::granted(const sched::grant& g) {
+SKEIN_INLINE void head::state::granted(const sched::grant& g) {
     if (g.resumed) return; // see rest()
     const auto found = by_tag.find(g.tag);
     auto* n = node_at(g.place.value());
@@ -364,7 +366,7 @@ SKEIN_INLINE void head::books::granted(const sched::grant& g) {
     m.folder = l.cwd.empty() ? j.hello.folder : l.cwd;
     m.env = l.env;
     m.name = fmt::format("worker-{}", l.number);
-    if (l.number == keeper_lease) m.space = j.space;
+    if (l.number == space_server_lease) m.space = j.space;
     m.driver_host = j.seen_from;
     m.driver_port = j.hello.port;
     m.driver_address = j.hello.address;
@@ -373,14 +375,14 @@ SKEIN_INLINE void head::books::granted(const sched::grant& g) {
     tell_granted(l);
 }
 
-SKEIN_INLINE void head::books::tell_granted(const detail::head_lease& l) {
+SKEIN_INLINE void head::state::tell_granted(const detail::head_lease& l) {
     if (!l.of->session) return;
     auto labels = l.at->labels;
     labels.push_back("node=" + l.at->name);
     l.of->session->tell(lease_granted{l.number, l.at->incarnation, l.at->name, std::move(labels)});
 }
 
-SKEIN_INLINE void head::books::on_ended(const ended_lease& what, const detail::head_node& from) {
+SKEIN_INLINE void head::state::on_ended(const ended_lease& what, const detail::head_node& from) {
     const auto j = jobs.find(what.lease.driver);
     if (j == jobs.end()) return;
     const auto found = j->second->leases.find(what.lease.number);
@@ -391,11 +393,11 @@ SKEIN_INLINE void head::books::on_ended(const ended_lease& what, const detail::h
     if (is_there) end(l, what.started, what.how.substr(0, 4096), what);
 }
 
-// ---- what those say who come back ----------------------------------------------------------------------------
+// ---- what those say who come back ---------------------------------------------------------------
 
-/// Books a lease that a node holds. False: its group is not there any more; its worker is to be stopped, and has its
-/// room until it has ended.
-SKEIN_INLINE bool head::books::take_over(detail::head_node& n, const held_lease& held,
+/// Books a lease that a node holds. False: its group is not there any more; its worker is to be
+/// stopped, and has its room until it has ended.
+SKEIN_INLINE bool head::state::take_over(detail::head_node& n, const held_lease& held,
                                          detail::head_lease* l, detail::lease_state as) {
     const auto demand = sched::parse_resources(held.demand);
     if (!demand) return false;
@@ -425,15 +427,16 @@ SKEIN_INLINE bool head::books::take_over(detail::head_node& n, const held_lease&
     mine.gpus = sched::gpu_set(held.gpus);
     mine.state = as;
     mine.at = &n;
-    if (mine.rests) (void)schedule.wait_begin(mine.request);
+    if (mine.blocked) (void)schedule.wait_begin(mine.request);
     if (as == detail::lease_state::stopping) (void)schedule.set_leaving(mine.request);
     mine.keep_until = deadline_after(on_loop.now(), how.share_quantum);
     n.leases.emplace(held.lease, &mine);
     return !is_homeless;
 }
 
-/// Takes over a lease that a node holds. False: nobody wants it; its room is taken until its worker has ended.
-SKEIN_INLINE bool head::books::hold(detail::head_node& n, const held_lease& held) {
+/// Takes over a lease that a node holds. False: nobody wants it; its room is taken until its worker
+/// has ended.
+SKEIN_INLINE bool head::state::hold(detail::head_node& n, const held_lease& held) {
     const bool is_other = !held.space.empty() && !claim_space(held);
     const auto job = jobs.find(held.lease.driver);
     auto* const j = job == jobs.end() ? nullptr : job->second.get();
@@ -470,7 +473,7 @@ SKEIN_INLINE bool head::books::hold(detail::head_node& n, const held_lease& held
     return taken && !is_unwanted;
 }
 
-SKEIN_INLINE void head::books::reconcile(detail::head_node& n, const node_hello& h,
+SKEIN_INLINE void head::state::reconcile(detail::head_node& n, const node_hello& h,
                                          std::vector<lease_name>& stop) {
     for (const auto& e : h.ended) on_ended(e, n);
     std::set<lease_name> held;
@@ -478,7 +481,8 @@ SKEIN_INLINE void head::books::reconcile(detail::head_node& n, const node_hello&
         held.insert(one.lease);
         if (!hold(n, one)) stop.push_back(one.lease);
     }
-    // What it was to start or to hold, and does not: an order, or the news of an end, was lost with a link.
+    // What it was to start or to hold, and does not: an order, or the news of an end, was lost with
+    // a link.
     std::vector<detail::head_lease*> lost;
     for (const auto& [name, l] : n.leases)
         if (!held.contains(name)) lost.push_back(l);
@@ -489,7 +493,7 @@ SKEIN_INLINE void head::books::reconcile(detail::head_node& n, const node_hello&
     for (auto* l : lost) end(*l, true, fmt::format("node {} does not have it any more", n.name));
 }
 
-SKEIN_INLINE void head::books::reconcile(detail::head_job& j, const driver_hello& h) {
+SKEIN_INLINE void head::state::reconcile(detail::head_job& j, const driver_hello& h) {
     std::set<std::uint64_t> known, groups;
     schedule.say_again(j.id()); // that no node could hold it may be lost with the last link
     for (const auto& g : h.groups) {
@@ -503,7 +507,8 @@ SKEIN_INLINE void head::books::reconcile(detail::head_job& j, const driver_hello
             auto& l = *found->second;
             l.label = k.label; // news, if a node has told of it alone
             l.own = k.own;
-            // A lease that was granted while its driver was away, or before this head's time: its labels are news.
+            // A lease that was granted while its driver was away, or before this head's time: its
+            // labels are news.
             if (l.state == detail::lease_state::granted) {
                 tell_granted(l);
                 if (!is_coming(l) && !l.at->draining) tell_withdrawn(l);

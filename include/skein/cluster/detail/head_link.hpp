@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The link of an agent or a driver to the head: dialled, joined with a hello, and again after it was lost.
+// The link of an agent or a driver to the head: dialled, joined with a hello, and again after it
+// was lost.
 //
 //     detail::head_link_options how{...};
 //     how.make_service = [this] { return make_service(); };
-//     how.say_hello = [this] { return say_hello(this); };  // ends with: co_await link.join<node_welcome>(hello)
+//     // ends with: co_await link.join<node_welcome>(hello)
+//     how.say_hello = [this] { return say_hello(this); };
 //     detail::head_link link(loop, network, std::move(how), &stopping);
 //     auto kept = link.keep();                 // until `stopping` is set, or dialling is of no use
 //     co_await kept;
@@ -78,11 +80,13 @@ public:
     head_link& operator=(const head_link&) = delete;
     ~head_link();
 
-    /// Joins, and joins again with growing pauses whenever the link has failed. Returns when the head has ended the
-    /// link in order, before its welcome or later, or `stopping` is set: then the link is still there, for part().
-    /// Once joined, it goes on whoever answers there without the token.
-    ///   errors  the first time: what another attempt would not change (see is_final()), and any after
-    ///           head_link_options::join_within; later: a head that refuses this process; cancelled
+    /// Joins, and joins again with growing pauses whenever the link has failed. Returns when the
+    /// head has ended the link in order, before its welcome or later, or `stopping` is set: then
+    /// the link is still there, for part(). Once joined, it goes on whoever answers there without
+    /// the token.
+    ///   errors  the first time: what another attempt would not change (see is_final()), and any
+    ///           after head_link_options::join_within; later: a head that refuses this process;
+    ///           cancelled
     [[nodiscard]] task<void> keep() { return keep_telling(this); }
     /// Says goodbye and ends the link, if there is one.
     [[nodiscard]] task<void> part() { return part_from(this); }

@@ -28,7 +28,8 @@ SKEIN_INLINE head_notice head_link::notice() const {
     return read ? *read : head_notice{};
 }
 
-/// A head whose place another one has taken, with the same log, may not know that yet: its orders are not for us.
+/// A head whose place another one has taken, with the same log, may not know that yet: its orders
+/// are not for us.
 SKEIN_INLINE void head_link::check_generation() {
     const auto told = notice();
     if (told.state != 0 && told.state == newest_.state && told.generation < newest_.generation)
@@ -107,8 +108,9 @@ SKEIN_INLINE task<void> head_link::keep_joined(head_link* self) {
     }
 }
 
-/// A port is no name: while the head is away anybody may listen there, and what was joined waits for its head. Of a
-/// head, which has proven the token, two answers count for good: those that are about this node.
+/// A port is no name: while the head is away anybody may listen there, and what was joined waits
+/// for its head. Of a head, which has proven the token, two answers count for good: those that are
+/// about this node.
 SKEIN_INLINE bool head_link::is_no_word(errc code) const noexcept {
     if (!ever_) return false;
     return !is_proven_ || (code != errc::already_exists && code != errc::invalid_argument);

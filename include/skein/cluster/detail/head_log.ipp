@@ -40,7 +40,8 @@ SKEIN_INLINE std::optional<log_record> read_record(byte_span from, std::uint32_t
     return log_record{load_le<std::uint16_t>(from.data() + 4), to_buffer(body)};
 }
 
-/// Whether a whole record stands anywhere in there. What looks like one and is none costs its length: few are looked at.
+/// Whether a whole record stands anywhere in there. What looks like one and is none costs its
+/// length: few are looked at.
 SKEIN_INLINE bool has_record(byte_span in, std::uint32_t most) {
     std::size_t looked = 0;
     for (std::size_t at = 0; at + record_header::bytes <= in.size(); ++at) {
@@ -193,7 +194,8 @@ SKEIN_INLINE result<void> head_log::append(std::span<const log_record> records) 
     return {};
 }
 
-/// The folder itself may be new, with those above it: their names are durable after a sync of where they stand.
+/// The folder itself may be new, with those above it: their names are durable after a sync of where
+/// they stand.
 SKEIN_INLINE result<void> head_log::keep_folder() {
     if (folder_is_kept_) return {};
     for (auto at = folder_; at != "." && at != "/"; at = parent_path(at)) {

@@ -2,10 +2,12 @@
 #pragma once
 // What a head remembers of nodes and drivers when they have gone, and how it gets into the log.
 //
-// All of it is in memory, and changes there at once; keep() writes what has changed, many changes with one sync, so that
-// the loop never waits for a disk. Who must not be told before something is durable awaits kept().
+// All of it is in memory, and changes there at once; keep() writes what has changed, many changes
+// with one sync, so that the loop never waits for a disk. Who must not be told before something is
+// durable awaits kept().
 //
-// A new kind of record: a number, an aggregate, what apply() does with it, and a line in everything().
+// A new kind of record: a number, an aggregate, what apply() does with it, and a line in
+// everything().
 
 #include <skein/cluster/head_log.hpp>
 #include <skein/cluster/messages.hpp>
@@ -57,7 +59,7 @@ struct job_record {
     std::int64_t pid = 0;
     std::int64_t started = 0, ended = 0; ///< seconds since 1970; 0: it has not
     std::uint8_t how = 0;                ///< job_end
-    std::string space;                   ///< it is the keeper of this namespace
+    std::string space;                   ///< it is the space server of this namespace
 };
 
 /// Belongs to one loop. keep() must have ended before it is destroyed.
@@ -68,8 +70,9 @@ public:
     static constexpr std::size_t most_unwritten = 10'000; ///< records; then all is written anew
     static constexpr std::int64_t gone_for =
         7 * 86'400; ///< seconds; then a node that is not drained is forgotten
-    /// A wall clock that is set forward is no reason to forget: so long a node is missing by this head's own clock. One that
-    /// comes back after that it was drained and is not any more would say that it is.
+    /// A wall clock that is set forward is no reason to forget: so long a node is missing by this
+    /// head's own clock. One that comes back after that it was drained and is not any more would
+    /// say that it is.
     static constexpr duration may_be_near = std::chrono::minutes(10);
     static constexpr std::size_t most_text = 256; ///< of a name; the rest is cut off
     static constexpr std::size_t most_offers =
@@ -80,14 +83,15 @@ public:
     head_memory& operator=(const head_memory&) = delete;
     ~head_memory() = default;
 
-    /// Reads the log and begins a new generation in it. Blocks. A disk that only cannot be written is no error, see
-    /// trouble().
-    ///   errors  those of head_log::open; mismatch: the log of a cluster with another token; not_supported
+    /// Reads the log and begins a new generation in it. Blocks. A disk that only cannot be written
+    /// is no error, see trouble().
+    ///   errors  those of head_log::open; mismatch: the log of a cluster with another token;
+    ///           not_supported
     void open(std::shared_ptr<head_log> log, const net::token& secret, random_source& random);
     [[nodiscard]] std::uint64_t state() const noexcept { return start_.state; }
     [[nodiscard]] std::uint64_t generation() const noexcept { return start_.generation; }
-    /// The generation is durable: the next head with this log has a greater one, whatever happens to the machine. Before
-    /// that nobody may be told of it.
+    /// The generation is durable: the next head with this log has a greater one, whatever happens
+    /// to the machine. Before that nobody may be told of it.
     [[nodiscard]] bool is_begun() const noexcept { return begun_; }
     /// Called when is_begun() becomes true, by keep(): open() calls nobody.
     unique_function<void()> on_begun;
@@ -122,7 +126,8 @@ public:
     /// Writes what changes, until close() and the last of it.
     static task<void> keep(head_memory* self);
     void close() noexcept;
-    /// Returns when all that has changed so far is durable, or cannot be made so now: then it says why.
+    /// Returns when all that has changed so far is durable, or cannot be made so now: then it says
+    /// why.
     [[nodiscard]] task<std::string> kept() { return kept_of(this); }
 
 private:

@@ -37,7 +37,7 @@ SKEIN_INLINE std::int64_t head_memory::unix_now() {
     return std::max<std::int64_t>(now.count(), 1);
 }
 
-// ---- the log -------------------------------------------------------------------------------------------------
+// ---- the log ------------------------------------------------------------------------------------
 
 SKEIN_INLINE void head_memory::apply(const log_record& r) {
     const auto as = [&](auto into) {
@@ -219,7 +219,7 @@ SKEIN_INLINE task<std::string> head_memory::kept_of(head_memory* self) {
     co_return std::string();
 }
 
-// ---- nodes ---------------------------------------------------------------------------------------------------
+// ---- nodes --------------------------------------------------------------------------------------
 
 SKEIN_INLINE const node_record* head_memory::find_node(const std::string& name) const {
     const auto found = nodes_.find(name);
@@ -295,7 +295,7 @@ SKEIN_INLINE void head_memory::look() {
     for (const auto& name : old) forget_node(name);
 }
 
-// ---- drivers -------------------------------------------------------------------------------------------------
+// ---- drivers ------------------------------------------------------------------------------------
 
 SKEIN_INLINE void head_memory::job_came(std::uint64_t driver, const std::string& name,
                                         const std::string& host, std::int64_t pid,

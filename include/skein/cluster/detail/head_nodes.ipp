@@ -3,8 +3,8 @@
 // Part of the bodies of cluster/head.hpp: nodes come, go, and are drained.
 
 #include <skein/cluster/detail/cluster_link.hpp>
-#include <skein/cluster/detail/head_books.hpp>
 #include <skein/cluster/detail/head_link.hpp>
+#include <skein/cluster/detail/head_state.hpp>
 #include <skein/core/cancel.hpp>
 #include <skein/core/known_names.hpp>
 #include <skein/core/log.hpp>
@@ -74,7 +74,7 @@ inline void check_words(const node_hello& h) {
 
 } // namespace detail
 
-SKEIN_INLINE std::string head::books::free_name(const node_hello& h) {
+SKEIN_INLINE std::string head::state::free_name(const node_hello& h) {
     std::string wanted = !h.name.empty() ? h.name : !h.host.empty() ? h.host : "node";
     auto* other = find_node(wanted);
     if (other != nullptr && other->session->below->is_suspect()) {
@@ -91,7 +91,7 @@ SKEIN_INLINE std::string head::books::free_name(const node_hello& h) {
         if (auto name = fmt::format("{}-{}", wanted, i); find_node(name) == nullptr) return name;
 }
 
-SKEIN_INLINE detail::head_node& head::books::enter(const session_ptr& s, const node_hello& h) {
+SKEIN_INLINE detail::head_node& head::state::enter(const session_ptr& s, const node_hello& h) {
     if (auto* known = node_at(s->incarnation)) { // its last link is over, only not for us yet
         known->session->node = nullptr;
         known->session->below->abort(error(errc::reset, "the node has come over another link"));
@@ -124,7 +124,7 @@ SKEIN_INLINE detail::head_node& head::books::enter(const session_ptr& s, const n
     return n;
 }
 
-SKEIN_INLINE task<node_welcome> head::books::on_node(books* self, session_ptr s, node_hello h) {
+SKEIN_INLINE task<node_welcome> head::state::on_node(state* self, session_ptr s, node_hello h) {
     if (s == nullptr || s->node != nullptr || s->job != nullptr)
         throw error(errc::malformed, "a second hello over one link");
     detail::check_version(h.version, "the node");
@@ -146,14 +146,14 @@ SKEIN_INLINE task<node_welcome> head::books::on_node(books* self, session_ptr s,
     co_return out;
 }
 
-SKEIN_INLINE void head::books::lose(detail::head_node& n, const std::string& why, bool left) {
+SKEIN_INLINE void head::state::lose(detail::head_node& n, const std::string& why, bool left) {
     logging::at(how.news, "head", "node lost", {{"node", n.name}, {"why", why}});
     memory.node_went(n.name, left);
     const auto mine = std::exchange(n.leases, {});
     const auto how_it_ended = fmt::format("node {} was lost: {}", n.name, why);
     const bool is_seen = n.session->below->ending() == net::link_end::orderly;
     for (const auto& [name, l] : mine)
-        if (l->number == keeper_lease) keeper_over(*l->of, how_it_ended, is_seen);
+        if (l->number == space_server_lease) space_server_over(*l->of, how_it_ended, is_seen);
     (void)schedule.remove_place(n.place());
     for (const auto& [name, l] : mine) {
         l->at = nullptr;
@@ -169,13 +169,13 @@ SKEIN_INLINE void head::books::lose(detail::head_node& n, const std::string& why
     pump();
 }
 
-SKEIN_INLINE detail::head_node* head::books::find_node(const std::string& name) {
+SKEIN_INLINE detail::head_node* head::state::find_node(const std::string& name) {
     for (auto& [number, n] : nodes)
         if (n->name == name) return n.get();
     return nullptr;
 }
 
-SKEIN_INLINE detail::head_node* head::books::node_at(std::uint64_t incarnation) {
+SKEIN_INLINE detail::head_node* head::state::node_at(std::uint64_t incarnation) {
     const auto found = nodes.find(incarnation);
     return found == nodes.end() ? nullptr : found->second.get();
 }
@@ -190,7 +190,7 @@ template <class Nodes>
 }
 
 /// Of a node that is not there now.
-SKEIN_INLINE drain_reply head::books::drain_missing(const ask_drain& what) {
+SKEIN_INLINE drain_reply head::state::drain_missing(const ask_drain& what) {
     if (memory.find_node(what.node) == nullptr) throw not_a_node(nodes, what.node);
     if (what.forget)
         memory.forget_node(what.node);
@@ -207,7 +207,7 @@ SKEIN_INLINE drain_reply head::books::drain_missing(const ask_drain& what) {
     return out;
 }
 
-SKEIN_INLINE drain_reply head::books::drain(const ask_drain& what) {
+SKEIN_INLINE drain_reply head::state::drain(const ask_drain& what) {
     auto* n = find_node(what.node);
     if (n == nullptr) return drain_missing(what);
     if (what.forget)

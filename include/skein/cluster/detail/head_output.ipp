@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Part of the bodies of cluster/head.hpp: what workers print passes here, from their agents to their driver. A node is
-// asked for some when the driver has printed what was sent before, so that nothing is kept here and no link fills up.
+// Part of the bodies of cluster/head.hpp: what workers print passes here, from their agents to
+// their driver. A node is asked for some when the driver has printed what was sent before, so that
+// nothing is kept here and no link fills up.
 
-#include <skein/cluster/detail/head_books.hpp>
+#include <skein/cluster/detail/head_state.hpp>
 
 #include <algorithm>
 #include <utility>
 
 namespace skein::cluster {
 
-SKEIN_INLINE void head::books::serve_output(net::request_service& of, const session_ptr& s) {
+SKEIN_INLINE void head::state::serve_output(net::request_service& of, const session_ptr& s) {
     const std::weak_ptr<detail::head_session> weak = s;
     const auto as_node = [weak](auto does) {
         return [weak, does](auto m, const net::caller& who) {
@@ -27,7 +28,7 @@ SKEIN_INLINE void head::books::serve_output(net::request_service& of, const sess
         as_node([this](const detail::head_node& n, node_output m) { on_output(n, std::move(m)); }));
 }
 
-SKEIN_INLINE void head::books::on_output_waits(const detail::head_node& n, std::uint64_t driver) {
+SKEIN_INLINE void head::state::on_output_waits(const detail::head_node& n, std::uint64_t driver) {
     const auto found = jobs.find(driver);
     if (found == jobs.end()) return; // its workers are being ended
     auto& output = found->second->output;
@@ -41,7 +42,7 @@ SKEIN_INLINE void head::books::on_output_waits(const detail::head_node& n, std::
     ask_for_output(*found->second);
 }
 
-SKEIN_INLINE void head::books::ask_for_output(detail::head_job& j) {
+SKEIN_INLINE void head::state::ask_for_output(detail::head_job& j) {
     auto& output = j.output;
     while (j.session != nullptr && !output.waiting.empty() &&
            output.out.size() < detail::head_output::most_asked) {
@@ -54,7 +55,7 @@ SKEIN_INLINE void head::books::ask_for_output(detail::head_job& j) {
     }
 }
 
-SKEIN_INLINE void head::books::on_output(const detail::head_node& n, node_output m) {
+SKEIN_INLINE void head::state::on_output(const detail::head_node& n, node_output m) {
     std::size_t bytes = 0;
     for (const auto& some : m.from) {
         bytes += proc::line_queue::line_cost;
@@ -72,7 +73,7 @@ SKEIN_INLINE void head::books::on_output(const detail::head_node& n, node_output
     j.session->tell(worker_output{n.incarnation, n.name, std::move(m.from)});
 }
 
-SKEIN_INLINE void head::books::on_printed(detail::head_job& j, std::uint64_t node) {
+SKEIN_INLINE void head::state::on_printed(detail::head_job& j, std::uint64_t node) {
     const auto asked = j.output.out.find(node);
     if (asked == j.output.out.end()) return; // before its link was lost
     if (asked->second.has_more) j.output.waiting.push_back(node);
@@ -81,15 +82,16 @@ SKEIN_INLINE void head::books::on_printed(detail::head_job& j, std::uint64_t nod
 }
 
 /// Of a node that has gone, or has come again.
-SKEIN_INLINE void head::books::forget_output_of(const detail::head_node& n) {
+SKEIN_INLINE void head::state::forget_output_of(const detail::head_node& n) {
     for (auto& [number, j] : jobs) {
         std::erase(j->output.waiting, n.incarnation);
         if (j->output.out.erase(n.incarnation) != 0) ask_for_output(*j);
     }
 }
 
-/// The driver's link has ended: what was on its way there may have been lost, and it will not say that it has printed it.
-SKEIN_INLINE void head::books::forget_output_at(detail::head_job& j) {
+/// The driver's link has ended: what was on its way there may have been lost, and it will not say
+/// that it has printed it.
+SKEIN_INLINE void head::state::forget_output_at(detail::head_job& j) {
     for (const auto& [node, asked] : j.output.out)
         if (asked.is_forwarded && asked.has_more) j.output.waiting.push_back(node);
     std::erase_if(j.output.out, [](const auto& one) { return one.second.is_forwarded; });

@@ -22,9 +22,9 @@ struct lease_name {
 /// A lease that a node holds: its worker runs, or loads.
 struct held_lease {
     lease_name lease;
-    std::string demand;     ///< as rt::parse_resources() reads it
-    std::uint64_t gpus = 0; ///< bits of rt::gpu_set
-    std::string space;      ///< it is the keeper of this namespace
+    std::string demand;     ///< as sched::parse_resources() reads it
+    std::uint64_t gpus = 0; ///< bits of sched::gpu_set
+    std::string space;      ///< it is the space server of this namespace
 };
 
 /// How a worker ended.

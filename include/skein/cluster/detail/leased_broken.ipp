@@ -3,7 +3,7 @@
 // Part of the bodies of cluster/leased_workers.hpp: workers whose connection is broken.
 
 #include <skein/cluster/detail/cluster_link.hpp>
-#include <skein/cluster/detail/leased_workers_books.hpp>
+#include <skein/cluster/detail/leased_workers_state.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
@@ -22,13 +22,13 @@
 namespace skein::cluster {
 
 /// A worker that does not come back may compute: then its host says that it is there still.
-SKEIN_INLINE task<void> leased_workers::books::watch_broken(books* self) {
+SKEIN_INLINE task<void> leased_workers::state::watch_broken(state* self) {
     while (!self->stopping.is_set()) {
         auto pause = detail::wait_at_most(&self->stopping, self->how.times.idle_probe);
         co_await pause;
         const auto now = self->on_loop.now();
         // Without a cluster nobody tells how a worker has ended.
-        self->look_at_guests(now);
+        self->look_at_space_clients(now);
         const duration patience = self->gave_up ? duration(0) : self->how.times.worker_resume;
         for (const auto& [number, l] : self->leases) {
             if (!l->wire || l->wire->is_connected()) {
@@ -43,7 +43,7 @@ SKEIN_INLINE task<void> leased_workers::books::watch_broken(books* self) {
     }
 }
 
-SKEIN_INLINE task<void> leased_workers::books::ask_host(books* self, lease_ptr l) {
+SKEIN_INLINE task<void> leased_workers::state::ask_host(state* self, lease_ptr l) {
     if (!l->wire) co_return;
     const auto at = rt::door_of(*l->wire);
     std::string why = "it cannot be dialled";

@@ -2,7 +2,7 @@
 #pragma once
 // Part of the bodies of cluster/leased_workers.hpp: a driver's placement groups.
 
-#include <skein/cluster/detail/leased_workers_books.hpp>
+#include <skein/cluster/detail/leased_workers_state.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
@@ -14,7 +14,7 @@
 
 namespace skein::cluster {
 
-SKEIN_INLINE void leased_workers::books::want(const rt::worker_group& what) {
+SKEIN_INLINE void leased_workers::state::want(const rt::worker_group& what) {
     auto& g = groups[what.number];
     g.known.number = what.number;
     g.known.strategy = static_cast<std::uint8_t>(what.strategy);
@@ -26,12 +26,12 @@ SKEIN_INLINE void leased_workers::books::want(const rt::worker_group& what) {
     if (!stopping.is_set()) fill();
 }
 
-SKEIN_INLINE void leased_workers::books::tell(const group& g) {
+SKEIN_INLINE void leased_workers::state::tell(const group& g) {
     if (!is_joined()) return; // with the next hello
     (void)head.tell(cluster::want_group{g.known.number, g.known.strategy, g.known.bundles});
 }
 
-SKEIN_INLINE void leased_workers::books::drop(std::uint64_t number) {
+SKEIN_INLINE void leased_workers::state::drop(std::uint64_t number) {
     const auto found = groups.find(number);
     if (found == groups.end() || std::exchange(found->second.closing, true)) return;
     if (stopping.is_set() || gave_up) { // all ends
@@ -42,7 +42,7 @@ SKEIN_INLINE void leased_workers::books::drop(std::uint64_t number) {
 }
 
 /// Its leases are given back when what runs there has ended, then the group.
-SKEIN_INLINE task<void> leased_workers::books::close_group(books* self, std::uint64_t number) {
+SKEIN_INLINE task<void> leased_workers::state::close_group(state* self, std::uint64_t number) {
     const auto is_of = [&](const auto& k) { return k.second.what.group == number; };
     for (;; co_await sleep_for(self->how.times.last_word / 8)) {
         std::vector<lease_ptr> idle;
@@ -74,7 +74,7 @@ SKEIN_INLINE task<void> leased_workers::books::close_group(books* self, std::uin
     self->fill();
 }
 
-SKEIN_INLINE void leased_workers::books::serve_groups(net::request_service& of) {
+SKEIN_INLINE void leased_workers::state::serve_groups(net::request_service& of) {
     of.on_tell<group_placed>([this](const group_placed& m, const net::caller&) {
         const auto found = groups.find(m.group);
         if (found == groups.end()) return; // it was dropped; the head hears so
@@ -105,7 +105,7 @@ SKEIN_INLINE void leased_workers::books::serve_groups(net::request_service& of) 
 }
 
 /// What has changed while a hello was under way.
-SKEIN_INLINE void leased_workers::books::tell_changed_groups(const driver_hello& h) {
+SKEIN_INLINE void leased_workers::state::tell_changed_groups(const driver_hello& h) {
     std::set<std::uint64_t> told;
     for (const auto& g : h.groups) {
         told.insert(g.number);
@@ -116,10 +116,10 @@ SKEIN_INLINE void leased_workers::books::tell_changed_groups(const driver_hello&
 }
 
 /// Cpus that the groups take, in steps; those that cannot be had count for nothing.
-SKEIN_INLINE std::int64_t leased_workers::books::group_cpus(bool any_rests) const noexcept {
+SKEIN_INLINE std::int64_t leased_workers::state::group_cpus(bool any_blocked) const noexcept {
     std::int64_t cpus = 0;
     for (const auto& [number, g] : groups)
-        if (g.placed || (!g.impossible && !any_rests)) cpus += g.cpus.in_steps();
+        if (g.placed || (!g.impossible && !any_blocked)) cpus += g.cpus.in_steps();
     return cpus;
 }
 

@@ -2,7 +2,7 @@
 #pragma once
 // Part of the bodies of cluster/leased_workers.hpp: what people are told of a driver's cluster.
 
-#include <skein/cluster/detail/leased_workers_books.hpp>
+#include <skein/cluster/detail/leased_workers_state.hpp>
 #include <skein/core/log.hpp>
 
 #include <bit>
@@ -15,7 +15,7 @@
 namespace skein::cluster {
 
 /// Of each demand once: that no node could hold it.
-SKEIN_INLINE void leased_workers::books::say_what_waits() {
+SKEIN_INLINE void leased_workers::state::say_what_waits() {
     if (!knows_size || !is_joined()) return; // when the size of the cluster is known
     if (cluster_nodes == 0) return say_no_nodes();
     said_no_nodes = nodes_return = false;
@@ -36,8 +36,8 @@ SKEIN_INLINE void leased_workers::books::say_what_waits() {
 }
 
 /// Once until there is one again.
-SKEIN_INLINE void leased_workers::books::say_no_nodes() {
-    bool any = visits_only && visits.empty(), here = false; // a keeper is waited for, too
+SKEIN_INLINE void leased_workers::state::say_no_nodes() {
+    bool any = visits_only && visits.empty(), here = false; // a space server is waited for, too
     for (const auto& [number, l] : leases) {
         l->why.clear(); // with the first node the head says something else
         here = here || l->node != 0;
@@ -55,7 +55,7 @@ SKEIN_INLINE void leased_workers::books::say_no_nodes() {
 }
 
 /// A worker ended that nobody had asked to. Of those of a node that was lost once.
-SKEIN_INLINE void leased_workers::books::say_lost(const lease& l, std::int64_t pid) {
+SKEIN_INLINE void leased_workers::state::say_lost(const lease& l, std::int64_t pid) {
     if (stopping.is_set() || gave_up || l.ends_now) return;
     constexpr std::uint64_t all_of_the_first = 8; // then ever fewer
     const auto is_news = [](std::uint64_t& so_far) {

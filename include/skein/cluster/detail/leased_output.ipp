@@ -3,7 +3,7 @@
 // Part of the bodies of cluster/leased_workers.hpp: what workers print.
 
 #include <skein/cluster/detail/cluster_link.hpp>
-#include <skein/cluster/detail/leased_workers_books.hpp>
+#include <skein/cluster/detail/leased_workers_state.hpp>
 #include <skein/core/cancel.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/timeout.hpp>
@@ -16,7 +16,7 @@
 namespace skein::cluster {
 
 /// The head sends as much as it was told that has been printed: few of these are here at a time.
-SKEIN_INLINE void leased_workers::books::on_output(worker_output m) {
+SKEIN_INLINE void leased_workers::state::on_output(worker_output m) {
     if (!how.print || is_deaf) return;
     std::vector<proc::worker_lines> all;
     for (auto& some : m.from) {
@@ -35,7 +35,7 @@ SKEIN_INLINE void leased_workers::books::on_output(worker_output m) {
 }
 
 /// The worker has ended; what it has printed and nobody has sent is missing.
-SKEIN_INLINE void leased_workers::books::hear_end(const lease_ended& m) {
+SKEIN_INLINE void leased_workers::state::hear_end(const lease_ended& m) {
     const auto found = heard.find(m.lease);
     if (!how.print || is_deaf || (found == heard.end() && m.lines == 0)) return;
     const auto before = found == heard.end() ? heard_lines{} : found->second;
@@ -53,12 +53,12 @@ SKEIN_INLINE void leased_workers::books::hear_end(const lease_ended& m) {
 }
 
 /// The head has said again which leases there are: no end of others will be told.
-SKEIN_INLINE void leased_workers::books::mark_unknown() {
+SKEIN_INLINE void leased_workers::state::mark_unknown() {
     for (auto& [number, before] : heard) before.is_lost = !leases.contains(number);
     all_heard.set();
 }
 
-SKEIN_INLINE task<void> leased_workers::books::print(books* self,
+SKEIN_INLINE task<void> leased_workers::state::print(state* self,
                                                      std::vector<proc::worker_lines> what,
                                                      std::uint64_t node) {
     auto printed = as_result(self->how.print(std::move(what)));
@@ -67,7 +67,7 @@ SKEIN_INLINE task<void> leased_workers::books::print(books* self,
     if (--self->printing_now == 0) self->all_printed.set();
 }
 
-SKEIN_INLINE task<void> leased_workers::books::until_printed(books* self, duration most) {
+SKEIN_INLINE task<void> leased_workers::state::until_printed(state* self, duration most) {
     const auto until = deadline_after(self->on_loop.now(), most);
     while (self->printing_now != 0 && self->on_loop.now() < until) {
         self->all_printed.reset();
@@ -76,8 +76,9 @@ SKEIN_INLINE task<void> leased_workers::books::until_printed(books* self, durati
     }
 }
 
-/// Workers have left: what they said last is on its way. Not for long: a terminal may be slow, or a node cut off.
-SKEIN_INLINE task<void> leased_workers::books::hear_out(books* self, bool waits) {
+/// Workers have left: what they said last is on its way. Not for long: a terminal may be slow, or a
+/// node cut off.
+SKEIN_INLINE task<void> leased_workers::state::hear_out(state* self, bool waits) {
     const auto until = deadline_after(self->on_loop.now(), self->how.times.suspect_after);
     const auto is_coming = [](const auto& one) { return !one.second.is_lost; };
     while (waits && self->head.is_joined() && self->on_loop.now() < until &&

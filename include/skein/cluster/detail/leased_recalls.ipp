@@ -2,7 +2,7 @@
 #pragma once
 // Part of the bodies of cluster/leased_workers.hpp: leases that the head asks back.
 
-#include <skein/cluster/detail/leased_workers_books.hpp>
+#include <skein/cluster/detail/leased_workers_state.hpp>
 #include <skein/core/cancel.hpp>
 #include <skein/core/log.hpp>
 #include <skein/rt/runtime.hpp>
@@ -12,8 +12,8 @@
 
 namespace skein::cluster {
 
-SKEIN_INLINE void leased_workers::books::on_recalled(const lease_recalled& m) {
-    if (m.lease == keeper_lease && !m.withdrawn && is_joined())
+SKEIN_INLINE void leased_workers::state::on_recalled(const lease_recalled& m) {
+    if (m.lease == space_server_lease && !m.withdrawn && is_joined())
         (void)head.tell(keep_lease{m.lease});
     const auto found = leases.find(m.lease);
     if (found == leases.end() || stopping.is_set()) return;
@@ -29,18 +29,18 @@ SKEIN_INLINE void leased_workers::books::on_recalled(const lease_recalled& m) {
     later.spawn(fill_later(this, how.times.child_restart_first));
 }
 
-/// They take new work again, but for those that have nothing to do, which are told goodbye just now, and those in whose
-/// place another one has come while they waited for others.
-SKEIN_INLINE void leased_workers::books::take_back_withdrawn() {
+/// They take new work again, but for those that have nothing to do, which are told goodbye just
+/// now, and those in whose place another one has come while they waited for others.
+SKEIN_INLINE void leased_workers::state::take_back_withdrawn() {
     if (!knows_size) return;
     for (const auto& [number, l] : leases) {
-        if (!l->is_withdrawn || !l->retirement || l->rests) continue;
+        if (!l->is_withdrawn || !l->retirement || l->blocked) continue;
         if (l->kind == 0 && shared() > target()) continue;
         if (l->wire && l->wire->is_open() && !driver.is_idle(l->wire)) l->retirement->request();
     }
 }
 
-SKEIN_INLINE task<void> leased_workers::books::retire(books* self, lease_ptr l, std::string why) {
+SKEIN_INLINE task<void> leased_workers::state::retire(state* self, lease_ptr l, std::string why) {
     bool left = false, goes_on = false;
     for (bool once_more = true; std::exchange(once_more, false);) {
         l->retirement.emplace();

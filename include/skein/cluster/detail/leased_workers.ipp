@@ -3,7 +3,7 @@
 // The bodies of cluster/leased_workers.hpp.
 
 #include <skein/cluster/detail/cluster_link.hpp>
-#include <skein/cluster/detail/leased_workers_books.hpp>
+#include <skein/cluster/detail/leased_workers_state.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
@@ -21,14 +21,14 @@
 
 namespace skein::cluster {
 
-SKEIN_INLINE leased_workers::books::books(loop& on, net::network& via, rt::runtime& of,
+SKEIN_INLINE leased_workers::state::state(loop& on, net::network& via, rt::runtime& of,
                                           leased_workers_options given)
     : on_loop(on), network(via), driver(of), how(std::move(given)),
       head(on, via, link_options(), &stopping) {
     if (how.demand.empty()) how.demand.cpu = 1;
 }
 
-SKEIN_INLINE detail::head_link_options leased_workers::books::link_options() {
+SKEIN_INLINE detail::head_link_options leased_workers::state::link_options() {
     detail::head_link_options o;
     o.head = how.head;
     o.secret = how.secret;
@@ -49,7 +49,7 @@ SKEIN_INLINE detail::head_link_options leased_workers::books::link_options() {
     return o;
 }
 
-SKEIN_INLINE task<void> leased_workers::books::serve() {
+SKEIN_INLINE task<void> leased_workers::state::serve() {
     std::exception_ptr failure;
     try {
         fill();
@@ -84,7 +84,7 @@ SKEIN_INLINE task<void> leased_workers::books::serve() {
 }
 
 /// Where workers connect: on this host alone if the head listens there alone.
-SKEIN_INLINE void leased_workers::books::open_door() {
+SKEIN_INLINE void leased_workers::state::open_door() {
     rt::worker_link ours{detail::job_secret(how.secret, driver.incarnation())};
     ours.start = how.times.start_timeout;
     auto options = rt::worker_connection(driver, ours);
@@ -105,16 +105,16 @@ SKEIN_INLINE void leased_workers::books::open_door() {
         door->serve([this](net::link::handle wire) { return serve_one(this, std::move(wire)); }));
 }
 
-SKEIN_INLINE void leased_workers::books::give_up(error why) {
+SKEIN_INLINE void leased_workers::state::give_up(error why) {
     if (std::exchange(gave_up, true)) return;
     gave_up_why = why;
     if (!stopping.is_set()) driver.give_up(std::move(why));
     if (how.on_give_up) how.on_give_up();
 }
 
-// ---- the link to the head ------------------------------------------------------------------------------------
+// ---- the link to the head -----------------------------------------------------------------------
 
-SKEIN_INLINE task<void> leased_workers::books::keep_joined(books* self) {
+SKEIN_INLINE task<void> leased_workers::state::keep_joined(state* self) {
     std::optional<error> fault;
     try {
         auto joining = self->head.keep();
@@ -134,7 +134,7 @@ SKEIN_INLINE task<void> leased_workers::books::keep_joined(books* self) {
                        : fault->hint());
 }
 
-SKEIN_INLINE std::shared_ptr<net::request_service> leased_workers::books::make_service() {
+SKEIN_INLINE std::shared_ptr<net::request_service> leased_workers::state::make_service() {
     auto out = std::make_shared<net::request_service>(net::request_service::bounds(),
                                                       detail::cluster_budget());
     out->on_tell<lease_granted>(
@@ -161,7 +161,7 @@ SKEIN_INLINE std::shared_ptr<net::request_service> leased_workers::books::make_s
     return out;
 }
 
-SKEIN_INLINE driver_hello leased_workers::books::hello() const {
+SKEIN_INLINE driver_hello leased_workers::state::hello() const {
     const auto& who = driver.name();
     driver_hello h;
     h.name = how.name;
@@ -184,7 +184,7 @@ SKEIN_INLINE driver_hello leased_workers::books::hello() const {
     return h;
 }
 
-SKEIN_INLINE known_lease leased_workers::books::known(const lease& l) const {
+SKEIN_INLINE known_lease leased_workers::state::known(const lease& l) const {
     const auto node = l.node == 0 && l.wire ? unknown_node : l.node;
     if (l.kind == 0) return {l.number, sched::to_string(how.demand), node, {}, false, {}, {}};
     const auto& kind = kinds.at(l.kind);
@@ -197,7 +197,7 @@ SKEIN_INLINE known_lease leased_workers::books::known(const lease& l) const {
             kind.what.env.folder};
 }
 
-SKEIN_INLINE task<void> leased_workers::books::say_hello(books* self) {
+SKEIN_INLINE task<void> leased_workers::state::say_hello(state* self) {
     if (!self->door) self->open_door();
     const auto h = self->hello();
     self->knows_size = false;
@@ -207,14 +207,14 @@ SKEIN_INLINE task<void> leased_workers::books::say_hello(books* self) {
     std::set<std::uint64_t> told;
     for (const auto& one : h.leases) {
         told.insert(one.number);
-        if (!self->leases.contains(one.number) && one.number != keeper_lease)
+        if (!self->leases.contains(one.number) && one.number != space_server_lease)
             (void)self->head.tell(return_lease{one.number});
     }
     self->tell_changed_groups(h);
     for (const auto& [number, l] : self->leases)
         if (!told.contains(number)) self->want(l);
     for (const auto& [number, l] : self->leases) {
-        if (l->has_rested) (void)self->head.tell(lease_rests{number, l->rests});
+        if (l->was_blocked) (void)self->head.tell(lease_blocked{number, l->blocked});
         if (l->ends_now) (void)self->head.tell(return_lease{number, true});
     }
     self->mark_unknown();
@@ -224,23 +224,24 @@ SKEIN_INLINE task<void> leased_workers::books::say_hello(books* self) {
     self->fill();
 }
 
-// ---- leases --------------------------------------------------------------------------------------------------
+// ---- leases -------------------------------------------------------------------------------------
 
-SKEIN_INLINE std::size_t leased_workers::books::target() const noexcept {
+SKEIN_INLINE std::size_t leased_workers::state::target() const noexcept {
     if (visits_only || !how.space.empty()) return 0;
     const auto each = std::max<std::int64_t>(how.demand.cpu.in_steps(), sched::amount::steps);
     std::int64_t own = 0; // cpus of leases for one demand
     bool any_own = false;
-    // Who waits for calls that it has made must get them done, before others of its kind may have the room.
-    const bool any_rests = std::any_of(leases.begin(), leases.end(),
-                                       [](const auto& one) { return one.second->rests; });
+    // Who waits for calls that it has made must get them done, before others of its kind may have
+    // the room.
+    const bool any_blocked = std::any_of(leases.begin(), leases.end(),
+                                         [](const auto& one) { return one.second->blocked; });
     for (const auto& [number, l] : leases) {
         if (l->kind == 0 || kinds.at(l->kind).what.group != 0) continue; // see group_cpus()
-        if (l->rests || l->impossible || (any_rests && l->node == 0)) continue;
+        if (l->blocked || l->impossible || (any_blocked && l->node == 0)) continue;
         any_own = true;
         own += kinds.at(l->kind).what.need.cpu.in_steps();
     }
-    own += group_cpus(any_rests);
+    own += group_cpus(any_blocked);
     any_own = any_own || own > 0;
     const auto all = static_cast<std::int64_t>(cluster_cpus) * sched::amount::steps;
     auto room = (std::max<std::int64_t>(all - own, 0)) / each;
@@ -249,16 +250,17 @@ SKEIN_INLINE std::size_t leased_workers::books::target() const noexcept {
         std::clamp<std::int64_t>(room, any_own ? 0 : 1, how.most_workers));
 }
 
-/// Leases for all tasks. One that is given back when what its tasks wait for has ended needs another in its place: what
-/// they wait for may have no other worker to run on.
-SKEIN_INLINE std::size_t leased_workers::books::shared() const noexcept {
+/// Leases for all tasks. One that is given back when what its tasks wait for has ended needs
+/// another in its place: what they wait for may have no other worker to run on.
+SKEIN_INLINE std::size_t leased_workers::state::shared() const noexcept {
     return static_cast<std::size_t>(
-        std::count_if(leases.begin(), leases.end(),
-                      [](const auto& one) { return one.second->kind == 0 && !one.second->rests; }));
+        std::count_if(leases.begin(), leases.end(), [](const auto& one) {
+            return one.second->kind == 0 && !one.second->blocked;
+        }));
 }
 
 /// Asks for what is missing, and takes back what was asked for in vain.
-SKEIN_INLINE void leased_workers::books::fill() {
+SKEIN_INLINE void leased_workers::state::fill() {
     if (stopping.is_set() || gave_up) return;
     for (auto& [number, kind] : kinds) fill_own(kind);
     auto have = shared();
@@ -282,7 +284,7 @@ SKEIN_INLINE void leased_workers::books::fill() {
 }
 
 /// What waits for this demand has changed.
-SKEIN_INLINE void leased_workers::books::want_workers(const rt::worker_demand& what) {
+SKEIN_INLINE void leased_workers::state::want_workers(const rt::worker_demand& what) {
     auto& kind = kinds[what.kind];
     if (kind.demand.empty()) kind.demand = sched::to_string(what.need);
     kind.what = what;
@@ -290,8 +292,9 @@ SKEIN_INLINE void leased_workers::books::want_workers(const rt::worker_demand& w
     if (!stopping.is_set()) fill();
 }
 
-/// One lease of a demand is asked for at a time; those above what is wanted go when they have been idle for a while.
-SKEIN_INLINE void leased_workers::books::fill_own(own_leases& kind) {
+/// One lease of a demand is asked for at a time; those above what is wanted go when they have been
+/// idle for a while.
+SKEIN_INLINE void leased_workers::state::fill_own(own_leases& kind) {
     std::size_t all = 0;
     std::vector<lease_ptr> waiting;
     for (const auto& [number, l] : leases) {
@@ -315,7 +318,7 @@ SKEIN_INLINE void leased_workers::books::fill_own(own_leases& kind) {
         later.spawn(release_idle(this, kind.what.kind));
 }
 
-SKEIN_INLINE task<void> leased_workers::books::release_idle(books* self, std::uint32_t number) {
+SKEIN_INLINE task<void> leased_workers::state::release_idle(state* self, std::uint32_t number) {
     auto& kind = self->kinds.at(number);
     for (;;) {
         const auto due = deadline_after(kind.idle_since, self->how.times.idle_worker);
@@ -343,28 +346,28 @@ SKEIN_INLINE task<void> leased_workers::books::release_idle(books* self, std::ui
     kind.watched = false;
 }
 
-SKEIN_INLINE bool leased_workers::books::is_joined() const noexcept {
+SKEIN_INLINE bool leased_workers::state::is_joined() const noexcept {
     return head.is_joined() && !stopping.is_set();
 }
 
-SKEIN_INLINE void leased_workers::books::want(const lease_ptr& l) {
+SKEIN_INLINE void leased_workers::state::want(const lease_ptr& l) {
     if (!is_joined()) return; // with the next hello
     const auto k = known(*l);
     (void)head.tell(want_lease{k.number, k.demand, k.label, k.own, k.env, k.cwd});
 }
 
-SKEIN_INLINE void leased_workers::books::give_back(const lease_ptr& l) {
+SKEIN_INLINE void leased_workers::state::give_back(const lease_ptr& l) {
     if (is_joined() && !l->ended) (void)head.tell(return_lease{l->number});
 }
 
 /// New actors wait for workers that are about to come.
-SKEIN_INLINE void leased_workers::books::count_expected() {
+SKEIN_INLINE void leased_workers::state::count_expected() {
     std::size_t n = 0;
     for (const auto& [number, l] : leases) n += l->node != 0 && l->kind == 0;
     driver.expect_workers(n);
 }
 
-SKEIN_INLINE void leased_workers::books::on_granted(const lease_granted& m) {
+SKEIN_INLINE void leased_workers::state::on_granted(const lease_granted& m) {
     const auto found = leases.find(m.lease);
     if (found == leases.end()) return; // it was given back; the head hears so
     found->second->node = m.node;
@@ -378,9 +381,10 @@ SKEIN_INLINE void leased_workers::books::on_granted(const lease_granted& m) {
     count_expected();
 }
 
-SKEIN_INLINE void leased_workers::books::on_ended(const lease_ended& m) {
-    if (m.lease == keeper_lease && !how.space.empty())
-        return give_up(error(errc::aborted, "the cluster does not count on this keeper: " + m.how));
+SKEIN_INLINE void leased_workers::state::on_ended(const lease_ended& m) {
+    if (m.lease == space_server_lease && !how.space.empty())
+        return give_up(
+            error(errc::aborted, "the cluster does not count on this space server: " + m.how));
     hear_end(m);
     const auto found = leases.find(m.lease);
     if (found == leases.end()) return;
@@ -406,7 +410,7 @@ namespace detail {
 } // namespace detail
 
 /// Its worker has ended before it came.
-SKEIN_INLINE void leased_workers::books::on_failed_start(const lease_ptr& l, bool is_lasting,
+SKEIN_INLINE void leased_workers::state::on_failed_start(const lease_ptr& l, bool is_lasting,
                                                          bool has_run) {
     count_expected();
     if (stopping.is_set() || refuse_own(*l, is_lasting)) return;
@@ -431,8 +435,9 @@ SKEIN_INLINE void leased_workers::books::on_failed_start(const lease_ptr& l, boo
     later.spawn(fill_later(this, pause));
 }
 
-/// With the environment that its tasks ask for: what cannot be had, or has not been three times, is no use to wait for.
-SKEIN_INLINE bool leased_workers::books::refuse_own(const lease& l, bool is_lasting) {
+/// With the environment that its tasks ask for: what cannot be had, or has not been three times, is
+/// no use to wait for.
+SKEIN_INLINE bool leased_workers::state::refuse_own(const lease& l, bool is_lasting) {
     const auto found = kinds.find(l.kind);
     if (found == kinds.end() || found->second.what.env.empty()) return false;
     auto& kind = found->second;
@@ -450,18 +455,18 @@ SKEIN_INLINE bool leased_workers::books::refuse_own(const lease& l, bool is_last
     return true;
 }
 
-SKEIN_INLINE task<void> leased_workers::books::fill_later(books* self, duration pause) {
+SKEIN_INLINE task<void> leased_workers::state::fill_later(state* self, duration pause) {
     co_await sleep_for(pause);
     self->fill();
 }
 
 /// The process has ended, but its connection does not say so: the host has gone, or is cut off.
-SKEIN_INLINE task<void> leased_workers::books::cut_later(books* self, lease_ptr l) {
+SKEIN_INLINE task<void> leased_workers::state::cut_later(state* self, lease_ptr l) {
     if (l->wire && l->wire->is_connected()) co_await sleep_for(self->how.times.last_word);
     if (l->wire) l->wire->abort(error(errc::peer_lost, l->how));
 }
 
-SKEIN_INLINE leased_workers::books::lease_ptr leased_workers::books::lease_of(
+SKEIN_INLINE leased_workers::state::lease_ptr leased_workers::state::lease_of(
     const std::string& worker) const {
     constexpr std::string_view start = "worker-";
     std::uint64_t number = 0;
@@ -475,10 +480,10 @@ SKEIN_INLINE leased_workers::books::lease_ptr leased_workers::books::lease_of(
 }
 
 /// A worker, from its handshake to the end of its lease.
-SKEIN_INLINE task<void> leased_workers::books::serve_one(books* self, net::link::handle wire) {
-    const bool is_guest = wire->peer().name.starts_with(rt::guest_name);
-    if (is_guest && !self->how.space.empty() && !self->stopping.is_set()) {
-        auto served = serve_guest(self, std::move(wire));
+SKEIN_INLINE task<void> leased_workers::state::serve_one(state* self, net::link::handle wire) {
+    const bool is_space_client = wire->peer().name.starts_with(rt::space_client_name);
+    if (is_space_client && !self->how.space.empty() && !self->stopping.is_set()) {
+        auto served = serve_space_client(self, std::move(wire));
         co_await served;
         co_return;
     }
@@ -511,7 +516,7 @@ SKEIN_INLINE task<void> leased_workers::books::serve_one(books* self, net::link:
 }
 
 /// As the head says; it hears it from the agent, at once if the process has ended.
-SKEIN_INLINE task<std::string> leased_workers::books::how_it_ended(books* self, lease_ptr l) {
+SKEIN_INLINE task<std::string> leased_workers::state::how_it_ended(state* self, lease_ptr l) {
     const auto pid = l->wire ? l->wire->peer().pid : 0;
     const bool left = l->wire && l->wire->ending() == net::link_end::orderly;
     if (self->is_joined()) {
@@ -529,41 +534,41 @@ SKEIN_INLINE task<std::string> leased_workers::books::how_it_ended(books* self, 
 
 SKEIN_INLINE leased_workers::leased_workers(loop& on, net::network& via, rt::runtime& driver,
                                             leased_workers_options how)
-    : books_(std::make_unique<books>(on, via, driver, std::move(how))) {}
+    : state_(std::make_unique<state>(on, via, driver, std::move(how))) {}
 SKEIN_INLINE leased_workers::~leased_workers() = default;
-SKEIN_INLINE task<void> leased_workers::serve() { return books_->serve(); }
-SKEIN_INLINE void leased_workers::stop() noexcept { books_->stopping.set(); }
+SKEIN_INLINE task<void> leased_workers::serve() { return state_->serve(); }
+SKEIN_INLINE void leased_workers::stop() noexcept { state_->stopping.set(); }
 SKEIN_INLINE void leased_workers::want(const rt::worker_demand& what) {
-    books_->want_workers(what);
+    state_->want_workers(what);
 }
-SKEIN_INLINE void leased_workers::want_group(const rt::worker_group& what) { books_->want(what); }
-SKEIN_INLINE void leased_workers::drop_group(std::uint64_t number) { books_->drop(number); }
-SKEIN_INLINE void leased_workers::rests(const net::channel& worker, bool on) {
-    for (const auto& [number, l] : books_->leases) {
-        if (l->wire.get() != &worker || std::exchange(l->rests, on) == on) continue;
-        l->has_rested = true;
-        if (books_->is_joined()) (void)books_->head.tell(lease_rests{number, on});
-        books_->fill();
+SKEIN_INLINE void leased_workers::want_group(const rt::worker_group& what) { state_->want(what); }
+SKEIN_INLINE void leased_workers::drop_group(std::uint64_t number) { state_->drop(number); }
+SKEIN_INLINE void leased_workers::blocked(const net::channel& worker, bool on) {
+    for (const auto& [number, l] : state_->leases) {
+        if (l->wire.get() != &worker || std::exchange(l->blocked, on) == on) continue;
+        l->was_blocked = true;
+        if (state_->is_joined()) (void)state_->head.tell(lease_blocked{number, on});
+        state_->fill();
         return;
     }
 }
 SKEIN_INLINE void leased_workers::end_now(const net::channel& worker) {
-    for (const auto& [number, l] : books_->leases) {
+    for (const auto& [number, l] : state_->leases) {
         if (l->wire.get() != &worker || std::exchange(l->ends_now, true)) continue;
-        if (books_->is_joined()) (void)books_->head.tell(return_lease{number, true});
+        if (state_->is_joined()) (void)state_->head.tell(return_lease{number, true});
         return;
     }
 }
 SKEIN_INLINE std::size_t leased_workers::connected() const noexcept {
     std::size_t n = 0;
-    for (const auto& [number, l] : books_->leases) n += l->wire != nullptr;
+    for (const auto& [number, l] : state_->leases) n += l->wire != nullptr;
     return n;
 }
 SKEIN_INLINE std::size_t leased_workers::granted() const noexcept {
     std::size_t n = 0;
-    for (const auto& [number, l] : books_->leases) n += l->node != 0;
+    for (const auto& [number, l] : state_->leases) n += l->node != 0;
     return n;
 }
-SKEIN_INLINE std::size_t leased_workers::wanted() const noexcept { return books_->leases.size(); }
+SKEIN_INLINE std::size_t leased_workers::wanted() const noexcept { return state_->leases.size(); }
 
 } // namespace skein::cluster

@@ -41,13 +41,13 @@ struct start_worker_order {
     std::uint64_t gpus = 0;
     std::string executable, program, folder;
     std::string name; ///< "worker-3"
-    /// Where its driver listens. Empty host: it runs on the head's host, which each node knows by another
-    /// address, so that the agent takes the one under which it has reached the head.
+    /// Where its driver listens. Empty host: it runs on the head's host, which each node knows by
+    /// another address, so that the agent takes the one under which it has reached the head.
     std::string driver_host, driver_address; ///< the address: instead of host and port
     std::uint16_t driver_port = 0;
     bool prints = false; ///< see driver_hello
     std::string env;     ///< see want_lease; its folder is `folder`
-    std::string space;   ///< not a worker: the keeper of this namespace
+    std::string space;   ///< not a worker: the space server of this namespace
 };
 
 /// An agent is to end a worker; the answer is worker_ended.
@@ -69,7 +69,8 @@ struct leave_cluster {
     std::string why;
 };
 
-/// The node is drained, or not any more. Its agent only remembers it, for a head that is started again.
+/// The node is drained, or not any more. Its agent only remembers it, for a head that is started
+/// again.
 struct node_drains {
     static constexpr std::uint16_t number = 29;
     bool on = true;

@@ -19,7 +19,8 @@ struct printed_lines {
     std::vector<proc::output_line> lines;
 };
 
-/// Bytes of text in one of these, at most; with all else it is a small message, which others do not overtake.
+/// Bytes of text in one of these, at most; with all else it is a small message, which others do not
+/// overtake.
 inline constexpr std::size_t most_output_bytes = 56'000;
 
 /// A node has lines of a driver's workers.

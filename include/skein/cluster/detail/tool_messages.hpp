@@ -27,7 +27,7 @@ struct job_status {
     std::uint32_t workers = 0, waiting = 0;
     std::string why; ///< why the first of those that wait does
     bool connected = true;
-    std::string space; ///< it is the keeper of this namespace
+    std::string space; ///< it is the space server of this namespace
 };
 
 /// A node that was there, in cluster_status.
@@ -52,7 +52,7 @@ struct past_job {
     std::string name, host;
     std::int64_t pid = 0, started = 0, ended = 0; ///< the last two: seconds since 1970
     std::uint8_t how = 0;                         ///< job_end
-    std::string space;                            ///< it was the keeper of this namespace
+    std::string space;                            ///< it was the space server of this namespace
 };
 
 /// Asks for cluster_status.
@@ -106,7 +106,7 @@ struct stop_reply {
     std::uint32_t nodes = 0, jobs = 0; ///< that were told
 };
 
-/// A namespace is to end: its keeper and all of its actors; answered by stop_space_reply.
+/// A namespace is to end: its space server and all of its actors; answered by stop_space_reply.
 struct ask_stop_space {
     static constexpr std::uint16_t number = 33;
     std::uint32_t version = cluster_version;

@@ -41,8 +41,8 @@ SKEIN_INLINE std::vector<std::string> cgroup_folders(const cgroup_files& where,
         if (first == line.npos || second == line.npos) continue;
         const std::string controllers = line.substr(first + 1, second - first - 1);
         if (!controllers.empty() && ("," + controllers + ",").find(listed) == line.npos) continue;
-        // The folder of version 1 is "cpu" or has the names of all its controllers. Every group above
-        // has its say; inside a container the path may be the host's, which is not there.
+        // The folder of version 1 is "cpu" or has the names of all its controllers. Every group
+        // above has its say; inside a container the path may be the host's, which is not there.
         for (const auto& root : {where.root, where.root + "/" + controllers,
                                  fmt::format("{}/{}", where.root, controller)}) {
             std::string path = line.substr(second + 1);

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Files of one program that were compiled in different ways do not link, or the program stops at its start.
+// Files of one program that were compiled in different ways do not link, or the program stops at
+// its start.
 //
-// Two versions, a frame pool that is on in one file and off in another, header-only files beside compiled ones,
-// single_include/ beside the split headers: all of it would link without a word, and corrupt memory. So every
-// object file says how it was compiled, twice:
+// Two versions, a frame pool that is on in one file and off in another, header-only files beside
+// compiled ones, single_include/ beside the split headers: all of it would link without a word, and
+// corrupt memory. So every object file says how it was compiled, twice:
 //   - to the linker: one strong symbol in a section group that is named after the configuration. Files alike share
 //     the group; files that differ define the symbol twice, and the error names both sections (ELF only).
 //   - at the start of the program, for what the linker does not see: shared libraries, link-time optimisation.
@@ -42,7 +43,8 @@
 
 namespace skein::detail::configuration {
 
-/// The configuration that was the first to register. Its name and type are the same in every version.
+/// The configuration that was the first to register. Its name and type are the same in every
+/// version.
 inline const char* of_the_program = nullptr;
 
 /// Stops the program when another configuration has registered before.
@@ -58,8 +60,9 @@ inline bool agree(const char* mine) {
     std::abort();
 }
 
-// Both have the configuration in their names, so a program runs this once for each that is in it. Not inlined: with
-// link-time optimisation the one copy of the function makes the one copy of the symbol.
+// Both have the configuration in their names, so a program runs this once for each that is in it.
+// Not inlined: with link-time optimisation the one copy of the function makes the one copy of the
+// symbol.
 namespace SKEIN_CONFIGURATION {
 #define SKEIN_DETAIL_SYMBOL                                                                        \
     "skein_files_compiled_in_different_ways__the_names_of_these_sections_say_how"

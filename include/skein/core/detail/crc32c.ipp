@@ -66,8 +66,9 @@ struct crc32c_shift {
 
 inline constexpr std::size_t crc32c_lane = 1024;
 
-/// The instruction has latency 3 and throughput 1: three streams side by side, joined by shifts. It goes by the name that
-/// compilers give it: <nmmintrin.h> is 2,400 lines for these few. Of the whole triples of lanes at p.
+/// The instruction has latency 3 and throughput 1: three streams side by side, joined by shifts. It
+/// goes by the name that compilers give it: <nmmintrin.h> is 2,400 lines for these few. Of the
+/// whole triples of lanes at p.
 __attribute__((target("sse4.2,crc32"))) SKEIN_INLINE std::uint32_t crc32c_lanes(
     std::uint32_t crc, const std::byte*& p, std::size_t& n) noexcept {
     constexpr std::size_t lane = crc32c_lane;

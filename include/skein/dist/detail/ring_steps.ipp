@@ -97,8 +97,8 @@ SKEIN_INLINE std::vector<ring_communicator::core::slice> ring_communicator::core
     return slices;
 }
 
-/// The reducing steps over `in`. in_place: partial sums may overwrite it, if they have its type. Only
-/// sums need to be wider: the maximum of two halves is a half.
+/// The reducing steps over `in`. in_place: partial sums may overwrite it, if they have its type.
+/// Only sums need to be wider: the maximum of two halves is a half.
 SKEIN_INLINE ring_communicator::core::plan ring_communicator::core::reduction(buffer_view in,
                                                                               dtype into,
                                                                               reduce_op op,

@@ -15,8 +15,8 @@
 namespace skein::dist::detail {
 
 /// Every rank of the world calls it; members are the world ranks of this rank's host, ascending.
-/// labels: what errors call them. Two exchanges: where the first member's segment is, then who has it. A failure of one rank is
-/// the error of all of them.
+/// labels: what errors call them. Two exchanges: where the first member's segment is, then who has
+/// it. A failure of one rank is the error of all of them.
 [[nodiscard]] SKEIN_INLINE std::unique_ptr<shm_communicator> share_segment(
     spmd::rendezvous& world, const std::string& key, const std::vector<int>& members,
     std::vector<int> labels, shm_options pieces, collective_options limits) {

@@ -45,7 +45,8 @@ void shm_communicator::wait_until(Reached reached) {
     if (!all_reached()) throw_if_aborted();
 }
 
-/// Everybody has come and says the same. Blocks; on a thread that only begins it looks for a moment.
+/// Everybody has come and says the same. Blocks; on a thread that only begins it looks for a
+/// moment.
 struct shm_communicator::meeting {
     shm_communicator& comm;
     [[nodiscard]] bool await_ready() const noexcept { return !comm.here_ || comm.all_come_soon(); }

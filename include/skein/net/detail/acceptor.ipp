@@ -175,8 +175,8 @@ SKEIN_INLINE time_point acceptor::grace_of(const admission& a) const noexcept {
     return deadline_after(a.since_, a.greeted_ ? options_.grace_to_prove : options_.grace);
 }
 
-/// Waits until there is a place for a stream from there; who has had its time has to go. What it has said while
-/// this thread computed is heard before.
+/// Waits until there is a place for a stream from there; who has had its time has to go. What it
+/// has said while this thread computed is heard before.
 SKEIN_INLINE task<void> acceptor::make_room(std::string from) {
     constexpr int turns_of_the_loop = 8;
     for (int heard = 0;;) {
@@ -214,8 +214,8 @@ SKEIN_INLINE bool acceptor::is_foreign(stream& from) {
     return true;
 }
 
-/// After a failed accept: throws what cannot be got over, says how long to wait for the rest. A stranger that has had
-/// its time gives its descriptor back.
+/// After a failed accept: throws what cannot be got over, says how long to wait for the rest. A
+/// stranger that has had its time gives its descriptor back.
 SKEIN_INLINE duration acceptor::after_failure(const error& fault) {
     if (fault.code() == errc::invalid_argument || fault.code() == errc::not_supported) throw fault;
     // Out of descriptors or memory, a network that is down, a firewall's no, or a stream that broke

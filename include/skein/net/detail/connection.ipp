@@ -2,8 +2,9 @@
 #pragma once
 // The machinery of net::connection: sending and receiving.
 //
-// Two loops run while a connection lives: read_loop, and write_loop, which sleeps unless the kernel's
-// buffer is full. Both hold the connection; the last that ends lets the stream go and gives up self_.
+// Two loops run while a connection lives: read_loop, and write_loop, which sleeps unless the
+// kernel's buffer is full. Both hold the connection; the last that ends lets the stream go and
+// gives up self_.
 
 #include <skein/core/constants.hpp>
 #include <skein/core/sleep.hpp>
@@ -33,9 +34,10 @@ inline constexpr std::size_t kept_body_bytes = std::size_t{128} << 10; ///< of a
 
 // --- sending ----------------------------------------------------------------------------------
 
-// What is said when something cannot be sent stays out of the way of what can: then that is inlined, and a header stays in
-// registers. Passed on in memory it costs more than its checksum: it is written in pieces and read as a whole, and such a
-// read waits until the pieces have reached the cache.
+// What is said when something cannot be sent stays out of the way of what can: then that is
+// inlined, and a header stays in registers. Passed on in memory it costs more than its checksum: it
+// is written in pieces and read as a whole, and such a read waits until the pieces have reached the
+// cache.
 
 [[gnu::cold, gnu::noinline]] SKEIN_INLINE void connection::refuse_ended() const {
     if (failure_) throw *failure_;

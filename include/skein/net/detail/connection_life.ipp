@@ -113,8 +113,8 @@ SKEIN_INLINE void connection::set_closed_handler(unique_function<void(const erro
     closed_handler_ = std::move(handler);
 }
 
-/// The last loop to end lets the stream go at once (the world may end before the next turn), and the
-/// connection itself when the scope has seen the end of its child.
+/// The last loop to end lets the stream go at once (the world may end before the next turn), and
+/// the connection itself when the scope has seen the end of its child.
 SKEIN_INLINE void connection::part_ended() noexcept {
     if (--parts_ > 0) return;
     stream_.reset();
@@ -154,8 +154,8 @@ SKEIN_INLINE task<void> connection::close() {
     }
 }
 
-/// Whether the peer is given up: too long silent, or, while we do not listen, too long without taking a
-/// byte of what waits for it.
+/// Whether the peer is given up: too long silent, or, while we do not listen, too long without
+/// taking a byte of what waits for it.
 SKEIN_INLINE std::optional<error> connection::judge(time_point now) {
     const auto& alive = options_.alive;
     // If this process itself was stopped or busy, the peer's words may wait in our buffers.
@@ -196,8 +196,8 @@ SKEIN_INLINE void connection::on_timer() {
         end(std::move(*why));
         return;
     }
-    // A side that said nothing for a period gives a sign of life: its peer may be busy sending, and a
-    // ping would wait behind all of that.
+    // A side that said nothing for a period gives a sign of life: its peer may be busy sending, and
+    // a ping would wait behind all of that.
     const bool mute = queued_total_ == queued_at_tick_ && is_drained();
     if (now - last_heard_ >= alive.ping_after && !is_held()) {
         send_control(ping);

@@ -48,7 +48,8 @@ struct hello {
 /// The accepting side's proof, behind its hello: proof(32) crc(4).
 inline constexpr std::size_t sealed_proof_bytes = 36;
 
-/// What comes with each side's verdict: status(4) proof(32) identity length(4) crc of all before(4).
+/// What comes with each side's verdict: status(4) proof(32) identity length(4) crc of all
+/// before(4).
 struct verdict {
     static constexpr std::size_t bytes = 44;
     static constexpr std::size_t sealed = bytes - 4; ///< the CRC covers so many

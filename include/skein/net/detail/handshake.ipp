@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Both sides of the handshake. Before the peer's proof is checked, everything fits into fixed buffers.
+// Both sides of the handshake. Before the peer's proof is checked, everything fits into fixed
+// buffers.
 
 #include <skein/core/check.hpp>
 #include <skein/core/error.hpp>
@@ -83,7 +84,8 @@ SKEIN_INLINE int magic_distance(byte_span so_far) {
     return bits;
 }
 
-/// One wrong bit among the first is damage, not another protocol: it is judged when all of them are there.
+/// One wrong bit among the first is damage, not another protocol: it is judged when all of them are
+/// there.
 SKEIN_INLINE std::optional<error> check_hello(byte_span so_far, side from) {
     const int wrong = magic_distance(so_far);
     if (wrong == 1 && so_far.size() < hello::bytes) return std::nullopt;

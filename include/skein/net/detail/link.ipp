@@ -5,8 +5,8 @@
 #include <skein/core/check.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/timeout.hpp>
-#include <skein/net/detail/link_books.hpp>
 #include <skein/net/detail/link_hello.hpp>
+#include <skein/net/detail/link_tables.hpp>
 
 #include <algorithm>
 #include <exception>
@@ -444,7 +444,7 @@ SKEIN_INLINE void link::end(std::optional<error> why, link_end how) noexcept {
         connection_->abort(failure_ ? *failure_ : error(errc::closed, "the link has ended"));
         loop_.post([last = std::move(connection_)] {}); // it may be calling us
     }
-    if (books_) books_->leave(*this);
+    if (tables_) tables_->leave(*this);
     window_.clear();
     tasks_.cancel();
     room_.wake_all();

@@ -7,7 +7,7 @@
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/timeout.hpp>
-#include <skein/net/detail/link_books.hpp>
+#include <skein/net/detail/link_tables.hpp>
 #include <skein/net/endpoint.hpp>
 #include <skein/wire/encode.hpp>
 
@@ -21,15 +21,15 @@
 namespace skein::net {
 namespace detail {
 
-SKEIN_INLINE link_books::link_books(connection_options options, link_options how,
-                                    std::size_t most_links, std::size_t most_waiting,
-                                    std::uint64_t incarnation)
+SKEIN_INLINE link_tables::link_tables(connection_options options, link_options how,
+                                      std::size_t most_links, std::size_t most_waiting,
+                                      std::uint64_t incarnation)
     : options_(std::move(options)), how_(how), most_links_(most_links), most_waiting_(most_waiting),
       incarnation_(incarnation) {
     how_.incarnation = incarnation;
 }
 
-SKEIN_INLINE link_answer link_books::answer(link_verdict verdict, std::string why) const {
+SKEIN_INLINE link_answer link_tables::answer(link_verdict verdict, std::string why) const {
     link_answer a;
     a.verdict = static_cast<std::uint8_t>(verdict);
     a.incarnation = incarnation_;
@@ -39,8 +39,8 @@ SKEIN_INLINE link_answer link_books::answer(link_verdict verdict, std::string wh
     return a;
 }
 
-SKEIN_INLINE link_answer link_books::judge(const connection& over, const link_hello& h,
-                                           link* known) const {
+SKEIN_INLINE link_answer link_tables::judge(const connection& over, const link_hello& h,
+                                            link* known) const {
     if (h.to != 0 && h.to != incarnation_) return answer(link_verdict::restarted);
     if (known == nullptr) {
         if (const auto found = epitaphs_.find({h.from, h.number}); found != epitaphs_.end()) {
@@ -79,8 +79,8 @@ SKEIN_INLINE link_answer link_books::judge(const connection& over, const link_he
     return a;
 }
 
-SKEIN_INLINE link::handle link_books::admit(connection::handle over, const link_hello& h,
-                                            bool& refused) {
+SKEIN_INLINE link::handle link_tables::admit(connection::handle over, const link_hello& h,
+                                             bool& refused) {
     forget_old();
     if (!over->is_open()) { // it has ended behind its hello: nothing may change for that
         throw over->failure().value_or(error(errc::reset, over->peer_name() + " has left"));
@@ -107,10 +107,10 @@ SKEIN_INLINE link::handle link_books::admit(connection::handle over, const link_
     return nullptr;
 }
 
-SKEIN_INLINE link::handle link_books::make(connection::handle over, const link_hello& h) {
+SKEIN_INLINE link::handle link_tables::make(connection::handle over, const link_hello& h) {
     const link::core made(new link(options_, how_, false));
     made->self_ = made;
-    made->books_ = shared_from_this();
+    made->tables_ = shared_from_this();
     made->number_ = h.number;
     made->generation_ = h.generation;
     const bool resumes = h.resume && (how_.resume == resume_mode::on ||
@@ -127,7 +127,7 @@ SKEIN_INLINE link::handle link_books::make(connection::handle over, const link_h
     return out;
 }
 
-SKEIN_INLINE void link_books::leave(link& l) noexcept {
+SKEIN_INLINE void link_tables::leave(link& l) noexcept {
     const key k(l.theirs_, l.number_);
     const auto found = links_.find(k);
     if (found == links_.end() || found->second != &l) return;
@@ -152,7 +152,7 @@ SKEIN_INLINE void link_books::leave(link& l) noexcept {
     }
 }
 
-SKEIN_INLINE void link_books::forget_old() noexcept {
+SKEIN_INLINE void link_tables::forget_old() noexcept {
     const auto now = loop::current().now();
     while (!order_.empty()) {
         const auto first = epitaphs_.find(order_.front());
@@ -162,13 +162,13 @@ SKEIN_INLINE void link_books::forget_old() noexcept {
     }
 }
 
-SKEIN_INLINE std::size_t link_books::waiting() const noexcept {
+SKEIN_INLINE std::size_t link_tables::waiting() const noexcept {
     std::size_t n = 0;
     for (const auto& [k, l] : links_) n += !l->connected_;
     return n;
 }
 
-SKEIN_INLINE bool link_books::wait_for(link& l) {
+SKEIN_INLINE bool link_tables::wait_for(link& l) {
     if (shut_) return false;
     std::erase(broken_, key(l.theirs_, l.number_));
     broken_.emplace_back(l.theirs_, l.number_);
@@ -196,28 +196,28 @@ SKEIN_INLINE link_table::link_table(connection_options options, link_options how
                                     link_table_bounds bounds) {
     const std::uint64_t mine =
         how.incarnation != 0 ? how.incarnation : detail::draw_number(loop::current().random());
-    books_ = std::make_shared<detail::link_books>(std::move(options), how, bounds.most_links,
-                                                  bounds.most_waiting, mine);
+    tables_ = std::make_shared<detail::link_tables>(std::move(options), how, bounds.most_links,
+                                                    bounds.most_waiting, mine);
 }
-SKEIN_INLINE link_table::~link_table() { books_->shut(); }
+SKEIN_INLINE link_table::~link_table() { tables_->shut(); }
 
 SKEIN_INLINE std::uint64_t link_table::incarnation() const noexcept {
-    return books_->incarnation();
+    return tables_->incarnation();
 }
-SKEIN_INLINE std::size_t link_table::links() const noexcept { return books_->links(); }
-SKEIN_INLINE std::size_t link_table::waiting() const noexcept { return books_->waiting(); }
-SKEIN_INLINE std::uint64_t link_table::refused() const noexcept { return books_->refused(); }
-SKEIN_INLINE std::uint64_t link_table::resumed() const noexcept { return books_->resumed(); }
+SKEIN_INLINE std::size_t link_table::links() const noexcept { return tables_->links(); }
+SKEIN_INLINE std::size_t link_table::waiting() const noexcept { return tables_->waiting(); }
+SKEIN_INLINE std::uint64_t link_table::refused() const noexcept { return tables_->refused(); }
+SKEIN_INLINE std::uint64_t link_table::resumed() const noexcept { return tables_->resumed(); }
 
 SKEIN_INLINE task<link::handle> link_table::admit(connection::handle over) {
-    const auto books = books_;
-    auto reading = with_timeout(over->receive(), books->hello_deadline());
+    const auto tables = tables_;
+    auto reading = with_timeout(over->receive(), tables->hello_deadline());
     const auto first = co_await reading;
     if (!first) throw error(errc::reset, over->peer_name() + " said goodbye instead of hello");
     const auto hello = detail::read_greeting<detail::link_hello>(*first);
     if (!hello) throw hello.error();
     bool refused = false;
-    auto made = books->admit(over, *hello, refused);
+    auto made = tables->admit(over, *hello, refused);
     if (refused) {
         auto closing = over->close();
         co_await closing;

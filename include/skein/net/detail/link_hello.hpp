@@ -71,7 +71,8 @@ struct link_answer {
 };
 
 /// Reads a hello or an answer.
-///   errors  malformed (another kind, another version, bytes that do not decode, numbers out of range)
+///   errors  malformed (another kind, another version, bytes that do not decode, numbers out of
+///           range)
 template <class T>
 [[nodiscard]] result<T> read_greeting(const frame& f) {
     constexpr bool hello = std::is_same_v<T, link_hello>;

@@ -345,7 +345,7 @@ SKEIN_INLINE void link::break_off(error why) noexcept {
     room_.wake_all();
     if (dialling_) {
         if (!std::exchange(dialing_again_, true)) spawn(dial_again(self_));
-    } else if (!books_ || !books_->wait_for(*this)) {
+    } else if (!tables_ || !tables_->wait_for(*this)) {
         end(error(errc::peer_lost, "the connection to " + peer_name_ + " broke")
                 .with_cause(break_->what()),
             link_end::broken);

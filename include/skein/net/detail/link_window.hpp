@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a link has sent and its peer has not confirmed: messages in order, small ones copied one behind the
-// other into blocks, large ones shared with the connection that writes them.
+// What a link has sent and its peer has not confirmed: messages in order, small ones copied one
+// behind the other into blocks, large ones shared with the connection that writes them.
 //
 // Three counts move through it: pushed >= handed (to the present connection) >= acknowledged.
 
@@ -40,11 +40,13 @@ public:
         copy(kind, flags, id, head, body);
         ++handed_;
     }
-    /// The first message that is not handed; now it is. There must be one; valid until the next call.
+    /// The first message that is not handed; now it is. There must be one; valid until the next
+    /// call.
     entry hand_next();
     /// All kept messages are to be handed (to another connection) again.
     void rewind() noexcept;
-    /// The peer has the first `count` of all messages. False, and nothing happens, if that cannot be.
+    /// The peer has the first `count` of all messages. False, and nothing happens, if that cannot
+    /// be.
     [[nodiscard]] bool acknowledge(std::uint64_t count) noexcept;
     [[nodiscard]] bool can_acknowledge(std::uint64_t count) const noexcept {
         return count >= acknowledged_ && count <= handed_;

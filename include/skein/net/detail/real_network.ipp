@@ -36,8 +36,8 @@ SKEIN_INLINE std::string endpoint_text(const asio::ip::tcp::endpoint& e) {
     return to_string(address::tcp(host_text(e.address()), e.port()));
 }
 
-/// A name look-up under way. The system's look-up cannot be interrupted: who waits for it may leave,
-/// then it ends alone and its handler owns all of this.
+/// A name look-up under way. The system's look-up cannot be interrupted: who waits for it may
+/// leave, then it ends alone and its handler owns all of this.
 struct name_lookup {
     explicit name_lookup(asio::io_context& on) : resolver(on) {}
     asio::ip::tcp::resolver resolver;

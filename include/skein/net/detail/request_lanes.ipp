@@ -57,7 +57,8 @@ SKEIN_INLINE std::optional<error> requests::no_room(request_hold::field what, st
     return net::no_room(what, amount, budget_->most(), budget_->held(), true, peer_name(), alone);
 }
 
-/// Why no more handler may run for the peer; a peer that does not read its replies gets no more of them.
+/// Why no more handler may run for the peer; a peer that does not read its replies gets no more of
+/// them.
 SKEIN_INLINE std::optional<error> requests::no_room_to_run(std::size_t bytes) const {
     if (auto full = no_room(&request_load::running, 1, false)) return full;
     if (auto full = no_room(&request_load::request_bytes, bytes, true)) return full;
@@ -73,7 +74,8 @@ SKEIN_INLINE bool requests::has_call_room(std::size_t bytes) const noexcept {
            (bytes <= options_.call_bytes && call_bytes_ <= options_.call_bytes - bytes);
 }
 
-/// Calls with large messages leave in the order in which they came: the first waits for room, the others for it.
+/// Calls with large messages leave in the order in which they came: the first waits for room, the
+/// others for it.
 SKEIN_INLINE task<mutex::guard> requests::wait_call_room(requests* self, std::size_t bytes) {
     auto turn = self->call_line_.lock();
     auto mine = co_await turn;
@@ -108,8 +110,8 @@ SKEIN_INLINE void requests::drop_transfer(std::uint64_t id) noexcept {
     found->kind = 0;
 }
 
-/// One chunk at a time, and only when the one before has gone to the kernel: so a small message never
-/// waits for more than that.
+/// One chunk at a time, and only when the one before has gone to the kernel: so a small message
+/// never waits for more than that.
 SKEIN_INLINE task<void> requests::bulk_lane(core self) {
     requests& r = *self;
     try {

@@ -208,7 +208,8 @@ SKEIN_INLINE void requests::tell_raw(std::uint16_t number, byte_buffer body,
 
 // --- being called -----------------------------------------------------------------------------
 
-/// Memory follows what has come. What finds no room is refused at once, and its call fails; the link goes on.
+/// Memory follows what has come. What finds no room is refused at once, and its call fails; the
+/// link goes on.
 SKEIN_INLINE void requests::keep_piece(byte_span piece) {
     assembly& a = *arriving_;
     a.came += piece.size();
@@ -310,7 +311,8 @@ SKEIN_INLINE void requests::refuse(std::uint64_t id, bool one_way, const error& 
     send(detail::failure_kind, id, wire::encode(why));
 }
 
-/// Keys are the caller's own: those of the peer's incarnation, or of the first name on a plain connection.
+/// Keys are the caller's own: those of the peer's incarnation, or of the first name on a plain
+/// connection.
 SKEIN_INLINE bool requests::speaks_for(std::uint64_t client) noexcept {
     const auto known = below_->peer_incarnation();
     if (known != 0) return client == known;
@@ -395,8 +397,8 @@ SKEIN_INLINE task<void> requests::run(core self, std::uint64_t id, byte_buffer b
     self->tell_unheard("message failed", why);
 }
 
-/// Nobody waits for an answer to a one-way message, so the log is told: of the first ones, then of ever fewer, for
-/// how many there are is up to the peer.
+/// Nobody waits for an answer to a one-way message, so the log is told: of the first ones, then of
+/// ever fewer, for how many there are is up to the peer.
 SKEIN_INLINE void requests::tell_unheard(const char* what, const error& why) {
     constexpr std::uint64_t all_of_the_first = 8;
     if (++unheard_ > all_of_the_first && !std::has_single_bit(unheard_)) return;

@@ -58,8 +58,8 @@ std::error_code open_socket(Socket& socket, const typename Socket::protocol_type
     return code;
 }
 
-/// Waits for one Asio operation of a socket; cancelling the task cancels the socket's operations, and
-/// an operation that was only hit by its neighbour's cancellation is started again.
+/// Waits for one Asio operation of a socket; cancelling the task cancels the socket's operations,
+/// and an operation that was only hit by its neighbour's cancellation is started again.
 template <class Socket>
 class socket_operation : public waiter {
 public:

@@ -50,8 +50,8 @@ SKEIN_INLINE process_usage usage_of(std::int64_t pid) {
     now.resident_bytes = pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
     std::string line;
     std::getline(std::ifstream(fmt::format("/proc/{}/stat", pid)), line);
-    // The second field is the program's name in brackets, with whatever is in it; user and system time, in
-    // ticks, are the 14th and the 15th.
+    // The second field is the program's name in brackets, with whatever is in it; user and system
+    // time, in ticks, are the 14th and the 15th.
     std::istringstream fields(line.substr(std::min(line.rfind(')') + 1, line.size())));
     std::string skipped;
     for (int field = 3; field < 14; ++field) fields >> skipped;
@@ -108,7 +108,8 @@ public:
     task<std::size_t> read_output(bool is_error, std::span<std::byte> into) override {
         auto& from = output_[is_error ? 1 : 0];
         while (from) {
-            // Whom it has left behind may hold the pipe for ever: what is there when it has ended is all.
+            // Whom it has left behind may hold the pipe for ever: what is there when it has ended
+            // is all.
             const bool is_over = !process_.running();
             const auto n = ::read(from.get(), into.data(), into.size());
             if (n > 0) co_return static_cast<std::size_t>(n);
@@ -147,8 +148,8 @@ SKEIN_INLINE void check_boot_size(const child_options& how) {
                             how.message.size(), most_boot_bytes));
 }
 
-/// The read end of a pipe with the message in it. All of it is there before the child starts, so the
-/// child never waits, and its end of file needs nobody.
+/// The read end of a pipe with the message in it. All of it is there before the child starts, so
+/// the child never waits, and its end of file needs nobody.
 SKEIN_INLINE unique_fd boot_pipe(const child_options& how) {
     check_boot_size(how);
     boot_message text;
@@ -165,7 +166,8 @@ SKEIN_INLINE unique_fd boot_pipe(const child_options& how) {
     return std::move(read_end);
 }
 
-/// Pipes for what the child writes, in `plan`; gives their ends to read, and keeps those of the child in `theirs`.
+/// Pipes for what the child writes, in `plan`; gives their ends to read, and keeps those of the
+/// child in `theirs`.
 SKEIN_INLINE output_files output_pipes(process_options& plan, output_files& theirs) {
     output_files ours;
     for (std::size_t i = 0; i < ours.size(); ++i) {

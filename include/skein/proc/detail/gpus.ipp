@@ -27,7 +27,8 @@ namespace detail {
     return there;
 }
 
-/// As strtol reads it: what follows the digits is not looked at. Nothing: no number, or a negative one.
+/// As strtol reads it: what follows the digits is not looked at. Nothing: no number, or a negative
+/// one.
 [[nodiscard]] SKEIN_INLINE std::optional<std::size_t> gpu_number(std::string_view text) {
     text.remove_prefix(std::min(text.find_first_not_of(" \t"), text.size()));
     if (text.starts_with('+')) text.remove_prefix(1);

@@ -149,7 +149,7 @@ SKEIN_INLINE task<void> pass_lines_on(child* from, std::string worker, const pri
     co_await ended;
 }
 
-// ---- how they look -------------------------------------------------------------------------------------------
+// ---- how they look ------------------------------------------------------------------------------
 
 namespace detail {
 

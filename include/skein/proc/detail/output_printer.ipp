@@ -77,8 +77,8 @@ SKEIN_INLINE bool output_printer::parts::wait_writable(const target& to) const {
     return both[0].revents != 0; // also where it is gone: the write says so
 }
 
-/// A piece is whole lines, or one that is longer than a pipe takes at once. Others of this process print nothing in
-/// the middle of it.
+/// A piece is whole lines, or one that is longer than a pipe takes at once. Others of this process
+/// print nothing in the middle of it.
 SKEIN_INLINE void output_printer::parts::write_piece(target& to, std::string_view piece) {
     constexpr std::size_t at_once =
         4096; // so much a pipe takes that is writable, and no write blocks

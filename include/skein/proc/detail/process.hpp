@@ -30,7 +30,8 @@ public:
     start_attempt& operator=(const start_attempt&) = delete;
     ~start_attempt();
 
-    /// Once, on any thread: starts it and blocks until the child executes the program or has failed to.
+    /// Once, on any thread: starts it and blocks until the child executes the program or has failed
+    /// to.
     ///   errors  those of child_process::spawn; cancelled: give_up() was called
     [[nodiscard]] child_process run();
     /// On any thread: a child that has not executed the program yet is killed, so that run() ends.

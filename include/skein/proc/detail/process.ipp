@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The bodies of proc/process.hpp: names, and how the end of a child is seen. Its start: process_start.ipp.
+// The bodies of proc/process.hpp: names, and how the end of a child is seen. Its start:
+// process_start.ipp.
 
 #include <skein/core/check.hpp>
 #include <skein/core/printable.hpp>

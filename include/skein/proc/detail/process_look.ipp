@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Part of the bodies of proc/children.hpp: what /proc says of a process that does not answer. What cannot be read (another
-// user's, a container without /proc) says nothing.
+// Part of the bodies of proc/children.hpp: what /proc says of a process that does not answer. What
+// cannot be read (another user's, a container without /proc) says nothing.
 
 #include <skein/core/unique_fd.hpp>
 #include <skein/proc/detail/boot_message.hpp>
@@ -36,7 +36,8 @@ SKEIN_INLINE char state_letter(const std::string& folder) {
     return line[name_ends + 2];
 }
 
-/// The flags with which a descriptor of it was opened; -1: it has none of that number, or it is not known.
+/// The flags with which a descriptor of it was opened; -1: it has none of that number, or it is not
+/// known.
 SKEIN_INLINE int open_flags(const std::string& folder, int descriptor) {
     const auto text = read_start(fmt::format("{}/fdinfo/{}", folder, descriptor));
     constexpr std::string_view label = "flags:";

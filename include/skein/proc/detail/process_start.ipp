@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The start of a child process: what is prepared, and what the child does before it executes the program.
+// The start of a child process: what is prepared, and what the child does before it executes the
+// program.
 //
-// Until then the child shares the memory of this process, and the thread that started it stands still
-// (CLONE_VM | CLONE_VFORK): nothing is copied, however large this process is, and no page of it is made
-// read-only for a copy on write. So what runs in the child calls the kernel directly, allocates nothing,
-// and is not instrumented: a sanitizer would take what it does for deeds of this process.
+// Until then the child shares the memory of this process, and the thread that started it stands
+// still (CLONE_VM | CLONE_VFORK): nothing is copied, however large this process is, and no page of
+// it is made read-only for a copy on write. So what runs in the child calls the kernel directly,
+// allocates nothing, and is not instrumented: a sanitizer would take what it does for deeds of this
+// process.
 
 #include <skein/core/check.hpp>
 #include <skein/core/unique_fd.hpp>
@@ -30,7 +32,8 @@
 
 extern char** environ;
 #if defined(__GLIBC__)
-// ThreadSanitizer takes every clone() for a fork and holds its locks around it; it does not know this name.
+// ThreadSanitizer takes every clone() for a fork and holds its locks around it; it does not know
+// this name.
 extern "C" int __clone(int (*)(void*), void*, int, void*, ...);
 #endif
 
@@ -120,16 +123,17 @@ SKEIN_IN_CHILD SKEIN_INLINE void arrange_files(child_plan& plan) {
     for (std::size_t i = 0; i < plan.fd_count; ++i)
         if (::syscall(SYS_dup3, plan.fds[i].source, plan.fds[i].target, 0) < 0)
             child_failed(plan, 1);
-    // Where a standard file of the parent is closed, or the number is one of its sockets, the child gets
-    // none of it: what it opened next would take the number, and what it prints would go there.
+    // Where a standard file of the parent is closed, or the number is one of its sockets, the child
+    // gets none of it: what it opened next would take the number, and what it prints would go
+    // there.
     for (int fd = 0; fd < 3; ++fd)
         if (const long flags = ::syscall(SYS_fcntl, fd, F_GETFD);
             flags < 0 || (flags & FD_CLOEXEC) != 0)
             open_over(plan, "/dev/null", fd, O_RDWR);
 }
 
-/// No handler of this process may run in the child, which has its memory; ignored signals and the mask
-/// would survive exec: what ends a program by default does so again.
+/// No handler of this process may run in the child, which has its memory; ignored signals and the
+/// mask would survive exec: what ends a program by default does so again.
 SKEIN_IN_CHILD SKEIN_INLINE void reset_signals() {
     // As the kernel has it on 64-bit hosts: handler, flags, restorer, mask.
     unsigned long now[4];

@@ -57,7 +57,8 @@ SKEIN_INLINE void on_unread(int number) {
     if (number == SIGPIPE) drop_unread();
 }
 
-/// A print that comes first would fail, and some that print throw then: so the end of a reader is waited for.
+/// A print that comes first would fail, and some that print throw then: so the end of a reader is
+/// waited for.
 SKEIN_INLINE void watch_readers() {
     std::array<::pollfd, 2> both{};
     std::size_t n = 0;

@@ -28,8 +28,8 @@ struct start_order {
     event done;
 };
 
-/// Starts processes one after the other. Linux ends a child with the thread that started it: this thread
-/// lives as long as anybody who shares it.
+/// Starts processes one after the other. Linux ends a child with the thread that started it: this
+/// thread lives as long as anybody who shares it.
 class starter {
 public:
     ///   errors  io: no thread

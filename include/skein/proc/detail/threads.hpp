@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How many threads the code of a task uses where it asks OpenMP: as many as the task has cpus. A process is started with
-// OMP_NUM_THREADS, unless the user has set it; where tasks with other numbers of cpus take turns in one worker, each sets
-// it anew, for what it starts and for the OpenMP of its process.
+// How many threads the code of a task uses where it asks OpenMP: as many as the task has cpus. A
+// process is started with OMP_NUM_THREADS, unless the user has set it; where tasks with other
+// numbers of cpus take turns in one worker, each sets it anew, for what it starts and for the
+// OpenMP of its process.
 
 #include <skein/core/config.hpp>
 

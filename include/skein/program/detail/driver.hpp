@@ -25,7 +25,8 @@ struct command_line {
     cluster_flags cluster;
 };
 
-/// What this process is by its command line, its environment and its launcher. In a worker nothing returns.
+/// What this process is by its command line, its environment and its launcher. In a worker nothing
+/// returns.
 struct driver_plan {
     std::vector<std::string> rest; ///< of the command line
     cluster_flags cluster;

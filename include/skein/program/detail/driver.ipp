@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The bodies of program/detail/driver.hpp: the command line, roles, and a driver's life around its app.
+// The bodies of program/detail/driver.hpp: the command line, roles, and a driver's life around its
+// app.
 
 #include <skein/core/printable.hpp>
 #include <skein/core/scope.hpp>
@@ -142,7 +143,8 @@ SKEIN_INLINE bool is_local(const cluster_flags& flags) {
            (flags.address.empty() && variable != nullptr && std::string_view(variable) == "local");
 }
 
-/// The head that the command line or the environment names; empty: there is none, workers are of this host.
+/// The head that the command line or the environment names; empty: there is none, workers are of
+/// this host.
 SKEIN_INLINE std::string cluster_address(const cluster_flags& flags) {
     if (is_local(flags)) return {};
     const auto* const roles = roles_of_program();

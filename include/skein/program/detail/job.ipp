@@ -249,8 +249,9 @@ SKEIN_INLINE int run_job_node(const spmd::launch_environment& where,
     net::real_network network(loop);
     proc::local_children children(loop);
     cluster::agent a(loop, network, children, std::move(how));
-    // A launcher tells all of a job to stop. If the driver was quicker, that comes while this process is ending: it is
-    // not to look like one that was killed. Never destroyed: the process exits under it.
+    // A launcher tells all of a job to stop. If the driver was quicker, that comes while this
+    // process is ending: it is not to look like one that was killed. Never destroyed: the process
+    // exits under it.
     static const auto* const until_exit = new stop_signals;
     (void)until_exit;
     return loop.run(cluster::detail::serve_role(&loop, &a));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The placement groups of one host: all their bundles are on it, in its scheduler. Part of detail/local_workers.ipp.
+// The placement groups of one host: all their bundles are on it, in its scheduler. Part of
+// detail/local_workers.ipp.
 
 #include <skein/rt/worker_source.hpp>
 #include <skein/sched/scheduler.hpp>
@@ -45,8 +46,9 @@ public:
             if (!g.placed && !g.closing) return true;
         return false;
     }
-    /// Those that nobody holds any more give their room back when their last worker has ended; gives them. Of each
-    /// kind of worker it knows the demand, `what`, how many there are, `alive`, and what is asked for, `asked`.
+    /// Those that nobody holds any more give their room back when their last worker has ended;
+    /// gives them. Of each kind of worker it knows the demand, `what`, how many there are, `alive`,
+    /// and what is asked for, `asked`.
     template <class Kinds>
     [[nodiscard]] std::vector<group> close(Kinds& kinds) {
         std::vector<group> closed;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Part of the bodies of program/local_workers.hpp: what the pool knows of one worker, and of those for one demand.
+// Part of the bodies of program/local_workers.hpp: what the pool knows of one worker, and of those
+// for one demand.
 
 #include <skein/core/log.hpp>
 #include <skein/core/time.hpp>

@@ -14,7 +14,7 @@
 #include <skein/proc/detail/threads.hpp>
 #include <skein/proc/process.hpp>
 #include <skein/proc/standard_files.hpp>
-#include <skein/rt/detail/space_books.hpp>
+#include <skein/rt/detail/space_state.hpp>
 #include <skein/rt/runtime.hpp>
 #include <skein/rt/worker_source.hpp>
 #include <skein/wire/decode.hpp>
@@ -91,7 +91,7 @@ SKEIN_INLINE task<void> work_for_driver(net::network* via, rt::runtime* self, by
                 fmt::format("skein-{}-{:016x}", self->name().pid, self->incarnation())),
             far);
     }
-    auto& spaces = rt::detail::space_books::of(*self);
+    auto& spaces = rt::detail::space_state::of(*self);
     spaces.via = via;
     spaces.secret = secret;
     spaces.head_host = mine->head_host;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Part of the bodies of program/local_workers.hpp: the driver's side with its processes; local_worker_main.ipp has the other one.
+// Part of the bodies of program/local_workers.hpp: the driver's side (local_worker_main.ipp: theirs).
 
 #include <skein/core/awaitable.hpp>
 #include <skein/core/cancel.hpp>
@@ -116,7 +116,7 @@ public:
         changed_.set();
         return true;
     }
-    void rests(const net::channel& worker, bool on) {
+    void blocked(const net::channel& worker, bool on) {
         for (auto* one : own_) {
             if (one->wire.get() != &worker || !one->in_bundle) continue;
             if (on)
@@ -187,7 +187,7 @@ private:
             again->worked();
             last_warning_ = last_error_ = {};
             auto served = driver_.serve_worker(
-                one->wire, [this, one](const rt::peer&) { return obituary(one); }, one->page,
+                one->wire, [this, one](const rt::peer&) { return exit_reason(one); }, one->page,
                 one->room);
             co_await served;
         } catch (const error& e) {
@@ -252,7 +252,7 @@ private:
 
     // ---- workers for one demand ----
 
-    /// Starts them as the host has room, and has those leave that have had nothing to do for a while.
+    /// Starts workers as the host has room, and ends those that have had nothing to do for long.
     task<void> serve_demands() {
         scope lives;
         std::exception_ptr failure;
@@ -340,7 +340,7 @@ private:
             driver_.refuse_demand(found->first, n.why);
         }
         for (const auto& g : granted) {
-            if (g.resumed) continue; // see rests()
+            if (g.resumed) continue; // see is blocked()
             auto& kind = kinds_.at(static_cast<std::uint32_t>(g.tag));
             kind.asked = {};
             ++kind.alive;
@@ -361,7 +361,7 @@ private:
         const auto* const still = groups_.find(number);
         if (still != nullptr && !still->closing) driver_.group_placed(number, true);
     }
-    /// A place that was given up has none to lend: what a task leaves while it waits goes to those that are left.
+    /// A place that was given up lends nothing: what a waiting task leaves goes to the others.
     void lend() {
         driver_.lend(std::min<std::uint32_t>(lent_, static_cast<std::uint32_t>(alive_) * cpus_));
     }
@@ -499,8 +499,7 @@ private:
         co_return co_await shaken;
     }
 
-    /// Ends the link when the process has ended. A child of the worker may hold the other end of the
-    /// socket, so that the end of the stream is not seen; what the worker said before is still read.
+    /// Ends the link with the process: its own child may hold the socket. What was said is read.
     task<void> watch_end(life* one) {
         auto ended = one->process->ended(); // the end of a socket pair with it
         (void)co_await ended;
@@ -531,8 +530,8 @@ private:
         return std::clamp(left, duration::zero(), most);
     }
 
-    /// How it ended; said, if nobody wanted that. Its calls run again, or fail, and say so themselves.
-    task<std::string> obituary(life* one) {
+    /// How a worker ended; told, if nobody wanted that. Its calls say themselves what they do.
+    task<std::string> exit_reason(life* one) {
         auto leaving = farewell(one->process.get());
         const auto end = co_await leaving;
         if (!stopping_ && !one->is_unwanted && !end.status.success()) detail::say_lost(*one, end);
@@ -583,8 +582,8 @@ SKEIN_INLINE int local_workers::places() const noexcept { return pool_->places()
 SKEIN_INLINE task<void> local_workers::serve() { return pool_->serve(); }
 SKEIN_INLINE void local_workers::stop() noexcept { pool_->stop(); }
 SKEIN_INLINE void local_workers::want(const rt::worker_demand& what) { pool_->want(what); }
-SKEIN_INLINE void local_workers::rests(const net::channel& worker, bool on) {
-    pool_->rests(worker, on);
+SKEIN_INLINE void local_workers::blocked(const net::channel& worker, bool on) {
+    pool_->blocked(worker, on);
 }
 SKEIN_INLINE bool local_workers::want_beside(const net::channel& worker) {
     return pool_->want_beside(worker);

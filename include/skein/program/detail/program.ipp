@@ -7,8 +7,8 @@
 #include <skein/cluster/detail/serve_role.hpp>
 #include <skein/cluster/head.hpp>
 #include <skein/cluster/head_log.hpp>
-#include <skein/cluster/keeper.hpp>
 #include <skein/cluster/leased_workers.hpp>
+#include <skein/cluster/space_server.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/posix_disk.hpp>
 #include <skein/core/printable.hpp>
@@ -210,7 +210,7 @@ inline program::part_in_job part_of(const program::cluster_flags& flags) {
 SKEIN_INLINE const program::cluster_roles* roles() noexcept {
     static constexpr program::cluster_roles all{&detail::address_of, &detail::workers_of,
                                                 &detail::head_of,    &detail::join_of,
-                                                &detail::part_of,    &cluster::run_keeper};
+                                                &detail::part_of,    &cluster::run_space_server};
     return &all;
 }
 

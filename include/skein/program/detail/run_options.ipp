@@ -17,8 +17,9 @@ namespace skein {
 
 namespace program::detail {
 
-/// An agent has started this process to keep a namespace; what follows run() is the driver's, as in workers.
-[[noreturn]] SKEIN_INLINE void live_as_keeper() {
+/// An agent has started this process to keep a namespace; what follows run() is the driver's, as in
+/// workers.
+[[noreturn]] SKEIN_INLINE void live_as_space_server() {
     static constinit std::atomic_flag taken = ATOMIC_FLAG_INIT;
     while (taken.test_and_set()) ::pause();
     const auto* const roles = roles_of_program();
@@ -37,7 +38,7 @@ SKEIN_INLINE void serve_if_worker() {
     // A task of a worker may be a driver of its own: it has a runtime.
     if (program::is_worker() && rt::runtime::try_current() == nullptr)
         program::detail::live_as_worker();
-    if (proc::started_as(rt::keeper_role)) program::detail::live_as_keeper();
+    if (proc::started_as(rt::space_server_role)) program::detail::live_as_space_server();
 }
 
 } // namespace skein

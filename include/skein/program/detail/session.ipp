@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The bodies of program/session.hpp: a driver on a thread of its own, from its first call to its end.
+// The bodies of program/session.hpp: a driver on a thread of its own, from its first call to its
+// end.
 
 #include <skein/core/cancel.hpp>
 #include <skein/core/event.hpp>

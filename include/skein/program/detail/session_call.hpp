@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The templates behind program/session.hpp: how a call gets from a thread to the loop, and its outcome back.
+// The templates behind program/session.hpp: how a call gets from a thread to the loop, and its
+// outcome back.
 //
-// Arguments are converted to the parameter types on the calling thread, once, and move to the loop, which encodes them:
-// only there can a pending be resolved, and a handle be kept until the call has ended.
+// Arguments are converted to the parameter types on the calling thread, once, and move to the loop,
+// which encodes them: only there can a pending be resolved, and a handle be kept until the call has
+// ended.
 
 #include <skein/core/clock.hpp>
 #include <skein/program/pending.hpp>
@@ -140,7 +142,7 @@ protected:
                 to_->succeed({});
             } else if constexpr (rt::detail::is_of_a_loop<R>) {
                 const auto& handle = *this->value;
-                to_->succeed(handle ? shared(to_->door->adopt(handle.lane())) : shared());
+                to_->succeed(handle ? shared(to_->door->adopt(handle.queue())) : shared());
             } else if constexpr (std::is_copy_constructible_v<R>) {
                 to_->succeed(lent_ ? R(*this->value) : R(std::move(*this->value)));
             } else {
@@ -173,7 +175,7 @@ ref<R> ref_of(const pending_state<V>& from, const session_door& here) {
         done->fail(*why);
     } else {
         if constexpr (rt::detail::is_of_a_loop<R>)
-            done->value.emplace(*from.value ? R(from.value->cell()->lane) : R());
+            done->value.emplace(*from.value ? R(from.value->cell()->queue) : R());
         else
             done->value.emplace(*from.value);
         done->state = rt::detail::phase::done;
@@ -189,7 +191,7 @@ template <class T>
 actor_handle<T> inside_of(const shared_actor<T>& held, const session_door& here) {
     if (!held) return {};
     if (held.cell()->door.get() != &here) refuse_other_session("an actor");
-    return actor_handle<T>(held.cell()->lane);
+    return actor_handle<T>(held.cell()->queue);
 }
 
 /// An argument as the loop's own submission takes it.
@@ -220,17 +222,17 @@ struct session_order {
     void operator()() noexcept {
         auto& door = *to->door;
         const auto* const fn = to->fn;
-        counted_ptr<rt::detail::actor_state> lane;
-        if (actor) lane = actor->lane;
-        if (actor && !lane) return; // too late
+        counted_ptr<rt::detail::actor_queue> queue;
+        if (actor) queue = actor->queue;
+        if (actor && !queue) return; // too late
         counted_ptr<rt::detail::ref_state<R>> call;
         try {
             const auto options = how.take();
             call = counted_ptr<rt::detail::ref_state<R>>(new session_call<R>(std::move(to)));
-            auto& by = lane ? runtime_of(lane) : *door.self; // of a namespace: its guest
+            auto& by = queue ? runtime_of(queue) : *door.self; // of a namespace: its space client
             std::apply(
                 [&]<class... H>(H&... a) {
-                    begin_call<F, T>(by, options, call, std::move(lane), bring_in<H>(a, door)...);
+                    begin_call<F, T>(by, options, call, std::move(queue), bring_in<H>(a, door)...);
                 },
                 arguments);
         } catch (...) { // it was not submitted

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the threads of a program share with the loop of their session: a door through which calls go in, and the handles
-// that came out.
+// What the threads of a program share with the loop of their session: a door through which calls go
+// in, and the handles that came out.
 //
 //     open     calls of threads go in, in the order in which they come
 //     closed   they are refused; what was taken before still runs, and handles are given back
@@ -21,15 +21,15 @@ namespace skein::program::detail {
 
 class session_door;
 
-/// A handle that threads share: its lane is the loop's, and is touched nowhere else.
+/// A handle that threads share: its queue is the loop's, and is touched nowhere else.
 struct actor_cell : list_node<actor_cell> {
-    actor_cell(std::shared_ptr<session_door> of, counted_ptr<rt::detail::actor_state> to)
-        : door(std::move(of)), id(to->id), lane(std::move(to)) {}
+    actor_cell(std::shared_ptr<session_door> of, counted_ptr<rt::detail::actor_queue> to)
+        : door(std::move(of)), id(to->id), queue(std::move(to)) {}
     using list_node<actor_cell>::unlink;
 
     const std::shared_ptr<session_door> door;
     const actor_id id;
-    counted_ptr<rt::detail::actor_state> lane; ///< empty: the session has ended
+    counted_ptr<rt::detail::actor_queue> queue; ///< empty: the session has ended
 };
 
 /// Shared by a session and all that it has given out; outlives the loop.
@@ -38,7 +38,8 @@ public:
     session_door(loop& to, rt::runtime& calls_through) noexcept
         : self(&calls_through), loop_(&to), inside_(&to) {}
 
-    /// Any thread: queues a call on the loop and wakes it. The call must not throw. False: closed, and it was not taken.
+    /// Any thread: queues a call on the loop and wakes it. The call must not throw. False: closed,
+    /// and it was not taken.
     [[nodiscard]] bool post(unique_function<void()> call);
     /// Any thread but the loop's: true there, where waiting for the loop would never end.
     [[nodiscard]] bool is_inside() const noexcept { return loop::try_current() == inside_; }
@@ -50,9 +51,9 @@ public:
 
     // The loop's:
 
-    /// A handle for threads; its last copy, wherever it goes, brings the lane back here.
-    [[nodiscard]] std::shared_ptr<actor_cell> adopt(counted_ptr<rt::detail::actor_state> lane);
-    /// Lets go of the lanes of all handles that are out.
+    /// A handle for threads; its last copy, wherever it goes, brings the queue back here.
+    [[nodiscard]] std::shared_ptr<actor_cell> adopt(counted_ptr<rt::detail::actor_queue> queue);
+    /// Lets go of the queues of all handles that are out.
     void drop_handles() noexcept;
     void shut();
 

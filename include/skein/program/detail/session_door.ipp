@@ -39,8 +39,8 @@ SKEIN_INLINE void session_door::shut() {
 }
 
 SKEIN_INLINE std::shared_ptr<actor_cell> session_door::adopt(
-    counted_ptr<rt::detail::actor_state> lane) {
-    std::shared_ptr<actor_cell> cell(new actor_cell(shared_from_this(), std::move(lane)),
+    counted_ptr<rt::detail::actor_queue> queue) {
+    std::shared_ptr<actor_cell> cell(new actor_cell(shared_from_this(), std::move(queue)),
                                      &session_door::give_back);
     cells_.push_back(*cell);
     return cell;
@@ -48,8 +48,8 @@ SKEIN_INLINE std::shared_ptr<actor_cell> session_door::adopt(
 
 SKEIN_INLINE void session_door::drop_handles() noexcept {
     while (!cells_.empty()) {
-        const auto lane = std::exchange(cells_.pop_front().lane, {});
-        (void)lane;
+        const auto queue = std::exchange(cells_.pop_front().queue, {});
+        (void)queue;
     }
 }
 

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Part of the bodies of program/local_workers.hpp: a worker whose process is there and does nothing any more. A worker runs
-// tasks on its loop, so that it may be silent for hours and be well; its silence says nothing. What the kernel says of
-// its process does: it is stopped, it has become another program, or it reads by itself from the socket over which its
-// driver talks to it. When that has lasted as long as the silence of a dead host it is ended, and all goes on as after
-// any worker's death; before that, from the time on at which a silent host is suspected, nothing new goes there.
+// Part of the bodies of program/local_workers.hpp: a worker whose process is there and does nothing
+// any more. A worker runs tasks on its loop, so that it may be silent for hours and be well; its
+// silence says nothing. What the kernel says of its process does: it is stopped, it has become
+// another program, or it reads by itself from the socket over which its driver talks to it. When
+// that has lasted as long as the silence of a dead host it is ended, and all goes on as after any
+// worker's death; before that, from the time on at which a silent host is suspected, nothing new
+// goes there.
 
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>

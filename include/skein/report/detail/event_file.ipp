@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Bodies of <skein/report/event_file.hpp>. Field numbers and wire types:
-//     Event    1 wall_time double(1)   2 step int64(0)   3 file_version bytes(2)   5 summary bytes(2)
+//     Event    1 wall_time double(1) 2 step int64(0) 3 file_version bytes(2) 5 summary bytes(2)
 //     Summary  1 value bytes(2)        Value  1 tag bytes(2)   2 simple_value float(5)
 
 #include <skein/core/crc32c.hpp>

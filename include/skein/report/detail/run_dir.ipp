@@ -119,7 +119,8 @@ SKEIN_INLINE std::uint64_t whole_bytes(std::string_view text) {
     return end == std::string_view::npos ? 0 : end + 1;
 }
 
-/// Who new files in a folder belong to, as its file system sees it (root's need not be root's there).
+/// Who new files in a folder belong to, as its file system sees it (root's need not be root's
+/// there).
 SKEIN_INLINE result<std::uint32_t> owner_of_new_files(const std::string& folder) {
     const auto path = join_path(folder, fmt::format(".owner-{:016x}", system_random().next()));
     const unique_fd made(
@@ -164,8 +165,8 @@ SKEIN_INLINE error run_dir::unusable(const error& why) const {
 SKEIN_INLINE bool run_dir::claim(bool wanted) {
     posix_disk disk(link_policy::refuse);
     if (auto made = disk.make_dirs(path_); !made) throw unusable(made.error());
-    // A folder counts as taken once it holds rows or checkpoints; an empty one may have been made by
-    // hand. Asked with the lock in hand: between two runs that begin at once the lock decides.
+    // A folder counts as taken once it holds rows or checkpoints; an empty one may have been made
+    // by hand. Asked with the lock in hand: between two runs that begin at once the lock decides.
     const auto has = [&](const char* what) {
         return disk.status(join_path(path_, what)).has_value();
     };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The templates behind rt/actor.hpp: how actors are made, here and where they live, and found by name.
+// The templates behind rt/actor.hpp: how actors are made, here and where they live, and found by
+// name.
 
 #include <skein/rt/actor_options.hpp>
 #include <skein/rt/detail/actor_terms.hpp>
@@ -117,7 +118,7 @@ concept makes =
 /// A call that gives an actor: a constructor, or the question for a name.
 class actor_call final : public ref_state<void> {
 public:
-    counted_ptr<actor_state> known; ///< the lane of one that there was already
+    counted_ptr<actor_queue> known; ///< the queue of one that there was already
 
     void give_back(runtime& of, byte_span bytes) override {
         wire::reader in(bytes);
@@ -139,17 +140,17 @@ protected:
     }
 };
 
-/// Waits for the reply. Who makes an actor chooses its id, so it holds the lane already: if
+/// Waits for the reply. Who makes an actor chooses its id, so it holds the queue already: if
 /// this task is dropped, before the reply or after it, so is the actor.
 template <class T>
-task<actor_handle<T>> finish_create(counted_ptr<actor_call> call, counted_ptr<actor_state> lane) {
+task<actor_handle<T>> finish_create(counted_ptr<actor_call> call, counted_ptr<actor_queue> queue) {
     const ref<void> made(call);
     co_await made;
-    co_return actor_handle<T>(call->known ? std::move(call->known) : std::move(lane));
+    co_return actor_handle<T>(call->known ? std::move(call->known) : std::move(queue));
 }
 template <class T>
-task<actor_handle<T>> give_handle(counted_ptr<actor_state> lane) {
-    co_return actor_handle<T>(std::move(lane));
+task<actor_handle<T>> give_handle(counted_ptr<actor_queue> queue) {
+    co_return actor_handle<T>(std::move(queue));
 }
 
 /// Makes it through `by`: the arguments are encoded at once.
@@ -160,12 +161,12 @@ template <class T, class... A>
     counted_ptr<actor_call> call(new actor_call);
     apply_options(by, *call, made::entry(), {}, call_kind::create);
     bool exists = false;
-    auto lane = by.declare_actor(*call, how, exists);
-    if (exists) return give_handle<T>(std::move(lane));
+    auto queue = by.declare_actor(*call, how, exists);
+    if (exists) return give_handle<T>(std::move(queue));
     if (!call->is_done())
         submission<nullptr, void, std::tuple<typename travelling<A>::type...>, A...>::go(
             by, call, std::forward<A>(args)...);
-    return finish_create<T>(std::move(call), std::move(lane));
+    return finish_create<T>(std::move(call), std::move(queue));
 }
 
 /// A text is kept as a string, all else as it was given.
@@ -173,7 +174,7 @@ template <class A>
 using kept_argument = std::conditional_t<unwrap_ref<std::remove_cvref_t<A>>::is_ref,
                                          std::decay_t<A>, typename travelling<A>::type>;
 
-/// Makes a detached actor: through a runtime that is a guest of its namespace.
+/// Makes a detached actor: through a runtime that is a space client of its namespace.
 template <class T, class... A>
 task<actor_handle<T>> create_detached(space_options how, A... args) {
     how.check();
@@ -208,15 +209,16 @@ task<actor_handle<T>> look_up_in(std::string space, std::string name) {
     auto entering = runtime::current().enter_space(std::move(space));
     auto* const by = co_await entering;
     counted_ptr<actor_call> call(new actor_call);
-    auto lane = by->find_actor(call, name, typeid(T)); // a guest is answered by its keeper
-    auto found = finish_create<T>(std::move(call), std::move(lane));
+    auto queue =
+        by->find_actor(call, name, typeid(T)); // a space client is answered by its space server
+    auto found = finish_create<T>(std::move(call), std::move(queue));
     co_return co_await std::move(found);
 }
 template <class T>
 [[nodiscard]] task<actor_handle<T>> look_up(std::string_view name) {
     counted_ptr<actor_call> call(new actor_call);
-    auto lane = runtime::current().find_actor(call, name, typeid(T));
-    if (lane) return give_handle<T>(std::move(lane));
+    auto queue = runtime::current().find_actor(call, name, typeid(T));
+    if (queue) return give_handle<T>(std::move(queue));
     return finish_create<T>(std::move(call), {});
 }
 

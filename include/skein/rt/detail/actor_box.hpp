@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// An actor where it lives: its value, the order in which its calls start, and what is kept of its options.
+// An actor where it lives: its value, the order in which its calls start, and what is kept of its
+// options.
 
 #include <skein/core/ids.hpp>
 #include <skein/core/wait.hpp>
@@ -27,7 +28,8 @@ public:
     /// A call that takes a seat would have to wait for one.
     [[nodiscard]] bool is_full() const noexcept { return limit != 0 && taken_ >= limit; }
 
-    /// A place in the line. A plain call that is in no group takes no seat: it starts when all before it have.
+    /// A place in the line. A plain call that is in no group takes no seat: it starts when all
+    /// before it have.
     class turn : public waiter {
     public:
         turn(start_gate& at, bool takes_seat) noexcept : at_(at), takes_seat_(takes_seat) {}
@@ -96,8 +98,8 @@ private:
     std::uint32_t woken_ = 0; ///< admitted, in the run queue: who comes now stands behind them
 };
 
-/// An actor of any type. Its users are counted and all on one loop, as each call is one for a while: a plain call must
-/// not pay for counting that threads could share.
+/// An actor of any type. Its users are counted and all on one loop, as each call is one for a
+/// while: a plain call must not pay for counting that threads could share.
 struct actor_box {
     explicit actor_box(const std::type_info& t) noexcept : type(t) {}
     actor_box(const actor_box&) = delete;
@@ -116,7 +118,8 @@ struct actor_box {
         return group == 0 ? gate : groups[group - 1U];
     }
 
-    /// The threads of a blocking_group, made when its first call starts. One that has a seat finds one free.
+    /// The threads of a blocking_group, made when its first call starts. One that has a seat finds
+    /// one free.
     [[nodiscard]] net::offload_pool& threads_of(std::uint16_t group) {
         if (threads.size() < group) threads.resize(group);
         auto& mine = threads[group - 1U];

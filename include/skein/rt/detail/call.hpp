@@ -2,14 +2,15 @@
 #pragma once
 // One remote call as its submitter sees it, from remote<&f>(...) to its one outcome.
 //
-//     preparing  an argument is a ref that is not there yet, or an earlier call of the same actor waits
+//     preparing  an argument is a ref that is not there yet, or an earlier call of the same actor
+//                waits
 //     queued     complete, waits for a worker                              (did not run)
 //     sent       handed to a worker                                        (may have run)
 //     started    the worker said that it is in the middle of it            (had started)
 //     done       value or failure is there; final
 //
-// A call is counted (not atomically: everything belongs to one loop). The runtime's slot table holds one
-// count from submit to done, refs hold the others.
+// A call is counted (not atomically: everything belongs to one loop). The runtime's slot table
+// holds one count from submit to done, refs hold the others.
 
 #include <skein/core/byte_line.hpp>
 #include <skein/core/bytes.hpp>
@@ -40,7 +41,8 @@ namespace skein::rt {
 
 struct peer;
 
-/// A call on its way between two peers, unique among those of its submitter that have no outcome yet.
+/// A call on its way between two peers, unique among those of its submitter that have no outcome
+/// yet.
 using slot_id = strong_id<struct slot_tag>;
 
 namespace detail {
@@ -70,7 +72,7 @@ using finisher = borrowed<call_base>;
 enum class phase : std::uint8_t { preparing, queued, sent, started, done };
 enum class call_kind : std::uint8_t { task, method, create };
 
-class actor_state;
+class actor_queue;
 
 /// Arguments of a call that cannot be encoded yet because some are pending refs.
 class deferred_arguments {
@@ -106,7 +108,7 @@ struct credit_taken {
 /// The part of a call that knows nothing of its result type.
 class call_base : public list_node<call_base> {
 public:
-    /// What few calls have; in detail/runtime_books.hpp.
+    /// What few calls have; in detail/runtime_state.hpp.
     struct rarities;
     struct free_rarities {
         void operator()(rarities* r) const noexcept;
@@ -142,8 +144,8 @@ public:
     /// Ends the call with the encoded value, or with an error if the bytes are bad.
     void finish_with_bytes(byte_span value);
     void fail(failure why);
-    /// The value comes when the call is done, of the runtime whose it was. Who has sent it counts what is in it as held
-    /// here.
+    /// The value comes when the call is done, of the runtime whose it was. Who has sent it counts
+    /// what is in it as held here.
     virtual void give_back(runtime&, byte_span) {}
 
     rarities& extra();
@@ -162,9 +164,10 @@ public:
     counted_ptr<call_context>
         parent; ///< the call that made it: it is linked there until it is done
     actor_id target;
-    counted_ptr<actor_state> lane; ///< the handle it was called through
-    // Not beside the small fields below: compilers zero those with stores that overlap their neighbour, and a read of what
-    // two stores have written waits until both are in the cache. This one is read at once.
+    counted_ptr<actor_queue> queue; ///< the handle it was called through
+    // Not beside the small fields below: compilers zero those with stores that overlap their
+    // neighbour, and a read of what two stores have written waits until both are in the cache. This
+    // one is read at once.
     std::unique_ptr<rarities, free_rarities> rare;
     byte_buffer body; ///< encoded arguments while they have to be kept
     phase state = phase::preparing;
@@ -173,8 +176,8 @@ public:
     bool nested = false; ///< submitted by a worker: goes before the calls of the driver
     bool direct = false; ///< made by a worker, and counted as one that its driver does not know of
     bool held = false;   ///< it waits at its worker, behind a start_gate
-    /// Not 0: a worker died while it ran. It waits for a worker with nothing to do, so many times at most, and
-    /// nothing is sent behind it.
+    /// Not 0: a worker died while it ran. It waits for a worker with nothing to do, so many times
+    /// at most, and nothing is sent behind it.
     std::uint8_t alone = 0;
     static constexpr std::uint8_t most_passes = 255;
     std::uint16_t cpus = 0;  ///< cores it counts for on its worker, rounded up
@@ -182,7 +185,7 @@ public:
     std::uint16_t lost_attempts = 0; ///< times it was sent to a worker that died: it may have run
     credit_taken taken;              ///< until its worker has begun it
     std::uint32_t kept =
-        0; ///< bytes of its arguments in its lane's `arguments`; 0: they are in `body`
+        0; ///< bytes of its arguments in its queue's `arguments`; 0: they are in `body`
 
 protected:
     virtual result<void> take_value(byte_span value) = 0;
@@ -207,7 +210,7 @@ struct gate_line {
 
 /// A caller's view of one actor: its id, and the calls that wait for their turn. Calls leave in the
 /// order in which they were made, also when the argument of an earlier one is not there yet.
-class actor_state {
+class actor_queue {
 public:
     void add_use() noexcept { ++uses_; }
     void drop_use() noexcept {
@@ -236,9 +239,9 @@ public:
     std::unique_ptr<event> has_room; ///< set for a moment; made when somebody waits for it
     /// Linked when credit has come back in this turn of the loop: at its end more is sent.
     struct sending : turn_hook {
-        explicit sending(actor_state& of) noexcept : turn_hook(&sending::go), lane(of) {}
+        explicit sending(actor_queue& of) noexcept : turn_hook(&sending::go), queue(of) {}
         static void go(turn_hook& self);
-        actor_state& lane;
+        actor_queue& queue;
     } sends{*this};
 
     [[nodiscard]] bool has_waiting() const noexcept {
@@ -264,19 +267,22 @@ inline void apply_options(runtime& by, call_base& call, const function_record& f
         how.deadline != no_deadline)
         keep_options(by, call, how);
 }
-/// Failures after which a task runs again, as failures::text() has them. Others fail the call when it is submitted.
+/// Failures after which a task runs again, as failures::text() has them. Others fail the call when
+/// it is submitted.
 void keep_failures(call_base& call, std::string_view text);
-/// A handle in a message: the actor's number and its .max_pending, and of one in another namespace than that of who gets
-/// it, where that is. In arguments it keeps the actor until the call is done, in a result until who gets it has it.
+/// A handle in a message: the actor's number and its .max_pending, and of one in another namespace
+/// than that of who gets it, where that is. In arguments it keeps the actor until the call is done,
+/// in a result until who gets it has it.
 ///   errors  not_supported: who gets it cannot reach the actor
-void encode_handle(wire::writer& to, const counted_ptr<actor_state>& lane);
-/// Decoded while a call runs on a runtime, in results, and in what load() takes. Null: an empty one.
-[[nodiscard]] result<void> decode_handle(wire::reader& from, counted_ptr<actor_state>& into);
+void encode_handle(wire::writer& to, const counted_ptr<actor_queue>& queue);
+/// Decoded while a call runs on a runtime, in results, and in what load() takes. Null: an empty
+/// one.
+[[nodiscard]] result<void> decode_handle(wire::reader& from, counted_ptr<actor_queue>& into);
 /// What travels in front of the bounds of .max_pending.
 inline constexpr std::uint32_t detached_handle = 1U << 31, foreign_handle = 1U << 30,
                                most_pending = foreign_handle - 1;
 /// The runtime that a handle's calls go through; checks that there is one.
-[[nodiscard]] runtime& runtime_of(const counted_ptr<actor_state>& lane);
+[[nodiscard]] runtime& runtime_of(const counted_ptr<actor_queue>& queue);
 
 } // namespace detail
 } // namespace skein::rt

@@ -4,7 +4,7 @@
 
 #include <skein/core/check.hpp>
 #include <skein/core/log.hpp>
-#include <skein/rt/detail/runtime_books.hpp>
+#include <skein/rt/detail/runtime_state.hpp>
 
 #include <algorithm>
 #include <bit>
@@ -59,7 +59,8 @@ SKEIN_INLINE void call_base::rarities::deadline_timer::passed() {
     if (call.owner != nullptr) call.owner->deadline_passed(call);
 }
 
-/// A failure whose refs are all gone is told to the log: the first ones of a thread, then ever fewer.
+/// A failure whose refs are all gone is told to the log: the first ones of a thread, then ever
+/// fewer.
 SKEIN_INLINE void call_base::tell_unseen() const noexcept {
     static constinit thread_local std::uint64_t unseen = 0;
     constexpr std::uint64_t all_of_the_first = 8;
@@ -86,8 +87,8 @@ SKEIN_INLINE void call_base::finished() {
         rare->kept.clear();
         rare->arguments.reset(); // a chain of calls must not be freed from its end in one go
     }
-    if (lane) --lane->pending;
-    lane = {};
+    if (queue) --queue->pending;
+    queue = {};
     list_node<call_base>::unlink();
     parent = {};
     on_finished();
@@ -100,14 +101,14 @@ SKEIN_INLINE void call_base::release_dependents() {
         if (call->owner != nullptr) call->owner->argument_ready(*call);
 }
 
-SKEIN_INLINE void actor_state::last_use_gone() noexcept {
+SKEIN_INLINE void actor_queue::last_use_gone() noexcept {
     if (owner != nullptr) owner->drop_actor(*this);
     delete this;
 }
 
-SKEIN_INLINE void actor_state::sending::go(turn_hook& self) {
-    auto& lane = static_cast<sending&>(self).lane;
-    if (lane.owner != nullptr && lane.returned > 0) lane.owner->drain(lane);
+SKEIN_INLINE void actor_queue::sending::go(turn_hook& self) {
+    auto& queue = static_cast<sending&>(self).queue;
+    if (queue.owner != nullptr && queue.returned > 0) queue.owner->drain(queue);
 }
 
 SKEIN_INLINE void call_base::rarities::force_timer::passed() {
@@ -154,10 +155,10 @@ SKEIN_INLINE void keep_options(runtime& by, call_base& call, const call_options&
     if (how.deadline != no_deadline) call.extra().limit = how.deadline;
 }
 
-SKEIN_INLINE runtime& runtime_of(const counted_ptr<actor_state>& lane) {
-    SKEIN_CHECK(lane, "a method is called through an empty actor_handle");
-    SKEIN_CHECK(lane->owner != nullptr, "a method is called after the runtime has ended");
-    return *lane->owner;
+SKEIN_INLINE runtime& runtime_of(const counted_ptr<actor_queue>& queue) {
+    SKEIN_CHECK(queue, "a method is called through an empty actor_handle");
+    SKEIN_CHECK(queue->owner != nullptr, "a method is called after the runtime has ended");
+    return *queue->owner;
 }
 
 } // namespace skein::rt::detail

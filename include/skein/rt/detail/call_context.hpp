@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The context of a task in the runtime: which runtime it calls through, and which call it is part of.
+// The context of a task in the runtime: which runtime it calls through, and which call it is part
+// of.
 
 #include <skein/core/counted_ptr.hpp>
 #include <skein/core/frame_pool.hpp>
@@ -37,7 +38,7 @@ private:
 };
 
 /// How the call that asks is related to others: goes along with it.
-struct lineage {
+struct trace_context {
     call_id id;
     call_id trace;  ///< the first call of the tree; its own id if it has no parent
     call_id parent; ///< none: made by a task that is no call
@@ -71,15 +72,15 @@ public:
     /// Cancels what it has called and what has no outcome yet.
     void cancel_children(bool by_force);
 
-    lineage who;
+    trace_context who;
     const function_record* fn = nullptr;
     actor_id actor; ///< of a method or constructor
 
     void unlink_wait() noexcept { list_node<call_context>::unlink(); }
     // Of a coroutine task on a worker, see detail/runtime_direct.ipp.
     std::uint32_t direct_calls =
-        0;              ///< its calls that do not go through the driver and have no outcome
-    bool rests = false; ///< the driver knows that it waits for them
+        0;                ///< its calls that do not go through the driver and have no outcome
+    bool blocked = false; ///< the driver knows that it waits for them
     time_point waits_since{};
 
 private:

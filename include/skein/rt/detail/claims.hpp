@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// claims: memory that a worker and its driver on the same host share, where the worker notes each call before it
-// runs it. So the driver knows exactly what a dead worker has begun, and can take back what has been sent and not
-// begun, without the worker's help: a call that waits behind a long one is cancelled or moved at once.
+// claims: memory that a worker and its driver on the same host share, where the worker notes each
+// call before it runs it. So the driver knows exactly what a dead worker has begun, and can take
+// back what has been sent and not begun, without the worker's help: a call that waits behind a long
+// one is cancelled or moved at once.
 //
 //     claims page(shared_memory::create(claims::bytes));   // driver; the memory goes to the worker
 //     claims page(boot->memory);                           // worker
-//     if (page.begin()) run(call);               // worker, for each call in the order in which they were sent
+//     // worker, for each call in the order in which they were sent
+//     if (page.begin()) run(call);
 //     if (page.take_back(n)) send_elsewhere(n);  // driver, the n-th call that it sent: 1, 2, ...
 //
-// Entry n mod `entries` holds 2n when call n has begun and 2n + 1 when it was taken back: one exchange on the
-// worker's side, one compare-and-swap on the driver's, and whoever comes first has it. Nothing is ever cleared, so
-// in the ordinary course the driver touches no line of it.
+// Entry n mod `entries` holds 2n when call n has begun and 2n + 1 when it was taken back: one
+// exchange on the worker's side, one compare-and-swap on the driver's, and whoever comes first has
+// it. Nothing is ever cleared, so in the ordinary course the driver touches no line of it.
 
 #include <skein/proc/shared_memory.hpp>
 

@@ -38,8 +38,9 @@ struct demand {
     [[nodiscard]] bool is_anywhere() const noexcept { return label.empty() || spreads; }
 };
 
-/// Where a task of a worker is to run, as the label in the text of its demand: "@*" wherever there is room, "@!7.12" where that
-/// actor is. As of a group ("@3", "@3/0"; with a + at the end for what is made there, too) no label of a node begins so.
+/// Where a task of a worker is to run, as the label in the text of its demand: "@*" wherever there
+/// is room, "@!7.12" where that actor is. As of a group ("@3", "@3/0"; with a + at the end for what
+/// is made there, too) no label of a node begins so.
 inline constexpr std::string_view anywhere_label = "@*";
 [[nodiscard]] std::string actor_label(actor_id actor);
 [[nodiscard]] bool parse_actor_label(std::string_view label, actor_id& actor);
@@ -75,7 +76,8 @@ public:
     }
 
     [[nodiscard]] const demand& at(std::uint16_t number) const { return all_[number]; }
-    /// As it travels: "cpu=0.5,gpu=1@zone=a"; with an environment its folder and variables follow, a line each.
+    /// As it travels: "cpu=0.5,gpu=1@zone=a"; with an environment its folder and variables follow,
+    /// a line each.
     [[nodiscard]] std::string text(std::uint16_t number) const;
     /// The same with another label.
     [[nodiscard]] std::string text(std::uint16_t number, std::string_view label) const;

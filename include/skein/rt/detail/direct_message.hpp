@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What workers and their driver say to each other so that workers can call the actors of others directly.
+// What workers and their driver say to each other so that workers can call the actors of others
+// directly.
 //
 //     where   body = where_question: where is that actor?               worker -> driver
 //     there   body = where_answer                                        driver -> worker
 //     lost    id = incarnation of a worker: the link to it broke          worker -> driver
 //     end     body = worker_end: it has ended, or it lives                driver -> worker
-//     relay   id, flags = those of a reply, body = relay_head + its body  worker -> driver -> worker
+//     relay   id, flags = those of a reply, body = relay_head + its body worker -> driver -> worker
 //     busy    flags = 1: it has direct calls without an outcome, 0: none  worker -> driver
 //     waits   flags = 1, 0; body = call_id: that task waits for some      worker -> driver
 //     cut     id = incarnation of a worker: no direct link of it counts any more   driver -> worker

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Bodies of <skein/rt/failures.hpp>. The text is 16 digits of codes, then '\n' and a type's name for each type.
+// Bodies of <skein/rt/failures.hpp>. The text is 16 digits of codes, then '\n' and a type's name
+// for each type.
 
 #include <skein/core/type_name.hpp>
 #include <skein/rt/remote_error.hpp>

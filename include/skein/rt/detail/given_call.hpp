@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A call of this process to an actor of its own whose arguments travel as they are: copied or moved into it when it is
-// made, and not encoded. It waits in the loop's queue beside the frames of this process to itself and runs in their order.
+// A call of this process to an actor of its own whose arguments travel as they are: copied or moved
+// into it when it is made, and not encoded. It waits in the loop's queue beside the frames of this
+// process to itself and runs in their order.
 //
-// Only values of which a copy is what decoding their bytes would give go this way: what skein itself encodes, and
-// handles. So nobody can tell which way a call took, but by its speed.
+// Only values of which a copy is what decoding their bytes would give go this way: what skein
+// itself encodes, and handles. So nobody can tell which way a call took, but by its speed.
 
 #include <skein/core/frame_pool.hpp>
 #include <skein/rt/detail/incoming_call.hpp>
@@ -46,7 +47,7 @@ public:
     const function_record* fn = nullptr;
     slot_id slot;
     actor_id target;
-    lineage who;
+    trace_context who;
 };
 
 /// What makes one: any callable, borrowed for one call of a function. Or none.

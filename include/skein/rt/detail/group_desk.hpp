@@ -5,7 +5,7 @@
 
 #include <skein/core/counted_ptr.hpp>
 #include <skein/core/task.hpp>
-#include <skein/rt/detail/group_books.hpp>
+#include <skein/rt/detail/groups_state.hpp>
 #include <skein/rt/options.hpp>
 #include <skein/rt/runtime.hpp>
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a worker asks its driver about placement groups, and the answer: frames of the kind message_group.
+// What a worker asks its driver about placement groups, and the answer: frames of the kind
+// message_group.
 
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +19,8 @@ enum class group_matter : std::uint8_t {
     hold = 5,    ///< a handle to it has come in a call, and counts as told once; no reply
 };
 
-/// Numbers that workers give to groups which they make: each its own, from here on. Its driver has others for them.
+/// Numbers that workers give to groups which they make: each its own, from here on. Its driver has
+/// others for them.
 inline constexpr std::uint64_t first_of_worker = std::uint64_t{1} << 63;
 /// Of one worker, at a time.
 inline constexpr std::size_t most_made_groups = 16'384, most_held_groups = 4 * most_made_groups;

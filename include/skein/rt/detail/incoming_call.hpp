@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// incoming_call: what the invoker of a registered function gets to see of the call that it is to run.
+// incoming_call: what the invoker of a registered function gets to see of the call that it is to
+// run.
 
 #include <skein/rt/detail/actor_box.hpp>
 #include <skein/rt/detail/call.hpp>

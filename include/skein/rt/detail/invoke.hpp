@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The executing side of rt/remote.hpp: an actor where it lives, and what a function's record does with a call that has
-// arrived, or that this process gives to itself. All that does not depend on the function is in runtime.
+// The executing side of rt/remote.hpp: an actor where it lives, and what a function's record does
+// with a call that has arrived, or that this process gives to itself. All that does not depend on
+// the function is in runtime.
 
 #include <skein/core/loop.hpp>
 #include <skein/net/offload.hpp>
@@ -95,8 +96,8 @@ inline constexpr bool is_const_method<R (C::*)(P...) const> = true;
 template <class R, class C, class... P>
 inline constexpr bool is_const_method<R (C::*)(P...) const noexcept> = true;
 
-/// What follows a method and precedes its reply: its arguments go, so that handles which it has not kept are not told
-/// as held, and its actor is saved or ends.
+/// What follows a method and precedes its reply: its arguments go, so that handles which it has not
+/// kept are not told as held, and its actor is saved or ends.
 template <auto F, class Arguments>
 void after_call(runtime& self, peer& to, actor_box* box, Arguments& arguments) {
     if constexpr (std::is_move_assignable_v<Arguments>)
@@ -115,7 +116,8 @@ void encode_result(wire::writer& to, const R& value) {
     }
 }
 
-/// Replies with a value. A method's goes to this process as it is, if that is as good as decoding its bytes.
+/// Replies with a value. A method's goes to this process as it is, if that is as good as decoding
+/// its bytes.
 template <class T, class R>
 void reply_value(runtime& self, peer& to, slot_id id, R&& value) {
     using result_type = std::remove_cvref_t<R>;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The lines in which tasks wait for room on a worker, and the room that they have. Part of detail/runtime_books.hpp.
+// The lines in which tasks wait for room on a worker, and the room that they have. Part of
+// detail/runtime_state.hpp.
 
 #include <skein/core/counted_ptr.hpp>
 #include <skein/core/intrusive_list.hpp>
@@ -19,10 +20,11 @@ struct peer;
 
 namespace detail {
 
-// Leases: room on a worker that the scheduler grants to the tasks with one demand. A task goes over a lease that
-// is held without asking anybody; the scheduler is asked once per lease.
+// Leases: room on a worker that the scheduler grants to the tasks with one demand. A task goes over
+// a lease that is held without asking anybody; the scheduler is asked once per lease.
 
-/// The leases of one line on one worker. In one of the lists of its line, as far as a task may go over it.
+/// The leases of one line on one worker. In one of the lists of its line, as far as a task may go
+/// over it.
 struct lease_share : list_node<lease_share> {
     peer* at = nullptr;
     lease_line* line = nullptr;
@@ -44,15 +46,16 @@ struct lease_line {
     std::deque<counted_ptr<call_base>> waiting;
     intrusive_list<lease_share, lease_share> with[nowhere];
     std::size_t held = 0;    ///< leases
-    std::size_t parents = 0; ///< of its tasks at workers, see lease_books::parents
+    std::size_t parents = 0; ///< of its tasks at workers, see lease_state::parents
     sched::request_id
         asked; ///< the request that waits in the scheduler: one at a time, so that lines take turns
-    std::uint64_t full_at = 0;      ///< the state of the books in which there was no room for it
+    std::uint64_t full_at = 0;      ///< the state of the state in which there was no room for it
     std::uint64_t none_free_at = 0; ///< the same for a worker whose loop nobody needs
     const demand* need = nullptr;
     std::uint16_t shape = 0;
     std::uint16_t cpus = 0; ///< of the demand
-    /// Who serves it: any worker with room, or those that are started for it alone and are no places of the scheduler.
+    /// Who serves it: any worker with room, or those that are started for it alone and are no
+    /// places of the scheduler.
     enum class service : std::uint8_t { undecided, shared, own } by = service::undecided;
     bool stands = false;    ///< it has waited there for some time
     std::size_t out = 0;    ///< tasks at workers of its own

@@ -5,8 +5,10 @@
 //     call     id = the call, body = call_head + arguments         submitter -> executor
 //     reply    id = the call, flags: ok or failed, body = value or wire_failure
 //     started  id = the call: it runs and has suspended            executor -> submitter
-//     held     id = the call: it waits for others of its method_group, or of .max_concurrency   executor -> submitter
-//     passed   id = a call that was taken back: its place has come, and was passed by            worker -> driver
+//     held     id = the call: it waits for others of its method_group, or of .max_concurrency
+//              executor -> submitter
+//     passed   id = a call that was taken back: its place has come, and was passed by worker ->
+//              driver
 //     cancel   id = the call, flags: by force                      submitter -> executor
 //     drop     body = the actor: its last handle is gone            driver -> worker
 //     kill     body = the actor: it ends at once                     worker -> driver -> worker
@@ -19,12 +21,15 @@
 //     left       it has ended by itself
 //     find       id = who asks, body = type and name                a reply brings its number
 //
-// Of placement groups, from a worker to its driver: group, body = group_question, detail/group_message.hpp.
+// Of placement groups, from a worker to its driver: group, body = group_question,
+// detail/group_message.hpp.
 //
-// Workers call the actors of each other over links of their own, which carry call, cancel, reply, started and held alone;
-// what they need their driver for is in detail/direct_message.hpp, and for namespaces in detail/space_books.hpp.
+// Workers call the actors of each other over links of their own, which carry call, cancel, reply,
+// started and held alone; what they need their driver for is in detail/direct_message.hpp, and for
+// namespaces in detail/space_state.hpp.
 //
-// A reply with the flag `lends` has the numbers of the actors at its end whose handles are in the value.
+// A reply with the flag `lends` has the numbers of the actors at its end whose handles are in the
+// value.
 
 #include <skein/rt/detail/call.hpp>
 #include <skein/wire/reader.hpp>
@@ -70,16 +75,17 @@ enum message : std::uint16_t {
 inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1, reply_lends = 2;
 inline constexpr std::uint16_t flag_by_force = 1; ///< of a cancel
 
-/// In front of the arguments; a multiple of 16 bytes, so that what follows stays aligned: 16 for a task of a
-/// driver, 16 more for the actor, 48 more for who asks, if that is not the peer's own first call, the text of a
-/// demand that is more than a number of cpus, and that of failures after which the task runs again.
+/// In front of the arguments; a multiple of 16 bytes, so that what follows stays aligned: 16 for a
+/// task of a driver, 16 more for the actor, 48 more for who asks, if that is not the peer's own
+/// first call, the text of a demand that is more than a number of cpus, and that of failures after
+/// which the task runs again.
 struct call_head {
     std::uint32_t function = 0;
     call_kind kind = call_kind::task;
     std::uint8_t retries = 0;
     std::uint16_t cpus = 0;
     actor_id target; ///< none for tasks
-    lineage who;
+    trace_context who;
     bool is_told = false; ///< who travels, not its number alone
     // Texts of what is decoded are in its bytes.
     std::string_view demand{};   ///< see demand_table::text(); "": `cpus` says it all
@@ -120,7 +126,8 @@ struct call_head {
     static void encode_method(wire::writer& to, const call_base& call, std::uint64_t incarnation,
                               bool is_told) {
         std::byte* const at = to.extend(is_told ? 80 : 32);
-        // In the units in which the checksum reads it: it would wait for two stores that make up one of them.
+        // In the units in which the checksum reads it: it would wait for two stores that make up
+        // one of them.
         store_le(at, std::uint64_t{call.fn->index} |
                          std::uint64_t{static_cast<std::uint8_t>(call_kind::method) |
                                        (is_told ? told_bit : 0U)}
@@ -205,10 +212,10 @@ struct worker_hello {
     std::uint16_t cpus = 1;
     bool shares_memory = false;    ///< it has the page of claims that its driver gave it
     std::uint64_t incarnation = 0; ///< of its process, see unique_number
-    /// Where other workers reach it: on its host, and from others. Empty: nowhere. tcp:*:port has its host from the
-    /// link to the driver.
+    /// Where other workers reach it: on its host, and from others. Empty: nowhere. tcp:*:port has
+    /// its host from the link to the driver.
     std::string near_address, far_address;
-    std::string space; ///< a driver's: it is the keeper of this namespace
+    std::string space; ///< a driver's: it is the space server of this namespace
 };
 
 /// The parts of the body of a reply that lends.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Which of skein's flags somebody may have meant: --adress runs a program on this host, and nobody would know why.
+// Which of skein's flags somebody may have meant: --adress runs a program on this host, and nobody
+// would know why.
 
 #include <skein/core/config.hpp>
 
@@ -13,7 +14,8 @@
 
 namespace skein::rt::detail {
 
-/// Letters to be added, left out, changed, or swapped with their neighbour, to make one word of the other.
+/// Letters to be added, left out, changed, or swapped with their neighbour, to make one word of the
+/// other.
 [[nodiscard]] inline std::size_t letters_apart(std::string_view a, std::string_view b) {
     std::vector<std::size_t> last, row(b.size() + 1), next(b.size() + 1);
     for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -30,8 +32,9 @@ namespace skein::rt::detail {
     return row[b.size()];
 }
 
-/// The flag that an argument is nearly; empty: none. Short words are near to too many others: one letter of them may be
-/// wrong, and never the first. `is_cluster`: those that are skein's beside --head, --join and --address are, too.
+/// The flag that an argument is nearly; empty: none. Short words are near to too many others: one
+/// letter of them may be wrong, and never the first. `is_cluster`: those that are skein's beside
+/// --head, --join and --address are, too.
 [[nodiscard]] inline std::string_view near_flag(std::string_view argument, bool is_cluster) {
     constexpr std::array<std::string_view, 9> flags = {
         "--workers",    "--address",          "--join",       "--head",  "--prefix-output",

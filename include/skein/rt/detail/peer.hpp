@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// peer: a link to another process, with all that the runtime keeps of who is at its other end. Part of
-// detail/runtime_books.hpp.
+// peer: a link to another process, with all that the runtime keeps of who is at its other end. Part
+// of detail/runtime_state.hpp.
 
 #include <skein/core/cancel.hpp>
 #include <skein/core/event.hpp>
@@ -11,7 +11,7 @@
 #include <skein/net/channel.hpp>
 #include <skein/rt/detail/call.hpp>
 #include <skein/rt/detail/claims.hpp>
-#include <skein/rt/detail/group_books.hpp>
+#include <skein/rt/detail/groups_state.hpp>
 #include <skein/rt/detail/lease_line.hpp>
 #include <skein/sched/scheduler.hpp>
 
@@ -29,7 +29,7 @@ namespace skein::rt {
 
 namespace detail {
 
-struct direct_books; // in detail/direct_books.hpp
+struct direct_state; // in detail/direct_state.hpp
 
 struct running_call {
     static void* operator new(std::size_t bytes) {
@@ -43,7 +43,7 @@ struct running_call {
     bool told = false;      ///< the submitter knows that it has started
     bool waits = false;     ///< it has not, see start_gate
     bool held = false;      ///< and the submitter knows that
-    std::uint64_t news = 0; ///< direct_books::news when it began
+    std::uint64_t news = 0; ///< direct_state::news when it began
 };
 
 /// What a peer is to this process.
@@ -59,7 +59,7 @@ enum class peer_role : std::uint8_t {
 /// A connection as the runtime sees it. Owned by the task that serves it.
 struct peer : list_node<peer> {
     std::shared_ptr<net::channel> wire; ///< none of a worker itself
-    detail::direct_books* loopback = nullptr;
+    detail::direct_state* loopback = nullptr;
     detail::peer_role role = detail::peer_role::program;
     peer_id number;
     std::string who;               ///< "worker-2 (pid 4711 at host)"
@@ -68,7 +68,7 @@ struct peer : list_node<peer> {
     bool retiring = false;             ///< nothing new goes there
     bool suspected = false;            ///< the same, for it gives no sign of life
     bool lent = false;                 ///< its cores are others'
-    bool is_guest = false;             ///< another program: nothing runs there
+    bool is_space_client = false;      ///< another program: nothing runs there
     bool is_aside = false;             ///< it runs tasks of another worker, see `principal`
     bool spent = false;                ///< it was for one actor, which has ended: it leaves
     std::uint32_t kind = 0;            ///< the only demand it serves; 0: all
@@ -95,15 +95,16 @@ struct peer : list_node<peer> {
     peer* principal = nullptr;  ///< of such a process: whose tasks it runs, whose cores they have
     enum class aside_state : std::uint8_t { none, asked, refused } aside_is = aside_state::none;
     detail::credit_line credit; ///< of tasks that occupy no cores
-    /// What calls have of their line's credit that were taken back, and that the worker has still to pass by.
+    /// What calls have of their line's credit that were taken back, and that the worker has still
+    /// to pass by.
     struct passing {
         actor_id target; ///< none: a task
         detail::credit_taken taken;
     };
     std::unordered_map<slot_id, passing> taken_back;
 
-    // What the worker has begun, and the tasks that can be taken back from it, in the order in which they
-    // were sent; some are done.
+    // What the worker has begun, and the tasks that can be taken back from it, in the order in
+    // which they were sent; some are done.
     struct waiting_task {
         slot_id slot;
         std::uint64_t order;
@@ -115,7 +116,7 @@ struct peer : list_node<peer> {
     std::deque<waiting_task> tasks;
     std::size_t prune_at = 2 * detail::claims::entries;
     std::vector<std::unique_ptr<detail::lease_share>> shares;
-    std::uint32_t guests = 0; ///< cores of `busy` that calls have without a lease
+    std::uint32_t unleased = 0; ///< cores of `busy` that calls have without a lease
     std::map<std::uint64_t, detail::held_group> groups; ///< placement groups that it holds
     std::map<std::uint64_t, std::uint64_t>
         made_groups;      ///< numbers of those that it made, by its own

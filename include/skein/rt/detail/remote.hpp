@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The templates behind rt/remote.hpp: a function's record, and how a call's arguments leave. What a record does with a
-// call that arrives is in detail/invoke.hpp; all that does not depend on the function is in runtime.
+// The templates behind rt/remote.hpp: a function's record, and how a call's arguments leave. What a
+// record does with a call that arrives is in detail/invoke.hpp; all that does not depend on the
+// function is in runtime.
 
 #include <skein/rt/detail/given_call.hpp>
 #include <skein/rt/detail/invoke.hpp>
@@ -127,7 +128,8 @@ private:
     std::tuple<Held...> held_;
 };
 
-/// The actors whose handles are in an argument stay until the call has ended: its codec knows where they are.
+/// The actors whose handles are in an argument stay until the call has ended: its codec knows where
+/// they are.
 template <class P, class A>
 void keep_handles(const A& a) {
     if constexpr (!is_view<P>)
@@ -137,8 +139,8 @@ void keep_handles(const A& a) {
         }
 }
 
-/// Submits: at once if every argument is there, else when the last one is. F: of actor type T, or (void) none that
-/// this process could have given its arguments to.
+/// Submits: at once if every argument is there, else when the last one is. F: of actor type T, or
+/// (void) none that this process could have given its arguments to.
 template <auto F, class T, class Arguments, class... A>
 struct submission;
 template <auto F, class T, class... P, class... A>
@@ -188,22 +190,24 @@ struct submission<F, T, std::tuple<P...>, A...> {
     }
 };
 
-/// Submits a call of a function, or of a method of T through its handle's lane, with arguments that have been checked.
+/// Submits a call of a function, or of a method of T through its handle's queue, with arguments
+/// that have been checked.
 template <auto F, class T, class R, class... A>
 void begin_call(runtime& by, const call_options& how, const counted_ptr<ref_state<R>>& call,
-                counted_ptr<actor_state> lane, A&&... args) {
+                counted_ptr<actor_queue> queue, A&&... args) {
     using traits = signature<decltype(F)>;
     (void)record<F, T>::registered;
     apply_options(by, *call, record<F, T>::entry(), how,
                   traits::is_member ? call_kind::method : call_kind::task);
     if constexpr (traits::is_member) {
-        call->target = lane->id;
-        call->lane = std::move(lane);
+        call->target = queue->id;
+        call->queue = std::move(queue);
     }
     submission<F, T, typename traits::arguments, A...>::go(by, call, std::forward<A>(args)...);
 }
 
-/// Whether F, of T if it is a method, can be called with such arguments; a static_assert says why not.
+/// Whether F, of T if it is a method, can be called with such arguments; a static_assert says why
+/// not.
 template <auto F, class T, class... A>
 consteval bool check_call() {
     using traits = signature<decltype(F)>;
@@ -246,15 +250,15 @@ auto call_function(runtime& by, const call_options& how, A&&... args) {
 }
 
 template <auto M, class T, class... A>
-auto call_method(const call_options& how, const counted_ptr<actor_state>& lane, A&&... args) {
+auto call_method(const call_options& how, const counted_ptr<actor_queue>& queue, A&&... args) {
     using traits = signature<decltype(M)>;
     using result_type = typename traits::result;
     static_assert(traits::is_member,
                   "skein: call<&T::m> needs a member function of the actor's own type");
     if constexpr (check_call<M, T, A...>()) {
-        auto& by = runtime_of(lane);
+        auto& by = runtime_of(queue);
         counted_ptr<ref_state<result_type>> call(new ref_state<result_type>);
-        begin_call<M, T>(by, how, call, lane, std::forward<A>(args)...);
+        begin_call<M, T>(by, how, call, queue, std::forward<A>(args)...);
         return ref<result_type>(std::move(call));
     } else {
         return ref<result_type>();

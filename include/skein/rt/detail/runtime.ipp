@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The bodies of rt/runtime.hpp: the calls of this process, and the actors it knows. How calls get to
-// workers is in runtime_send.ipp, what links bring in runtime_frames.ipp, what they take along in runtime_peers.ipp.
+// The bodies of rt/runtime.hpp: the calls of this process, and the actors it knows. How calls get
+// to workers is in runtime_send.ipp, what links bring in runtime_frames.ipp, what they take along
+// in runtime_peers.ipp.
 
 #include <skein/core/check.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/random.hpp>
-#include <skein/rt/detail/direct_books.hpp>
-#include <skein/rt/detail/runtime_books.hpp>
-#include <skein/rt/detail/space_books.hpp>
+#include <skein/rt/detail/direct_state.hpp>
+#include <skein/rt/detail/runtime_state.hpp>
+#include <skein/rt/detail/space_state.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -37,75 +38,75 @@ SKEIN_INLINE void incoming_call::reply_thrown() const { self.reply_thrown(*from,
 
 } // namespace detail
 
-SKEIN_INLINE runtime::books::books() = default;
-SKEIN_INLINE runtime::books::~books() = default;
+SKEIN_INLINE runtime::state::state() = default;
+SKEIN_INLINE runtime::state::~state() = default;
 
-SKEIN_INLINE runtime::runtime(runtime_options who) : books_(std::make_unique<books>()) {
-    books_->name.name = std::move(who.name);
-    books_->name.host = std::move(who.host);
-    books_->name.pid = who.pid;
-    books_->incarnation = who.incarnation != 0 ? who.incarnation : system_random().next();
-    books_->anchor = counted_ptr(new detail::runtime_anchor(*this));
-    books_->leases.incarnation = books_->incarnation;
-    books_->credit_calls = std::max(who.credit_calls, std::uint32_t{1});
-    books_->credit_bytes = std::max(who.credit_bytes, std::size_t{1});
-    books_->credit_batch = std::min(books_->credit_calls / 2 + 1, credits::most_batch);
-    books_->root = counted_ptr(new detail::call_context(books_->anchor));
-    books_->direct = std::make_unique<detail::direct_books>(*this);
+SKEIN_INLINE runtime::runtime(runtime_options who) : state_(std::make_unique<state>()) {
+    state_->name.name = std::move(who.name);
+    state_->name.host = std::move(who.host);
+    state_->name.pid = who.pid;
+    state_->incarnation = who.incarnation != 0 ? who.incarnation : system_random().next();
+    state_->anchor = counted_ptr(new detail::runtime_anchor(*this));
+    state_->leases.incarnation = state_->incarnation;
+    state_->credit_calls = std::max(who.credit_calls, std::uint32_t{1});
+    state_->credit_bytes = std::max(who.credit_bytes, std::size_t{1});
+    state_->credit_batch = std::min(state_->credit_calls / 2 + 1, credits::most_batch);
+    state_->root = counted_ptr(new detail::call_context(state_->anchor));
+    state_->direct = std::make_unique<detail::direct_state>(*this);
     (void)registry::instance(); // numbers the functions
 }
 
 SKEIN_INLINE runtime::~runtime() {
-    books_->spaces.reset(); // its guests call through it
+    state_->spaces.reset(); // its space clients call through it
     SKEIN_CHECK(
-        books_->links.empty() && books_->upstream == nullptr && books_->calls.size() == 0,
+        state_->links.empty() && state_->upstream == nullptr && state_->calls.size() == 0,
         "a runtime is destroyed while it serves {} links and runs {} calls; co_await close() and "
         "the serving tasks first",
-        books_->links.size(), books_->calls.size());
-    books_->leases.source = nullptr; // it may be gone
+        state_->links.size(), state_->calls.size());
+    state_->leases.source = nullptr; // it may be gone
     give_up(error(errc::closed, "the runtime has ended"));
-    for (auto& [id, lane] : books_->lanes) lane->owner = nullptr;
-    for (const auto& group : books_->groups.held()) group->owner = nullptr;
-    books_->anchor->self = nullptr;
+    for (auto& [id, queue] : state_->actor_queues) queue->owner = nullptr;
+    for (const auto& group : state_->groups.held()) group->owner = nullptr;
+    state_->anchor->self = nullptr;
     if (current_ == this) current_ = nullptr;
 }
 
 SKEIN_INLINE std::size_t runtime::workers() const noexcept {
     return static_cast<std::size_t>(
-        std::count_if(books_->links.begin(), books_->links.end(),
-                      [](auto& l) { return l->up && !l->is_guest && !l->is_aside; }));
+        std::count_if(state_->links.begin(), state_->links.end(),
+                      [](auto& l) { return l->up && !l->is_space_client && !l->is_aside; }));
 }
 
 SKEIN_INLINE void runtime::on_first_call(unique_function<void()> start) {
-    books_->start_workers = std::move(start);
+    state_->start_workers = std::move(start);
 }
 SKEIN_INLINE void runtime::expect_workers(std::size_t n) {
-    books_->expected = books_->leases.expected = n;
+    state_->expected = state_->leases.expected = n;
     pump();
 }
-SKEIN_INLINE const detail::process_name& runtime::name() const noexcept { return books_->name; }
-SKEIN_INLINE const runtime_stats& runtime::stats() const noexcept { return books_->stats; }
+SKEIN_INLINE const detail::process_name& runtime::name() const noexcept { return state_->name; }
+SKEIN_INLINE const runtime_stats& runtime::stats() const noexcept { return state_->stats; }
 SKEIN_INLINE std::size_t runtime::pending() const noexcept {
-    return books_->stats.submitted - books_->stats.done;
+    return state_->stats.submitted - state_->stats.done;
 }
-SKEIN_INLINE std::size_t runtime::actors() const noexcept { return books_->boxes.size(); }
-SKEIN_INLINE std::size_t runtime::running() const noexcept { return books_->calls.size(); }
-SKEIN_INLINE bool runtime::is_driver() const noexcept { return books_->upstream == nullptr; }
-SKEIN_INLINE std::uint64_t runtime::incarnation() const noexcept { return books_->incarnation; }
+SKEIN_INLINE std::size_t runtime::actors() const noexcept { return state_->boxes.size(); }
+SKEIN_INLINE std::size_t runtime::running() const noexcept { return state_->calls.size(); }
+SKEIN_INLINE bool runtime::is_driver() const noexcept { return state_->upstream == nullptr; }
+SKEIN_INLINE std::uint64_t runtime::incarnation() const noexcept { return state_->incarnation; }
 SKEIN_INLINE actor_id runtime::new_actor_id() noexcept {
-    return actor_id({books_->incarnation, ++books_->last_actor});
+    return actor_id({state_->incarnation, ++state_->last_actor});
 }
 SKEIN_INLINE counted_ptr<task_context> runtime::root_context() const noexcept {
-    return books_->root;
+    return state_->root;
 }
 SKEIN_INLINE void runtime::insert_actor(actor_id id, counted_ptr<detail::actor_box> box) {
     box->id = id;
-    books_->boxes.erase(id); // a driver gives no id twice
-    books_->boxes.enter(id, std::move(box));
+    state_->boxes.erase(id); // a driver gives no id twice
+    state_->boxes.enter(id, std::move(box));
 }
 SKEIN_INLINE void runtime::count_outcome(bool failed) noexcept {
-    ++books_->stats.done;
-    books_->stats.failed += failed;
+    ++state_->stats.done;
+    state_->stats.failed += failed;
 }
 SKEIN_INLINE void runtime::refuse(detail::call_base& call, error why) {
     call.fail({std::move(why), nullptr});
@@ -115,7 +116,7 @@ SKEIN_INLINE void runtime::refuse(detail::call_base& call, error why) {
 
 SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const call_options& how) {
     if (!how.on.is_any() || how.on.is_anywhere()) return followers::set_demand(*this, call, how);
-    auto& demands = books_->leases.demands;
+    auto& demands = state_->leases.demands;
     const auto number = demands.number(how);
     if (!number) {
         call.extra().bad_options = number.error();
@@ -138,8 +139,8 @@ namespace detail {
     error why(errc::exhausted,
               fmt::format("{} did not run: {} calls of {} have no outcome yet, as many as "
                           ".max_pending allows",
-                          call.name(), call.lane->max_pending,
-                          detail::actor_title(call.lane->id, call.lane->name)));
+                          call.name(), call.queue->max_pending,
+                          detail::actor_title(call.queue->id, call.queue->name)));
     why.with_hint("wait for some of them first, or raise .max_pending");
     call.fail({std::move(why), nullptr});
 }
@@ -167,15 +168,15 @@ namespace detail {
 /// False: it does not run, and has failed.
 SKEIN_INLINE bool runtime::prepare(detail::call_base& call) {
     call.owner = this;
-    call.number = ++books_->last_call;
-    ++books_->stats.submitted;
+    call.number = ++state_->last_call;
+    ++state_->stats.submitted;
     adopt_child(call);
     if (call.rare && call.rare->bad_options) [[unlikely]] {
         detail::refuse_options(call);
         return false;
     }
-    if (call.lane && ++call.lane->pending > call.lane->max_pending && call.lane->max_pending != 0)
-        [[unlikely]] {
+    if (call.queue && ++call.queue->pending > call.queue->max_pending &&
+        call.queue->max_pending != 0) [[unlikely]] {
         detail::refuse_one_more(call);
         return false;
     }
@@ -187,7 +188,7 @@ SKEIN_INLINE void runtime::adopt_child(detail::call_base& call) {
     auto* const parent = detail::call_context::current();
     if (parent == nullptr || !parent->is_call()) return;
     const auto* const where = parent->where(); // nullptr: it has ended
-    if (where == nullptr || (where != this && where != books_->home)) return;
+    if (where == nullptr || (where != this && where != state_->home)) return;
     call.parent = counted_ptr(parent);
     parent->add_child(call);
     if (parent->who.until == time_point::max()) return;
@@ -228,7 +229,8 @@ SKEIN_INLINE void encode_head(wire::writer& to, const call_base& call, std::uint
     head.encode(to, ends ? loop::current().exact_now() : time_point{});
 }
 
-/// Many calls may wait: each has the bytes that it needs and no more. The memory of a large one goes with it.
+/// Many calls may wait: each has the bytes that it needs and no more. The memory of a large one
+/// goes with it.
 SKEIN_INLINE byte_buffer body_to_keep(wire::writer& written) {
     if (written.size() < limit::inline_bytes) return to_buffer(written.bytes());
     return std::move(written).take();
@@ -270,12 +272,12 @@ SKEIN_INLINE bool runtime::encode_call(wire::writer& to, detail::call_base& call
     try {
         const encoding_guard guard;
         encoding_ = &call;
-        const bool is_worker = books_->upstream != nullptr;
+        const bool is_worker = state_->upstream != nullptr;
         if (call.kind == detail::call_kind::method && !call.rare) [[likely]] {
-            detail::call_head::encode_method(to, call, books_->incarnation,
+            detail::call_head::encode_method(to, call, state_->incarnation,
                                              is_worker || call.parent);
         } else {
-            detail::encode_head(to, call, books_->incarnation, is_worker, books_->leases.demands);
+            detail::encode_head(to, call, state_->incarnation, is_worker, state_->leases.demands);
             if (call.rare && call.rare->terms) call.rare->terms->encode(to);
         }
         encode(to);
@@ -291,32 +293,32 @@ SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::e
     if (!prepare(*call)) return;
     if (call->kind == detail::call_kind::method) {
         // The common case: nothing waits, the worker is there, nothing has to be kept.
-        auto& lane = *call->lane;
-        if (lane.by_driver) [[unlikely]]
-            look_for_way(lane);
-        if (lane.first == lane.waiting.size() && lane.on != nullptr && lane.on->is_open() &&
-            !lane.lasts && !books_->closing && credits::has(*books_, lane.credit) &&
-            !credits::stands_aside(*books_, lane, *call)) [[likely]] {
-            if (give && lane.on->role == detail::peer_role::here)
-                return books_->direct->give(std::move(call), give);
-            books_->scratch.clear();
-            if (!encode_call(books_->scratch, *call, encode)) return;
+        auto& queue = *call->queue;
+        if (queue.by_driver) [[unlikely]]
+            look_for_way(queue);
+        if (queue.first == queue.waiting.size() && queue.on != nullptr && queue.on->is_open() &&
+            !queue.lasts && !state_->closing && credits::has(*state_, queue.credit) &&
+            !credits::stands_aside(*state_, queue, *call)) [[likely]] {
+            if (give && queue.on->role == detail::peer_role::here)
+                return state_->direct->give(std::move(call), give);
+            state_->scratch.clear();
+            if (!encode_call(state_->scratch, *call, encode)) return;
             auto& raw = *call;
             raw.slot = take_slot(std::move(call));
-            credits::take(*books_, *lane.on, raw, books_->scratch.size());
-            if (books_->scratch.size() < limit::inline_bytes) [[likely]] {
-                (void)transmit(*lane.on, raw, books_->scratch.bytes(), nullptr);
+            credits::take(*state_, *queue.on, raw, state_->scratch.size());
+            if (state_->scratch.size() < limit::inline_bytes) [[likely]] {
+                (void)transmit(*queue.on, raw, state_->scratch.bytes(), nullptr);
                 return;
             }
-            auto body = std::move(books_->scratch).take(); // its memory goes with it
-            (void)transmit(*lane.on, raw, body, &body);
+            auto body = std::move(state_->scratch).take(); // its memory goes with it
+            (void)transmit(*queue.on, raw, body, &body);
             return;
         }
     }
-    books_->scratch.clear();
-    if (!encode_call(books_->scratch, *call, encode)) return;
+    state_->scratch.clear();
+    if (!encode_call(state_->scratch, *call, encode)) return;
     if (call->kind == detail::call_kind::method) return credits::line_up(*this, std::move(call));
-    call->body = detail::body_to_keep(books_->scratch);
+    call->body = detail::body_to_keep(state_->scratch);
     call->state = detail::phase::queued;
     place(std::move(call));
 }
@@ -327,25 +329,25 @@ SKEIN_INLINE void runtime::submit_deferred(const counted_ptr<detail::call_base>&
     call->extra().pending = pending;
     call->extra().arguments = std::move(arguments);
     if (!prepare(*call)) return;
-    if (call->kind == detail::call_kind::method) call->lane->waiting.push_back(call);
+    if (call->kind == detail::call_kind::method) call->queue->waiting.push_back(call);
     // Held by the refs it waits for.
 }
 
 SKEIN_INLINE void runtime::argument_ready(detail::call_base& call) {
     if (--call.rare->pending != 0 || call.is_done()) return;
-    books_->ready.emplace_back(&call);
-    if (std::exchange(books_->settling, true)) return; // a long chain must not become a deep stack
-    for (std::size_t i = 0; i < books_->ready.size(); ++i) {
-        const auto next = books_->ready[i];
+    state_->ready.emplace_back(&call);
+    if (std::exchange(state_->settling, true)) return; // a long chain must not become a deep stack
+    for (std::size_t i = 0; i < state_->ready.size(); ++i) {
+        const auto next = state_->ready[i];
         if (!next->is_done()) settle_ready(next);
     }
-    books_->ready.clear();
-    books_->settling = false;
+    state_->ready.clear();
+    state_->settling = false;
 }
 
 /// All refs among a call's arguments have an outcome: it is sent, or fails with one of them.
 SKEIN_INLINE void runtime::settle_ready(const counted_ptr<detail::call_base>& call) {
-    const auto lane = call->lane;
+    const auto queue = call->queue;
     if (const auto* bad = call->rare->arguments->failed()) {
         // A chain of failures names its ends, not all that lies between.
         constexpr std::string_view because = "did not run: its argument failed: ";
@@ -358,20 +360,20 @@ SKEIN_INLINE void runtime::settle_ready(const counted_ptr<detail::call_base>& ca
         if (!bad->what.cause().empty()) why.with_cause(bad->what.cause());
         if (!bad->what.hint().empty()) why.with_hint(bad->what.hint());
         call->fail({std::move(why), bad->from});
-        if (lane) drain(*lane);
+        if (queue) drain(*queue);
         return;
     }
-    books_->scratch.clear();
+    state_->scratch.clear();
     auto& arguments = *call->rare->arguments;
-    if (!encode_call(books_->scratch, *call, [&](wire::writer& to) { arguments.encode(to); })) {
-        if (lane) drain(*lane);
+    if (!encode_call(state_->scratch, *call, [&](wire::writer& to) { arguments.encode(to); })) {
+        if (queue) drain(*queue);
         return;
     }
-    call->body = detail::body_to_keep(books_->scratch);
+    call->body = detail::body_to_keep(state_->scratch);
     call->rare->arguments.reset();
     call->state = detail::phase::queued;
     if (call->kind == detail::call_kind::method) {
-        drain(*call->lane);
+        drain(*call->queue);
         credits::waits_here(*this, *call);
     } else {
         place(call);
@@ -380,10 +382,10 @@ SKEIN_INLINE void runtime::settle_ready(const counted_ptr<detail::call_base>& ca
 
 /// A call with its arguments encoded, of no actor's line: to its worker, or the queue.
 SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
-    if (books_->closing) return refuse(*call, is_closing(call->name()));
-    if (books_->upstream != nullptr) return send(*books_->upstream, std::move(call));
+    if (state_->closing) return refuse(*call, is_closing(call->name()));
+    if (state_->upstream != nullptr) return send(*state_->upstream, std::move(call));
     if (call->kind == detail::call_kind::method) { // passed on for a worker
-        auto* const found = books_->actors.find(call->target);
+        auto* const found = state_->actors.find(call->target);
         if (found == nullptr)
             return refuse(*call,
                           error(errc::not_found, actor_title(call->target) + " is gone")
@@ -392,77 +394,77 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
         if (found->where == nullptr) return found->waiting.push_back(std::move(call));
         return send(*found->where, std::move(call));
     }
-    if (books_->given_up) return refuse(*call, *books_->given_up);
+    if (state_->given_up) return refuse(*call, *state_->given_up);
     if (!followers::may_go(*this, call)) return;
-    books_->begin_work();
-    if (detail::lease_books::is_lined_up(*call)) {
-        if (auto* to = books_->leases.straight_to(*call)) return send(*to, std::move(call));
+    state_->begin_work();
+    if (detail::lease_state::is_lined_up(*call)) {
+        if (auto* to = state_->leases.straight_to(*call)) return send(*to, std::move(call));
         line_up(std::move(call));
         return pump_leases();
     }
     bool possible = true; // must not wait behind those that wait for a free core
     auto* const where = pick(*call, possible);
-    if (where != nullptr && books_->leases.may_go_to(*where, *call))
+    if (where != nullptr && state_->leases.may_go_to(*where, *call))
         return send(*where, std::move(call));
-    auto& line = call->kind == detail::call_kind::create ? books_->creations : books_->queue;
+    auto& line = call->kind == detail::call_kind::create ? state_->creations : state_->queue;
     line.push_back(std::move(call));
     pump();
 }
 
 /// Sends what is complete at the front of an actor's line.
-SKEIN_INLINE void runtime::drain(detail::actor_state& lane) {
-    const counted_ptr<detail::actor_state> hold(&lane);
-    lane.returned = 0;
-    if (lane.moving && !lane.asked && books_->upstream != nullptr) find_way(lane);
-    credits::send_held(*this, lane);
-    while (lane.first != lane.waiting.size()) {
-        auto& front = lane.waiting[lane.first];
+SKEIN_INLINE void runtime::drain(detail::actor_queue& queue) {
+    const counted_ptr<detail::actor_queue> hold(&queue);
+    queue.returned = 0;
+    if (queue.moving && !queue.asked && state_->upstream != nullptr) find_way(queue);
+    credits::send_held(*this, queue);
+    while (queue.first != queue.waiting.size()) {
+        auto& front = queue.waiting[queue.first];
         const bool is_done = front->is_done();
-        if (!is_done && (front->state == detail::phase::preparing || lane.moving || is_cut(lane)))
+        if (!is_done && (front->state == detail::phase::preparing || queue.moving || is_cut(queue)))
             break;
-        const bool goes = !is_done && !lane.lost && lane.on != nullptr;
-        const bool aside = goes && credits::stands_aside(*books_, lane, *front);
-        if (goes && !aside && !credits::has(*books_, lane.credit)) break;
+        const bool goes = !is_done && !queue.lost && queue.on != nullptr;
+        const bool aside = goes && credits::stands_aside(*state_, queue, *front);
+        if (goes && !aside && !credits::has(*state_, queue.credit)) break;
         auto call = std::exchange(front, {});
-        ++lane.first;
+        ++queue.first;
         if (is_done) {
-            (void)credits::take_arguments(lane, *call);
+            (void)credits::take_arguments(queue, *call);
             continue;
         }
         if (goes && !aside) {
-            credits::look_ahead(lane);
-            credits::send(*this, lane, std::move(call));
+            credits::look_ahead(queue);
+            credits::send(*this, queue, std::move(call));
             continue;
         }
-        if (call->kept != 0) call->body = to_buffer(credits::take_arguments(lane, *call));
+        if (call->kept != 0) call->body = to_buffer(credits::take_arguments(queue, *call));
         if (aside) {
-            lane.gates[call->fn->group].waiting.push_back(std::move(call));
+            queue.gates[call->fn->group].waiting.push_back(std::move(call));
             continue;
         }
-        if (lane.lost) {
-            call->fail({error(lane.lost->what.code(),
-                              call->name() + " did not run: " + lane.lost->what.text()),
+        if (queue.lost) {
+            call->fail({error(queue.lost->what.code(),
+                              call->name() + " did not run: " + queue.lost->what.text()),
                         nullptr});
         } else {
-            refuse(*call, error(errc::not_found, actor_title(lane.id) + " is gone"));
+            refuse(*call, error(errc::not_found, actor_title(queue.id) + " is gone"));
         }
     }
-    if (lane.first == lane.waiting.size()) lane.arguments.clear();
+    if (queue.first == queue.waiting.size()) queue.arguments.clear();
     constexpr std::size_t few = 64;
-    if (lane.first == lane.waiting.size() ||
-        (lane.first >= few && lane.first * 2 > lane.waiting.size())) {
-        lane.waiting.erase(lane.waiting.begin(),
-                           lane.waiting.begin() + static_cast<std::ptrdiff_t>(lane.first));
-        lane.first = 0;
-        if (lane.waiting.empty() && lane.waiting.capacity() > few * few)
-            lane.waiting.shrink_to_fit();
+    if (queue.first == queue.waiting.size() ||
+        (queue.first >= few && queue.first * 2 > queue.waiting.size())) {
+        queue.waiting.erase(queue.waiting.begin(),
+                            queue.waiting.begin() + static_cast<std::ptrdiff_t>(queue.first));
+        queue.first = 0;
+        if (queue.waiting.empty() && queue.waiting.capacity() > few * few)
+            queue.waiting.shrink_to_fit();
     }
-    credits::tell_room(*books_, lane);
+    credits::tell_room(*state_, queue);
 }
 
 SKEIN_INLINE void runtime::cancel(detail::call_base& call, bool by_force) noexcept {
     const counted_ptr<detail::call_base> hold(&call);
-    const auto lane = call.lane;
+    const auto queue = call.queue;
     const bool is_free = take_back(call);
     if (!is_free && (call.state == detail::phase::sent || call.state == detail::phase::started)) {
         by_force = by_force && call.kind == detail::call_kind::task;
@@ -480,15 +482,15 @@ SKEIN_INLINE void runtime::cancel(detail::call_base& call, bool by_force) noexce
     call.fail({error(errc::cancelled,
                      fmt::format("{} was cancelled; it {}", call.name(), call.progress())),
                nullptr});
-    if (lane) credits::forget(*lane, call);
-    if (lane) drain(*lane);
+    if (queue) credits::forget(*queue, call);
+    if (queue) drain(*queue);
     // No answer comes that would do so; and who waited in front of others lets them go.
-    if (is_free || books_->leases.asking > 0 || books_->leases.has_own(call)) pump();
+    if (is_free || state_->leases.asking > 0 || state_->leases.has_own(call)) pump();
 }
 
 SKEIN_INLINE void runtime::deadline_passed(detail::call_base& call) {
     const counted_ptr<detail::call_base> hold(&call);
-    const auto lane = call.lane;
+    const auto queue = call.queue;
     const bool is_free = take_back(call);
     const bool sent =
         !is_free && call.on != nullptr && call.on->is_open() && call.state != detail::phase::queued;
@@ -502,55 +504,55 @@ SKEIN_INLINE void runtime::deadline_passed(detail::call_base& call) {
                            call.rare->is_inherited ? ", what the call that made it had left" : "",
                            call.progress())),
          nullptr});
-    if (lane && !sent) credits::forget(*lane, call);
-    if (lane) drain(*lane);
-    if (is_free || books_->leases.asking > 0 || books_->leases.has_own(call)) pump();
+    if (queue && !sent) credits::forget(*queue, call);
+    if (queue) drain(*queue);
+    if (is_free || state_->leases.asking > 0 || state_->leases.has_own(call)) pump();
 }
 
 SKEIN_INLINE void runtime::give_up(error why) {
-    books_->given_up = why;
-    books_->start_workers = {};
-    for (const auto& call : books_->take_waiting())
+    state_->given_up = why;
+    state_->start_workers = {};
+    for (const auto& call : state_->take_waiting())
         if (!call->is_done()) refuse(*call, why);
-    for (auto& [shape, line] : books_->leases.lines)
+    for (auto& [shape, line] : state_->leases.lines)
         if (line.wanted > 0) tell_demand(line);
     group_desk::fail_all(*this, why);
 }
 
 // ---- actors ------------------------------------------------------------------------------------
 
-SKEIN_INLINE counted_ptr<detail::actor_state> runtime::actor_lane(actor_id id) {
-    auto& lane = books_->lanes[id];
-    if (lane != nullptr) return counted_ptr<detail::actor_state>(lane);
-    lane = new detail::actor_state;
-    lane->owner = this;
-    lane->id = id;
-    credits::leave(*books_, *lane);
-    if (books_->upstream != nullptr || books_->awaits_keeper) {
-        lane->moving = true; // until it is called, see find_way()
-    } else if (const auto* const found = books_->actors.find(id)) {
-        lane->on = found->where;
-        lane->moving = found->where == nullptr;
-        lane->lasts = found->lasts();
-        if (found->plan) lane->max_pending = found->plan->terms.max_pending;
-        if (found->plan) lane->name = found->plan->terms.name;
+SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::queue_for(actor_id id) {
+    auto& queue = state_->actor_queues[id];
+    if (queue != nullptr) return counted_ptr<detail::actor_queue>(queue);
+    queue = new detail::actor_queue;
+    queue->owner = this;
+    queue->id = id;
+    credits::leave(*state_, *queue);
+    if (state_->upstream != nullptr || state_->awaits_space_server) {
+        queue->moving = true; // until it is called, see find_way()
+    } else if (const auto* const found = state_->actors.find(id)) {
+        queue->on = found->where;
+        queue->moving = found->where == nullptr;
+        queue->lasts = found->lasts();
+        if (found->plan) queue->max_pending = found->plan->terms.max_pending;
+        if (found->plan) queue->name = found->plan->terms.name;
     }
-    return counted_ptr<detail::actor_state>(lane);
+    return counted_ptr<detail::actor_queue>(queue);
 }
 
-/// The actor is lost: the calls that wait in its line did not run. Some of their arguments are still
-/// to come; that does not matter any more.
-SKEIN_INLINE void runtime::fail_lane(detail::actor_state& lane) {
-    const counted_ptr<detail::actor_state> hold(&lane);
+/// The actor is lost: the calls that wait in its line did not run. Some of their arguments are
+/// still to come; that does not matter any more.
+SKEIN_INLINE void runtime::fail_queue(detail::actor_queue& queue) {
+    const counted_ptr<detail::actor_queue> hold(&queue);
     const std::vector<counted_ptr<detail::call_base>> all(
-        lane.waiting.begin() + static_cast<std::ptrdiff_t>(lane.first), lane.waiting.end());
+        queue.waiting.begin() + static_cast<std::ptrdiff_t>(queue.first), queue.waiting.end());
     for (const auto& call : all) {
         if (!call->is_done())
-            call->fail({error(lane.lost->what.code(),
-                              call->name() + " did not run: " + lane.lost->what.text()),
+            call->fail({error(queue.lost->what.code(),
+                              call->name() + " did not run: " + queue.lost->what.text()),
                         nullptr});
     }
-    drain(lane);
+    drain(queue);
 }
 
 } // namespace skein::rt

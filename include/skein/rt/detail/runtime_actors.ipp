@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Part of the bodies of rt/runtime.hpp: how actors are made and found by name, and the frames about them. Who holds
-// them is in runtime_handles.ipp, how they end in runtime_ends.ipp, the loss of a worker in runtime_restarts.ipp.
+// Part of the bodies of rt/runtime.hpp: how actors are made and found by name, and the frames about
+// them. Who holds them is in runtime_handles.ipp, how they end in runtime_ends.ipp, the loss of a
+// worker in runtime_restarts.ipp.
 
 #include <skein/core/check.hpp>
 #include <skein/core/known_names.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/type_name.hpp>
-#include <skein/rt/detail/runtime_books.hpp>
+#include <skein/rt/detail/runtime_state.hpp>
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
 
@@ -60,14 +61,14 @@ SKEIN_INLINE error wrong_type(std::string_view name, const char* is, const char*
 
 // ---- making ------------------------------------------------------------------------------------
 
-SKEIN_INLINE counted_ptr<detail::actor_state> runtime::declare_actor(detail::call_base& call,
+SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::declare_actor(detail::call_base& call,
                                                                      const actor_options& how,
                                                                      bool& exists) {
     auto terms = detail::terms_of(how);
     call.target = new_actor_id();
     set_demand(call, how);
-    auto& actors = books_->actors;
-    if (books_->upstream == nullptr) {
+    auto& actors = state_->actors;
+    if (state_->upstream == nullptr) {
         actor_id known;
         if (terms && !terms->name.empty()) {
             if (auto why = take_name(call.target, *terms, *call.fn->actor, known)) {
@@ -76,7 +77,7 @@ SKEIN_INLINE counted_ptr<detail::actor_state> runtime::declare_actor(detail::cal
             }
         }
         exists = static_cast<bool>(known);
-        if (exists) return actor_lane(known);
+        if (exists) return queue_for(known);
         auto& entry = actors.entries[call.target];
         entry.type = call.fn->actor;
         if (terms) {
@@ -85,21 +86,21 @@ SKEIN_INLINE counted_ptr<detail::actor_state> runtime::declare_actor(detail::cal
         }
         keep_demand(call);
     }
-    auto lane = actor_lane(call.target);
-    lane->max_pending = terms ? terms->max_pending : 0;
-    lane->is_detached = how.detached;
-    if (books_->upstream != nullptr) lane->holds = 1; // the driver counts who makes an actor
+    auto queue = queue_for(call.target);
+    queue->max_pending = terms ? terms->max_pending : 0;
+    queue->is_detached = how.detached;
+    if (state_->upstream != nullptr) queue->holds = 1; // the driver counts who makes an actor
     if (terms) {
         call.extra().terms = std::move(terms);
         call.retries_left = 1; // says that they are there
     }
-    return lane;
+    return queue;
 }
 
 /// Driver: a name is taken, or `known` has it already.
 SKEIN_INLINE std::optional<error> runtime::take_name(actor_id id, const detail::actor_terms& terms,
                                                      const std::type_info& type, actor_id& known) {
-    auto& actors = books_->actors;
+    auto& actors = state_->actors;
     const auto [at, is_new] = actors.names.try_emplace(terms.name, id);
     if (is_new) return std::nullopt;
     const auto& entry = actors.entries.at(at->second);
@@ -117,7 +118,7 @@ SKEIN_INLINE std::optional<error> runtime::take_name(actor_id id, const detail::
 SKEIN_INLINE bool runtime::admit_actor(peer& from, const net::frame_view& f,
                                        const function_record& fn, const detail::call_head& head,
                                        wire::reader& in) {
-    auto& actors = books_->actors;
+    auto& actors = state_->actors;
     const auto number = head.target.value();
     if (number.incarnation != from.incarnation || actors.find(head.target) != nullptr)
         throw error(errc::malformed,
@@ -148,10 +149,11 @@ SKEIN_INLINE bool runtime::admit_actor(peer& from, const net::frame_view& f,
     return true;
 }
 
-/// Driver: an actor was made, or its constructor threw; then its call fails next and tells who waits.
+/// Driver: an actor was made, or its constructor threw; then its call fails next and tells who
+/// waits.
 SKEIN_INLINE void runtime::settle_create(peer& from, const detail::call_base& call,
                                          std::uint16_t outcome) {
-    auto* const entry = books_->actors.find(call.target);
+    auto* const entry = state_->actors.find(call.target);
     if (outcome != detail::reply_failed && entry != nullptr) {
         entry->where = &from;
         actor_is_placed(call.target);
@@ -163,13 +165,13 @@ SKEIN_INLINE void runtime::settle_create(peer& from, const detail::call_base& ca
 
 /// Driver: the calls that have waited for it go out.
 SKEIN_INLINE void runtime::actor_is_placed(actor_id id) {
-    auto* const entry = books_->actors.find(id);
+    auto* const entry = state_->actors.find(id);
     entry->making = {};
-    if (const auto found = books_->lanes.find(id); found != books_->lanes.end()) {
-        const counted_ptr<detail::actor_state> lane(found->second);
-        lane->on = entry->where;
-        lane->moving = false;
-        drain(*lane);
+    if (const auto found = state_->actor_queues.find(id); found != state_->actor_queues.end()) {
+        const counted_ptr<detail::actor_queue> queue(found->second);
+        queue->on = entry->where;
+        queue->moving = false;
+        drain(*queue);
     }
     send_waiting(id);
     for (const auto asker : std::exchange(entry->askers, {})) tell_where(asker, id, entry->where);
@@ -179,7 +181,7 @@ SKEIN_INLINE void runtime::actor_is_placed(actor_id id) {
 }
 
 SKEIN_INLINE void runtime::send_waiting(actor_id id) {
-    auto* entry = books_->actors.find(id);
+    auto* entry = state_->actors.find(id);
     if (entry == nullptr) return;
     for (auto& call : std::exchange(entry->waiting, {})) {
         if (call->is_done()) continue;
@@ -190,8 +192,8 @@ SKEIN_INLINE void runtime::send_waiting(actor_id id) {
 
 /// Driver: a constructor has failed, or was never called.
 SKEIN_INLINE void runtime::create_failed(actor_id id, const failure& why) {
-    if (books_->upstream != nullptr) return;
-    auto* const entry = books_->actors.find(id);
+    if (state_->upstream != nullptr) return;
+    auto* const entry = state_->actors.find(id);
     if (entry == nullptr || entry->where != nullptr) return;
     entry->making = {}; // it ends by itself
     const auto again = entry->plan ? entry->plan->made_again : 0;
@@ -207,38 +209,38 @@ SKEIN_INLINE void runtime::create_failed(actor_id id, const failure& why) {
 
 SKEIN_INLINE error runtime::no_such_actor(std::string_view name) const {
     return error(errc::not_found, fmt::format("there is no actor named \"{}\"; {}", name,
-                                              known_names(books_->actors.names, "none has a name")))
+                                              known_names(state_->actors.names, "none has a name")))
         .with_hint("an actor has its name from .with({.name = ...}) until it ends");
 }
 
-SKEIN_INLINE counted_ptr<detail::actor_state> runtime::find_actor(
+SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::find_actor(
     const counted_ptr<detail::call_base>& call, std::string_view name, const std::type_info& type) {
     call->extra().name = fmt::format("get_actor(\"{}\")", name);
-    auto& actors = books_->actors;
-    if (books_->keeper_end) {
+    auto& actors = state_->actors;
+    if (state_->space_server_end) {
         refuse(*call, is_closing(call->name()));
         return {};
     }
-    if (books_->upstream == nullptr) {
+    if (state_->upstream == nullptr) {
         const auto found = actors.names.find(name);
         if (found == actors.names.end()) {
             refuse(*call, no_such_actor(name));
             return {};
         }
         const auto& is = *actors.entries.at(found->second).type;
-        if (is == type) return actor_lane(found->second);
+        if (is == type) return queue_for(found->second);
         refuse(*call, detail::wrong_type(name, is.name(), type.name()));
         return {};
     }
     if (!prepare(*call)) return {};
     call->slot = take_slot(call);
-    call->on = books_->upstream;
+    call->on = state_->upstream;
     call->state = detail::phase::queued;
-    if (!books_->upstream->wire->is_open()) return {}; // until the link is settled
+    if (!state_->upstream->wire->is_open()) return {}; // until the link is settled
     wire::writer body;
     wire::encode(body, std::string(type.name()));
     wire::encode(body, std::string(name));
-    books_->upstream->wire->send(detail::message_find, 0, call->slot.value(), body.bytes(), {});
+    state_->upstream->wire->send(detail::message_find, 0, call->slot.value(), body.bytes(), {});
     call->state = detail::phase::sent;
     return {};
 }
@@ -252,7 +254,7 @@ SKEIN_INLINE void runtime::on_find(peer& from, const net::frame_view& f) {
     if (!in.finish())
         throw error(errc::malformed,
                     fmt::format("a question that cannot be read from {}", from.who));
-    const auto& actors = books_->actors;
+    const auto& actors = state_->actors;
     const auto found = actors.names.find(name);
     if (found == actors.names.end())
         return reply_failure(from, slot_id(f.id), {no_such_actor(name), nullptr});
@@ -265,11 +267,11 @@ SKEIN_INLINE void runtime::on_find(peer& from, const net::frame_view& f) {
 
 // ---- frames ------------------------------------------------------------------------------------
 
-/// A worker speaks for actors that it runs, and gives back what it holds; who has an actor's number may hold it and
-/// call it. What it says of one that has ended has crossed the news of that.
+/// A worker speaks for actors that it runs, and gives back what it holds; who has an actor's number
+/// may hold it and call it. What it says of one that has ended has crossed the news of that.
 SKEIN_INLINE void runtime::on_actor_frame(peer& from, const net::frame_view& f) {
     const bool is_kill = f.kind == detail::message_kill;
-    if (books_->upstream != nullptr) {
+    if (state_->upstream != nullptr) {
         if (is_kill) return on_kill(detail::actor_of(f.body, from.who));
         throw error(errc::malformed,
                     fmt::format("frame of unknown kind {} from {}", f.kind, from.who));
@@ -281,7 +283,7 @@ SKEIN_INLINE void runtime::on_actor_frame(peer& from, const net::frame_view& f) 
     default: break;
     }
     const auto id = detail::actor_of(f.body, from.who);
-    auto* const entry = books_->actors.find(id);
+    auto* const entry = state_->actors.find(id);
     if (entry == nullptr) return;
     if (is_kill) return kill_actor(id);
     if (f.kind == detail::message_hold) return entry->add_hold(from.number);
@@ -298,7 +300,7 @@ SKEIN_INLINE void runtime::on_snapshot(peer& from, const net::frame_view& f) {
     if (!detail::get_actor_id(in, id))
         throw error(errc::malformed,
                     fmt::format("a snapshot that cannot be read from {}", from.who));
-    auto* const entry = books_->actors.find(id);
+    auto* const entry = state_->actors.find(id);
     if (entry == nullptr) return;
     if (entry->where != &from || !entry->lasts())
         throw error(errc::malformed,

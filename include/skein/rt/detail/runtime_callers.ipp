@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Part of the bodies of rt/runtime.hpp: a worker is called by others, and by itself, without its driver.
+// Part of the bodies of rt/runtime.hpp: a worker is called by others, and by itself, without its
+// driver.
 //
-// What comes over such a link is believed as far as calls go, no further: anything else ends it. A reply must not
-// come before what the driver has to know ahead of it (who holds a handle, which actor has left): then it goes to the
-// driver behind that, which passes it on.
+// What comes over such a link is believed as far as calls go, no further: anything else ends it. A
+// reply must not come before what the driver has to know ahead of it (who holds a handle, which
+// actor has left): then it goes to the driver behind that, which passes it on.
 
 #include <skein/core/awaitable.hpp>
 #include <skein/core/cancel.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/log.hpp>
-#include <skein/rt/detail/direct_books.hpp>
-#include <skein/rt/detail/space_books.hpp>
+#include <skein/rt/detail/direct_state.hpp>
+#include <skein/rt/detail/space_state.hpp>
 #include <skein/rt/worker_link.hpp>
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
@@ -39,7 +40,7 @@ SKEIN_INLINE void peer::send(net::frame f) {
 
 SKEIN_INLINE void runtime::open_to_workers(net::network& via, const net::token& secret,
                                            const net::address& near, const net::address& far) {
-    auto& direct = *books_->direct;
+    auto& direct = *state_->direct;
     direct.via = &via;
     direct.secret = secret;
     net::acceptor_options bounds; // many workers call at the same time, while this one computes
@@ -48,7 +49,7 @@ SKEIN_INLINE void runtime::open_to_workers(net::network& via, const net::token& 
     const auto open = [&](const net::address& at) -> std::string {
         if (at.host.empty()) return {};
         try {
-            const detail::direct_hello hello{books_->incarnation, 0, 0};
+            const detail::direct_hello hello{state_->incarnation, 0, 0};
             direct.doors.push_back(std::make_unique<net::link_endpoint>(
                 via, at, detail::direct_options(*this, secret, at.is_unix(), hello),
                 worker_links(*this, time_constants::lan().worker_resume),
@@ -68,10 +69,10 @@ SKEIN_INLINE void runtime::open_to_workers(net::network& via, const net::token& 
 
 SKEIN_INLINE detail::worker_hello runtime::hello() const {
     detail::worker_hello out;
-    out.incarnation = books_->incarnation;
-    out.near_address = books_->direct->near_address;
-    out.far_address = books_->direct->far_address;
-    if (books_->home == nullptr && books_->keeper == 0) out.space = books_->space;
+    out.incarnation = state_->incarnation;
+    out.near_address = state_->direct->near_address;
+    out.far_address = state_->direct->far_address;
+    if (state_->home == nullptr && state_->space_server == 0) out.space = state_->space;
     return out;
 }
 
@@ -83,11 +84,11 @@ SKEIN_INLINE task<void> runtime::serve_door(runtime* self, net::link_endpoint* d
 
 /// Serves a worker that calls actors here. Of the links of one worker only the newest counts.
 SKEIN_INLINE task<void> runtime::serve_caller(runtime* self, std::shared_ptr<net::channel> wire) {
-    auto& direct = *self->books_->direct;
+    auto& direct = *self->state_->direct;
     const auto hello = wire::decode<detail::direct_hello>(wire->peer().extra);
-    const auto own = self->books_->incarnation;
+    const auto own = self->state_->incarnation;
     auto* newest = hello && hello->incarnation != 0 && hello->incarnation != own &&
-                           hello->wanted == own && !self->books_->closing
+                           hello->wanted == own && !self->state_->closing
                        ? &direct.newest[hello->incarnation]
                        : nullptr;
     if (newest == nullptr || hello->generation <= *newest) {
@@ -99,7 +100,7 @@ SKEIN_INLINE task<void> runtime::serve_caller(runtime* self, std::shared_ptr<net
     auto l = std::make_shared<peer>();
     l->role = detail::peer_role::accepted;
     l->wire = std::move(wire);
-    l->number = peer_id(++self->books_->last_link);
+    l->number = peer_id(++self->state_->last_link);
     const auto& who = l->wire->peer();
     l->who = fmt::format("{} (pid {} at {})", who.name, who.pid, who.host);
     l->incarnation = hello->incarnation;
@@ -117,16 +118,16 @@ SKEIN_INLINE void runtime::drop_caller(peer& caller) {
         call->stop.request();
         call->context->cancel_children(false);
     });
-    std::erase_if(books_->backlog, [&](const arrival& one) {
+    std::erase_if(state_->backlog, [&](const arrival& one) {
         if (one.from.get() != &caller) return false;
-        books_->backlog_bytes -= one.body.size();
+        state_->backlog_bytes -= one.body.size();
         return true;
     });
 }
 
 /// Nothing more is heard over the links of that worker.
 SKEIN_INLINE void runtime::cut_caller(std::uint64_t incarnation) {
-    for (const auto& one : books_->direct->callers) {
+    for (const auto& one : state_->direct->callers) {
         if (one->incarnation != incarnation || !one->is_open()) continue;
         one->abort(error(errc::reset, "a newer link has taken its place"));
         drop_caller(*one);
@@ -135,7 +136,7 @@ SKEIN_INLINE void runtime::cut_caller(std::uint64_t incarnation) {
 
 /// Ends all links to other workers.
 SKEIN_INLINE task<void> runtime::leave_others() {
-    auto& direct = *books_->direct;
+    auto& direct = *state_->direct;
     for (const auto& door : direct.doors) door->close();
     direct.tasks.cancel();
     auto left = as_result(shield(direct.tasks.join()));
@@ -161,7 +162,7 @@ SKEIN_INLINE void runtime::on_direct_frame(const std::shared_ptr<peer>& from,
         throw error(errc::malformed,
                     fmt::format("frame of unknown kind {} from {}, which {}", f.kind, from->who,
                                 calls ? "calls actors here" : "is called"));
-    if (from->role != detail::peer_role::here || !books_->closing)
+    if (from->role != detail::peer_role::here || !state_->closing)
         execution::arrived(*this, from, f); // looks at it
 }
 
@@ -172,16 +173,16 @@ SKEIN_INLINE bool runtime::on_driver_says(peer&, const net::frame_view& f) {
     case detail::message_end: on_end(f); return true;
     case detail::message_relay: on_relayed(f); return true;
     case detail::message_cut:
-        books_->direct->newest[f.id] = std::numeric_limits<std::uint64_t>::max();
+        state_->direct->newest[f.id] = std::numeric_limits<std::uint64_t>::max();
         cut_caller(f.id);
         return true;
     case detail::message_space_there:
-        if (books_->home != nullptr) return false; // a keeper does not say where others are
-        detail::space_books::on_answer(*this, f);
+        if (state_->home != nullptr) return false; // a space server does not say where others are
+        detail::space_state::on_answer(*this, f);
         return true;
     case detail::message_space_end:
-        if (books_->home != nullptr) return false;
-        detail::space_books::on_end(*this, f);
+        if (state_->home != nullptr) return false;
+        detail::space_state::on_end(*this, f);
         return true;
     default: return false;
     }
@@ -198,8 +199,8 @@ SKEIN_INLINE void runtime::on_relayed(const net::frame_view& f) {
     reply.id = f.id;
     reply.body = in.rest();
     const auto index = static_cast<std::uint32_t>(f.id);
-    auto* const call = index < books_->slots.size() && books_->slots[index].generation == f.id >> 32
-                           ? books_->slots[index].call.get()
+    auto* const call = index < state_->slots.size() && state_->slots[index].generation == f.id >> 32
+                           ? state_->slots[index].call.get()
                            : nullptr;
     if (call == nullptr || call->on == nullptr || call->on->incarnation != head.worker ||
         call->on->role != detail::peer_role::dialled)
@@ -212,8 +213,8 @@ SKEIN_INLINE void runtime::on_relayed(const net::frame_view& f) {
 SKEIN_INLINE void runtime::refuse_relayed(const net::frame_view& f) {
     detail::lending_reply parts;
     if (f.flags != detail::reply_lends || !parts.decode(f.body)) return;
-    std::vector<counted_ptr<detail::actor_state>> lanes;
-    for (const auto id : parts.actors) lanes.push_back(hold_actor(id, 0));
+    std::vector<counted_ptr<detail::actor_queue>> actor_queues;
+    for (const auto id : parts.actors) actor_queues.push_back(hold_actor(id, 0));
 }
 
 /// Worker: the same of a call that had ended, by its deadline, before its answer came.
@@ -226,16 +227,16 @@ SKEIN_INLINE void runtime::give_back(detail::call_base& call, const net::frame_v
 
 /// Something was told to the driver that the next reply must not overtake.
 SKEIN_INLINE void runtime::tell_driver_first() noexcept {
-    if (books_->upstream == nullptr) return;
-    books_->direct->relay_next = true;
-    ++books_->direct->news;
+    if (state_->upstream == nullptr) return;
+    state_->direct->relay_next = true;
+    ++state_->direct->news;
 }
 
 /// Worker: what the driver has to know before a reply leaves. True: the reply goes through it, too.
 SKEIN_INLINE bool runtime::must_relay(peer& to, std::uint16_t outcome, slot_id id) {
-    auto& direct = *books_->direct;
+    auto& direct = *state_->direct;
     if (to.role == detail::peer_role::here) return false;
-    if (!books_->actors.borrowed.empty()) {
+    if (!state_->actors.borrowed.empty()) {
         tell_holds();
         tell_driver_first();
     }
@@ -252,51 +253,51 @@ SKEIN_INLINE bool runtime::must_relay(peer& to, std::uint16_t outcome, slot_id i
 }
 
 SKEIN_INLINE void runtime::relay(peer& to, std::uint16_t outcome, slot_id id) {
-    if (!books_->upstream->is_open()) return;
+    if (!state_->upstream->is_open()) return;
     wire::writer body;
     detail::relay_head{to.incarnation}.encode(body);
-    body.raw(books_->scratch.bytes());
+    body.raw(state_->scratch.bytes());
     net::frame f;
     f.kind = detail::message_relay;
     f.flags = outcome;
     f.id = id.value();
     f.body = std::move(body).take();
-    books_->upstream->send(std::move(f));
+    state_->upstream->send(std::move(f));
 }
 
 // ---- calls of this process to itself -----------------------------------------------------------
 
 SKEIN_INLINE peer& runtime::here() {
-    auto& direct = *books_->direct;
+    auto& direct = *state_->direct;
     if (!direct.here) {
         direct.here = std::make_shared<peer>();
         direct.here->role = detail::peer_role::here;
         direct.here->loopback = &direct;
-        direct.here->who = books_->name.describe();
-        direct.here->incarnation = books_->incarnation;
+        direct.here->who = state_->name.describe();
+        direct.here->incarnation = state_->incarnation;
     }
     return *direct.here;
 }
 
 /// The handles in the value stay until it has been read.
 SKEIN_INLINE void runtime::lend_here(peer& to, slot_id id) {
-    for (const auto& lane : books_->actors.lent_abroad) books_->direct->kept_next.push_back(lane);
-    for (const auto one : books_->actors.lent)
-        if (const auto lane = books_->lanes.find(one); lane != books_->lanes.end())
-            books_->direct->kept_next.emplace_back(lane->second);
+    for (const auto& queue : state_->actors.lent_abroad) state_->direct->kept_next.push_back(queue);
+    for (const auto one : state_->actors.lent)
+        if (const auto queue = state_->actor_queues.find(one); queue != state_->actor_queues.end())
+            state_->direct->kept_next.emplace_back(queue->second);
     send_scratch(to, detail::reply_ok, id);
 }
 
-SKEIN_INLINE void detail::direct_books::push(loopback_frame f) {
+SKEIN_INLINE void detail::direct_state::push(loopback_frame f) {
     f.kept = std::exchange(kept_next, {});
     frames.push_back(std::move(f));
     if (std::exchange(is_delivering, true)) return;
-    loop::current().post([anchor = self.books_->anchor] {
-        if (anchor->self != nullptr) anchor->self->books_->direct->deliver();
+    loop::current().post([anchor = self.state_->anchor] {
+        if (anchor->self != nullptr) anchor->self->state_->direct->deliver();
     });
 }
 
-SKEIN_INLINE void detail::direct_books::deliver() {
+SKEIN_INLINE void detail::direct_state::deliver() {
     is_delivering = false;
     auto all = std::exchange(frames, std::move(spare_frames));
     for (auto& f : all) {
@@ -313,7 +314,7 @@ SKEIN_INLINE void detail::direct_books::deliver() {
         try {
             if (!f.given)
                 self.on_frame(here, view);
-            else if (!self.books_->closing)
+            else if (!self.state_->closing)
                 runtime::execution::arrived(self, here, std::move(f.given));
         } catch (const error& e) { // as it would end a link
             if (f.kind == message_call) self.reply_failure(*here, slot_id(f.id), {e, nullptr});
@@ -322,7 +323,7 @@ SKEIN_INLINE void detail::direct_books::deliver() {
     take_back(std::move(all));
 }
 
-SKEIN_INLINE byte_buffer detail::direct_books::body_of(byte_span bytes) {
+SKEIN_INLINE byte_buffer detail::direct_state::body_of(byte_span bytes) {
     if (spare_bodies.empty()) return to_buffer(bytes);
     auto body = std::move(spare_bodies.back());
     spare_bodies.pop_back();
@@ -330,7 +331,7 @@ SKEIN_INLINE byte_buffer detail::direct_books::body_of(byte_span bytes) {
     return body;
 }
 
-SKEIN_INLINE void detail::direct_books::take_back(std::vector<loopback_frame> delivered) {
+SKEIN_INLINE void detail::direct_state::take_back(std::vector<loopback_frame> delivered) {
     for (auto& f : delivered)
         if (spare_bodies.size() < most_spare && f.body.capacity() > 0 &&
             f.body.capacity() <= most_spare_bytes)

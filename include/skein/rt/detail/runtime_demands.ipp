@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Part of the bodies of rt/runtime.hpp: tasks that ask for more than any worker has. Who serves them is asked of the
-// source of workers, and the cores that these need are lent by the others. docs/design/0011-demands.md
+// Part of the bodies of rt/runtime.hpp: tasks that ask for more than any worker has. Who serves
+// them is asked of the source of workers, and the cores that these need are lent by the others.
+// docs/design/0011-demands.md
 
-#include <skein/rt/detail/runtime_books.hpp>
+#include <skein/rt/detail/runtime_state.hpp>
 
 #include <algorithm>
 #include <utility>
@@ -15,17 +16,18 @@ namespace skein::rt {
 
 namespace detail {
 
-SKEIN_INLINE bool lease_books::has_label(const peer& worker, const std::string& label) {
+SKEIN_INLINE bool lease_state::has_label(const peer& worker, const std::string& label) {
     return std::find(worker.labels.begin(), worker.labels.end(), label) != worker.labels.end();
 }
 
-SKEIN_INLINE bool lease_books::any_has(const std::string& label) const {
+SKEIN_INLINE bool lease_state::any_has(const std::string& label) const {
     return std::any_of(workers.begin(), workers.end(),
                        [&](const auto& one) { return has_label(*one.second, label); });
 }
 
-/// Whether a line that has nothing anywhere is served by the workers that are there, or by workers of its own.
-SKEIN_INLINE void lease_books::decide(lease_line& line) {
+/// Whether a line that has nothing anywhere is served by the workers that are there, or by workers
+/// of its own.
+SKEIN_INLINE void lease_state::decide(lease_line& line) {
     if (line.by != lease_line::service::undecided) return;
     if (all_own) {
         line.by = lease_line::service::own;
@@ -40,12 +42,12 @@ SKEIN_INLINE void lease_books::decide(lease_line& line) {
 }
 
 /// Cores that were lent for it, at a worker of its own.
-SKEIN_INLINE std::uint32_t lease_books::cores_of(const call_base& call) const {
+SKEIN_INLINE std::uint32_t lease_state::cores_of(const call_base& call) const {
     return whole_cores(demands.at(call.shape).need.cpu);
 }
 
 /// Takes as many workers out of the scheduler as were asked for, those with the least to do first.
-SKEIN_INLINE void lease_books::lend_now() {
+SKEIN_INLINE void lease_state::lend_now() {
     const auto target = lent - std::min(lent, resting);
     std::uint32_t now = 0;
     std::vector<peer*> all;
@@ -82,7 +84,7 @@ SKEIN_INLINE void lease_books::lend_now() {
 }
 
 /// The cores that were lent are free, as far as there are so many.
-SKEIN_INLINE bool lease_books::has_lent() const {
+SKEIN_INLINE bool lease_state::has_lent() const {
     return std::none_of(workers.begin(), workers.end(),
                         [](const auto& one) { return one.second->lent && one.second->busy != 0; });
 }
@@ -104,7 +106,7 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const actor_optio
 
 /// Driver: an actor was declared; it holds what its constructor's call asks for.
 SKEIN_INLINE void runtime::keep_demand(const detail::call_base& call) {
-    auto* const entry = books_->actors.find(call.target);
+    auto* const entry = state_->actors.find(call.target);
     if (entry == nullptr) return;
     if (entry->plan) {
         entry->plan->shape = call.shape;
@@ -117,27 +119,29 @@ SKEIN_INLINE void runtime::keep_demand(const detail::call_base& call) {
 SKEIN_INLINE void runtime::line_up(counted_ptr<detail::call_base> call) {
     if (call->kind == detail::call_kind::create) {
         if (call->shape == 0) {
-            books_->creations.push_back(std::move(call));
+            state_->creations.push_back(std::move(call));
             return;
         }
-        if (auto* const entry = books_->actors.find(call->target)) entry->making = call;
+        if (auto* const entry = state_->actors.find(call->target)) entry->making = call;
     }
-    books_->leases.push(std::move(call));
+    state_->leases.push(std::move(call));
 }
 
-/// Driver: an actor has ended, or could not be made. Its worker, if that was for it alone, ends, too.
+/// Driver: an actor has ended, or could not be made. Its worker, if that was for it alone, ends,
+/// too.
 SKEIN_INLINE void runtime::actor_left(peer& at) {
     --at.actors;
-    books_->leases.note_use(at);
+    state_->leases.note_use(at);
     if (at.kind == 0 || at.spent) return;
-    books_->leases.spend(at);
+    state_->leases.spend(at);
     at.ended.set();
-    tell_demand(books_->leases.line_of(static_cast<std::uint16_t>(at.kind)));
+    tell_demand(state_->leases.line_of(static_cast<std::uint16_t>(at.kind)));
 }
 
-/// Over the workers that are for this line alone, one task each. More of them are asked for, or fewer.
+/// Over the workers that are for this line alone, one task each. More of them are asked for, or
+/// fewer.
 SKEIN_INLINE void runtime::use_own_workers(detail::lease_line& line) {
-    auto& leases = books_->leases;
+    auto& leases = state_->leases;
     if (leases.source == nullptr) {
         while (leases.front(line) != nullptr) refuse_impossible(*leases.pop(line));
         return;
@@ -163,7 +167,7 @@ SKEIN_INLINE void runtime::use_own_workers(detail::lease_line& line) {
 
 SKEIN_INLINE void runtime::tell_demand(detail::lease_line& line) {
     const auto wanted = line.inner.size() + line.waiting.size() + line.out;
-    if (line.wanted == wanted || books_->leases.source == nullptr) return;
+    if (line.wanted == wanted || state_->leases.source == nullptr) return;
     line.wanted = wanted;
     worker_demand what;
     what.kind = line.shape;
@@ -173,13 +177,13 @@ SKEIN_INLINE void runtime::tell_demand(detail::lease_line& line) {
     what.bundle = line.need->bundle;
     what.env = line.need->env;
     what.wanted = wanted;
-    books_->leases.source->want(what);
+    state_->leases.source->want(what);
 }
 
-SKEIN_INLINE void runtime::ask(worker_source* source) noexcept { books_->leases.source = source; }
+SKEIN_INLINE void runtime::ask(worker_source* source) noexcept { state_->leases.source = source; }
 
 SKEIN_INLINE void runtime::refuse_demand(std::uint32_t kind, const error& why) {
-    auto& leases = books_->leases;
+    auto& leases = state_->leases;
     const auto found = leases.lines.find(static_cast<std::uint16_t>(kind));
     if (found == leases.lines.end()) return;
     auto& line = found->second;
@@ -196,15 +200,15 @@ SKEIN_INLINE void runtime::refuse_demand(std::uint32_t kind, const error& why) {
 }
 
 SKEIN_INLINE void runtime::lend(std::uint32_t cores) {
-    auto& leases = books_->leases;
+    auto& leases = state_->leases;
     leases.lent = cores;
     leases.lend_now();
     if (leases.waits()) pump_leases();
 }
 
 SKEIN_INLINE task<void> runtime::lent_is_free() {
-    auto& leases = books_->leases;
-    while (!leases.has_lent() && !books_->closing) {
+    auto& leases = state_->leases;
+    while (!leases.has_lent() && !state_->closing) {
         leases.worker_idle.reset();
         auto idle = leases.worker_idle.wait();
         co_await idle;

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Part of the bodies of rt/runtime.hpp: a worker calls actors on other workers, and on itself, without its driver.
+// Part of the bodies of rt/runtime.hpp: a worker calls actors on other workers, and on itself,
+// without its driver.
 //
-// Before its first call of an actor a worker asks the driver where that is; calls wait in the actor's line until the
-// answer is there, and from then on all of them take the same way, so that they arrive in order. There is one link
-// from each worker that calls to each that is called; who calls dials.
+// Before its first call of an actor a worker asks the driver where that is; calls wait in the
+// actor's line until the answer is there, and from then on all of them take the same way, so that
+// they arrive in order. There is one link from each worker that calls to each that is called; who
+// calls dials.
 
 #include <skein/core/awaitable.hpp>
 #include <skein/core/cancel.hpp>
@@ -13,9 +15,9 @@
 #include <skein/core/sleep.hpp>
 #include <skein/core/timeout.hpp>
 #include <skein/net/link.hpp>
-#include <skein/rt/detail/direct_books.hpp>
+#include <skein/rt/detail/direct_state.hpp>
 #include <skein/rt/detail/runtime_losses.hpp>
-#include <skein/rt/detail/space_books.hpp>
+#include <skein/rt/detail/space_state.hpp>
 #include <skein/rt/worker_link.hpp>
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
@@ -60,50 +62,51 @@ SKEIN_INLINE task<void> wait_told(event* told) {
 // ---- the way to an actor -----------------------------------------------------------------------
 
 /// Worker: an actor is called for the first time, or its way is not known any more.
-SKEIN_INLINE void runtime::find_way(detail::actor_state& lane) {
-    if (lane.first == lane.waiting.size()) return;
-    if (books_->direct->via == nullptr) {
-        lane.on = books_->upstream;
-        lane.moving = false;
+SKEIN_INLINE void runtime::find_way(detail::actor_queue& queue) {
+    if (queue.first == queue.waiting.size()) return;
+    if (state_->direct->via == nullptr) {
+        queue.on = state_->upstream;
+        queue.moving = false;
         return;
     }
-    const auto* const box = books_->boxes.find(lane.id);
+    const auto* const box = state_->boxes.find(queue.id);
     if (box == nullptr) {
-        const auto known = books_->direct->known.find(lane.id);
-        if (loop::current().is_occupied() && !books_->direct->has_link(lane.id)) {
-            lane.on = books_->upstream;
-            lane.moving = false;
-            lane.by_driver = true;
+        const auto known = state_->direct->known.find(queue.id);
+        if (loop::current().is_occupied() && !state_->direct->has_link(queue.id)) {
+            queue.on = state_->upstream;
+            queue.moving = false;
+            queue.by_driver = true;
             return;
         }
-        if (known == books_->direct->known.end()) return ask_where(lane, false);
-        return books_->direct->go_there(lane, known->second);
+        if (known == state_->direct->known.end()) return ask_where(queue, false);
+        return state_->direct->go_there(queue, known->second);
     }
-    if ((*box)->lasts) return ask_where(lane, false);
-    lane.on = &here();
-    lane.moving = false;
+    if ((*box)->lasts) return ask_where(queue, false);
+    queue.on = &here();
+    queue.moving = false;
 }
 
-/// Worker: a plain function has called it through the driver. When all of those calls are over, and somebody calls who
-/// can wait for an answer, the way is looked for.
-SKEIN_INLINE void runtime::look_for_way(detail::actor_state& lane) {
-    if (lane.pending > 1 || lane.has_waiting() || lane.lost || loop::current().is_occupied())
+/// Worker: a plain function has called it through the driver. When all of those calls are over, and
+/// somebody calls who can wait for an answer, the way is looked for.
+SKEIN_INLINE void runtime::look_for_way(detail::actor_queue& queue) {
+    if (queue.pending > 1 || queue.has_waiting() || queue.lost || loop::current().is_occupied())
         return;
-    lane.by_driver = false;
-    credits::leave(*books_, lane);
-    lane.moving = true;
+    queue.by_driver = false;
+    credits::leave(*state_, queue);
+    queue.moving = true;
 }
 
 /// Its link has broken: what is called now waits until it is known what became of the worker.
-SKEIN_INLINE bool runtime::is_cut(const detail::actor_state& lane) noexcept {
-    return lane.on != nullptr && lane.on->role == detail::peer_role::dialled && !lane.on->is_open();
+SKEIN_INLINE bool runtime::is_cut(const detail::actor_queue& queue) noexcept {
+    return queue.on != nullptr && queue.on->role == detail::peer_role::dialled &&
+           !queue.on->is_open();
 }
 
-SKEIN_INLINE void runtime::ask_where(detail::actor_state& lane, bool is_cut_off) {
-    lane.asked = true;
-    if (!books_->upstream->is_open()) return; // its end settles the line
-    const auto body = wire::encode(detail::where_question{lane.id.value(), is_cut_off});
-    books_->upstream->send(detail::message_where, 0, 0, body);
+SKEIN_INLINE void runtime::ask_where(detail::actor_queue& queue, bool is_cut_off) {
+    queue.asked = true;
+    if (!state_->upstream->is_open()) return; // its end settles the line
+    const auto body = wire::encode(detail::where_question{queue.id.value(), is_cut_off});
+    state_->upstream->send(detail::message_where, 0, 0, body);
 }
 
 SKEIN_INLINE void runtime::on_there(const net::frame_view& f) {
@@ -111,49 +114,49 @@ SKEIN_INLINE void runtime::on_there(const net::frame_view& f) {
     if (!said || said->verdict > static_cast<std::uint8_t>(detail::whereabouts::at_worker))
         throw error(errc::malformed, "an answer about an actor that cannot be read");
     const actor_id id(said->actor);
-    const auto found = books_->lanes.find(id);
-    if (found == books_->lanes.end() || !found->second->asked) return;
-    const counted_ptr<detail::actor_state> lane(found->second);
+    const auto found = state_->actor_queues.find(id);
+    if (found == state_->actor_queues.end() || !found->second->asked) return;
+    const counted_ptr<detail::actor_queue> queue(found->second);
     const auto verdict = static_cast<detail::whereabouts>(said->verdict);
-    const bool is_own = said->incarnation == books_->incarnation;
+    const bool is_own = said->incarnation == state_->incarnation;
     const bool at_worker = verdict == detail::whereabouts::at_worker;
     if (verdict == detail::whereabouts::gone ||
-        (at_worker && is_own && books_->boxes.find(id) == nullptr))
-        return close_lane(id, detail::ended(actor_title(id), "is gone"));
+        (at_worker && is_own && state_->boxes.find(id) == nullptr))
+        return close_queue(id, detail::ended(actor_title(id), "is gone"));
     if (!at_worker || is_own) {
-        lane->on = at_worker ? &here() : books_->upstream;
-        lane->moving = lane->asked = false;
-        return drain(*lane);
+        queue->on = at_worker ? &here() : state_->upstream;
+        queue->moving = queue->asked = false;
+        return drain(*queue);
     }
-    auto& at = books_->direct->targets[said->incarnation];
+    auto& at = state_->direct->targets[said->incarnation];
     at.who = std::move(said->who);
     at.addresses = std::move(said->addresses);
-    auto& known = books_->direct->known;
-    if (known.size() >= detail::direct_books::most_known) known.clear();
+    auto& known = state_->direct->known;
+    if (known.size() >= detail::direct_state::most_known) known.clear();
     known[id] = said->incarnation;
-    books_->direct->go_there(*lane, said->incarnation);
-    drain(*lane);
+    state_->direct->go_there(*queue, said->incarnation);
+    drain(*queue);
 }
 
 namespace detail {
 
 /// The calls of an actor go to that worker, over the link that there is or will be.
-SKEIN_INLINE void direct_books::go_there(actor_state& lane, std::uint64_t incarnation) {
+SKEIN_INLINE void direct_state::go_there(actor_queue& queue, std::uint64_t incarnation) {
     auto& at = targets.at(incarnation);
-    if (at.is_unreachable) return self.ask_where(lane, true);
+    if (at.is_unreachable) return self.ask_where(queue, true);
     if (at.link && at.link->is_open()) {
-        lane.on = at.link.get();
-        lane.moving = lane.asked = false;
+        queue.on = at.link.get();
+        queue.moving = queue.asked = false;
         return;
     }
-    lane.asked = true;
-    at.waiting.push_back(lane.id);
+    queue.asked = true;
+    at.waiting.push_back(queue.id);
     const task_context::use none(nullptr); // the link belongs to no call
     if (!std::exchange(at.is_served, true)) tasks.spawn(runtime::reach(&self, incarnation));
 }
 
 /// There is one to that actor's worker.
-SKEIN_INLINE bool direct_books::has_link(actor_id actor) const {
+SKEIN_INLINE bool direct_state::has_link(actor_id actor) const {
     const auto at = known.find(actor);
     const auto to = at != known.end() ? targets.find(at->second) : targets.end();
     return to != targets.end() && !to->second.is_unreachable && to->second.link &&
@@ -161,7 +164,7 @@ SKEIN_INLINE bool direct_books::has_link(actor_id actor) const {
 }
 
 /// That worker has ended.
-SKEIN_INLINE void direct_books::forget(std::uint64_t incarnation) {
+SKEIN_INLINE void direct_state::forget(std::uint64_t incarnation) {
     targets.erase(incarnation);
     std::erase_if(known, [&](const auto& one) { return one.second == incarnation; });
 }
@@ -169,33 +172,33 @@ SKEIN_INLINE void direct_books::forget(std::uint64_t incarnation) {
 } // namespace detail
 
 /// Worker: an actor has no way any more, for this reason.
-SKEIN_INLINE void runtime::close_lane(actor_id id, const failure& why) {
-    const auto found = books_->lanes.find(id);
-    if (found == books_->lanes.end()) return;
-    const counted_ptr<detail::actor_state> lane(found->second);
-    credits::leave(*books_, *lane);
-    lane->moving = lane->asked = false;
-    if (!lane->lost) lane->lost = why;
-    fail_lane(*lane);
+SKEIN_INLINE void runtime::close_queue(actor_id id, const failure& why) {
+    const auto found = state_->actor_queues.find(id);
+    if (found == state_->actor_queues.end()) return;
+    const counted_ptr<detail::actor_queue> queue(found->second);
+    credits::leave(*state_, *queue);
+    queue->moving = queue->asked = false;
+    if (!queue->lost) queue->lost = why;
+    fail_queue(*queue);
 }
 
 /// Worker: its driver has gone.
-SKEIN_INLINE void runtime::close_lanes() {
+SKEIN_INLINE void runtime::close_queues() {
     std::vector<actor_id> all;
-    for (const auto& [id, lane] : books_->lanes) all.push_back(id);
+    for (const auto& [id, queue] : state_->actor_queues) all.push_back(id);
     std::sort(all.begin(), all.end());
-    const failure why{books_->keeper_end.value_or(error(errc::closed, "the driver has gone")),
+    const failure why{state_->space_server_end.value_or(error(errc::closed, "the driver has gone")),
                       nullptr};
-    for (const auto id : all) close_lane(id, why);
+    for (const auto id : all) close_queue(id, why);
 }
 
 // ---- links to others ---------------------------------------------------------------------------
 
 /// Dials a worker and looks after the link, as long as there are calls for it.
 SKEIN_INLINE task<void> runtime::reach(runtime* self, std::uint64_t incarnation) {
-    auto& direct = *self->books_->direct;
+    auto& direct = *self->state_->direct;
     auto& at = direct.targets.at(incarnation);
-    while (!at.waiting.empty() && !self->books_->closing) {
+    while (!at.waiting.empty() && !self->state_->closing) {
         std::shared_ptr<net::channel> wire;
         try {
             auto dialling = self->dial(incarnation);
@@ -207,27 +210,28 @@ SKEIN_INLINE task<void> runtime::reach(runtime* self, std::uint64_t incarnation)
             co_await talking;
             if (!at.end) continue;
         }
-        if (self->books_->closing) co_return;
+        if (self->state_->closing) co_return;
         const auto waiting = std::exchange(at.waiting, {});
         if (at.end) {
             const failure why{error(errc::worker_lost, at.end->how), nullptr};
-            for (const auto id : waiting) self->close_lane(id, why);
+            for (const auto id : waiting) self->close_queue(id, why);
             direct.forget(incarnation);
             co_return;
         }
         at.is_unreachable = true;
         for (const auto id : waiting)
-            if (const auto lane = self->books_->lanes.find(id); lane != self->books_->lanes.end())
-                self->ask_where(*lane->second, true);
+            if (const auto queue = self->state_->actor_queues.find(id);
+                queue != self->state_->actor_queues.end())
+                self->ask_where(*queue->second, true);
     }
     at.is_served = false;
 }
 
 /// A link to that worker and no other; nullptr: it cannot be had.
 SKEIN_INLINE task<std::shared_ptr<net::channel>> runtime::dial(std::uint64_t incarnation) {
-    auto& direct = *books_->direct;
+    auto& direct = *state_->direct;
     auto& at = direct.targets.at(incarnation);
-    const detail::direct_hello hello{books_->incarnation, incarnation, ++at.generation};
+    const detail::direct_hello hello{state_->incarnation, incarnation, ++at.generation};
     const auto addresses = at.addresses;
     for (const auto& text : addresses) {
         const auto to = net::address::parse(text);
@@ -239,7 +243,7 @@ SKEIN_INLINE task<std::shared_ptr<net::channel>> runtime::dial(std::uint64_t inc
                                worker_links(*this, time_constants::lan().worker_resume)));
         auto asked = as_result(std::move(knocking));
         auto made = co_await asked;
-        if (books_->closing) break;
+        if (state_->closing) break;
         if (!made) {
             logging::debug("rt", "a worker cannot be reached there",
                            {{"worker", at.who}, {"at", text}, {"why", made.error().what()}});
@@ -254,26 +258,26 @@ SKEIN_INLINE task<std::shared_ptr<net::channel>> runtime::dial(std::uint64_t inc
 
 SKEIN_INLINE task<void> runtime::talk(runtime* self, std::uint64_t incarnation,
                                       std::shared_ptr<net::channel> wire) {
-    auto& at = self->books_->direct->targets.at(incarnation);
+    auto& at = self->state_->direct->targets.at(incarnation);
     auto l = std::make_shared<peer>();
     l->role = detail::peer_role::dialled;
     l->wire = std::move(wire);
-    l->number = peer_id(++self->books_->last_link);
+    l->number = peer_id(++self->state_->last_link);
     l->who = at.who;
     l->incarnation = incarnation;
     at.link = l;
     self->listen_to(l);
     for (const auto id : std::exchange(at.waiting, {})) {
-        const auto found = self->books_->lanes.find(id);
-        if (found == self->books_->lanes.end() || !found->second->asked) continue;
-        const counted_ptr<detail::actor_state> lane(found->second);
-        lane->on = l.get();
-        lane->moving = lane->asked = false;
-        self->drain(*lane);
+        const auto found = self->state_->actor_queues.find(id);
+        if (found == self->state_->actor_queues.end() || !found->second->asked) continue;
+        const counted_ptr<detail::actor_queue> queue(found->second);
+        queue->on = l.get();
+        queue->moving = queue->asked = false;
+        self->drain(*queue);
     }
     auto ended = self->wait_end(l);
     co_await ended;
-    if (!self->books_->closing && !at.end) {
+    if (!self->state_->closing && !at.end) {
         auto hearing = as_result(hear_of_end(self, incarnation));
         (void)co_await hearing;
     }
@@ -282,11 +286,11 @@ SKEIN_INLINE task<void> runtime::talk(runtime* self, std::uint64_t incarnation,
 
 /// Waits until the driver has said what became of a worker; not for ever: it may compute.
 SKEIN_INLINE task<void> runtime::hear_of_end(runtime* self, std::uint64_t incarnation) {
-    auto& at = self->books_->direct->targets.at(incarnation);
+    auto& at = self->state_->direct->targets.at(incarnation);
     at.told.reset();
     at.is_said_to_live = false;
-    if (self->books_->upstream->is_open())
-        self->books_->upstream->send(detail::message_lost, 0, incarnation, {});
+    if (self->state_->upstream->is_open())
+        self->state_->upstream->send(detail::message_lost, 0, incarnation, {});
     auto waiting = with_timeout(detail::wait_told(&at.told), detail::news_of_end);
     co_await waiting;
 }
@@ -294,8 +298,8 @@ SKEIN_INLINE task<void> runtime::hear_of_end(runtime* self, std::uint64_t incarn
 SKEIN_INLINE void runtime::on_end(const net::frame_view& f) {
     auto said = wire::decode<detail::worker_end>(f.body);
     if (!said) throw error(errc::malformed, "news of a worker that cannot be read");
-    const auto found = books_->direct->targets.find(said->incarnation);
-    if (found == books_->direct->targets.end()) return;
+    const auto found = state_->direct->targets.find(said->incarnation);
+    if (found == state_->direct->targets.end()) return;
     auto& at = found->second;
     if (!said->has_ended) {
         at.is_said_to_live = true;
@@ -308,23 +312,24 @@ SKEIN_INLINE void runtime::on_end(const net::frame_view& f) {
     at.told.set();
     const auto incarnation = at.end->incarnation;
     if (!at.is_served) { // nobody waits for it
-        books_->direct->forget(incarnation);
+        state_->direct->forget(incarnation);
         return;
     }
     if (at.link && at.link->is_open()) // its last replies may be on the way
-        books_->direct->tasks.spawn(detail::cut_later(at.link, at.end->how));
+        state_->direct->tasks.spawn(detail::cut_later(at.link, at.end->how));
 }
 
-/// The calls that had gone there fail, and say how far they got; those behind them take another way, or fail.
+/// The calls that had gone there fail, and say how far they got; those behind them take another
+/// way, or fail.
 SKEIN_INLINE void runtime::lose_target(detail::direct_target& at, peer& l) {
     losses lost;
-    const bool closing = books_->closing;
-    lost.code = books_->keeper_end ? errc::worker_lost
-                : closing          ? errc::closed
-                : at.end           ? errc::worker_lost
-                                   : errc::reset;
-    if (books_->keeper_end) {
-        lost.summary = books_->keeper_end->text();
+    const bool closing = state_->closing;
+    lost.code = state_->space_server_end ? errc::worker_lost
+                : closing                ? errc::closed
+                : at.end                 ? errc::worker_lost
+                                         : errc::reset;
+    if (state_->space_server_end) {
+        lost.summary = state_->space_server_end->text();
     } else if (closing) {
         lost.summary = "the driver has gone";
     } else if (at.end) {
@@ -335,7 +340,7 @@ SKEIN_INLINE void runtime::lose_target(detail::direct_target& at, peer& l) {
             at.is_said_to_live ? "it lives, so that what it had begun has been cancelled"
                                : "the driver did not say what became of it");
     }
-    for (auto& s : books_->slots) {
+    for (auto& s : state_->slots) {
         if (!s.call || s.call->on != &l) continue;
         auto call = free_slot(s.call->slot);
         if (call->is_done()) continue;
@@ -344,22 +349,24 @@ SKEIN_INLINE void runtime::lose_target(detail::direct_target& at, peer& l) {
     }
     std::sort(lost.dead.begin(), lost.dead.end(),
               [](auto& a, auto& b) { return a->number < b->number; });
-    std::vector<counted_ptr<detail::actor_state>> lanes;
-    for (const auto& [id, lane] : books_->lanes)
-        if (lane->on == &l) lanes.emplace_back(lane);
-    std::sort(lanes.begin(), lanes.end(), [](auto& a, auto& b) { return a->id < b->id; });
-    for (const auto& lane : lanes) { // before a call fails: what that sets free must not go there
-        credits::leave(*books_, *lane);
-        lane->moving = !at.end && !closing;
-        if (!lane->moving) lane->lost = failure{error(*lost.code, lost.summary), nullptr};
+    std::vector<counted_ptr<detail::actor_queue>> actor_queues;
+    for (const auto& [id, queue] : state_->actor_queues)
+        if (queue->on == &l) actor_queues.emplace_back(queue);
+    std::sort(actor_queues.begin(), actor_queues.end(),
+              [](auto& a, auto& b) { return a->id < b->id; });
+    for (const auto& queue :
+         actor_queues) { // before a call fails: what that sets free must not go there
+        credits::leave(*state_, *queue);
+        queue->moving = !at.end && !closing;
+        if (!queue->moving) queue->lost = failure{error(*lost.code, lost.summary), nullptr};
     }
     at.link.reset();
     fail_lost(lost);
-    for (const auto& lane : lanes) {
-        if (lane->lost)
-            fail_lane(*lane);
+    for (const auto& queue : actor_queues) {
+        if (queue->lost)
+            fail_queue(*queue);
         else
-            drain(*lane);
+            drain(*queue);
     }
 }
 
@@ -375,15 +382,16 @@ SKEIN_INLINE call_context* waiting_task(const call_base& call) noexcept {
                : nullptr;
 }
 
-/// A call that takes long leaves its task's cores to others: the driver is told, but not of every short one.
-SKEIN_INLINE void direct_books::tell_waits() {
+/// A call that takes long leaves its task's cores to others: the driver is told, but not of every
+/// short one.
+SKEIN_INLINE void direct_state::tell_waits() {
     const auto now = loop::current().now();
     while (!waiting.empty()) {
         auto& first = waiting.front();
         const auto due = first.waits_since + short_wait;
         if (now < due) return loop::current().set_timer(look, due);
         first.unlink_wait();
-        first.rests = true;
+        first.blocked = true;
         self.tell_wait(first, true);
     }
 }
@@ -391,7 +399,8 @@ SKEIN_INLINE void direct_books::tell_waits() {
 } // namespace detail
 
 SKEIN_INLINE void runtime::direct_call_began(detail::call_base& call) {
-    auto& direct = *detail::space_books::home_of(*this).books_->direct; // that of a guest's process
+    auto& direct =
+        *detail::space_state::home_of(*this).state_->direct; // that of a space client's process
     call.direct = true;
     ++direct.outstanding;
     auto* const parent = detail::waiting_task(call);
@@ -403,30 +412,30 @@ SKEIN_INLINE void runtime::direct_call_began(detail::call_base& call) {
 }
 
 SKEIN_INLINE void runtime::direct_call_ended(detail::call_base& call) noexcept {
-    if (books_->home != nullptr) return books_->home->direct_call_ended(call);
-    auto& direct = *books_->direct;
+    if (state_->home != nullptr) return state_->home->direct_call_ended(call);
+    auto& direct = *state_->direct;
     call.direct = false;
     --direct.outstanding;
     auto* const parent = detail::waiting_task(call);
     if (parent != nullptr && parent->direct_calls > 0 && --parent->direct_calls == 0) {
         parent->unlink_wait();
-        if (std::exchange(parent->rests, false)) tell_wait(*parent, false);
+        if (std::exchange(parent->blocked, false)) tell_wait(*parent, false);
     }
     if (direct.outstanding > 0 || !std::exchange(direct.is_told_busy, false)) return;
-    if (books_->upstream == nullptr || !books_->upstream->is_open()) return;
+    if (state_->upstream == nullptr || !state_->upstream->is_open()) return;
     try {
-        books_->upstream->send(detail::message_busy, 0, 0, {});
+        state_->upstream->send(detail::message_busy, 0, 0, {});
     } catch (...) { // its end settles that
     }
 }
 
 SKEIN_INLINE void runtime::tell_wait(const detail::call_context& waiting, bool on) noexcept {
-    if (books_->upstream == nullptr || !books_->upstream->is_open()) return;
+    if (state_->upstream == nullptr || !state_->upstream->is_open()) return;
     try {
         wire::writer body;
         body.fixed(waiting.who.id.value().incarnation);
         body.fixed(waiting.who.id.value().number);
-        books_->upstream->send(detail::message_waits, on ? 1 : 0, 0, body.bytes());
+        state_->upstream->send(detail::message_waits, on ? 1 : 0, 0, body.bytes());
     } catch (...) { // its end settles that
     }
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Part of the bodies of rt/runtime.hpp: how actors end, and what follows each call of one: its state is saved, it
-// leaves, the next one starts.
+// Part of the bodies of rt/runtime.hpp: how actors end, and what follows each call of one: its
+// state is saved, it leaves, the next one starts.
 
 #include <skein/core/constants.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
-#include <skein/rt/detail/runtime_books.hpp>
+#include <skein/rt/detail/runtime_state.hpp>
 
 #include <algorithm>
 #include <string>
@@ -33,29 +33,30 @@ SKEIN_INLINE failure ended(std::string_view title, std::string_view how) {
 } // namespace detail
 
 SKEIN_INLINE std::string runtime::actor_title(actor_id id) const {
-    const auto lane = books_->lanes.find(id);
-    if (lane != books_->lanes.end() && !lane->second->name.empty())
-        return detail::actor_title(id, lane->second->name);
-    if (const auto* const entry = books_->actors.find(id); entry != nullptr && entry->plan)
+    const auto queue = state_->actor_queues.find(id);
+    if (queue != state_->actor_queues.end() && !queue->second->name.empty())
+        return detail::actor_title(id, queue->second->name);
+    if (const auto* const entry = state_->actors.find(id); entry != nullptr && entry->plan)
         return detail::actor_title(id, entry->plan->terms.name);
-    const auto* const box = books_->boxes.find(id);
+    const auto* const box = state_->boxes.find(id);
     return detail::actor_title(id, box != nullptr ? std::string_view((*box)->name) : "");
 }
 
-/// Driver: forgets an actor. tell: what its worker hears, 0: nothing. why: what calls that wait hear.
+/// Driver: forgets an actor. tell: what its worker hears, 0: nothing. why: what calls that wait
+/// hear.
 SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const failure* why) {
-    auto& actors = books_->actors;
+    auto& actors = state_->actors;
     auto node = actors.entries.extract(id);
     if (node.empty()) return;
     auto entry = std::move(node.mapped());
     if (entry.plan && !entry.plan->terms.name.empty()) actors.names.erase(entry.plan->terms.name);
-    counted_ptr<detail::actor_state> lane;
-    if (const auto found = books_->lanes.find(id); found != books_->lanes.end())
-        lane = counted_ptr<detail::actor_state>(found->second);
-    if (lane) {
-        credits::leave(*books_, *lane);
-        lane->moving = false;
-        lane->lost = why != nullptr ? *why : detail::ended(actor_title(id), "is gone");
+    counted_ptr<detail::actor_queue> queue;
+    if (const auto found = state_->actor_queues.find(id); found != state_->actor_queues.end())
+        queue = counted_ptr<detail::actor_queue>(found->second);
+    if (queue) {
+        credits::leave(*state_, *queue);
+        queue->moving = false;
+        queue->lost = why != nullptr ? *why : detail::ended(actor_title(id), "is gone");
     }
     if (entry.where != nullptr) {
         if (tell != 0) send_actor(*entry.where, tell, id);
@@ -63,8 +64,8 @@ SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const fail
     }
     const auto& told = why != nullptr ? *why : detail::ended(actor_title(id), "is gone");
     if (tell == detail::message_kill) // what its worker has not begun
-        for (std::size_t i = 0; i < books_->slots.size(); ++i) {
-            const auto call = books_->slots[i].call;
+        for (std::size_t i = 0; i < state_->slots.size(); ++i) {
+            const auto call = state_->slots[i].call;
             if (call && call->target == id && call->kind == detail::call_kind::method &&
                 !call->is_done() && take_back(*call))
                 entry.waiting.push_back(call);
@@ -73,8 +74,8 @@ SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const fail
         if (!call->is_done())
             call->fail({error(told.what.code(), call->name() + " did not run: " + told.what.text()),
                         nullptr});
-    if (lane) fail_lane(*lane);
-    if (entry.is_followed) books_->leases.take_followers(id, entry.beside);
+    if (queue) fail_queue(*queue);
+    if (entry.is_followed) state_->leases.take_followers(id, entry.beside);
     followers::fail(entry.beside, told.what);
     if (!entry.beside.empty()) pump();
     for (const auto asker : entry.askers) tell_where(asker, id, nullptr);
@@ -89,14 +90,14 @@ SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const fail
 }
 
 SKEIN_INLINE void runtime::kill_actor(actor_id id) {
-    if (books_->awaits_keeper) {
-        books_->kills.push_back(id);
-        return close_lane(id, detail::ended(actor_title(id), "was killed"));
+    if (state_->awaits_space_server) {
+        state_->kills.push_back(id);
+        return close_queue(id, detail::ended(actor_title(id), "was killed"));
     }
-    if (books_->upstream != nullptr) {
+    if (state_->upstream != nullptr) {
         tell_driver_first();
-        send_actor(*books_->upstream, detail::message_kill, id);
-        return close_lane(id, detail::ended(actor_title(id), "was killed"));
+        send_actor(*state_->upstream, detail::message_kill, id);
+        return close_queue(id, detail::ended(actor_title(id), "was killed"));
     }
     const auto why = detail::ended(actor_title(id), "was killed");
     end_actor(id, detail::message_kill, &why);
@@ -104,11 +105,11 @@ SKEIN_INLINE void runtime::kill_actor(actor_id id) {
 
 /// Worker: nothing of it goes on; a plain call that runs ends as it would.
 SKEIN_INLINE void runtime::on_kill(actor_id id) {
-    auto* const found = books_->boxes.find(id);
+    auto* const found = state_->boxes.find(id);
     if (found == nullptr) return;
     (*found)->over = "was killed";
-    books_->boxes.erase(id);
-    execution::for_each_caller(*books_, [&](peer& from) {
+    state_->boxes.erase(id);
+    execution::for_each_caller(*state_, [&](peer& from) {
         from.running.for_each([&](slot_id, const auto& call) {
             if (call->context->actor != id) return;
             call->stop.request();
@@ -120,7 +121,7 @@ SKEIN_INLINE void runtime::on_kill(actor_id id) {
 SKEIN_INLINE void runtime::leave_actor() {
     const auto* const context = detail::call_context::current();
     auto* const found = context != nullptr && context->is_call() && context->actor
-                            ? books_->boxes.find(context->actor)
+                            ? state_->boxes.find(context->actor)
                             : nullptr;
     if (found == nullptr)
         throw error(errc::invalid_argument,
@@ -148,9 +149,9 @@ SKEIN_INLINE void runtime::method_ended(peer& to, detail::actor_box& box, bool c
     if (box.last && box.last == detail::call_context::current()->who.id && box.over == nullptr) {
         box.over = "has left";
         tell_driver_first();
-        if (books_->upstream != nullptr)
-            send_actor(*books_->upstream, detail::message_left, box.id);
-        books_->boxes.erase(box.id);
+        if (state_->upstream != nullptr)
+            send_actor(*state_->upstream, detail::message_left, box.id);
+        state_->boxes.erase(box.id);
         return;
     }
     if (!changes || box.save_every == 0 || box.over != nullptr ||
@@ -262,7 +263,7 @@ SKEIN_INLINE task<bool> runtime::take_turn(std::shared_ptr<peer> from, slot_id i
 
 /// Driver: what can end by itself is given time to.
 SKEIN_INLINE void runtime::force_soon(detail::call_base& call) {
-    if (books_->upstream != nullptr || call.on == nullptr) return;
+    if (state_->upstream != nullptr || call.on == nullptr) return;
     auto& force = call.rare->force;
     if (!force) force.emplace(call);
     if (force->is_set()) return;
@@ -270,9 +271,10 @@ SKEIN_INLINE void runtime::force_soon(detail::call_base& call) {
     here.set_timer(*force, deadline_after(here.exact_now(), time_constants::lan().force_after));
 }
 
-/// Plain tasks run in the order in which they were sent: behind one that has no outcome, another has not begun.
+/// Plain tasks run in the order in which they were sent: behind one that has no outcome, another
+/// has not begun.
 SKEIN_INLINE bool runtime::waits_at(const peer& at, const detail::call_base& call) const {
-    return std::any_of(books_->slots.begin(), books_->slots.end(), [&](const auto& s) {
+    return std::any_of(state_->slots.begin(), state_->slots.end(), [&](const auto& s) {
         const auto* const other = s.call.get();
         return other != nullptr && other->fn != nullptr && other->on == &at &&
                other->kind == detail::call_kind::task && !other->is_done() &&
@@ -293,10 +295,10 @@ SKEIN_INLINE void runtime::end_by_force(detail::call_base& call) {
         return;
     }
     at.ended_for = fmt::format("it was ended by force, to cancel {}", call.name());
-    at.forced = books_->leases.id_of(call);
-    books_->leases.retire(at, true); // nothing new goes there
-    if (books_->leases.source != nullptr)
-        books_->leases.source->end_now(*at.wire);
+    at.forced = state_->leases.id_of(call);
+    state_->leases.retire(at, true); // nothing new goes there
+    if (state_->leases.source != nullptr)
+        state_->leases.source->end_now(*at.wire);
     else
         at.abort(error(errc::cancelled, at.ended_for)); // who serves it sees to its process
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Part of the bodies of rt/runtime.hpp: the calls that run here, whichever way their arguments came.
+// Part of the bodies of rt/runtime.hpp: the calls that run here, whichever way their arguments
+// came.
 //
-// Calls run in order, here and now, until they have taken so long that their replies should leave and a cancellation
-// should be heard: the rest waits for the next turn of the loop.
+// Calls run in order, here and now, until they have taken so long that their replies should leave
+// and a cancellation should be heard: the rest waits for the next turn of the loop.
 
 #include <skein/core/cancel.hpp>
 #include <skein/core/constants.hpp>
@@ -11,8 +12,8 @@
 #include <skein/core/sleep.hpp>
 #include <skein/core/type_name.hpp>
 #include <skein/proc/detail/threads.hpp>
-#include <skein/rt/detail/direct_books.hpp>
-#include <skein/rt/detail/runtime_books.hpp>
+#include <skein/rt/detail/direct_state.hpp>
+#include <skein/rt/detail/runtime_state.hpp>
 
 #include <coroutine>
 #include <exception>
@@ -40,7 +41,7 @@ SKEIN_INLINE void runtime::execution::arrived(runtime& self, const std::shared_p
 template <class Form>
 void runtime::execution::take(runtime& self, const std::shared_ptr<peer>& from, slot_id id,
                               Form& call) {
-    auto& of = *self.books_;
+    auto& of = *self.state_;
     if (of.has_backlog) {
         arrival one{from, id, {}, false, {}, {}};
         call.keep(one);
@@ -54,12 +55,12 @@ void runtime::execution::take(runtime& self, const std::shared_ptr<peer>& from, 
 /// The last handle of an actor is gone, after the calls that came before.
 SKEIN_INLINE void runtime::execution::dropped(runtime& self, const std::shared_ptr<peer>& from,
                                               byte_span body) {
-    auto& of = *self.books_;
+    auto& of = *self.state_;
     if (of.has_backlog) return enqueue(of, {from, slot_id(), to_buffer(body), true, {}, {}});
     of.boxes.erase(detail::actor_of(body, from->who));
 }
 
-SKEIN_INLINE void runtime::execution::enqueue(books& of, arrival one) {
+SKEIN_INLINE void runtime::execution::enqueue(state& of, arrival one) {
     peer& from = *one.from;
     of.backlog_bytes += one.body.size();
     of.backlog.push_back(std::move(one));
@@ -70,17 +71,17 @@ SKEIN_INLINE void runtime::execution::enqueue(books& of, arrival one) {
 
 /// A call runs; perhaps it is the first one of this turn of the loop.
 SKEIN_INLINE void runtime::begin_turn() {
-    if (books_->in_turn.is_linked()) return;
+    if (state_->in_turn.is_linked()) return;
     auto& here = loop::current();
-    books_->turn_began = here.coarse_now();
-    here.at_turn_end(books_->in_turn);
+    state_->turn_began = here.coarse_now();
+    here.at_turn_end(state_->in_turn);
 }
 
 SKEIN_INLINE void runtime::end_turn() {
-    const auto lasted = loop::current().coarse_now() - books_->turn_began;
-    if (lasted < limit::call_turn || books_->closing) return;
-    books_->has_backlog = true;
-    books_->calls.spawn(run_backlog());
+    const auto lasted = loop::current().coarse_now() - state_->turn_began;
+    if (lasted < limit::call_turn || state_->closing) return;
+    state_->has_backlog = true;
+    state_->calls.spawn(run_backlog());
 }
 
 namespace detail {
@@ -102,7 +103,7 @@ struct next_turn : turn_hook {
 } // namespace detail
 
 SKEIN_INLINE task<void> runtime::run_backlog() {
-    auto& waiting = books_->backlog;
+    auto& waiting = state_->backlog;
     do {
         detail::next_turn next;
         co_await next;
@@ -112,21 +113,21 @@ SKEIN_INLINE task<void> runtime::run_backlog() {
         while (!waiting.empty() && here.coarse_now() - began < limit::call_turn) {
             auto one = std::move(waiting.front());
             waiting.pop_front();
-            books_->backlog_bytes -= one.body.size();
-            if (!books_->closing) execution::run_waiting(*this, one); // else its driver has gone
+            state_->backlog_bytes -= one.body.size();
+            if (!state_->closing) execution::run_waiting(*this, one); // else its driver has gone
         }
-        if (books_->backlog_bytes < limit::backlog_bytes / 2 &&
-            std::exchange(books_->backlog_full, false))
-            execution::for_each_caller(*books_, [](peer& one) {
+        if (state_->backlog_bytes < limit::backlog_bytes / 2 &&
+            std::exchange(state_->backlog_full, false))
+            execution::for_each_caller(*state_, [](peer& one) {
                 if (std::exchange(one.is_paused, false)) one.wire->resume_reading();
             });
     } while (!waiting.empty());
-    books_->has_backlog = false;
-    execution::for_each_caller(*books_, [](peer& one) { one.unwanted.clear(); });
+    state_->has_backlog = false;
+    execution::for_each_caller(*state_, [](peer& one) { one.unwanted.clear(); });
 }
 
 template <class F>
-void runtime::execution::for_each_caller(const books& of, F what) {
+void runtime::execution::for_each_caller(const state& of, F what) {
     if (of.upstream != nullptr) what(*of.upstream);
     for (const auto& one : of.direct->callers) what(*one);
     if (of.direct->here) what(*of.direct->here);
@@ -148,7 +149,7 @@ SKEIN_INLINE void runtime::execution::run_waiting(runtime& self, arrival& one) {
     peer& from = *one.from;
     try {
         if (one.is_drop) {
-            self.books_->boxes.erase(detail::actor_of(one.body, from.who));
+            self.state_->boxes.erase(detail::actor_of(one.body, from.who));
             return;
         }
         const bool is_wanted = from.unwanted.erase(one.slot) == 0;
@@ -254,8 +255,8 @@ SKEIN_INLINE void runtime::execution::framed::check(const peer& from,
         detail::refuse_past(from, head_.target);
 }
 
-/// A plain call that has just arrived lets coroutine calls of its actor go first that have not started yet; coroutine
-/// calls start from the run queue, so in order.
+/// A plain call that has just arrived lets coroutine calls of its actor go first that have not
+/// started yet; coroutine calls start from the run queue, so in order.
 template <class Form>
 void runtime::execution::run(runtime& self, const std::shared_ptr<peer>& from, slot_id id,
                              Form& call, counted_ptr<detail::actor_box> box) {
@@ -270,7 +271,7 @@ void runtime::execution::run(runtime& self, const std::shared_ptr<peer>& from, s
             return hold_back(self, from, id, call, std::move(box));
     }
     if (box && box->over != nullptr) return self.reply_over(*from, id, fn, *box);
-    ++self.books_->stats.executed;
+    ++self.state_->stats.executed;
     if (proc::detail::threads_vary) [[unlikely]]
         proc::detail::use_threads(call.cpus());
     detail::incoming_call in{
@@ -288,7 +289,7 @@ void runtime::execution::run(runtime& self, const std::shared_ptr<peer>& from, s
 SKEIN_INLINE counted_ptr<detail::actor_box> runtime::box_for(peer& from, slot_id id,
                                                              const function_record& fn,
                                                              actor_id actor) {
-    const auto* const found = books_->boxes.find(actor);
+    const auto* const found = state_->boxes.find(actor);
     if (found == nullptr) [[unlikely]] {
         reply_failure(from, id, detail::actor_is_gone(fn, actor_title(actor)));
         return {};
@@ -299,18 +300,18 @@ SKEIN_INLINE counted_ptr<detail::actor_box> runtime::box_for(peer& from, slot_id
 }
 
 /// What a call that runs now belongs to. That of the last one serves again if nothing has kept it.
-SKEIN_INLINE detail::call_context& runtime::context_for(const detail::lineage& who, actor_id actor,
-                                                        const function_record& fn) {
-    auto& spare = books_->spare;
-    if (!spare || spare->uses() > 1) spare = counted_ptr(new detail::call_context(books_->anchor));
+SKEIN_INLINE detail::call_context& runtime::context_for(const detail::trace_context& who,
+                                                        actor_id actor, const function_record& fn) {
+    auto& spare = state_->spare;
+    if (!spare || spare->uses() > 1) spare = counted_ptr(new detail::call_context(state_->anchor));
     spare->who = who;
     spare->fn = &fn;
     spare->actor = actor;
     return *spare;
 }
 
-/// A plain call that may not start yet. Where it may wait for long, it can be cancelled, and its caller hears that it
-/// is held.
+/// A plain call that may not start yet. Where it may wait for long, it can be cancelled, and its
+/// caller hears that it is held.
 template <class Form>
 void runtime::execution::hold_back(runtime& self, const std::shared_ptr<peer>& from, slot_id id,
                                    Form& call, counted_ptr<detail::actor_box> box) {
@@ -322,7 +323,7 @@ void runtime::execution::hold_back(runtime& self, const std::shared_ptr<peer>& f
         return one;
     };
     if (box->gate_of(fn.group).limit == 0) {
-        self.books_->calls.spawn(run_later(&self, kept(), std::move(box)));
+        self.state_->calls.spawn(run_later(&self, kept(), std::move(box)));
         return;
     }
     const task_context::use under(&self.context_for(call.who(), call.target(), fn));
@@ -359,13 +360,13 @@ SKEIN_INLINE void runtime::begin_call(const std::shared_ptr<peer>& from, slot_id
         throw error(errc::malformed, fmt::format("a second call {} from {}", id, from->who));
     std::unique_ptr<detail::running_call> made(new detail::running_call);
     auto& running = *made;
-    running.context = books_->spare;
+    running.context = state_->spare;
     running.waits = waits;
     // What its arguments had told the driver is not what it knows already.
-    if (books_->upstream != nullptr)
-        running.news = books_->direct->news - (books_->direct->relay_next ? 1 : 0);
+    if (state_->upstream != nullptr)
+        running.news = state_->direct->news - (state_->direct->relay_next ? 1 : 0);
     from->running.enter(id, std::move(made));
-    books_->calls.spawn(run_call(from, id, &running, std::move(work)));
+    state_->calls.spawn(run_call(from, id, &running, std::move(work)));
 }
 
 SKEIN_INLINE task<void> runtime::run_call(std::shared_ptr<peer> from, slot_id id,
@@ -383,15 +384,15 @@ SKEIN_INLINE task<void> runtime::run_call(std::shared_ptr<peer> from, slot_id id
 
 /// Whether it has started, or has to wait, is told to its caller, unless it is over by then.
 SKEIN_INLINE void runtime::tell_soon(const std::shared_ptr<peer>& to, slot_id id) {
-    books_->fresh.emplace_back(to, id);
-    if (books_->fresh.size() == 1) books_->calls.spawn(tell_started());
+    state_->fresh.emplace_back(to, id);
+    if (state_->fresh.size() == 1) state_->calls.spawn(tell_started());
 }
 
 /// Runs after the first steps of the calls that have just started: those that are not done by then
 /// have suspended, or wait for others before they start, and their submitter is told.
 SKEIN_INLINE task<void> runtime::tell_started() {
     co_await yield();
-    for (const auto& [to, id] : std::exchange(books_->fresh, {})) {
+    for (const auto& [to, id] : std::exchange(state_->fresh, {})) {
         auto* const found = to->running.find(id);
         if (found == nullptr || (*found)->told || !to->is_open()) continue;
         auto& is_told = (*found)->waits ? (*found)->held : (*found)->told;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Part of the bodies of rt/runtime.hpp: tasks and actors with `.on = handle`. When such a call is placed it gets the
-// label of the node where the actor is, and stands in a line as for any label. While the actor is being made, or made
-// again, its followers wait for it; when it moves, those in lines are taken out and follow; when it ends, they fail.
+// Part of the bodies of rt/runtime.hpp: tasks and actors with `.on = handle`. When such a call is
+// placed it gets the label of the node where the actor is, and stands in a line as for any label.
+// While the actor is being made, or made again, its followers wait for it; when it moves, those in
+// lines are taken out and follow; when it ends, they fail.
 
-#include <skein/rt/detail/runtime_books.hpp>
+#include <skein/rt/detail/runtime_state.hpp>
 
 #include <algorithm>
 #include <string>
@@ -32,7 +33,7 @@ namespace detail {
 }
 
 /// Takes those that are to run where this actor is out of their lines.
-SKEIN_INLINE void lease_books::take_followers(actor_id of,
+SKEIN_INLINE void lease_state::take_followers(actor_id of,
                                               std::vector<counted_ptr<call_base>>& into) {
     const auto follows = [&](const counted_ptr<call_base>& call) {
         return !call->is_done() && call->rare && call->rare->beside == of;
@@ -64,7 +65,7 @@ SKEIN_INLINE void lease_books::take_followers(actor_id of,
 SKEIN_INLINE void runtime::followers::set_demand(runtime& self, detail::call_base& call,
                                                  call_options how) {
     const bool for_life = call.kind == detail::call_kind::create;
-    auto& demands = self.books_->leases.demands;
+    auto& demands = self.state_->leases.demands;
     if (!take_location(self, call, how.on)) return;
     const auto number = demands.number(how, for_life);
     if (!number) {
@@ -73,14 +74,14 @@ SKEIN_INLINE void runtime::followers::set_demand(runtime& self, detail::call_bas
     }
     call.shape = *number;
     if (!for_life) call.cpus = demands.at(*number).cpus;
-    if (self.books_->upstream == nullptr) group_desk::join(self, call);
+    if (self.state_->upstream == nullptr) group_desk::join(self, call);
 }
 
-/// Leaves of a location what a demand is numbered by: names are looked up, and what only the driver knows is told to it
-/// with the call. False: there is no such place.
+/// Leaves of a location what a demand is numbered by: names are looked up, and what only the driver
+/// knows is told to it with the call. False: there is no such place.
 SKEIN_INLINE bool runtime::followers::take_location(runtime& self, detail::call_base& call,
                                                     location& on) {
-    const bool is_driver = self.books_->upstream == nullptr;
+    const bool is_driver = self.state_->upstream == nullptr;
     if (on.is_actor() && on.actor()) {
         follow(self, call, on.actor());
     } else if (is_driver) {
@@ -103,28 +104,29 @@ SKEIN_INLINE bool runtime::followers::take_location(runtime& self, detail::call_
 
 /// The call is to run where that actor is, which it keeps, as an argument would, until it is over.
 SKEIN_INLINE void runtime::followers::follow(runtime& self, detail::call_base& call, actor_id of) {
-    if (self.books_->upstream != nullptr)
+    if (self.state_->upstream != nullptr)
         call.extra().label = detail::actor_label(of);
     else
         call.extra().beside = of;
-    const auto lane = self.books_->lanes.find(of);
-    if (lane == self.books_->lanes.end()) return;
-    using held = counted_ptr<detail::actor_state>;
-    call.keep(std::make_shared<held>(lane->second));
+    const auto queue = self.state_->actor_queues.find(of);
+    if (queue == self.state_->actor_queues.end()) return;
+    using held = counted_ptr<detail::actor_queue>;
+    call.keep(std::make_shared<held>(queue->second));
 }
 
-/// Driver: gives the call the node of its actor. False: it waits for the actor to be somewhere, or has failed.
+/// Driver: gives the call the node of its actor. False: it waits for the actor to be somewhere, or
+/// has failed.
 SKEIN_INLINE bool runtime::followers::may_go(runtime& self,
                                              const counted_ptr<detail::call_base>& call) {
     if (!call->rare || !call->rare->beside) return true;
     const auto id = call->rare->beside;
-    auto& books = *self.books_;
-    auto* const entry = books.actors.find(id);
+    auto& state = *self.state_;
+    auto* const entry = state.actors.find(id);
     if (entry == nullptr) {
-        const auto lane = books.lanes.find(id);
-        const bool is_told = lane != books.lanes.end() && lane->second->lost;
+        const auto queue = state.actor_queues.find(id);
+        const bool is_told = queue != state.actor_queues.end() && queue->second->lost;
         const auto why =
-            is_told ? lane->second->lost->what
+            is_told ? queue->second->lost->what
                     : error(errc::not_found, self.actor_title(id) + " is not known here")
                           .with_hint("it has ended, or it lives in a namespace or program other "
                                      "than that of the call");
@@ -134,10 +136,10 @@ SKEIN_INLINE bool runtime::followers::may_go(runtime& self,
     if (entry->where == nullptr || entry->where->labels_follow) {
         entry->add_beside(call);
         if (call->kind == detail::call_kind::create)
-            if (auto* const own = books.actors.find(call->target)) own->making = call;
+            if (auto* const own = state.actors.find(call->target)) own->making = call;
         return false;
     }
-    auto& demands = books.leases.demands;
+    auto& demands = state.leases.demands;
     const auto number = demands.number_on(call->shape, detail::node_label(*entry->where));
     if (!number) {
         self.refuse(*call, detail::cannot_follow(*call, number.error()));
@@ -151,7 +153,7 @@ SKEIN_INLINE bool runtime::followers::may_go(runtime& self,
 
 /// Driver: those that have waited for it go on.
 SKEIN_INLINE void runtime::followers::actor_is_placed(runtime& self, actor_id id) {
-    auto* const entry = self.books_->actors.find(id);
+    auto* const entry = self.state_->actors.find(id);
     if (entry == nullptr) return;
     for (auto& call : std::exchange(entry->beside, {}))
         if (!call->is_done()) self.place(std::move(call));
@@ -159,9 +161,9 @@ SKEIN_INLINE void runtime::followers::actor_is_placed(runtime& self, actor_id id
 
 SKEIN_INLINE void runtime::set_labels(const net::channel& wire,
                                       const std::vector<std::string>& labels) {
-    auto& leases = books_->leases;
+    auto& leases = state_->leases;
     std::vector<actor_id> here;
-    for (const auto& l : books_->links) {
+    for (const auto& l : state_->links) {
         if (l->wire.get() != &wire || l->labels == labels) continue;
         l->labels = labels;
         l->labels_follow = false;
@@ -169,7 +171,7 @@ SKEIN_INLINE void runtime::set_labels(const net::channel& wire,
             ++leases.state;
             leases.is_changed = true;
         }
-        for (const auto& [id, entry] : books_->actors.entries)
+        for (const auto& [id, entry] : state_->actors.entries)
             if (entry.where == l.get()) here.push_back(id);
     }
     std::sort(here.begin(), here.end());

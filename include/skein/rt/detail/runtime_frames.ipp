@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Part of the bodies of rt/runtime.hpp: the frames that come over links, and the replies that leave. The calls that run
-// here are in runtime_execution.ipp.
+// Part of the bodies of rt/runtime.hpp: the frames that come over links, and the replies that
+// leave. The calls that run here are in runtime_execution.ipp.
 
 #include <skein/core/cancel.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/core/type_name.hpp>
-#include <skein/rt/detail/direct_books.hpp>
-#include <skein/rt/detail/runtime_books.hpp>
+#include <skein/rt/detail/direct_state.hpp>
+#include <skein/rt/detail/runtime_state.hpp>
 
 #include <coroutine>
 #include <exception>
@@ -19,24 +19,24 @@
 
 namespace skein::rt {
 
-// A peer has shown that it knows the token, no more: what it says is compared with what it was asked.
-// The exceptions that are thrown here end its link.
+// A peer has shown that it knows the token, no more: what it says is compared with what it was
+// asked. The exceptions that are thrown here end its link.
 
 SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net::frame_view& f) {
     if (from->role != detail::peer_role::program) return on_direct_frame(from, f);
     switch (f.kind) {
     case detail::message_reply: return on_reply(*from, f);
     case detail::message_call:
-        return books_->upstream == nullptr ? forward(*from, f) : execution::arrived(*this, from, f);
+        return state_->upstream == nullptr ? forward(*from, f) : execution::arrived(*this, from, f);
     case detail::message_started: return credits::on_started(*this, *from, slot_id(f.id));
     case detail::message_held: return credits::on_held(*this, *from, slot_id(f.id));
     case detail::message_passed:
-        if (books_->upstream != nullptr) break;
+        if (state_->upstream != nullptr) break;
         return credits::on_passed(*this, *from, slot_id(f.id));
     case detail::message_cancel:
         return on_cancel(*from, slot_id(f.id), (f.flags & detail::flag_by_force) != 0);
     case detail::message_drop:
-        if (books_->upstream == nullptr) break;
+        if (state_->upstream == nullptr) break;
         return execution::dropped(*this, from, f.body);
     case detail::message_snapshot:
     case detail::message_hold:
@@ -45,11 +45,11 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
     case detail::message_left:
     case detail::message_find: return on_actor_frame(*from, f);
     case detail::message_group:
-        if (books_->upstream != nullptr) break;
+        if (state_->upstream != nullptr) break;
         return group_desk::on_question(*this, *from, f);
     default: break;
     }
-    if (books_->upstream == nullptr ? on_worker_asks(*from, f) : on_driver_says(*from, f)) return;
+    if (state_->upstream == nullptr ? on_worker_asks(*from, f) : on_driver_says(*from, f)) return;
     throw error(errc::malformed,
                 fmt::format("frame of unknown kind {} from {}", f.kind, from->who));
 }
@@ -64,12 +64,13 @@ namespace detail {
 
 } // namespace detail
 
-/// The call of an id, which must have been sent over this link; nullptr if it is not known any more.
+/// The call of an id, which must have been sent over this link; nullptr if it is not known any
+/// more.
 SKEIN_INLINE detail::call_base* runtime::call_at(const peer& from, slot_id id) {
     const auto index = static_cast<std::uint32_t>(id.value());
-    if (index >= books_->slots.size() || books_->slots[index].generation != id.value() >> 32)
+    if (index >= state_->slots.size() || state_->slots[index].generation != id.value() >> 32)
         return nullptr;
-    auto* call = books_->slots[index].call.get();
+    auto* call = state_->slots[index].call.get();
     if (call != nullptr && call->on != &from) [[unlikely]]
         detail::refuse_answer(from, *call);
     return call;
@@ -80,15 +81,15 @@ SKEIN_INLINE void runtime::on_reply(peer& from, const net::frame_view& f) {
         throw error(errc::malformed,
                     fmt::format("a reply that is neither value nor failure from {}", from.who));
     if (call_at(from, slot_id(f.id)) == nullptr) return;
-    settle(from, books_->take_out(static_cast<std::uint32_t>(f.id)), f);
+    settle(from, state_->take_out(static_cast<std::uint32_t>(f.id)), f);
 }
 
 /// A call has its answer.
 SKEIN_INLINE void runtime::settle(peer& from, counted_ptr<detail::call_base> call,
                                   const net::frame_view& f) {
     if (call->kind == detail::call_kind::task) account(from, *call);
-    const auto lane = credits::give(*books_, from, *call);
-    if (call->kind == detail::call_kind::create && books_->upstream == nullptr)
+    const auto queue = credits::give(*state_, from, *call);
+    if (call->kind == detail::call_kind::create && state_->upstream == nullptr)
         settle_create(from, *call, f.flags);
     if (!call->is_done()) {
         if (f.flags == detail::reply_ok) {
@@ -99,23 +100,23 @@ SKEIN_INLINE void runtime::settle(peer& from, counted_ptr<detail::call_base> cal
             auto why = detail::decode_failure(f.body);
             if (!runs_again(*call, why)) call->fail(std::move(why));
         }
-    } else if (books_->upstream != nullptr) {
+    } else if (state_->upstream != nullptr) {
         give_back(*call, f);
     }
-    if (lane) drain(*lane);
-    if (!books_->queue.empty() || !books_->creations.empty() || books_->leases.waits()) pump();
-    if (books_->leases.crowded != 0 && from.busy == 0 && books_->upstream == nullptr)
+    if (queue) drain(*queue);
+    if (!state_->queue.empty() || !state_->creations.empty() || state_->leases.waits()) pump();
+    if (state_->leases.crowded != 0 && from.busy == 0 && state_->upstream == nullptr)
         feed(from.principal != nullptr ? *from.principal : from);
 }
 
 /// Driver: whether a task goes to the end of its line because of how it failed.
 SKEIN_INLINE bool runtime::runs_again(detail::call_base& call, failure& why) {
-    if (books_->upstream != nullptr || !call.rare || !call.rare->retry_on ||
+    if (state_->upstream != nullptr || !call.rare || !call.rare->retry_on ||
         detail::is_unwanted(call) || !call.rare->retry_on->has(why))
         return false;
     auto& attempts = call.rare->failed_attempts;
     ++attempts;
-    const bool is_over = books_->closing || books_->given_up;
+    const bool is_over = state_->closing || state_->given_up;
     if (call.retries_left == 0 || is_over) {
         auto hint = why.what.hint().empty() ? std::string() : why.what.hint() + "; ";
         hint += "it failed " + detail::times(attempts);
@@ -125,7 +126,7 @@ SKEIN_INLINE bool runtime::runs_again(detail::call_base& call, failure& why) {
         return false;
     }
     --call.retries_left;
-    ++books_->stats.retried;
+    ++state_->stats.retried;
     call.on = nullptr;
     call.alone = 0;
     call.state = detail::phase::queued;
@@ -138,18 +139,19 @@ SKEIN_INLINE void runtime::on_cancel(peer& from, slot_id id, bool by_force) {
         auto& call = **found;
         call.stop.request();
         call.context->cancel_children(by_force);
-    } else if (books_->has_backlog) {
+    } else if (state_->has_backlog) {
         from.unwanted.insert(id);
     }
     if (const auto found = from.forwarded.find(id); found != from.forwarded.end())
         cancel(*found->second, by_force);
-    else if (books_->upstream == nullptr)
+    else if (state_->upstream == nullptr)
         group_desk::take_back(*this, from, id);
 }
 
 namespace detail {
 
-/// Of a call that says nothing of its place: that of the group of the call that has made it, if children are to be there.
+/// Of a call that says nothing of its place: that of the group of the call that has made it, if
+/// children are to be there.
 [[nodiscard]] inline std::string label_of_children(const demand_table& demands,
                                                    const forwarded_call& call) {
     const auto kind = static_cast<std::uint16_t>(call.origin().kind);
@@ -167,9 +169,9 @@ namespace detail {
 
 /// As a worker asks for it.
 SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::call_head& head) {
-    auto& demands = books_->leases.demands;
+    auto& demands = state_->leases.demands;
     const bool for_life = call.kind == detail::call_kind::create;
-    const bool all_own = books_->leases.all_own; // then there are no workers for all
+    const bool all_own = state_->leases.all_own; // then there are no workers for all
     std::string label(detail::demand_table::label_in(head.demand));
     if (label.empty())
         label = detail::label_of_children(demands, static_cast<detail::forwarded_call&>(call));
@@ -210,7 +212,7 @@ SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
     if (head.who.id.value().incarnation != from.incarnation)
         throw error(errc::malformed, fmt::format("{} sends a call in another's name", from.who));
     if (head.kind == detail::call_kind::method) {
-        const auto* const found = books_->actors.find(head.target);
+        const auto* const found = state_->actors.find(head.target);
         if (found != nullptr && found->type != nullptr && *found->type != *fn.actor)
             throw detail::wrong_actor(from.who, fn, head.target, *found->type);
     }
@@ -218,11 +220,11 @@ SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
         throw error(errc::malformed, fmt::format("a second call {} from {}", f.id, from.who));
     if (head.kind == detail::call_kind::create && !admit_actor(from, f, fn, head, in)) return;
     std::shared_ptr<peer> origin;
-    for (const auto& l : books_->links)
+    for (const auto& l : state_->links)
         if (l.get() == &from) origin = l;
     if (!origin) return;
     counted_ptr<detail::call_base> call(
-        new detail::forwarded_call(*this, books_->leases, origin, slot_id(f.id), head.who));
+        new detail::forwarded_call(*this, state_->leases, origin, slot_id(f.id), head.who));
     call->fn = &fn;
     call->kind = head.kind;
     call->target = head.target;
@@ -233,19 +235,19 @@ SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
     call->body = f.take_body();
     if (head.who.until != time_point::max()) call->extra().until = head.who.until;
     from.forwarded[slot_id(f.id)] = call.get();
-    books_->leases.begin_wait(from, head.who.parent);
+    state_->leases.begin_wait(from, head.who.parent);
     if (prepare(*call)) {
         call->state = detail::phase::queued;
         place(std::move(call));
     }
-    if (books_->leases.waits()) pump_leases(); // the caller may have left a core to others
+    if (state_->leases.waits()) pump_leases(); // the caller may have left a core to others
 }
 
 SKEIN_INLINE void runtime::reply(peer& to, slot_id id, detail::encoder encode) {
     if (!to.is_open()) return;
-    books_->scratch.clear();
-    auto& lent = books_->actors.lent;
-    auto& abroad = books_->actors.lent_abroad;
+    state_->scratch.clear();
+    auto& lent = state_->actors.lent;
+    auto& abroad = state_->actors.lent_abroad;
     lent.clear();
     abroad.clear();
     {
@@ -254,43 +256,43 @@ SKEIN_INLINE void runtime::reply(peer& to, slot_id id, detail::encoder encode) {
             ~replying_guard() { replying_ = before; }
         } const guard;
         replying_ = this;
-        encode(books_->scratch);
+        encode(state_->scratch);
     }
     if (lent.empty() && abroad.empty()) return send_scratch(to, detail::reply_ok, id);
     if (to.role == detail::peer_role::here) return lend_here(to, id);
-    detail::lending_reply::append(books_->scratch, lent);
+    detail::lending_reply::append(state_->scratch, lent);
     send_scratch(to, detail::reply_lends, id);
 }
 
 SKEIN_INLINE void runtime::pass_reply(peer& to, slot_id id, byte_span value, bool lends) {
     if (!to.is_open()) return;
-    books_->scratch.clear();
-    books_->scratch.raw(value);
+    state_->scratch.clear();
+    state_->scratch.raw(value);
     send_scratch(to, lends ? detail::reply_lends : detail::reply_ok, id);
 }
 
 SKEIN_INLINE void runtime::reply_failure(peer& to, slot_id id, const failure& why) {
     if (!to.is_open()) return;
-    books_->scratch.clear();
-    detail::encode_failure(books_->scratch, why);
+    state_->scratch.clear();
+    detail::encode_failure(state_->scratch, why);
     send_scratch(to, detail::reply_failed, id);
 }
 
 /// A reply. The memory of a large one goes with it, so that it is given back.
 SKEIN_INLINE void runtime::send_scratch(peer& to, std::uint16_t outcome, slot_id id) {
-    if (books_->upstream != nullptr && must_relay(to, outcome, id)) return relay(to, outcome, id);
-    if (books_->scratch.size() < limit::inline_bytes)
-        return to.send(detail::message_reply, outcome, id.value(), books_->scratch.bytes());
+    if (state_->upstream != nullptr && must_relay(to, outcome, id)) return relay(to, outcome, id);
+    if (state_->scratch.size() < limit::inline_bytes)
+        return to.send(detail::message_reply, outcome, id.value(), state_->scratch.bytes());
     net::frame f;
     f.kind = detail::message_reply;
     f.flags = outcome;
     f.id = id.value();
-    f.body = std::move(books_->scratch).take();
+    f.body = std::move(state_->scratch).take();
     to.send(std::move(f));
 }
 
 SKEIN_INLINE void runtime::reply_thrown(peer& to, slot_id id, const function_record& fn) {
-    reply_failure(to, id, detail::failure_of(std::current_exception(), fn, books_->name));
+    reply_failure(to, id, detail::failure_of(std::current_exception(), fn, state_->name));
 }
 
 } // namespace skein::rt

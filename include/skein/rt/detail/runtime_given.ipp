@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Part of the bodies of rt/runtime.hpp: calls of this process to its own actors whose arguments travel as they are.
+// Part of the bodies of rt/runtime.hpp: calls of this process to its own actors whose arguments
+// travel as they are.
 //
-// They stand in one queue with the frames of this process to itself, so that calls of both kinds keep their order, and
-// meet the same gates, time slices and cancellations. What a reply has for a value goes straight to the call that
-// waits; a failure, and a value with a codec of its own, come as a frame.
+// They stand in one queue with the frames of this process to itself, so that calls of both kinds
+// keep their order, and meet the same gates, time slices and cancellations. What a reply has for a
+// value goes straight to the call that waits; a failure, and a value with a codec of its own, come
+// as a frame.
 
 #include <skein/core/loop.hpp>
-#include <skein/rt/detail/direct_books.hpp>
-#include <skein/rt/detail/runtime_books.hpp>
+#include <skein/rt/detail/direct_state.hpp>
+#include <skein/rt/detail/runtime_state.hpp>
 #include <skein/wire/reader.hpp>
 
 #include <exception>
@@ -24,20 +26,20 @@ SKEIN_INLINE bool runtime::reply_here(peer& to, slot_id id, detail::finisher fin
     const auto call = free_slot(id);
     if (!call) return true;
     const task_context::use none(nullptr); // what waits for it is not part of the method
-    const auto lane = credits::give(*books_, to, *call);
+    const auto queue = credits::give(*state_, to, *call);
     try {
         if (!call->is_done()) finish(*call);
     } catch (...) { // the value could not be copied
-        call->fail(detail::failure_of(std::current_exception(), *call->fn, books_->name));
+        call->fail(detail::failure_of(std::current_exception(), *call->fn, state_->name));
     }
-    if (lane) drain(*lane);
+    if (queue) drain(*queue);
     return true;
 }
 
 namespace detail {
 
 /// The call leaves: its arguments are copied or moved now.
-SKEIN_INLINE void direct_books::give(counted_ptr<call_base> call, given_maker make) {
+SKEIN_INLINE void direct_state::give(counted_ptr<call_base> call, given_maker make) {
     auto& raw = *call;
     std::unique_ptr<given_call> given;
     try {
@@ -55,7 +57,7 @@ SKEIN_INLINE void direct_books::give(counted_ptr<call_base> call, given_maker ma
                          nullptr});
     }
     auto& who = given->who;
-    who.id = who.trace = call_id({self.books_->incarnation, raw.number});
+    who.id = who.trace = call_id({self.state_->incarnation, raw.number});
     if (raw.parent) {
         who.trace = raw.parent->who.trace;
         who.parent = raw.parent->who.id;
@@ -67,7 +69,7 @@ SKEIN_INLINE void direct_books::give(counted_ptr<call_base> call, given_maker ma
     given->target = raw.target;
     raw.on = here.get();
     raw.state = phase::sent;
-    runtime::credits::take(*self.books_, *here, raw, 0); // in calls alone: it is not written down
+    runtime::credits::take(*self.state_, *here, raw, 0); // in calls alone: it is not written down
     self.direct_call_began(raw);
     raw.order = ++here->sent;
     loopback_frame f;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Part of the bodies of rt/runtime.hpp: the names of placement groups, and the groups that workers hold. A worker's handle
-// stands for one hold at its driver, which counts how often it has told of it, as for actors (runtime_handles.ipp): so a
-// group that is on its way to a worker is not lost to a release that crosses it. docs/design/0012-groups.md
+// Part of the bodies of rt/runtime.hpp: the names of placement groups, and the groups that workers
+// hold. A worker's handle stands for one hold at its driver, which counts how often it has told of
+// it, as for actors (runtime_handles.ipp): so a group that is on its way to a worker is not lost to
+// a release that crosses it. docs/design/0012-groups.md
 
 #include <skein/core/known_names.hpp>
 #include <skein/rt/detail/group_message.hpp>
-#include <skein/rt/detail/runtime_books.hpp>
+#include <skein/rt/detail/runtime_state.hpp>
 #include <skein/rt/ref.hpp>
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
@@ -43,7 +44,8 @@ protected:
     }
 };
 
-/// The question whether it has its places, or nothing of it is left; the answer says the driver's number of it.
+/// The question whether it has its places, or nothing of it is left; the answer says the driver's
+/// number of it.
 class group_wait final : public ref_state<void> {
 public:
     explicit group_wait(counted_ptr<group_state> group) : group_(std::move(group)) {}
@@ -59,7 +61,8 @@ private:
     counted_ptr<group_state> group_;
 };
 
-/// "@=2/web": bundle 2 of the group of that name, as a worker says it; "@=/web" any; "@=+/web" with what is made there.
+/// "@=2/web": bundle 2 of the group of that name, as a worker says it; "@=/web" any; "@=+/web" with
+/// what is made there.
 SKEIN_INLINE std::string named_group_label(const location& on) {
     const auto bundle = on.bundle() < 0 ? std::string() : fmt::format("{}", on.bundle());
     return fmt::format("@={}{}/{}", bundle, on.has_children() ? "+" : "", on.text());
@@ -72,13 +75,13 @@ SKEIN_INLINE std::string named_group_label(const location& on) {
 SKEIN_INLINE error runtime::group_desk::no_such(const runtime& self, std::string_view name) {
     return error(errc::not_found,
                  fmt::format("there is no placement group named \"{}\"; {}", name,
-                             known_names(self.books_->groups.names, "none has a name")))
+                             known_names(self.state_->groups.names, "none has a name")))
         .with_hint("a group has its name from its options until it is removed, or nobody holds it");
 }
 
 SKEIN_INLINE void runtime::group_desk::forget_name(runtime& self,
                                                    const detail::group_state& state) {
-    auto& names = self.books_->groups.names;
+    auto& names = self.state_->groups.names;
     const auto found = names.find(state.name);
     if (found != names.end() && found->second == state.number) names.erase(found);
 }
@@ -86,7 +89,7 @@ SKEIN_INLINE void runtime::group_desk::forget_name(runtime& self,
 /// Driver: a name becomes a number.
 SKEIN_INLINE std::optional<error> runtime::group_desk::resolve(const runtime& self, location& on) {
     if (!on.is_named_group()) return std::nullopt;
-    const auto& names = self.books_->groups.names;
+    const auto& names = self.state_->groups.names;
     const auto found = names.find(on.text());
     if (found == names.end()) return no_such(self, on.text());
     const bool children = on.has_children();
@@ -137,11 +140,11 @@ SKEIN_INLINE std::optional<error> runtime::group_desk::resolve_label(const runti
 
 SKEIN_INLINE task<runtime::group_desk::state_ptr> runtime::group_desk::look_up(runtime* self,
                                                                                std::string name) {
-    auto& books = *self->books_;
-    if (books.upstream == nullptr) {
-        const auto found = books.groups.names.find(name);
-        if (found == books.groups.names.end()) throw no_such(*self, name);
-        co_return state_ptr(books.groups.entries.at(found->second).state);
+    auto& state = *self->state_;
+    if (state.upstream == nullptr) {
+        const auto found = state.groups.names.find(name);
+        if (found == state.groups.names.end()) throw no_such(*self, name);
+        co_return state_ptr(state.groups.entries.at(found->second).state);
     }
     counted_ptr<detail::group_call> call(new detail::group_call);
     detail::group_question what;
@@ -156,7 +159,7 @@ SKEIN_INLINE task<runtime::group_desk::state_ptr> runtime::group_desk::look_up(r
 // ---- a worker's side ---------------------------------------------------------------------------
 
 SKEIN_INLINE bool runtime::group_desk::is_elsewhere(const detail::group_state& group) noexcept {
-    return group.owner != nullptr && group.owner->books_->upstream != nullptr && group.holds > 0;
+    return group.owner != nullptr && group.owner->state_->upstream != nullptr && group.holds > 0;
 }
 
 /// Worker: asks the driver; the call has its answer.
@@ -170,7 +173,7 @@ SKEIN_INLINE void runtime::group_desk::ask(runtime& self,
         told.incarnation = call->parent->who.id.value().incarnation;
         told.call = call->parent->who.id.value().number;
     }
-    auto& up = *self.books_->upstream;
+    auto& up = *self.state_->upstream;
     call->slot = self.take_slot(call);
     call->on = &up;
     call->state = detail::phase::queued;
@@ -199,10 +202,11 @@ SKEIN_INLINE task<void> runtime::group_desk::ask_and_wait(state_ptr group, bool 
     group->placed = !for_end;
 }
 
-/// Worker: the driver has to know, and does not answer. No reply that leaves from now on comes there before.
+/// Worker: the driver has to know, and does not answer. No reply that leaves from now on comes
+/// there before.
 SKEIN_INLINE void runtime::group_desk::tell(runtime& self, detail::group_matter matter,
                                             detail::group_question what) {
-    auto& up = *self.books_->upstream;
+    auto& up = *self.state_->upstream;
     if (!up.wire->is_open()) return; // until the link is settled
     what.matter = static_cast<std::uint8_t>(matter);
     self.tell_driver_first();
@@ -223,7 +227,7 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::take_answer(run
 /// A call that is to run in it keeps it until it is over.
 SKEIN_INLINE void runtime::group_desk::keep(runtime& self, detail::call_base& call,
                                             std::uint64_t number) {
-    const auto& entries = self.books_->groups.entries;
+    const auto& entries = self.state_->groups.entries;
     const auto found = entries.find(number);
     if (found == entries.end() || found->second.state == nullptr) {
         call.extra().bad_options =
@@ -258,7 +262,7 @@ inline constexpr std::size_t most_group_waits = 4'096;
 /// A worker has a name, and holds the group from now on.
 SKEIN_INLINE void runtime::group_desk::find_for(runtime& self, peer& from, slot_id slot,
                                                 const std::string& name) {
-    const auto& groups = self.books_->groups;
+    const auto& groups = self.state_->groups;
     const auto found = groups.names.find(name);
     if (found == groups.names.end())
         return self.reply_failure(from, slot, {no_such(self, name), nullptr});
@@ -322,15 +326,16 @@ SKEIN_INLINE void runtime::group_desk::on_question(runtime& self, peer& from,
              nullptr});
     const call_id parent({what.incarnation, what.call});
     state->askers.push_back({from.number, slot, parent, for_end});
-    self.books_->leases.begin_wait(from, parent); // its core is others' meanwhile
+    self.state_->leases.begin_wait(from, parent); // its core is others' meanwhile
     if (for_end)
         end(self, *state,
             error(errc::closed, fmt::format("placement group {} was removed", state->number)));
     changed(self, *state);
-    if (self.books_->leases.waits()) self.pump_leases();
+    if (self.state_->leases.waits()) self.pump_leases();
 }
 
-/// A worker makes a group, as the program would: all that is wrong with it is told by what waits for it.
+/// A worker makes a group, as the program would: all that is wrong with it is told by what waits
+/// for it.
 SKEIN_INLINE void runtime::group_desk::make_for(runtime& self, peer& from,
                                                 const detail::group_question& what) {
     if (what.number < detail::first_of_worker || from.made_groups.contains(what.number))
@@ -361,7 +366,7 @@ SKEIN_INLINE void runtime::group_desk::end_waits(runtime& self, peer& from,
     std::copy_if(all.begin(), all.end(), std::back_inserter(over), is_over);
     std::erase_if(all, is_over);
     for (const auto& one : over) {
-        self.books_->leases.end_wait(from, one.parent);
+        self.state_->leases.end_wait(from, one.parent);
         self.reply_failure(from, one.slot, {why, nullptr});
     }
 }
@@ -385,7 +390,7 @@ SKEIN_INLINE void runtime::group_desk::take_back(runtime& self, peer& from, slot
 SKEIN_INLINE void runtime::group_desk::changed(runtime& self, detail::group_state& state) {
     const state_ptr hold(&state);
     state.changed.set();
-    auto& leases = self.books_->leases;
+    auto& leases = self.state_->leases;
     const auto is_inside = [&](const peer& worker) {
         return worker.kind != 0 &&
                leases.demands.at(static_cast<std::uint16_t>(worker.kind)).group == state.number;

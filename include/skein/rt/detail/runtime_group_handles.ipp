@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Part of the bodies of rt/runtime.hpp: handles to placement groups in the arguments of calls. Who calls holds the group
-// until the call has ended; who gets the handle tells the driver of it before it answers. docs/design/0012-groups.md
+// Part of the bodies of rt/runtime.hpp: handles to placement groups in the arguments of calls. Who
+// calls holds the group until the call has ended; who gets the handle tells the driver of it before
+// it answers. docs/design/0012-groups.md
 
 #include <skein/rt/detail/group_message.hpp>
-#include <skein/rt/detail/runtime_books.hpp>
+#include <skein/rt/detail/runtime_state.hpp>
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
 
@@ -68,13 +69,13 @@ SKEIN_INLINE result<void> decode_group(wire::reader& from, counted_ptr<group_sta
 } // namespace detail
 
 SKEIN_INLINE bool runtime::group_desk::is_worker(const runtime& self) noexcept {
-    return self.books_->upstream != nullptr;
+    return self.state_->upstream != nullptr;
 }
 
 /// Worker: the group of which the driver or a caller has told. None: that cannot be read.
 SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::enter_told(
     runtime& self, const detail::group_answer& told) {
-    auto& entries = self.books_->groups.entries;
+    auto& entries = self.state_->groups.entries;
     const auto known = entries.find(told.number);
     if (known != entries.end() && known->second.state != nullptr)
         return state_ptr(known->second.state);
@@ -91,12 +92,13 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::enter_told(
     return state;
 }
 
-/// Worker: a handle has come in the arguments of a call, whose caller holds the group until the answer.
+/// Worker: a handle has come in the arguments of a call, whose caller holds the group until the
+/// answer.
 SKEIN_INLINE result<void> runtime::group_desk::take_handle(runtime& self,
                                                            const detail::group_answer& told,
                                                            state_ptr& into) {
-    auto& books = *self.books_;
-    const auto& entries = books.groups.entries;
+    auto& state = *self.state_;
+    const auto& entries = state.groups.entries;
     const auto known = entries.find(told.number);
     const bool is_held = known != entries.end() && known->second.state != nullptr;
     if (!is_held && entries.size() >= detail::most_made_groups)
@@ -113,10 +115,10 @@ SKEIN_INLINE result<void> runtime::group_desk::take_handle(runtime& self,
     return {};
 }
 
-/// Driver: a worker has got a handle from somebody else. The group may have ended with him meanwhile, and if there never
-/// was one, he has lied, and not this worker.
+/// Driver: a worker has got a handle from somebody else. The group may have ended with him
+/// meanwhile, and if there never was one, he has lied, and not this worker.
 SKEIN_INLINE void runtime::group_desk::hold_for(runtime& self, peer& from, std::uint64_t number) {
-    auto& groups = self.books_->groups;
+    auto& groups = self.state_->groups;
     if (number == 0 || number >= detail::first_of_worker)
         throw error(errc::malformed, fmt::format("{} holds placement group {}, which is no number "
                                                  "of its driver's",
@@ -131,13 +133,14 @@ SKEIN_INLINE void runtime::group_desk::hold_for(runtime& self, peer& from, std::
     held.is_lent = true;
 }
 
-/// Driver: the link of a worker is lost. What its actors had, and get again where they are made again, they hold until then.
+/// Driver: the link of a worker is lost. What its actors had, and get again where they are made
+/// again, they hold until then.
 SKEIN_INLINE void runtime::group_desk::forget_holds(runtime& self, peer& from) {
-    auto& books = *self.books_;
-    if (books.actors.late_holds.contains(from.number))
+    auto& state = *self.state_;
+    if (state.actors.late_holds.contains(from.number))
         for (auto& [number, held] : from.groups)
             if (held.is_lent && held.state)
-                books.groups.late_holds[from.number].push_back(std::move(held.state));
+                state.groups.late_holds[from.number].push_back(std::move(held.state));
     from.groups.clear();
 }
 

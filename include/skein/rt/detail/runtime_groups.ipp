@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Part of the bodies of rt/runtime.hpp: placement groups. The source of workers finds places for them and says what
-// becomes of them; here is who holds them, and what waits for them. docs/design/0012-groups.md
+// Part of the bodies of rt/runtime.hpp: placement groups. The source of workers finds places for
+// them and says what becomes of them; here is who holds them, and what waits for them.
+// docs/design/0012-groups.md
 
 #include <skein/core/cancel.hpp>
 #include <skein/core/check.hpp>
 #include <skein/core/log.hpp>
 #include <skein/rt/detail/group_message.hpp>
-#include <skein/rt/detail/runtime_books.hpp>
+#include <skein/rt/detail/runtime_state.hpp>
 #include <skein/wire/encode.hpp>
 
 #include <algorithm>
@@ -124,11 +125,11 @@ SKEIN_INLINE task<void> remove_group(counted_ptr<group_state> group) {
 SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::make(
     runtime& self, const std::vector<std::string>& bundles, sched::group_strategy how,
     std::string_view name, bool get_if_exists) {
-    auto& books = *self.books_;
-    auto& groups = books.groups;
+    auto& state = *self.state_;
+    auto& groups = state.groups;
     state_ptr made(new detail::group_state);
     made->owner = &self;
-    const bool is_worker = books.upstream != nullptr;
+    const bool is_worker = state.upstream != nullptr;
     made->number = ++groups.last + (is_worker ? detail::first_of_worker : 0);
     const auto enter = [&] { groups.entries[made->number].state = made.get(); };
     const auto fail = [&](const error& why) {
@@ -168,64 +169,64 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::make(
         tell(self, detail::group_matter::make, std::move(what));
         return made;
     }
-    if (books.given_up) return fail(*books.given_up);
-    auto* const source = books.leases.source;
-    if (source == nullptr || books.closing)
+    if (state.given_up) return fail(*state.given_up);
+    auto* const source = state.leases.source;
+    if (source == nullptr || state.closing)
         return fail(error(errc::closed, "a placement group is made while there are no workers"));
     enter();
     made->name = name;
     if (!name.empty()) groups.names.emplace(name, made->number);
-    books.begin_work();
+    state.begin_work();
     source->want_group({made->number, how, made->bundles});
     return made;
 }
 
 /// What a call asks for must be in its group, which it keeps from now on.
 SKEIN_INLINE void runtime::group_desk::join(runtime& self, detail::call_base& call) {
-    const auto& demand = self.books_->leases.demands.at(call.shape);
+    const auto& demand = self.state_->leases.demands.at(call.shape);
     if (demand.group == 0) return;
     keep(self, call, demand.group);
     if (call.extra().bad_options) return;
-    const auto& state = *self.books_->groups.entries.at(demand.group).state;
+    const auto& state = *self.state_->groups.entries.at(demand.group).state;
     call.extra().bad_options = detail::misfit(state, demand.need, demand.bundle);
 }
 
 /// Driver: the group in which an actor with this demand lives, if it is one.
 SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::of(const runtime& self,
                                                                     std::uint16_t shape) {
-    const auto& books_ = self.books_;
-    const auto number = books_->leases.demands.at(shape).group;
+    const auto& state_ = self.state_;
+    const auto number = state_->leases.demands.at(shape).group;
     if (number == 0) return {};
-    const auto found = books_->groups.entries.find(number);
-    if (found == books_->groups.entries.end()) return {};
+    const auto found = state_->groups.entries.find(number);
+    if (found == state_->groups.entries.end()) return {};
     return counted_ptr<detail::group_state>(found->second.state);
 }
 
 /// Nobody holds it here any more.
-SKEIN_INLINE void runtime::group_desk::drop(runtime& self, detail::group_state& state) noexcept {
-    auto& books = *self.books_;
-    const auto found = books.groups.entries.find(state.number);
-    if (found == books.groups.entries.end()) return;
+SKEIN_INLINE void runtime::group_desk::drop(runtime& self, detail::group_state& group) noexcept {
+    auto& state = *self.state_;
+    const auto found = state.groups.entries.find(group.number);
+    if (found == state.groups.entries.end()) return;
     found->second.state = nullptr;
-    if (books.upstream != nullptr || state.holds > 0) { // the driver's
-        books.groups.entries.erase(found);
-        if (state.holds == 0 || books.upstream == nullptr) return;
+    if (state.upstream != nullptr || group.holds > 0) { // the driver's
+        state.groups.entries.erase(found);
+        if (group.holds == 0 || state.upstream == nullptr) return;
         detail::group_question what;
-        what.number = state.number;
-        what.times = state.holds;
+        what.number = group.number;
+        what.times = group.holds;
         return tell(self, detail::group_matter::release, std::move(what));
     }
-    forget_name(self, state);
-    tell_drop(self, state.number);
-    forget(self, state.number);
+    forget_name(self, group);
+    tell_drop(self, group.number);
+    forget(self, group.number);
 }
 
 SKEIN_INLINE void runtime::group_desk::tell_drop(runtime& self, std::uint64_t number) {
-    auto& books = *self.books_;
-    auto& entry = books.groups.entries.at(number);
-    auto* const source = books.leases.source;
+    auto& state = *self.state_;
+    auto& entry = state.groups.entries.at(number);
+    auto* const source = state.leases.source;
     if (entry.is_gone || std::exchange(entry.dropped, true)) return;
-    if (source == nullptr || books.closing) {
+    if (source == nullptr || state.closing) {
         entry.is_gone = true; // all ends
         return;
     }
@@ -241,7 +242,7 @@ SKEIN_INLINE void runtime::group_desk::end(runtime& self, detail::group_state& g
     forget_name(self, group);
     changed(self, group);
     std::vector<actor_id> inside;
-    for (const auto& [id, entry] : self.books_->actors.entries)
+    for (const auto& [id, entry] : self.state_->actors.entries)
         if (entry.group.get() == &group) inside.push_back(id);
     std::sort(inside.begin(), inside.end());
     for (const auto id : inside) {
@@ -252,7 +253,7 @@ SKEIN_INLINE void runtime::group_desk::end(runtime& self, detail::group_state& g
     }
     refuse(self, group.number, why);
     tell_drop(self, group.number);
-    if (!self.books_->groups.entries.at(group.number).is_gone) return;
+    if (!self.state_->groups.entries.at(group.number).is_gone) return;
     group.is_gone = true;
     changed(self, group);
 }
@@ -261,18 +262,18 @@ SKEIN_INLINE void runtime::group_desk::end(runtime& self, detail::group_state& g
 SKEIN_INLINE void runtime::group_desk::refuse(runtime& self, std::uint64_t number,
                                               const error& why) {
     std::vector<std::uint16_t> kinds;
-    self.books_->leases.demands.for_each_in_group(number,
+    self.state_->leases.demands.for_each_in_group(number,
                                                   [&](auto kind) { kinds.push_back(kind); });
     for (const auto kind : kinds) self.refuse_demand(kind, why);
 }
 
 /// Its numbers serve others when nobody uses them any more.
 SKEIN_INLINE void runtime::group_desk::forget(runtime& self, std::uint64_t number) {
-    auto& groups = self.books_->groups;
+    auto& groups = self.state_->groups;
     const auto found = groups.entries.find(number);
     if (found == groups.entries.end() || found->second.state != nullptr || !found->second.is_gone)
         return;
-    auto& leases = self.books_->leases;
+    auto& leases = self.state_->leases;
     bool used = false;
     leases.demands.for_each_in_group(number, [&](auto kind) {
         const auto line = leases.lines.find(kind);
@@ -280,7 +281,7 @@ SKEIN_INLINE void runtime::group_desk::forget(runtime& self, std::uint64_t numbe
         (void)leases.front(line->second);
         used = used || !line->second.is_empty() || line->second.held > 0 ||
                line->second.parents > 0 || line->second.out > 0;
-        for (const auto& l : self.books_->links)
+        for (const auto& l : self.state_->links)
             used = used || l->kind == kind; // it has a share of it
     });
     if (used) return; // at the end of a program: what is left is settled in another order
@@ -292,8 +293,8 @@ SKEIN_INLINE void runtime::group_desk::forget(runtime& self, std::uint64_t numbe
 // ---- what the source of workers says -----------------------------------------------------------
 
 SKEIN_INLINE void runtime::group_placed(std::uint64_t number, bool on) {
-    const auto found = books_->groups.entries.find(number);
-    if (found == books_->groups.entries.end() || found->second.state == nullptr) return;
+    const auto found = state_->groups.entries.find(number);
+    if (found == state_->groups.entries.end() || found->second.state == nullptr) return;
     auto& state = *found->second.state;
     if (state.why) return;
     state.placed = on;
@@ -301,8 +302,8 @@ SKEIN_INLINE void runtime::group_placed(std::uint64_t number, bool on) {
 }
 
 SKEIN_INLINE void runtime::group_refused(std::uint64_t number, const error& why) {
-    const auto found = books_->groups.entries.find(number);
-    if (found == books_->groups.entries.end()) return;
+    const auto found = state_->groups.entries.find(number);
+    if (found == state_->groups.entries.end()) return;
     found->second.is_gone = true;
     if (auto* const state = found->second.state; state != nullptr)
         group_desk::end(*this, *state, why);
@@ -310,8 +311,8 @@ SKEIN_INLINE void runtime::group_refused(std::uint64_t number, const error& why)
 }
 
 SKEIN_INLINE void runtime::group_gone(std::uint64_t number) {
-    const auto found = books_->groups.entries.find(number);
-    if (found == books_->groups.entries.end()) return;
+    const auto found = state_->groups.entries.find(number);
+    if (found == state_->groups.entries.end()) return;
     found->second.is_gone = true;
     if (const group_desk::state_ptr state(found->second.state); state) {
         state->is_gone = true;
@@ -322,14 +323,14 @@ SKEIN_INLINE void runtime::group_gone(std::uint64_t number) {
 
 /// Driver: the program ends, or there are no workers for it.
 SKEIN_INLINE void runtime::group_desk::fail_all(runtime& self, const error& why) {
-    auto& books = *self.books_;
-    for (const auto& group : books.groups.held()) {
-        if (!books.closing) {
+    auto& state = *self.state_;
+    for (const auto& group : state.groups.held()) {
+        if (!state.closing) {
             end(self, *group, why);
             continue;
         }
         if (!group->why) group->why = why;
-        group->is_gone = books.groups.entries.at(group->number).is_gone = true;
+        group->is_gone = state.groups.entries.at(group->number).is_gone = true;
         changed(self, *group);
     }
 }

@@ -2,13 +2,14 @@
 #pragma once
 // Part of the bodies of rt/runtime.hpp: who holds handles to actors.
 //
-// An actor ends when nobody holds a handle to it. The driver counts for each link how often it was told, or has told,
-// that there are handles; a worker says `release` with the same count when its last one is gone. So a handle that is
-// on its way to a worker is never lost to a release that crosses it.
+// An actor ends when nobody holds a handle to it. The driver counts for each link how often it was
+// told, or has told, that there are handles; a worker says `release` with the same count when its
+// last one is gone. So a handle that is on its way to a worker is never lost to a release that
+// crosses it.
 
 #include <skein/rt/detail/actor_terms.hpp>
-#include <skein/rt/detail/runtime_books.hpp>
-#include <skein/rt/detail/space_books.hpp>
+#include <skein/rt/detail/runtime_state.hpp>
+#include <skein/rt/detail/space_state.hpp>
 #include <skein/wire/reader.hpp>
 #include <skein/wire/writer.hpp>
 
@@ -19,57 +20,57 @@
 
 namespace skein::rt {
 
-SKEIN_INLINE void runtime::drop_actor(detail::actor_state& lane) noexcept {
-    books_->lanes.erase(lane.id);
-    if (books_->upstream == nullptr) return let_go(lane.id);
-    if (lane.holds == 0) {
-        books_->actors.borrowed.erase(lane.id);
+SKEIN_INLINE void runtime::drop_actor(detail::actor_queue& queue) noexcept {
+    state_->actor_queues.erase(queue.id);
+    if (state_->upstream == nullptr) return let_go(queue.id);
+    if (queue.holds == 0) {
+        state_->actors.borrowed.erase(queue.id);
         return;
     }
-    if (!books_->upstream->wire->is_open()) return;
+    if (!state_->upstream->wire->is_open()) return;
     tell_driver_first();
     wire::writer body;
-    detail::put_actor(body, lane.id);
-    body.fixed(lane.holds);
-    books_->upstream->wire->send(detail::message_release, 0, 0, body.bytes(), {});
+    detail::put_actor(body, queue.id);
+    body.fixed(queue.holds);
+    state_->upstream->wire->send(detail::message_release, 0, 0, body.bytes(), {});
 }
 
-SKEIN_INLINE counted_ptr<detail::actor_state> runtime::borrow_actor(actor_id id,
+SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::borrow_actor(actor_id id,
                                                                     std::uint32_t max_pending) {
-    const bool is_new = !books_->lanes.contains(id);
-    auto lane = actor_lane(id);
-    if (is_new || lane->max_pending == 0) lane->max_pending = max_pending;
-    if (is_new && books_->upstream != nullptr) books_->actors.borrowed.insert(id);
-    return lane;
+    const bool is_new = !state_->actor_queues.contains(id);
+    auto queue = queue_for(id);
+    if (is_new || queue->max_pending == 0) queue->max_pending = max_pending;
+    if (is_new && state_->upstream != nullptr) state_->actors.borrowed.insert(id);
+    return queue;
 }
 
-SKEIN_INLINE counted_ptr<detail::actor_state> runtime::hold_actor(actor_id id,
+SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::hold_actor(actor_id id,
                                                                   std::uint32_t max_pending) {
-    auto lane = borrow_actor(id, max_pending);
-    if (books_->upstream == nullptr) return lane;
-    ++lane->holds;
-    books_->actors.borrowed.erase(id);
-    return lane;
+    auto queue = borrow_actor(id, max_pending);
+    if (state_->upstream == nullptr) return queue;
+    ++queue->holds;
+    state_->actors.borrowed.erase(id);
+    return queue;
 }
 
 SKEIN_INLINE bool runtime::has_borrowed() const noexcept {
-    return !books_->actors.borrowed.empty();
+    return !state_->actors.borrowed.empty();
 }
 
 SKEIN_INLINE void runtime::lend_actor(actor_id id) {
-    auto& lent = books_->actors.lent;
+    auto& lent = state_->actors.lent;
     if (std::find(lent.begin(), lent.end(), id) == lent.end()) lent.push_back(id);
 }
 
 /// Worker: a call is answered, and there are handles that came as arguments.
 SKEIN_INLINE void runtime::tell_holds() {
-    auto& borrowed = books_->actors.borrowed;
+    auto& borrowed = state_->actors.borrowed;
     std::vector<actor_id> all(borrowed.begin(), borrowed.end());
     borrowed.clear();
     std::sort(all.begin(), all.end());
     for (const auto id : all) {
-        books_->lanes.at(id)->holds = 1;
-        send_actor(*books_->upstream, detail::message_hold, id);
+        state_->actor_queues.at(id)->holds = 1;
+        send_actor(*state_->upstream, detail::message_hold, id);
     }
 }
 
@@ -82,7 +83,7 @@ SKEIN_INLINE void runtime::send_actor(peer& to, std::uint16_t kind, actor_id id)
 
 /// Driver: a worker gets a handle, and holds it from now on.
 SKEIN_INLINE void runtime::reply_handle(peer& to, slot_id id, actor_id actor) {
-    auto& entry = books_->actors.entries.at(actor);
+    auto& entry = state_->actors.entries.at(actor);
     entry.add_hold(to.number);
     std::uint32_t said =
         entry.plan ? std::min(entry.plan->terms.max_pending, detail::most_pending) : 0;
@@ -99,17 +100,17 @@ SKEIN_INLINE void runtime::take_reply(peer& from, detail::call_base& call,
     detail::lending_reply parts;
     if (!parts.decode(f.body))
         throw error(errc::malformed, fmt::format("a reply that cannot be read from {}", from.who));
-    if (books_->upstream == nullptr && call.nested) {
+    if (state_->upstream == nullptr && call.nested) {
         auto& passed = static_cast<detail::forwarded_call&>(call);
         passed.lends = true;
         if (passed.origin().up)
             for (const auto id : parts.actors)
-                if (auto* const entry = books_->actors.find(id))
+                if (auto* const entry = state_->actors.find(id))
                     entry->add_hold(passed.origin().number);
         return call.finish_with_bytes(f.body);
     }
-    std::vector<counted_ptr<detail::actor_state>> lanes;
-    for (const auto id : parts.actors) lanes.push_back(hold_actor(id, 0));
+    std::vector<counted_ptr<detail::actor_queue>> actor_queues;
+    for (const auto id : parts.actors) actor_queues.push_back(hold_actor(id, 0));
     struct executing_guard {
         runtime* before = executing_;
         ~executing_guard() { executing_ = before; }
@@ -120,50 +121,50 @@ SKEIN_INLINE void runtime::take_reply(peer& from, detail::call_base& call,
 
 namespace detail {
 
-SKEIN_INLINE void encode_handle(wire::writer& to, const counted_ptr<actor_state>& lane) {
-    if (!lane) {
+SKEIN_INLINE void encode_handle(wire::writer& to, const counted_ptr<actor_queue>& queue) {
+    if (!queue) {
         put_actor(to, actor_id());
         return to.fixed(std::uint32_t{0});
     }
     auto* const call = runtime::encoding();
     auto* const by = runtime::replying();
-    auto* const owner = lane->owner;
+    auto* const owner = queue->owner;
     // Saved states are loaded by workers of the program, or namespace, whose they are.
     const runtime* const reader = call != nullptr    ? call->owner
                                   : by != nullptr    ? by
-                                  : owner != nullptr ? &space_books::home_of(*owner)
+                                  : owner != nullptr ? &space_state::home_of(*owner)
                                                      : nullptr;
     const bool is_foreign = owner != reader;
-    if (is_foreign && (owner == nullptr || space_books::keeper_of(*owner) == 0))
+    if (is_foreign && (owner == nullptr || space_state::space_server_of(*owner) == 0))
         throw error(errc::not_supported,
                     fmt::format("not supported: a handle to {} travels to another program "
                                 "or namespace, where it is not known",
-                                actor_title(lane->id, lane->name)))
+                                actor_title(queue->id, queue->name)))
             .with_hint("an actor that others call is made .detached in a .space");
-    if (is_foreign && !lane->is_detached)
+    if (is_foreign && !queue->is_detached)
         throw error(errc::not_supported,
                     fmt::format("not supported: a handle to {} of namespace \"{}\", which is "
                                 "not detached, leaves its namespace",
-                                actor_title(lane->id, lane->name), space_books::name_of(*owner)))
+                                actor_title(queue->id, queue->name), space_state::name_of(*owner)))
             .with_hint("make it .detached: then it does not end with its last handle");
-    put_actor(to, lane->id);
-    to.fixed(std::min(lane->max_pending, most_pending) | (lane->is_detached ? detached_handle : 0) |
-             (is_foreign ? foreign_handle : 0));
+    put_actor(to, queue->id);
+    to.fixed(std::min(queue->max_pending, most_pending) |
+             (queue->is_detached ? detached_handle : 0) | (is_foreign ? foreign_handle : 0));
     if (is_foreign) {
-        const auto& space = space_books::name_of(*owner);
-        to.fixed(space_books::keeper_of(*owner));
+        const auto& space = space_state::name_of(*owner);
+        to.fixed(space_state::space_server_of(*owner));
         to.fixed(static_cast<std::uint8_t>(space.size()));
         to.raw(as_bytes(space));
     }
     if (call != nullptr)
-        call->keep(std::make_shared<counted_ptr<actor_state>>(lane));
+        call->keep(std::make_shared<counted_ptr<actor_queue>>(queue));
     else if (by != nullptr && is_foreign)
-        by->lend_abroad(lane);
+        by->lend_abroad(queue);
     else if (by != nullptr)
-        by->lend_actor(lane->id);
+        by->lend_actor(queue->id);
 }
 
-SKEIN_INLINE result<void> decode_handle(wire::reader& from, counted_ptr<actor_state>& into) {
+SKEIN_INLINE result<void> decode_handle(wire::reader& from, counted_ptr<actor_queue>& into) {
     actor_id id;
     std::uint32_t said = 0;
     if (!get_actor_id(from, id) || !from.fixed(said)) return from.status();
@@ -177,23 +178,23 @@ SKEIN_INLINE result<void> decode_handle(wire::reader& from, counted_ptr<actor_st
     if ((said & foreign_handle) == 0) {
         into = here->borrow_actor(id, said & most_pending);
     } else {
-        std::uint64_t keeper = 0;
+        std::uint64_t space_server = 0;
         std::uint8_t length = 0;
         byte_span name;
-        if (!from.fixed(keeper) || !from.fixed(length) || !from.raw(length, name))
+        if (!from.fixed(space_server) || !from.fixed(length) || !from.raw(length, name))
             return from.status();
-        if (keeper == 0 || length == 0) {
+        if (space_server == 0 || length == 0) {
             (void)from.fail(errc::malformed, "a handle of no namespace");
             return from.status();
         }
-        auto& spaces = space_books::of(*here);
+        auto& spaces = space_state::of(*here);
         const std::string space(as_text(name));
-        if (spaces.visits.size() + spaces.past.size() >= space_books::most_visits &&
-            !spaces.visits.contains({space, keeper}))
+        if (spaces.visits.size() + spaces.past.size() >= space_state::most_visits &&
+            !spaces.visits.contains({space, space_server}))
             return error(errc::exhausted,
-                         fmt::format("this process has met {} keepers of namespaces already",
-                                     space_books::most_visits));
-        into = spaces.lane_of(space, keeper, id, said & most_pending);
+                         fmt::format("this process has met {} space servers of namespaces already",
+                                     space_state::most_visits));
+        into = spaces.queue_of(space, space_server, id, said & most_pending);
     }
     if ((said & detached_handle) != 0) into->is_detached = true;
     return {};
@@ -201,18 +202,18 @@ SKEIN_INLINE result<void> decode_handle(wire::reader& from, counted_ptr<actor_st
 
 } // namespace detail
 
-SKEIN_INLINE void runtime::lend_abroad(counted_ptr<detail::actor_state> lane) {
-    books_->actors.lent_abroad.push_back(std::move(lane));
+SKEIN_INLINE void runtime::lend_abroad(counted_ptr<detail::actor_queue> queue) {
+    state_->actors.lent_abroad.push_back(std::move(queue));
 }
 
 SKEIN_INLINE bool runtime::is_held(actor_id id, const detail::actor_entry& entry) const {
-    return books_->lanes.contains(id) || !entry.holders.empty() || !entry.waiting.empty() ||
+    return state_->actor_queues.contains(id) || !entry.holders.empty() || !entry.waiting.empty() ||
            entry.is_detached();
 }
 
 /// Driver: a handle is gone; it may have been the last one.
 SKEIN_INLINE void runtime::let_go(actor_id id) {
-    const auto* const entry = books_->actors.find(id);
+    const auto* const entry = state_->actors.find(id);
     if (entry != nullptr && !is_held(id, *entry)) end_actor(id, detail::message_drop, nullptr);
 }
 
@@ -223,7 +224,7 @@ SKEIN_INLINE void runtime::on_release(peer& from, byte_span body) {
     if (!detail::get_actor_id(in, id) || !in.fixed(times) || !in.finish())
         throw error(errc::malformed,
                     fmt::format("a release that cannot be read from {}", from.who));
-    auto* const entry = books_->actors.find(id);
+    auto* const entry = state_->actors.find(id);
     if (entry == nullptr) return;
     if (!entry->remove_holds(from.number, times))
         throw error(errc::malformed,

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Part of the bodies of rt/runtime.hpp: the lines in which tasks wait for cores, and the leases over which they
-// leave. A line asks the scheduler for one lease at a time, sends as many tasks over it as the worker takes ahead of
-// time, and keeps it until another line waits. Then it ends its turn, gives the lease back and asks again.
+// Part of the bodies of rt/runtime.hpp: the lines in which tasks wait for cores, and the leases
+// over which they leave. A line asks the scheduler for one lease at a time, sends as many tasks
+// over it as the worker takes ahead of time, and keeps it until another line waits. Then it ends
+// its turn, gives the lease back and asks again.
 //
-// Nothing here looks at all workers for each task: the leases of a line are in lists by the room they have, and
-// change their list when a task goes or ends there.
+// Nothing here looks at all workers for each task: the leases of a line are in lists by the room
+// they have, and change their list when a task goes or ends there.
 
 #include <skein/core/check.hpp>
-#include <skein/rt/detail/runtime_books.hpp>
+#include <skein/rt/detail/runtime_state.hpp>
 
 #include <algorithm>
 #include <limits>
@@ -32,14 +33,14 @@ inline void file(lease_share& share) {
     if (share.line->by == lease_line::service::own)
         room = share.out < share.leases.size() ? lease_line::unused : lease_line::nowhere;
     else if (share.out < share.leases.size())
-        room = at.guests == 0 && at.alone == nullptr ? lease_line::unused : lease_line::beside;
+        room = at.unleased == 0 && at.alone == nullptr ? lease_line::unused : lease_line::beside;
     else if (!share.line->need->spreads && share.out < share.leases.size() * at.window)
         room = lease_line::ahead; // what is sent ahead would not be spread
     share.unlink();
     if (room != lease_line::nowhere) share.line->with[room].push_back(share);
 }
 
-SKEIN_INLINE lease_line& lease_books::line_of(std::uint16_t shape) {
+SKEIN_INLINE lease_line& lease_state::line_of(std::uint16_t shape) {
     auto& line = lines[shape];
     if (line.need != nullptr) return line;
     line.need = &demands.at(shape);
@@ -48,13 +49,13 @@ SKEIN_INLINE lease_line& lease_books::line_of(std::uint16_t shape) {
     return line;
 }
 
-SKEIN_INLINE lease_share* lease_books::share_of(const peer& at, const lease_line& line) noexcept {
+SKEIN_INLINE lease_share* lease_state::share_of(const peer& at, const lease_line& line) noexcept {
     for (const auto& share : at.shares)
         if (share->line == &line) return share.get();
     return nullptr;
 }
 
-SKEIN_INLINE lease_share& lease_books::share_for(peer& at, lease_line& line) {
+SKEIN_INLINE lease_share& lease_state::share_for(peer& at, lease_line& line) {
     if (auto* const known = share_of(at, line)) return *known;
     auto& made = *at.shares.emplace_back(std::make_unique<lease_share>());
     made.at = &at;
@@ -62,8 +63,8 @@ SKEIN_INLINE lease_share& lease_books::share_for(peer& at, lease_line& line) {
     return made;
 }
 
-SKEIN_INLINE void lease_books::add(peer& worker) {
-    if (worker.is_guest || worker.is_aside) return; // no place
+SKEIN_INLINE void lease_state::add(peer& worker) {
+    if (worker.is_space_client || worker.is_aside) return; // no place
     if (worker.kind != 0) {
         auto& line = line_of(static_cast<std::uint16_t>(worker.kind));
         line.by = lease_line::service::own;
@@ -87,7 +88,7 @@ SKEIN_INLINE void lease_books::add(peer& worker) {
 }
 
 /// What it had is gone with it.
-SKEIN_INLINE void lease_books::remove(peer& worker) {
+SKEIN_INLINE void lease_state::remove(peer& worker) {
     if (workers.erase(place_of(worker)) == 0 && worker.kind == 0) return;
     if (worker.lent) worker_idle.set();
     if (worker.kind == 0) (void)places.remove_place(place_of(worker));
@@ -120,7 +121,7 @@ SKEIN_INLINE void lease_books::remove(peer& worker) {
 }
 
 /// Whether new tasks go there.
-SKEIN_INLINE void lease_books::retire(peer& worker, bool on) {
+SKEIN_INLINE void lease_state::retire(peer& worker, bool on) {
     worker.retiring = on;
     (void)places.drain(place_of(worker), on || worker.lent);
     for (const auto& share : worker.shares) release_unused(*share);
@@ -129,7 +130,7 @@ SKEIN_INLINE void lease_books::retire(peer& worker, bool on) {
 }
 
 /// To the end of its line. A suspect waits for a worker with nothing to do, behind what waits now.
-SKEIN_INLINE void lease_books::push(counted_ptr<call_base> call) {
+SKEIN_INLINE void lease_state::push(counted_ptr<call_base> call) {
     if (call->alone != 0) {
         suspects.push_back({std::move(call), gone + waiting});
         return;
@@ -140,7 +141,7 @@ SKEIN_INLINE void lease_books::push(counted_ptr<call_base> call) {
 }
 
 /// To the front of their lines.
-SKEIN_INLINE void lease_books::run_again(const std::vector<counted_ptr<call_base>>& calls) {
+SKEIN_INLINE void lease_state::run_again(const std::vector<counted_ptr<call_base>>& calls) {
     for (auto at = calls.rbegin(); at != calls.rend(); ++at) {
         if ((*at)->alone != 0) {
             push(*at);
@@ -152,7 +153,7 @@ SKEIN_INLINE void lease_books::run_again(const std::vector<counted_ptr<call_base
     }
 }
 
-SKEIN_INLINE counted_ptr<call_base> lease_books::pop(lease_line& line) {
+SKEIN_INLINE counted_ptr<call_base> lease_state::pop(lease_line& line) {
     auto& queue = line.next();
     auto call = std::move(queue.front());
     queue.pop_front();
@@ -162,12 +163,12 @@ SKEIN_INLINE counted_ptr<call_base> lease_books::pop(lease_line& line) {
 }
 
 /// The first task of a line that has no outcome yet.
-SKEIN_INLINE call_base* lease_books::front(lease_line& line) {
+SKEIN_INLINE call_base* lease_state::front(lease_line& line) {
     while (!line.is_empty() && line.next().front()->is_done()) (void)pop(line);
     return line.is_empty() ? nullptr : line.next().front().get();
 }
 
-SKEIN_INLINE void lease_books::take_waiting(std::vector<counted_ptr<call_base>>& into) {
+SKEIN_INLINE void lease_state::take_waiting(std::vector<counted_ptr<call_base>>& into) {
     for (auto& [cpus, line] : lines) {
         withdraw(line);
         while (front(line) != nullptr) into.push_back(pop(line));
@@ -175,13 +176,13 @@ SKEIN_INLINE void lease_books::take_waiting(std::vector<counted_ptr<call_base>>&
     for (auto& one : std::exchange(suspects, {})) into.push_back(std::move(one.call));
 }
 
-SKEIN_INLINE sched::request_id lease_books::submit(sched::request r) {
+SKEIN_INLINE sched::request_id lease_state::submit(sched::request r) {
     is_changed = true;
     return places.submit(r).value();
 }
 
 /// For one lease of a line.
-SKEIN_INLINE sched::request_id lease_books::request_room(const lease_line& line,
+SKEIN_INLINE sched::request_id lease_state::request_room(const lease_line& line,
                                                          const sched::constraint& where) {
     sched::request r;
     r.demand = line.need->need;
@@ -191,9 +192,9 @@ SKEIN_INLINE sched::request_id lease_books::request_room(const lease_line& line,
     return submit(std::move(r));
 }
 
-/// A line wants one more lease. True: it has one more; else its request waits in the scheduler, or there was no
-/// room before and nothing has changed.
-SKEIN_INLINE bool lease_books::ask(lease_line& line) {
+/// A line wants one more lease. True: it has one more; else its request waits in the scheduler, or
+/// there was no room before and nothing has changed.
+SKEIN_INLINE bool lease_state::ask(lease_line& line) {
     if (!line.asked) {
         if (line.full_at == state) return false;
         line.asked = request_room(line, {});
@@ -205,7 +206,7 @@ SKEIN_INLINE bool lease_books::ask(lease_line& line) {
     return false;
 }
 
-SKEIN_INLINE void lease_books::withdraw(lease_line& line) {
+SKEIN_INLINE void lease_state::withdraw(lease_line& line) {
     if (!line.asked) return;
     (void)places.cancel(std::exchange(line.asked, {}));
     --asking;
@@ -215,7 +216,7 @@ SKEIN_INLINE void lease_books::withdraw(lease_line& line) {
 }
 
 /// Books what the scheduler grants. True: there are new leases.
-SKEIN_INLINE bool lease_books::take() {
+SKEIN_INLINE bool lease_state::take() {
     if (!std::exchange(is_changed, false)) return false;
     std::vector<sched::grant> granted;
     std::vector<sched::notice> notices; // nothing is asked for that no worker could hold
@@ -225,7 +226,7 @@ SKEIN_INLINE bool lease_books::take() {
     return !granted.empty();
 }
 
-SKEIN_INLINE void lease_books::book(const sched::grant& g) {
+SKEIN_INLINE void lease_state::book(const sched::grant& g) {
     auto& at = *workers.at(g.place);
     if (g.tag == whole_tag) {
         at.whole = g.id;
@@ -245,19 +246,19 @@ SKEIN_INLINE void lease_books::book(const sched::grant& g) {
 }
 
 /// One more lease on this worker. False: it has no room for it.
-SKEIN_INLINE bool lease_books::lease_on(peer& worker, lease_line& line) {
+SKEIN_INLINE bool lease_state::lease_on(peer& worker, lease_line& line) {
     const auto id = request_room(line, sched::constraint::on(place_of(worker)));
     (void)take();
     return !places.cancel(id);
 }
 
-/// A worker with nothing to do that could have this, all of whose cpus belong to the next call there; nullptr: there is
-/// none.
-SKEIN_INLINE peer* lease_books::take_whole(const peers& links, const demand& what) {
+/// A worker with nothing to do that could have this, all of whose cpus belong to the next call
+/// there; nullptr: there is none.
+SKEIN_INLINE peer* lease_state::take_whole(const peers& links, const demand& what) {
     std::vector<peer*> idle; // those whose loop nobody needs go first
     for (const auto& l : links)
-        if (l->up && !l->retiring && !l->lent && l->kind == 0 && !l->is_guest && !l->is_aside &&
-            l->busy == 0 && l->alone == nullptr && l->capacity >= what.cpus &&
+        if (l->up && !l->retiring && !l->lent && l->kind == 0 && !l->is_space_client &&
+            !l->is_aside && l->busy == 0 && l->alone == nullptr && l->capacity >= what.cpus &&
             (what.is_anywhere() || has_label(*l, what.label)))
             idle.push_back(l.get());
     std::sort(idle.begin(), idle.end(), [](const peer* a, const peer* b) {
@@ -276,7 +277,7 @@ SKEIN_INLINE peer* lease_books::take_whole(const peers& links, const demand& wha
     return nullptr;
 }
 
-SKEIN_INLINE void lease_books::release_unused(lease_share& share) {
+SKEIN_INLINE void lease_state::release_unused(lease_share& share) {
     if (share.line->by == lease_line::service::own) return;
     while (share.leases.size() > share.out) {
         (void)places.release(share.leases.back());
@@ -290,7 +291,7 @@ SKEIN_INLINE void lease_books::release_unused(lease_share& share) {
 }
 
 /// A line waits: the others give back what they do not use. True: there was something.
-SKEIN_INLINE bool lease_books::reclaim() {
+SKEIN_INLINE bool lease_state::reclaim() {
     if (lines.size() < 2) return false; // one line has nobody to give it to
     const auto before = state;
     for (auto& [cpus, line] : lines) {
@@ -311,7 +312,7 @@ SKEIN_INLINE bool lease_books::reclaim() {
 }
 
 /// Lines that have nothing go when there are many.
-SKEIN_INLINE void lease_books::forget_idle_lines() {
+SKEIN_INLINE void lease_state::forget_idle_lines() {
     for (auto at = lines.begin(); lines.size() > 16 && at != lines.end();) {
         const auto* line = &at->second;
         if (!line->is_empty() || line->asked || line->held > 0 || line->parents > 0 ||
@@ -325,13 +326,13 @@ SKEIN_INLINE void lease_books::forget_idle_lines() {
     }
 }
 
-SKEIN_INLINE call_id lease_books::id_of(const call_base& call) const {
+SKEIN_INLINE call_id lease_state::id_of(const call_base& call) const {
     if (call.nested) return static_cast<const forwarded_call&>(call).id;
     return call_id({incarnation, call.number});
 }
 
 /// So many cores of a worker are asked for.
-SKEIN_INLINE void lease_books::occupy(peer& at, std::uint32_t cores) noexcept {
+SKEIN_INLINE void lease_state::occupy(peer& at, std::uint32_t cores) noexcept {
     crowded += (cores > at.capacity ? 1U : 0U);
     crowded -= (at.busy > at.capacity ? 1U : 0U);
     at.busy = cores;
@@ -340,10 +341,10 @@ SKEIN_INLINE void lease_books::occupy(peer& at, std::uint32_t cores) noexcept {
 }
 
 /// Before it goes. A suspect has its worker as a whole.
-SKEIN_INLINE void lease_books::sent(peer& to, call_base& call) {
+SKEIN_INLINE void lease_state::sent(peer& to, call_base& call) {
     if (call.cpus == 0 || (is_leased(call) && to.alone == &call)) return;
     if (!is_leased(call)) {
-        to.guests += call.cpus;
+        to.unleased += call.cpus;
         for (const auto& share : to.shares) file(*share);
         return;
     }
@@ -359,8 +360,9 @@ SKEIN_INLINE void lease_books::sent(peer& to, call_base& call) {
     ++line.parents;
 }
 
-/// A task has called another one: it leaves its cores to others until all that it has called is over.
-SKEIN_INLINE void lease_books::begin_wait(const peer& at, call_id id) {
+/// A task has called another one: it leaves its cores to others until all that it has called is
+/// over.
+SKEIN_INLINE void lease_state::begin_wait(const peer& at, call_id id) {
     auto* const found = parents.find(id);
     if (found == nullptr || found->at != &at) return;
     if (found->children++ > 0) return;
@@ -368,7 +370,7 @@ SKEIN_INLINE void lease_books::begin_wait(const peer& at, call_id id) {
     ++where->parents;
     if (where->kind != 0) { // what else it has nobody can use meanwhile
         resting += cores_of(*call);
-        if (source != nullptr) source->rests(*where->wire, true);
+        if (source != nullptr) source->blocked(*where->wire, true);
         return lend_now();
     }
     auto& share = share_for(*where, line_of(call->shape));
@@ -378,7 +380,7 @@ SKEIN_INLINE void lease_books::begin_wait(const peer& at, call_id id) {
 }
 
 /// It goes on, whoever has its cores meanwhile; nobody new gets any until that is made good.
-SKEIN_INLINE void lease_books::end_wait(const peer& at, call_id id) {
+SKEIN_INLINE void lease_state::end_wait(const peer& at, call_id id) {
     auto* const found = parents.find(id);
     if (found == nullptr || found->at != &at) return;
     if (found->children == 0 || --found->children > 0) return;
@@ -386,7 +388,7 @@ SKEIN_INLINE void lease_books::end_wait(const peer& at, call_id id) {
     --where->parents;
     if (where->kind != 0) {
         resting -= std::min(resting, cores_of(*call));
-        if (source != nullptr) source->rests(*where->wire, false);
+        if (source != nullptr) source->blocked(*where->wire, false);
         return lend_now();
     }
     auto& share = share_for(*where, line_of(call->shape));
@@ -396,7 +398,7 @@ SKEIN_INLINE void lease_books::end_wait(const peer& at, call_id id) {
 }
 
 /// A call leaves its worker. True: it had its cores until now.
-SKEIN_INLINE bool lease_books::forget_parent(const call_base& call) {
+SKEIN_INLINE bool lease_state::forget_parent(const call_base& call) {
     if (!is_leased(call) || call.fn == nullptr || !call.fn->is_coroutine) return true;
     const auto id = id_of(call);
     const auto* const found = parents.find(id);
@@ -405,7 +407,7 @@ SKEIN_INLINE bool lease_books::forget_parent(const call_base& call) {
     if (!had_cores) --found->at->parents;
     if (!had_cores && found->at->kind != 0) {
         resting -= std::min(resting, cores_of(call));
-        if (source != nullptr) source->rests(*found->at->wire, false);
+        if (source != nullptr) source->blocked(*found->at->wire, false);
         lend_now();
         had_cores = true;
     }
@@ -415,7 +417,7 @@ SKEIN_INLINE bool lease_books::forget_parent(const call_base& call) {
 }
 
 /// An actor goes to a worker that is for it alone.
-SKEIN_INLINE void lease_books::settle_in(peer& at) {
+SKEIN_INLINE void lease_state::settle_in(peer& at) {
     auto* const share = share_of(at, line_of(static_cast<std::uint16_t>(at.kind)));
     if (share == nullptr) return;
     ++share->out;
@@ -424,7 +426,7 @@ SKEIN_INLINE void lease_books::settle_in(peer& at) {
 }
 
 /// The actor has ended: nobody follows it there.
-SKEIN_INLINE void lease_books::spend(peer& at) {
+SKEIN_INLINE void lease_state::spend(peer& at) {
     at.spent = true;
     auto* const share = share_of(at, line_of(static_cast<std::uint16_t>(at.kind)));
     if (share == nullptr) return;
@@ -436,9 +438,9 @@ SKEIN_INLINE void lease_books::spend(peer& at) {
     file(*share);
 }
 
-SKEIN_INLINE void lease_books::settled(peer& from, const call_base& call, bool had_cores) {
+SKEIN_INLINE void lease_state::settled(peer& from, const call_base& call, bool had_cores) {
     if (!is_leased(call)) {
-        from.guests -= std::min<std::uint32_t>(from.guests, call.cpus);
+        from.unleased -= std::min<std::uint32_t>(from.unleased, call.cpus);
     } else if (call.alone != 0) {
         (void)places.release(std::exchange(from.whole, {}));
         ++state;
@@ -458,7 +460,7 @@ SKEIN_INLINE void lease_books::settled(peer& from, const call_base& call, bool h
 
 /// Sends what waits in lines as far as there are leases, and asks for more.
 SKEIN_INLINE void runtime::pump_leases() {
-    auto& leases = books_->leases;
+    auto& leases = state_->leases;
     leases.again = true;
     if (leases.pumping) return; // a call that failed has let another one go
     struct pumping_guard {
@@ -476,11 +478,11 @@ SKEIN_INLINE void runtime::pump_leases() {
     leases.forget_idle_lines();
 }
 
-/// A lease without a task comes first, then a new one, also of what other lines do not use; then what a worker takes
-/// ahead of time.
+/// A lease without a task comes first, then a new one, also of what other lines do not use; then
+/// what a worker takes ahead of time.
 SKEIN_INLINE void runtime::use_leases(detail::lease_line& line) {
     using detail::lease_line;
-    auto& leases = books_->leases;
+    auto& leases = state_->leases;
     leases.decide(line);
     if (line.by == lease_line::service::undecided) return;
     if (line.by == lease_line::service::own) return use_own_workers(line);
@@ -507,10 +509,11 @@ SKEIN_INLINE void runtime::use_leases(detail::lease_line& line) {
     line.stands = static_cast<bool>(line.asked);
 }
 
-/// A task beside which a worker died takes nobody along the next time: it gets a worker of its own. When those that
-/// wait have passed it so often that it is one of them again, it goes like any other.
+/// A task beside which a worker died takes nobody along the next time: it gets a worker of its own.
+/// When those that wait have passed it so often that it is one of them again, it goes like any
+/// other.
 SKEIN_INLINE void runtime::try_suspects() {
-    auto& leases = books_->leases;
+    auto& leases = state_->leases;
     for (auto n = leases.suspects.size(); n > 0 && leases.largest > 0; --n) {
         auto one = std::move(leases.suspects.front());
         leases.suspects.pop_front();
@@ -525,7 +528,7 @@ SKEIN_INLINE void runtime::try_suspects() {
             continue;
         }
         if (leases.gone >= one.turn) {
-            if (auto* to = leases.take_whole(books_->links, what)) {
+            if (auto* to = leases.take_whole(state_->links, what)) {
                 send(*to, std::move(one.call));
                 continue;
             }
@@ -542,7 +545,7 @@ SKEIN_INLINE void runtime::try_suspects() {
 SKEIN_INLINE void runtime::refuse_impossible(detail::call_base& call) {
     refuse(call,
            error(errc::exhausted, fmt::format("{} asks for {}, more than any worker has",
-                                              call.name(), books_->leases.demands.text(call.shape)))
+                                              call.name(), state_->leases.demands.text(call.shape)))
                .with_hint("start fewer workers with more cores each, or lower .cpus"));
 }
 

@@ -3,7 +3,7 @@
 // What a broken link took along: calls that run again, go on elsewhere or fail, and actors. Part of
 // detail/runtime_peers.ipp and detail/runtime_restarts.ipp.
 
-#include <skein/rt/detail/runtime_books.hpp>
+#include <skein/rt/detail/runtime_state.hpp>
 
 #include <cstddef>
 #include <map>
@@ -28,7 +28,8 @@ public:
         ++lost_[{state, std::move(name)}];
         ++total_;
     }
-    /// "; lost with it: f(int) x2 (may have run), g() (did not run)": all but one call of that name.
+    /// "; lost with it: f(int) x2 (may have run), g() (did not run)": all but one call of that
+    /// name.
     [[nodiscard]] const std::string& others(const char* state, const std::string& name) {
         constexpr std::size_t shown = 8;
         const key self(state, name);

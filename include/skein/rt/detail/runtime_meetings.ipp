@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Part of the bodies of rt/runtime.hpp: what a driver does for workers that call the actors of each other: it says
-// where these are and how a worker ended, and passes on replies that belong behind something it has to know.
+// Part of the bodies of rt/runtime.hpp: what a driver does for workers that call the actors of each
+// other: it says where these are and how a worker ended, and passes on replies that belong behind
+// something it has to know.
 
 #include <skein/core/constants.hpp>
 #include <skein/core/sleep.hpp>
-#include <skein/rt/detail/direct_books.hpp>
-#include <skein/rt/detail/space_books.hpp>
+#include <skein/rt/detail/direct_state.hpp>
+#include <skein/rt/detail/space_state.hpp>
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
 
@@ -18,13 +19,13 @@
 namespace skein::rt {
 
 SKEIN_INLINE peer* runtime::link_of(std::uint64_t incarnation) const {
-    for (const auto& l : books_->links)
+    for (const auto& l : state_->links)
         if (l->incarnation == incarnation) return l.get();
     return nullptr;
 }
 
 SKEIN_INLINE peer* runtime::link_at(peer_id number) const {
-    for (const auto& l : books_->links)
+    for (const auto& l : state_->links)
         if (l->number == number) return l.get();
     return nullptr;
 }
@@ -36,7 +37,7 @@ SKEIN_INLINE bool runtime::on_worker_asks(peer& from, const net::frame_view& f) 
     case detail::message_lost: on_lost(from, f.id); return true;
     case detail::message_relay: pass_on(from, f); return true;
     case detail::message_waits: on_waits(from, f); return true;
-    case detail::message_space: detail::space_books::on_question(*this, from, f); return true;
+    case detail::message_space: detail::space_state::on_question(*this, from, f); return true;
     case detail::message_busy: from.calls_directly = f.flags != 0; return true;
     default: return false;
     }
@@ -50,7 +51,7 @@ SKEIN_INLINE void runtime::on_where(peer& from, const net::frame_view& f) {
         throw error(errc::malformed,
                     fmt::format("a question that cannot be read from {}", from.who));
     const actor_id id(asked->actor);
-    auto* const entry = books_->actors.find(id);
+    auto* const entry = state_->actors.find(id);
     if (entry == nullptr || entry->lasts() || !asked->is_cut_off) {
         if (entry != nullptr && entry->where == nullptr && !entry->lasts())
             return entry->askers.push_back(from.number); // it is being made
@@ -85,7 +86,7 @@ SKEIN_INLINE std::vector<std::string> addresses_for(const peer& asker, const pee
 SKEIN_INLINE void runtime::tell_where(peer_id asker, actor_id id, peer* where) {
     auto* const to = link_at(asker);
     if (to == nullptr || !to->is_open()) return;
-    const auto* const entry = books_->actors.find(id);
+    const auto* const entry = state_->actors.find(id);
     auto verdict = detail::whereabouts::gone;
     detail::where_answer answer;
     answer.actor = id.value();
@@ -110,10 +111,10 @@ SKEIN_INLINE void runtime::tell_where(peer_id asker, actor_id id, peer* where) {
 /// The link of two workers broke: one of them may have died, which its own link tells in a moment.
 SKEIN_INLINE void runtime::on_lost(peer& from, std::uint64_t incarnation) {
     auto* const at = link_of(incarnation);
-    if (at == nullptr || books_->closing) return; // it was told already
+    if (at == nullptr || state_->closing) return; // it was told already
     const bool is_new = at->asks_for_end.empty();
     at->asks_for_end.push_back(from.number);
-    if (is_new) books_->direct->tasks.spawn(say_it_lives(this, incarnation));
+    if (is_new) state_->direct->tasks.spawn(say_it_lives(this, incarnation));
 }
 
 SKEIN_INLINE task<void> runtime::say_it_lives(runtime* self, std::uint64_t incarnation) {
@@ -147,7 +148,7 @@ SKEIN_INLINE void runtime::pass_on(peer& from, const net::frame_view& f) {
     auto* const to = link_of(head.worker);
     if (to == nullptr || !to->is_open()) return;
     for (const auto id : parts.actors)
-        if (auto* const entry = books_->actors.find(id)) entry->add_hold(to->number);
+        if (auto* const entry = state_->actors.find(id)) entry->add_hold(to->number);
     wire::writer body;
     detail::relay_head{from.incarnation}.encode(body);
     body.raw(in.rest());
@@ -166,10 +167,10 @@ SKEIN_INLINE void runtime::on_waits(peer& from, const net::frame_view& f) {
     if (!in.fixed(id.incarnation) || !in.fixed(id.number) || !in.finish())
         throw error(errc::malformed, fmt::format("a call that cannot be read from {}", from.who));
     if (f.flags != 0)
-        books_->leases.begin_wait(from, call_id(id));
+        state_->leases.begin_wait(from, call_id(id));
     else
-        books_->leases.end_wait(from, call_id(id));
-    if (books_->leases.waits()) pump_leases();
+        state_->leases.end_wait(from, call_id(id));
+    if (state_->leases.waits()) pump_leases();
 }
 
 } // namespace skein::rt

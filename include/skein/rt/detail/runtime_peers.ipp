@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Part of the bodies of rt/runtime.hpp: links to other processes, and what one takes along when it ends.
+// Part of the bodies of rt/runtime.hpp: links to other processes, and what one takes along when it
+// ends.
 
 #include <skein/core/cancel.hpp>
 #include <skein/core/check.hpp>
 #include <skein/core/sleep.hpp>
-#include <skein/rt/detail/direct_books.hpp>
-#include <skein/rt/detail/runtime_books.hpp>
+#include <skein/rt/detail/direct_state.hpp>
 #include <skein/rt/detail/runtime_losses.hpp>
-#include <skein/rt/detail/space_books.hpp>
+#include <skein/rt/detail/runtime_state.hpp>
+#include <skein/rt/detail/space_state.hpp>
 
 #include <algorithm>
 #include <map>
@@ -25,20 +26,21 @@ SKEIN_INLINE std::shared_ptr<peer> runtime::attach(std::shared_ptr<net::channel>
     auto l = std::make_shared<peer>();
     l->wire = std::move(wire);
     l->page = std::move(page);
-    l->number = peer_id(++books_->last_link);
+    l->number = peer_id(++state_->last_link);
     const auto& who = l->wire->peer();
     l->who = fmt::format("{} (pid {} at {})", who.name, who.pid, who.host);
     if (const auto hello = wire::decode<detail::worker_hello>(who.extra)) {
         l->capacity = std::max<std::uint32_t>(1, hello->cpus);
         l->incarnation = hello->incarnation;
-        if (!hello->shares_memory && books_->upstream == nullptr) l->page = {};
+        if (!hello->shares_memory && state_->upstream == nullptr) l->page = {};
         l->near_address = hello->near_address;
         l->far_address = hello->far_address;
     }
     return l;
 }
 
-/// Frames that have come already are handled inside this call. What hears them holds the peer, until its wire has ended.
+/// Frames that have come already are handled inside this call. What hears them holds the peer,
+/// until its wire has ended.
 SKEIN_INLINE void runtime::listen_to(const std::shared_ptr<peer>& l) {
     const std::weak_ptr<peer> weak = l;
     l->wire->set_closed_handler([weak](const error* why) {
@@ -57,8 +59,8 @@ SKEIN_INLINE void runtime::listen_to(const std::shared_ptr<peer>& l) {
 /// False: its calls and actors would be taken for those of another process.
 SKEIN_INLINE bool runtime::has_own_incarnation(const peer& newcomer) const {
     const auto its = newcomer.incarnation;
-    if (its == 0 || its == books_->incarnation) return false;
-    return std::none_of(books_->links.begin(), books_->links.end(),
+    if (its == 0 || its == state_->incarnation) return false;
+    return std::none_of(state_->links.begin(), state_->links.end(),
                         [&](const auto& l) { return l->incarnation == its; });
 }
 
@@ -78,7 +80,7 @@ SKEIN_INLINE task<void> runtime::wait_end(std::shared_ptr<peer> l) {
 /// The actor that a worker was for has ended: what still runs there ends, then the process.
 SKEIN_INLINE task<void> runtime::part_from(std::shared_ptr<peer> l) {
     const auto runs = [&] {
-        return std::any_of(books_->slots.begin(), books_->slots.end(),
+        return std::any_of(state_->slots.begin(), state_->slots.end(),
                            [&](const auto& s) { return s.call && s.call->on == l.get(); });
     };
     for (auto pause = std::chrono::milliseconds(1); l->up && runs();
@@ -89,19 +91,19 @@ SKEIN_INLINE task<void> runtime::part_from(std::shared_ptr<peer> l) {
     co_await goodbye;
 }
 
-SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire, obituary after,
+SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire, exit_reason after,
                                               detail::claims page) {
     return serve_worker(std::move(wire), std::move(after), std::move(page), worker_room{});
 }
 
-SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire, obituary after,
+SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire, exit_reason after,
                                               detail::claims page, worker_room room) {
-    SKEIN_CHECK(books_->upstream == nullptr, "a worker cannot have workers of its own");
+    SKEIN_CHECK(state_->upstream == nullptr, "a worker cannot have workers of its own");
     auto l = attach(std::move(wire), std::move(page));
     l->kind = room.kind;
     l->labels = std::move(room.labels);
     l->labels_follow = room.labels_follow;
-    l->is_guest = room.is_guest;
+    l->is_space_client = room.is_space_client;
     if (!has_own_incarnation(*l)) {
         l->wire->abort(
             error(errc::malformed, l->who + " does not say which process it is, or says that it is "
@@ -109,13 +111,13 @@ SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire
         co_return;
     }
     if (room.aside_of != nullptr &&
-        !books_->leases.stand_beside(*l, books_->links, *room.aside_of)) {
+        !state_->leases.stand_beside(*l, state_->links, *room.aside_of)) {
         auto goodbye = l->wire->close();
         co_await goodbye;
         co_return;
     }
-    books_->links.push_back(l);
-    books_->leases.add(*l);
+    state_->links.push_back(l);
+    state_->leases.add(*l);
     listen_to(l);
     pump();
     feed(*l);
@@ -135,10 +137,10 @@ SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire
             fmt::format(" (its end was not seen: {})", to_error(std::current_exception()).what());
     }
     if (!l->ended_for.empty()) how = fmt::format("{}: {}", l->ended_for, how);
-    std::erase(books_->links, l);
+    std::erase(state_->links, l);
     lose(*l, how);
     tell_end(*l, true, fmt::format("{} was lost: {}", l->who, how));
-    if (const auto why = books_->given_up)
+    if (const auto why = state_->given_up)
         give_up(*why); // what would run again has nobody to run it
     pump();
 }
@@ -146,31 +148,31 @@ SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire
 /// Whether a call of this process has gone there and has no outcome.
 SKEIN_INLINE bool runtime::has_calls(const peer& at) const {
     if (at.busy != 0 || !at.forwarded.empty() || at.calls_directly) return true;
-    return std::any_of(books_->slots.begin(), books_->slots.end(),
+    return std::any_of(state_->slots.begin(), state_->slots.end(),
                        [&](const auto& s) { return s.call && s.call->on == &at; });
 }
 
 SKEIN_INLINE bool runtime::is_idle(const std::shared_ptr<net::channel>& wire) const {
-    const auto found = std::find_if(books_->links.begin(), books_->links.end(),
+    const auto found = std::find_if(state_->links.begin(), state_->links.end(),
                                     [&](const auto& l) { return l->wire == wire; });
-    return found == books_->links.end() ||
+    return found == state_->links.end() ||
            ((*found)->actors == 0 && !(*found)->spent && !has_calls(**found));
 }
 
 SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::channel> wire) {
-    const auto found = std::find_if(books_->links.begin(), books_->links.end(),
+    const auto found = std::find_if(state_->links.begin(), state_->links.end(),
                                     [&](const auto& l) { return l->wire == wire; });
-    if (found == books_->links.end() || !(*found)->up || (*found)->actors > 0 || (*found)->spent)
+    if (found == state_->links.end() || !(*found)->up || (*found)->actors > 0 || (*found)->spent)
         co_return false;
     auto l = *found;
-    books_->leases.retire(*l, true);
-    if (books_->leases.waits()) pump_leases();
+    state_->leases.retire(*l, true);
+    if (state_->leases.waits()) pump_leases();
     // As long as all of them wait for others, these may need its cpus, or a worker in its place.
-    bool rests = false;
+    bool blocked = false;
     const auto rest = [&](bool on) {
-        auto* const source = books_->leases.source;
-        if (l->kind == 0 && std::exchange(rests, on) != on && source != nullptr)
-            source->rests(*wire, on);
+        auto* const source = state_->leases.source;
+        if (l->kind == 0 && std::exchange(blocked, on) != on && source != nullptr)
+            source->blocked(*wire, on);
     };
     try {
         for (auto pause = std::chrono::milliseconds(1); l->up && has_calls(*l);
@@ -180,7 +182,7 @@ SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::channel> wire) {
         }
     } catch (const error&) {
         rest(false);
-        if (l->up && l->ended_for.empty()) books_->leases.retire(*l, false);
+        if (l->up && l->ended_for.empty()) state_->leases.retire(*l, false);
         pump();
         throw;
     }
@@ -192,42 +194,42 @@ SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::channel> wire) {
 
 SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire,
                                               detail::claims page) {
-    SKEIN_CHECK(books_->links.empty() && books_->upstream == nullptr, "a worker has one driver");
+    SKEIN_CHECK(state_->links.empty() && state_->upstream == nullptr, "a worker has one driver");
     auto l = attach(std::move(wire), std::move(page));
-    books_->upstream = l.get();
-    detail::space_books::meet(*this, *l->wire);
-    for (const auto& door : books_->direct->doors)
-        books_->direct->tasks.spawn(serve_door(this, door.get()));
+    state_->upstream = l.get();
+    detail::space_state::meet(*this, *l->wire);
+    for (const auto& door : state_->direct->doors)
+        state_->direct->tasks.spawn(serve_door(this, door.get()));
     listen_to(l);
     auto ended = wait_end(l);
     co_await ended;
 
     std::string how = "the driver has gone";
-    if (books_->after_keeper) {
-        auto asked = shield(detail::space_books::end_of_keeper(this, l));
+    if (state_->after_space_server) {
+        auto asked = shield(detail::space_state::end_of_space_server(this, l));
         how = co_await asked;
     }
-    books_->closing = true;
+    state_->closing = true;
     if (!l->orderly) // nobody is told that what is cancelled now was cancelled: it was lost
-        for (const auto& one : books_->direct->callers)
+        for (const auto& one : state_->direct->callers)
             one->abort(error(errc::closed, "the driver has gone"));
-    books_->calls.cancel();
+    state_->calls.cancel();
     try {
-        auto joined = books_->calls.join();
+        auto joined = state_->calls.join();
         auto sure = shield(std::move(joined));
         co_await sure;
     } catch (...) { // a call's own errors were told to the driver
     }
     auto parted = leave_others();
     co_await parted;
-    if (books_->spaces) {
-        auto left = detail::space_books::leave(books_->spaces.get());
+    if (state_->spaces) {
+        auto left = detail::space_state::leave(state_->spaces.get());
         co_await left;
     }
     lose(*l, how);
-    close_lanes();
-    books_->boxes.clear();
-    books_->upstream = nullptr;
+    close_queues();
+    state_->boxes.clear();
+    state_->upstream = nullptr;
 }
 
 namespace detail {
@@ -242,39 +244,40 @@ SKEIN_INLINE task<void> say_goodbye(net::channel::handle to) {
 } // namespace detail
 
 SKEIN_INLINE task<void> runtime::close() {
-    books_->closing = true;
-    books_->leases.worker_idle.set();
+    state_->closing = true;
+    state_->leases.worker_idle.set();
     const error why(errc::closed, "the program ended before the call was done");
-    books_->start_workers = {};
-    for (const auto& call : books_->take_waiting())
+    state_->start_workers = {};
+    for (const auto& call : state_->take_waiting())
         if (!call->is_done()) refuse(*call, why);
     group_desk::fail_all(*this, why);
-    for (std::size_t i = 0; i < books_->slots.size(); ++i) {
-        const auto call = books_->slots[i].call;
+    for (std::size_t i = 0; i < state_->slots.size(); ++i) {
+        const auto call = state_->slots[i].call;
         if (call && !call->is_done()) call->fail({why, nullptr});
     }
     credits::fail_all(*this, why);
     scope goodbyes;
-    auto open = books_->links;
+    auto open = state_->links;
     for (const auto& l : open) goodbyes.spawn(detail::say_goodbye(l->wire));
     auto joined = goodbyes.join();
     auto sure = shield(std::move(joined));
     co_await sure;
     auto parted = leave_others();
     co_await parted;
-    if (!books_->spaces) co_return;
-    auto left = detail::space_books::leave(books_->spaces.get());
+    if (!state_->spaces) co_return;
+    auto left = detail::space_state::leave(state_->spaces.get());
     co_await left;
 }
 
-/// Settles everything that a broken link took along: calls run again, or fail and say how far they got.
+/// Settles everything that a broken link took along: calls run again, or fail and say how far they
+/// got.
 SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
-    if (books_->upstream == nullptr && !books_->closing) ++books_->stats.workers_lost;
+    if (state_->upstream == nullptr && !state_->closing) ++state_->stats.workers_lost;
     l.up = false;
     l.unlink();
-    if (l.aside != nullptr) books_->leases.part(l);
-    books_->leases.remove(l);
-    books_->leases.occupy(l, 0);
+    if (l.aside != nullptr) state_->leases.part(l);
+    state_->leases.remove(l);
+    state_->leases.occupy(l, 0);
 
     // What ran here for that peer ends; what the driver passed on for it is of no use to anybody.
     l.running.for_each([](slot_id, const auto& call) {
@@ -290,52 +293,53 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     }
 
     losses lost;
-    lost.summary = books_->keeper_end ? std::string(books_->keeper_end->text())
-                                      : fmt::format("{} was lost: {}", l.who, how);
-    if (books_->upstream == nullptr) begin_restarts(l, lost);
+    lost.summary = state_->space_server_end ? std::string(state_->space_server_end->text())
+                                            : fmt::format("{} was lost: {}", l.who, how);
+    if (state_->upstream == nullptr) begin_restarts(l, lost);
     take_lost(l, lost);
 
     // The actors are gone before any call fails: what that sets free must not go to the dead link.
-    std::vector<counted_ptr<detail::actor_state>> gone;
-    for (const auto& [id, lane] : books_->lanes)
-        if (lane->on == &l) gone.emplace_back(lane);
+    std::vector<counted_ptr<detail::actor_queue>> gone;
+    for (const auto& [id, queue] : state_->actor_queues)
+        if (queue->on == &l) gone.emplace_back(queue);
     std::sort(gone.begin(), gone.end(), [](auto& a, auto& b) { return a->id < b->id; });
-    for (const auto& lane : gone) {
-        credits::leave(*books_, *lane);
-        lane->lost =
-            failure{error(errc::worker_lost, lost.summary + lost.note_of(lane->id)), nullptr};
+    for (const auto& queue : gone) {
+        credits::leave(*state_, *queue);
+        queue->lost =
+            failure{error(errc::worker_lost, lost.summary + lost.note_of(queue->id)), nullptr};
     }
     fail_lost(lost);
-    for (const auto& lane : gone) fail_lane(*lane);
+    for (const auto& queue : gone) fail_queue(*queue);
     for (const auto& call : lost.stranded)
         (void)followers::may_go(*this, call); // it fails, and says why
     for (const auto id : lost.orphaned) let_go(id);
     run_again(lost);
     resume_restarts(lost);
-    if (l.kind != 0) tell_demand(books_->leases.line_of(static_cast<std::uint16_t>(l.kind)));
+    if (l.kind != 0) tell_demand(state_->leases.line_of(static_cast<std::uint16_t>(l.kind)));
     group_desk::forget_holds(*this, l);
 }
 
 /// Takes the calls that were at the link out of their slots.
 SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
-    if (books_->upstream == nullptr) l.page.close(l.sent);
-    for (auto& s : books_->slots) {
+    if (state_->upstream == nullptr) l.page.close(l.sent);
+    for (auto& s : state_->slots) {
         if (!s.call || s.call->on != &l) continue;
         auto call = free_slot(s.call->slot);
         if (l.principal != nullptr) account(l, *call); // it had the cores of that one
         if (call->is_done()) continue;
         // What it had not begun did not run, and is no attempt.
-        if (call->state == detail::phase::sent && books_->upstream == nullptr &&
+        if (call->state == detail::phase::sent && state_->upstream == nullptr &&
             !l.page.has_begun(call->order))
             call->state = detail::phase::queued;
         const bool sent = call->state != detail::phase::queued;
         const bool is_task = call->kind == detail::call_kind::task;
-        if (books_->upstream == nullptr && !books_->closing && !detail::is_unwanted(*call) &&
+        if (state_->upstream == nullptr && !state_->closing && !detail::is_unwanted(*call) &&
             is_task && (call->retries_left > 0 || (!sent && !call->body.empty()))) {
             if (sent) {
                 --call->retries_left;
                 ++call->lost_attempts;
-                // A coroutine may only have been there: it shares its worker with all others that run.
+                // A coroutine may only have been there: it shares its worker with all others that
+                // run.
                 if (call->order == l.page.last_begun() && !call->fn->is_coroutine && l.kind == 0) {
                     into.suspect = call;
                     call->alone = detail::call_base::most_passes;
@@ -350,15 +354,15 @@ SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
         into.report.add(call->progress(), call->name());
         into.dead.push_back(std::move(call));
     }
-    if (l.principal != nullptr) books_->leases.part(l);
+    if (l.principal != nullptr) state_->leases.part(l);
 }
 
 SKEIN_INLINE void runtime::fail_lost(losses& lost) {
     for (const auto& call : lost.dead) {
         const auto code = detail::is_unwanted(*call)                       ? errc::cancelled
                           : lost.code                                      ? *lost.code
-                          : books_->keeper_end                             ? errc::worker_lost
-                          : books_->upstream != nullptr || books_->closing ? errc::closed
+                          : state_->space_server_end                       ? errc::worker_lost
+                          : state_->upstream != nullptr || state_->closing ? errc::closed
                                                                            : errc::worker_lost;
         const auto name = call->name();
         std::string text = fmt::format("{} {}: {}", name, call->progress(), lost.summary);
@@ -371,13 +375,13 @@ SKEIN_INLINE void runtime::fail_lost(losses& lost) {
     }
 }
 
-/// Calls that run again go first in their lines. What may have killed the worker comes last, so that it takes nobody
-/// along the next time.
+/// Calls that run again go first in their lines. What may have killed the worker comes last, so
+/// that it takes nobody along the next time.
 SKEIN_INLINE void runtime::run_again(const losses& lost) {
     std::vector<counted_ptr<detail::call_base>> urgent, others;
     counted_ptr<detail::call_base> suspect;
     for (const auto& call : lost.again) {
-        ++books_->stats.retried;
+        ++state_->stats.retried;
         call->on = nullptr;
         call->state = detail::phase::queued;
         if (!followers::may_go(*this, call)) continue;
@@ -385,13 +389,13 @@ SKEIN_INLINE void runtime::run_again(const losses& lost) {
             suspect = call;
             continue;
         }
-        (detail::lease_books::is_leased(*call) ? others : urgent).push_back(call);
+        (detail::lease_state::is_leased(*call) ? others : urgent).push_back(call);
     }
-    auto& queue = books_->queue;
-    if (suspect && !detail::lease_books::is_leased(*suspect)) urgent.push_back(suspect);
+    auto& queue = state_->queue;
+    if (suspect && !detail::lease_state::is_leased(*suspect)) urgent.push_back(suspect);
     queue.insert(queue.begin(), urgent.begin(), urgent.end());
-    books_->leases.run_again(others);
-    if (suspect && detail::lease_books::is_leased(*suspect)) books_->leases.push(suspect);
+    state_->leases.run_again(others);
+    if (suspect && detail::lease_state::is_leased(*suspect)) state_->leases.push(suspect);
 }
 
 } // namespace skein::rt

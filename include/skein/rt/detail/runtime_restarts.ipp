@@ -2,13 +2,13 @@
 #pragma once
 // Part of the bodies of rt/runtime.hpp: actors that are made again when their worker dies.
 //
-// The driver keeps their constructor's arguments and the state that came last. Calls keep their arguments until they
-// have an outcome: those that their worker had not begun, and those with retries, go first in the line of the new
-// instance, in the order in which they were sent.
+// The driver keeps their constructor's arguments and the state that came last. Calls keep their
+// arguments until they have an outcome: those that their worker had not begun, and those with
+// retries, go first in the line of the new instance, in the order in which they were sent.
 
 #include <skein/core/task_context.hpp>
-#include <skein/rt/detail/runtime_books.hpp>
 #include <skein/rt/detail/runtime_losses.hpp>
+#include <skein/rt/detail/runtime_state.hpp>
 
 #include <algorithm>
 #include <iterator>
@@ -36,7 +36,7 @@ SKEIN_INLINE void encode_remake(wire::writer& to, const actor_plan& plan) {
 
 /// Driver: an actor's constructor leaves for a worker; what it takes to do so again stays here.
 SKEIN_INLINE void runtime::remember_plan(detail::call_base& call) {
-    auto* const entry = books_->actors.find(call.target);
+    auto* const entry = state_->actors.find(call.target);
     if (entry == nullptr || !entry->lasts() || entry->plan->fn != nullptr) return;
     wire::reader in(call.body);
     detail::call_head head;
@@ -48,15 +48,15 @@ SKEIN_INLINE void runtime::remember_plan(detail::call_base& call) {
 
 /// Driver: the call may have to be sent once more.
 SKEIN_INLINE bool runtime::keeps_body(const detail::call_base& call) const {
-    if (call.kind == detail::call_kind::task || books_->upstream != nullptr) return false;
-    if (call.lane) return call.lane->lasts;
-    const auto* const entry = books_->actors.find(call.target);
+    if (call.kind == detail::call_kind::task || state_->upstream != nullptr) return false;
+    if (call.queue) return call.queue->lasts;
+    const auto* const entry = state_->actors.find(call.target);
     return entry != nullptr && entry->lasts();
 }
 
 /// Driver: the actors that lived at the link end or are being made again, and its handles are gone.
 SKEIN_INLINE void runtime::begin_restarts(peer& l, losses& into) {
-    auto& actors = books_->actors;
+    auto& actors = state_->actors;
     std::vector<actor_id> here, elsewhere;
     for (const auto& [id, entry] : actors.entries)
         (entry.where == &l ? here : elsewhere).push_back(id);
@@ -64,19 +64,19 @@ SKEIN_INLINE void runtime::begin_restarts(peer& l, losses& into) {
     std::sort(elsewhere.begin(), elsewhere.end());
     for (const auto id : here) {
         auto& entry = actors.entries.at(id);
-        const auto lane = books_->lanes.find(id);
-        const bool wanted =
-            !books_->closing && entry.lasts() &&
-            (lane != books_->lanes.end() || entry.is_held_besides(l.number) || entry.is_detached());
+        const auto queue = state_->actor_queues.find(id);
+        const bool wanted = !state_->closing && entry.lasts() &&
+                            (queue != state_->actor_queues.end() ||
+                             entry.is_held_besides(l.number) || entry.is_detached());
         if (wanted && entry.plan->may_restart()) {
             entry.where = nullptr;
             if (std::exchange(entry.is_followed, false))
-                books_->leases.take_followers(id, entry.beside);
+                state_->leases.take_followers(id, entry.beside);
             ++entry.plan->made_again;
             into.moving.push_back(id);
-            if (lane == books_->lanes.end()) continue;
-            credits::leave(*books_, *lane->second);
-            lane->second->moving = true;
+            if (queue == state_->actor_queues.end()) continue;
+            credits::leave(*state_, *queue->second);
+            queue->second->moving = true;
             continue;
         }
         if (wanted)
@@ -84,7 +84,7 @@ SKEIN_INLINE void runtime::begin_restarts(peer& l, losses& into) {
                                          actor_title(id), detail::times(entry.plan->made_again));
         if (entry.plan) actors.names.erase(entry.plan->terms.name);
         std::move(entry.beside.begin(), entry.beside.end(), std::back_inserter(into.stranded));
-        if (entry.is_followed) books_->leases.take_followers(id, into.stranded);
+        if (entry.is_followed) state_->leases.take_followers(id, into.stranded);
         actors.entries.erase(id);
     }
     if (!into.moving.empty()) {
@@ -98,10 +98,10 @@ SKEIN_INLINE void runtime::begin_restarts(peer& l, losses& into) {
 /// True: a constructor or method that was at a lost worker goes on elsewhere.
 SKEIN_INLINE bool runtime::take_moved(const counted_ptr<detail::call_base>& call, bool sent,
                                       losses& into) {
-    if (books_->upstream != nullptr || books_->closing || call->body.empty() ||
+    if (state_->upstream != nullptr || state_->closing || call->body.empty() ||
         call->kind == detail::call_kind::task || detail::is_unwanted(*call))
         return false;
-    auto* const entry = books_->actors.find(call->target);
+    auto* const entry = state_->actors.find(call->target);
     if (entry == nullptr || !entry->lasts() || entry->where != nullptr) return false;
     auto& plan = *entry->plan;
     if (sent && call->kind == detail::call_kind::create) {
@@ -123,25 +123,25 @@ SKEIN_INLINE void runtime::resume_restarts(losses& lost) {
     std::map<actor_id, std::vector<counted_ptr<detail::call_base>>> own, passed;
     for (auto& call : lost.moved) {
         if (call->is_done()) continue;
-        ++books_->stats.retried;
+        ++state_->stats.retried;
         call->on = nullptr;
         call->state = detail::phase::queued;
         if (call->kind == detail::call_kind::create) {
             if (followers::may_go(*this, call)) line_up(std::move(call));
         } else {
-            (call->lane ? own : passed)[call->target].push_back(std::move(call));
+            (call->queue ? own : passed)[call->target].push_back(std::move(call));
         }
     }
     for (auto& [id, calls] : own) {
-        const auto lane = calls.front()->lane;
-        auto& line = lane->waiting;
-        line.insert(line.begin() + static_cast<std::ptrdiff_t>(lane->first), calls.begin(),
+        const auto queue = calls.front()->queue;
+        auto& line = queue->waiting;
+        line.insert(line.begin() + static_cast<std::ptrdiff_t>(queue->first), calls.begin(),
                     calls.end());
-        credits::sort(*lane); // some may have overtaken others of a full group
-        drain(*lane);
+        credits::sort(*queue); // some may have overtaken others of a full group
+        drain(*queue);
     }
     for (auto& [id, calls] : passed) {
-        if (auto* const entry = books_->actors.find(id)) {
+        if (auto* const entry = state_->actors.find(id)) {
             entry->waiting.insert(entry->waiting.begin(), calls.begin(), calls.end());
             continue;
         }
@@ -151,7 +151,7 @@ SKEIN_INLINE void runtime::resume_restarts(losses& lost) {
 }
 
 SKEIN_INLINE void runtime::make_again(actor_id id) {
-    auto* const entry = books_->actors.find(id);
+    auto* const entry = state_->actors.find(id);
     if (entry == nullptr || entry->where != nullptr) return;
     const task_context::use none(nullptr); // it belongs to no call
     counted_ptr<detail::call_base> call(new detail::remake_call);
@@ -163,7 +163,7 @@ SKEIN_INLINE void runtime::make_again(actor_id id) {
     call->retries_left = 1; // there are terms
     if (!prepare(*call)) return;
     wire::writer body;
-    detail::encode_head(body, *call, books_->incarnation, false, books_->leases.demands);
+    detail::encode_head(body, *call, state_->incarnation, false, state_->leases.demands);
     detail::encode_remake(body, *entry->plan);
     call->body = std::move(body).take();
     call->state = detail::phase::queued;
@@ -172,7 +172,7 @@ SKEIN_INLINE void runtime::make_again(actor_id id) {
 
 /// An actor is there again, or not to be expected any more: what others hold of what it had, ends.
 SKEIN_INLINE void runtime::give_late_holds_back(actor_id restarted) {
-    auto& actors = books_->actors;
+    auto& actors = state_->actors;
     std::vector<peer_id> over;
     for (auto& [link, waiting_for] : actors.late_holds) {
         std::erase(waiting_for, restarted);
@@ -180,7 +180,7 @@ SKEIN_INLINE void runtime::give_late_holds_back(actor_id restarted) {
     }
     for (const auto link : over) {
         actors.late_holds.erase(link);
-        const auto groups = books_->groups.late_holds.extract(link); // they end with this
+        const auto groups = state_->groups.late_holds.extract(link); // they end with this
         std::vector<actor_id> all;
         for (auto& [id, entry] : actors.entries) {
             entry.remove_all_holds(link);

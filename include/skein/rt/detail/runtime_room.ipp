@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Part of the bodies of rt/runtime.hpp: which of several workers with room a task goes to. A plain function holds its
-// worker's loop until it returns. So it goes to a worker with nothing to do; then to one whose loop nobody needs:
-// neither an actor, nor a coroutine that waits for its calls or for a timer.
+// Part of the bodies of rt/runtime.hpp: which of several workers with room a task goes to. A plain
+// function holds its worker's loop until it returns. So it goes to a worker with nothing to do;
+// then to one whose loop nobody needs: neither an actor, nor a coroutine that waits for its calls
+// or for a timer.
 //
-// Where every worker that has room is waited in, plain tasks of that one run in a second process beside it, its
-// `aside`, which is started for the first of them: whoever waits there hears of answers, deadlines and timers, and can
-// end what he has called. For the lines, and for who counts cores, both processes are one worker.
+// Where every worker that has room is waited in, plain tasks of that one run in a second process
+// beside it, its `aside`, which is started for the first of them: whoever waits there hears of
+// answers, deadlines and timers, and can end what he has called. For the lines, and for who counts
+// cores, both processes are one worker.
 
-#include <skein/rt/detail/runtime_books.hpp>
+#include <skein/rt/detail/runtime_state.hpp>
 
 #include <algorithm>
 #include <array>
@@ -24,26 +26,27 @@ namespace detail {
 inline constexpr int most_looked_at = 8;
 
 [[nodiscard]] inline bool is_before(const peer& a, const peer& b) noexcept {
-    return std::pair(lease_books::is_needed(a), a.busy) <
-           std::pair(lease_books::is_needed(b), b.busy);
+    return std::pair(lease_state::is_needed(a), a.busy) <
+           std::pair(lease_state::is_needed(b), b.busy);
 }
 
-/// Whether a worker with nothing to do is worth looking for, where the task could also go elsewhere.
-[[nodiscard]] inline bool may_be_free(const lease_books& of, const lease_line& line) noexcept {
+/// Whether a worker with nothing to do is worth looking for, where the task could also go
+/// elsewhere.
+[[nodiscard]] inline bool may_be_free(const lease_state& of, const lease_line& line) noexcept {
     return !of.free.empty() && !line.need->spreads && line.none_free_at != of.state + of.freed;
 }
 
 /// What a worker has to do has changed.
-SKEIN_INLINE void lease_books::note_use(peer& at) noexcept {
-    const bool is_free = at.busy == 0 && !is_needed(at) && at.up && at.kind == 0 && !at.is_guest &&
-                         !at.is_aside && workers.contains(place_of(at));
+SKEIN_INLINE void lease_state::note_use(peer& at) noexcept {
+    const bool is_free = at.busy == 0 && !is_needed(at) && at.up && at.kind == 0 &&
+                         !at.is_space_client && !at.is_aside && workers.contains(place_of(at));
     if (is_free == at.is_linked()) return;
     if (!is_free) return at.unlink();
     free.push_back(at);
     ++freed;
 }
 
-SKEIN_INLINE void lease_books::count_coroutine(peer& at, const call_base& call, int by) noexcept {
+SKEIN_INLINE void lease_state::count_coroutine(peer& at, const call_base& call, int by) noexcept {
     if (call.kind != call_kind::task || call.fn == nullptr || !call.fn->is_coroutine) return;
     if (by > 0)
         ++at.coroutines;
@@ -52,8 +55,9 @@ SKEIN_INLINE void lease_books::count_coroutine(peer& at, const call_base& call, 
     note_use(at);
 }
 
-/// A worker with nothing to do, over a lease that the line has there or gets. nullptr: there is none.
-SKEIN_INLINE peer* lease_books::pick_free(lease_line& line) {
+/// A worker with nothing to do, over a lease that the line has there or gets. nullptr: there is
+/// none.
+SKEIN_INLINE peer* lease_state::pick_free(lease_line& line) {
     if (!may_be_free(*this, line)) return nullptr;
     const bool is_last_turn = others_wait(line);
     std::array<peer*, most_looked_at> found{};
@@ -81,7 +85,7 @@ SKEIN_INLINE peer* lease_books::pick_free(lease_line& line) {
 }
 
 /// Over a lease that has no task.
-SKEIN_INLINE peer* lease_books::choose(lease_line& line) {
+SKEIN_INLINE peer* lease_state::choose(lease_line& line) {
     auto* const to = pick(line, lease_line::unused);
     if (to == nullptr || !is_needed(*to)) return to;
     auto* const better = pick_free(line);
@@ -89,15 +93,16 @@ SKEIN_INLINE peer* lease_books::choose(lease_line& line) {
 }
 
 /// The least busy of the workers that a line's next task may go to now.
-SKEIN_INLINE peer* lease_books::pick(lease_line& line, lease_line::room where) const {
+SKEIN_INLINE peer* lease_state::pick(lease_line& line, lease_line::room where) const {
     const bool is_last_turn = others_wait(line) && line.by != lease_line::service::own;
     peer* best = nullptr;
     int seen = 0;
     line.with[where].for_each_while([&](const lease_share& share) {
         auto* const at = share.at;
-        const bool is_open = at->up && !at->retiring && !at->lent && at->alone == nullptr &&
-                             (share.turn > 0 || !is_last_turn) &&
-                             (at->guests == 0 || at->busy + line.cpus <= at->capacity * at->window);
+        const bool is_open =
+            at->up && !at->retiring && !at->lent && at->alone == nullptr &&
+            (share.turn > 0 || !is_last_turn) &&
+            (at->unleased == 0 || at->busy + line.cpus <= at->capacity * at->window);
         if (is_open && (best == nullptr || is_before(*at, *best))) best = at;
         return ++seen < most_looked_at;
     });
@@ -106,9 +111,9 @@ SKEIN_INLINE peer* lease_books::pick(lease_line& line, lease_line::room where) c
     return best;
 }
 
-/// Where a task may go at once, past no other one: its demand is the only one, nothing waits, and its line has what
-/// it can have. nullptr: it stands in line.
-SKEIN_INLINE peer* lease_books::straight_to(const call_base& call) {
+/// Where a task may go at once, past no other one: its demand is the only one, nothing waits, and
+/// its line has what it can have. nullptr: it stands in line.
+SKEIN_INLINE peer* lease_state::straight_to(const call_base& call) {
     if (lines.size() != 1 || waiting > 0 || asking > 0 || pumping || call.alone != 0 ||
         !suspects.empty())
         return nullptr;
@@ -128,21 +133,23 @@ SKEIN_INLINE peer* lease_books::straight_to(const call_base& call) {
 // ---- a second process beside a worker ----------------------------------------------------------
 
 /// It would make somebody wait there who has made calls, and is to hear of them.
-SKEIN_INLINE bool lease_books::needs_aside(const peer& at, const call_base& call) const noexcept {
+SKEIN_INLINE bool lease_state::needs_aside(const peer& at, const call_base& call) const noexcept {
     if (call.kind != call_kind::task || call.cpus == 0 || call.fn == nullptr ||
         call.fn->is_coroutine || at.kind != 0 || source == nullptr)
         return false;
     return at.parents > 0 || (!at.forwarded.empty() && is_needed(at));
 }
 
-/// It would make an actor or a coroutine wait there, and workers are about to come: for one of them.
-SKEIN_INLINE bool lease_books::awaits_others(const peer& at, const call_base& call) const noexcept {
+/// It would make an actor or a coroutine wait there, and workers are about to come: for one of
+/// them.
+SKEIN_INLINE bool lease_state::awaits_others(const peer& at, const call_base& call) const noexcept {
     return workers.size() < expected && at.kind == 0 && is_needed(at) && call.fn != nullptr &&
            call.kind == call_kind::task && !call.fn->is_coroutine && call.cpus > 0;
 }
 
-/// Whether a plain task can go there now: not before there is a process in which nobody waits, if one can be had.
-SKEIN_INLINE bool lease_books::may_go_to(peer& at, const call_base& call) {
+/// Whether a plain task can go there now: not before there is a process in which nobody waits, if
+/// one can be had.
+SKEIN_INLINE bool lease_state::may_go_to(peer& at, const call_base& call) {
     if (awaits_others(at, call)) return false;
     if (!needs_aside(at, call)) return true;
     if (at.aside != nullptr) return at.aside->takes_tasks();
@@ -153,7 +160,7 @@ SKEIN_INLINE bool lease_books::may_go_to(peer& at, const call_base& call) {
 }
 
 /// The second process has come. False: there is no use for it any more.
-SKEIN_INLINE bool lease_books::stand_beside(peer& second, const peers& links,
+SKEIN_INLINE bool lease_state::stand_beside(peer& second, const peers& links,
                                             const net::channel& of) {
     second.is_aside = true;
     for (const auto& l : links) {
@@ -166,8 +173,9 @@ SKEIN_INLINE bool lease_books::stand_beside(peer& second, const peers& links,
     return false;
 }
 
-/// One of the two has ended. The second one leaves when its tasks have ended; another may come for the first.
-SKEIN_INLINE void lease_books::part(peer& one) noexcept {
+/// One of the two has ended. The second one leaves when its tasks have ended; another may come for
+/// the first.
+SKEIN_INLINE void lease_state::part(peer& one) noexcept {
     if (auto* const first = std::exchange(one.principal, nullptr)) {
         first->aside = nullptr;
         first->aside_is = peer::aside_state::none;
@@ -182,14 +190,14 @@ SKEIN_INLINE void lease_books::part(peer& one) noexcept {
 } // namespace detail
 
 SKEIN_INLINE void runtime::suspect(const net::channel& worker, bool on) {
-    auto& leases = books_->leases;
-    for (const auto& l : books_->links) {
+    auto& leases = state_->leases;
+    for (const auto& l : state_->links) {
         if (l->wire.get() != &worker || !l->up || l->suspected == on || !l->ended_for.empty())
             continue;
         l->suspected = on;
         if (l->kind == 0 && !l->is_aside) leases.retire(*l, on);
         std::vector<counted_ptr<detail::call_base>> moved;
-        for (auto& s : books_->slots)
+        for (auto& s : state_->slots)
             if (on && s.call && s.call->on == l.get() && !s.call->is_done() &&
                 s.call->kind == detail::call_kind::task)
                 moved.emplace_back(s.call.get());
@@ -203,13 +211,13 @@ SKEIN_INLINE void runtime::suspect(const net::channel& worker, bool on) {
 }
 
 SKEIN_INLINE void runtime::give_up_worker(const net::channel& worker, std::string why) {
-    for (const auto& l : books_->links)
+    for (const auto& l : state_->links)
         if (l->wire.get() == &worker && l->up && l->ended_for.empty()) l->ended_for = why;
 }
 
 /// Driver: no second process comes to this worker: its tasks run in the one that there is.
 SKEIN_INLINE void runtime::refuse_aside(const net::channel& worker) {
-    for (const auto& l : books_->links)
+    for (const auto& l : state_->links)
         if (l->wire.get() == &worker && l->aside == nullptr)
             l->aside_is = peer::aside_state::refused;
     pump();

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Part of the bodies of rt/runtime.hpp: namespaces, whose actors outlive the programs that made them. Their keeper is a
-// driver without an app; processes of programs are its guests: workers on which nothing runs.
-// docs/design/0018-detached-actors.md, docs/design/0022-guests.md
+// Part of the bodies of rt/runtime.hpp: namespaces, whose actors outlive the programs that made
+// them. Their space server is a driver without an app; processes of programs are its space clients:
+// workers on which nothing runs. docs/design/0018-detached-actors.md, docs/design/0022-space
+// clients.md
 
 #include <skein/core/awaitable.hpp>
 #include <skein/core/cancel.hpp>
@@ -11,9 +12,9 @@
 #include <skein/core/sleep.hpp>
 #include <skein/core/timeout.hpp>
 #include <skein/net/link.hpp>
-#include <skein/rt/detail/direct_books.hpp>
-#include <skein/rt/detail/runtime_books.hpp>
-#include <skein/rt/detail/space_books.hpp>
+#include <skein/rt/detail/direct_state.hpp>
+#include <skein/rt/detail/runtime_state.hpp>
+#include <skein/rt/detail/space_state.hpp>
 #include <skein/rt/ref.hpp>
 #include <skein/rt/worker_link.hpp>
 #include <skein/wire/decode.hpp>
@@ -31,79 +32,79 @@ SKEIN_INLINE task<runtime*> runtime::enter_space(std::string space) {
         throw error(errc::invalid_argument,
                     fmt::format("a namespace has 1 to {} bytes, not {}",
                                 detail::actor_terms::longest_name, space.size()));
-    if (books_->closing) throw is_closing("get_actor");
-    if (detail::space_books::keeper_of(*this) != 0 && books_->space == space)
+    if (state_->closing) throw is_closing("get_actor");
+    if (detail::space_state::space_server_of(*this) != 0 && state_->space == space)
         co_return this; // an actor of that namespace asks
-    if (books_->upstream == nullptr) {
-        auto* const source = books_->leases.source;
+    if (state_->upstream == nullptr) {
+        auto* const source = state_->leases.source;
         if (source == nullptr) throw is_closing("get_actor");
-        if (source->has_spaces() && books_->start_workers) {
-            books_->is_visiting = true;
+        if (source->has_spaces() && state_->start_workers) {
+            state_->is_visiting = true;
             source->serve_spaces_only();
             const task_context::use none(nullptr); // it does not belong to who asks first
-            std::exchange(books_->start_workers, {})();
+            std::exchange(state_->start_workers, {})();
         }
     }
-    auto entered = detail::space_books::enter(&detail::space_books::of(*this), std::move(space));
+    auto entered = detail::space_state::enter(&detail::space_state::of(*this), std::move(space));
     co_return co_await std::move(entered);
 }
 
 SKEIN_INLINE void runtime::keep_space(std::string space) {
-    books_->space = std::move(space);
-    books_->leases.all_own = true;
+    state_->space = std::move(space);
+    state_->leases.all_own = true;
 }
 
-SKEIN_INLINE void tell_keeper_ended(runtime& driver, const std::string& space, std::uint64_t keeper,
-                                    const std::string& how) {
-    detail::space_books::of(driver).lost(space, keeper, how);
+SKEIN_INLINE void tell_space_server_ended(runtime& driver, const std::string& space,
+                                          std::uint64_t space_server, const std::string& how) {
+    detail::space_state::of(driver).lost(space, space_server, how);
 }
 
 SKEIN_INLINE error runtime::is_closing(const std::string& call) const {
-    if (!books_->keeper_end)
+    if (!state_->space_server_end)
         return error(errc::closed, call + " was called while the runtime is shutting down");
     return error(errc::worker_lost,
-                 fmt::format("{} did not run: {}", call, books_->keeper_end->text()))
-        .with_hint(std::string(books_->keeper_end->hint()));
+                 fmt::format("{} did not run: {}", call, state_->space_server_end->text()))
+        .with_hint(std::string(state_->space_server_end->hint()));
 }
 
 SKEIN_INLINE std::size_t runtime::known_actors() const noexcept {
-    return books_->actors.entries.size();
+    return state_->actors.entries.size();
 }
-SKEIN_INLINE std::size_t runtime::guests() const noexcept {
-    return static_cast<std::size_t>(std::count_if(books_->links.begin(), books_->links.end(),
-                                                  [](auto& l) { return l->is_guest; }));
+SKEIN_INLINE std::size_t runtime::space_clients() const noexcept {
+    return static_cast<std::size_t>(std::count_if(state_->links.begin(), state_->links.end(),
+                                                  [](auto& l) { return l->is_space_client; }));
 }
 
 namespace detail {
 
-SKEIN_INLINE runtime& space_books::home_of(runtime& any) noexcept {
-    return any.books_->home != nullptr ? *any.books_->home : any;
+SKEIN_INLINE runtime& space_state::home_of(runtime& any) noexcept {
+    return any.state_->home != nullptr ? *any.state_->home : any;
 }
-SKEIN_INLINE space_books& space_books::of(runtime& any) {
+SKEIN_INLINE space_state& space_state::of(runtime& any) {
     auto& home = home_of(any);
-    auto& mine = home.books_->spaces;
-    if (!mine) mine = std::make_unique<space_books>(home);
+    auto& mine = home.state_->spaces;
+    if (!mine) mine = std::make_unique<space_state>(home);
     return *mine;
 }
-SKEIN_INLINE std::uint64_t space_books::keeper_of(const runtime& any) noexcept {
-    return any.books_->space.empty() ? 0 : any.books_->keeper;
+SKEIN_INLINE std::uint64_t space_state::space_server_of(const runtime& any) noexcept {
+    return any.state_->space.empty() ? 0 : any.state_->space_server;
 }
-SKEIN_INLINE const std::string& space_books::name_of(const runtime& any) noexcept {
-    return any.books_->space;
+SKEIN_INLINE const std::string& space_state::name_of(const runtime& any) noexcept {
+    return any.state_->space;
 }
-SKEIN_INLINE void space_books::meet(runtime& worker, const net::channel& wire) {
-    auto& books = *worker.books_;
+SKEIN_INLINE void space_state::meet(runtime& worker, const net::channel& wire) {
+    auto& state = *worker.state_;
     const auto hello = wire::decode<worker_hello>(wire.peer().extra);
-    if (!hello || hello->space.empty() || books.home != nullptr) return;
-    books.space = hello->space;
-    books.keeper = hello->incarnation;
+    if (!hello || hello->space.empty() || state.home != nullptr) return;
+    state.space = hello->space;
+    state.space_server = hello->incarnation;
 }
 
 SKEIN_INLINE task<void> pause_for(duration d) { co_await sleep_for(d); }
 
 // ---- the way to a namespace --------------------------------------------------------------------
 
-SKEIN_INLINE task<runtime*> space_books::enter(space_books* b, std::string space) {
+SKEIN_INLINE task<runtime*> space_state::enter(space_state* b, std::string space) {
     if (const auto found = b->present.find(space); found != b->present.end()) {
         const auto v = found->second;
         const bool lives = !v->is_over && !v->told.is_set() && v->wire && v->wire->is_open();
@@ -128,7 +129,7 @@ SKEIN_INLINE task<runtime*> space_books::enter(space_books* b, std::string space
 }
 
 /// Who asks first starts it; it goes on also if he does not wait for it.
-SKEIN_INLINE task<void> space_books::arrive(space_books* b, std::string space,
+SKEIN_INLINE task<void> space_state::arrive(space_state* b, std::string space,
                                             std::shared_ptr<arrival> into) {
     const auto most = time_constants::lan().space_enter;
     const auto last = deadline_after(loop::current().now(), most);
@@ -137,8 +138,8 @@ SKEIN_INLINE task<void> space_books::arrive(space_books* b, std::string space,
         for (;;) {
             auto finding = find(b, space, 0);
             auto place = co_await finding;
-            const auto keeper = place.keeper;
-            const auto v = b->visit_of(space, keeper, std::move(place));
+            const auto space_server = place.space_server;
+            const auto v = b->visit_of(space, space_server, std::move(place));
             auto waiting = wait_told(&v->settled);
             co_await waiting;
             if (!v->is_over) {
@@ -149,10 +150,11 @@ SKEIN_INLINE task<void> space_books::arrive(space_books* b, std::string space,
                 v->failed->code() != errc::timeout && v->failed->code() != errc::worker_lost)
                 throw error(*v->failed);
             if (loop::current().now() >= last)
-                throw error(errc::timeout,
-                            fmt::format("namespace \"{}\" was not reached within {:.0f} s: {}",
-                                        space, to_seconds(most),
-                                        v->failed ? v->failed->what() : "its keeper has ended"));
+                throw error(
+                    errc::timeout,
+                    fmt::format("namespace \"{}\" was not reached within {:.0f} s: {}", space,
+                                to_seconds(most),
+                                v->failed ? v->failed->what() : "its space server has ended"));
             auto sleeping = with_cancel(b->stop.token(), pause_for(pause));
             co_await sleeping;
             pause = std::min<duration>(2 * pause, std::chrono::milliseconds(200));
@@ -166,46 +168,46 @@ SKEIN_INLINE task<void> space_books::arrive(space_books* b, std::string space,
     into->done.set();
 }
 
-/// Where a keeper is, as the head knows.
-SKEIN_INLINE task<space_place> space_books::find(space_books* b, std::string space,
-                                                 std::uint64_t keeper) {
+/// Where a space server is, as the head knows.
+SKEIN_INLINE task<space_place> space_state::find(space_state* b, std::string space,
+                                                 std::uint64_t space_server) {
     if (b->closing) throw error(errc::closed, "the program ends");
-    auto& books = *b->home.books_;
-    if (books.upstream != nullptr) {
-        auto asking =
-            with_cancel(b->stop.token(), ask_driver(b, space_question{std::move(space), keeper}));
+    auto& state = *b->home.state_;
+    if (state.upstream != nullptr) {
+        auto asking = with_cancel(b->stop.token(),
+                                  ask_driver(b, space_question{std::move(space), space_server}));
         co_return co_await std::move(asking);
     }
-    auto* const source = books.leases.source;
+    auto* const source = state.leases.source;
     if (source == nullptr) throw error(errc::closed, "the program ends");
-    auto asking = with_cancel(b->stop.token(), source->find_space(std::move(space), keeper));
+    auto asking = with_cancel(b->stop.token(), source->find_space(std::move(space), space_server));
     co_return co_await std::move(asking);
 }
 
-SKEIN_INLINE space_books::visit_ptr space_books::visit_of(const std::string& space,
-                                                          std::uint64_t keeper,
+SKEIN_INLINE space_state::visit_ptr space_state::visit_of(const std::string& space,
+                                                          std::uint64_t space_server,
                                                           std::optional<space_place> place) {
-    auto& known = visits[{space, keeper}];
+    auto& known = visits[{space, space_server}];
     // With a place the head says that it lives, whatever was told before.
     if (known && (!known->is_over || (known->told.is_set() && !place))) return known;
     if (known) past.push_back(known);
     auto v = std::make_shared<space_visit>();
     known = v;
     v->space = space;
-    v->keeper = keeper;
+    v->space_server = space_server;
     v->place = std::move(place);
     const auto& here = home.name();
     runtime_options who;
-    who.name = fmt::format("{}{}", guest_name, here.name);
+    who.name = fmt::format("{}{}", space_client_name, here.name);
     who.host = here.host;
     who.pid = here.pid;
     while (who.incarnation == 0) who.incarnation = loop::current().random().next();
     v->self = std::make_unique<runtime>(who);
-    auto& guest = *v->self->books_;
-    guest.home = &home;
-    guest.space = space;
-    guest.keeper = keeper;
-    guest.awaits_keeper = true;
+    auto& space_client = *v->self->state_;
+    space_client.home = &home;
+    space_client.space = space;
+    space_client.space_server = space_server;
+    space_client.awaits_space_server = true;
     if (closing) {
         give_up(*v, error(errc::closed, "the program ends"));
     } else {
@@ -215,27 +217,27 @@ SKEIN_INLINE space_books::visit_ptr space_books::visit_of(const std::string& spa
     return v;
 }
 
-SKEIN_INLINE counted_ptr<actor_state> space_books::lane_of(const std::string& space,
-                                                           std::uint64_t keeper, actor_id id,
-                                                           std::uint32_t max_pending) {
-    if (keeper_of(home) == keeper && name_of(home) == space)
+SKEIN_INLINE counted_ptr<actor_queue> space_state::queue_of(const std::string& space,
+                                                            std::uint64_t space_server, actor_id id,
+                                                            std::uint32_t max_pending) {
+    if (space_server_of(home) == space_server && name_of(home) == space)
         return home.borrow_actor(id, max_pending);
-    const auto v = visit_of(space, keeper, std::nullopt);
-    auto lane = v->self->borrow_actor(id, max_pending);
-    if (v->is_over && !lane->lost) {
-        const auto& why = v->self->books_->keeper_end;
-        lane->moving = false;
-        lane->lost = failure{why ? *why : error(errc::closed, "the program ends"), nullptr};
+    const auto v = visit_of(space, space_server, std::nullopt);
+    auto queue = v->self->borrow_actor(id, max_pending);
+    if (v->is_over && !queue->lost) {
+        const auto& why = v->self->state_->space_server_end;
+        queue->moving = false;
+        queue->lost = failure{why ? *why : error(errc::closed, "the program ends"), nullptr};
     }
-    return lane;
+    return queue;
 }
 
-// ---- at a keeper -------------------------------------------------------------------------------
+// ---- at a space server --------------------------------------------------------------------------
 
-SKEIN_INLINE task<void> space_books::reach(space_books* b, visit_ptr v) {
+SKEIN_INLINE task<void> space_state::reach(space_state* b, visit_ptr v) {
     try {
         if (!v->place) {
-            auto finding = with_cancel(v->stop.token(), find(b, v->space, v->keeper));
+            auto finding = with_cancel(v->stop.token(), find(b, v->space, v->space_server));
             v->place = co_await finding;
         }
         auto dialling = with_cancel(v->stop.token(), dial(v));
@@ -250,58 +252,59 @@ SKEIN_INLINE task<void> space_books::reach(space_books* b, visit_ptr v) {
     co_await living;
 }
 
-SKEIN_INLINE task<std::shared_ptr<net::channel>> space_books::dial(visit_ptr v) {
+SKEIN_INLINE task<std::shared_ptr<net::channel>> space_state::dial(visit_ptr v) {
     const auto& there = *v->place;
     const auto at = there.where();
     auto* const network = there.via;
     if (network == nullptr || there.secret.size() != net::token::size)
         throw error(errc::malformed, "an answer about a namespace that cannot be read");
-    auto& guest = *v->self;
+    auto& space_client = *v->self;
     worker_link ours{net::token::from_hex(to_hex(there.secret)).value()};
     constexpr auto times = time_constants::lan();
     ours.start = times.handshake_timeout;
-    guest.open_to_workers(*network, ours.secret, {}, {}); // it calls, and is not called
-    auto links = worker_links(guest, times.worker_resume);
+    space_client.open_to_workers(*network, ours.secret, {}, {}); // it calls, and is not called
+    auto links = worker_links(space_client, times.worker_resume);
     links.first.max_tries = 0;
     links.first.until = deadline_after(loop::current().now(), times.worker_resume);
     auto dialling = with_timeout(
-        net::link::connect(*network, at, worker_connection(guest, ours), std::move(links)),
+        net::link::connect(*network, at, worker_connection(space_client, ours), std::move(links)),
         times.worker_resume);
     net::link::handle made = co_await dialling;
     co_return made;
 }
 
 /// Nobody was reached: what was called through this visit, and will be, fails.
-SKEIN_INLINE void space_books::give_up(space_visit& v, const error& why) {
-    auto& guest = *v.self->books_;
+SKEIN_INLINE void space_state::give_up(space_visit& v, const error& why) {
+    auto& space_client = *v.self->state_;
     v.failed = why;
     if (!closing) {
         const bool is_told = v.told.is_set() || why.code() == errc::worker_lost;
         const std::string text =
             v.told.is_set()
-                ? fmt::format("the keeper of namespace \"{}\" was lost: {}", v.space, v.how)
+                ? fmt::format("the space server of namespace \"{}\" was lost: {}", v.space, v.how)
             : is_told ? std::string(why.text())
-                      : fmt::format("the keeper of namespace \"{}\" was not reached: {}", v.space,
-                                    why.what());
-        guest.keeper_end =
+                      : fmt::format("the space server of namespace \"{}\" was not reached: {}",
+                                    v.space, why.what());
+        space_client.space_server_end =
             error(errc::worker_lost, text).with_hint("get_actor says what is there now");
-        if (is_told) v.failed = guest.keeper_end;
-        if (is_told && !v.told.is_set()) { // for good: a later handle of that keeper asks nobody
+        if (is_told) v.failed = space_client.space_server_end;
+        if (is_told &&
+            !v.told.is_set()) { // for good: a later handle of that space server asks nobody
             v.how = std::string(why.text());
             v.told.set();
         }
     }
     v.is_over = true;
-    guest.closing = true;
-    v.self->close_lanes();
+    space_client.closing = true;
+    v.self->close_queues();
     v.over.set();
     v.settled.set();
 }
 
-/// From the first word to the keeper to the last.
-SKEIN_INLINE task<void> space_books::live(space_books* b, visit_ptr v) {
-    v->self->books_->after_keeper = [b, one = v.get()](const peer&) {
-        return how_it_ended(b->visits.at({one->space, one->keeper}));
+/// From the first word to the space server to the last.
+SKEIN_INLINE task<void> space_state::live(space_state* b, visit_ptr v) {
+    v->self->state_->after_space_server = [b, one = v.get()](const peer&) {
+        return how_it_ended(b->visits.at({one->space, one->space_server}));
     };
     scope beside;
     beside.spawn(knock(v));
@@ -318,48 +321,50 @@ SKEIN_INLINE task<void> space_books::live(space_books* b, visit_ptr v) {
     v->wire = nullptr;
 }
 
-/// What waits for the keeper goes to it; and it answers who it has taken in, which one that is ending does not.
-SKEIN_INLINE task<void> space_books::knock(visit_ptr v) {
+/// What waits for the space server goes to it; and it answers who it has taken in, which one that
+/// is ending does not.
+SKEIN_INLINE task<void> space_state::knock(visit_ptr v) {
     co_await yield(); // until serve_driver() is at work
-    auto& guest = *v->self;
-    auto& books = *guest.books_;
-    books.awaits_keeper = false;
+    auto& space_client = *v->self;
+    auto& state = *space_client.state_;
+    state.awaits_space_server = false;
     std::vector<actor_id> all;
-    for (const auto& [id, lane] : books.lanes) all.push_back(id);
+    for (const auto& [id, queue] : state.actor_queues) all.push_back(id);
     std::sort(all.begin(), all.end());
     for (const auto id : all)
-        if (const auto lane = books.lanes.find(id); lane != books.lanes.end())
-            guest.drain(*lane->second);
-    for (const auto id : std::exchange(books.kills, {}))
-        if (books.upstream != nullptr)
-            runtime::send_actor(*books.upstream, detail::message_kill, id);
+        if (const auto queue = state.actor_queues.find(id); queue != state.actor_queues.end())
+            space_client.drain(*queue->second);
+    for (const auto id : std::exchange(state.kills, {}))
+        if (state.upstream != nullptr)
+            runtime::send_actor(*state.upstream, detail::message_kill, id);
     counted_ptr<ref_state<void>> call(new ref_state<void>);
-    (void)guest.find_actor(call, {}, typeid(void));
+    (void)space_client.find_actor(call, {}, typeid(void));
     auto asked = as_result(as_task(ref<void>(std::move(call))));
     const auto answer = co_await asked;
     if (answer || answer.error().code() != errc::not_found) co_return;
     v->settled.set();
 }
 
-SKEIN_INLINE task<std::string> space_books::end_of_keeper(runtime* guest, std::shared_ptr<peer> l) {
-    auto& books = *guest->books_;
+SKEIN_INLINE task<std::string> space_state::end_of_space_server(runtime* space_client,
+                                                                std::shared_ptr<peer> l) {
+    auto& state = *space_client->state_;
     std::string how = l->orderly ? "it has ended" : l->why.what();
-    if (of(*guest).closing) co_return how; // it is this process that leaves
+    if (of(*space_client).closing) co_return how; // it is this process that leaves
     try {
-        auto asked = books.after_keeper(*l);
+        auto asked = state.after_space_server(*l);
         auto said = co_await asked;
         if (!said.empty()) how = std::move(said);
     } catch (const error&) { // then the link alone tells
     }
-    books.keeper_end =
+    state.space_server_end =
         error(errc::worker_lost,
-              fmt::format("the keeper of namespace \"{}\" was lost: {}", books.space, how))
+              fmt::format("the space server of namespace \"{}\" was lost: {}", state.space, how))
             .with_hint("get_actor says what is there now");
     co_return how;
 }
 
 /// As the head says, which hears it from the agent.
-SKEIN_INLINE task<std::string> space_books::how_it_ended(visit_ptr v) {
+SKEIN_INLINE task<std::string> space_state::how_it_ended(visit_ptr v) {
     auto waiting =
         as_result(with_timeout(wait_told(&v->told), time_constants::lan().suspect_after));
     const auto told = co_await waiting;
@@ -368,15 +373,15 @@ SKEIN_INLINE task<std::string> space_books::how_it_ended(visit_ptr v) {
 }
 
 /// Its last replies may be on the way; and where it is cut off its connection does not tell.
-SKEIN_INLINE task<void> space_books::cut_later(std::shared_ptr<net::channel> wire,
+SKEIN_INLINE task<void> space_state::cut_later(std::shared_ptr<net::channel> wire,
                                                std::string why) {
     if (wire->is_connected()) co_await sleep_for(time_constants::lan().last_word);
     wire->abort(error(errc::peer_lost, std::move(why)));
 }
 
-SKEIN_INLINE void space_books::lost(const std::string& space, std::uint64_t keeper,
+SKEIN_INLINE void space_state::lost(const std::string& space, std::uint64_t space_server,
                                     const std::string& how) {
-    if (const auto found = visits.find({space, keeper}); found != visits.end()) {
+    if (const auto found = visits.find({space, space_server}); found != visits.end()) {
         auto& v = *found->second;
         v.how = how;
         v.told.set();
@@ -385,16 +390,16 @@ SKEIN_INLINE void space_books::lost(const std::string& space, std::uint64_t keep
         else
             tasks.spawn(cut_later(v.wire, how));
     }
-    const auto who = told.find({space, keeper});
+    const auto who = told.find({space, space_server});
     if (who == told.end()) return;
-    const auto body = wire::encode(space_end{space, keeper, how});
+    const auto body = wire::encode(space_end{space, space_server, how});
     for (const auto number : who->second)
         if (auto* const l = home.link_at(number); l != nullptr && l->is_open())
             l->send(message_space_end, 0, 0, body);
     told.erase(who);
 }
 
-SKEIN_INLINE task<void> space_books::leave(space_books* b) {
+SKEIN_INLINE task<void> space_state::leave(space_state* b) {
     b->closing = true;
     b->stop.request();
     std::vector<std::shared_ptr<net::channel>> open;
@@ -412,8 +417,8 @@ SKEIN_INLINE task<void> space_books::leave(space_books* b) {
 
 // ---- workers ask their driver ------------------------------------------------------------------
 
-SKEIN_INLINE task<space_place> space_books::ask_driver(space_books* b, space_question what) {
-    auto& up = *b->home.books_->upstream;
+SKEIN_INLINE task<space_place> space_state::ask_driver(space_state* b, space_question what) {
+    auto& up = *b->home.state_->upstream;
     if (b->via == nullptr)
         throw error(errc::not_supported,
                     fmt::format("not supported: namespace \"{}\" from a worker that reaches "
@@ -421,11 +426,11 @@ SKEIN_INLINE task<space_place> space_books::ask_driver(space_books* b, space_que
                                 what.space));
     if (!up.is_open()) throw error(errc::closed, "the driver has gone");
     struct asked : question {
-        asked(space_books& in, std::uint64_t n) : all(in), number(n) { all.questions[n] = this; }
+        asked(space_state& in, std::uint64_t n) : all(in), number(n) { all.questions[n] = this; }
         asked(const asked&) = delete;
         asked& operator=(const asked&) = delete;
         ~asked() { all.questions.erase(number); }
-        space_books& all;
+        space_state& all;
         std::uint64_t number;
     } one(*b, ++b->last_question);
     up.send(message_space, 0, one.number, wire::encode(what));
@@ -434,23 +439,23 @@ SKEIN_INLINE task<space_place> space_books::ask_driver(space_books* b, space_que
     if (one.failed) throw error(*one.failed);
     const auto& said = *one.place;
     space_place out;
-    out.keeper = said.keeper;
+    out.space_server = said.space_server;
     out.host = said.host;
     out.port = said.port;
     out.address = said.address;
     out.head_host = b->head_host;
     out.via = b->via;
-    out.secret = seal_secret(b->secret, said.keeper, said.sealed);
+    out.secret = seal_secret(b->secret, said.space_server, said.sealed);
     co_return out;
 }
 
-/// Driver: a worker asks where a keeper is.
-SKEIN_INLINE void space_books::on_question(runtime& driver, peer& from, const net::frame_view& f) {
+/// Driver: a worker asks where a space server is.
+SKEIN_INLINE void space_state::on_question(runtime& driver, peer& from, const net::frame_view& f) {
     auto what = wire::decode<space_question>(f.body);
     if (!what || what->space.empty() || what->space.size() > actor_terms::longest_name)
         throw error(errc::malformed,
                     fmt::format("a question that cannot be read from {}", from.who));
-    if (driver.books_->closing) return; // its link ends
+    if (driver.state_->closing) return; // its link ends
     auto& b = of(driver);
     if (from.asks >= b.most_asked)
         throw error(errc::exhausted,
@@ -465,7 +470,7 @@ SKEIN_INLINE void space_books::on_question(runtime& driver, peer& from, const ne
 }
 
 /// There are too many of them, whoever asks.
-SKEIN_INLINE void space_books::refuse_question(peer& from, std::uint64_t id) const {
+SKEIN_INLINE void space_state::refuse_question(peer& from, std::uint64_t id) const {
     wire::writer body;
     encode_failure(
         body, {error(errc::exhausted,
@@ -475,16 +480,16 @@ SKEIN_INLINE void space_books::refuse_question(peer& from, std::uint64_t id) con
     from.send(message_space_there, 1, id, body.bytes());
 }
 
-SKEIN_INLINE task<void> space_books::answer(space_books* b, peer_id asker, std::uint64_t id,
+SKEIN_INLINE task<void> space_state::answer(space_state* b, peer_id asker, std::uint64_t id,
                                             space_question what) {
     wire::writer body;
     std::uint16_t flags = 0;
     try {
-        auto finding = find(b, what.space, what.keeper);
+        auto finding = find(b, what.space, what.space_server);
         const auto place = co_await finding;
-        wire::encode(
-            body, space_answer{place.keeper, place.host, place.port, place.address, place.sealed});
-        auto& known = b->told[{what.space, place.keeper}];
+        wire::encode(body, space_answer{place.space_server, place.host, place.port, place.address,
+                                        place.sealed});
+        auto& known = b->told[{what.space, place.space_server}];
         if (std::find(known.begin(), known.end(), asker) == known.end()) known.push_back(asker);
         std::erase_if(known, [&](peer_id n) { return b->home.link_at(n) == nullptr; });
     } catch (...) {
@@ -497,7 +502,7 @@ SKEIN_INLINE task<void> space_books::answer(space_books* b, peer_id asker, std::
     if (to != nullptr && to->is_open()) to->send(message_space_there, flags, id, body.bytes());
 }
 
-SKEIN_INLINE void space_books::on_answer(runtime& worker, const net::frame_view& f) {
+SKEIN_INLINE void space_state::on_answer(runtime& worker, const net::frame_view& f) {
     auto& b = of(worker);
     const auto found = b.questions.find(f.id);
     if (f.flags > 1) throw error(errc::malformed, "an answer about a namespace of unknown kind");
@@ -505,7 +510,7 @@ SKEIN_INLINE void space_books::on_answer(runtime& worker, const net::frame_view&
     auto& one = *found->second;
     if (f.flags != 0) {
         one.failed = decode_failure(f.body).what;
-    } else if (auto said = wire::decode<space_answer>(f.body); said && said->keeper != 0) {
+    } else if (auto said = wire::decode<space_answer>(f.body); said && said->space_server != 0) {
         one.place = std::move(*said);
     } else {
         throw error(errc::malformed, "an answer about a namespace that cannot be read");
@@ -513,10 +518,10 @@ SKEIN_INLINE void space_books::on_answer(runtime& worker, const net::frame_view&
     one.answered.set();
 }
 
-SKEIN_INLINE void space_books::on_end(runtime& worker, const net::frame_view& f) {
+SKEIN_INLINE void space_state::on_end(runtime& worker, const net::frame_view& f) {
     const auto said = wire::decode<space_end>(f.body);
     if (!said) throw error(errc::malformed, "news of a namespace that cannot be read");
-    of(worker).lost(said->space, said->keeper, said->how);
+    of(worker).lost(said->space, said->space_server, said->how);
 }
 
 } // namespace detail

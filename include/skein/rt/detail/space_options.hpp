@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The options of a detached actor while its namespace is looked for: they outlive the expression that named them.
+// The options of a detached actor while its namespace is looked for: they outlive the expression
+// that named them.
 
 #include <skein/core/error.hpp>
 #include <skein/rt/actor_options.hpp>

@@ -31,11 +31,12 @@ SKEIN_INLINE net::connection_options worker_connection(const runtime& self,
     hello.shares_memory = how.shares_memory;
     o.self.extra = wire::encode(hello);
     o.require_same_build = true;
-    // Loading the program is part of it, on one side, and a driver that computes, on the other. A worker
-    // that dies or a driver that leaves is seen at once.
+    // Loading the program is part of it, on one side, and a driver that computes, on the other. A
+    // worker that dies or a driver that leaves is seen at once.
     o.bounds.handshake_deadline = how.start;
-    // The worker executes on its loop: silence means work. Its death closes the socket. Between hosts each side says
-    // something now and then, for the kernel to tell whether the other end is there still.
+    // The worker executes on its loop: silence means work. Its death closes the socket. Between
+    // hosts each side says something now and then, for the kernel to tell whether the other end is
+    // there still.
     constexpr auto for_ever = duration::max();
     o.alive = {how.in_memory ? net::keep_alive_mode::off : net::keep_alive_mode::automatic,
                time_constants::lan().idle_probe,
@@ -54,14 +55,17 @@ SKEIN_INLINE net::link_options worker_links(const runtime& self, duration resume
     o.resume_within = resume_within;
     o.refused_within = times.worker_refused;
     o.attempt_timeout = times.connect_timeout;
-    // Calls and replies cannot wait in a handler: they stay here, as they would in a connection's queue.
+    // Calls and replies cannot wait in a handler: they stay here, as they would in a connection's
+    // queue.
     o.most_messages = o.most_bytes = std::numeric_limits<std::size_t>::max();
     return o;
 }
 
-SKEIN_INLINE byte_buffer seal_secret(const net::token& by, std::uint64_t keeper, byte_span secret) {
+SKEIN_INLINE byte_buffer seal_secret(const net::token& by, std::uint64_t space_server,
+                                     byte_span secret) {
     constexpr std::string_view label = "skein namespace for workers";
-    const auto key = hmac_sha256(by.bytes(), as_bytes(label), std::as_bytes(std::span(&keeper, 1)));
+    const auto key =
+        hmac_sha256(by.bytes(), as_bytes(label), std::as_bytes(std::span(&space_server, 1)));
     auto out = to_buffer(secret);
     for (std::size_t i = 0; i < out.size() && i < key.size(); ++i) out[i] ^= key[i];
     return out;

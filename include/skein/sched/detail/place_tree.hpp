@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Finds a place with enough room without looking at all of them: a binary tree over the places, whose inner nodes
-// have the largest key of each dimension below them.
+// Finds a place with enough room without looking at all of them: a binary tree over the places,
+// whose inner nodes have the largest key of each dimension below them.
 //
-// With one kind of need a search goes straight down. With several, a node may promise what none of its
-// places holds alone (one has the cpus, another the gpus); the search then turns back, at worst past every place.
+// With one kind of need a search goes straight down. With several, a node may promise what none of
+// its places holds alone (one has the cpus, another the gpus); the search then turns back, at worst
+// past every place.
 
 #include <skein/sched/detail/room.hpp>
 

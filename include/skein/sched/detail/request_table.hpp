@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The requests of a scheduler: 48 bytes each, in chunks that come and go, so that a million of them need no
-// copy and leave nothing behind. A queue, and the requests that hold room on a place, are chains through them.
+// The requests of a scheduler: 48 bytes each, in chunks that come and go, so that a million of them
+// need no copy and leave nothing behind. A queue, and the requests that hold room on a place, are
+// chains through them.
 
 #include <skein/sched/detail/place_tree.hpp>
 

@@ -48,7 +48,8 @@ inline std::string shown(std::string_view text) {
     return text.size() > 40 ? s + "..." : s;
 }
 
-/// Digits with at most four decimals, in steps of 1/10000; nothing if it is something else or above `most` ones.
+/// Digits with at most four decimals, in steps of 1/10000; nothing if it is something else or above
+/// `most` ones.
 inline std::optional<std::uint64_t> read_steps(std::string_view text, std::uint64_t most) {
     std::uint64_t whole = 0, part = 0;
     std::size_t i = 0, decimals = 0;

@@ -2,8 +2,9 @@
 #pragma once
 // What is free on one place, as numbers that a request's needs are compared with one by one.
 //
-// A resource is a number here ("dimension"). Gpus are two: gpus that are wholly free, and the largest share
-// that is free on one gpu. So "two whole gpus" and "a third of one" are comparisons like all others.
+// A resource is a number here ("dimension"). Gpus are two: gpus that are wholly free, and the
+// largest share that is free on one gpu. So "two whole gpus" and "a third of one" are comparisons
+// like all others.
 
 #include <skein/core/check.hpp>
 #include <skein/sched/resources.hpp>
@@ -42,7 +43,8 @@ using needs = std::vector<need>;
     return 0;
 }
 
-/// Amounts by dimension. The first eight lie in the object: a place is looked at more often than its numbers are.
+/// Amounts by dimension. The first eight lie in the object: a place is looked at more often than
+/// its numbers are.
 class key_list {
 public:
     [[nodiscard]] std::uint32_t size() const noexcept { return size_; }
@@ -100,7 +102,8 @@ public:
                            [this](const need& n) { return at(n.dim) >= n.least; });
     }
 
-    /// Takes the needs, which must fit; the gpus it took. A share is taken from the gpu on which it leaves least.
+    /// Takes the needs, which must fit; the gpus it took. A share is taken from the gpu on which it
+    /// leaves least.
     gpu_set take(const needs& all) {
         gpu_set taken;
         --keys_[dim_order];
@@ -115,7 +118,8 @@ public:
         }
         return taken;
     }
-    /// Takes the needs with these gpus. False, and nothing is taken: so much, or one of them, is not free.
+    /// Takes the needs with these gpus. False, and nothing is taken: so much, or one of them, is
+    /// not free.
     ///   cpus_too    of a worker that runs already: its cpus are taken even if they are not free
     [[nodiscard]] bool take_these(const needs& all, gpu_set gpus, bool cpus_too = false) {
         const auto whole = need_of(all, dim_gpu), share = need_of(all, dim_share);

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The books of sched/scheduler.hpp.
+// The state of sched/scheduler.hpp.
 //
-// A queue holds the requests of one job, demand and constraint. What decides where they fit, demand and
-// constraint, is a class, which queues of several jobs share. Queues with requests are
+// A queue holds the requests of one job, demand and constraint. What decides where they fit, demand
+// and constraint, is a class, which queues of several jobs share. Queues with requests are
 //   ready       in their job's list: their first request may fit somewhere;
-//   blocked     in their class's list: it fitted nowhere, and no place has grown since that would do;
+//   blocked     in their class's list: it fitted nowhere, and no place has grown since that would
+//               do;
 //   infeasible  no place could hold it even if it were empty.
-// A bundle of a placement group is a place, too: it lies on its host and is found through its group only.
+// A bundle of a placement group is a place, too: it lies on its host and is found through its group
+// only.
 
 #include <skein/sched/detail/place_tree.hpp>
 #include <skein/sched/detail/request_table.hpp>
@@ -30,7 +32,8 @@ namespace skein::sched::detail {
 
 struct node_domain;
 
-/// Places among which a search goes: all, those with a label, the bundles of a group, those of a node.
+/// Places among which a search goes: all, those with a label, the bundles of a group, those of a
+/// node.
 struct place_domain {
     place_tree now, ever;               ///< what is free for others, and what there is in all
     std::vector<std::uint32_t> members; ///< place of a leaf, or no_index
@@ -39,7 +42,8 @@ struct place_domain {
     std::uint32_t node_leaf = no_index; ///< its leaf there
 };
 
-/// Places by their node, for requests that take the nodes in turn. A leaf promises the most that a place there has.
+/// Places by their node, for requests that take the nodes in turn. A leaf promises the most that a
+/// place there has.
 struct node_domain {
     place_tree now;
     std::vector<std::unique_ptr<place_domain>> nodes; ///< of a leaf, or nullptr
@@ -68,7 +72,8 @@ struct place_record {
     std::int64_t resuming_cpus = 0;
     place_id id;
     room now;
-    /// With its leaf there, which says what new requests may take; the first: all places, or its group's.
+    /// With its leaf there, which says what new requests may take; the first: all places, or its
+    /// group's.
     std::vector<std::pair<place_domain*, std::uint32_t>> in;
     reservation kept;
     std::vector<std::uint32_t> resuming;
@@ -164,8 +169,8 @@ struct plan_room {
     bool used = false;
 };
 
-struct schedule_books {
-    explicit schedule_books(scheduler_options o) : options(o) {}
+struct schedule_state {
+    explicit schedule_state(scheduler_options o) : options(o) {}
 
     scheduler_options options;
     std::vector<place_record> all_places;
@@ -344,7 +349,7 @@ struct schedule_books {
     [[nodiscard]] resources used_of(const place_record& p) const;
     [[nodiscard]] std::string why(request_id id) const;
 
-    // What the books see of a constraint.
+    // What the state see of a constraint.
     [[nodiscard]] static bool is_anywhere(const constraint& w) {
         return w.kind_ == constraint::kind::anywhere;
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The bodies of sched/scheduler.hpp: requests, from submit() to release(), and the queues they wait in.
+// The bodies of sched/scheduler.hpp: requests, from submit() to release(), and the queues they wait
+// in.
 
 #include <skein/sched/detail/scheduler.hpp>
 
@@ -45,8 +46,9 @@ SKEIN_INLINE constraint constraint::avoiding(std::vector<place_id> places) const
 
 namespace detail {
 
-/// What is asked for by dimension. A custom resource that no place has ever had gets no_index, which fits nowhere.
-SKEIN_INLINE needs schedule_books::needs_of(const resources& r) {
+/// What is asked for by dimension. A custom resource that no place has ever had gets no_index,
+/// which fits nowhere.
+SKEIN_INLINE needs schedule_state::needs_of(const resources& r) {
     needs all;
     if (r.cpu) all.push_back({dim_cpu, r.cpu.in_steps()});
     if (r.memory != 0) all.push_back({dim_memory, static_cast<std::int64_t>(r.memory)});
@@ -71,7 +73,7 @@ template <class T>
     return index;
 }
 
-SKEIN_INLINE std::uint32_t schedule_books::intern_shape(const resources& demand) {
+SKEIN_INLINE std::uint32_t schedule_state::intern_shape(const resources& demand) {
     if (const auto found = shape_of.find(demand); found != shape_of.end()) return found->second;
     const auto index = free_index(shapes, free_shapes);
     auto& s = shapes[index];
@@ -82,7 +84,7 @@ SKEIN_INLINE std::uint32_t schedule_books::intern_shape(const resources& demand)
 }
 
 /// What a shape asks for in numbers; done again when a resource gets its number.
-SKEIN_INLINE void schedule_books::number_shape(shape_record& s) {
+SKEIN_INLINE void schedule_state::number_shape(shape_record& s) {
     s.all = needs_of(s.demand);
     s.cpu = s.demand.cpu.in_steps();
     if (s.demand.gpu) {
@@ -92,7 +94,7 @@ SKEIN_INLINE void schedule_books::number_shape(shape_record& s) {
     }
 }
 
-SKEIN_INLINE std::uint32_t schedule_books::intern_constraint(const constraint& where) {
+SKEIN_INLINE std::uint32_t schedule_state::intern_constraint(const constraint& where) {
     if (const auto found = constraint_of.find(where); found != constraint_of.end())
         return found->second;
     const auto index = free_index(constraints, free_constraints);
@@ -120,7 +122,7 @@ SKEIN_INLINE std::uint32_t schedule_books::intern_constraint(const constraint& w
     return index;
 }
 
-SKEIN_INLINE std::uint32_t schedule_books::intern_class(const request& r) {
+SKEIN_INLINE std::uint32_t schedule_state::intern_class(const request& r) {
     const std::pair key(intern_shape(r.demand), intern_constraint(r.where));
     if (const auto found = class_of.find(key); found != class_of.end()) return found->second;
     const auto index = free_index(classes, free_classes);
@@ -132,7 +134,7 @@ SKEIN_INLINE std::uint32_t schedule_books::intern_class(const request& r) {
     return index;
 }
 
-SKEIN_INLINE void schedule_books::drop_class(std::uint32_t c) {
+SKEIN_INLINE void schedule_state::drop_class(std::uint32_t c) {
     const auto shape = classes[c].shape, where = classes[c].where;
     class_of.erase({shape, where});
     free_classes.push_back(c);
@@ -154,7 +156,7 @@ SKEIN_INLINE void schedule_books::drop_class(std::uint32_t c) {
     }
 }
 
-SKEIN_INLINE std::uint32_t schedule_books::queue_for(const request& r) {
+SKEIN_INLINE std::uint32_t schedule_state::queue_for(const request& r) {
     if (recent.queue != no_index && recent.last.job == r.job && recent.last.demand == r.demand &&
         recent.last.where == r.where && recent.last.fail_if_infeasible == r.fail_if_infeasible)
         return recent.queue;
@@ -175,7 +177,7 @@ SKEIN_INLINE std::uint32_t schedule_books::queue_for(const request& r) {
     return found->second;
 }
 
-SKEIN_INLINE void schedule_books::drop_queue(std::uint32_t q) {
+SKEIN_INLINE void schedule_state::drop_queue(std::uint32_t q) {
     auto& queue = all_queues[q];
     queue_of.erase({queue.job, queue.cls, queue.fails});
     if (recent.queue == q) recent.queue = no_index;
@@ -184,8 +186,9 @@ SKEIN_INLINE void schedule_books::drop_queue(std::uint32_t q) {
     free_queues.push_back(q);
 }
 
-/// Nothing is queued in it or granted from it. The last ones are kept: the next request may want them.
-SKEIN_INLINE void schedule_books::queue_is_idle(std::uint32_t q) {
+/// Nothing is queued in it or granted from it. The last ones are kept: the next request may want
+/// them.
+SKEIN_INLINE void schedule_state::queue_is_idle(std::uint32_t q) {
     if (all_queues[q].queued != 0 || all_queues[q].granted != 0 || all_queues[q].idles) return;
     all_queues[q].idles = true;
     idle_queues.push_back(q);
@@ -196,7 +199,7 @@ SKEIN_INLINE void schedule_books::queue_is_idle(std::uint32_t q) {
     if (all_queues[last].queued == 0 && all_queues[last].granted == 0) drop_queue(last);
 }
 
-SKEIN_INLINE std::uint32_t schedule_books::job_for(job_id id) {
+SKEIN_INLINE std::uint32_t schedule_state::job_for(job_id id) {
     if (const auto found = job_of.find(id); found != job_of.end()) return found->second;
     const auto index = free_index(jobs, free_jobs);
     jobs[index].id = id;
@@ -206,7 +209,7 @@ SKEIN_INLINE std::uint32_t schedule_books::job_for(job_id id) {
     return index;
 }
 
-SKEIN_INLINE result<void> schedule_books::check(const request& r) const {
+SKEIN_INLINE result<void> schedule_state::check(const request& r) const {
     if (auto ok = check_demand(r.demand); !ok) return ok;
     if (avoided(r.where).size() > 64)
         return error(errc::too_large, fmt::format("a request avoids {} places, more than 64",
@@ -230,7 +233,7 @@ SKEIN_INLINE result<void> schedule_books::check(const request& r) const {
     return {};
 }
 
-SKEIN_INLINE result<request_id> schedule_books::submit(const request& r) {
+SKEIN_INLINE result<request_id> schedule_state::submit(const request& r) {
     if (auto ok = check(r); !ok) return ok.error();
     const auto q = queue_for(r);
     if (r.fail_if_infeasible && !is_feasible(all_queues[q].cls)) {
@@ -249,7 +252,7 @@ SKEIN_INLINE result<request_id> schedule_books::submit(const request& r) {
     return request_id(requests.id(e));
 }
 
-SKEIN_INLINE result<request_id> schedule_books::adopt(request r, place_id at, gpu_set gpus) {
+SKEIN_INLINE result<request_id> schedule_state::adopt(request r, place_id at, gpu_set gpus) {
     const auto found = place_of.find(at);
     if (found == place_of.end()) return error(errc::not_found, "no such place");
     const auto p = adopting_place(r, found->second, gpus);
@@ -273,8 +276,9 @@ SKEIN_INLINE result<request_id> schedule_books::adopt(request r, place_id at, gp
     return *made;
 }
 
-/// The place itself, or the first bundle there that has room for it, or but for its cpus; no_index: there is none.
-SKEIN_INLINE std::uint32_t schedule_books::adopting_place(const request& r, std::uint32_t host,
+/// The place itself, or the first bundle there that has room for it, or but for its cpus; no_index:
+/// there is none.
+SKEIN_INLINE std::uint32_t schedule_state::adopting_place(const request& r, std::uint32_t host,
                                                           gpu_set gpus) {
     const auto number = group_in(r.where);
     if (number == 0) return host;
@@ -294,7 +298,7 @@ SKEIN_INLINE std::uint32_t schedule_books::adopting_place(const request& r, std:
     return over;
 }
 
-SKEIN_INLINE void schedule_books::append(std::uint32_t q, std::uint32_t e) {
+SKEIN_INLINE void schedule_state::append(std::uint32_t q, std::uint32_t e) {
     auto& queue = all_queues[q];
     auto& entry = requests[e];
     entry.state = request_state::queued;
@@ -311,7 +315,7 @@ SKEIN_INLINE void schedule_books::append(std::uint32_t q, std::uint32_t e) {
 }
 
 /// Takes a queued request out of its queue.
-SKEIN_INLINE void schedule_books::unqueue(std::uint32_t e) {
+SKEIN_INLINE void schedule_state::unqueue(std::uint32_t e) {
     auto& entry = requests[e];
     const auto q = entry.queue;
     auto& queue = all_queues[q];
@@ -329,7 +333,7 @@ SKEIN_INLINE void schedule_books::unqueue(std::uint32_t e) {
     if (queue.reserved != no_index) drop_reservation(queue.reserved);
 }
 
-SKEIN_INLINE bool schedule_books::cancel(request_id id) {
+SKEIN_INLINE bool schedule_state::cancel(request_id id) {
     const auto e = requests.find(id.value());
     if (e == no_index || requests[e].state != request_state::queued) return false;
     const auto q = requests[e].queue;
@@ -339,7 +343,7 @@ SKEIN_INLINE bool schedule_books::cancel(request_id id) {
     return true;
 }
 
-SKEIN_INLINE void schedule_books::hold(std::uint32_t e, std::uint32_t place, gpu_set gpus) {
+SKEIN_INLINE void schedule_state::hold(std::uint32_t e, std::uint32_t place, gpu_set gpus) {
     auto& entry = requests[e];
     auto& p = all_places[place];
     entry.place = place;
@@ -356,7 +360,7 @@ SKEIN_INLINE void schedule_books::hold(std::uint32_t e, std::uint32_t place, gpu
 }
 
 /// An entry begins (1) or stops (-1) to run.
-SKEIN_INLINE void schedule_books::count_running(const request_entry& entry, int by) {
+SKEIN_INLINE void schedule_state::count_running(const request_entry& entry, int by) {
     const auto add = static_cast<std::uint32_t>(by);
     auto& p = all_places[entry.place];
     if (entry.leaving) p.leaving += add;
@@ -366,7 +370,7 @@ SKEIN_INLINE void schedule_books::count_running(const request_entry& entry, int 
     running += static_cast<std::size_t>(static_cast<std::int64_t>(by));
 }
 
-SKEIN_INLINE bool schedule_books::set_leaving(request_id id, bool on) {
+SKEIN_INLINE bool schedule_state::set_leaving(request_id id, bool on) {
     const auto e = requests.find(id.value());
     if (e == no_index || requests[e].state == request_state::queued) return false;
     auto& entry = requests[e];
@@ -377,7 +381,7 @@ SKEIN_INLINE bool schedule_books::set_leaving(request_id id, bool on) {
     return true;
 }
 
-SKEIN_INLINE bool schedule_books::release(request_id id) {
+SKEIN_INLINE bool schedule_state::release(request_id id) {
     const auto e = requests.find(id.value());
     if (e == no_index || requests[e].state == request_state::queued) return false;
     give_back(e);
@@ -385,7 +389,7 @@ SKEIN_INLINE bool schedule_books::release(request_id id) {
 }
 
 /// All that a granted request holds; its entry is free then.
-SKEIN_INLINE void schedule_books::give_back(std::uint32_t e) {
+SKEIN_INLINE void schedule_state::give_back(std::uint32_t e) {
     const auto entry = requests[e];
     auto& p = all_places[entry.place];
     const auto q = entry.queue;
@@ -412,7 +416,7 @@ SKEIN_INLINE void schedule_books::give_back(std::uint32_t e) {
 }
 
 /// Everything that holds room on a place.
-SKEIN_INLINE void schedule_books::evict(std::uint32_t place, std::vector<evicted>& into) {
+SKEIN_INLINE void schedule_state::evict(std::uint32_t place, std::vector<evicted>& into) {
     const auto begin = into.size();
     while (all_places[place].first_held != no_index) {
         const auto e = all_places[place].first_held;
@@ -422,7 +426,7 @@ SKEIN_INLINE void schedule_books::evict(std::uint32_t place, std::vector<evicted
     std::reverse(into.begin() + static_cast<std::ptrdiff_t>(begin), into.end());
 }
 
-SKEIN_INLINE bool schedule_books::wait_begin(request_id id) {
+SKEIN_INLINE bool schedule_state::wait_begin(request_id id) {
     const auto e = requests.find(id.value());
     if (e == no_index || requests[e].state != request_state::running) return false;
     auto& entry = requests[e];
@@ -439,7 +443,7 @@ SKEIN_INLINE bool schedule_books::wait_begin(request_id id) {
     return true;
 }
 
-SKEIN_INLINE bool schedule_books::wait_end(request_id id) {
+SKEIN_INLINE bool schedule_state::wait_end(request_id id) {
     const auto e = requests.find(id.value());
     if (e == no_index || requests[e].state != request_state::waiting) return false;
     auto& entry = requests[e];
@@ -459,13 +463,13 @@ SKEIN_INLINE bool schedule_books::wait_end(request_id id) {
     return false;
 }
 
-/// The cpus are free, or nobody is left on the place whose end or wait would free them: then the place runs more
-/// than it has cpus, by this one.
-SKEIN_INLINE bool schedule_books::may_resume(const place_record& p, std::int64_t cpu) {
+/// The cpus are free, or nobody is left on the place whose end or wait would free them: then the
+/// place runs more than it has cpus, by this one.
+SKEIN_INLINE bool schedule_state::may_resume(const place_record& p, std::int64_t cpu) {
     return p.now.at(dim_cpu) >= cpu || p.running_cpus == 0;
 }
 
-SKEIN_INLINE void schedule_books::take_cpus_again(std::uint32_t e) {
+SKEIN_INLINE void schedule_state::take_cpus_again(std::uint32_t e) {
     auto& entry = requests[e];
     auto& p = all_places[entry.place];
     const auto cpu = shapes[classes[all_queues[entry.queue].cls].shape].cpu;
@@ -477,7 +481,7 @@ SKEIN_INLINE void schedule_books::take_cpus_again(std::uint32_t e) {
 }
 
 /// Every queued request of a queue is gone, and its owner told so.
-SKEIN_INLINE void schedule_books::refuse(std::uint32_t q, const error& why) {
+SKEIN_INLINE void schedule_state::refuse(std::uint32_t q, const error& why) {
     while (all_queues[q].first != no_index) {
         const auto e = all_queues[q].first;
         notice n;
@@ -491,7 +495,7 @@ SKEIN_INLINE void schedule_books::refuse(std::uint32_t q, const error& why) {
     queue_is_idle(q);
 }
 
-SKEIN_INLINE std::vector<evicted> schedule_books::remove_job(job_id id) {
+SKEIN_INLINE std::vector<evicted> schedule_state::remove_job(job_id id) {
     std::vector<evicted> out;
     const auto found = job_of.find(id);
     if (found == job_of.end()) return out;
@@ -529,10 +533,10 @@ SKEIN_INLINE std::vector<evicted> schedule_books::remove_job(job_id id) {
 
 } // namespace detail
 
-// ---- the public side -----------------------------------------------------------------------------------------
+// ---- the public side ----------------------------------------------------------------------------
 
 SKEIN_INLINE scheduler::scheduler(scheduler_options options)
-    : books_(std::make_unique<detail::schedule_books>(options)) {}
+    : state_(std::make_unique<detail::schedule_state>(options)) {}
 SKEIN_INLINE scheduler::scheduler(scheduler&&) noexcept = default;
 SKEIN_INLINE scheduler& scheduler::operator=(scheduler&&) noexcept = default;
 SKEIN_INLINE scheduler::~scheduler() = default;
@@ -540,55 +544,55 @@ SKEIN_INLINE scheduler::~scheduler() = default;
 SKEIN_INLINE result<void> scheduler::add_place(place_id id, std::string name,
                                                const resources& total,
                                                std::vector<std::string> labels) {
-    return books_->add_place(id, std::move(name), total, std::move(labels));
+    return state_->add_place(id, std::move(name), total, std::move(labels));
 }
 SKEIN_INLINE bool scheduler::set_labels(place_id id, std::vector<std::string> labels) {
-    return books_->set_labels(id, std::move(labels));
+    return state_->set_labels(id, std::move(labels));
 }
 SKEIN_INLINE std::vector<evicted> scheduler::remove_place(place_id id) {
-    return books_->remove_place(id);
+    return state_->remove_place(id);
 }
-SKEIN_INLINE bool scheduler::drain(place_id id, bool on) { return books_->drain(id, on); }
+SKEIN_INLINE bool scheduler::drain(place_id id, bool on) { return state_->drain(id, on); }
 SKEIN_INLINE void scheduler::set_weight(job_id job, std::uint32_t weight) {
-    auto& j = books_->jobs[books_->job_for(job)];
-    books_->settle(j);
+    auto& j = state_->jobs[state_->job_for(job)];
+    state_->settle(j);
     j.weight = std::clamp(weight, 1u, 1000u);
-    books_->find_rate(j);
+    state_->find_rate(j);
 }
 SKEIN_INLINE std::vector<evicted> scheduler::remove_job(job_id job) {
-    return books_->remove_job(job);
+    return state_->remove_job(job);
 }
-SKEIN_INLINE result<request_id> scheduler::submit(const request& r) { return books_->submit(r); }
+SKEIN_INLINE result<request_id> scheduler::submit(const request& r) { return state_->submit(r); }
 SKEIN_INLINE result<request_id> scheduler::adopt(const request& r, place_id at, gpu_set gpus) {
-    return books_->adopt(r, at, gpus);
+    return state_->adopt(r, at, gpus);
 }
-SKEIN_INLINE bool scheduler::cancel(request_id id) { return books_->cancel(id); }
-SKEIN_INLINE bool scheduler::release(request_id id) { return books_->release(id); }
+SKEIN_INLINE bool scheduler::cancel(request_id id) { return state_->cancel(id); }
+SKEIN_INLINE bool scheduler::release(request_id id) { return state_->release(id); }
 SKEIN_INLINE bool scheduler::set_leaving(request_id id, bool on) {
-    return books_->set_leaving(id, on);
+    return state_->set_leaving(id, on);
 }
-SKEIN_INLINE bool scheduler::keep_room(request_id id) { return books_->keep_room(id); }
-SKEIN_INLINE bool scheduler::keep_room(placement_group_id id) { return books_->keep_room(id); }
-SKEIN_INLINE bool scheduler::wait_begin(request_id id) { return books_->wait_begin(id); }
-SKEIN_INLINE bool scheduler::wait_end(request_id id) { return books_->wait_end(id); }
+SKEIN_INLINE bool scheduler::keep_room(request_id id) { return state_->keep_room(id); }
+SKEIN_INLINE bool scheduler::keep_room(placement_group_id id) { return state_->keep_room(id); }
+SKEIN_INLINE bool scheduler::wait_begin(request_id id) { return state_->wait_begin(id); }
+SKEIN_INLINE bool scheduler::wait_end(request_id id) { return state_->wait_end(id); }
 SKEIN_INLINE result<placement_group_id> scheduler::create_group(group_request g) {
-    return books_->create_group(std::move(g));
+    return state_->create_group(std::move(g));
 }
 SKEIN_INLINE bool scheduler::adopt_bundle(placement_group_id id, std::size_t bundle, place_id at,
                                           gpu_set gpus) {
-    return books_->adopt_bundle(id, bundle, at, gpus);
+    return state_->adopt_bundle(id, bundle, at, gpus);
 }
-SKEIN_INLINE void scheduler::move_bundles(place_id from) { books_->move_bundles(from); }
+SKEIN_INLINE void scheduler::move_bundles(place_id from) { state_->move_bundles(from); }
 SKEIN_INLINE std::vector<evicted> scheduler::remove_group(placement_group_id id) {
-    return books_->remove_group(id);
+    return state_->remove_group(id);
 }
 SKEIN_INLINE std::size_t scheduler::take_grants(std::vector<grant>& into, std::size_t limit) {
-    return books_->take_grants(into, limit);
+    return state_->take_grants(into, limit);
 }
 SKEIN_INLINE void scheduler::take_notices(std::vector<notice>& into) {
-    for (auto& n : books_->notices) into.push_back(std::move(n));
-    books_->notices.clear();
+    for (auto& n : state_->notices) into.push_back(std::move(n));
+    state_->notices.clear();
 }
-SKEIN_INLINE void scheduler::say_again(job_id job) { books_->say_again(job); }
+SKEIN_INLINE void scheduler::say_again(job_id job) { state_->say_again(job); }
 
 } // namespace skein::sched

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Part of the bodies of sched/scheduler.hpp: placement groups. A group is planned on copies of the rooms and then
-// placed as a whole or not at all; a plan looks at every place once, which a single request never does.
+// Part of the bodies of sched/scheduler.hpp: placement groups. A group is planned on copies of the
+// rooms and then placed as a whole or not at all; a plan looks at every place once, which a single
+// request never does.
 //
-// Which bundles go together on which places is bin packing: the plan takes the largest first and the first place
-// that fits, and so may miss a fit that exists. strict_spread is exact.
+// Which bundles go together on which places is bin packing: the plan takes the largest first and
+// the first place that fits, and so may miss a fit that exists. strict_spread is exact.
 
 #include <skein/sched/detail/scheduler.hpp>
 
@@ -83,7 +84,8 @@ private:
         }
         return true;
     }
-    /// Bundles and places in pairs: augmenting paths (Kuhn's algorithm), exact. Breadth first, without recursion.
+    /// Bundles and places in pairs: augmenting paths (Kuhn's algorithm), exact. Breadth first,
+    /// without recursion.
     bool match() {
         std::vector<std::uint32_t> owner(rooms_.size(), no_index); // the bundle on a room
         for (const auto start : order_) {
@@ -122,8 +124,9 @@ private:
     std::vector<std::uint32_t> order_, chosen_;
 };
 
-/// Copies of the rooms of all places that may take bundles: as they are, as they may become, or empty.
-SKEIN_INLINE std::vector<plan_room> schedule_books::rooms_for(const group_record& g,
+/// Copies of the rooms of all places that may take bundles: as they are, as they may become, or
+/// empty.
+SKEIN_INLINE std::vector<plan_room> schedule_state::rooms_for(const group_record& g,
                                                               outlook when) const {
     std::vector<plan_room> rooms;
     for (std::uint32_t p = 0; p < all_places.size(); ++p) {
@@ -151,12 +154,12 @@ SKEIN_INLINE std::vector<plan_room> schedule_books::rooms_for(const group_record
     return rooms;
 }
 
-SKEIN_INLINE std::vector<std::uint32_t> schedule_books::plan(const group_record& g,
+SKEIN_INLINE std::vector<std::uint32_t> schedule_state::plan(const group_record& g,
                                                              outlook when) const {
     return group_plan(g, rooms_for(g, when), when == outlook::ever).make();
 }
 
-SKEIN_INLINE result<placement_group_id> schedule_books::create_group(group_request g) {
+SKEIN_INLINE result<placement_group_id> schedule_state::create_group(group_request g) {
     if (g.bundles.empty() || g.bundles.size() > 4096)
         return error(errc::invalid_argument,
                      fmt::format("a placement group of {} bundles", g.bundles.size()))
@@ -190,7 +193,7 @@ SKEIN_INLINE result<placement_group_id> schedule_books::create_group(group_reque
 }
 
 /// Says so when no set of places could hold a group.
-SKEIN_INLINE void schedule_books::check_group(group_record& g) {
+SKEIN_INLINE void schedule_state::check_group(group_record& g) {
     if (!plan(g, outlook::ever).empty()) {
         g.told = told_state::nothing;
         return;
@@ -218,7 +221,7 @@ SKEIN_INLINE void schedule_books::check_group(group_record& g) {
 }
 
 /// Places the bundles that have no place: all of them, or none.
-SKEIN_INLINE void schedule_books::place_group(group_record& g) {
+SKEIN_INLINE void schedule_state::place_group(group_record& g) {
     const auto chosen = plan(g, outlook::now);
     if (chosen.empty()) return;
     drop_reservations(g);
@@ -231,7 +234,7 @@ SKEIN_INLINE void schedule_books::place_group(group_record& g) {
 }
 
 /// Its room has been taken from the host.
-SKEIN_INLINE void schedule_books::place_bundle(group_record& g, std::size_t b, std::uint32_t host,
+SKEIN_INLINE void schedule_state::place_bundle(group_record& g, std::size_t b, std::uint32_t host,
                                                gpu_set gpus) {
     const auto p = new_place();
     auto& place = all_places[p]; // new_place() may have moved all
@@ -251,7 +254,7 @@ SKEIN_INLINE void schedule_books::place_bundle(group_record& g, std::size_t b, s
     grow(p);
 }
 
-SKEIN_INLINE void schedule_books::group_is_placed(group_record& g) {
+SKEIN_INLINE void schedule_state::group_is_placed(group_record& g) {
     g.waits = false;
     ++grants;
     notice n;
@@ -266,7 +269,7 @@ SKEIN_INLINE void schedule_books::group_is_placed(group_record& g) {
     notices.push_back(std::move(n));
 }
 
-SKEIN_INLINE bool schedule_books::adopt_bundle(placement_group_id id, std::size_t bundle,
+SKEIN_INLINE bool schedule_state::adopt_bundle(placement_group_id id, std::size_t bundle,
                                                place_id at, gpu_set gpus) {
     const auto found = groups.find(id.value());
     const auto host = place_of.find(at);
@@ -281,13 +284,13 @@ SKEIN_INLINE bool schedule_books::adopt_bundle(placement_group_id id, std::size_
     return true;
 }
 
-SKEIN_INLINE void schedule_books::place_groups() {
+SKEIN_INLINE void schedule_state::place_groups() {
     if (!std::exchange(groups_may_fit, false)) return;
     for (auto& [number, g] : groups)
         if (g.waits && g.told == told_state::nothing) place_group(g);
 }
 
-SKEIN_INLINE void schedule_books::lose_bundle(group_record& g, std::size_t bundle,
+SKEIN_INLINE void schedule_state::lose_bundle(group_record& g, std::size_t bundle,
                                               std::vector<evicted>& into) {
     const auto p = g.bundles[bundle].place;
     const auto host = all_places[p].host;
@@ -304,7 +307,7 @@ SKEIN_INLINE void schedule_books::lose_bundle(group_record& g, std::size_t bundl
     grow(host);
 }
 
-SKEIN_INLINE void schedule_books::move_bundles(place_id from) {
+SKEIN_INLINE void schedule_state::move_bundles(place_id from) {
     const auto host = place_of.find(from);
     if (host == place_of.end()) return;
     std::vector<evicted> none;
@@ -331,7 +334,7 @@ SKEIN_INLINE void schedule_books::move_bundles(place_id from) {
 }
 
 /// Some of its bundles have no place any more.
-SKEIN_INLINE void schedule_books::group_is_broken(group_record& g, error why) {
+SKEIN_INLINE void schedule_state::group_is_broken(group_record& g, error why) {
     drop_reservations(g);
     g.waits = true;
     g.since = grants;
@@ -346,7 +349,7 @@ SKEIN_INLINE void schedule_books::group_is_broken(group_record& g, error why) {
     notices.push_back(std::move(n));
 }
 
-SKEIN_INLINE std::vector<evicted> schedule_books::remove_group(placement_group_id id) {
+SKEIN_INLINE std::vector<evicted> schedule_state::remove_group(placement_group_id id) {
     std::vector<evicted> out;
     const auto found = groups.find(id.value());
     if (found == groups.end()) return out;
@@ -358,7 +361,7 @@ SKEIN_INLINE std::vector<evicted> schedule_books::remove_group(placement_group_i
     return out;
 }
 
-SKEIN_INLINE void schedule_books::refuse_queues_of(placement_group_id id) {
+SKEIN_INLINE void schedule_state::refuse_queues_of(placement_group_id id) {
     for (std::uint32_t q = 0; q < all_queues.size(); ++q) {
         const auto& queue = all_queues[q];
         if (queue.cls == no_index ||
@@ -370,7 +373,7 @@ SKEIN_INLINE void schedule_books::refuse_queues_of(placement_group_id id) {
 }
 
 /// Keeps a set of places free for a group, where it would fit once what runs there has ended.
-SKEIN_INLINE void schedule_books::reserve_for(group_record& g) {
+SKEIN_INLINE void schedule_state::reserve_for(group_record& g) {
     g.since = grants;
     const auto chosen = plan(g, outlook::soon);
     if (chosen.empty()) return;
@@ -395,7 +398,7 @@ SKEIN_INLINE void schedule_books::reserve_for(group_record& g) {
     ++reservations;
 }
 
-SKEIN_INLINE bool schedule_books::keep_room(placement_group_id id) {
+SKEIN_INLINE bool schedule_state::keep_room(placement_group_id id) {
     const auto found = groups.find(id.value());
     if (found == groups.end() || !found->second.waits || found->second.told != told_state::nothing)
         return false;
@@ -403,7 +406,7 @@ SKEIN_INLINE bool schedule_books::keep_room(placement_group_id id) {
     return found->second.reserved;
 }
 
-SKEIN_INLINE void schedule_books::drop_reservations(group_record& g) {
+SKEIN_INLINE void schedule_state::drop_reservations(group_record& g) {
     if (!std::exchange(g.reserved, false)) return;
     g.since = grants;
     for (std::uint32_t p = 0; p < all_places.size(); ++p) {

@@ -17,7 +17,7 @@ namespace skein::sched::detail {
     return all;
 }
 
-SKEIN_INLINE std::uint32_t schedule_books::new_place() {
+SKEIN_INLINE std::uint32_t schedule_state::new_place() {
     if (free_places.empty()) {
         all_places.emplace_back();
         return static_cast<std::uint32_t>(all_places.size() - 1);
@@ -30,8 +30,9 @@ SKEIN_INLINE std::uint32_t schedule_books::new_place() {
     return p;
 }
 
-/// Numbers for the custom resources of a new place; requests that named one before can be compared now.
-SKEIN_INLINE void schedule_books::learn(const resources& total) {
+/// Numbers for the custom resources of a new place; requests that named one before can be compared
+/// now.
+SKEIN_INLINE void schedule_state::learn(const resources& total) {
     const auto before = dims;
     for (const auto& c : total.custom)
         if (custom_dims.emplace(c.name, dims).second) ++dims;
@@ -47,7 +48,7 @@ SKEIN_INLINE void schedule_books::learn(const resources& total) {
         }
 }
 
-SKEIN_INLINE result<void> schedule_books::add_place(place_id id, std::string name,
+SKEIN_INLINE result<void> schedule_state::add_place(place_id id, std::string name,
                                                     const resources& total,
                                                     std::vector<std::string> labels) {
     const auto where = fmt::format("place {} ({})", id, name);
@@ -84,7 +85,7 @@ SKEIN_INLINE result<void> schedule_books::add_place(place_id id, std::string nam
 }
 
 /// Where those look for it who ask for one of its labels, or take the nodes in turn.
-SKEIN_INLINE void schedule_books::join_labelled(std::uint32_t p) {
+SKEIN_INLINE void schedule_state::join_labelled(std::uint32_t p) {
     const auto& labels = all_places[p].labels;
     for (auto& c : constraints) {
         const auto* label = c.labelled ? label_of(c.where) : nullptr;
@@ -94,7 +95,7 @@ SKEIN_INLINE void schedule_books::join_labelled(std::uint32_t p) {
     }
 }
 
-SKEIN_INLINE bool schedule_books::set_labels(place_id id, std::vector<std::string> labels) {
+SKEIN_INLINE bool schedule_state::set_labels(place_id id, std::vector<std::string> labels) {
     const auto found = place_of.find(id);
     if (found == place_of.end()) return false;
     auto& place = all_places[found->second];
@@ -108,7 +109,7 @@ SKEIN_INLINE bool schedule_books::set_labels(place_id id, std::vector<std::strin
     return true;
 }
 
-SKEIN_INLINE void schedule_books::open_place(std::uint32_t p, const needs& total, gpu_set gpus) {
+SKEIN_INLINE void schedule_state::open_place(std::uint32_t p, const needs& total, gpu_set gpus) {
     auto& place = all_places[p];
     place.alive = true;
     place.total_needs = total;
@@ -130,7 +131,7 @@ inline void set_offer(place_domain& d, std::uint32_t leaf, const key_list* keys)
         d.of->now.set(d.node_leaf, most);
 }
 
-SKEIN_INLINE void schedule_books::join(place_domain& d, std::uint32_t p) {
+SKEIN_INLINE void schedule_state::join(place_domain& d, std::uint32_t p) {
     std::uint32_t leaf;
     if (d.holes.empty()) {
         leaf = static_cast<std::uint32_t>(d.members.size());
@@ -148,7 +149,7 @@ SKEIN_INLINE void schedule_books::join(place_domain& d, std::uint32_t p) {
 }
 
 /// Into the places of its node.
-SKEIN_INLINE void schedule_books::join_node(node_domain& all, std::uint32_t p) {
+SKEIN_INLINE void schedule_state::join_node(node_domain& all, std::uint32_t p) {
     const auto& labels = all_places[p].labels;
     const auto named = std::find_if(labels.begin(), labels.end(),
                                     [](const auto& l) { return l.starts_with("node="); });
@@ -170,7 +171,7 @@ SKEIN_INLINE void schedule_books::join_node(node_domain& all, std::uint32_t p) {
     join(*all.nodes[known->second], p);
 }
 
-SKEIN_INLINE void schedule_books::leave(place_domain& d, std::uint32_t leaf) {
+SKEIN_INLINE void schedule_state::leave(place_domain& d, std::uint32_t leaf) {
     set_offer(d, leaf, nullptr);
     d.ever.close(leaf);
     d.members[leaf] = no_index;
@@ -183,12 +184,12 @@ SKEIN_INLINE void schedule_books::leave(place_domain& d, std::uint32_t leaf) {
     all->nodes[node].reset();
 }
 
-SKEIN_INLINE void schedule_books::leave_all(std::uint32_t p) {
+SKEIN_INLINE void schedule_state::leave_all(std::uint32_t p) {
     for (const auto& [domain, leaf] : all_places[p].in) leave(*domain, leaf);
     all_places[p].in.clear();
 }
 
-SKEIN_INLINE std::vector<evicted> schedule_books::remove_place(place_id id) {
+SKEIN_INLINE std::vector<evicted> schedule_state::remove_place(place_id id) {
     std::vector<evicted> out;
     const auto found = place_of.find(id);
     if (found == place_of.end()) return out;
@@ -216,7 +217,7 @@ SKEIN_INLINE std::vector<evicted> schedule_books::remove_place(place_id id) {
     return out;
 }
 
-SKEIN_INLINE bool schedule_books::drain(place_id id, bool on) {
+SKEIN_INLINE bool schedule_state::drain(place_id id, bool on) {
     const auto found = place_of.find(id);
     if (found == place_of.end()) return false;
     if (all_places[found->second].draining == on) return true;
@@ -241,13 +242,13 @@ SKEIN_INLINE bool schedule_books::drain(place_id id, bool on) {
     return true;
 }
 
-SKEIN_INLINE bool schedule_books::is_open(const place_record& p) const {
+SKEIN_INLINE bool schedule_state::is_open(const place_record& p) const {
     return p.alive && !p.draining &&
            (p.host == no_index || (all_places[p.host].alive && !all_places[p.host].draining));
 }
 
 /// Works out what a place has for new requests, and tells the trees.
-SKEIN_INLINE void schedule_books::offer(std::uint32_t p) {
+SKEIN_INLINE void schedule_state::offer(std::uint32_t p) {
     auto& place = all_places[p];
     if (!is_open(place)) {
         for (const auto& [domain, leaf] : place.in) set_offer(*domain, leaf, nullptr);
@@ -270,7 +271,7 @@ SKEIN_INLINE void schedule_books::offer(std::uint32_t p) {
 }
 
 /// A place may have more room than before: what was blocked may fit.
-SKEIN_INLINE void schedule_books::grow(std::uint32_t p) {
+SKEIN_INLINE void schedule_state::grow(std::uint32_t p) {
     if (all_places[p].host == no_index) groups_may_fit = true;
     if (all_places[p].grown) return;
     all_places[p].grown = true;
@@ -278,7 +279,7 @@ SKEIN_INLINE void schedule_books::grow(std::uint32_t p) {
 }
 
 /// Shares are parts of what all places have together.
-SKEIN_INLINE void schedule_books::count_cluster(const place_record& p, int sign) {
+SKEIN_INLINE void schedule_state::count_cluster(const place_record& p, int sign) {
     cluster.resize(dims);
     for (const auto& n : p.total_needs) cluster[n.dim] += sign * n.least;
     for (auto& j : jobs) {
@@ -288,7 +289,7 @@ SKEIN_INLINE void schedule_books::count_cluster(const place_record& p, int sign)
 }
 
 /// Where a search for a constraint goes; nullptr: it names one place.
-SKEIN_INLINE place_domain* schedule_books::domain_of(const constraint_record& c) {
+SKEIN_INLINE place_domain* schedule_state::domain_of(const constraint_record& c) {
     if (is_anywhere(c.where)) return &everywhere;
     if (c.labelled) return c.labelled.get();
     if (const auto number = group_in(c.where); number != 0 && bundle_in(c.where) < 0) {
@@ -299,7 +300,7 @@ SKEIN_INLINE place_domain* schedule_books::domain_of(const constraint_record& c)
 }
 
 /// The one place of a constraint that names one, if it is there.
-SKEIN_INLINE std::uint32_t schedule_books::single_place(const constraint& where) const {
+SKEIN_INLINE std::uint32_t schedule_state::single_place(const constraint& where) const {
     if (const auto number = group_in(where); number != 0) {
         const auto g = groups.find(number);
         const auto b = bundle_in(where);
@@ -310,14 +311,14 @@ SKEIN_INLINE std::uint32_t schedule_books::single_place(const constraint& where)
     return found == place_of.end() ? no_index : found->second;
 }
 
-SKEIN_INLINE bool schedule_books::is_avoided(const constraint& where, std::uint32_t p) const {
+SKEIN_INLINE bool schedule_state::is_avoided(const constraint& where, std::uint32_t p) const {
     const auto& not_these = avoided(where);
     return !not_these.empty() &&
            std::binary_search(not_these.begin(), not_these.end(), all_places[p].id);
 }
 
 /// Whether a constraint lets requests go to a place at all.
-SKEIN_INLINE bool schedule_books::matches(const constraint& where, std::uint32_t p) const {
+SKEIN_INLINE bool schedule_state::matches(const constraint& where, std::uint32_t p) const {
     const auto& place = all_places[p];
     if (is_avoided(where, p)) return false;
     if (const auto number = group_in(where); number != 0)
@@ -329,7 +330,7 @@ SKEIN_INLINE bool schedule_books::matches(const constraint& where, std::uint32_t
 }
 
 /// Whether a place offers enough to the requests of a class.
-SKEIN_INLINE bool schedule_books::allows(const class_record& c, std::uint32_t p) const {
+SKEIN_INLINE bool schedule_state::allows(const class_record& c, std::uint32_t p) const {
     const auto& place = all_places[p];
     return place.alive &&
            place.in.front().first->now.fits(place.in.front().second, shapes[c.shape].all) &&
@@ -337,7 +338,7 @@ SKEIN_INLINE bool schedule_books::allows(const class_record& c, std::uint32_t p)
 }
 
 /// Whether a place could hold it if it were empty; worked out again when places have changed.
-SKEIN_INLINE bool schedule_books::is_feasible(std::uint32_t c) {
+SKEIN_INLINE bool schedule_state::is_feasible(std::uint32_t c) {
     auto& cls = classes[c];
     if (cls.checked == places_version) return cls.feasible;
     cls.checked = places_version;
@@ -365,7 +366,7 @@ SKEIN_INLINE bool schedule_books::is_feasible(std::uint32_t c) {
 }
 
 /// The place for the first request of a queue, or no_index.
-SKEIN_INLINE std::uint32_t schedule_books::find(const queue_record& q) {
+SKEIN_INLINE std::uint32_t schedule_state::find(const queue_record& q) {
     const auto& cls = classes[q.cls];
     const auto& shape = shapes[cls.shape];
     const auto& where = constraints[cls.where];
@@ -379,7 +380,7 @@ SKEIN_INLINE std::uint32_t schedule_books::find(const queue_record& q) {
     return find_in(*domain, shape, where.where);
 }
 
-SKEIN_INLINE std::uint32_t schedule_books::find_in(const place_domain& d, const shape_record& shape,
+SKEIN_INLINE std::uint32_t schedule_state::find_in(const place_domain& d, const shape_record& shape,
                                                    const constraint& where) const {
     const auto accept = [&](std::uint32_t leaf) { return !is_avoided(where, d.members[leaf]); };
     // What needs nothing would all be packed onto one place.
@@ -390,7 +391,7 @@ SKEIN_INLINE std::uint32_t schedule_books::find_in(const place_domain& d, const 
 }
 
 /// On the node behind the last one, or the next after it that has room. Whoever asks takes it.
-SKEIN_INLINE std::uint32_t schedule_books::find_in_turn(node_domain& all, const shape_record& shape,
+SKEIN_INLINE std::uint32_t schedule_state::find_in_turn(node_domain& all, const shape_record& shape,
                                                         const constraint& where) const {
     auto found = no_index;
     const auto accept = [&](std::uint32_t leaf) {
@@ -405,7 +406,7 @@ SKEIN_INLINE std::uint32_t schedule_books::find_in_turn(node_domain& all, const 
 }
 
 /// What is kept free is there.
-SKEIN_INLINE bool schedule_books::fits_reserved(std::uint32_t p) const {
+SKEIN_INLINE bool schedule_state::fits_reserved(std::uint32_t p) const {
     const auto& place = all_places[p];
     return is_open(place) &&
            std::all_of(place.kept.kept.begin(), place.kept.kept.end(), [&](const need& n) {
@@ -415,7 +416,7 @@ SKEIN_INLINE bool schedule_books::fits_reserved(std::uint32_t p) const {
 }
 
 /// The room of a bundle as if it lay on gpus 0, 1, ...
-SKEIN_INLINE room schedule_books::bundle_room(const needs& all) {
+SKEIN_INLINE room schedule_state::bundle_room(const needs& all) {
     const auto whole = need_of(all, dim_gpu) / amount::steps;
     return {all, first_gpus(need_of(all, dim_share) != 0 ? 1 : whole)};
 }

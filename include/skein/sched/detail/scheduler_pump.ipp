@@ -2,9 +2,10 @@
 #pragma once
 // Part of the bodies of sched/scheduler.hpp: who is next. Fair shares, ageing, reservations.
 //
-// With every turn that grants something to anybody a job is charged by its share of the cluster at its end, divided
-// by its weight. The ready job with the smallest charge is next. So what counts is how much a job holds and for how
-// long, and the clock is the number of turns. (Not of grants: in a turn with many, the first would cost most.)
+// With every turn that grants something to anybody a job is charged by its share of the cluster at
+// its end, divided by its weight. The ready job with the smallest charge is next. So what counts is
+// how much a job holds and for how long, and the clock is the number of turns. (Not of grants: in a
+// turn with many, the first would cost most.)
 
 #include <skein/sched/detail/scheduler.hpp>
 
@@ -16,13 +17,13 @@ namespace skein::sched::detail {
 inline constexpr double charge_scale = 1 << 24; ///< the whole cluster, for one turn
 /// A job can owe so many turns of the whole cluster; what it held long ago is forgotten.
 inline constexpr std::uint64_t most_owed = std::uint64_t{64} << 24;
-/// What a job holds at the moment counts as if it went on for so many turns: without that, jobs of long tasks
-/// hold too much and too little in turns.
+/// What a job holds at the moment counts as if it went on for so many turns: without that, jobs of
+/// long tasks hold too much and too little in turns.
 inline constexpr std::uint64_t looked_ahead = 16;
 /// Times a request may fit, while another job comes first, before that counts as being passed.
 inline constexpr std::uint32_t free_chances = 16;
 
-SKEIN_INLINE std::size_t schedule_books::take_grants(std::vector<grant>& into, std::size_t limit) {
+SKEIN_INLINE std::size_t schedule_state::take_grants(std::vector<grant>& into, std::size_t limit) {
     const auto before = into.size();
     const auto granted_before = grants;
     if (checked_version != places_version) recheck_feasible();
@@ -48,9 +49,9 @@ SKEIN_INLINE std::size_t schedule_books::take_grants(std::vector<grant>& into, s
     return into.size() - before;
 }
 
-// ---- the states of a queue -----------------------------------------------------------------------------------
+// ---- the states of a queue ----------------------------------------------------------------------
 
-SKEIN_INLINE void schedule_books::make_ready(std::uint32_t q) {
+SKEIN_INLINE void schedule_state::make_ready(std::uint32_t q) {
     auto& queue = all_queues[q];
     if (queue.state == queue_state::ready || queue.queued == 0) return;
     if (queue.state == queue_state::blocked) leave_blocked(q);
@@ -68,7 +69,7 @@ SKEIN_INLINE void schedule_books::make_ready(std::uint32_t q) {
     ready_jobs.push_back(queue.job);
 }
 
-SKEIN_INLINE void schedule_books::not_ready(std::uint32_t q) {
+SKEIN_INLINE void schedule_state::not_ready(std::uint32_t q) {
     auto& job = jobs[all_queues[q].job];
     const auto at = std::find(job.ready.begin(), job.ready.end(), q);
     *at = job.ready.back();
@@ -79,7 +80,7 @@ SKEIN_INLINE void schedule_books::not_ready(std::uint32_t q) {
 }
 
 /// It fits nowhere until a place has more room.
-SKEIN_INLINE void schedule_books::block(std::uint32_t q) {
+SKEIN_INLINE void schedule_state::block(std::uint32_t q) {
     auto& queue = all_queues[q];
     not_ready(q);
     queue.state = queue_state::blocked;
@@ -89,14 +90,14 @@ SKEIN_INLINE void schedule_books::block(std::uint32_t q) {
     if (!queue.ages && queue.reserved == no_index) age(q);
 }
 
-SKEIN_INLINE void schedule_books::leave_blocked(std::uint32_t q) {
+SKEIN_INLINE void schedule_state::leave_blocked(std::uint32_t q) {
     auto& cls = classes[all_queues[q].cls];
     std::erase(cls.blocked, q);
     if (cls.blocked.empty()) std::erase(waiting_classes, all_queues[q].cls);
 }
 
 /// Whether it is to be said that nothing there could hold it.
-SKEIN_INLINE bool schedule_books::is_news(told_state& told) const {
+SKEIN_INLINE bool schedule_state::is_news(told_state& told) const {
     const bool any = std::any_of(all_places.begin(), all_places.end(),
                                  [&](const auto& p) { return p.host == no_index && is_open(p); });
     const auto now = any ? told_state::infeasible : told_state::no_places;
@@ -106,7 +107,7 @@ SKEIN_INLINE bool schedule_books::is_news(told_state& told) const {
 }
 
 /// Looks where a queue with requests belongs: new ones, and all when places have come or gone.
-SKEIN_INLINE void schedule_books::check_queue(std::uint32_t q) {
+SKEIN_INLINE void schedule_state::check_queue(std::uint32_t q) {
     auto& queue = all_queues[q];
     if (is_feasible(queue.cls)) {
         queue.told = told_state::nothing;
@@ -127,7 +128,7 @@ SKEIN_INLINE void schedule_books::check_queue(std::uint32_t q) {
     notices.push_back(std::move(n));
 }
 
-SKEIN_INLINE void schedule_books::recheck_feasible() {
+SKEIN_INLINE void schedule_state::recheck_feasible() {
     checked_version = places_version;
     for (std::uint32_t q = 0; q < all_queues.size(); ++q)
         if (all_queues[q].cls != no_index && all_queues[q].queued != 0) check_queue(q);
@@ -137,7 +138,7 @@ SKEIN_INLINE void schedule_books::recheck_feasible() {
         if (groups.at(number).waits) check_group(groups.at(number));
 }
 
-SKEIN_INLINE void schedule_books::say_again(job_id job) {
+SKEIN_INLINE void schedule_state::say_again(job_id job) {
     const auto index = job_for(job);
     for (std::uint32_t q = 0; q < all_queues.size(); ++q) {
         auto& queue = all_queues[q];
@@ -156,9 +157,9 @@ SKEIN_INLINE void schedule_books::say_again(job_id job) {
     }
 }
 
-// ---- room that has become free -------------------------------------------------------------------------------
+// ---- room that has become free ------------------------------------------------------------------
 
-SKEIN_INLINE void schedule_books::look_at_grown(std::vector<grant>& into) {
+SKEIN_INLINE void schedule_state::look_at_grown(std::vector<grant>& into) {
     std::vector<std::uint32_t> now;
     while (!grown.empty()) {
         now.swap(grown);
@@ -174,7 +175,7 @@ SKEIN_INLINE void schedule_books::look_at_grown(std::vector<grant>& into) {
 }
 
 /// Those that have waited for others go on, in the order in which they could.
-SKEIN_INLINE void schedule_books::resume(std::uint32_t p, std::vector<grant>& into) {
+SKEIN_INLINE void schedule_state::resume(std::uint32_t p, std::vector<grant>& into) {
     auto& place = all_places[p];
     bool any = false;
     while (!place.resuming.empty()) {
@@ -199,7 +200,7 @@ SKEIN_INLINE void schedule_books::resume(std::uint32_t p, std::vector<grant>& in
     if (any) offer(p);
 }
 
-SKEIN_INLINE void schedule_books::unblock_for(std::uint32_t p) {
+SKEIN_INLINE void schedule_state::unblock_for(std::uint32_t p) {
     const auto& kept = all_places[p].kept;
     if (kept.queue != no_index && all_queues[kept.queue].state == queue_state::blocked &&
         fits_reserved(p))
@@ -216,9 +217,9 @@ SKEIN_INLINE void schedule_books::unblock_for(std::uint32_t p) {
     }
 }
 
-// ---- who is next ---------------------------------------------------------------------------------------------
+// ---- who is next --------------------------------------------------------------------------------
 
-SKEIN_INLINE std::uint32_t schedule_books::next_job() {
+SKEIN_INLINE std::uint32_t schedule_state::next_job() {
     auto best = no_index;
     std::uint64_t least = 0;
     for (const auto j : ready_jobs) {
@@ -233,13 +234,13 @@ SKEIN_INLINE std::uint32_t schedule_books::next_job() {
 }
 
 /// The queue whose first request is oldest.
-SKEIN_INLINE std::uint32_t schedule_books::next_queue(const job_record& j) const {
+SKEIN_INLINE std::uint32_t schedule_state::next_queue(const job_record& j) const {
     return *std::min_element(j.ready.begin(), j.ready.end(), [&](auto a, auto b) {
         return requests[all_queues[a].first].order < requests[all_queues[b].first].order;
     });
 }
 
-SKEIN_INLINE void schedule_books::give(std::uint32_t q, std::uint32_t p, std::vector<grant>& into) {
+SKEIN_INLINE void schedule_state::give(std::uint32_t q, std::uint32_t p, std::vector<grant>& into) {
     const auto e = all_queues[q].first;
     const auto& shape = shapes[classes[all_queues[q].cls].shape];
     stop_ageing(q);
@@ -259,7 +260,7 @@ SKEIN_INLINE void schedule_books::give(std::uint32_t q, std::uint32_t p, std::ve
 }
 
 /// Room has been taken for e.
-SKEIN_INLINE void schedule_books::settle_on(std::uint32_t e, std::uint32_t p, gpu_set gpus) {
+SKEIN_INLINE void schedule_state::settle_on(std::uint32_t e, std::uint32_t p, gpu_set gpus) {
     hold(e, p, gpus);
     const auto& queue = all_queues[requests[e].queue];
     if (all_places[p].host == no_index)
@@ -267,7 +268,7 @@ SKEIN_INLINE void schedule_books::settle_on(std::uint32_t e, std::uint32_t p, gp
     offer(p);
 }
 
-SKEIN_INLINE void schedule_books::charge(std::uint32_t job, const needs& all, int sign,
+SKEIN_INLINE void schedule_state::charge(std::uint32_t job, const needs& all, int sign,
                                          bool with_cpus) {
     auto& j = jobs[job];
     settle(j);
@@ -279,13 +280,14 @@ SKEIN_INLINE void schedule_books::charge(std::uint32_t job, const needs& all, in
 }
 
 /// The charge up to now.
-SKEIN_INLINE void schedule_books::settle(job_record& j) const {
+SKEIN_INLINE void schedule_state::settle(job_record& j) const {
     j.pass = std::min(j.pass + j.rate * (turns - j.at), virtual_time + most_owed);
     j.at = turns;
 }
 
-/// Its largest share of any resource (dominant resource fairness), by its weight. Rounded up: nothing is free.
-SKEIN_INLINE void schedule_books::find_rate(job_record& j) const {
+/// Its largest share of any resource (dominant resource fairness), by its weight. Rounded up:
+/// nothing is free.
+SKEIN_INLINE void schedule_state::find_rate(job_record& j) const {
     double share = 0;
     for (std::size_t d = dim_cpu; d < j.used.size(); ++d) {
         if (j.used[d] <= 0) continue;
@@ -298,13 +300,13 @@ SKEIN_INLINE void schedule_books::find_rate(job_record& j) const {
     if (share > 0) ++j.rate;
 }
 
-// ---- waiting for long ----------------------------------------------------------------------------------------
+// ---- waiting for long ---------------------------------------------------------------------------
 
-SKEIN_INLINE std::uint64_t schedule_books::patience() const {
+SKEIN_INLINE std::uint64_t schedule_state::patience() const {
     return std::max<std::uint64_t>({1, options.patience, place_of.size()});
 }
 
-SKEIN_INLINE void schedule_books::age(std::uint32_t q) {
+SKEIN_INLINE void schedule_state::age(std::uint32_t q) {
     auto& queue = all_queues[q];
     queue.ages = true;
     queue.chances = 0;
@@ -315,7 +317,7 @@ SKEIN_INLINE void schedule_books::age(std::uint32_t q) {
     youngest = q;
 }
 
-SKEIN_INLINE void schedule_books::stop_ageing(std::uint32_t q) {
+SKEIN_INLINE void schedule_state::stop_ageing(std::uint32_t q) {
     auto& queue = all_queues[q];
     if (!std::exchange(queue.ages, false)) return;
     (queue.older == no_index ? oldest : all_queues[queue.older].younger) = queue.younger;
@@ -324,7 +326,7 @@ SKEIN_INLINE void schedule_books::stop_ageing(std::uint32_t q) {
 }
 
 /// Keeps places free for those that too many grants have passed, and ends what has come to nothing.
-SKEIN_INLINE void schedule_books::age_all() {
+SKEIN_INLINE void schedule_state::age_all() {
     const auto old = reserved_queues;
     for (const auto q : old)
         if (grants - all_queues[q].since >= 4 * patience())
@@ -343,7 +345,7 @@ SKEIN_INLINE void schedule_books::age_all() {
 }
 
 /// What would be free on a place if all had ended that can be counted on to end.
-SKEIN_INLINE room schedule_books::obtainable(const place_record& p) const {
+SKEIN_INLINE room schedule_state::obtainable(const place_record& p) const {
     auto r = p.now;
     for (auto e = p.first_held; e != no_index; e = requests[e].next) {
         const auto& entry = requests[e];
@@ -355,7 +357,7 @@ SKEIN_INLINE room schedule_books::obtainable(const place_record& p) const {
 }
 
 /// Keeps the place free where least is missing.
-SKEIN_INLINE void schedule_books::reserve_for(std::uint32_t q) {
+SKEIN_INLINE void schedule_state::reserve_for(std::uint32_t q) {
     const auto& cls = classes[all_queues[q].cls];
     const auto& all = shapes[cls.shape].all;
     auto best = no_index;
@@ -384,7 +386,7 @@ SKEIN_INLINE void schedule_books::reserve_for(std::uint32_t q) {
     offer(best);
 }
 
-SKEIN_INLINE bool schedule_books::keep_room(request_id id) {
+SKEIN_INLINE bool schedule_state::keep_room(request_id id) {
     const auto e = requests.find(id.value());
     if (e == no_index || requests[e].state != request_state::queued) return false;
     const auto q = requests[e].queue;
@@ -396,7 +398,7 @@ SKEIN_INLINE bool schedule_books::keep_room(request_id id) {
     return true;
 }
 
-SKEIN_INLINE void schedule_books::drop_reservation(std::uint32_t p) {
+SKEIN_INLINE void schedule_state::drop_reservation(std::uint32_t p) {
     auto& place = all_places[p];
     if (!place.kept.exists()) return;
     if (place.kept.group != 0) return drop_reservations(groups.at(place.kept.group));
@@ -409,8 +411,9 @@ SKEIN_INLINE void schedule_books::drop_reservation(std::uint32_t p) {
     grow(p);
 }
 
-/// Nothing is left there that ends by itself, and it is not enough: others may need the room to go on.
-SKEIN_INLINE void schedule_books::drop_hopeless(std::uint32_t p) {
+/// Nothing is left there that ends by itself, and it is not enough: others may need the room to go
+/// on.
+SKEIN_INLINE void schedule_state::drop_hopeless(std::uint32_t p) {
     const auto& place = all_places[p];
     if (place.kept.exists() && place.running + place.leaving == 0 && !fits_reserved(p))
         drop_reservation(p);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Part of the bodies of sched/scheduler.hpp: what people read. Why a request waits, what a demand lacks, listings.
+// Part of the bodies of sched/scheduler.hpp: what people read. Why a request waits, what a demand
+// lacks, listings.
 
 #include <skein/core/known_names.hpp>
 #include <skein/sched/detail/scheduler.hpp>
@@ -19,7 +20,7 @@ namespace detail {
 
 inline constexpr std::string_view node_names = "node="; ///< which each node has, before its name
 
-SKEIN_INLINE std::string schedule_books::amount_text(std::uint32_t dim, std::int64_t n) const {
+SKEIN_INLINE std::string schedule_state::amount_text(std::uint32_t dim, std::int64_t n) const {
     resources r;
     switch (dim) {
     case dim_cpu: return fmt::format("cpu={}", to_string(amount::of_steps(n)));
@@ -35,7 +36,7 @@ SKEIN_INLINE std::string schedule_books::amount_text(std::uint32_t dim, std::int
     return "";
 }
 
-SKEIN_INLINE std::string schedule_books::where_text(const constraint& where) const {
+SKEIN_INLINE std::string schedule_state::where_text(const constraint& where) const {
     std::string s;
     if (const auto number = group_in(where); number != 0) {
         s = bundle_in(where) < 0
@@ -58,8 +59,9 @@ SKEIN_INLINE std::string schedule_books::where_text(const constraint& where) con
     return s;
 }
 
-/// What the places of a class lack most: "gpu=2: worker-3 has most, gpu=1". ever: if they were empty.
-SKEIN_INLINE std::string schedule_books::best_place(const class_record& c, bool ever) const {
+/// What the places of a class lack most: "gpu=2: worker-3 has most, gpu=1". ever: if they were
+/// empty.
+SKEIN_INLINE std::string schedule_state::best_place(const class_record& c, bool ever) const {
     const auto& shape = shapes[c.shape];
     const auto& where = constraints[c.where].where;
     std::string last = fmt::format("no {} is there", options.place_is);
@@ -95,7 +97,7 @@ SKEIN_INLINE std::string schedule_books::best_place(const class_record& c, bool 
 }
 
 /// What the places for a constraint have when they are empty: "n1 has cpu=8; n2 has cpu=2,gpu=1".
-SKEIN_INLINE std::string schedule_books::totals_text(const constraint& where) const {
+SKEIN_INLINE std::string schedule_state::totals_text(const constraint& where) const {
     constexpr std::size_t most = 4;
     std::string s;
     std::size_t n = 0;
@@ -109,7 +111,7 @@ SKEIN_INLINE std::string schedule_books::totals_text(const constraint& where) co
 }
 
 /// For an error about a name that there is not.
-SKEIN_INLINE std::string schedule_books::names_there() const {
+SKEIN_INLINE std::string schedule_state::names_there() const {
     std::set<std::string_view> all;
     for (const auto& place : all_places)
         for (const std::string_view label : place.labels)
@@ -118,7 +120,7 @@ SKEIN_INLINE std::string schedule_books::names_there() const {
     return known_names(all, "none is there");
 }
 /// The same of labels.
-SKEIN_INLINE std::string schedule_books::labels_there() const {
+SKEIN_INLINE std::string schedule_state::labels_there() const {
     std::set<std::string_view> all;
     for (const auto& place : all_places)
         for (const std::string_view label : place.labels)
@@ -126,8 +128,9 @@ SKEIN_INLINE std::string schedule_books::labels_there() const {
     return known_names(all, "none has one");
 }
 
-/// Why there is no place for a constraint, with what to do; nothing: there are some, whatever they have.
-SKEIN_INLINE std::optional<error> schedule_books::nobody_matches(const class_record& c) const {
+/// Why there is no place for a constraint, with what to do; nothing: there are some, whatever they
+/// have.
+SKEIN_INLINE std::optional<error> schedule_state::nobody_matches(const class_record& c) const {
     const auto& where = constraints[c.where].where;
     const auto& word = options.place_is;
     bool any = false;
@@ -156,14 +159,14 @@ SKEIN_INLINE std::optional<error> schedule_books::nobody_matches(const class_rec
 }
 
 /// "asks for cpu=2 on n1"
-SKEIN_INLINE std::string schedule_books::asks_text(const class_record& c) const {
+SKEIN_INLINE std::string schedule_state::asks_text(const class_record& c) const {
     const auto& demand = shapes[c.shape].demand;
     const auto place = where_text(constraints[c.where].where);
     return fmt::format("asks for {}{}{}", demand.empty() ? "room" : to_string(demand),
                        place.empty() ? "" : " ", place);
 }
 
-SKEIN_INLINE error schedule_books::missing(const class_record& c) const {
+SKEIN_INLINE error schedule_state::missing(const class_record& c) const {
     const auto& where = constraints[c.where].where;
     if (group_in(where) != 0)
         return error(errc::exhausted, asks_text(c) + ", whose bundles are smaller")
@@ -176,7 +179,7 @@ SKEIN_INLINE error schedule_books::missing(const class_record& c) const {
         .with_hint(fmt::format("lower the demand, or add a {} that has it", options.place_is));
 }
 
-SKEIN_INLINE error schedule_books::missing(const group_record& g) const {
+SKEIN_INLINE error schedule_state::missing(const group_record& g) const {
     std::string what;
     for (std::size_t b = 0; b < g.bundles.size() && b < 8; ++b)
         what += fmt::format("{}{{{}}}", b == 0 ? "" : " ", to_string(g.bundles[b].demand));
@@ -203,7 +206,7 @@ SKEIN_INLINE error schedule_books::missing(const group_record& g) const {
         .with_hint(fmt::format("make the bundles smaller, or add {}s", word));
 }
 
-SKEIN_INLINE std::string schedule_books::why_waits(const queue_record& q) const {
+SKEIN_INLINE std::string schedule_state::why_waits(const queue_record& q) const {
     const auto& cls = classes[q.cls];
     const auto& shape = shapes[cls.shape];
     const auto place = where_text(constraints[cls.where].where);
@@ -227,7 +230,7 @@ SKEIN_INLINE std::string schedule_books::why_waits(const queue_record& q) const 
     return fmt::format("waits for {}: {}", asked, best_place(cls, false));
 }
 
-SKEIN_INLINE std::string schedule_books::why(request_id id) const {
+SKEIN_INLINE std::string schedule_state::why(request_id id) const {
     const auto e = requests.find(id.value());
     if (e == no_index) return "";
     const auto& entry = requests[e];
@@ -246,7 +249,7 @@ SKEIN_INLINE std::string schedule_books::why(request_id id) const {
     }
 }
 
-SKEIN_INLINE resources schedule_books::used_of(const place_record& p) const {
+SKEIN_INLINE resources schedule_state::used_of(const place_record& p) const {
     resources used;
     const auto keys = room(p.total_needs, p.gpus).keys();
     for (std::uint32_t d = dim_cpu; d < keys.size(); ++d) {
@@ -264,7 +267,7 @@ SKEIN_INLINE resources schedule_books::used_of(const place_record& p) const {
 } // namespace detail
 
 SKEIN_INLINE scheduler::totals scheduler::stats() const {
-    const auto& b = *books_;
+    const auto& b = *state_;
     totals t;
     t.places = b.place_of.size();
     t.queued = b.queued;
@@ -285,17 +288,17 @@ SKEIN_INLINE scheduler::totals scheduler::stats() const {
 
 SKEIN_INLINE std::vector<scheduler::queue_info> scheduler::queues() const {
     std::vector<queue_info> out;
-    for (const auto& [key, index] : books_->queue_of) {
-        const auto& q = books_->all_queues[index];
+    for (const auto& [key, index] : state_->queue_of) {
+        const auto& q = state_->all_queues[index];
         if (q.queued == 0 && q.granted == 0) continue;
-        const auto& cls = books_->classes[q.cls];
+        const auto& cls = state_->classes[q.cls];
         queue_info i;
-        i.job = books_->jobs[q.job].id;
-        i.demand = books_->shapes[cls.shape].demand;
-        i.where = books_->where_text(books_->constraints[cls.where].where);
+        i.job = state_->jobs[q.job].id;
+        i.demand = state_->shapes[cls.shape].demand;
+        i.where = state_->where_text(state_->constraints[cls.where].where);
         i.queued = q.queued;
         i.granted = q.granted;
-        i.why = books_->why_waits(q);
+        i.why = state_->why_waits(q);
         out.push_back(std::move(i));
     }
     return out;
@@ -303,13 +306,13 @@ SKEIN_INLINE std::vector<scheduler::queue_info> scheduler::queues() const {
 
 SKEIN_INLINE std::vector<scheduler::place_info> scheduler::places() const {
     std::vector<place_info> out;
-    for (const auto& p : books_->all_places) {
+    for (const auto& p : state_->all_places) {
         if (!p.alive || p.host != detail::no_index) continue;
         place_info i;
         i.id = p.id;
         i.name = p.name;
         i.total = p.total;
-        i.used = books_->used_of(p);
+        i.used = state_->used_of(p);
         i.granted = p.held;
         i.draining = p.draining;
         i.reserved = p.kept.exists();
@@ -320,18 +323,18 @@ SKEIN_INLINE std::vector<scheduler::place_info> scheduler::places() const {
 
 SKEIN_INLINE std::vector<scheduler::group_info> scheduler::groups() const {
     std::vector<group_info> out;
-    for (const auto& [number, g] : books_->groups) {
+    for (const auto& [number, g] : state_->groups) {
         group_info i;
         i.id = g.id;
         i.placed = !g.waits;
         for (const auto& b : g.bundles)
             i.bundles.push_back(b.place == detail::no_index ? place_id()
-                                                            : books_->all_places[b.place].id);
+                                                            : state_->all_places[b.place].id);
         out.push_back(std::move(i));
     }
     return out;
 }
 
-SKEIN_INLINE std::string scheduler::why(request_id id) const { return books_->why(id); }
+SKEIN_INLINE std::string scheduler::why(request_id id) const { return state_->why(id); }
 
 } // namespace skein::sched

@@ -46,15 +46,15 @@ SKEIN_INLINE child_faults child_faults::draw(random_source& random) {
 namespace detail {
 
 /// What children, their processes and the events under way share.
-struct child_books : std::enable_shared_from_this<child_books> {
-    child_books(sim::network& in, std::string name, proc::host_resources what)
+struct children_state : std::enable_shared_from_this<children_state> {
+    children_state(sim::network& in, std::string name, proc::host_resources what)
         : net(in), host(std::move(name)), offers(what) {}
 
     void fail_perhaps(const proc::child_options& how);
     std::shared_ptr<process> make(proc::child_options how);
-    static task<void> live(std::shared_ptr<child_books> in, std::shared_ptr<process> self,
+    static task<void> live(std::shared_ptr<children_state> in, std::shared_ptr<process> self,
                            duration load);
-    static task<int> run_program(child_books* in, process* self, duration load);
+    static task<int> run_program(children_state* in, process* self, duration load);
     void end(const std::shared_ptr<process>& self, const result<int>& code);
     void kill(process& which);
     void pause(process& which, duration length);
@@ -125,7 +125,7 @@ private:
 // --- from the start to the end ----------------------------------------------------------------
 
 /// What the starting of a real one would throw.
-SKEIN_INLINE void child_books::fail_perhaps(const proc::child_options& how) {
+SKEIN_INLINE void children_state::fail_perhaps(const proc::child_options& how) {
     struct possible {
         double rate;
         errc code;
@@ -151,14 +151,15 @@ SKEIN_INLINE void child_books::fail_perhaps(const proc::child_options& how) {
         fail(errc::not_found, fmt::format("no simulated program has the role {}", how.role));
 }
 
-SKEIN_INLINE std::shared_ptr<process> child_books::make(proc::child_options how) {
+SKEIN_INLINE std::shared_ptr<process> children_state::make(proc::child_options how) {
     const auto pid = ++last_pid;
     std::shared_ptr<process> self(new process(*this, std::move(how), pid));
     running.emplace(pid, self);
     return self;
 }
 
-SKEIN_INLINE task<int> child_books::run_program(child_books* in, process* self, duration load) {
+SKEIN_INLINE task<int> children_state::run_program(children_state* in, process* self,
+                                                   duration load) {
     auto loading = sleep_for(load);
     co_await loading;
     auto still = self->stand_still();
@@ -167,15 +168,16 @@ SKEIN_INLINE task<int> child_books::run_program(child_books* in, process* self, 
     co_return co_await life;
 }
 
-SKEIN_INLINE task<void> child_books::live(std::shared_ptr<child_books> in,
-                                          std::shared_ptr<process> self, duration load) {
+SKEIN_INLINE task<void> children_state::live(std::shared_ptr<children_state> in,
+                                             std::shared_ptr<process> self, duration load) {
     auto body = run_program(in.get(), self.get(), load);
     auto asked = as_result(with_cancel(self->stop_.token(), std::move(body)));
     const auto code = co_await asked;
     in->end(self, code);
 }
 
-SKEIN_INLINE void child_books::end(const std::shared_ptr<process>& self, const result<int>& code) {
+SKEIN_INLINE void children_state::end(const std::shared_ptr<process>& self,
+                                      const result<int>& code) {
     int raw = 0;
     if (self->killed_) {
         raw = SIGKILL;
@@ -203,27 +205,27 @@ SKEIN_INLINE void child_books::end(const std::shared_ptr<process>& self, const r
 
 // --- what goes wrong --------------------------------------------------------------------------
 
-SKEIN_INLINE process* child_books::any_process() {
+SKEIN_INLINE process* children_state::any_process() {
     if (running.empty()) return nullptr;
     auto at = running.begin();
     std::advance(at, static_cast<std::ptrdiff_t>(net.loop().random().below(running.size())));
     return at->second.get();
 }
 
-SKEIN_INLINE void child_books::kill(process& which) {
+SKEIN_INLINE void children_state::kill(process& which) {
     if (which.killed_) return;
     net.counts().add(fault::kill);
     which.kill();
 }
 
-SKEIN_INLINE void child_books::pause(process& which, duration length) {
+SKEIN_INLINE void children_state::pause(process& which, duration length) {
     if (which.paused_ || which.killed_) return;
     net.counts().add(fault::pause);
     which.pause();
     net.loop().after(length, [self = which.shared_from_this()] { self->resume(); });
 }
 
-SKEIN_INLINE void child_books::schedule_kill() {
+SKEIN_INLINE void children_state::schedule_kill() {
     if (faults.kill_every == duration(0)) return;
     const auto pause = net.loop().draw_delay(faults.kill_every / 2, faults.kill_every * 2);
     net.loop().after(pause, [weak = weak_from_this()] {
@@ -234,7 +236,7 @@ SKEIN_INLINE void child_books::schedule_kill() {
     });
 }
 
-SKEIN_INLINE void child_books::schedule_pause() {
+SKEIN_INLINE void children_state::schedule_pause() {
     if (faults.pause_every == duration(0)) return;
     const auto pause = net.loop().draw_delay(faults.pause_every / 2, faults.pause_every * 2);
     net.loop().after(pause, [weak = weak_from_this()] {
@@ -251,7 +253,7 @@ SKEIN_INLINE void child_books::schedule_pause() {
 
 // --- a process --------------------------------------------------------------------------------
 
-SKEIN_INLINE process::process(detail::child_books& in, proc::child_options how, std::int64_t pid)
+SKEIN_INLINE process::process(detail::children_state& in, proc::child_options how, std::int64_t pid)
     : how_(std::move(how)), pid_(pid), host_(in.host),
       network_(std::make_unique<detail::process_network>(in.net.host(in.host), *this)) {}
 SKEIN_INLINE process::~process() = default;
@@ -325,73 +327,74 @@ SKEIN_INLINE void process::close_all() noexcept {
 // --- children ---------------------------------------------------------------------------------
 
 SKEIN_INLINE children::children(sim::network& in, std::string host, proc::host_resources offers)
-    : books_(std::make_shared<detail::child_books>(in, std::move(host), offers)) {}
+    : state_(std::make_shared<detail::children_state>(in, std::move(host), offers)) {}
 SKEIN_INLINE children::~children() { stop_faults(); }
 
 SKEIN_INLINE void children::add(std::string role, program entry) {
-    books_->programs.insert_or_assign(std::move(role), std::move(entry));
+    state_->programs.insert_or_assign(std::move(role), std::move(entry));
 }
 
 SKEIN_INLINE task<std::unique_ptr<proc::child>> children::start(proc::child_options how) {
-    const auto books = books_;
-    auto& loop = books->net.loop();
-    const auto& faults = books->faults;
+    const auto state = state_;
+    auto& loop = state->net.loop();
+    const auto& faults = state->faults;
     auto starting = sleep_for(loop.draw_delay(faults.least_start, faults.most_start));
     co_await starting;
-    books->fail_perhaps(how);
+    state->fail_perhaps(how);
     if (loop.draw(faults.hang)) {
-        books->net.counts().add(fault::start_hung);
-        auto hanging = books->never.wait();
+        state->net.counts().add(fault::start_hung);
+        auto hanging = state->never.wait();
         co_await hanging;
     }
     duration load(0);
     if (loop.draw(faults.slow_start)) {
-        books->net.counts().add(fault::slow_start);
+        state->net.counts().add(fault::slow_start);
         load = loop.draw_delay(duration(0), faults.slow_load);
     }
     const bool has_socket = how.socket;
-    const auto self = books->make(std::move(how));
+    const auto self = state->make(std::move(how));
     std::unique_ptr<net::stream> ours;
     if (has_socket) {
-        auto pair = books->net.connected_pair(books->host, books->host);
+        auto pair = state->net.connected_pair(state->host, state->host);
         ours = std::move(pair.first);
         self->stream_ = self->network_->take(std::move(pair.second));
     }
-    skein::loop::current().adopt(detail::child_books::live(books, self, load)); // its host's clock
+    skein::loop::current().adopt(
+        detail::children_state::live(state, self, load)); // its host's clock
     co_return std::make_unique<detail::simulated_child>(self, std::move(ours));
 }
 
-SKEIN_INLINE proc::host_resources children::resources() { return books_->offers; }
-SKEIN_INLINE child_faults& children::faults() noexcept { return books_->faults; }
+SKEIN_INLINE proc::host_resources children::resources() { return state_->offers; }
+SKEIN_INLINE child_faults& children::faults() noexcept { return state_->faults; }
 
 SKEIN_INLINE void children::begin_faults() {
-    books_->schedule_kill();
-    books_->schedule_pause();
+    state_->schedule_kill();
+    state_->schedule_pause();
 }
 
 SKEIN_INLINE void children::remove_folder(std::string path) {
-    books_->missing_folders.insert(std::move(path));
+    state_->missing_folders.insert(std::move(path));
 }
 
 SKEIN_INLINE void children::stop_faults() {
-    books_->faults = child_faults{};
-    for (auto& [pid, self] : books_->running) self->resume();
+    state_->faults = child_faults{};
+    for (auto& [pid, self] : state_->running) self->resume();
 }
 
 SKEIN_INLINE std::vector<running_process> children::running() const {
     std::vector<running_process> all;
-    for (const auto& [pid, self] : books_->running) all.push_back({pid, self->how_.name});
+    for (const auto& [pid, self] : state_->running) all.push_back({pid, self->how_.name});
     return all;
 }
 
 SKEIN_INLINE void children::kill(std::int64_t pid) {
-    const auto at = books_->running.find(pid);
-    if (at != books_->running.end()) books_->kill(*at->second);
+    const auto at = state_->running.find(pid);
+    if (at != state_->running.end()) state_->kill(*at->second);
 }
 
 SKEIN_INLINE void children::pause(std::int64_t pid, duration length) {
-    const auto at = books_->running.find(pid);
-    if (at != books_->running.end()) books_->pause(*at->second, length);
+    const auto at = state_->running.find(pid);
+    if (at != state_->running.end()) state_->pause(*at->second, length);
 }
 
 } // namespace skein::sim

@@ -428,8 +428,8 @@ SKEIN_INLINE void network::deliver(const link_ptr& link, detail::pipe& pipe,
     pipe.readable.wake_all();
 }
 
-/// The news of a reset travels to one end of a pipe, unless its way is cut (then that end stays half
-/// open: resets are not sent twice).
+/// The news of a reset travels to one end of a pipe, unless its way is cut (then that end stays
+/// half open: resets are not sent twice).
 SKEIN_INLINE void network::tell_broken(const link_ptr& link, detail::pipe& pipe, bool to_reader) {
     loop_.after(draw_delay(), [this, link, &pipe, to_reader] {
         if (to_reader ? is_blocked(pipe.from, pipe.to) : is_blocked(pipe.to, pipe.from)) return;

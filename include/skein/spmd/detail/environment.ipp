@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The rows of the launch table. Sources: torch.distributed.run (environment variables), Slurm's srun(1)
-// OUTPUT ENVIRONMENT VARIABLES, Open MPI's mpirun(1), the PMI-1 convention of MPICH and Intel MPI,
-// Kubernetes indexed jobs, SageMaker training toolkit, SkyPilot's distributed jobs.
+// The rows of the launch table. Sources: torch.distributed.run (environment variables), Slurm's
+// srun(1) OUTPUT ENVIRONMENT VARIABLES, Open MPI's mpirun(1), the PMI-1 convention of MPICH and
+// Intel MPI, Kubernetes indexed jobs, SageMaker training toolkit, SkyPilot's distributed jobs.
 
 #include <skein/core/error.hpp>
 #include <skein/core/fnv.hpp>
@@ -26,8 +26,8 @@ namespace skein::spmd {
 
 namespace detail {
 
-/// Variables that are this process's alone: a supervisor's boot message, and what was taken from the
-/// environment. Written before there are threads, then only read.
+/// Variables that are this process's alone: a supervisor's boot message, and what was taken from
+/// the environment. Written before there are threads, then only read.
 SKEIN_INLINE std::map<std::string, std::string>& own_variables() {
     static auto mine = [] {
         const auto boot = proc::take_boot(rank_role);
@@ -44,8 +44,8 @@ SKEIN_INLINE void take_launch_variables() {
          {"SKEIN_RANK", "SKEIN_WORLD_SIZE", "SKEIN_LOCAL_RANK", "SKEIN_LOCAL_SIZE", "SKEIN_ATTEMPT",
           "SKEIN_JOB_ID", "SKEIN_MASTER_HOST", "SKEIN_MASTER_PORT", "SKEIN_GROUP", "SKEIN_TOKEN"})
         take_variable(name);
-    // A rank has its part in what a launcher has started: skein::run in it, and what it starts, has no other one. The
-    // name is in_job_variable of rt/worker_source.hpp.
+    // A rank has its part in what a launcher has started: skein::run in it, and what it starts, has
+    // no other one. The name is in_job_variable of rt/worker_source.hpp.
     for (const char* name :
          {"SLURM_STEP_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "JOB_COMPLETION_INDEX"})
         if (std::getenv(name) != nullptr) ::setenv("SKEIN_IN_JOB", "1", 1);
@@ -118,7 +118,8 @@ private:
     std::string launcher_;
 };
 
-/// A port for rank 0 that all ranks of a job compute alike; above the well-known, below the ephemeral.
+/// A port for rank 0 that all ranks of a job compute alike; above the well-known, below the
+/// ephemeral.
 SKEIN_INLINE int port_of_job(std::string_view job) noexcept {
     fnv1a hash;
     hash.text(job);
@@ -249,8 +250,8 @@ SKEIN_INLINE std::optional<launch_environment> from_pmi(const variable_reader& r
     return e;
 }
 
-/// The texts of a JSON list of host names, ["algo-1", "algo-2"]; empty when it is anything else. Host names need
-/// no escapes, and this layer no JSON library.
+/// The texts of a JSON list of host names, ["algo-1", "algo-2"]; empty when it is anything else.
+/// Host names need no escapes, and this layer no JSON library.
 SKEIN_INLINE std::vector<std::string> json_names(std::string_view text) {
     std::vector<std::string> out;
     const auto skip = [&] {
@@ -317,8 +318,8 @@ SKEIN_INLINE std::optional<launch_environment> from_skypilot(const variable_read
 } // namespace detail
 
 SKEIN_INLINE launch_environment discover(const variable_reader& read) {
-    // Inner launchers first: mpirun in an allocation reaches other hosts by a step of its own, whose variables its
-    // processes have as well.
+    // Inner launchers first: mpirun in an allocation reaches other hosts by a step of its own,
+    // whose variables its processes have as well.
     for (auto* row : {&detail::from_skein, &detail::from_torch, &detail::from_openmpi,
                       &detail::from_pmi, &detail::from_slurm, &detail::from_kubernetes,
                       &detail::from_sagemaker, &detail::from_skypilot}) {

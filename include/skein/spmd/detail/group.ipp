@@ -89,7 +89,8 @@ SKEIN_INLINE task<group_outcome> group_server::run() {
         stopped = std::current_exception(); // the caller is cancelled: clean up all the same
     }
     door_->close();
-    // Readers end by themselves when their connection is closed here, after the last word is flushed.
+    // Readers end by themselves when their connection is closed here, after the last word is
+    // flushed.
     for (auto& m : members_) {
         if (!m || !m->link) continue;
         auto closed = shield(m->link->close());
@@ -142,8 +143,8 @@ SKEIN_INLINE task<void> group_server::watch_deadline() {
           missing().front());
 }
 
-/// One stream: who proves the token and is one of ours gets in. What a stranger fails at, the acceptor
-/// says.
+/// One stream: who proves the token and is one of ours gets in. What a stranger fails at, the
+/// acceptor says.
 SKEIN_INLINE task<void> group_server::serve(std::unique_ptr<net::stream> from,
                                             net::admission* place) {
     auto shaken = net::connection::accept(std::move(from), detail::link_options(options_, "group"),

@@ -88,8 +88,8 @@ private:
         options.settings = options_.settings;
         options.secret = secret;
         options.join_deadline = options_.join_deadline;
-        // A supervisor that is stopped for a while (Ctrl-Z) is not lost: its death closes the socket and
-        // the kernel ends this process.
+        // A supervisor that is stopped for a while (Ctrl-Z) is not lost: its death closes the
+        // socket and the kernel ends this process.
         if (is_supervised()) options.alive.mode = net::keep_alive_mode::automatic;
         return options;
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// One attempt = one group server + N children. It ends when the group has ended and every child is gone.
+// One attempt = one group server + N children. It ends when the group has ended and every child is
+// gone.
 
 #include <skein/core/awaitable.hpp>
 #include <skein/core/check.hpp>
@@ -205,7 +206,8 @@ private:
         auto ended = self.process->ended();
         const auto end = co_await ended;
         const auto& status = end.status;
-        // What a program that was stopped in order returns; one that was still starting dies of the signal.
+        // What a program that was stopped in order returns; one that was still starting dies of the
+        // signal.
         const int stop = signals_.which(); // maybe before our loop has read it
         const bool as_asked = stop != 0 && (status.code() == 128 + stop || status.signal() == stop);
         if (!status.success() && !as_asked && !self.killed_by_us) {
@@ -215,7 +217,8 @@ private:
             if (!end.last_words.empty()) self.why->with_cause(end.last_words);
             if (status.signal() == SIGPIPE)
                 self.why->with_cause("nobody reads its output any more");
-            // Refused before it joined, output without a reader, a limit on files: so again next time.
+            // Refused before it joined, output without a reader, a limit on files: so again next
+            // time.
             lasting_ = lasting_ || status.code() == exit_code::usage ||
                        status.signal() == SIGPIPE || status.signal() == SIGXFSZ;
         }

@@ -10,9 +10,11 @@
 namespace skein::spmd::detail {
 
 /// Its text.
-///   errors  not_found, permission_denied (others may read it), invalid_argument (no regular file), io
+///   errors  not_found, permission_denied (others may read it), invalid_argument (no regular file),
+///           io
 [[nodiscard]] std::string read_token_file(const std::string& path);
-/// Makes the file with a new token, which only this user can read; false: there is one, or another process was first.
+/// Makes the file with a new token, which only this user can read; false: there is one, or another
+/// process was first.
 ///   errors  io
 bool make_token_file(const std::string& path);
 /// ~/.config/skein/token, as XDG_CONFIG_HOME and HOME say; empty: neither is set.

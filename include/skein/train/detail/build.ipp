@@ -34,7 +34,8 @@ SKEIN_INLINE void keep_part(cut_parameter& cut) {
     at::NoGradGuard no_grad;
     auto whole = cut.parameter.detach().contiguous().view({-1});
     cut.values = whole.narrow(0, cut.first, cut.count).clone();
-    // As many dimensions as before, for who asks for them before drawing values; and no layer takes it.
+    // As many dimensions as before, for who asks for them before drawing values; and no layer takes
+    // it.
     auto nothing = cut.shape;
     if (nothing.empty()) nothing.push_back(0);
     nothing.back() = 0;

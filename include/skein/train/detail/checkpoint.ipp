@@ -46,7 +46,8 @@ SKEIN_INLINE void checkpointer::warn(const std::string& line) const {
     logging::warn("checkpoint", line);
 }
 
-/// Agrees on what is saved and where (`part`, which rank 0 chooses), then every rank writes its share.
+/// Agrees on what is saved and where (`part`, which rank 0 chooses), then every rank writes its
+/// share.
 SKEIN_INLINE std::vector<shard_entry> checkpointer::write_all(const checkpoint_state& state,
                                                               std::string& part) {
     json mine = {{"ok", true}, {"plan", detail::plan_hash(state)}};
@@ -116,8 +117,8 @@ SKEIN_INLINE saved_checkpoint checkpointer::save(const checkpoint_state& state) 
 SKEIN_INLINE result<std::string> checkpointer::begin_part(std::uint64_t step) const {
     if (steps().empty()) {
         if (auto made = disk_.make_dirs(dir_); !made) return made.error();
-        // The first save, or the first after one that failed here: the folders above may be new too, and
-        // each name must be durable.
+        // The first save, or the first after one that failed here: the folders above may be new
+        // too, and each name must be durable.
         for (auto above = parent_path(dir_);; above = parent_path(above)) {
             const auto synced = disk_.sync_dir(above);
             if (!synced && synced.error().code() != errc::permission_denied) return synced.error();
@@ -299,7 +300,8 @@ SKEIN_INLINE void checkpointer::retire() const {
     }
     for (auto step : all) {
         if (keep.contains(step)) continue;
-        // Renamed first: a crash while the files go must not leave half a checkpoint under its name.
+        // Renamed first: a crash while the files go must not leave half a checkpoint under its
+        // name.
         const auto trash = step_path(step) + ".trash";
         result<void> done = disk_.rename(step_path(step), trash);
         if (done) done = disk_.sync_dir(dir_);

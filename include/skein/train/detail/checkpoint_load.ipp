@@ -2,9 +2,9 @@
 #pragma once
 // Bodies of <skein/train/checkpoint.hpp>: opening, verifying and reading.
 //
-// The ranks verify the chunks of a checkpoint together and must come to one verdict, that of a rank which
-// goes through all of it alone: the first failure in its order (manifest; then of each shard size, chunks,
-// header) counts, whoever met it.
+// The ranks verify the chunks of a checkpoint together and must come to one verdict, that of a rank
+// which goes through all of it alone: the first failure in its order (manifest; then of each shard
+// size, chunks, header) counts, whoever met it.
 
 #include <skein/core/log.hpp>
 #include <skein/train/detail/checkpoint_table.ipp>
@@ -18,7 +18,7 @@
 
 namespace skein::train {
 
-// ---- loaded_checkpoint ---------------------------------------------------------------------------
+// ---- loaded_checkpoint --------------------------------------------------------------------------
 
 SKEIN_INLINE const tensor_entry& loaded_checkpoint::entry(const std::string& name) const {
     auto it = manifest_.tensors.find(name);
@@ -97,18 +97,18 @@ SKEIN_INLINE byte_buffer loaded_checkpoint::read(const std::string& name) const 
     return bytes;
 }
 
-// ---- opening -------------------------------------------------------------------------------------
+// ---- opening ------------------------------------------------------------------------------------
 
 namespace detail {
 
-/// The chunks that one rank verifies: those whose number, counted over all shards, is `index` modulo
-/// `count`; none if count is 0.
+/// The chunks that one rank verifies: those whose number, counted over all shards, is `index`
+/// modulo `count`; none if count is 0.
 struct verify_share {
     std::uint64_t index = 0, count = 1;
 };
 
-/// How far one came: the manifest is shard 0, shard i is i + 1; of a shard, what it is on disk is stage 0,
-/// its chunk i is i + 1.
+/// How far one came: the manifest is shard 0, shard i is i + 1; of a shard, what it is on disk is
+/// stage 0, its chunk i is i + 1.
 struct open_position {
     std::uint64_t shard = 0, stage = 0;
     static constexpr std::uint64_t header = UINT64_MAX;
@@ -186,7 +186,8 @@ SKEIN_INLINE std::optional<open_failure> open_shard(disk& where, const std::stri
     return std::nullopt;
 }
 
-/// Where the parts of shard i begin in it; the header must have what the manifest says, and nothing else.
+/// Where the parts of shard i begin in it; the header must have what the manifest says, and nothing
+/// else.
 SKEIN_INLINE result<void> locate(const safetensors_header& head, std::size_t shard,
                                  checkpoint_manifest& manifest,
                                  std::map<std::string, std::vector<std::uint64_t>>& offsets) {
@@ -230,9 +231,9 @@ SKEIN_INLINE result<void> all_located(
     return {};
 }
 
-/// What all ranks conclude from what each of them met: nothing, or why the checkpoint is broken. Throws what
-/// does not mean that it is broken: a newer format, a missing permission, a disk that fails to answer, or
-/// files that rank 0 sees and another rank does not.
+/// What all ranks conclude from what each of them met: nothing, or why the checkpoint is broken.
+/// Throws what does not mean that it is broken: a newer format, a missing permission, a disk that
+/// fails to answer, or files that rank 0 sees and another rank does not.
 SKEIN_INLINE std::optional<error> verdict(const std::vector<json>& all) {
     const auto position = [&](std::size_t r) {
         const auto at = json_uints(all[r], "at", 2).value();
@@ -307,7 +308,7 @@ SKEIN_INLINE result<loaded_checkpoint> checkpointer::open(disk& where, const std
     return out;
 }
 
-// ---- the newest one that is whole ----------------------------------------------------------------
+// ---- the newest one that is whole ---------------------------------------------------------------
 
 /// Puts a broken checkpoint out of the way, for people to look at.
 SKEIN_INLINE void checkpointer::set_aside(std::uint64_t step, const error& why,
@@ -350,8 +351,8 @@ SKEIN_INLINE detail::checkpoint_listing checkpointer::list_for_all() const {
     return seen;
 }
 
-/// Collective: each rank opens the checkpoint and verifies its share. The error, if it is broken, is the same
-/// on every rank.
+/// Collective: each rank opens the checkpoint and verifies its share. The error, if it is broken,
+/// is the same on every rank.
 SKEIN_INLINE std::optional<error> checkpointer::open_together(std::uint64_t step,
                                                               loaded_checkpoint& out) const {
     const detail::verify_share share{.index = static_cast<std::uint64_t>(world_.rank),
@@ -366,8 +367,8 @@ SKEIN_INLINE std::optional<error> checkpointer::open_together(std::uint64_t step
 
 namespace detail {
 
-/// A checkpoint that may be whole, but the disk does not give it: to pass it over would lose steps without
-/// need, so a person decides, and is told how.
+/// A checkpoint that may be whole, but the disk does not give it: to pass it over would lose steps
+/// without need, so a person decides, and is told how.
 ///   older  the step of the one before it, if there is one
 [[nodiscard]] SKEIN_INLINE error unreadable(const error& why, const std::string& path,
                                             std::optional<std::uint64_t> older) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The parts of a checkpoint: names of folders, and what the ranks tell each other. Used by the other files
-// of <skein/train/checkpoint.hpp> alone.
+// The parts of a checkpoint: names of folders, and what the ranks tell each other. Used by the
+// other files of <skein/train/checkpoint.hpp> alone.
 
 #include <skein/core/error.hpp>
 #include <skein/core/result.hpp>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How the tensors of a checkpoint lie in its shards: who writes which rows, one shard as a stream, and the
-// first row of each tensor of a shard, where PyTorch's HuggingFaceStorageReader looks for it. Used by the
-// other files of <skein/train/checkpoint.hpp> alone.
+// How the tensors of a checkpoint lie in its shards: who writes which rows, one shard as a stream,
+// and the first row of each tensor of a shard, where PyTorch's HuggingFaceStorageReader looks for
+// it. Used by the other files of <skein/train/checkpoint.hpp> alone.
 //   source: pytorch, torch/distributed/checkpoint/hf_storage.py (the reader asks for every tensor of a file)
 
 #include <skein/core/crc32c.hpp>
@@ -61,8 +61,8 @@ SKEIN_INLINE error part_error(const std::string& name, const std::string& why) {
     return error(errc::invalid_argument, fmt::format("tensor '{}': {}", name, why));
 }
 
-/// The rows that this rank has, as a tensor of a shard: errc::invalid_argument when they, the bytes and the
-/// shape do not agree.
+/// The rows that this rank has, as a tensor of a shard: errc::invalid_argument when they, the bytes
+/// and the shape do not agree.
 SKEIN_INLINE result<tensor_view> view_of_part(const tensor_part& t) {
     const auto bytes = tensor_bytes(t.dtype, t.shape);
     if (!bytes) return part_error(t.name, bytes.error().text());

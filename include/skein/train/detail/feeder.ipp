@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The batches of one session in order: deals, makes them ahead, and goes back to the last committed place.
-// Used by <skein/train/detail/session_core.ipp> alone.
+// The batches of one session in order: deals, makes them ahead, and goes back to the last committed
+// place. Used by <skein/train/detail/session_core.ipp> alone.
 
 #include <skein/core/bytes.hpp>
 #include <skein/core/error.hpp>
@@ -79,8 +79,8 @@ public:
     /// Null with a stream.
     [[nodiscard]] sampler* order() noexcept { return order_ ? &*order_ : nullptr; }
 
-    /// The batch of the step after so many finished ones; nothing when the epochs are over. Collective with
-    /// a stream.
+    /// The batch of the step after so many finished ones; nothing when the epochs are over.
+    /// Collective with a stream.
     [[nodiscard]] std::optional<drawn_batch> next(std::uint64_t step) {
         return order_ ? next_by_number(step) : next_of_stream(step);
     }
@@ -136,8 +136,8 @@ public:
         }
     }
 
-    /// The world is another one: from the committed place on its ranks get their shares. Collective with a
-    /// stream.
+    /// The world is another one: from the committed place on its ranks get their shares. Collective
+    /// with a stream.
     void rebind() {
         if (order_)
             sampler::check(order_options(), ctx_.world_size()).value();
@@ -335,8 +335,8 @@ private:
         return batch;
     }
 
-    /// Runs the user's code here. The first time it is looked whether it draws from torch's generator: on
-    /// another thread it would take the model's numbers.
+    /// Runs the user's code here. The first time it is looked whether it draws from torch's
+    /// generator: on another thread it would take the model's numbers.
     template <class Call>
     void watched(Call call) {
         if (depth_ == 0 || watched_) return call();

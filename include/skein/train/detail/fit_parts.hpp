@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Strategy, module and callbacks of one session behind detail/session_seam.hpp's virtual calls. Included by
-// train/trainer.hpp only.
+// Strategy, module and callbacks of one session behind detail/session_seam.hpp's virtual calls.
+// Included by train/trainer.hpp only.
 
 namespace skein::train::detail {
 
@@ -98,7 +98,7 @@ private:
     Strategy strategy_;
 };
 
-// ---- calls of fit() that cannot be meant -----------------------------------------------------------------
+// ---- calls of fit() that cannot be meant --------------------------------------------------------
 
 template <class T>
 concept optimizer_argument = std::convertible_to<T, optimizer_options>;

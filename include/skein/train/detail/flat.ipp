@@ -58,8 +58,8 @@ SKEIN_INLINE double squared_norm(const at::Tensor& flat_P) {
 }
 
 namespace detail {
-/// Runs after each parameter's gradient has been accumulated. The only hook on its node, so that what
-/// has to follow (when_final) does not depend on the order in which hooks were registered.
+/// Runs after each parameter's gradient has been accumulated. The only hook on its node, so that
+/// what has to follow (when_final) does not depend on the order in which hooks were registered.
 struct settle_hook : torch::autograd::FunctionPostHook {
     settle_hook(flat_store& store, std::size_t segment) : store(&store), segment(segment) {}
     torch::autograd::variable_list operator()(
@@ -122,7 +122,7 @@ SKEIN_INLINE flat_store::~flat_store() {
     for (auto& [node, key] : hooks_) node->del_post_hook(key);
 }
 
-// ---- layout --------------------------------------------------------------------------------------
+// ---- layout -------------------------------------------------------------------------------------
 
 SKEIN_INLINE void flat_store::collect(torch::nn::Module& module,
                                       std::vector<plan_parameter>& found) {
@@ -200,8 +200,8 @@ SKEIN_INLINE void flat_store::check_cut(const cut_parameter& cut, const std::str
                        "train::for_each_parameter()");
 }
 
-/// Parameters of modules that stay in float32 become a unit of their own, without a name as the root: the
-/// last to be reduced and never dropped.
+/// Parameters of modules that stay in float32 become a unit of their own, without a name as the
+/// root: the last to be reduced and never dropped.
 SKEIN_INLINE void flat_store::keep_in_float32(torch::nn::Module& module,
                                               const store_options& options, unit_plan& plan) {
     std::vector<std::string> prefixes;
@@ -410,7 +410,7 @@ SKEIN_INLINE std::uint64_t flat_store::layout_hash() const {
     return h.value();
 }
 
-// ---- gradients -----------------------------------------------------------------------------------
+// ---- gradients ----------------------------------------------------------------------------------
 
 SKEIN_INLINE at::Tensor flat_store::grads_of(const flat_unit& unit) const {
     return grads_P_.narrow(0, unit.grads_at, unit.place.size());

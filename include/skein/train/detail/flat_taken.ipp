@@ -14,7 +14,7 @@
 
 namespace skein::train {
 
-// ---- written to --------------------------------------------------------------------------------------
+// ---- written to ---------------------------------------------------------------------------------
 
 SKEIN_INLINE std::uint64_t flat_store::versions() const {
     std::uint64_t sum = 0;
@@ -41,7 +41,7 @@ SKEIN_INLINE void flat_store::take_writes(bool always) {
     }
 }
 
-// ---- the module is the one that was taken --------------------------------------------------------------
+// ---- the module is the one that was taken -------------------------------------------------------
 
 SKEIN_INLINE bool flat_store::is_in_place(const flat_segment& s) const {
     const auto& unit = units_[s.unit];

@@ -137,7 +137,8 @@ SKEIN_INLINE int run_alone(const run_config& config, const rank_function& body) 
     }
 }
 
-/// Its ranks would be this program started again, whose main is the driver's, and would never reach launch().
+/// Its ranks would be this program started again, whose main is the driver's, and would never reach
+/// launch().
 SKEIN_INLINE void refuse_in_task(const run_config& config) {
     const auto what = fmt::format("launch() with {} workers", config.workers);
     const auto* const hint =
@@ -206,14 +207,14 @@ SKEIN_INLINE void say_unused_cluster(const run_config& config) {
                                  at));
 }
 
-/// What the communicator throws has the rank and the operation for its place; mostly it is what another rank
-/// has told through it, and that one says it better.
+/// What the communicator throws has the rank and the operation for its place; mostly it is what
+/// another rank has told through it, and that one says it better.
 [[nodiscard]] SKEIN_INLINE bool came_through_communicator(const error& why) {
     return why.where().starts_with("rank ") && why.where().find(" #") != std::string::npos;
 }
 
-/// Nothing was trained yet and no other rank or host is to blame: another start would come to the same. After
-/// a restart the start has worked once, so there it is worth another try.
+/// Nothing was trained yet and no other rank or host is to blame: another start would come to the
+/// same. After a restart the start has worked once, so there it is worth another try.
 [[nodiscard]] SKEIN_INLINE error before_first_step(const error& why) {
     auto lasting = spmd::is_lasting(why.code()) ? why
                                                 : error(errc::invalid_argument, why.text())
@@ -293,7 +294,8 @@ SKEIN_INLINE int run_as_rank(const spmd::launch_environment& where, const run_co
                            proc::signal_name(stops.which()));
             return stops.exit_code();
         }
-        // A broken collective is mostly the echo of what happened to another rank: let that one tell.
+        // A broken collective is mostly the echo of what happened to another rank: let that one
+        // tell.
         const bool may_be =
             detail::may_be_echo(why.code()) || detail::came_through_communicator(why);
         const bool echo = world && may_be && world->wait_lost(time_constants::lan().echo_wait);

@@ -114,7 +114,7 @@ SKEIN_INLINE std::vector<memory_need> plan_memory(const unit_sizes& sizes,
     return out;
 }
 
-// ---- limits --------------------------------------------------------------------------------------
+// ---- limits -------------------------------------------------------------------------------------
 
 namespace detail {
 
@@ -164,7 +164,7 @@ SKEIN_INLINE double proportional_set_size() {
     return detail::kilobytes_in("/proc/self/smaps_rollup", "\nPss:").value_or(0.0);
 }
 
-// ---- for people ----------------------------------------------------------------------------------
+// ---- for people ---------------------------------------------------------------------------------
 
 SKEIN_INLINE std::string memory_table(const unit_sizes& sizes, const memory_shape& shape,
                                       const memory_limit& limit) {

@@ -25,8 +25,9 @@ SKEIN_INLINE stored_tensor::~stored_tensor() = default;
 SKEIN_INLINE activation_store::~activation_store() = default;
 
 SKEIN_INLINE void activation_store::moved(std::size_t bytes) {
-    // What was freed lies between small blocks that live on, where glibc's heap gives aligned requests no
-    // place; only trimming gives its pages back. The price is a page fault each when they are used again.
+    // What was freed lies between small blocks that live on, where glibc's heap gives aligned
+    // requests no place; only trimming gives its pages back. The price is a page fault each when
+    // they are used again.
     constexpr std::size_t often = std::size_t{32} << 20;
     if ((since_trim_ += bytes) < often) return;
     since_trim_ = 0;
@@ -51,7 +52,8 @@ SKEIN_INLINE bool activation_store::is_protected(const at::Tensor& tensor) const
 
 namespace detail {
 
-/// A file whose ranges are given out and taken back. Removed at once: it lives as long as it is open.
+/// A file whose ranges are given out and taken back. Removed at once: it lives as long as it is
+/// open.
 class scratch_file {
 public:
     explicit scratch_file(const std::string& folder) {
@@ -108,7 +110,8 @@ private:
     std::uint64_t end_ = 0, used_ = 0;
 };
 
-/// Its numbers one behind the other: in the order of the memory where that has no holes, else of the indices.
+/// Its numbers one behind the other: in the order of the memory where that has no holes, else of
+/// the indices.
 SKEIN_INLINE at::Tensor packed(const at::Tensor& t) {
     if (t.is_non_overlapping_and_dense()) return t.as_strided({t.numel()}, {1});
     return t.contiguous().view({t.numel()});

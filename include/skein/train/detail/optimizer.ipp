@@ -58,7 +58,8 @@ SKEIN_INLINE flat_optimizer::flat_optimizer(optimizer_options options, flat_stor
 SKEIN_INLINE void flat_optimizer::step(double lr, double grad_scale,
                                        std::span<const double> present, double clip_value) {
     store_->take_writes(/*always=*/false);
-    // Nothing here is recorded: past autograd's checks of every tensor, which cost more than short runs.
+    // Nothing here is recorded: past autograd's checks of every tensor, which cost more than short
+    // runs.
     const at::AutoDispatchBelowADInplaceOrView no_grad;
     steps_ += 1;
     const bool all = std::ranges::all_of(present, [](double p) { return p != 0.0; });
@@ -97,7 +98,8 @@ SKEIN_INLINE void flat_optimizer::update(const group& g, double lr, double grad_
     }
 }
 
-/// Parameters, gradients and states of what is set aside, out of the run; or what changed of them back.
+/// Parameters, gradients and states of what is set aside, out of the run; or what changed of them
+/// back.
 SKEIN_INLINE void flat_optimizer::copy(const update_runs& run, const aside& part, bool back) {
     struct pair {
         float *run, *copy;
@@ -175,9 +177,9 @@ SKEIN_INLINE void flat_optimizer::push(group& to, const owned_piece& run) const 
                  std::move(states));
 }
 
-/// Neighbours of different decay, in stretches that are still in a cache when what was set aside follows. Of
-/// each, the elements of the decay that most have are updated in place, and so are, wrongly, the others: what
-/// comes of these is replaced by the update of their copy.
+/// Neighbours of different decay, in stretches that are still in a cache when what was set aside
+/// follows. Of each, the elements of the decay that most have are updated in place, and so are,
+/// wrongly, the others: what comes of these is replaced by the update of their copy.
 SKEIN_INLINE void flat_optimizer::join(std::vector<group>& groups,
                                        std::span<const owned_piece> run) {
     const auto begin = run.front().flat, end = run.back().flat + run.back().padded;
@@ -225,7 +227,8 @@ SKEIN_INLINE void flat_optimizer::set_aside(group& from) {
     }
 }
 
-/// Neighbours of equal effect, and equally often left out, form one run; runs of a kind form a group.
+/// Neighbours of equal effect, and equally often left out, form one run; runs of a kind form a
+/// group.
 SKEIN_INLINE std::vector<flat_optimizer::group> flat_optimizer::make_groups(
     std::span<const double> present) {
     const auto& pieces = store_->pieces();

@@ -87,8 +87,8 @@ void describe_adam(const Adams& o, description& to) {
     to.add("weight decay", o.weight_decay).add("decay_vectors", o.decay_vectors);
 }
 
-/// What the fused kernels take beside the runs: the number of the step, from 1, once per run, and the
-/// divisor of the gradients.
+/// What the fused kernels take beside the runs: the number of the step, from 1, once per run, and
+/// the divisor of the gradients.
 struct fused_values {
     explicit fused_values(const update_runs& runs, const update_values& v)
         : steps(runs.params.size(), at::scalar_tensor(static_cast<double>(v.step), at::kFloat)) {
@@ -104,7 +104,7 @@ struct fused_values {
 
 namespace skein {
 
-// ---- AdamW ---------------------------------------------------------------------------------------
+// ---- AdamW --------------------------------------------------------------------------------------
 
 SKEIN_INLINE std::vector<train::optimizer_state> AdamW::states() const {
     return {{"exp_avg"}, {"exp_avg_sq"}};
@@ -120,7 +120,7 @@ SKEIN_INLINE void AdamW::update(const train::update_runs& r, const train::update
                       fused.scale);
 }
 
-// ---- Adam ----------------------------------------------------------------------------------------
+// ---- Adam ---------------------------------------------------------------------------------------
 
 SKEIN_INLINE std::vector<train::optimizer_state> Adam::states() const {
     return {{"exp_avg"}, {"exp_avg_sq"}};
@@ -136,7 +136,7 @@ SKEIN_INLINE void Adam::update(const train::update_runs& r, const train::update_
                      fused.scale);
 }
 
-// ---- SGD -----------------------------------------------------------------------------------------
+// ---- SGD ----------------------------------------------------------------------------------------
 
 SKEIN_INLINE std::vector<train::optimizer_state> SGD::states() const {
     if (momentum == 0.0) return {};
@@ -164,7 +164,7 @@ SKEIN_INLINE void SGD::update(const train::update_runs& r, const train::update_v
                     /*is_first_step=*/false, fused.scale);
 }
 
-// ---- Adagrad -------------------------------------------------------------------------------------
+// ---- Adagrad ------------------------------------------------------------------------------------
 
 SKEIN_INLINE std::vector<train::optimizer_state> Adagrad::states() const {
     return {{"sum", initial_sum}};
@@ -188,7 +188,7 @@ SKEIN_INLINE void Adagrad::update(const train::update_runs& r,
                         eps, /*maximize=*/false, fused.scale);
 }
 
-// ---- Lion ----------------------------------------------------------------------------------------
+// ---- Lion ---------------------------------------------------------------------------------------
 
 SKEIN_INLINE std::vector<train::optimizer_state> Lion::states() const { return {{"exp_avg"}}; }
 SKEIN_INLINE void Lion::check() const {

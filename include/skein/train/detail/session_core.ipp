@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The steps of one run, and what comes between them. Used by <skein/train/detail/session.ipp> alone.
+// The steps of one run, and what comes between them. Used by <skein/train/detail/session.ipp>
+// alone.
 
 #include <skein/core/bytes.hpp>
 #include <skein/core/error.hpp>
@@ -33,8 +34,8 @@ namespace skein::train::detail {
 
 class session_core {
 public:
-    /// An error that leaves is told to the peers, with the reason itself and before the strategy's destructor
-    /// ends its exchange. The first abort counts.
+    /// An error that leaves is told to the peers, with the reason itself and before the strategy's
+    /// destructor ends its exchange. The first abort counts.
     template <class Call>
     auto guarded(Call call) {
         try {
@@ -70,8 +71,8 @@ public:
         result_.rank = ctx_.rank();
         result_.val_loss = std::numeric_limits<double>::quiet_NaN();
     }
-    /// Who leaves a loop of their own in the middle of a step, by an exception or not, leaves peers waiting:
-    /// they are told before anything here is waited for.
+    /// Who leaves a loop of their own in the middle of a step, by an exception or not, leaves peers
+    /// waiting: they are told before anything here is waited for.
     ~session_core() {
         if (!parts_ || (phase_ == step_phase::idle && std::uncaught_exceptions() == 0)) return;
         const error why(errc::aborted,
@@ -102,7 +103,8 @@ public:
         for (const auto& text : notices_) report_->notice(text);
         if (ctx_.is_first()) tell_state(*report_, ctx_, config_, *parts_, *optimizer_);
         parts_->tell(start);
-        // A model that is in eval mode as a whole is to be trained; a submodule may be so on purpose.
+        // A model that is in eval mode as a whole is to be trained; a submodule may be so on
+        // purpose.
         if (!parts_->module().is_training()) parts_->module().train();
     }
 
@@ -180,7 +182,8 @@ public:
         const auto parts = drawn_ ? drawn_->micros.size() : 0;
         const auto all = static_cast<std::size_t>(config_.accumulation);
         while (drawn_ && micro_ < all) {
-            // By the micro-batch's number in the global batch: many ranks draw what one process draws.
+            // By the micro-batch's number in the global batch: many ranks draw what one process
+            // draws.
             seed_step(config_.seed, step_,
                       ctx_.rank() * static_cast<int>(all) + static_cast<int>(micro_));
             parts_->begin_micro(micro_ + 1 == all);
@@ -391,8 +394,8 @@ private:
 
     // ---- what the ranks agree on -------------------------------------------------------------
 
-    /// The row of the step, equal on all ranks, and what they decide with it: whether the numbers are
-    /// finite, whether to stop, which parameters had a gradient. Nothing is changed before.
+    /// The row of the step, equal on all ranks, and what they decide with it: whether the numbers
+    /// are finite, whether to stop, which parameters had a gradient. Nothing is changed before.
     void exchange_row() {
         report::metric_set row;
         row.mean("loss", losses_.mean(), losses_.weight);
@@ -519,7 +522,8 @@ private:
         if (input_->is_stream()) extra["stream"] = feeder_->saved_stream();
         if (scale_)
             extra["loss_scale"] = {{"value", scale()}, {"good_steps", scale_->good_steps()}};
-        // Not those that have been granted, by a stop or by the run's end: who resumes it wants it to go on.
+        // Not those that have been granted, by a stop or by the run's end: who resumes it wants it
+        // to go on.
         double stop = stop_wanted_ && !stopped_ && !is_last() ? 1.0 : 0.0;
         all_reduce(ctx_, std::span(&stop, 1), dist::reduce_op::max);
         extra["stop_wanted"] = stop > 0;

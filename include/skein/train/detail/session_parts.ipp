@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Parts of one fit() beside its loop: clocks, what the ranks must have alike, the user's code and modes.
-// Used by <skein/train/detail/session_core.ipp> alone.
+// Parts of one fit() beside its loop: clocks, what the ranks must have alike, the user's code and
+// modes. Used by <skein/train/detail/session_core.ipp> alone.
 
 #include <skein/core/bytes.hpp>
 #include <skein/core/clock.hpp>
@@ -43,7 +43,7 @@ SKEIN_INLINE double peak_rss_bytes() {
     return static_cast<double>(usage.ru_maxrss) * 1024.0;
 }
 
-// ---- what all ranks must have alike ------------------------------------------------------------------
+// ---- what all ranks must have alike -------------------------------------------------------------
 
 SKEIN_INLINE void add_settings(std::vector<spmd::setting>& to, const char* what,
                                const description& of) {
@@ -116,10 +116,10 @@ SKEIN_INLINE std::string cadence_notice(const run_config& c, std::uint64_t held_
         c.checkpoint_every, evaluations);
 }
 
-// ---- the user's code ---------------------------------------------------------------------------------
+// ---- the user's code ----------------------------------------------------------------------------
 
-/// Runs the user's code and says where it failed. The same step would fail again, so such an error is
-/// a lasting one; but for what the system refused (a file, memory), which is worth another try.
+/// Runs the user's code and says where it failed. The same step would fail again, so such an error
+/// is a lasting one; but for what the system refused (a file, memory), which is worth another try.
 struct user_code {
     int rank;
     std::uint64_t step;
@@ -231,7 +231,7 @@ private:
     std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modules_;
 };
 
-// ---- what the ranks find out together -------------------------------------------------------------
+// ---- what the ranks find out together -----------------------------------------------------------
 
 SKEIN_INLINE void require_phase(step_phase now, step_phase wanted, const char* call) {
     if (now == wanted) return;
@@ -318,8 +318,8 @@ SKEIN_INLINE void restore_callbacks(session_parts& parts, const json& extra,
     }
 }
 
-/// The averages in place of the weights on every rank, or back. Ranks may share the weights: all are done
-/// with the old ones before any is changed.
+/// The averages in place of the weights on every rank, or back. Ranks may share the weights: all
+/// are done with the old ones before any is changed.
 SKEIN_INLINE void swap_average(const context& ctx, weight_average& average, session_parts& parts) {
     double here = 0.0;
     all_reduce(ctx, std::span(&here, 1), dist::reduce_op::sum);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The one exchange at the end of what a step computes: its row, and what the ranks decide with it. Used by
-// <skein/train/detail/session_core.ipp> alone.
+// The one exchange at the end of what a step computes: its row, and what the ranks decide with it.
+// Used by <skein/train/detail/session_core.ipp> alone.
 
 #include <skein/report/metrics.hpp>
 #include <skein/train/callbacks.hpp>

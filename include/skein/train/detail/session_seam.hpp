@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The seam between a session and the user's types: the loop is no template and is compiled once, what it
-// needs of strategy, model, loss, data and callbacks is behind virtual calls. Included by
+// The seam between a session and the user's types: the loop is no template and is compiled once,
+// what it needs of strategy, model, loss, data and callbacks is behind virtual calls. Included by
 // <skein/train/session.hpp> only, after its concepts.
 
 namespace skein::train {
@@ -58,8 +58,8 @@ public:
 };
 
 using make_parts = std::function<std::unique_ptr<session_parts>()>;
-/// The loss of a batch behind the pointer; `metrics` gets what it reports. Its weight is undefined when it is
-/// the mean over the samples.
+/// The loss of a batch behind the pointer; `metrics` gets what it reports. Its weight is undefined
+/// when it is the mean over the samples.
 using batch_loss = std::function<weighted_loss(const void* batch, report::metric_set& metrics)>;
 /// The same of samples by number.
 using numbered_loss =

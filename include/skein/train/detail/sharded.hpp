@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// One implementation behind every strategy of several ranks: which groups a unit's gradients are reduced
-// over, where its parameters are, and when both travel.
+// One implementation behind every strategy of several ranks: which groups a unit's gradients are
+// reduced over, where its parameters are, and when both travel.
 //
-//     DDP      shard group: none        replicas: all ranks    gradients summed, everybody updates all
+//     DDP      shard group: none replicas: all ranks gradients summed, everybody updates all
 //     Zero1    shard group: all         replicas: none         everybody updates its part
 //     Zero2    the same, and of the reduced gradients everybody keeps its part only
 //     FSDP     the same, and of the parameters too, between uses
 //     Hybrid   shard group: the host    replicas: one rank of each host
 //
-// Units leave for reduction in one fixed order, from the last to the first, whatever a rank leaves unused;
-// for gathering in the order of the forward pass and then backwards, on a group of their own. When all
-// ranks of the shard group are on one host, the parameters are one memory for all of them: nothing is
-// gathered, and nothing is dropped, because there is one copy only.
+// Units leave for reduction in one fixed order, from the last to the first, whatever a rank leaves
+// unused; for gathering in the order of the forward pass and then backwards, on a group of their
+// own. When all ranks of the shard group are on one host, the parameters are one memory for all of
+// them: nothing is gathered, and nothing is dropped, because there is one copy only.
 
 #include <skein/dist/comm_thread.hpp>
 #include <skein/dist/group_memory.hpp>
@@ -90,21 +90,22 @@ public:
 
     [[nodiscard]] flat_store& store() noexcept { return *store_; }
     void begin_step();
-    /// With the gradients of a step kept whole, only the last micro-batch communicates; with sharded
-    /// gradients each does.
+    /// With the gradients of a step kept whole, only the last micro-batch communicates; with
+    /// sharded gradients each does.
     void begin_micro(bool last);
     void finish_backward();
     [[nodiscard]] double squared_norm(double mine);
     void publish();
-    /// Rank 0's buffers (running statistics) on every rank. Also at the beginning of every step, as torch
-    /// does: how often a run evaluates then changes nothing. What was written to the module is in the masters.
+    /// Rank 0's buffers (running statistics) on every rank. Also at the beginning of every step, as
+    /// torch does: how often a run evaluates then changes nothing. What was written to the module
+    /// is in the masters.
     void sync_buffers();
     void begin_evaluation();
     void end_evaluation();
     void abort(const error& why) noexcept;
     void finish();
-    /// Without shards any number of the ranks may go on; with shards as many of a group as before, each
-    /// with the part that it has.
+    /// Without shards any number of the ranks may go on; with shards as many of a group as before,
+    /// each with the part that it has.
     void rebind();
 
     [[nodiscard]] std::size_t buckets() const noexcept;

@@ -28,7 +28,7 @@
 
 namespace skein::train::detail {
 
-// ---- groups --------------------------------------------------------------------------------------
+// ---- groups -------------------------------------------------------------------------------------
 
 /// The first rank of this rank's host, as the number of the host.
 SKEIN_INLINE int host_number(const context& ctx, const std::string& key) {
@@ -114,7 +114,7 @@ SKEIN_INLINE build_plan plan_build(const context& ctx, const shard_policy& polic
     return plan;
 }
 
-// ---- construction --------------------------------------------------------------------------------
+// ---- construction -------------------------------------------------------------------------------
 
 SKEIN_INLINE sharded_parallel::sharded_parallel(const context& ctx, torch::nn::Module& module,
                                                 const shard_policy& policy,
@@ -317,7 +317,7 @@ SKEIN_INLINE sharded_parallel::~sharded_parallel() {
     }
 }
 
-// ---- a step --------------------------------------------------------------------------------------
+// ---- a step -------------------------------------------------------------------------------------
 
 SKEIN_INLINE dist::collective_tag sharded_parallel::tag(std::size_t unit,
                                                         dist::tag_phase phase) const noexcept {
@@ -368,8 +368,8 @@ SKEIN_INLINE void sharded_parallel::ready(std::size_t segment) {
     cross(/*wait_until=*/states_.size());
 }
 
-/// Whether what had the unit's place before has left it. A rank that gathers must not wait in the middle of
-/// a backward pass for what peers reduce: they may wait for its next gather.
+/// Whether what had the unit's place before has left it. A rank that gathers must not wait in the
+/// middle of a backward pass for what peers reduce: they may wait for its next gather.
 SKEIN_INLINE bool sharded_parallel::make_place(std::size_t unit, bool wait) {
     const auto before = turn_[unit];
     if (before >= states_.size()) return true;
@@ -528,7 +528,7 @@ SKEIN_INLINE void sharded_parallel::finish() {
     finished_ = true;
 }
 
-// ---- another generation --------------------------------------------------------------------------
+// ---- another generation -------------------------------------------------------------------------
 
 /// What a rank brings along into a new generation.
 struct rebind_word {

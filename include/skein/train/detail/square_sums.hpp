@@ -15,8 +15,9 @@
 
 namespace skein::train::detail {
 
-/// Numbers of one row that is cut into parts, summed piece by piece: a piece begins in some part and ends
-/// in that or a later one. Sixteen lanes, each a sum of its own, so that the vector unit can work.
+/// Numbers of one row that is cut into parts, summed piece by piece: a piece begins in some part
+/// and ends in that or a later one. Sixteen lanes, each a sum of its own, so that the vector unit
+/// can work.
 struct square_sums {
     static constexpr std::int64_t piece = 1 << 16, lanes = flat_alignment;
 
@@ -31,9 +32,9 @@ struct square_sums {
         }
     }
 
-    /// Fetches the row a cache line at a time. Parts lie anywhere, in a store last before first, and short
-    /// ones are over before the processor sees that they are read in order: a block of them is fetched from
-    /// its last part to its first.
+    /// Fetches the row a cache line at a time. Parts lie anywhere, in a store last before first,
+    /// and short ones are over before the processor sees that they are read in order: a block of
+    /// them is fetched from its last part to its first.
     struct cursor {
         static constexpr std::int64_t block = 1 << 14;
         static constexpr std::int64_t lead = (block + 256) / lanes; // cache lines

@@ -3,9 +3,9 @@
 // What a flat store remembers of the module that it has taken over, and what it asks of it before.
 // Used by <skein/train/detail/flat.ipp> alone.
 //
-// Parameters move to other memory when a training begins. Whatever else saw the old memory sees the old
-// values from then on, and whatever is put in their place later is trained by nobody: both are told, at the
-// beginning and before every step.
+// Parameters move to other memory when a training begins. Whatever else saw the old memory sees the
+// old values from then on, and whatever is put in their place later is trained by nobody: both are
+// told, at the beginning and before every step.
 
 #include <skein/core/error.hpp>
 #include <skein/torch/engine.hpp>
@@ -37,10 +37,11 @@ namespace skein::train::detail {
     return tensor.unsafeGetTensorImpl()->version_counter().current_version();
 }
 
-// ---- before ------------------------------------------------------------------------------------------
+// ---- before -------------------------------------------------------------------------------------
 
-/// Memory of the flat stores of this process, while something lies in it: after a training the parameters of a
-/// module share one storage, and nobody can tell which other module has a part of it.
+/// Memory of the flat stores of this process, while something lies in it: after a training the
+/// parameters of a module share one storage, and nobody can tell which other module has a part of
+/// it.
 class store_memory {
 public:
     static void add(const at::Tensor& flat) {
@@ -134,7 +135,8 @@ inline void refuse_aliases(const std::vector<flat_segment>& segments,
     }
 }
 
-/// LibTorch's norms take statistics and parameters of one type, or a 16-bit input with both in float32.
+/// LibTorch's norms take statistics and parameters of one type, or a 16-bit input with both in
+/// float32.
 inline void refuse_norm(const torch::nn::Module& module, const std::string& name,
                         const precision_policy& precision) {
     const auto tracks = [&](const auto* norm) {
@@ -159,12 +161,13 @@ inline void refuse_norm(const torch::nn::Module& module, const std::string& name
                                type));
 }
 
-// ---- after -------------------------------------------------------------------------------------------
+// ---- after --------------------------------------------------------------------------------------
 
 /// Which tensors a module has registered, in order.
 class taken_module {
 public:
-    /// The module outlives what asks; its tensors are held elsewhere, so their addresses are not used again.
+    /// The module outlives what asks; its tensors are held elsewhere, so their addresses are not
+    /// used again.
     explicit taken_module(torch::nn::Module& module)
         : module_(&module), tensors_(tensors()), names_(names()) {}
 
@@ -183,7 +186,8 @@ public:
     }
 
 private:
-    /// A door to what a module keeps for those who inherit from it: named_parameters() copies every name.
+    /// A door to what a module keeps for those who inherit from it: named_parameters() copies every
+    /// name.
     struct door : torch::nn::Module {
         static const auto& parameters_of(const torch::nn::Module& module) {
             return module.*(&door::parameters_);
@@ -226,7 +230,8 @@ private:
 };
 
 /// Masters become what was written to their values in 16 bits; the others keep their digits.
-///   master_P, values_P  dense, of one layout; the values were cast from the masters when nobody had written
+///   master_P, values_P  dense, of one layout; the values were cast from the masters when nobody
+///                       had written
 inline void take_written(const at::Tensor& master_P, const at::Tensor& values_P) {
     constexpr std::int64_t most = std::int64_t{1} << 15; // an operation on so many takes one thread
     const auto count = master_P.numel();

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Gathers the parameters of a unit when its forward or backward begins, and drops them when it has ended.
-// Used by <skein/train/detail/sharded.ipp> alone.
+// Gathers the parameters of a unit when its forward or backward begins, and drops them when it has
+// ended. Used by <skein/train/detail/sharded.ipp> alone.
 //
-// The address of a parameter never changes: dropping gives pages back to the system, gathering writes the
-// same bytes to the same place below autograd, so tensors that were saved for the backward pass stay
-// valid. While a unit is dropped its parameters are empty tensors: a layer that reads one outside of its
-// unit gets a shape error at once, never zeros (a sum over all parameters sees no elements of it).
+// The address of a parameter never changes: dropping gives pages back to the system, gathering
+// writes the same bytes to the same place below autograd, so tensors that were saved for the
+// backward pass stay valid. While a unit is dropped its parameters are empty tensors: a layer that
+// reads one outside of its unit gets a shape error at once, never zeros (a sum over all parameters
+// sees no elements of it).
 //
-// The order of gathers is a contract between ranks: in a pass every unit once in the order of the forward
-// pass, then every dropped one once backwards, whether a rank uses it or not. A unit is dropped when the
-// forward of another one begins: one that is used again after that is gathered once more, and all ranks
-// have to do so alike (else: errc::mismatch, with both units).
+// The order of gathers is a contract between ranks: in a pass every unit once in the order of the
+// forward pass, then every dropped one once backwards, whether a rank uses it or not. A unit is
+// dropped when the forward of another one begins: one that is used again after that is gathered
+// once more, and all ranks have to do so alike (else: errc::mismatch, with both units).
 
 #include <skein/core/check.hpp>
 #include <skein/core/error.hpp>
@@ -202,8 +203,8 @@ public:
                         if (const auto me = weak.lock()) me->before_backward(u);
                     });
                 }
-        // The last one waits for its backward, which comes next. Inside of a backward pass a block is
-        // computed again, and waits for its gradients.
+        // The last one waits for its backward, which comes next. Inside of a backward pass a block
+        // is computed again, and waits for its gradients.
         if (reshard_ && !backwards_ && states_[u].place + 1 != order_.size()) idle_.push_back(u);
     }
 

@@ -3,9 +3,9 @@
 // A call of a block whose activations are computed again in the backward pass. Used by
 // <skein/train/detail/unit.ipp> alone.
 //
-// The second call happens in another place and at another time than the first. It sees what the first one
-// saw (random numbers, buffers, autocast), and what it does to them is undone: the block has been called
-// once. What it cannot see again, or what autograd does not allow, is refused.
+// The second call happens in another place and at another time than the first. It sees what the
+// first one saw (random numbers, buffers, autocast), and what it does to them is undone: the block
+// has been called once. What it cannot see again, or what autograd does not allow, is refused.
 //
 //   source: Chen et al. 2016 (arXiv 1604.06174); torch.utils.checkpoint with use_reentrant=True
 
@@ -40,8 +40,8 @@ struct generator_state {
     }
 };
 
-/// How this thread casts. The cache is off: it would hand a weight that the first call has cast, which
-/// has no gradient, to the second one.
+/// How this thread casts. The cache is off: it would hand a weight that the first call has cast,
+/// which has no gradient, to the second one.
 struct autocast_state {
     bool on = at::autocast::is_autocast_enabled(at::kCPU);
     at::ScalarType type = at::autocast::get_autocast_dtype(at::kCPU);
@@ -111,8 +111,8 @@ struct block_state {
         .with_hint(hint);
 }
 
-/// As torch.utils.checkpoint asks the engine: the second call runs a backward pass of its own, which adds to
-/// all gradients that it comes to and has no graph.
+/// As torch.utils.checkpoint asks the engine: the second call runs a backward pass of its own,
+/// which adds to all gradients that it comes to and has no graph.
 SKEIN_INLINE void require_plain_backward() {
     const char* const hint = "leave the block out of checkpoint_activations(), or take the loss's "
                              "gradient with backward() alone";

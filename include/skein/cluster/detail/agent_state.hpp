@@ -17,7 +17,7 @@
 
 namespace skein::cluster {
 
-struct agent::books {
+struct agent::state {
     /// A worker, from the order to start it until its end was told.
     struct worker {
         start_worker_order order;
@@ -33,7 +33,7 @@ struct agent::books {
         std::uint64_t last_from = 0; ///< the lease that was served last: others come first
     };
 
-    books(loop& on, net::network& via, proc::children& where, agent_options given);
+    state(loop& on, net::network& via, proc::children& where, agent_options given);
 
     loop& on_loop;
     proc::children& children;
@@ -53,17 +53,17 @@ struct agent::books {
     [[nodiscard]] detail::head_link_options link_options(loop& on);
     void say_away(const error& why, bool was_joined);
     [[nodiscard]] error nobody_answered(const error& why) const;
-    static task<void> watch_orphans(books* self);
+    static task<void> watch_orphans(state* self);
     [[nodiscard]] std::shared_ptr<net::request_service> make_service();
     [[nodiscard]] node_hello hello() const;
-    static task<void> say_hello(books* self);
+    static task<void> say_hello(state* self);
 
     void start(start_worker_order order);
     void stop_one(const lease_name& lease, bool at_once);
     void stop_all();
-    static task<void> live(books* self, lease_name lease);
-    static task<ended_lease> run(books* self, worker* w);
-    [[nodiscard]] proc::child_options keeper_to_start(const start_worker_order& order) const;
+    static task<void> live(state* self, lease_name lease);
+    static task<ended_lease> run(state* self, worker* w);
+    [[nodiscard]] proc::child_options space_server_to_start(const start_worker_order& order) const;
     [[nodiscard]] proc::child_options what_to_start(const start_worker_order& order) const;
     void tell_end(ended_lease what);
 
@@ -72,8 +72,8 @@ struct agent::books {
     void offer_output(std::uint64_t driver);
     void offer_all_output();
     void send_output(std::uint64_t driver);
-    static task<void> read_output(books* self, worker* w, proc::child* process);
-    static task<void> send_last_words(books* self, worker* w);
+    static task<void> read_output(state* self, worker* w, proc::child* process);
+    static task<void> send_last_words(state* self, worker* w);
     void forget_output(std::uint64_t driver);
 };
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How a call that has come gets to run: one path for frames and for calls of this process that carry their arguments as
-// they are. Part of detail/runtime_books.hpp; bodies in detail/runtime_execution.ipp.
+// How a call that has come gets to run: one path for frames and for calls of this process that
+// carry their arguments as they are. Part of detail/runtime_state.hpp; bodies in
+// detail/runtime_execution.ipp.
 
 #include <skein/core/bytes.hpp>
 #include <skein/core/task.hpp>
@@ -27,8 +28,8 @@ struct runtime::arrival {
     std::unique_ptr<detail::given_call> given; ///< instead of a body
 };
 
-/// What becomes of a call between its arrival and its first step. It may come in two forms, `framed` and `given`; all that
-/// they differ in stands there.
+/// What becomes of a call between its arrival and its first step. It may come in two forms,
+/// `framed` and `given`; all that they differ in stands there.
 struct runtime::execution {
     /// Its head and arguments are bytes that somebody else keeps.
     class framed {
@@ -54,7 +55,7 @@ struct runtime::execution {
             return head_.kind == detail::call_kind::task ? head_.cpus : 0;
         }
         [[nodiscard]] actor_id target() const noexcept { return head_.target; }
-        [[nodiscard]] const detail::lineage& who() const noexcept { return head_.who; }
+        [[nodiscard]] const detail::trace_context& who() const noexcept { return head_.who; }
         [[nodiscard]] wire::reader& arguments() noexcept { return in_; }
 
     private:
@@ -80,7 +81,7 @@ struct runtime::execution {
         [[nodiscard]] static bool has_terms() noexcept { return false; }
         [[nodiscard]] static int cpus() noexcept { return 0; }
         [[nodiscard]] actor_id target() const noexcept { return call_->target; }
-        [[nodiscard]] const detail::lineage& who() const noexcept { return call_->who; }
+        [[nodiscard]] const detail::trace_context& who() const noexcept { return call_->who; }
         [[nodiscard]] wire::reader& arguments() noexcept { return none_; }
 
     private:
@@ -96,7 +97,7 @@ struct runtime::execution {
     static void run_waiting(runtime& self, arrival& one);
     /// Those whose calls run here.
     template <class F>
-    static void for_each_caller(const books& of, F what);
+    static void for_each_caller(const state& of, F what);
 
 private:
     template <class Form>
@@ -105,7 +106,7 @@ private:
     template <class Form>
     static void run(runtime& self, const std::shared_ptr<peer>& from, slot_id id, Form& call,
                     counted_ptr<detail::actor_box> box);
-    static void enqueue(books& of, arrival one);
+    static void enqueue(state& of, arrival one);
     template <class F>
     static void with_form(arrival& one, F what);
     template <class Form>

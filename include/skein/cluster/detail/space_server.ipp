@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The bodies of cluster/keeper.hpp.
+// The bodies of cluster/space server.hpp.
 
 #include <skein/cluster/detail/cluster_link.hpp>
 #include <skein/cluster/detail/serve_role.hpp>
@@ -30,28 +30,28 @@
 
 namespace skein::cluster {
 
-struct keeper::books {
-    books(loop& on, net::network& via, keeper_options given)
+struct space_server::state {
+    state(loop& on, net::network& via, space_server_options given)
         : on_loop(on), times(given.times), self(identity(given)),
           workers(on, via, self, wanted(given, &stopping)) {
         self.keep_space(given.order.space);
         self.ask(&workers);
     }
 
-    [[nodiscard]] static rt::runtime_options identity(const keeper_options& given) {
+    [[nodiscard]] static rt::runtime_options identity(const space_server_options& given) {
         rt::runtime_options who;
-        who.name = fmt::format("keeper of {}", given.order.space);
+        who.name = fmt::format("space server of {}", given.order.space);
         who.host = given.host;
         who.pid = given.pid;
         who.incarnation = given.order.incarnation;
         return who;
     }
-    [[nodiscard]] static leased_workers_options wanted(const keeper_options& given,
+    [[nodiscard]] static leased_workers_options wanted(const space_server_options& given,
                                                        event* stopping) {
         const auto& order = given.order;
         const auto at = net::address::parse(order.head);
         if (!at || order.token.size() != net::token::size || order.space.empty())
-            throw error(errc::malformed, "the boot message of this keeper cannot be read");
+            throw error(errc::malformed, "the boot message of this space server cannot be read");
         leased_workers_options o;
         o.head = *at;
         o.secret = net::token::from_hex(to_hex(order.token)).value();
@@ -68,22 +68,22 @@ struct keeper::books {
     }
 
     /// Until it is told to end, or nobody has needed it for long.
-    static task<void> watch(books* b) {
+    static task<void> watch(state* b) {
         std::optional<time_point> idle_since;
         while (!b->stopping.is_set()) {
-            const bool is_idle = b->self.known_actors() == 0 && b->self.guests() == 0;
+            const bool is_idle = b->self.known_actors() == 0 && b->self.space_clients() == 0;
             const auto now = b->on_loop.now();
             if (!is_idle)
                 idle_since.reset();
             else if (!idle_since)
                 idle_since = now;
-            else if (now - *idle_since >= b->times.keeper_idle)
+            else if (now - *idle_since >= b->times.space_server_idle)
                 co_return;
             auto pause = detail::wait_at_most(&b->stopping, std::chrono::milliseconds(500));
             co_await pause;
         }
     }
-    static task<void> serve(books* b) {
+    static task<void> serve(state* b) {
         scope services;
         services.spawn(b->workers.serve());
         std::exception_ptr failure;
@@ -117,31 +117,36 @@ struct keeper::books {
     leased_workers workers;
 };
 
-SKEIN_INLINE keeper::keeper(loop& on, net::network& via, keeper_options how)
-    : books_(std::make_unique<books>(on, via, std::move(how))) {}
-SKEIN_INLINE keeper::~keeper() = default;
-SKEIN_INLINE task<void> keeper::serve() { return books::serve(books_.get()); }
-SKEIN_INLINE void keeper::stop() noexcept { books_->stopping.set(); }
-SKEIN_INLINE std::size_t keeper::actors() const noexcept { return books_->self.known_actors(); }
-SKEIN_INLINE std::size_t keeper::guests() const noexcept { return books_->self.guests(); }
+SKEIN_INLINE space_server::space_server(loop& on, net::network& via, space_server_options how)
+    : state_(std::make_unique<state>(on, via, std::move(how))) {}
+SKEIN_INLINE space_server::~space_server() = default;
+SKEIN_INLINE task<void> space_server::serve() { return state::serve(state_.get()); }
+SKEIN_INLINE void space_server::stop() noexcept { state_->stopping.set(); }
+SKEIN_INLINE std::size_t space_server::actors() const noexcept {
+    return state_->self.known_actors();
+}
+SKEIN_INLINE std::size_t space_server::space_clients() const noexcept {
+    return state_->self.space_clients();
+}
 
-SKEIN_INLINE int run_keeper() {
+SKEIN_INLINE int run_space_server() {
     try {
         proc::open_standard_files();
         proc::outlive_readers();
-        auto mine = proc::take_boot(rt::keeper_role);
-        auto order = mine ? wire::decode<keeper_order>(mine->message)
-                          : result<keeper_order>(error(errc::usage, "no keeper was started here"));
+        auto mine = proc::take_boot(rt::space_server_role);
+        auto order = mine ? wire::decode<space_server_order>(mine->message)
+                          : result<space_server_order>(
+                                error(errc::usage, "no space server was started here"));
         if (!order) throw order.error();
-        proc::name_process("keeper");
+        proc::name_process("space_server");
         ::setenv(rt::in_job_variable, "1", 1);
-        keeper_options how;
+        space_server_options how;
         how.order = std::move(*order);
         how.host = proc::host_name();
         how.pid = ::getpid();
         net::real_loop loop;
         net::real_network network(loop);
-        keeper k(loop, network, std::move(how));
+        space_server k(loop, network, std::move(how));
         return loop.run(detail::serve_role(&loop, &k));
     } catch (const std::exception& e) {
         if (!proc::leave_last_words(text_of(e)))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The books of rt/runtime.hpp: what only the bodies of runtime and of its calls see.
+// The state of rt/runtime.hpp: what only the bodies of runtime and of its calls see.
 
 #include <skein/core/cancel.hpp>
 #include <skein/core/event.hpp>
@@ -10,16 +10,16 @@
 #include <skein/core/scope.hpp>
 #include <skein/core/timer_wheel.hpp>
 #include <skein/net/channel.hpp>
-#include <skein/rt/detail/actor_books.hpp>
+#include <skein/rt/detail/actors_state.hpp>
 #include <skein/rt/detail/call.hpp>
 #include <skein/rt/detail/claims.hpp>
-#include <skein/rt/detail/credit_books.hpp>
+#include <skein/rt/detail/credit_state.hpp>
 #include <skein/rt/detail/demand_table.hpp>
-#include <skein/rt/detail/execution_books.hpp>
-#include <skein/rt/detail/follower_books.hpp>
+#include <skein/rt/detail/execution_state.hpp>
+#include <skein/rt/detail/follower_state.hpp>
 #include <skein/rt/detail/given_call.hpp>
-#include <skein/rt/detail/group_books.hpp>
 #include <skein/rt/detail/group_desk.hpp>
+#include <skein/rt/detail/groups_state.hpp>
 #include <skein/rt/detail/lease_line.hpp>
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/detail/peer.hpp>
@@ -77,18 +77,18 @@ struct call_base::rarities {
     bool cancel_requested = false;
 };
 
-struct direct_books; // in detail/direct_books.hpp
-struct space_books;  // in detail/space_books.hpp
+struct direct_state; // in detail/direct_state.hpp
+struct space_state;  // in detail/space_state.hpp
 
 /// Driver: which tasks wait for which cores, and who holds some. Bodies in runtime_leases.ipp.
-struct lease_books {
+struct lease_state {
     using peers = std::vector<std::shared_ptr<peer>>;
     struct suspect {
         counted_ptr<call_base> call;
         std::uint64_t turn = 0; ///< it is tried when so many tasks have left
     };
-    /// A coroutine task at a worker. While calls that it has made have no outcome it may wait for them, and holds
-    /// no core.
+    /// A coroutine task at a worker. While calls that it has made have no outcome it may wait for
+    /// them, and holds no core.
     struct parent {
         call_base* call = nullptr;
         peer* at = nullptr;
@@ -120,8 +120,8 @@ struct lease_books {
     std::uint64_t freed = 0;         ///< changes when one becomes free:
     intrusive_list<peer, peer> free; ///< workers with nothing to do whose loop nobody needs
 
-    /// Tasks that occupy cores. Not a nested one that has killed a worker: it would wait for a worker with nothing to
-    /// do, and others wait for it.
+    /// Tasks that occupy cores. Not a nested one that has killed a worker: it would wait for a
+    /// worker with nothing to do, and others wait for it.
     [[nodiscard]] static bool is_leased(const call_base& call) noexcept {
         return call.kind == call_kind::task && call.cpus > 0 && !(call.nested && call.alone != 0);
     }
@@ -200,8 +200,8 @@ struct lease_books {
 /// A call of a worker that the driver passes on: its outcome goes back as a reply.
 class forwarded_call : public call_base {
 public:
-    forwarded_call(runtime& self, lease_books& leases, std::shared_ptr<peer> origin,
-                   slot_id origin_id, const lineage& who)
+    forwarded_call(runtime& self, lease_state& leases, std::shared_ptr<peer> origin,
+                   slot_id origin_id, const trace_context& who)
         : id(who.id), self_(self), leases_(leases), origin_(std::move(origin)),
           origin_id_(origin_id), asker_(who.parent) {}
 
@@ -231,7 +231,7 @@ protected:
 
 private:
     runtime& self_;
-    lease_books& leases_;
+    lease_state& leases_;
     std::shared_ptr<peer> origin_;
     slot_id origin_id_;
     call_id asker_;
@@ -239,15 +239,15 @@ private:
 
 } // namespace detail
 
-struct runtime::books {
+struct runtime::state {
     using call_line = std::deque<counted_ptr<detail::call_base>>;
     struct slot {
         counted_ptr<detail::call_base> call;
         std::uint32_t generation = 1;
     };
     detail::process_name name;
-    books();
-    ~books();
+    state();
+    ~state();
 
     runtime_stats stats;
     std::vector<std::shared_ptr<peer>> links; ///< of a driver
@@ -263,28 +263,28 @@ struct runtime::books {
     std::vector<slot> slots;
     std::vector<std::uint32_t> free;
     call_line queue, creations; ///< wait for a worker: tasks that need no free core, new actors
-    detail::lease_books leases;
+    detail::lease_state leases;
     std::vector<counted_ptr<detail::call_base>> ready; ///< their arguments are there
     bool settling = false;
 
-    std::unordered_map<actor_id, detail::actor_state*> lanes;
-    detail::actor_books actors;
-    detail::group_books groups;
+    std::unordered_map<actor_id, detail::actor_queue*> actor_queues;
+    detail::actors_state actors;
+    detail::groups_state groups;
     id_map<actor_id, counted_ptr<detail::actor_box>> boxes;
 
     unique_function<void()> start_workers;
     std::optional<error> given_up;
     std::size_t expected = 0;
     bool closing = false;
-    bool is_visiting = false;    ///< the source of workers serves namespaces alone so far
-    std::string space;           ///< that it keeps, whose actors live here, or whose guest it is
-    std::uint64_t keeper = 0;    ///< of that namespace, if it is another process
-    runtime* home = nullptr;     ///< of a guest: that of this process
-    bool awaits_keeper = false;  ///< a guest that has not met it yet: calls wait
-    std::vector<actor_id> kills; ///< for it then
-    obituary after_keeper;       ///< of a guest
-    std::optional<error> keeper_end;
-    std::unique_ptr<detail::space_books> spaces; ///< namespaces that are called from here
+    bool is_visiting = false; ///< the source of workers serves namespaces alone so far
+    std::string space; ///< that it keeps, whose actors live here, or whose space client it is
+    std::uint64_t space_server = 0;   ///< of that namespace, if it is another process
+    runtime* home = nullptr;          ///< of a space client: that of this process
+    bool awaits_space_server = false; ///< a space client that has not met it yet: calls wait
+    std::vector<actor_id> kills;      ///< for it then
+    exit_reason after_space_server;   ///< of a space client
+    std::optional<error> space_server_end;
+    std::unique_ptr<detail::space_state> spaces; ///< namespaces that are called from here
     scope calls;                                 ///< coroutine calls that run here
     std::vector<std::pair<std::shared_ptr<peer>, slot_id>> fresh; ///< started in this turn
     /// Linked from the first call of a turn of the loop to its end.
@@ -297,7 +297,7 @@ struct runtime::books {
     bool backlog_full = false; ///< nothing more is read for it
     bool has_backlog = false;  ///< calls go there; run_backlog() is at work
     wire::writer scratch;
-    std::unique_ptr<detail::direct_books> direct; ///< calls between workers
+    std::unique_ptr<detail::direct_state> direct; ///< calls between workers
 
     [[gnu::noinline]] void add_slot() {
         free.push_back(static_cast<std::uint32_t>(slots.size()));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Calls with `.on`, and those among them that are to run where an actor is: who waits for it, and who goes where it
-// goes. Bodies in runtime_followers.ipp.
+// Calls with `.on`, and those among them that are to run where an actor is: who waits for it, and
+// who goes where it goes. Bodies in runtime_followers.ipp.
 
 #include <skein/core/counted_ptr.hpp>
 #include <skein/core/error.hpp>

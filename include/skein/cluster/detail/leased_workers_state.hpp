@@ -20,7 +20,7 @@
 
 namespace skein::cluster {
 
-struct leased_workers::books {
+struct leased_workers::state {
     struct lease {
         std::uint64_t number = 0;
         std::uint64_t node = 0; ///< the incarnation of its agent; 0: not granted yet
@@ -33,8 +33,8 @@ struct leased_workers::books {
         bool retiring = false;
         bool is_withdrawn = false;               ///< the head does not ask it back any more
         std::optional<cancel_source> retirement; ///< while that is under way
-        bool rests = false;                      ///< all that runs there waits for others
-        bool has_rested = false;                 ///< and the head may have heard so
+        bool blocked = false;                    ///< all that runs there waits for others
+        bool was_blocked = false;                ///< and the head may have heard so
         bool ends_now = false;                   ///< its process is to be killed
         bool impossible = false;                 ///< no node could hold it, the head says
         std::string why;                         ///< the same in words, until it is said
@@ -61,7 +61,7 @@ struct leased_workers::books {
         bool is_said = false;
     };
 
-    books(loop& on, net::network& via, rt::runtime& of, leased_workers_options given);
+    state(loop& on, net::network& via, rt::runtime& of, leased_workers_options given);
 
     loop& on_loop;
     net::network& network;
@@ -92,14 +92,15 @@ struct leased_workers::books {
     std::uint64_t lost_nodes = 0, lost_workers = 0;
     scope served; ///< the door, and the workers that came by it
     scope later;  ///< what follows a pause
-    /// Keepers that this driver or its workers have asked for, and of whose end the head is to tell.
+    /// Space servers that this driver or its workers have asked for, and of whose end the head is
+    /// to tell.
     std::vector<visited_space> visits;
-    /// A keeper's guests.
-    struct guest {
+    /// A space server's space clients.
+    struct space_client {
         net::link::handle wire;
         std::optional<time_point> broken_since;
     };
-    std::vector<guest> guests;
+    std::vector<space_client> space_clients;
     /// What a worker has printed, until the head has told its end.
     struct heard_lines {
         std::uint64_t next = 1; ///< the number of its next line
@@ -115,8 +116,8 @@ struct leased_workers::books {
     task<void> serve();
     [[nodiscard]] detail::head_link_options link_options();
     void open_door();
-    static task<void> keep_joined(books* self);
-    static task<void> say_hello(books* self);
+    static task<void> keep_joined(state* self);
+    static task<void> say_hello(state* self);
     [[nodiscard]] bool is_joined() const noexcept;
     [[nodiscard]] std::shared_ptr<net::request_service> make_service();
     [[nodiscard]] driver_hello hello() const;
@@ -127,7 +128,7 @@ struct leased_workers::books {
     [[nodiscard]] known_lease known(const lease& l) const;
     void want_workers(const rt::worker_demand& what);
     void fill_own(own_leases& kind);
-    static task<void> release_idle(books* self, std::uint32_t kind);
+    static task<void> release_idle(state* self, std::uint32_t kind);
     void fill();
     void want(const lease_ptr& l);
     void give_back(const lease_ptr& l);
@@ -136,18 +137,18 @@ struct leased_workers::books {
     void on_ended(const lease_ended& m);
     void on_failed_start(const lease_ptr& l, bool is_lasting, bool has_run);
     [[nodiscard]] bool refuse_own(const lease& l, bool is_lasting);
-    static task<void> fill_later(books* self, duration pause);
-    static task<void> watch_broken(books* self);
-    static task<void> ask_host(books* self, lease_ptr l);
-    static task<void> cut_later(books* self, lease_ptr l);
-    static task<void> serve_one(books* self, net::link::handle wire);
-    static task<std::string> how_it_ended(books* self, lease_ptr l);
+    static task<void> fill_later(state* self, duration pause);
+    static task<void> watch_broken(state* self);
+    static task<void> ask_host(state* self, lease_ptr l);
+    static task<void> cut_later(state* self, lease_ptr l);
+    static task<void> serve_one(state* self, net::link::handle wire);
+    static task<std::string> how_it_ended(state* self, lease_ptr l);
     [[nodiscard]] lease_ptr lease_of(const std::string& worker) const;
 
     // leased_recalls.ipp
     void on_recalled(const lease_recalled& m);
     void take_back_withdrawn();
-    static task<void> retire(books* self, lease_ptr l, std::string why);
+    static task<void> retire(state* self, lease_ptr l, std::string why);
 
     // leased_news.ipp
     void say_what_waits();
@@ -158,26 +159,26 @@ struct leased_workers::books {
     void want(const rt::worker_group& what);
     void tell(const group& g);
     void drop(std::uint64_t number);
-    static task<void> close_group(books* self, std::uint64_t number);
+    static task<void> close_group(state* self, std::uint64_t number);
     void serve_groups(net::request_service& of);
     void tell_changed_groups(const driver_hello& h);
-    [[nodiscard]] std::int64_t group_cpus(bool any_rests) const noexcept;
+    [[nodiscard]] std::int64_t group_cpus(bool any_blocked) const noexcept;
 
     // leased_guests.ipp: namespaces
-    static task<rt::space_place> find(books* self, std::string space, std::uint64_t keeper);
+    static task<rt::space_place> find(state* self, std::string space, std::uint64_t space_server);
     [[nodiscard]] rt::space_place place_of(const std::string& space, const space_entered& there);
     void tell_spaces(driver_hello& h) const;
-    static task<void> serve_guest(books* self, net::link::handle wire);
-    void look_at_guests(time_point now);
+    static task<void> serve_space_client(state* self, net::link::handle wire);
+    void look_at_space_clients(time_point now);
     void on_space_lost(const space_lost& m);
 
     // leased_output.ipp: what workers print
     void on_output(worker_output m);
     void hear_end(const lease_ended& m);
     void mark_unknown();
-    static task<void> print(books* self, std::vector<proc::worker_lines> what, std::uint64_t node);
-    static task<void> until_printed(books* self, duration most);
-    static task<void> hear_out(books* self, bool waits);
+    static task<void> print(state* self, std::vector<proc::worker_lines> what, std::uint64_t node);
+    static task<void> until_printed(state* self, duration most);
+    static task<void> hear_out(state* self, bool waits);
 };
 
 } // namespace skein::cluster

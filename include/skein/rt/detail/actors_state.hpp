@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a driver knows of the actors of its program. Part of detail/runtime_books.hpp.
+// What a driver knows of the actors of its program. Part of detail/runtime_state.hpp.
 
 #include <skein/rt/detail/actor_terms.hpp>
 #include <skein/rt/detail/call.hpp>
-#include <skein/rt/detail/group_books.hpp>
+#include <skein/rt/detail/groups_state.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -63,7 +63,8 @@ struct actor_entry {
     peer* where = nullptr; ///< nullptr: it is being made, or made again
     const std::type_info* type = nullptr;
     std::unique_ptr<actor_plan> plan; ///< of those with options
-    /// Links at which there are handles, and how often they were told so. Those of this process are its lane.
+    /// Links at which there are handles, and how often they were told so. Those of this process are
+    /// its queue.
     std::vector<std::pair<peer_id, std::uint32_t>> holders;
     std::deque<counted_ptr<call_base>> waiting; ///< calls of workers, until it is made
     std::vector<peer_id> askers;                ///< workers that want to know where it is
@@ -115,16 +116,16 @@ protected:
     result<void> take_value(byte_span) override { return {}; }
 };
 
-struct actor_books {
+struct actors_state {
     std::unordered_map<actor_id, actor_entry> entries;
     std::map<std::string, actor_id, std::less<>> names;
-    /// Links that are lost while actors that lived there are made again: the handles which those have in their
-    /// arguments and snapshots count until they are back.
+    /// Links that are lost while actors that lived there are made again: the handles which those
+    /// have in their arguments and snapshots count until they are back.
     std::map<peer_id, std::vector<actor_id>> late_holds;
     // Of a worker:
     std::unordered_set<actor_id> borrowed; ///< with handles here that the driver does not know of
     std::vector<actor_id> lent;            ///< with handles in the result that is being encoded
-    std::vector<counted_ptr<actor_state>> lent_abroad; ///< the same of namespaces
+    std::vector<counted_ptr<actor_queue>> lent_abroad; ///< the same of namespaces
 
     [[nodiscard]] actor_entry* find(actor_id id) {
         const auto at = entries.find(id);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The books of a worker about its calls of actors that it makes without its driver. Part of detail/runtime_books.hpp.
+// The state of a worker about its calls of actors that it makes without its driver. Part of
+// detail/runtime_state.hpp.
 
 #include <skein/core/event.hpp>
 #include <skein/core/scope.hpp>
@@ -9,7 +10,7 @@
 #include <skein/net/link_endpoint.hpp>
 #include <skein/net/token.hpp>
 #include <skein/rt/detail/direct_message.hpp>
-#include <skein/rt/detail/runtime_books.hpp>
+#include <skein/rt/detail/runtime_state.hpp>
 
 #include <cstdint>
 #include <map>
@@ -26,7 +27,7 @@ struct loopback_frame {
     std::uint16_t kind = 0, flags = 0;
     std::uint64_t id = 0;
     byte_buffer body;
-    std::vector<counted_ptr<actor_state>> kept; ///< of the handles in a result
+    std::vector<counted_ptr<actor_queue>> kept; ///< of the handles in a result
     std::unique_ptr<given_call> given;          ///< instead of a body
 };
 
@@ -45,8 +46,8 @@ struct direct_target {
     cancel_source stop;            ///< of the attempt to reach it
 };
 
-struct direct_books {
-    explicit direct_books(runtime& of) : self(of) {}
+struct direct_state {
+    explicit direct_state(runtime& of) : self(of) {}
 
     runtime& self;
     net::network* via = nullptr; ///< nullptr: all calls go through the driver
@@ -56,8 +57,8 @@ struct direct_books {
     scope tasks;
 
     std::map<std::uint64_t, direct_target> targets; ///< by incarnation
-    /// Where actors are, also those to which there is no handle here at the moment: one that comes again needs no
-    /// question. Forgotten as a whole when there are too many.
+    /// Where actors are, also those to which there is no handle here at the moment: one that comes
+    /// again needs no question. Forgotten as a whole when there are too many.
     std::unordered_map<actor_id, std::uint64_t> known;
     static constexpr std::size_t most_known = 65'536;
     std::vector<std::shared_ptr<peer>> callers;
@@ -70,10 +71,11 @@ struct direct_books {
     std::vector<loopback_frame> spare_frames;
     std::vector<byte_buffer> spare_bodies;
     static constexpr std::size_t most_spare = 256, most_spare_bytes = 4096;
-    std::vector<counted_ptr<actor_state>> kept_next; ///< go along with the next one
+    std::vector<counted_ptr<actor_queue>> kept_next; ///< go along with the next one
     bool is_delivering = false;
 
-    /// The next reply must come behind what the driver was told before it, and so must those of calls that had begun by then.
+    /// The next reply must come behind what the driver was told before it, and so must those of
+    /// calls that had begun by then.
     bool relay_next = false;
     std::uint64_t news = 0;      ///< how often it was told
     std::size_t outstanding = 0; ///< calls
@@ -82,14 +84,14 @@ struct direct_books {
     /// Coroutine tasks that wait for direct calls, and of which the driver does not know it yet.
     intrusive_list<call_context, call_context> waiting;
     struct wait_timer : timer_node {
-        explicit wait_timer(direct_books& b)
+        explicit wait_timer(direct_state& b)
             : timer_node([](timer_node& t) { static_cast<wait_timer&>(t).of.tell_waits(); }),
               of(b) {}
-        direct_books& of;
+        direct_state& of;
     } look{*this};
     static constexpr std::chrono::milliseconds short_wait{1}; ///< of which the driver need not know
 
-    void go_there(actor_state& lane, std::uint64_t incarnation);
+    void go_there(actor_queue& queue, std::uint64_t incarnation);
     [[nodiscard]] bool has_link(actor_id actor) const;
     void forget(std::uint64_t incarnation);
     void tell_waits();

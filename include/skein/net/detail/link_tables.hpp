@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the accepting side knows of its links: those that live, and, for a while, how others have ended.
+// What the accepting side knows of its links: those that live, and, for a while, how others have
+// ended.
 
 #include <skein/core/random.hpp>
 #include <skein/core/time.hpp>
@@ -22,10 +23,10 @@ namespace skein::net::detail {
 [[nodiscard]] std::uint64_t draw_number(random_source& random);
 
 /// Shared by a link_table and its links, so that either may go first.
-class link_books : public std::enable_shared_from_this<link_books> {
+class link_tables : public std::enable_shared_from_this<link_tables> {
 public:
-    link_books(connection_options options, link_options how, std::size_t most_links,
-               std::size_t most_waiting, std::uint64_t incarnation);
+    link_tables(connection_options options, link_options how, std::size_t most_links,
+                std::size_t most_waiting, std::uint64_t incarnation);
 
     /// Answers a hello; a new link, or nothing when it was an old one's or `refused`.
     link::handle admit(connection::handle over, const link_hello& hello, bool& refused);

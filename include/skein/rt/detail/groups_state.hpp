@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a driver knows of its placement groups. Part of detail/runtime_books.hpp.
+// What a driver knows of its placement groups. Part of detail/runtime_state.hpp.
 
 #include <skein/core/counted_ptr.hpp>
 #include <skein/core/error.hpp>
@@ -28,7 +28,8 @@ using slot_id = strong_id<struct slot_tag>;
 
 namespace detail {
 
-/// A placement group as those see it who hold it: handles, tasks that are to run in it, actors that live in it.
+/// A placement group as those see it who hold it: handles, tasks that are to run in it, actors that
+/// live in it.
 class group_state {
 public:
     void add_use() noexcept { ++uses_; }
@@ -75,11 +76,12 @@ struct held_group {
     bool is_lent = false; ///< by a call: an actor that is made again gets it again
 };
 
-struct group_books {
+struct groups_state {
     std::map<std::uint64_t, group_entry> entries;
     std::map<std::string, std::uint64_t, std::less<>> names;
     std::uint64_t last = 0;
-    /// Of links that are lost while actors that lived there are made again; as actor_books::late_holds.
+    /// Of links that are lost while actors that lived there are made again; as
+    /// actors_state::late_holds.
     std::map<peer_id, std::vector<counted_ptr<group_state>>> late_holds;
 
     /// Those that are held: what follows may end some of them.

@@ -113,13 +113,13 @@ task<void> find_add_and_kill() {
 
 TEST_CASE("a detached actor outlives its program, is found by another, and its namespace ends a "
           "minute after it was killed",
-          "[N1][N5][cluster][keeper]") {
+          "[N1][N5][cluster][space server]") {
     with_nodes(1, 2, [](test::sim_nodes* c) -> task<void> {
         auto first = as_program(c, "first", &make_and_add);
         co_await first;
         co_await sleep_for(10s);
-        CHECK(test::sim_nodes::keepers("prod") == 1);
-        CHECK(c->processes() == 2); // the keeper and the actor: no program holds a worker
+        CHECK(test::sim_nodes::space_servers("prod") == 1);
+        CHECK(c->processes() == 2); // the space server and the actor: no program holds a worker
         const auto status = c->head().status();
         REQUIRE(status.jobs.size() == 1);
         CHECK(status.jobs.front().space == "prod");
@@ -159,7 +159,7 @@ task<void> no_workers_of_its_own(test::sim_nodes* c) {
 
 TEST_CASE("a program that calls detached actors alone has no workers, and refs of both kinds of "
           "calls go together",
-          "[N2][cluster][keeper]") {
+          "[N2][cluster][space server]") {
     with_nodes(2, 2, [](test::sim_nodes* c) -> task<void> {
         auto work = as_program(c, "only", [c] { return no_workers_of_its_own(c); });
         co_await work;
@@ -190,8 +190,8 @@ task<void> ask_at_once(int* made, int* found) {
 
 } // namespace
 
-TEST_CASE("programs that ask for a namespace at the same time get one keeper",
-          "[N3][cluster][keeper]") {
+TEST_CASE("programs that ask for a namespace at the same time get one space server",
+          "[N3][cluster][space server]") {
     with_nodes(3, 2, [](test::sim_nodes* c) -> task<void> {
         int made = 0, found = 0;
         scope all_of_them;
@@ -199,7 +199,7 @@ TEST_CASE("programs that ask for a namespace at the same time get one keeper",
             all_of_them.spawn(as_program(c, "p" + std::to_string(i),
                                          [&made, &found] { return ask_at_once(&made, &found); }));
         co_await sleep_for(10s);
-        CHECK(test::sim_nodes::keepers("prod") == 1);
+        CHECK(test::sim_nodes::space_servers("prod") == 1);
         auto ended = all_of_them.join();
         co_await ended;
         CHECK(made == 1);
@@ -240,7 +240,8 @@ task<void> refusals(test::sim_nodes* c) {
 
 } // namespace
 
-TEST_CASE("what a detached actor cannot be is refused with what to do", "[N4][cluster][keeper]") {
+TEST_CASE("what a detached actor cannot be is refused with what to do",
+          "[N4][cluster][space server]") {
     with_nodes(4, 2, [](test::sim_nodes* c) -> task<void> {
         auto work = as_program(c, "asks", [c] { return refusals(c); });
         co_await work;
@@ -273,7 +274,7 @@ task<void> kill_neighbours() {
 } // namespace
 
 TEST_CASE("detached actors find each other by name alone, and make tasks",
-          "[N2][cluster][keeper]") {
+          "[N2][cluster][space server]") {
     with_nodes(5, 2, [](test::sim_nodes* c) -> task<void> {
         auto first = as_program(c, "first", &neighbours);
         co_await first;
@@ -325,7 +326,7 @@ task<void> find_restarted(test::sim_nodes* c) {
 } // namespace
 
 TEST_CASE("a detached actor with restarts is made again when its worker dies, whoever holds it",
-          "[N6][cluster][keeper]") {
+          "[N6][cluster][space server]") {
     with_nodes(6, 1, [](test::sim_nodes* c) -> task<void> {
         auto first = as_program(c, "first", [c] { return lose_the_worker(c); });
         co_await first;
@@ -339,13 +340,13 @@ TEST_CASE("a detached actor with restarts is made again when its worker dies, wh
 
 namespace {
 
-task<void> lose_the_keeper(test::sim_nodes* c) {
+task<void> lose_the_space_server(test::sim_nodes* c) {
     auto making = actor<kept_caller>.with({.name = "caller", .space = "prod", .detached = true})();
     const auto caller = co_await making;
     auto r = caller.call<&kept_caller::wait>(60'000);
     co_await sleep_for(1s);
     std::size_t at = 0;
-    const auto pid = pid_of(c, "keeper", &at);
+    const auto pid = pid_of(c, "space server", &at);
     REQUIRE(pid != 0);
     const auto began = c->loop().now();
     c->at(at).children->kill(pid);
@@ -355,7 +356,7 @@ task<void> lose_the_keeper(test::sim_nodes* c) {
     CHECK(outcome.error().code() == errc::worker_lost);
     const std::string text = outcome.error().what();
     INFO(text);
-    CHECK(text.find("the keeper of namespace \"prod\" was lost") != text.npos);
+    CHECK(text.find("the space server of namespace \"prod\" was lost") != text.npos);
     CHECK(text.find("SIGKILL") != text.npos);
     CHECK(c->loop().now() - began < 5s);
     auto later = as_result(as_task(caller.call<&kept_caller::wait>(1)));
@@ -374,17 +375,17 @@ task<void> lose_the_keeper(test::sim_nodes* c) {
     auto value = sum.call<&kept_sum::get>();
     const int got = co_await value;
     CHECK(got == 3);
-    CHECK(test::sim_nodes::keepers("prod") == 1);
+    CHECK(test::sim_nodes::space_servers("prod") == 1);
     kill(sum);
 }
 
 } // namespace
 
-TEST_CASE("when a keeper dies its actors are lost, calls say so, and the next request starts "
+TEST_CASE("when a space server dies its actors are lost, calls say so, and the next request starts "
           "another",
-          "[N7][cluster][keeper]") {
+          "[N7][cluster][space server]") {
     with_nodes(7, 2, [](test::sim_nodes* c) -> task<void> {
-        auto work = as_program(c, "asks", [c] { return lose_the_keeper(c); });
+        auto work = as_program(c, "asks", [c] { return lose_the_space_server(c); });
         co_await work;
         auto ended = until_empty(c, 70s);
         co_await ended;
@@ -421,13 +422,14 @@ task<void> find_after_head() {
 
 } // namespace
 
-TEST_CASE("a head that was started again finds the keepers that live", "[N8][cluster][keeper]") {
+TEST_CASE("a head that was started again finds the space servers that live",
+          "[N8][cluster][space server]") {
     with_nodes(8, 2, [](test::sim_nodes* c) -> task<void> {
         auto first = as_program(c, "first", [c] { return lose_the_head(c); });
         co_await first;
         auto second = as_program(c, "second", &find_after_head);
         co_await second;
-        CHECK(test::sim_nodes::keepers("prod") == 1);
+        CHECK(test::sim_nodes::space_servers("prod") == 1);
         auto ended = until_empty(c, 90s);
         co_await ended;
     });
@@ -445,7 +447,7 @@ task<void> find_when_sure(test::sim_nodes* c, time_point lost) {
     REQUIRE_FALSE(now);
     CHECK(now.error().code() == errc::not_found);
     CHECK(c->loop().now() - lost > 32s); // its agent had to give up first
-    CHECK(test::sim_nodes::keepers("prod") == 1);
+    CHECK(test::sim_nodes::space_servers("prod") == 1);
 }
 
 task<void> find_and_kill() {
@@ -459,8 +461,8 @@ task<void> find_and_kill() {
 
 } // namespace
 
-TEST_CASE("a head with a log knows that keepers may live that do not come at once",
-          "[N3][N8][cluster][keeper]") {
+TEST_CASE("a head with a log knows that space servers may live that do not come at once",
+          "[N3][N8][cluster][space server]") {
     sim::disk disk;
     test::in_world_of_nodes(12, [&](test::sim_nodes& c) -> task<void> { // NOLINT: outlives it
         c.head_disk = &disk;
@@ -476,7 +478,7 @@ TEST_CASE("a head with a log knows that keepers may live that do not come at onc
         scope asking;
         asking.spawn(as_program(&c, "second", &find_and_kill));
         co_await sleep_for(10s);
-        CHECK(test::sim_nodes::keepers("prod") == 1);
+        CHECK(test::sim_nodes::space_servers("prod") == 1);
         c.network().heal_all();
         auto found = asking.join();
         co_await found;
@@ -485,12 +487,13 @@ TEST_CASE("a head with a log knows that keepers may live that do not come at onc
     });
 }
 
-TEST_CASE("no second keeper begins while one that is cut off may live", "[N3][cluster][keeper]") {
+TEST_CASE("no second space server begins while one that is cut off may live",
+          "[N3][cluster][space server]") {
     with_nodes(9, 2, [](test::sim_nodes* c) -> task<void> {
         auto first = as_program(c, "first", &make_only);
         co_await first;
         std::size_t at = 0;
-        REQUIRE(pid_of(c, "keeper", &at) != 0);
+        REQUIRE(pid_of(c, "space server", &at) != 0);
         for (const auto* other : {"head", "n1", "n2", "second"})
             if (c->at(at).host != other) c->network().partition(c->at(at).host, other);
         const auto lost = c->loop().now();
@@ -519,31 +522,33 @@ task<std::string> why_none_is_found(test::sim_nodes* c) {
 
 } // namespace
 
-TEST_CASE("the error of a keeper that does not start has the reason", "[N9][cluster][keeper]") {
+TEST_CASE("the error of a space server that does not start has the reason",
+          "[N9][cluster][space server]") {
     with_nodes(10, 1, [](test::sim_nodes* c) -> task<void> {
         c->at(0).children->faults().not_found = 1;
         auto asking = why_none_is_found(c);
         const auto text = co_await asking;
         INFO(text);
-        CHECK(text.find("the keeper of namespace \"prod\" did not start") != text.npos);
+        CHECK(text.find("the space server of namespace \"prod\" did not start") != text.npos);
     });
 }
 
-TEST_CASE("the error of a keeper that finds no node says for what it waits",
-          "[N9][cluster][keeper]") {
+TEST_CASE("the error of a space server that finds no node says for what it waits",
+          "[N9][cluster][space server]") {
     test::in_world_of_nodes(13, [](test::sim_nodes& c) -> task<void> { // NOLINT: outlives it
         c.head_defaults.times.start_timeout = 5s;
         c.start_head();
         auto asking = why_none_is_found(&c);
         const auto text = co_await asking;
         INFO(text);
-        CHECK(text.find("the keeper of namespace \"prod\" did not start: it waits for a node: ") !=
+        CHECK(text.find(
+                  "the space server of namespace \"prod\" did not start: it waits for a node: ") !=
               text.npos);
     });
 }
 
-TEST_CASE("a keeper that was given up does not get its namespace again",
-          "[N3][N9][cluster][keeper]") {
+TEST_CASE("a space server that was given up does not get its namespace again",
+          "[N3][N9][cluster][space server]") {
     test::in_world_of_nodes(14, [](test::sim_nodes& c) -> task<void> { // NOLINT: outlives it
         c.head_defaults.driver_grace = 1s;
         c.start_head();
@@ -566,7 +571,7 @@ TEST_CASE("a keeper that was given up does not get its namespace again",
         c.add_node(2);
         auto first = as_program(&c, "first", &make_only);
         co_await first;
-        CHECK(test::sim_nodes::keepers("prod") == 1);
+        CHECK(test::sim_nodes::space_servers("prod") == 1);
     });
 }
 
@@ -593,7 +598,7 @@ task<void> ask_as_other_build(test::sim_nodes* c, std::string* out) {
 
 } // namespace
 
-TEST_CASE("another build is told which program keeps a namespace", "[N9][cluster][keeper]") {
+TEST_CASE("another build is told which program keeps a namespace", "[N9][cluster][space server]") {
     with_nodes(11, 1, [](test::sim_nodes* c) -> task<void> {
         auto first = as_program(c, "first", &make_only);
         co_await first;

@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
-// Workers of a program as guests of namespaces, handles that travel, and the end of a namespace on request.
+// SPDX-License-Identifier: Apache-2.0 Workers of a program as space clients of namespaces, handles
+// that travel, and the end of a namespace on request.
 #include <catch2/catch_test_macros.hpp>
 
 #include <skein/cluster/tools.hpp>
@@ -170,16 +170,17 @@ void with_program(std::uint64_t seed, int nodes, Body body, int cpus = 2, int wo
         const auto d = c.make_driver("app", workers);
         auto driving = test::as_driver(d.get(), [&] { return body(&c, d.get()); });
         co_await driving;
-        const auto last = deadline_after(c.loop().now(), 150s); // a killed guest is missed for 30 s
+        const auto last =
+            deadline_after(c.loop().now(), 150s); // a killed space client is missed for 30 s
         while (c.processes() > 0 && c.loop().now() < last) co_await sleep_for(100ms);
-        CHECK(c.processes() == 0); // also the keeper, for nobody is its guest
+        CHECK(c.processes() == 0); // also the space server, for nobody is its space client
     });
 }
 
-std::int64_t pid_of_keeper(test::sim_nodes* c, std::size_t* node) {
+std::int64_t pid_of_space_server(test::sim_nodes* c, std::size_t* node) {
     for (std::size_t i = 0; i < c->nodes(); ++i)
         for (const auto& one : c->at(i).children->running())
-            if (one.name.starts_with("keeper")) {
+            if (one.name.starts_with("space server")) {
                 *node = i;
                 return one.pid;
             }
@@ -202,7 +203,7 @@ struct skein::wire::codec<guests_test::forged> {
         to.fixed(std::uint64_t{1});
         to.fixed(rt::detail::detached_handle | rt::detail::foreign_handle);
         if (f.how == 0) return;
-        to.fixed(std::uint64_t{f.how == 1 ? 0U : 4711U}); // the keeper
+        to.fixed(std::uint64_t{f.how == 1 ? 0U : 4711U}); // the space server
         to.fixed(static_cast<std::uint8_t>(f.how == 2 ? 0 : f.how == 3 ? 200 : 4));
         if (f.how != 2) to.raw(as_bytes(std::string_view("prod")));
     }
@@ -227,13 +228,14 @@ task<void> forge(test::sim_nodes*, driver*) {
     auto unknown = said(as_task(remote<&use_forged>(forged{4})));
     const std::string lost = co_await unknown;
     CHECK(
-        has(lost, "the keeper of namespace \"prod\" was lost: it is not in the cluster any more"));
-    CHECK(test::sim_nodes::keepers("prod") == 0); // a handle starts none
+        has(lost,
+            "the space server of namespace \"prod\" was lost: it is not in the cluster any more"));
+    CHECK(test::sim_nodes::space_servers("prod") == 0); // a handle starts none
 }
 
-TEST_CASE(
-    "a handle that cannot be read is refused, and one of a keeper that nobody knows starts none",
-    "[N11][cluster][guests]") {
+TEST_CASE("a handle that cannot be read is refused, and one of a space server that nobody knows "
+          "starts none",
+          "[N11][cluster][space clients]") {
     with_program(13, 1, &forge);
 }
 
@@ -250,7 +252,7 @@ task<void> workers_ask(test::sim_nodes* c, driver*) {
     auto last = made.call<&store::add>(0);
     const int sum = co_await last;
     CHECK(sum == 13);
-    CHECK(test::sim_nodes::keepers("prod") == 1);
+    CHECK(test::sim_nodes::space_servers("prod") == 1);
     auto nobody = said(as_task(remote<&add_by_name>("other", 1)));
     const std::string none = co_await nobody;
     CHECK(has(none, "there is no actor named \"other\""));
@@ -258,7 +260,7 @@ task<void> workers_ask(test::sim_nodes* c, driver*) {
     (void)c;
 }
 
-TEST_CASE("a worker makes, finds and calls detached actors", "[N10][cluster][guests]") {
+TEST_CASE("a worker makes, finds and calls detached actors", "[N10][cluster][space clients]") {
     with_program(1, 2, &workers_ask);
 }
 
@@ -301,7 +303,7 @@ task<void> handles_travel(test::sim_nodes* c, driver*) {
 }
 
 TEST_CASE("handles of detached actors travel in arguments, results and states",
-          "[N11][cluster][guests]") {
+          "[N11][cluster][space clients]") {
     with_program(2, 2, &handles_travel);
 }
 
@@ -330,7 +332,8 @@ task<void> lose_the_worker_of(test::sim_nodes* c, driver*) {
     kill(s);
 }
 
-TEST_CASE("an actor that is made again has the handles of its state", "[N11][cluster][guests]") {
+TEST_CASE("an actor that is made again has the handles of its state",
+          "[N11][cluster][space clients]") {
     with_program(3, 2, &lose_the_worker_of);
 }
 
@@ -338,7 +341,7 @@ task<void> what_is_refused(test::sim_nodes*, driver*) {
     auto making = actor<maker>.with({.name = "m", .space = "prod", .detached = true})();
     const auto m = co_await making;
     auto asks = m.call<&maker::make>();
-    const auto plain = co_await asks; // here it is known: this program is a guest
+    const auto plain = co_await asks; // here it is known: this program is a space client
     auto adds = plain.call<&store::add>(1);
     const int got = co_await adds;
     CHECK(got == 2);
@@ -355,22 +358,22 @@ task<void> what_is_refused(test::sim_nodes*, driver*) {
 }
 
 TEST_CASE("handles that would not be counted are refused with what to do",
-          "[N4][N11][cluster][guests]") {
+          "[N4][N11][cluster][space clients]") {
     with_program(4, 2, &what_is_refused);
 }
 
-task<void> keeper_dies(test::sim_nodes* c, driver*) {
+task<void> space_server_dies(test::sim_nodes* c, driver*) {
     auto opening = open_store(1);
     const auto s = co_await opening;
     auto calls = remote<&call_twice>(s, 60'000);
     co_await sleep_for(2s);
     std::size_t at = 0;
-    const auto pid = pid_of_keeper(c, &at);
+    const auto pid = pid_of_space_server(c, &at);
     REQUIRE(pid != 0);
     const auto began = c->loop().now();
     c->at(at).children->kill(pid);
     const std::string both = co_await calls;
-    CHECK(has(both, "the keeper of namespace \"prod\" was lost"));
+    CHECK(has(both, "the space server of namespace \"prod\" was lost"));
     CHECK(has(both, "SIGKILL"));
     CHECK(has(both, "had started"));
     CHECK(has(both, "did not run"));
@@ -378,7 +381,7 @@ task<void> keeper_dies(test::sim_nodes* c, driver*) {
     // A handle of the past is of no use anywhere, and the name is free.
     auto stale = said(as_task(remote<&add_many>(std::vector{s}, 1)));
     const std::string past = co_await stale;
-    CHECK(has(past, "the keeper of namespace \"prod\" was lost"));
+    CHECK(has(past, "the space server of namespace \"prod\" was lost"));
     auto again = as_task(remote<&make_there>(5, "s"));
     const auto next = co_await again;
     auto more = remote<&add_by_name>("s", 1);
@@ -387,14 +390,14 @@ task<void> keeper_dies(test::sim_nodes* c, driver*) {
     auto old = said(as_task(remote<&add_many>(std::vector{s}, 1)));
     const std::string gone = co_await old;
     CHECK(has(gone, "was lost"));
-    CHECK(test::sim_nodes::keepers("prod") == 1);
+    CHECK(test::sim_nodes::space_servers("prod") == 1);
     kill(next);
 }
 
-TEST_CASE(
-    "when a keeper dies the calls of workers say so, and their next request finds another one",
-    "[N12][cluster][guests]") {
-    with_program(5, 2, &keeper_dies);
+TEST_CASE("when a space server dies the calls of workers say so, and their next request finds "
+          "another one",
+          "[N12][cluster][space clients]") {
+    with_program(5, 2, &space_server_dies);
 }
 
 task<void> tree(test::sim_nodes* c, driver*) {
@@ -429,7 +432,7 @@ task<void> tree(test::sim_nodes* c, driver*) {
 
 TEST_CASE("calls of namespaces are part of the call tree: they are cancelled with the task that "
           "made them, and end with its deadline",
-          "[N10][C7][C11][cluster][guests]") {
+          "[N10][C7][C11][cluster][space clients]") {
     with_program(6, 1, &tree);
 }
 
@@ -450,7 +453,7 @@ task<void> cores(test::sim_nodes* c, driver*) {
 }
 
 TEST_CASE("a task that waits for an actor of a namespace holds no core",
-          "[N10][W7][cluster][guests]") {
+          "[N10][W7][cluster][space clients]") {
     with_program(7, 1, &cores, 1);
 }
 
@@ -470,9 +473,9 @@ task<void> head_dies(test::sim_nodes* c, driver*) {
     auto later = remote<&add_by_name>("s", 1);
     const int after = co_await later;
     CHECK(after == 4);
-    // The head that was started again knows whom to tell of the keeper's end.
+    // The head that was started again knows whom to tell of the space server's end.
     std::size_t at = 0;
-    const auto pid = pid_of_keeper(c, &at);
+    const auto pid = pid_of_space_server(c, &at);
     auto waits = remote<&call_twice>(s, 60'000);
     co_await sleep_for(1s);
     c->at(at).children->kill(pid);
@@ -482,14 +485,14 @@ task<void> head_dies(test::sim_nodes* c, driver*) {
 
 TEST_CASE(
     "workers go on with a namespace while the head is away, and hear of its end from the next",
-    "[N12][cluster][guests]") {
+    "[N12][cluster][space clients]") {
     with_program(8, 2, &head_dies);
 }
 
 task<void> kill_first(test::sim_nodes* c, driver*) {
     auto opening = open_store(1);
     const auto s = co_await opening;
-    auto r = remote<&kill_it>(s); // before this worker has met the keeper
+    auto r = remote<&kill_it>(s); // before this worker has met the space server
     co_await r;
     co_await sleep_for(1s);
     auto looking = said(find_store());
@@ -498,7 +501,8 @@ task<void> kill_first(test::sim_nodes* c, driver*) {
     (void)c;
 }
 
-TEST_CASE("kill() of a handle that has just come reaches its actor", "[N11][cluster][guests]") {
+TEST_CASE("kill() of a handle that has just come reaches its actor",
+          "[N11][cluster][space clients]") {
     with_program(9, 1, &kill_first);
 }
 
@@ -518,8 +522,8 @@ task<void> between(test::sim_nodes* c, driver*) {
     auto at_home = m.call<&maker::add_in>("prod", "in", 1); // its own namespace, by its name
     const int there = co_await at_home;
     CHECK(there == 51);
-    CHECK(test::sim_nodes::keepers("prod") == 1);
-    CHECK(test::sim_nodes::keepers("other") == 1);
+    CHECK(test::sim_nodes::space_servers("prod") == 1);
+    CHECK(test::sim_nodes::space_servers("other") == 1);
     kill(s);
     kill(in);
     kill(m);
@@ -527,7 +531,7 @@ task<void> between(test::sim_nodes* c, driver*) {
 }
 
 TEST_CASE("actors of a namespace call those of others, and their own by its name",
-          "[N10][N11][cluster][guests]") {
+          "[N10][N11][cluster][space clients]") {
     with_program(10, 2, &between);
 }
 
@@ -564,7 +568,7 @@ task<void> driver_dies(test::sim_nodes* c, driver*) {
 }
 
 TEST_CASE("a driver that dies takes its workers' visits along, not the actors",
-          "[N12][cluster][guests]") {
+          "[N12][cluster][space clients]") {
     with_program(11, 2, &driver_dies);
 }
 
@@ -602,7 +606,7 @@ task<void> stopped(test::sim_nodes* c, driver*) {
     CHECK(told->workers == 2);
     auto ended = said(as_task(here));
     const std::string why = co_await ended;
-    CHECK(has(why, "the keeper of namespace \"prod\" was lost: it was ended by skein stop"));
+    CHECK(has(why, "the space server of namespace \"prod\" was lost: it was ended by skein stop"));
     const std::string both = co_await there;
     CHECK(has(both, "it was ended by skein stop"));
     CHECK(c->loop().now() - began < 10s);
@@ -610,13 +614,13 @@ task<void> stopped(test::sim_nodes* c, driver*) {
     auto looking = said(find_store());
     const std::string gone = co_await looking;
     CHECK(has(gone, "there is no actor named \"s\""));
-    CHECK(test::sim_nodes::keepers("prod") == 1);
+    CHECK(test::sim_nodes::space_servers("prod") == 1);
     auto again = ask_stop(c, "prod");
     const auto twice = co_await again;
     REQUIRE(twice);
     CHECK(twice->workers == 0);
     co_await sleep_for(10s);
-    CHECK(test::sim_nodes::keepers("prod") == 0);
+    CHECK(test::sim_nodes::space_servers("prod") == 0);
     auto asking = c->past_jobs();
     const auto past = co_await asking;
     int by_stop = 0;
@@ -626,8 +630,8 @@ task<void> stopped(test::sim_nodes* c, driver*) {
     CHECK(by_stop == 2);
 }
 
-TEST_CASE("a namespace ends on request: guests hear why, and the next one is empty",
-          "[N13][cluster][guests]") {
+TEST_CASE("a namespace ends on request: space clients hear why, and the next one is empty",
+          "[N13][cluster][space clients]") {
     with_program(12, 2, &stopped);
 }
 
@@ -635,7 +639,7 @@ task<void> stopped_cut_off(test::sim_nodes* c, driver*) {
     auto opening = open_store(1);
     const auto s = co_await opening;
     std::size_t at = 0;
-    REQUIRE(pid_of_keeper(c, &at) != 0);
+    REQUIRE(pid_of_space_server(c, &at) != 0);
     for (const auto* other : {"head", "n1", "n2", "app"})
         if (c->at(at).host != other) c->network().partition(c->at(at).host, other);
     const auto lost = c->loop().now();
@@ -647,17 +651,17 @@ task<void> stopped_cut_off(test::sim_nodes* c, driver*) {
     const std::string gone = co_await looking;
     CHECK(has(gone, "there is no actor named \"s\""));
     CHECK(c->loop().now() - lost > 32s); // its agent had to give up first
-    CHECK(test::sim_nodes::keepers("prod") == 1);
+    CHECK(test::sim_nodes::space_servers("prod") == 1);
     auto late = said(as_task(s.call<&store::add>(1)));
     const std::string why = co_await late;
     CHECK(has(why, "it was ended by skein stop"));
     c->network().heal_all();
 }
 
-TEST_CASE(
-    "a namespace that was ended on a node that is cut off gets no second keeper while the first "
-    "may live",
-    "[N3][N13][cluster][guests]") {
+TEST_CASE("a namespace that was ended on a node that is cut off gets no second space server while "
+          "the first "
+          "may live",
+          "[N3][N13][cluster][space clients]") {
     with_program(14, 2, &stopped_cut_off);
 }
 

@@ -39,8 +39,8 @@ struct head_session {
     head_node* node = nullptr;
     head_job* job = nullptr;
 
-    /// A message that is lost with the link; what it said is told again with the next hello. To one who has said
-    /// goodbye nothing is told: an error would turn an orderly end into a broken link.
+    /// A message that is lost with the link; what it said is told again with the next hello. To one
+    /// who has said goodbye nothing is told: an error would turn an orderly end into a broken link.
     template <class M>
     void tell(const M& what) noexcept {
         try {
@@ -65,7 +65,7 @@ struct head_lease {
     std::string label;    ///< of the nodes that it may be on; "": all
     std::string env, cwd; ///< see want_lease
     bool own = false;     ///< see want_lease
-    bool rests = false;   ///< see lease_rests
+    bool blocked = false; ///< see lease_rests
     lease_state state = lease_state::waits;
     sched::request_id request;
     std::uint64_t tag = 0; ///< of the request
@@ -120,8 +120,8 @@ struct head_node {
     [[nodiscard]] sched::place_id place() const noexcept { return sched::place_id(incarnation); }
 };
 
-/// What a job's workers print, on its way from nodes to the driver: which nodes have some, and which of them were asked
-/// for it. The head keeps none of it.
+/// What a job's workers print, on its way from nodes to the driver: which nodes have some, and
+/// which of them were asked for it. The head keeps none of it.
 struct head_output {
     /// At a time, over all nodes: so much stands in front of other messages to the driver.
     static constexpr std::size_t most_asked = 4;
@@ -133,15 +133,15 @@ struct head_output {
     std::map<std::uint64_t, asked> out;
 };
 
-/// A namespace, as long as it has a keeper or one that may live.
+/// A namespace, as long as it has a space server or one that may live.
 struct head_space {
-    std::uint64_t keeper = 0;  ///< the incarnation of its driver; 0: none
-    std::uint64_t started = 0; ///< how often
-    std::uint64_t failed = 0;  ///< which of these starts failed last
-    bool is_known = false;     ///< this head has had a keeper for it
-    std::string how;           ///< the last one has ended
-    time_point free_at{};      ///< before that it may live still
-    bool is_stopped = false;   ///< the keeper that there is was asked to end
+    std::uint64_t space_server = 0; ///< the incarnation of its driver; 0: none
+    std::uint64_t started = 0;      ///< how often
+    std::uint64_t failed = 0;       ///< which of these starts failed last
+    bool is_known = false;          ///< this head has had a space server for it
+    std::string how;                ///< the last one has ended
+    time_point free_at{};           ///< before that it may live still
+    bool is_stopped = false;        ///< the space server that there is was asked to end
 };
 
 struct head_job {
@@ -153,7 +153,7 @@ struct head_job {
     std::map<std::uint64_t, head_group> groups;
     std::string seen_from; ///< see head_session
     bool ending = false;   ///< it does not come back: its leases are being ended
-    std::string space;     ///< it is the keeper of this namespace
+    std::string space;     ///< it is the space server of this namespace
     head_output output;
 
     [[nodiscard]] job_id id() const noexcept { return job_id(incarnation); }
@@ -164,10 +164,10 @@ struct head_job {
 
 } // namespace detail
 
-struct head::books {
+struct head::state {
     using session_ptr = std::shared_ptr<detail::head_session>;
 
-    books(loop& on, net::network& via, head_options given);
+    state(loop& on, net::network& via, head_options given);
 
     loop& on_loop;
     head_options how;
@@ -188,15 +188,15 @@ struct head::books {
 
     // head.ipp: who comes and goes
     task<void> serve();
-    static task<void> serve_link(books* self, net::link::handle l);
+    static task<void> serve_link(state* self, net::link::handle l);
     [[nodiscard]] std::shared_ptr<net::request_service> service_of(const session_ptr& s);
     void serve_tools(net::request_service& of);
     void ended(const session_ptr& s) noexcept;
-    static task<void> watch(books* self);
+    static task<void> watch(state* self);
     void look();
-    static task<node_welcome> on_node(books* self, session_ptr s, node_hello h);
+    static task<node_welcome> on_node(state* self, session_ptr s, node_hello h);
     static void check_again(const detail::head_job& j, const driver_hello& h);
-    static task<driver_welcome> on_driver(books* self, session_ptr s, driver_hello h);
+    static task<driver_welcome> on_driver(state* self, session_ptr s, driver_hello h);
     [[nodiscard]] std::string free_name(const node_hello& h);
     detail::head_node& enter(const session_ptr& s, const node_hello& h);
     void lose(detail::head_node& n, const std::string& why, bool left = false);
@@ -225,16 +225,18 @@ struct head::books {
 
     // head_spaces.ipp: namespaces
     void serve_spaces(net::request_service& of, const session_ptr& s);
-    static task<space_entered> on_enter(books* self, session_ptr s, enter_space m);
-    void start_keeper(const std::string& name, detail::head_space& sp, const driver_hello& by);
+    static task<space_entered> on_enter(state* self, session_ptr s, enter_space m);
+    void start_space_server(const std::string& name, detail::head_space& sp,
+                            const driver_hello& by);
     [[nodiscard]] time_point free_at(const detail::head_space& sp) const;
-    void check_keeper(const std::string& space, std::uint64_t incarnation);
+    void check_space_server(const std::string& space, std::uint64_t incarnation);
     [[nodiscard]] bool claim_space(const held_lease& held);
-    void keeper_over(const detail::head_job& j, const std::string& how, bool is_seen);
+    void space_server_over(const detail::head_job& j, const std::string& how, bool is_seen);
     void look_at_spaces();
     void check_exact(const enter_space& m) const;
     [[nodiscard]] stop_space_reply stop_space(const std::string& name);
-    void tell_space_lost(const std::string& name, std::uint64_t keeper, const std::string& why);
+    void tell_space_lost(const std::string& name, std::uint64_t space_server,
+                         const std::string& why);
 
     // head_leases.ipp: what they hold
     detail::head_lease& add_lease(detail::head_job& j, std::uint64_t number,
@@ -252,7 +254,7 @@ struct head::books {
                                  const sched::scheduler::place_info& now);
     void give_back(detail::head_job& j, std::uint64_t number, bool at_once = false);
     void keep(detail::head_job& j, std::uint64_t number);
-    void rest(detail::head_job& j, const lease_rests& what);
+    void rest(detail::head_job& j, const lease_blocked& what);
     void stop_worker(detail::head_lease& l, bool at_once = false);
     void tell_stop(const detail::head_lease& l, bool at_once);
     [[nodiscard]] bool hold(detail::head_node& n, const held_lease& held);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Part of the bodies of cluster/leased_workers.hpp: where the keepers of namespaces are, for this driver and its workers,
-// and, where it keeps one itself, its guests: workers on which nothing runs.
+// Part of the bodies of cluster/leased_workers.hpp: where the space servers of namespaces are, for
+// this driver and its workers, and, where it keeps one itself, its space clients: workers on which
+// nothing runs.
 
-#include <skein/cluster/detail/leased_workers_books.hpp>
+#include <skein/cluster/detail/leased_workers_state.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
@@ -21,9 +22,9 @@ namespace skein::cluster {
 
 inline constexpr std::size_t most_visits = 4096; ///< that a head takes in a hello
 
-/// Where a keeper is. As long as the head is away it is asked again.
-SKEIN_INLINE task<rt::space_place> leased_workers::books::find(books* self, std::string space,
-                                                               std::uint64_t keeper) {
+/// Where a space server is. As long as the head is away it is asked again.
+SKEIN_INLINE task<rt::space_place> leased_workers::state::find(state* self, std::string space,
+                                                               std::uint64_t space_server) {
     const auto most = self->how.times.space_enter;
     const auto last = deadline_after(self->on_loop.now(), most);
     std::string why = "the head was not reached";
@@ -38,7 +39,7 @@ SKEIN_INLINE task<rt::space_place> leased_workers::books::find(books* self, std:
                                     to_seconds(most), why));
         if (self->is_joined()) {
             auto asking = as_result(with_timeout(
-                self->head.ask<cluster::space_entered>(enter_space{space, keeper}), most));
+                self->head.ask<cluster::space_entered>(enter_space{space, space_server}), most));
             const auto there = co_await asking;
             if (there) co_return self->place_of(space, *there);
             const auto code = there.error().code();
@@ -53,75 +54,77 @@ SKEIN_INLINE task<rt::space_place> leased_workers::books::find(books* self, std:
     }
 }
 
-/// The head tells this driver of the keeper's end, also a head that was started again.
-SKEIN_INLINE rt::space_place leased_workers::books::place_of(const std::string& space,
+/// The head tells this driver of the space server's end, also a head that was started again.
+SKEIN_INLINE rt::space_place leased_workers::state::place_of(const std::string& space,
                                                              const space_entered& there) {
     const bool is_new = std::none_of(visits.begin(), visits.end(), [&](const auto& v) {
-        return v.space == space && v.keeper == there.keeper;
+        return v.space == space && v.space_server == there.space_server;
     });
-    if (is_new) visits.push_back({space, there.keeper});
+    if (is_new) visits.push_back({space, there.space_server});
     if (visits.size() > most_visits) visits.erase(visits.begin()); // its link tells, too
     rt::space_place out;
-    out.keeper = there.keeper;
+    out.space_server = there.space_server;
     out.host = there.host;
     out.port = there.port;
     out.address = there.address;
     out.head_host = how.head.host;
     out.via = &network;
-    out.secret = to_buffer(detail::job_secret(how.secret, there.keeper).bytes());
-    out.sealed = rt::seal_secret(detail::job_secret(how.secret, driver.incarnation()), there.keeper,
-                                 out.secret);
+    out.secret = to_buffer(detail::job_secret(how.secret, there.space_server).bytes());
+    out.sealed = rt::seal_secret(detail::job_secret(how.secret, driver.incarnation()),
+                                 there.space_server, out.secret);
     return out;
 }
 
-SKEIN_INLINE void leased_workers::books::on_space_lost(const space_lost& m) {
-    std::erase_if(visits,
-                  [&](const auto& v) { return v.space == m.space && v.keeper == m.keeper; });
-    rt::tell_keeper_ended(driver, m.space, m.keeper, m.how);
+SKEIN_INLINE void leased_workers::state::on_space_lost(const space_lost& m) {
+    std::erase_if(visits, [&](const auto& v) {
+        return v.space == m.space && v.space_server == m.space_server;
+    });
+    rt::tell_space_server_ended(driver, m.space, m.space_server, m.how);
 }
 
 /// What a hello says of namespaces: the one that is kept here, and those that are visited.
-SKEIN_INLINE void leased_workers::books::tell_spaces(driver_hello& h) const {
+SKEIN_INLINE void leased_workers::state::tell_spaces(driver_hello& h) const {
     h.again = head.was_welcomed();
     h.build = proc::build_id();
     h.space = how.space;
     if (!how.space.empty())
-        h.leases.push_back({keeper_lease, {}, how.space_node, {}, true, {}, {}});
+        h.leases.push_back({space_server_lease, {}, how.space_node, {}, true, {}, {}});
     h.visits = visits;
 }
 
 SKEIN_INLINE task<rt::space_place> leased_workers::find_space(std::string space,
-                                                              std::uint64_t keeper) {
-    return books::find(books_.get(), std::move(space), keeper);
+                                                              std::uint64_t space_server) {
+    return state::find(state_.get(), std::move(space), space_server);
 }
 SKEIN_INLINE void leased_workers::serve_spaces_only() {
-    if (books_->leases.empty() && !books_->door) books_->visits_only = true;
+    if (state_->leases.empty() && !state_->door) state_->visits_only = true;
 }
 SKEIN_INLINE void leased_workers::need() {
-    books_->visits_only = false;
-    books_->fill();
+    state_->visits_only = false;
+    state_->fill();
 }
 
-// ---- a keeper's guests ---------------------------------------------------------------------------------------
+// ---- a space server's space clients -------------------------------------------------------------
 
-SKEIN_INLINE task<void> leased_workers::books::serve_guest(books* self, net::link::handle wire) {
-    self->guests.push_back({wire, {}});
+SKEIN_INLINE task<void> leased_workers::state::serve_space_client(state* self,
+                                                                  net::link::handle wire) {
+    self->space_clients.push_back({wire, {}});
     std::exception_ptr failure;
     try {
         rt::worker_room room;
-        room.is_guest = true;
+        room.is_space_client = true;
         auto served = self->driver.serve_worker(wire, {}, {}, room);
         co_await served;
     } catch (...) {
         failure = std::current_exception();
     }
-    std::erase_if(self->guests, [&](const auto& one) { return one.wire == wire; });
+    std::erase_if(self->space_clients, [&](const auto& one) { return one.wire == wire; });
     if (failure) std::rethrow_exception(failure);
 }
 
 /// One that has not come back for long is gone: nobody else tells so.
-SKEIN_INLINE void leased_workers::books::look_at_guests(time_point now) {
-    for (auto& one : guests) {
+SKEIN_INLINE void leased_workers::state::look_at_space_clients(time_point now) {
+    for (auto& one : space_clients) {
         if (one.wire->is_connected()) {
             one.broken_since.reset();
         } else if (!one.broken_since) {
