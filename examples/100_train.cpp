@@ -5,6 +5,7 @@
 //
 // The same program under torchrun, srun or mpirun joins their world instead of starting its own.
 
+// [data]
 #include <skein/train.hpp>
 
 #include <fmt/core.h>
@@ -24,7 +25,9 @@ struct curve {
         return {x_B1, torch::sin(x_B1)};
     }
 };
+// [/data]
 
+// [model]
 // The model is plain LibTorch; nothing in it knows about workers.
 using Net = torch::nn::Sequential;
 Net make_net(std::uint64_t seed) {
@@ -32,7 +35,9 @@ Net make_net(std::uint64_t seed) {
     return Net(torch::nn::Linear(1, 64), torch::nn::GELU(), torch::nn::Linear(64, 64),
                torch::nn::GELU(), torch::nn::Linear(64, 1));
 }
+// [/model]
 
+// [main]
 int main(int argc, char** argv) {
     skein::run_config run{.name = "sine", .max_steps = 400, .global_batch = 64};
     if (argc == 3 && std::string_view(argv[1]) == "--workers") {
@@ -62,3 +67,4 @@ int main(int argc, char** argv) {
                    trained->forward(at).item<float>());
     });
 }
+// [/main]

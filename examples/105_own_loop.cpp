@@ -44,6 +44,7 @@ int main() {
     return skein::train::launch(run, [&](skein::train::context& ctx) {
         skein::Trainer<skein::Single> trainer(ctx, run);
 
+        // [loop]
         auto by_hand = make_net(run.seed);
         auto session = trainer.open(by_hand, skein::AdamW{}, rate);
         bool taken_back = false;
@@ -52,6 +53,7 @@ int main() {
             if (step.number() == 7 && !std::exchange(taken_back, true)) session.redo();
         }
         const auto own = session.finish();
+        // [/loop]
 
         auto by_fit = make_net(run.seed);
         const auto same = trainer.fit(by_fit, skein::AdamW{}, rate, loss, data, curve{});

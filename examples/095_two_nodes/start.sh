@@ -23,6 +23,7 @@ trap 'exit 130' INT TERM
 
 # Where it is not set, `skein head` keeps the secret of its clusters in ~/.config/skein/token.
 SKEIN_TOKEN="$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')"
+# [cluster]
 export SKEIN_TOKEN
 "$skein" head --listen 127.0.0.1:0 >"$folder/head" & # at a free port
 started="$!"
@@ -37,3 +38,4 @@ NODE=kitchen "$skein" join "$address" --name kitchen --resources cpu=1 >"$folder
 started="$! $started"
 "$program" --address "$address" "$@"
 "$skein" status "$address"
+# [/cluster]

@@ -63,7 +63,9 @@ struct BlockImpl : torch::nn::Module {
     torch::nn::LayerNorm norm_2;
     torch::nn::Linear up, down;
 };
+// [unit]
 TORCH_MODULE_IMPL(Block, skein::unit<BlockImpl>);
+// [/unit]
 
 /// Bytes to logits of the next byte. The output head is the transposed byte embedding.
 struct GPTImpl : torch::nn::Module {

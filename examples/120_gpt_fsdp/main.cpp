@@ -30,6 +30,7 @@ using body = std::function<void(skein::train::context&, const gpt::program_optio
 /// By name, in one precision.
 template <class Precision>
 const std::map<std::string, body>& strategies() {
+    // [strategies]
     static const std::map<std::string, body> all{
         {"single", gpt::train<skein::basic_single<Precision>>},
         {"ddp", gpt::train<skein::DDP<skein::bucket<>, Precision>>},
@@ -38,6 +39,7 @@ const std::map<std::string, body>& strategies() {
         {"fsdp", gpt::train<skein::FSDP<by_block, Precision>>},
         {"hybrid", gpt::train<skein::Hybrid<by_block, Precision>>},
     };
+    // [/strategies]
     return all;
 }
 using f32 = skein::precision<skein::f32>;

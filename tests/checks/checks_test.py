@@ -407,11 +407,45 @@ inline task<void> f(int n) {
     def test_docs_show_regions_that_exist(self):
         self.put("examples/010_x.cpp", "// SPDX\n// [tag]\nint a;\n// [/tag]\n")
         self.put("examples/010_x.expected", "")
-        page = "# P\n\n```{literalinclude} ../examples/010_x.cpp\n:language: cpp\n:start-after: \"[tag]\"\n:end-before: \"// [/tag]\"\n```\n"
+        page = "# P\n\n<!-- snippet: examples/010_x.cpp#tag -->\n```cpp\nint a;\n```\n"
         self.put("docs/page.md", page)
         self.clean("docs")
-        self.put("docs/page.md", page.replace("[tag]", "[lost]") + page.replace("010_x", "020_y"))
-        self.found("docs", "docs/page.md:3: examples/010_x.cpp has no line with [lost]", "docs/page.md:10: examples/020_y.cpp does not exist")
+        self.put("docs/page.md", page.replace("#tag", "#lost") + page.replace("010_x", "020_y") + "```{literalinclude} ../examples/010_x.cpp\n```\n")
+        self.found("docs", "docs/page.md:4: examples/010_x.cpp has no region // [lost]", "docs/page.md:10: examples/020_y.cpp does not exist",
+                   "docs/page.md:13: literalinclude")
+
+    def test_docs_are_written_from_their_files(self):
+        self.put("examples/010_x.cpp", "// SPDX\n// A program.\n#include <a>\nint main() {\n    // [out]\n    if (a) {\n"
+                 "        // [in]\n        b();\n        // [/in]\n    }\n    // [/out]\n}\n")
+        self.put("examples/010_x.expected", "one\ntwo\nthree\n")
+        self.put("examples/run.sh", "#!/bin/sh\n# [go]\nrun\n# [/go]\n")
+
+        def block(of, language, text=""):
+            return f"<!-- snippet: examples/{of} -->\n```{language}\n{text}```\n\n"
+
+        def page(*texts):
+            names = ("010_x.cpp#out", "cpp"), ("010_x.cpp#in", "cpp"), ("010_x.expected:2-3", "text"), ("010_x.expected:1", "text"), ("run.sh#go", "sh")
+            return "".join(block(*name, text) for name, text in zip(names, texts))
+        self.put("docs/page.md", page("", "old();\n", "two\n", "", "") + "said\n")
+        self.put("README.md", block("010_x.cpp", "cpp"))
+        self.found("docs", "README.md:2", "docs/page.md:2", "docs/page.md:6", "docs/page.md:11")
+        self.assertEqual(self.run_script("snippets.py").returncode, 0)
+        self.clean("docs")
+        with open(os.path.join(self.tree, "docs", "page.md"), encoding="utf-8") as file:
+            self.assertEqual(file.read(), page("if (a) {\n    b();\n}\n", "b();\n", "two\nthree\n", "one\n", "run\n") + "said\n")
+        with open(os.path.join(self.tree, "README.md"), encoding="utf-8") as file:
+            self.assertEqual(file.read(), block("010_x.cpp", "cpp", "#include <a>\nint main() {\n    if (a) {\n        b();\n    }\n}\n"))
+
+    def test_docs_show_output_that_the_test_of_the_example_allows(self):
+        self.put("examples/010_x.cpp", "")
+        self.put("examples/010_x.expected", "#args: --workers 2\n...\n~loss [0-9.]+\nend\n")
+        page = "<!-- output: examples/010_x.expected -->\n```text\nstep 1\nloss 0.5\nend\n```\n"
+        self.put("docs/page.md", page)
+        self.clean("docs")
+        self.put("docs/page.md", page.replace("0.5", "nan"))
+        self.found("docs", "docs/page.md:2: examples/010_x.expected does not allow this output")
+        self.put("docs/page.md", page.replace(".expected", ".expected:9").replace("output", "snippet"))
+        self.found("docs", "docs/page.md:2: examples/010_x.expected has 4 lines")
 
     def test_comments(self):
         declared = "void send(int kind, bytes body, flags f = flags(1, 2));\nstruct maker { template <class... T> int make(T... v); };\n"

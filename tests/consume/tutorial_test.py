@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who copies the code of a chapter out of the tutorial, in its order, has the program that the chapter says.
 
-The blocks of the chapters without LibTorch are put together in an empty folder, compiled without warnings, run, and what they print is
-compared with what the chapter shows. The library is that of this build; its headers are precompiled once.
+The blocks of the chapters without LibTorch are put together in an empty folder, compiled without warnings, run, and what they print
+is compared with what the chapter shows: the output under each piece, all together and in order, is the program's. The library
+is that of this build; its headers are precompiled once. That the blocks are text of the examples is scripts/check_docs.py's to say.
 """
 import glob
 import os
@@ -12,46 +13,17 @@ import sys
 
 import consume
 
-BLOCK = re.compile(r"^```\{literalinclude\} (\S+)\n((?::[\w-]+:.*\n)*)```", re.M)
+BLOCK = re.compile(r"^<!-- snippet: examples/([^ #:.]+)\.(cpp|expected)\S* -->\n```\w+\n(.*?)^```", re.M | re.S)
 PAGES = glob.glob(os.path.join(consume.SOURCE, "docs", "tutorial", "*.md"))
 CHAPTERS = sorted(page for page in PAGES if os.path.basename(page)[:2] in ("01", "02", "03", "04", "05", "06", "11", "12", "13"))
 
 
-def included(page: str, path: str, options: dict) -> str:
-    """What a reader of the page sees of the file."""
-    with open(os.path.join(os.path.dirname(page), path), encoding="utf-8") as file:
-        lines = file.read().splitlines(keepends=True)
-    begin, end = 0, len(lines)
-    for name in options:
-        if name not in ("language", "start-at", "start-after", "end-before"):
-            sys.exit(f"{page}: this test does not know the option {name}")
-    start = options.get("start-at", options.get("start-after"))
-    if start is not None:
-        begin = next((at for at, line in enumerate(lines) if start in line), None)
-        if begin is None:
-            sys.exit(f"{page}: {path} has no line with {start}")
-        begin += "start-after" in options
-    if "end-before" in options:
-        end = next((at for at in range(begin, len(lines)) if options["end-before"] in lines[at]), None)
-        if end is None:
-            sys.exit(f"{page}: {path} has no line with {options['end-before']}")
-    return "".join(lines[begin:end])
-
-
 def extract(page: str) -> tuple:
     """(the program, what it prints); a page's second program is an example, which a test of its own runs."""
-    program, output, first = "", None, None
     with open(page, encoding="utf-8") as file:
-        for path, text in BLOCK.findall(file.read()):
-            options = {name: value.strip().strip('"') for name, value in re.findall(r"^:([\w-]+):(.*)$", text, re.M)}
-            first = first or path
-            if os.path.splitext(path)[0] != os.path.splitext(first)[0]:
-                continue
-            if options.get("language") == "cpp":
-                program += included(page, path, options)
-            else:
-                output = included(page, path, options)
-    return program, output
+        blocks = BLOCK.findall(file.read())
+    own = [(kind, text) for name, kind, text in blocks if name == blocks[0][0]]
+    return "\n".join(text for kind, text in own if kind == "cpp"), "".join(text for kind, text in own if kind == "expected")
 
 
 def fmt_major(folder: str) -> str:

@@ -36,8 +36,10 @@ watched_run train_watched(int world, const run_config& config, std::uint64_t fai
     watched_run out;
     run_world(world, [&](context& ctx) {
         auto net = make_net();
+        // [callback]
         sk::Trainer<sk::DDP<>, sk::early_stopping> trainer(ctx, config,
                                                            sk::early_stopping({.patience = 3}));
+        // [/callback]
         std::uint64_t steps = 0;
         const auto loss = [&](Net& m, const sample_batch& b) {
             if (m->is_training() && ++steps == fails_in && ctx.is_first())
