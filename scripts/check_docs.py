@@ -5,7 +5,7 @@
 What a block shows is said by the line before it, as scripts/snippets.py explains; a block that is not what its file
 has fails, and scripts/check --write writes it anew. C++ that must not compile is marked
 `<!-- not a snippet: reason -->`. A path of this repository in backquotes must exist. A page shows its code itself:
-`literalinclude` shows nothing in a Markdown viewer, and fails.
+`literalinclude` shows nothing in a Markdown viewer, and fails. A header named as [`net/link.hpp`] must exist and be a link.
 """
 import glob
 import os
@@ -13,6 +13,7 @@ import re
 import sys
 
 import checks
+import code_map
 import snippets
 
 CPP = re.compile(r"(?:<!-- ([^>]+) -->[ \t]*\n\s*)?^```cpp\n", re.M)
@@ -27,6 +28,7 @@ def main() -> int:
         for name in NAMED.finditer(text):
             if not os.path.exists(os.path.join(checks.ROOT, name.group(1))):
                 problems.append(f"{page}:{checks.line_of(text, name.start())}: {name.group(1)} does not exist")
+        problems += code_map.problems(page, text)
         for found in INCLUDED.finditer(text):
             problems.append(f"{page}:{checks.line_of(text, found.start())}: literalinclude shows nothing in a Markdown viewer; "
                             f"write <!-- snippet: PATH#TAG --> before a block and run scripts/check --write")

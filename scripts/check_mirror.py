@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fails when a public header lacks its test file, its line in docs/ARCHITECTURE.md or its place in the umbrella.
+"""Fails when a public header lacks its test file, its one line for the index or its place in the umbrella.
 
 check_mirror.py --write regenerates the umbrellas: include/skein/<layer>.hpp (every public header of the
 folder), skein.hpp (the torch-free layers that every program needs) and train.hpp (skein.hpp, report, torch..train).
@@ -9,6 +9,7 @@ import os
 import sys
 
 import checks
+import code_map
 
 RULES = checks.rules()
 
@@ -69,11 +70,8 @@ def main() -> int:
         test = f"tests/{layer}/{os.path.basename(name)[:-4]}_test.cpp"
         if name not in excepted and not os.path.exists(os.path.join(checks.ROOT, test)):
             problems.append(f"{path}:1: has no test file {test}")
-    overview = os.path.join(checks.ROOT, "docs/ARCHITECTURE.md")
-    text = checks.read("docs/ARCHITECTURE.md") if os.path.exists(overview) else ""
-    for path, name, _ in checks.public_headers():
-        if text and f"`{name}`" not in text:
-            problems.append(f"{path}:1: has no line in docs/ARCHITECTURE.md; run scripts/check --write")
+        if not code_map.first_sentence(checks.read(path)):
+            problems.append(f"{path}:1: its opening comment has no sentence that the index of headers could show")
     return checks.report(problems, f"{len(checks.public_headers())} public headers, each with its test" if not problems else "")
 
 

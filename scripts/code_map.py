@@ -1,13 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Rewrites the code map of docs/ARCHITECTURE.md: one line per public header, from its opening comment."""
+"""The headers by name: prints one line per public header, from its opening comment; --write writes links to headers.
+
+A page names a header as [`net/link.hpp`]. The links behind such names stand at the end of the page, between two
+comments, and `code_map.py --write` (scripts/check --write calls it) writes them; scripts/check_docs.py compares. The one
+line of each header is what the index of the documentation site shows (scripts/api_pages.py); scripts/check_mirror.py
+fails where a header has none.
+"""
 import os
 import re
 import sys
 
 import checks
 
-BEGIN, END = "<!-- code map: written by scripts/code_map.py -->", "<!-- end of the code map -->"
+BEGIN, END = "<!-- header links: written by scripts/code_map.py -->", "<!-- end of the header links -->"
+NAMED = re.compile(r"\[`((\w+)/((?:detail/)?\w+\.hpp))`\](?!\(|:)")
 
 
 def first_sentence(text: str) -> str:
@@ -28,32 +35,56 @@ def first_sentence(text: str) -> str:
 
 
 def code_map() -> str:
-    lines = [BEGIN]
-    layer = None
     order = checks.rules()["layers"]
-    for path, name, of in sorted(checks.public_headers(), key=lambda entry: (order.index(entry[2]), entry[1])):
-        if of != layer:
-            layer = of
-            lines += ["", f"### {layer}", "", "| header | what it is |", "|---|---|"]
-        lines.append(f"| `{name}` | {first_sentence(checks.read(path)).replace('|', '/')} |")
-    return "\n".join([*lines, "", END])
+    entries = sorted(checks.public_headers(), key=lambda entry: (order.index(entry[2]), entry[1]))
+    return "\n".join(f"{name}: {first_sentence(checks.read(path))}" for path, name, _ in entries)
+
+
+def named(text: str) -> list:
+    """(position, name, layer, file in the layer) of the headers that a page names as links."""
+    return [(found.start(), *found.groups()) for found in NAMED.finditer(text)]
+
+
+def exists(layer: str, file: str) -> bool:
+    """A header; of a layer that layers.toml does not have (yet) it is enough that some layer has the file."""
+    order = checks.rules()["layers"]
+    return any(os.path.exists(os.path.join(checks.ROOT, "include/skein", of, file)) for of in ([layer] if layer in order else order))
+
+
+def with_links(path: str, text: str) -> str:
+    """The page with the links that its names need; as it is where it has no place for them."""
+    if BEGIN not in text or END not in text:
+        return text
+    up = "../" * path.count("/")
+    names = sorted({name for _, name, _, _ in named(text)})
+    links = "".join(f"[`{name}`]: {up}include/skein/{name}\n" for name in names)
+    return text[:text.index(BEGIN)] + BEGIN + "\n\n" + links + "\n" + text[text.index(END):]
+
+
+def problems(path: str, text: str) -> list:
+    found = []
+    for at, name, layer, file in named(text):
+        where = f"{path}:{checks.line_of(text, at)}"
+        if not exists(layer, file):
+            found.append(f"{where}: there is no header {name}")
+        if BEGIN not in text:
+            found.append(f"{where}: nothing is behind [`{name}`]; end the page with the lines {BEGIN} and {END} and run scripts/check --write")
+    if not found and with_links(path, text) != text:
+        found.append(f"{path}:{checks.line_of(text, text.index(BEGIN))}: the links are not those of the headers that are named; run scripts/check --write")
+    return found
 
 
 def main() -> int:
-    path = os.path.join(checks.ROOT, "docs/ARCHITECTURE.md")
-    if not os.path.exists(path):
-        print("docs/ARCHITECTURE.md is missing")
-        return 1
-    with open(path, encoding="utf-8") as file:
-        text = file.read()
-    if BEGIN not in text or END not in text:
-        print(f"docs/ARCHITECTURE.md: the markers {BEGIN} and {END} are missing")
-        return 1
-    new = text[:text.index(BEGIN)] + code_map() + text[text.index(END) + len(END):]
-    if new != text:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(new)
-        print("wrote docs/ARCHITECTURE.md")
+    if "--write" not in sys.argv:
+        print(code_map())
+        return 0
+    for path in checks.files("docs", suffixes=(".md",)):
+        text = checks.read(path)
+        new = with_links(path, text)
+        if new != text:
+            with open(os.path.join(checks.ROOT, path), "w", encoding="utf-8") as file:
+                file.write(new)
+            print(f"wrote {path}")
     return 0
 
 

@@ -238,9 +238,9 @@ allowed = ["include/skein/core/*", "include/skein/rt/y.hpp"]
         self.put("include/skein/core/lonely.hpp", HEAD)
         self.found("mirror", "tests/core/lonely_test.cpp", "include/skein/core.hpp:1")
 
-    def test_mirror_code_map(self):
-        self.put("docs/ARCHITECTURE.md", "`core/config.hpp` `core/a.hpp`\n")
-        self.found("mirror", "include/skein/net/b.hpp:1", "docs/ARCHITECTURE.md")
+    def test_mirror_wants_a_line_for_the_index(self):
+        self.put("include/skein/net/b.hpp", "// SPDX-License-Identifier: Apache-2.0\n#pragma once\n#include <skein/core/a.hpp>\n")
+        self.found("mirror", "include/skein/net/b.hpp:1", "opening comment")
 
     def test_await_clean(self):
         self.put("include/skein/net/c.hpp", HEAD + """
@@ -303,12 +303,24 @@ inline task<void> f(int n) {
     def test_code_map_and_mirror_do_not_ask_for_bodies(self):
         self.put("include/skein/net/detail/b.ipp", HEAD)
         self.clean("mirror")
-        self.put("docs/ARCHITECTURE.md", "<!-- code map: written by scripts/code_map.py -->\n<!-- end of the code map -->\n")
-        self.run_script("code_map.py")
-        with open(os.path.join(self.tree, "docs", "ARCHITECTURE.md"), encoding="utf-8") as file:
-            text = file.read()
-        self.assertIn("`net/b.hpp`", text)
-        self.assertNotIn(".ipp", text)
+        said = self.run_script("code_map.py").stdout
+        self.assertIn("net/b.hpp: A thing: why it is there", said)
+        self.assertNotIn(".ipp", said)
+
+    def test_docs_link_the_headers_that_they_name(self):
+        self.put("include/skein/net/detail/c.hpp", HEAD)
+        marks = "<!-- header links: written by scripts/code_map.py -->\n{}<!-- end of the header links -->\n"
+        page = "# P\n\n[`net/b.hpp`], [`net/detail/c.hpp`] and [`net/b.hpp`] again; not `core/a.hpp`.\n\n"
+        self.put("docs/page.md", page + marks.format(""))
+        self.found("docs", "docs/page.md:5: the links")
+        self.run_script("code_map.py", "--write")
+        self.clean("docs")
+        with open(os.path.join(self.tree, "docs", "page.md"), encoding="utf-8") as file:
+            self.assertEqual(file.read(), page + marks.format("\n[`net/b.hpp`]: ../include/skein/net/b.hpp\n"
+                                                              "[`net/detail/c.hpp`]: ../include/skein/net/detail/c.hpp\n\n"))
+        self.put("docs/page.md", "[`net/gone.hpp`]\n" + marks.format(""))
+        self.put("docs/other.md", "[`net/b.hpp`]\n")
+        self.found("docs", "docs/page.md:1: there is no header net/gone.hpp", "docs/other.md:1: nothing is behind")
 
     def test_mirror_report_is_for_training(self):
         self.put("include/skein/report/line.hpp", HEAD)
@@ -333,15 +345,12 @@ inline task<void> f(int n) {
                 self.assertTrue(not runs or os.access(path, os.X_OK), f"scripts/{name} starts with #! and cannot be run")
 
     def test_code_map_takes_whole_sentences(self):
-        self.put("docs/ARCHITECTURE.md", "<!-- code map: written by scripts/code_map.py -->\n<!-- end of the code map -->\n")
         head = "// SPDX-License-Identifier: Apache-2.0\n#pragma once\n"
         self.put("include/skein/core/a.hpp", head + "// all: waits for several tasks, e.g. three, and\n// gives their values. More.\n")
         self.put("include/skein/net/b.hpp", head + "// race: the first one wins:\n//\n//     race(a, b);\n")
-        self.run_script("code_map.py")
-        with open(os.path.join(self.tree, "docs", "ARCHITECTURE.md"), encoding="utf-8") as file:
-            text = file.read()
-        self.assertIn("| `core/a.hpp` | all: waits for several tasks, e.g. three, and gives their values |", text)
-        self.assertIn("| `net/b.hpp` | race: the first one wins |", text)
+        said = self.run_script("code_map.py").stdout
+        self.assertIn("core/a.hpp: all: waits for several tasks, e.g. three, and gives their values\n", said)
+        self.assertIn("net/b.hpp: race: the first one wins\n", said)
 
     def test_doors(self):
         self.clean("doors")
