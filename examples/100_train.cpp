@@ -49,6 +49,7 @@ int main(int argc, char** argv) {
     run.checkpoint_every = 100;
 
     return skein::train::launch(run, [&](skein::train::context& ctx) { // on every rank
+        // [fit]
         auto net = make_net(run.seed);
         const auto loss = [](Net& model, const curve::points& b) {
             return torch::mse_loss(model->forward(b.x_B1), b.y_B1);
@@ -57,6 +58,7 @@ int main(int argc, char** argv) {
 
         skein::Trainer<skein::DDP<>> trainer(ctx, run);
         const auto result = trainer.fit(net, skein::AdamW{}, schedule, loss, curve{}, curve{});
+        // [/fit]
 
         if (!ctx.is_first()) return;
         auto trained = make_net(0); // as in another program: the weights come from the run's folder
