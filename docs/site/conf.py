@@ -54,6 +54,20 @@ class NamesBecomeLinks(SphinxTransform):
             link += literal
 
 
+HEADER_LINK = re.compile(r"^\[`(\w+/(?:detail/)?\w+)\.hpp`\]: ((?:\.\./)+)include/skein/\1\.hpp\n", re.M)
+
+
+def lead_to_the_reference(app, name: str, source: list) -> None:
+    """The links to headers that scripts/code_map.py has written lead to pages of the reference, or, of details, to the file."""
+    def lead(link: re.Match) -> str:
+        header, up = link.groups()
+        if os.path.exists(os.path.join(app.srcdir, "api", header + ".md")):
+            return f"[`{header}.hpp`]: {up[len('../'):]}api/{header}.md\n"
+        return link.group(0) if os.path.exists(os.path.join(ROOT, "include/skein", header + ".hpp")) else ""
+    source[0] = HEADER_LINK.sub(lead, source[0])
+
+
 def setup(app) -> dict:
     app.add_transform(NamesBecomeLinks)
+    app.connect("source-read", lead_to_the_reference)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
