@@ -202,6 +202,19 @@ class box {{
         self.found("promises", "docs/semantics.md:4: C1 is there twice", "docs/semantics.md:6: a promise without a number",
                    "docs/semantics.md:5: no test names [C2]", "tests/core/c_test.cpp:2: docs/semantics.md has no promise C9")
 
+    def test_tables(self):
+        long, fits = "x" * 301, "x" * 300
+        self.put("docs/limitations.md", f"| what | then |\n|---|---|\n| a | {fits} |\n| {long} | b |\n\n{long}\n\n```\n| {long} |\n```\n")
+        self.put("docs/semantics.md", f"| | |\n|---|---|\n| C1. `a \\| {fits}` | b |\n| C2. | <a id=\"c-2\"></a>{fits} |\n")
+        self.found("tables", "docs/limitations.md:4: a cell of 301 characters, at most 300", "docs/semantics.md:3: a cell of 311 characters")
+        said = self.run_script("check_tables.py").stdout
+        self.assertEqual(said.count("a cell of"), 2, said)
+        os.remove(os.path.join(self.tree, "docs/limitations.md"))
+        self.put("docs/semantics.md", f"| C1. What? | {fits} |\n")
+        self.found("tables", "docs/limitations.md:1: is not there")
+        self.put("docs/limitations.md", "| what | then |\n")
+        self.clean("tables")
+
     def test_rules(self):
         self.put("scripts/layers.toml", """
 layers = ["core", "net", "gone"]
