@@ -35981,8 +35981,7 @@ private:
         co_return co_await shaken;
     }
 
-    /// Ends the link when the process has ended: a child of the worker may hold its socket, so that
-    /// no end of the stream is seen. What the worker said before is still read.
+    /// Ends the link with the process: its own child may hold the socket. What was said is read.
     task<void> watch_end(life* one) {
         auto ended = one->process->ended(); // the end of a socket pair with it
         (void)co_await ended;

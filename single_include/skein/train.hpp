@@ -16351,7 +16351,7 @@ using batch_of = typename detail::batch_type<std::remove_cvref_t<D>>::type;
 
 namespace skein {
 class error;
-namespace cluster {
+namespace spmd {
 struct launch_environment;
 }
 } // namespace skein
@@ -16369,7 +16369,7 @@ using rank_function = std::function<void(context&)>;
 [[nodiscard]] int launch(const run_config& config, const rank_function& body);
 
 /// Only one rank of a world that exists already; launch() calls it.
-[[nodiscard]] int run_as_rank(const cluster::launch_environment& where, const run_config& config,
+[[nodiscard]] int run_as_rank(const spmd::launch_environment& where, const run_config& config,
                               const rank_function& body);
 
 /// The exit code for a failure: 2 for a usage error, else 1.
