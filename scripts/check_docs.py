@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fails when a C++ snippet of README.md or docs/ is not text of a compiled file, or an example lacks .expected.
 
-What a block shows is said by the line before it, as scripts/snippets.py explains; a block that is not what its file
-has fails, and scripts/check --write writes it anew. C++ that must not compile is marked
-`<!-- not a snippet: reason -->`. A path of this repository in backquotes must exist. A page shows its code itself:
-`literalinclude` shows nothing in a Markdown viewer, and fails. A header named as [`net/link.hpp`] must exist and be a link.
+What a block shows is said by the line before it, as scripts/snippets.py explains; a block that is not
+what its file has fails, and scripts/check --write writes it anew. C++ that must not compile is marked
+`<!-- not a snippet: reason -->`. A path of this repository in backquotes must exist. A page shows its
+code itself: `literalinclude` shows nothing in a Markdown viewer, and fails. A header named as
+[`net/link.hpp`] must exist and be a link.
 """
 import glob
 import os
@@ -30,18 +31,21 @@ def main() -> int:
                 problems.append(f"{page}:{checks.line_of(text, name.start())}: {name.group(1)} does not exist")
         problems += code_map.problems(page, text)
         for found in INCLUDED.finditer(text):
-            problems.append(f"{page}:{checks.line_of(text, found.start())}: literalinclude shows nothing in a Markdown viewer; "
-                            f"write <!-- snippet: PATH#TAG --> before a block and run scripts/check --write")
+            problems.append(f"{page}:{checks.line_of(text, found.start())}: literalinclude shows nothing "
+                            f"in a Markdown viewer; write <!-- snippet: PATH#TAG --> before a block and "
+                            f"run scripts/check --write")
         for found in CPP.finditer(text):
             if not re.match(r"snippet: |not a snippet: ", found.group(1) or ""):
-                problems.append(f"{page}:{checks.line_of(text, found.end()) - 1}: a C++ snippet without <!-- snippet: PATH --> "
-                                f"before it; take it from a compiled example")
+                problems.append(f"{page}:{checks.line_of(text, found.end()) - 1}: a C++ snippet without "
+                                f"<!-- snippet: PATH --> before it; take it from a compiled example")
         for block in snippets.BLOCK.finditer(text):
-            where, (new, problem) = f"{page}:{checks.line_of(text, block.start(7)) - 1}", snippets.wanted(block)
+            where = f"{page}:{checks.line_of(text, block.start(7)) - 1}"
+            new, problem = snippets.wanted(block)
             if problem:
                 problems.append(f"{where}: {problem}")
             elif new != block.group(7):
-                problems.append(f"{where}: the snippet is not in {block.group(2)}; run scripts/check --write")
+                problems.append(f"{where}: the snippet is not in {block.group(2)}; "
+                                f"run scripts/check --write")
     for example in sorted(glob.glob(os.path.join(checks.ROOT, "examples/[0-9]*"))):
         name = os.path.basename(example)
         if name.endswith(".cpp"):

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The headers by name: prints one line per public header, from its opening comment; --write writes links to headers.
+"""The headers by name: prints one line per public header, from its opening comment; --write writes links.
 
-A page names a header as [`net/link.hpp`]. The links behind such names stand at the end of the page, between two
-comments, and `code_map.py --write` (scripts/check --write calls it) writes them; scripts/check_docs.py compares. The one
-line of each header is what the index of the documentation site shows (scripts/api_pages.py); scripts/check_mirror.py
-fails where a header has none.
+A page names a header as [`net/link.hpp`]. The links behind such names stand at the end of the page,
+between two comments, and `code_map.py --write` (scripts/check --write calls it) writes them;
+scripts/check_docs.py compares. The one line of each header is what the index of the documentation
+site shows (scripts/api_pages.py); scripts/check_mirror.py fails where a header has none.
 """
 import os
 import re
@@ -13,7 +13,9 @@ import sys
 
 import checks
 
-BEGIN, END = "<!-- header links: written by scripts/code_map.py -->", "<!-- end of the header links -->"
+BEGIN = "<!-- header links: written by scripts/code_map.py -->"
+END = "<!-- end of the header links -->"
+WRITE = "run scripts/check --write"
 NAMED = re.compile(r"\[`((\w+)/((?:detail/)?\w+\.hpp))`\](?!\(|:)")
 
 
@@ -46,9 +48,10 @@ def named(text: str) -> list:
 
 
 def exists(layer: str, file: str) -> bool:
-    """A header; of a layer that layers.toml does not have (yet) it is enough that some layer has the file."""
+    """Of a layer that layers.toml does not have (yet) it is enough that some layer has the file."""
     order = checks.rules()["layers"]
-    return any(os.path.exists(os.path.join(checks.ROOT, "include/skein", of, file)) for of in ([layer] if layer in order else order))
+    layers = [layer] if layer in order else order
+    return any(os.path.exists(os.path.join(checks.ROOT, "include/skein", of, file)) for of in layers)
 
 
 def with_links(path: str, text: str) -> str:
@@ -68,9 +71,11 @@ def problems(path: str, text: str) -> list:
         if not exists(layer, file):
             found.append(f"{where}: there is no header {name}")
         if BEGIN not in text:
-            found.append(f"{where}: nothing is behind [`{name}`]; end the page with the lines {BEGIN} and {END} and run scripts/check --write")
+            found.append(f"{where}: nothing is behind [`{name}`]; end the page with the lines {BEGIN} "
+                         f"and {END} and {WRITE}")
     if not found and with_links(path, text) != text:
-        found.append(f"{path}:{checks.line_of(text, text.index(BEGIN))}: the links are not those of the headers that are named; run scripts/check --write")
+        where = f"{path}:{checks.line_of(text, text.index(BEGIN))}"
+        found.append(f"{where}: the links are not those of the headers that are named; {WRITE}")
     return found
 
 

@@ -4,13 +4,14 @@
 
 A line before a block says what the block shows:
 
-    <!-- snippet: PATH -->         a file without its opening comment, or a run of its lines that stands there already
-    <!-- snippet: PATH#TAG -->     the lines between `// [TAG]` and `// [/TAG]` (in a shell script `# [TAG]`)
-    <!-- snippet: PATH:2-4 -->     lines 2 to 4 of what an example prints, as its .expected file has it; `PATH:2` is one line
-    <!-- output: PATH -->          what a run has printed, where PATH, an .expected file, has patterns: checked, not rewritten
+    <!-- snippet: PATH -->      a file without its opening comment; a run of its lines stays
+    <!-- snippet: PATH#TAG -->  the lines between `// [TAG]` and `// [/TAG]` (in a script `# [TAG]`)
+    <!-- snippet: PATH:2-4 -->  lines 2 to 4 of what an example prints (its .expected file), or `:2`
+    <!-- output: PATH -->       what a run has printed, where PATH, an .expected file, has patterns:
+                                checked, not rewritten
 
-A block is moved to the left as far as it goes; lines that only mark regions are left out. scripts/check_docs.py
-compares, scripts/check --write calls this file.
+A block is moved to the left as far as it goes; lines that only mark regions are left out.
+scripts/check_docs.py compares, scripts/check --write calls this file.
 """
 import os
 import re
@@ -22,18 +23,21 @@ import checks
 sys.path.insert(0, os.path.join(os.path.dirname(checks.HERE), "cmake"))
 import run_example  # noqa: E402  how an example's output is compared
 
-BLOCK = re.compile(r"^<!-- (snippet|output): ([^ #:]+)(?:#(\w+)|:(\d+)(?:-(\d+))?)? -->[ \t]*\n\s*^```(\w*)\n(.*?)^```", re.S | re.M)
+BLOCK = re.compile(r"^<!-- (snippet|output): ([^ #:]+)(?:#(\w+)|:(\d+)(?:-(\d+))?)? -->[ \t]*\n\s*"
+                   r"^```(\w*)\n(.*?)^```", re.S | re.M)
 MARK = re.compile(r"^[ \t]*(?://|#) \[/?\w+\]\n?", re.M)
 LANGUAGES = {".cpp": "cpp", ".hpp": "cpp", ".sh": "sh", ".py": "python", ".expected": "text"}
 
 
 def pages() -> list:
-    return [page for page in ["README.md", *checks.files("docs", suffixes=(".md",))] if os.path.exists(os.path.join(checks.ROOT, page))]
+    all_of_them = ["README.md", *checks.files("docs", suffixes=(".md",))]
+    return [page for page in all_of_them if os.path.exists(os.path.join(checks.ROOT, page))]
 
 
 def region(source: str, tag: str):
     """The text between the two marks of a tag; None where the file does not have them."""
-    found = re.search(rf"^[ \t]*(?://|#) \[{tag}\]\n(.*?)^[ \t]*(?://|#) \[/{tag}\]", source, re.S | re.M)
+    mark = r"^[ \t]*(?://|#) \["
+    found = re.search(rf"{mark}{tag}\]\n(.*?){mark}/{tag}\]", source, re.S | re.M)
     return found.group(1) if found else None
 
 
@@ -42,7 +46,8 @@ def bare(text: str) -> list:
 
 
 def is_run_of(lines: list, source: list) -> bool:
-    return bool(lines) and any(source[at:at + len(lines)] == lines for at in range(len(source) - len(lines) + 1))
+    begins = range(len(source) - len(lines) + 1)
+    return bool(lines) and any(source[at:at + len(lines)] == lines for at in begins)
 
 
 def wanted(block: re.Match) -> tuple:
@@ -52,7 +57,8 @@ def wanted(block: re.Match) -> tuple:
         return None, f"{path} does not exist"
     suffix = os.path.splitext(path)[1]
     if LANGUAGES.get(suffix) != language:
-        return None, f"the block is marked {language or 'nothing'}, and {path} is {LANGUAGES.get(suffix)}"
+        marked = language or "nothing"
+        return None, f"the block is marked {marked}, and {path} is {LANGUAGES.get(suffix)}"
     source = checks.read(path)
     if kind == "output":
         expected = source.splitlines()

@@ -30,7 +30,7 @@ html_static_path = ["static"]
 html_css_files = ["skein.css"]
 
 PAGE = re.compile(r"docs/([\w/.-]+)\.md$")
-HEADER = re.compile(r"<?(?:include/)?(?:skein/)?(\w+/\w+)\.hpp>?$")   # of whichever layer: what has no page is no link
+HEADER = re.compile(r"<?(?:include/)?(?:skein/)?(\w+/\w+)\.hpp>?$")   # what has no page is no link
 
 
 class NamesBecomeLinks(SphinxTransform):
@@ -54,16 +54,18 @@ class NamesBecomeLinks(SphinxTransform):
             link += literal
 
 
-HEADER_LINK = re.compile(r"^\[`(\w+/(?:detail/)?\w+)\.hpp`\]: ((?:\.\./)+)include/skein/\1\.hpp\n", re.M)
+HEADER_LINK = re.compile(r"^\[`(\w+/(?:detail/)?\w+)\.hpp`\]: "
+                         r"((?:\.\./)+)include/skein/\1\.hpp\n", re.M)
 
 
 def lead_to_the_reference(app, name: str, source: list) -> None:
-    """The links to headers that scripts/code_map.py has written lead to pages of the reference, or, of details, to the file."""
+    """Links that scripts/code_map.py has written lead to the reference, or, of details, to the file."""
     def lead(link: re.Match) -> str:
         header, up = link.groups()
         if os.path.exists(os.path.join(app.srcdir, "api", header + ".md")):
             return f"[`{header}.hpp`]: {up[len('../'):]}api/{header}.md\n"
-        return link.group(0) if os.path.exists(os.path.join(ROOT, "include/skein", header + ".hpp")) else ""
+        file = os.path.join(ROOT, "include/skein", header + ".hpp")
+        return link.group(0) if os.path.exists(file) else ""
     source[0] = HEADER_LINK.sub(lead, source[0])
 
 

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who copies the code of a chapter out of the tutorial, in its order, has the program that the chapter says.
 
-The blocks of the chapters without LibTorch are put together in an empty folder, compiled without warnings, run, and what they print
-is compared with what the chapter shows: the output under each piece, all together and in order, is the program's. The library
-is that of this build; its headers are precompiled once. That the blocks are text of the examples is scripts/check_docs.py's to say.
+The blocks of the chapters without LibTorch are put together in an empty folder, compiled without
+warnings, run, and what they print is compared with what the chapter shows: the output under each
+piece, all together and in order, is the program's. The library is that of this build; its headers are
+precompiled once. That the blocks are text of the examples is scripts/check_docs.py's to say.
 """
 import glob
 import os
@@ -13,7 +14,8 @@ import sys
 
 import consume
 
-BLOCK = re.compile(r"^<!-- snippet: examples/([^ #:.]+)\.(cpp|expected)\S* -->\n```\w+\n(.*?)^```", re.M | re.S)
+BLOCK = re.compile(r"^<!-- snippet: examples/([^ #:.]+)\.(cpp|expected)\S* -->\n"
+                   r"```\w+\n(.*?)^```", re.M | re.S)
 PAGES = glob.glob(os.path.join(consume.SOURCE, "docs", "tutorial", "*.md"))
 CHAPTERS = sorted(page for page in PAGES if os.path.basename(page)[:2] in ("01", "02", "03", "04", "05", "06", "11", "12", "13"))
 
@@ -23,7 +25,8 @@ def extract(page: str) -> tuple:
     with open(page, encoding="utf-8") as file:
         blocks = BLOCK.findall(file.read())
     own = [(kind, text) for name, kind, text in blocks if name == blocks[0][0]]
-    return "\n".join(text for kind, text in own if kind == "cpp"), "".join(text for kind, text in own if kind == "expected")
+    return ("\n".join(text for kind, text in own if kind == "cpp"),
+            "".join(text for kind, text in own if kind == "expected"))
 
 
 def fmt_major(folder: str) -> str:
