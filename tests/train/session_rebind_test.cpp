@@ -81,7 +81,7 @@ world_info place_of(int rank, int size) {
     return where;
 }
 
-std::unique_ptr<sk::dist::comm_thread> meet(sk::cluster::rendezvous& world,
+std::unique_ptr<sk::dist::comm_thread> meet(sk::spmd::rendezvous& world,
                                             const std::string& model) {
     sk::dist::comm_options options;
     options.model = model;

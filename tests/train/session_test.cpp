@@ -229,7 +229,7 @@ TEST_CASE("a resume with every checkpoint damaged is refused and cuts nothing") 
         const auto why = fit_alone(config, class_loss);
         REQUIRE(why);
         CHECK(why->code() == sk::errc::not_found);
-        CHECK(sk::cluster::is_lasting(why->code())); // no supervisor tries it again
+        CHECK(sk::spmd::is_lasting(why->code())); // no supervisor tries it again
         CHECK_THAT(why->what(), ContainsSubstring("another run name"));
         CHECK(all_files(dir.path) == before);
     }
