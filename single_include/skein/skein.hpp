@@ -30239,23 +30239,23 @@ SKEIN_INLINE void runtime::method_ended(peer& to, detail::actor_box& box, bool c
         ++box.not_saved < box.save_every || !to.is_open())
         return;
     box.not_saved = 0;
-    wire::writer state;
+    wire::writer saved;
     try {
-        box.save(state);
+        box.save(saved);
     } catch (const error& e) {
         if (e.code() != errc::too_large) throw; // save() has thrown
         throw detail::state_not_kept(box, e);
     }
     constexpr std::size_t head = std::size_t{64} << 10; // of the message that makes it again
-    if (state.size() + box.made_from + head > limit::frame_bytes)
+    if (saved.size() + box.made_from + head > limit::frame_bytes)
         throw detail::state_not_kept(
             box, error(errc::too_large,
                        fmt::format("it has {} bytes and the actor's arguments {}, together more "
                                    "than one message takes",
-                                   state.size(), box.made_from)));
+                                   saved.size(), box.made_from)));
     wire::writer body;
     detail::put_actor(body, box.id);
-    body.raw(state.bytes());
+    body.raw(saved.bytes());
     net::frame f;
     f.kind = detail::message_snapshot;
     f.body = std::move(body).take();
@@ -32412,18 +32412,18 @@ SKEIN_INLINE void runtime::group_desk::forget(runtime& self, std::uint64_t numbe
 SKEIN_INLINE void runtime::group_placed(std::uint64_t number, bool on) {
     const auto found = state_->groups.entries.find(number);
     if (found == state_->groups.entries.end() || found->second.state == nullptr) return;
-    auto& state = *found->second.state;
-    if (state.why) return;
-    state.placed = on;
-    group_desk::changed(*this, state);
+    auto& group = *found->second.state;
+    if (group.why) return;
+    group.placed = on;
+    group_desk::changed(*this, group);
 }
 
 SKEIN_INLINE void runtime::group_refused(std::uint64_t number, const error& why) {
     const auto found = state_->groups.entries.find(number);
     if (found == state_->groups.entries.end()) return;
     found->second.is_gone = true;
-    if (auto* const state = found->second.state; state != nullptr)
-        group_desk::end(*this, *state, why);
+    if (auto* const group = found->second.state; group != nullptr)
+        group_desk::end(*this, *group, why);
     group_gone(number);
 }
 
@@ -32431,9 +32431,9 @@ SKEIN_INLINE void runtime::group_gone(std::uint64_t number) {
     const auto found = state_->groups.entries.find(number);
     if (found == state_->groups.entries.end()) return;
     found->second.is_gone = true;
-    if (const group_desk::state_ptr state(found->second.state); state) {
-        state->is_gone = true;
-        group_desk::changed(*this, *state);
+    if (const group_desk::state_ptr group(found->second.state); group) {
+        group->is_gone = true;
+        group_desk::changed(*this, *group);
     }
     group_desk::forget(*this, number);
 }

@@ -81,8 +81,7 @@ world_info place_of(int rank, int size) {
     return where;
 }
 
-std::unique_ptr<sk::dist::comm_thread> meet(sk::spmd::rendezvous& world,
-                                            const std::string& model) {
+std::unique_ptr<sk::dist::comm_thread> meet(sk::spmd::rendezvous& world, const std::string& model) {
     sk::dist::comm_options options;
     options.model = model;
     return sk::dist::make_comm_thread(world, options);

@@ -450,16 +450,16 @@ SKEIN_INLINE bool head::state::hold(detail::head_node& n, const held_lease& held
             stop_worker(*l, l->at_once); // the order may be lost
         return true;
     }
-    using state = detail::lease_state;
-    if (l != nullptr && l->state == state::waits) { // its driver has not heard of the grant
+    using phase = detail::lease_state;
+    if (l != nullptr && l->state == phase::waits) { // its driver has not heard of the grant
         (void)schedule.cancel(std::exchange(l->request, {}));
-        if (!take_over(n, held, l, state::granted)) return false;
+        if (!take_over(n, held, l, phase::granted)) return false;
         tell_granted(*l);
         return true;
     }
-    if (l != nullptr && l->state != state::expected) return false;
+    if (l != nullptr && l->state != phase::expected) return false;
     if (l != nullptr && l->at_once) {
-        if (!take_over(n, held, l, state::stopping)) return false;
+        if (!take_over(n, held, l, phase::stopping)) return false;
         tell_stop(*l, true);
         return true;
     }
@@ -468,7 +468,7 @@ SKEIN_INLINE bool head::state::hold(detail::head_node& n, const held_lease& held
     const bool is_unwanted =
         is_other || (l == nullptr && j != nullptr && (j->session != nullptr || j->ending));
     const bool is_news = l != nullptr && l->expected_node == unknown_node;
-    const bool taken = take_over(n, held, l, is_unwanted ? state::stopping : state::granted);
+    const bool taken = take_over(n, held, l, is_unwanted ? phase::stopping : phase::granted);
     if (taken && is_news) tell_granted(*l);
     return taken && !is_unwanted;
 }

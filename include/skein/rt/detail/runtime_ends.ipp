@@ -158,23 +158,23 @@ SKEIN_INLINE void runtime::method_ended(peer& to, detail::actor_box& box, bool c
         ++box.not_saved < box.save_every || !to.is_open())
         return;
     box.not_saved = 0;
-    wire::writer state;
+    wire::writer saved;
     try {
-        box.save(state);
+        box.save(saved);
     } catch (const error& e) {
         if (e.code() != errc::too_large) throw; // save() has thrown
         throw detail::state_not_kept(box, e);
     }
     constexpr std::size_t head = std::size_t{64} << 10; // of the message that makes it again
-    if (state.size() + box.made_from + head > limit::frame_bytes)
+    if (saved.size() + box.made_from + head > limit::frame_bytes)
         throw detail::state_not_kept(
             box, error(errc::too_large,
                        fmt::format("it has {} bytes and the actor's arguments {}, together more "
                                    "than one message takes",
-                                   state.size(), box.made_from)));
+                                   saved.size(), box.made_from)));
     wire::writer body;
     detail::put_actor(body, box.id);
-    body.raw(state.bytes());
+    body.raw(saved.bytes());
     net::frame f;
     f.kind = detail::message_snapshot;
     f.body = std::move(body).take();

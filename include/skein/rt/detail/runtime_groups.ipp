@@ -295,18 +295,18 @@ SKEIN_INLINE void runtime::group_desk::forget(runtime& self, std::uint64_t numbe
 SKEIN_INLINE void runtime::group_placed(std::uint64_t number, bool on) {
     const auto found = state_->groups.entries.find(number);
     if (found == state_->groups.entries.end() || found->second.state == nullptr) return;
-    auto& state = *found->second.state;
-    if (state.why) return;
-    state.placed = on;
-    group_desk::changed(*this, state);
+    auto& group = *found->second.state;
+    if (group.why) return;
+    group.placed = on;
+    group_desk::changed(*this, group);
 }
 
 SKEIN_INLINE void runtime::group_refused(std::uint64_t number, const error& why) {
     const auto found = state_->groups.entries.find(number);
     if (found == state_->groups.entries.end()) return;
     found->second.is_gone = true;
-    if (auto* const state = found->second.state; state != nullptr)
-        group_desk::end(*this, *state, why);
+    if (auto* const group = found->second.state; group != nullptr)
+        group_desk::end(*this, *group, why);
     group_gone(number);
 }
 
@@ -314,9 +314,9 @@ SKEIN_INLINE void runtime::group_gone(std::uint64_t number) {
     const auto found = state_->groups.entries.find(number);
     if (found == state_->groups.entries.end()) return;
     found->second.is_gone = true;
-    if (const group_desk::state_ptr state(found->second.state); state) {
-        state->is_gone = true;
-        group_desk::changed(*this, *state);
+    if (const group_desk::state_ptr group(found->second.state); group) {
+        group->is_gone = true;
+        group_desk::changed(*this, *group);
     }
     group_desk::forget(*this, number);
 }
