@@ -1,5 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 All-reduce of two ranks: shared memory against memcpy and
-// Open MPI, the TCP ring against raw loopback TCP.
+// SPDX-License-Identifier: Apache-2.0
+// All-reduce of two ranks: shared memory against memcpy and Open MPI, the TCP ring against raw
+// loopback TCP.
 //
 // Ranks are threads of this process, each with its comm thread, as in a training program; times are
 // of one call seen from the compute thread, float32 sum, buffers warm.

@@ -1,5 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 A cluster of processes: calls from driver to worker and
-// between workers, a head that dies, first results, leases.
+// SPDX-License-Identifier: Apache-2.0
+// A cluster of processes: calls from driver to worker and between workers, a head that dies, first
+// results, leases.
 //
 // A head, two agents and their workers run on this host, over loopback TCP. All of them, and the
 // Asio echo that is the baseline, are processes of their own; the measurements take turns.

@@ -1,6 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0 What a connection costs: round trips against a bare Asio
-// ping-pong of the same bytes (both ends on a thread of their own), calls per second with 1,000 in
-// flight, and bulk data against plain blocking sockets.
+// SPDX-License-Identifier: Apache-2.0
+// What a connection costs: round trips against a bare Asio ping-pong of the same bytes (both ends
+// on a thread of their own), calls per second with 1,000 in flight, and bulk data against plain
+// blocking sockets.
 
 #include "bench.hpp"
 #include "flood.hpp"

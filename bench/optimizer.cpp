@@ -1,5 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 Norm, clipping and update of as many elements in 1,000
-// tensors and in 20,000: the time goes with the elements, not with the tensors.
+// SPDX-License-Identifier: Apache-2.0
+// Norm, clipping and update of as many elements in 1,000 tensors and in 20,000: the time goes with
+// the elements, not with the tensors.
 //
 //     optimizer        one JSON line per optimizer; SKEIN_BENCH_ELEMENTS (default 24 million)
 //

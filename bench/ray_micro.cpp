@@ -1,5 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 The shapes of Ray's microbenchmark: tasks and actor calls,
-// one by one and in batches of 1,000, and a cold start.
+// SPDX-License-Identifier: Apache-2.0
+// The shapes of Ray's microbenchmark: tasks and actor calls, one by one and in batches of 1,000,
+// and a cold start.
 //
 // Names and lengths are those of Ray's ray_perf.py: a small value, four rounds of two seconds after
 // a second of warm-up. With SKEIN_PYTHON set to a Python that has ray, both sides take turns; else

@@ -1,7 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0 Remote calls between two processes: latency of an actor call
-// beside a bare asio::awaitable ping-pong over the same kind of socket, calls per second with 1,000
-// in flight, per call with 100,000 outstanding; calls within one worker; and the memory of a task
-// that waits.
+// SPDX-License-Identifier: Apache-2.0
+// Remote calls between two processes: latency of an actor call beside a bare asio::awaitable
+// ping-pong over the same kind of socket, calls per second with 1,000 in flight, per call with
+// 100,000 outstanding; calls within one worker; and the memory of a task that waits.
 //
 // Both the skein worker and the Asio echo are processes of their own; the measurements take turns.
 // Latency is measured twice, with all on one core and with the two sides on two.

@@ -1,6 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0 Calls of actors between two workers: directly, through their
-// driver, and beside a bare asio::awaitable ping-pong of two processes over the same kind of
-// socket. The measurements take turns; each runs in the calling worker.
+// SPDX-License-Identifier: Apache-2.0
+// Calls of actors between two workers: directly, through their driver, and beside a bare
+// asio::awaitable ping-pong of two processes over the same kind of socket. The measurements take
+// turns; each runs in the calling worker.
 #include "bench.hpp"
 #include "echo_peer.hpp"
 

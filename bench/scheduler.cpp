@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 What a decision of the scheduler costs: with 10 and with
-// 1,000 places, beside a plain queue, and with a million requests in it. All of it in one thread,
-// in processor time.
+// SPDX-License-Identifier: Apache-2.0
+// What a decision of the scheduler costs: with 10 and with 1,000 places, beside a plain queue, and
+// with a million requests in it. All of it in one thread, in processor time.
 
 #include "bench.hpp"
 

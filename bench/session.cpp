@@ -1,6 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0 Calls from a thread that is no coroutine, beside the same
-// calls from a coroutine of the same driver: calls per second with 1,000 in flight, from one thread
-// and from two, and the median of a blocking round trip.
+// SPDX-License-Identifier: Apache-2.0
+// Calls from a thread that is no coroutine, beside the same calls from a coroutine of the same
+// driver: calls per second with 1,000 in flight, from one thread and from two, and the median of a
+// blocking round trip.
 #include "bench.hpp"
 
 #include <skein/program/session.hpp>

@@ -1,6 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0 Tokens/s and peak memory of the GPT example's model under
-// Single, DDP-2 and FSDP-2, against the same model, batch and optimizer in Python PyTorch
-// (bench/gpt_pytorch.py: plain, and torchrun with Gloo under DDP and fully_shard).
+// SPDX-License-Identifier: Apache-2.0
+// Tokens/s and peak memory of the GPT example's model under Single, DDP-2 and FSDP-2, against the
+// same model, batch and optimizer in Python PyTorch (bench/gpt_pytorch.py: plain, and torchrun with
+// Gloo under DDP and fully_shard).
 //
 //     SKEIN_PYTHON=python torch_gpt                          one JSON line per figure, 3.3M parameters
 //     SKEIN_PYTHON=python SKEIN_BENCH_MODEL=25M torch_gpt    larger ones: 25M, 100M

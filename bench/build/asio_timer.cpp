@@ -1,5 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 The baseline of examples/010_hello_task.cpp in `scripts/bench
-// build`: a file that includes all of Asio and runs one timer.
+// SPDX-License-Identifier: Apache-2.0
+// The baseline of examples/010_hello_task.cpp in `scripts/bench build`: a file that includes all of
+// Asio and runs one timer.
 #include <asio.hpp>
 
 #include <chrono>

@@ -1,5 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 The baseline of examples/100_train.cpp in `scripts/bench
-// build`: a file that includes all of LibTorch and trains one linear layer.
+// SPDX-License-Identifier: Apache-2.0
+// The baseline of examples/100_train.cpp in `scripts/bench build`: a file that includes all of
+// LibTorch and trains one linear layer.
 #include <torch/torch.h>
 
 #include <cstdio>

@@ -4,6 +4,7 @@
 #include <skein/cluster/detail/cluster_link.hpp>
 #include <skein/net/link_endpoint.hpp>
 #include <skein/rt/remote.hpp>
+#include <skein/rt/runtime_context.hpp>
 #include <tests/support/log_lines.hpp>
 #include <tests/support/sim_nodes.hpp>
 #include <tests/support/sim_stranger.hpp>
@@ -11,6 +12,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -32,6 +34,11 @@ void with_head(std::uint64_t seed, Body body) {
 
 int never_called() { return 0; }
 int twice(int x) { return 2 * x; }
+/// Gives the pid of the process in which it has run to its end.
+task<std::int64_t> pid_after(int ms) {
+    co_await sleep_for(std::chrono::milliseconds(ms));
+    co_return runtime_context().pid;
+}
 
 /// Says goodbye to those that it has not answered.
 task<void> ending_head(net::link::handle) { co_await sleep_for(100ms); }
@@ -332,4 +339,40 @@ TEST_CASE("who has never joined ends at once with what answers there", "[cluster
         co_await gone;
         n.agent.reset();
     });
+}
+
+TEST_CASE("a worker that stands still for long is ended, and its lease comes back",
+          "[F8][cluster][agent]") {
+    test::in_cluster(
+        11, 1,
+        [](test::sim_nodes& c, test::sim_nodes::driver& d) -> task<void> {
+            auto stopped = remote<&pid_after>(500);
+            co_await sleep_for(100ms);
+            const auto before = c.at(0).children->running();
+            REQUIRE(before.size() == 1);
+            const auto begin = c.loop().now();
+            c.at(0).children->pause(before[0].pid, 100s);
+            auto behind = remote<&pid_after>(1);
+            const auto there = co_await behind;
+            CHECK(c.loop().now() - begin < 8s);
+            CHECK(there != before[0].pid);
+            CHECK(co_await stopped == there);
+            CHECK(d.self.stats().workers_lost == 1);
+        },
+        1);
+}
+
+TEST_CASE("a worker that stands still for a while goes on", "[F8][cluster][agent]") {
+    test::in_cluster(
+        12, 1,
+        [](test::sim_nodes& c, test::sim_nodes::driver& d) -> task<void> {
+            auto stopped = remote<&pid_after>(500);
+            co_await sleep_for(100ms);
+            const auto before = c.at(0).children->running();
+            REQUIRE(before.size() == 1);
+            c.at(0).children->pause(before[0].pid, 2s);
+            CHECK(co_await stopped == before[0].pid);
+            CHECK(d.self.stats().workers_lost == 0);
+        },
+        1);
 }

@@ -1,5 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 Workers of a program as space clients of namespaces, handles
-// that travel, and the end of a namespace on request.
+// SPDX-License-Identifier: Apache-2.0
+// Workers of a program as space clients of namespaces, handles that travel, and the end of a
+// namespace on request.
 #include <catch2/catch_test_macros.hpp>
 
 #include <skein/cluster/tools.hpp>

@@ -1,5 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 The head of a call from any bytes, and what else travels of
-// calls and actors: read within bounds or refused; what is read is written back as it was.
+// SPDX-License-Identifier: Apache-2.0
+// The head of a call from any bytes, and what else travels of calls and actors: read within bounds
+// or refused; what is read is written back as it was.
 #include <skein/rt/detail/actor_terms.hpp>
 #include <skein/rt/detail/direct_message.hpp>
 #include <skein/rt/detail/group_message.hpp>

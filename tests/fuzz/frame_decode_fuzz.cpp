@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 The read path of a connection, behind an honest handshake:
-// bytes in pieces of any size never crash it, and it hands out just the frames that the plain
-// decoder of tests/support finds in them.
+// SPDX-License-Identifier: Apache-2.0
+// The read path of a connection, behind an honest handshake: bytes in pieces of any size never
+// crash it, and it hands out just the frames that the plain decoder of tests/support finds in them.
 #include <skein/core/scope.hpp>
 #include <skein/net/connection.hpp>
 #include <skein/net/handshake.hpp>

@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 Both sides of the handshake against a peer that says
-// anything, in pieces of any size: it ends with an error, never with a connection, and never holds
-// more than its buffers.
+// SPDX-License-Identifier: Apache-2.0
+// Both sides of the handshake against a peer that says anything, in pieces of any size: it ends
+// with an error, never with a connection, and never holds more than its buffers.
 //
 // The first byte chooses the side, the second the size of the pieces. A prefix flag lets the fuzzer
 // start behind a good hello.

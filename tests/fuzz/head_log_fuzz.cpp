@@ -1,5 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 A head's log of any bytes: it is read, set aside or refused
-// with an error, what was read is what stands there, and a head begins with it or says why not.
+// SPDX-License-Identifier: Apache-2.0
+// A head's log of any bytes: it is read, set aside or refused with an error, what was read is what
+// stands there, and a head begins with it or says why not.
 //
 // The first byte chooses whether the rest is a whole file, or the records of one behind a good
 // header.

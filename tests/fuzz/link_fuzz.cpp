@@ -1,7 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0 Links against an authenticated peer that says anything:
-// hellos to a table that knows links, answers to a link that dials again, and a link's own frames
-// on a connection that stands. Nothing crashes, messages are never doubled, and what a link keeps
-// never grows by what it is told.
+// SPDX-License-Identifier: Apache-2.0
+// Links against an authenticated peer that says anything: hellos to a table that knows links,
+// answers to a link that dials again, and a link's own frames on a connection that stands. Nothing
+// crashes, messages are never doubled, and what a link keeps never grows by what it is told.
 //
 // The input is a list of frames: kind, id, length of the body, body. Frames are well formed; what
 // they say is the fuzzer's. The first byte chooses whether a link exists beforehand.

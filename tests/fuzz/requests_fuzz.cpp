@@ -1,6 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0 The request layer against an authenticated peer that says
-// anything, and every decoder of its table by number. Nothing crashes, each call that waits ends,
-// and a peer's large message takes no more memory than has come of it.
+// SPDX-License-Identifier: Apache-2.0
+// The request layer against an authenticated peer that says anything, and every decoder of its
+// table by number. Nothing crashes, each call that waits ends, and a peer's large message takes no
+// more memory than has come of it.
 //
 // The first byte chooses: a body for a decoder (then its number), or a list of frames: kind, flags,
 // id, length of the body, body.

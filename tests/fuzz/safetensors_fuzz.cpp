@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 libFuzzer entry for files read from disk: any input gives a
-// value or an error, without a crash or a leak. What was accepted is written and read again and
-// must be the same.
+// SPDX-License-Identifier: Apache-2.0
+// libFuzzer entry for files read from disk: any input gives a value or an error, without a crash or
+// a leak. What was accepted is written and read again and must be the same.
 //
 // The first byte chooses the format; the rest is the file.
 

@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 The door between threads and a loop, in the simulated world:
-// there the loop's own thread plays all others, and what happens when is certain. Threads that
-// block are in session_test.cpp.
+// SPDX-License-Identifier: Apache-2.0
+// The door between threads and a loop, in the simulated world: there the loop's own thread plays
+// all others, and what happens when is certain. Threads that block are in session_test.cpp.
 #include <tests/apps/apps.hpp>
 #include <tests/support/sim_cluster.hpp>
 

@@ -1,5 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 Real threads and real worker processes; what happens in which
-// order at the door is in pending_test.cpp.
+// SPDX-License-Identifier: Apache-2.0
+// Real threads and real worker processes; what happens in which order at the door is in
+// pending_test.cpp.
 #include <tests/apps/app_process.hpp>
 #include <tests/apps/apps.hpp>
 #include <tests/support/death.hpp>

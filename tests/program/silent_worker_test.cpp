@@ -1,5 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 Workers whose processes are there and do nothing any more:
-// stopped, another program, or in a read of our own socket.
+// SPDX-License-Identifier: Apache-2.0
+// Workers whose processes are there and do nothing any more: stopped, another program, or in a read
+// of our own socket.
 #include <tests/apps/apps.hpp>
 #include <tests/apps/local_pool.hpp>
 #include <tests/support/temporary_folder.hpp>
@@ -102,6 +103,50 @@ TEST_CASE("a call of an actor on a stopped worker says what became of it",
         INFO(got.error().what());
         CHECK(got.error().code() == errc::worker_lost);
         CHECK(got.error().text().find("it is stopped (SIGSTOP)") != std::string::npos);
+    });
+}
+
+/// Nobody is given up for its silence, and nobody is waited for at the end.
+program::local_workers_options patient(int count) {
+    auto how = options(count);
+    how.times.dead_after = 600s;
+    how.times.shutdown_grace = 100ms;
+    return how;
+}
+
+TEST_CASE("the deadline of a call on a stopped worker passes", "[C9][rt][silent_worker]") {
+    const test::temporary_folder folder;
+    pool p(patient(1));
+    p.run([&folder](pool&) -> task<void> {
+        auto first = remote<&twice>(1); // the deadline counts from the call
+        co_await first;
+        auto silent = remote<&fall_silent>.with({.deadline = 200ms})("stops", folder / "marker");
+        auto asked = as_result(with_timeout(silent, 60s));
+        const auto got = co_await asked;
+        REQUIRE_FALSE(got);
+        INFO(got.error().what());
+        CHECK(got.error().code() == errc::timeout);
+        CHECK(got.error().text().find("deadline") != std::string::npos);
+    });
+}
+
+TEST_CASE("force ends a stopped worker, and another one comes", "[C14][rt][silent_worker]") {
+    const test::temporary_folder folder;
+    pool p(patient(1));
+    p.run([&folder](pool& self) -> task<void> {
+        const auto marker = folder / "marker";
+        auto silent = remote<&fall_silent>("stops", marker);
+        auto begun = until_written(marker);
+        co_await begun;
+        silent.cancel_by_force();
+        auto asked = as_result(with_timeout(silent, 60s));
+        const auto got = co_await asked;
+        REQUIRE_FALSE(got);
+        CHECK(got.error().code() == errc::cancelled);
+        auto after = with_timeout(remote<&twice>(4), 60s);
+        const int eight = co_await after;
+        CHECK(eight == 8);
+        CHECK(self.driver.stats().workers_lost == 1);
     });
 }
 

@@ -654,6 +654,24 @@ def killed_worker():
         c.stop()
 
 
+def silent_worker():
+    """A worker that is stopped is ended by its agent, and its calls run again."""
+    with Cluster([("a", ["--resources", "cpu=1"])]) as c:
+        driver = c.program("skein_many_waits", c.cwd / "begun", c.cwd / "go")
+        begun = c.cwd / "begun"
+        c.wait_until(lambda: begun.exists() and begun.read_text().count("\n") >= 1, "a call")
+        (worker,) = workers_of(c.nodes["a"])
+        os.kill(worker, signal.SIGSTOP)
+        c.wait_until(lambda: workers_of(c.nodes["a"]) not in ([], [worker]) and begun.read_text().count("\n") >= 2, "another worker that computes")
+        said = [line for line in driver.stderr.splitlines() if "a worker was lost" in line]
+        driver.check(len(said) == 1 and "it is stopped (SIGSTOP)" in said[0], "not one line on the worker, with why")
+        (c.cwd / "go").write_text("")
+        driver.check(driver.wait(SECONDS) == 0 and driver.stdout == "the sum is 4950\n", "another sum")
+        begun.unlink()
+        (c.cwd / "go").unlink()
+        c.stop()
+
+
 def one_after_the_other():
     """A program that comes while another one holds all cpus waits, says why, and runs when that has ended; one that
     comes before there are nodes waits for the first."""
@@ -983,7 +1001,7 @@ def detached_alone():
 
 
 # The longest first.
-CASES = [("a head that remembers", remembered), ("state folders", state_folders), ("three hosts", namespaces), ("detached actors", detached), ("workers as space clients", workers_as_space_clients), ("detached on one host", detached_alone), ("a stopped agent", stopped_agent), ("a killed agent", killed_agent), ("the cluster's secret", secret_of_the_cluster),
+CASES = [("a head that remembers", remembered), ("state folders", state_folders), ("three hosts", namespaces), ("detached actors", detached), ("workers as space clients", workers_as_space_clients), ("detached on one host", detached_alone), ("a stopped agent", stopped_agent), ("a silent worker", silent_worker), ("a killed agent", killed_agent), ("the cluster's secret", secret_of_the_cluster),
          ("a head killed for good", killed_head_for_good), ("interrupted", interrupted), ("examples run", examples_run),
          ("refusals", refusals), ("a killed head", killed_head), ("a killed worker", killed_worker), ("drained", drained), ("output of workers", output_of_workers), ("a full pipe", full_pipe),
          ("one after the other", one_after_the_other), ("stopped", stopped), ("one program is all", same_program),

@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 Strangers and damaged bytes against a connection and an
-// endpoint, in virtual time: what is delivered is what was sent, everything ends, and those who
-// know the token are served.
+// SPDX-License-Identifier: Apache-2.0
+// Strangers and damaged bytes against a connection and an endpoint, in virtual time: what is
+// delivered is what was sent, everything ends, and those who know the token are served.
 //
 //     skein_hostile_streams [--flips N] [--strangers N] [--seed S]
 //

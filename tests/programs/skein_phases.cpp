@@ -1,5 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 A small training run for tests: with dropout, and with a rank
-// that gets a signal in a chosen phase of a step.
+// SPDX-License-Identifier: Apache-2.0
+// A small training run for tests: with dropout, and with a rank that gets a signal in a chosen
+// phase of a step.
 //
 //     skein_phases --strategy fsdp --workers 2 --communicator ring --runs DIR --run NAME
 //                  [--fault gather|reduce|apply --signal 9] [--dropout 0.3] [--accumulate 2] [--weights FILE]

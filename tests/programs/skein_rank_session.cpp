@@ -1,5 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 Ranks of a job, without LibTorch: each computes steps on its
-// own thread, and calls an actor and a task of a session of its own between them.
+// SPDX-License-Identifier: Apache-2.0
+// Ranks of a job, without LibTorch: each computes steps on its own thread, and calls an actor and a
+// task of a session of its own between them.
 //
 //     skein_rank_session N      # N ranks under launch's supervisor, one of them alone; under a
 //                               launcher its world

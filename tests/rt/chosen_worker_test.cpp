@@ -1,6 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0 Which worker a task goes to, and what others feel of a plain
-// function that runs: who waits, or lives, in a process is not held up by it while there is another
-// process to be had; and what a plain function sends leaves while it runs.
+// SPDX-License-Identifier: Apache-2.0
+// Which worker a task goes to, and what others feel of a plain function that runs: who waits, or
+// lives, in a process is not held up by it while there is another process to be had; and what a
+// plain function sends leaves while it runs.
 #include <tests/apps/apps.hpp>
 #include <tests/apps/local_pool.hpp>
 #include <tests/support/temporary_folder.hpp>

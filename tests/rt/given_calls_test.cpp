@@ -1,5 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 Calls of a worker to its own actors: no codec runs, and
-// nobody can tell but by the addresses of what was moved.
+// SPDX-License-Identifier: Apache-2.0
+// Calls of a worker to its own actors: no codec runs, and nobody can tell but by the addresses of
+// what was moved.
 #include <tests/apps/apps.hpp>
 #include <tests/support/sim_cluster.hpp>
 #include <tests/support/temporary_folder.hpp>

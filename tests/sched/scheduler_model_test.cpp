@@ -1,6 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0 The scheduler of sched/scheduler.hpp against a naive model:
-// random requests, waits, groups, places that come and go. The model keeps what was granted and
-// asks after each step whether it may be so.
+// SPDX-License-Identifier: Apache-2.0
+// The scheduler of sched/scheduler.hpp against a naive model: random requests, waits, groups,
+// places that come and go. The model keeps what was granted and asks after each step whether it may
+// be so.
 #include <skein/core/fnv.hpp>
 #include <skein/core/philox.hpp>
 #include <skein/sched/scheduler.hpp>

@@ -1,6 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0 cluster_group: ranks meet, exchange and leave through resets,
-// cuts and crashes. A group ends exactly once; if it ends well every rank has ended well with the
-// same blobs; if not, every rank learns of it.
+// SPDX-License-Identifier: Apache-2.0
+// cluster_group: ranks meet, exchange and leave through resets, cuts and crashes. A group ends
+// exactly once; if it ends well every rank has ended well with the same blobs; if not, every rank
+// learns of it.
 #include "sim/scenario.hpp"
 
 #include <skein/core/scope.hpp>

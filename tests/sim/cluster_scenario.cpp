@@ -1,9 +1,10 @@
-// SPDX-License-Identifier: Apache-2.0 cluster: a head, nodes with agents and worker processes,
-// drivers, all with their real code. Heads and agents are killed and started again, machines stop
-// without a word, workers are killed and stand still, starts fail and hang, links break and are
-// cut, bits flip, nodes are drained, strangers answer where a head was; calls go on all the while.
-// Most heads have a log, on a disk that fails, fills up, loses and tears what is not synced, and
-// rots. Clocks run fast and slow, wall clocks jump.
+// SPDX-License-Identifier: Apache-2.0
+// cluster: a head, nodes with agents and worker processes, drivers, all with their real code. Heads
+// and agents are killed and started again, machines stop without a word, workers are killed and
+// stand still, starts fail and hang, links break and are cut, bits flip, nodes are drained,
+// strangers answer where a head was; calls go on all the while. Most heads have a log, on a disk
+// that fails, fills up, loses and tears what is not synced, and rots. Clocks run fast and slow,
+// wall clocks jump.
 //
 // Invariants: each call ends once, with its own value or an expected error; a task runs once and
 // once more per retry at most, a method at most once; what is to run where an actor is runs there;

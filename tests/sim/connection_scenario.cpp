@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 echo: raw streams keep every byte in order. connection:
-// frames come back in order and at most once, through resets, cuts and crashes; after the calm all
-// work ends and nothing is left behind.
+// SPDX-License-Identifier: Apache-2.0
+// echo: raw streams keep every byte in order. connection: frames come back in order and at most
+// once, through resets, cuts and crashes; after the calm all work ends and nothing is left behind.
 #include "sim/scenario.hpp"
 
 #include <skein/core/scope.hpp>

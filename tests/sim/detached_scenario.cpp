@@ -1,8 +1,8 @@
-// SPDX-License-Identifier: Apache-2.0 detached: programs that come, go and crash make, find, call
-// and kill detached actors of two namespaces, from their drivers and from their workers, and pass
-// handles of them between these, while workers, space servers, agents, machines and the head are
-// killed and started again, namespaces are ended, links break and are cut. Clocks run fast and
-// slow.
+// SPDX-License-Identifier: Apache-2.0
+// detached: programs that come, go and crash make, find, call and kill detached actors of two
+// namespaces, from their drivers and from their workers, and pass handles of them between these,
+// while workers, space servers, agents, machines and the head are killed and started again,
+// namespaces are ended, links break and are cut. Clocks run fast and slow.
 //
 // Invariants: a namespace has one space server process at most, at any time. Each call ends once,
 // with its own value or an expected error, and runs once at most. What an actor has answered it

@@ -1,5 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 Checkpoints on a disk that fails, runs full and loses power
-// at any operation: what was reported as saved is there after the crash, whole, or a newer one is.
+// SPDX-License-Identifier: Apache-2.0
+// Checkpoints on a disk that fails, runs full and loses power at any operation: what was reported
+// as saved is there after the crash, whole, or a newer one is.
 #include "sim/scenario.hpp"
 
 #include <skein/core/sleep.hpp>

@@ -1,7 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0 dist_ring: the TCP ring's collectives through delays, torn
-// writes, resets, cuts and crashes. What a rank gets without an error is right; no rank is more
-// than one collective ahead of a rank that failed; every rank ends, within the deadline of the
-// collective it is in.
+// SPDX-License-Identifier: Apache-2.0
+// dist_ring: the TCP ring's collectives through delays, torn writes, resets, cuts and crashes. What
+// a rank gets without an error is right; no rank is more than one collective ahead of a rank that
+// failed; every rank ends, within the deadline of the collective it is in.
 #include "sim/scenario.hpp"
 
 #include <skein/core/awaitable.hpp>

@@ -1,6 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0 link: messages come in order and each exactly once through
-// resets, cuts, half-open ends, stale and duplicate connections and crashes of hosts; what a link
-// keeps stays bounded; after the calm all links that live deliver everything and close in order.
+// SPDX-License-Identifier: Apache-2.0
+// link: messages come in order and each exactly once through resets, cuts, half-open ends, stale
+// and duplicate connections and crashes of hosts; what a link keeps stays bounded; after the calm
+// all links that live deliver everything and close in order.
 #include "sim/scenario.hpp"
 
 #include <skein/core/scope.hpp>

@@ -1,6 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0 local_workers: the pool of worker processes, with its real
-// code, over simulated processes and sockets. Workers are killed and stand still, starts fail, hang
-// and are slow, links break; calls go on all the while.
+// SPDX-License-Identifier: Apache-2.0
+// local_workers: the pool of worker processes, with its real code, over simulated processes and
+// sockets. Workers are killed and stand still, starts fail, hang and are slow, links break; calls
+// go on all the while.
 //
 // Invariants: each call ends exactly once, with its own value or an expected error; a value means
 // it ran, "did not run" means it did not; a task runs once and once more per retry at most, a

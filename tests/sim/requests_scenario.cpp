@@ -1,9 +1,9 @@
-// SPDX-License-Identifier: Apache-2.0 requests: typed calls over links that break. Each call gives
-// exactly one outcome; a handler runs at most once for each call, also for one that is repeated
-// with its key on other links; what was told comes in order; large messages come whole while small
-// ones overtake them. No call has more time than its caller gave, by any clock. What peers have in
-// progress keeps its bounds, for each and over all, and is nothing in the end. After the calm all
-// calls succeed.
+// SPDX-License-Identifier: Apache-2.0
+// requests: typed calls over links that break. Each call gives exactly one outcome; a handler runs
+// at most once for each call, also for one that is repeated with its key on other links; what was
+// told comes in order; large messages come whole while small ones overtake them. No call has more
+// time than its caller gave, by any clock. What peers have in progress keeps its bounds, for each
+// and over all, and is nothing in the end. After the calm all calls succeed.
 #include "sim/scenario.hpp"
 
 #include <skein/core/scope.hpp>

@@ -1,7 +1,8 @@
-// SPDX-License-Identifier: Apache-2.0 rt_calls: a driver calls tasks and actors on workers that
-// die, while links are cut, reset and slow; the tasks call others, and make actors of their own.
-// Beside them there are actors with names that are made again when their worker dies, are killed,
-// leave, and are held by other actors. Some tasks take their worker along at their first run.
+// SPDX-License-Identifier: Apache-2.0
+// rt_calls: a driver calls tasks and actors on workers that die, while links are cut, reset and
+// slow; the tasks call others, and make actors of their own. Beside them there are actors with
+// names that are made again when their worker dies, are killed, leave, and are held by other
+// actors. Some tasks take their worker along at their first run.
 //
 // Invariants: every call ends exactly once, with its own value or an expected error; a value means
 // it ran, "did not run" means it did not; a call runs at most once on one worker process, a method

@@ -1,6 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0 rt_direct: workers call the actors of each other without
-// their driver, while workers die, links between them are cut, reset and slow, and the driver calls
-// the same actors. Handles travel with these calls, and come back with them.
+// SPDX-License-Identifier: Apache-2.0
+// rt_direct: workers call the actors of each other without their driver, while workers die, links
+// between them are cut, reset and slow, and the driver calls the same actors. Handles travel with
+// these calls, and come back with them.
 //
 // Invariants: every call ends exactly once, with its own value or an expected error; a value means
 // that it ran, "did not run" that it did not; a call runs at most once; the calls of one process to

@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 rt_limits: calls that never end by themselves, on workers
-// that die, while links are cut, reset and slow. Deadlines and cancellations end them, and what
-// they have called.
+// SPDX-License-Identifier: Apache-2.0
+// rt_limits: calls that never end by themselves, on workers that die, while links are cut, reset
+// and slow. Deadlines and cancellations end them, and what they have called.
 //
 // Invariants: a call with a deadline is told what is left of it, however long it stood in line;
 // each call that was cancelled or is late ends, with an error, and nothing of it runs on.

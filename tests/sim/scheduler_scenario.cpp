@@ -1,5 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 scheduler: tasks that call tasks on places that come, drain
-// and go, decided by one sched::scheduler.
+// SPDX-License-Identifier: Apache-2.0
+// scheduler: tasks that call tasks on places that come, drain and go, decided by one
+// sched::scheduler.
 //
 // Invariants: a request is granted once; who runs can wait and can give its room back; every task
 // ends, however deep it calls and whatever places went, once one place stays; nothing is taken

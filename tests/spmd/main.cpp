@@ -1,5 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 The test program is also the rank program of the supervisor's
-// tests: SKEIN_TEST_PROGRAM says which.
+// SPDX-License-Identifier: Apache-2.0
+// The test program is also the rank program of the supervisor's tests: SKEIN_TEST_PROGRAM says
+// which.
 #include "rank_programs.hpp"
 
 #include <cstdlib>

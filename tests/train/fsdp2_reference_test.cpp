@@ -1,6 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0 FSDP against PyTorch's fully_shard, in float32 and in
-// bfloat16: the same model, data and optimizer on two ranks. fsdp2_reference.hpp has its numbers,
-// tests/interop/fsdp2_reference.py writes it.
+// SPDX-License-Identifier: Apache-2.0
+// FSDP against PyTorch's fully_shard, in float32 and in bfloat16: the same model, data and
+// optimizer on two ranks. fsdp2_reference.hpp has its numbers, tests/interop/fsdp2_reference.py
+// writes it.
 #include <skein/train/fsdp.hpp>
 #include <skein/train/optimizer.hpp>
 

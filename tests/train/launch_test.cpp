@@ -1,5 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 launch() in this process; with workers of its own it is
-// tested by whole programs in tests/programs.
+// SPDX-License-Identifier: Apache-2.0
+// launch() in this process; with workers of its own it is tested by whole programs in
+// tests/programs.
 #include <skein/core/error.hpp>
 #include <skein/dist/comm_thread.hpp>
 #include <skein/net/real_loop.hpp>

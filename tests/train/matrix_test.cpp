@@ -1,5 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 Every strategy against one process: all shapes of a model,
-// both optimizers, two to four ranks, every transport. label: strategies
+// SPDX-License-Identifier: Apache-2.0
+// Every strategy against one process: all shapes of a model, both optimizers, two to four ranks,
+// every transport. label: strategies
 //
 // The oracle is one process with as many micro-batches per step as there are ranks and
 // micro-batches of a rank together. Measured is the distance of all weights over their length (the

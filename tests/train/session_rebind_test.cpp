@@ -1,5 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 A session that goes on in another generation of its world:
-// the same ranks, fewer ones, and those that cannot.
+// SPDX-License-Identifier: Apache-2.0
+// A session that goes on in another generation of its world: the same ranks, fewer ones, and those
+// that cannot.
 #include <tests/train/zoo.hpp>
 
 #include <catch2/catch_test_macros.hpp>

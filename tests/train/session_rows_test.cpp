@@ -1,5 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 What ranks report and what becomes of it: rows whose names
-// not all ranks know, evaluations, NaN, and what of it a resume goes on with.
+// SPDX-License-Identifier: Apache-2.0
+// What ranks report and what becomes of it: rows whose names not all ranks know, evaluations, NaN,
+// and what of it a resume goes on with.
 #include <tests/train/train_support.hpp>
 
 #include <skein/core/posix_disk.hpp>

@@ -1,5 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 Steps that are driven by hand, taken back and begun again;
-// what fit() refuses, keeps and survives.
+// SPDX-License-Identifier: Apache-2.0
+// Steps that are driven by hand, taken back and begun again; what fit() refuses, keeps and
+// survives.
 #include <tests/train/train_support.hpp>
 
 #include <skein/spmd/supervisor.hpp>

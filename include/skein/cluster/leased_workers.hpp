@@ -96,6 +96,8 @@ public:
     void blocked(const net::channel& worker, bool on) override;
     /// Has its agent kill its process, now or when the head is back.
     void end_now(const net::channel& worker) override;
+    /// Asks the head for a lease on its node that takes no room there.
+    [[nodiscard]] bool want_beside(const net::channel& worker) override;
     /// Asks the head for a placement group, and gives it back.
     void want_group(const rt::worker_group& what) override;
     void drop_group(std::uint64_t number) override;
@@ -119,6 +121,7 @@ private:
 } // namespace skein::cluster
 
 #if SKEIN_HEADER_ONLY
+#include <skein/cluster/detail/leased_beside.ipp>
 #include <skein/cluster/detail/leased_broken.ipp>
 #include <skein/cluster/detail/leased_groups.ipp>
 #include <skein/cluster/detail/leased_news.ipp>

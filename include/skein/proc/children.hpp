@@ -21,6 +21,7 @@
 #include <skein/core/bytes.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/error.hpp>
+#include <skein/core/function.hpp>
 #include <skein/core/task.hpp>
 #include <skein/core/time.hpp>
 #include <skein/net/stream.hpp>
@@ -155,6 +156,14 @@ class starter;
 namespace detail {
 /// Of a process of this host that was started with a socket.
 [[nodiscard]] process_look look_at(std::int64_t pid, bool has_socket);
+
+/// Looks at a worker now and then, and ends when it has looked for as long as the silence of a dead
+/// host lasts as if it would not answer any more; gives how long, and why. Whoever asks ends the
+/// process.
+///   suspected  told when it has looked so for a shorter time, and when that is over; may be empty
+///   errors     cancelled
+[[nodiscard]] task<std::string> until_silent(child* process, time_constants times,
+                                             unique_function<void(bool on)> suspected);
 } // namespace detail
 
 /// Processes of this host. They get no Ctrl-C from the terminal: that is for the parent, which

@@ -126,10 +126,13 @@ private:
 namespace detail {
 
 /// Ends a worker that gives no sign of life any more, though its process is there; until it is
-/// cancelled. leaves_when_idle: it is the second process of another one.
+/// cancelled.
 [[nodiscard]] task<void> watch_process(proc::child* process, std::shared_ptr<net::channel> wire,
-                                       rt::runtime* driver, time_constants times,
-                                       bool leaves_when_idle);
+                                       rt::runtime* driver, time_constants times);
+/// Has the second process of another worker leave when it has had nothing to do for long; it has
+/// left then.
+[[nodiscard]] task<void> leave_when_idle(std::shared_ptr<net::channel> aside, rt::runtime* driver,
+                                         time_constants times);
 /// "w2" for "worker-2": in a process's name there is little room.
 [[nodiscard]] std::string short_worker_name(std::string_view name);
 

@@ -231,7 +231,8 @@ SKEIN_INLINE task<ended_lease> agent::state::run(state* self, worker* w) {
     out.started = false;
     std::unique_ptr<proc::child> process;
     bool has_ended = false;
-    scope reading;
+    std::string silent;
+    scope reading, watching;
     try {
         auto starting = with_cancel(
             w->stop.token(), with_timeout(self->children.start(self->what_to_start(w->order)),
@@ -240,6 +241,7 @@ SKEIN_INLINE task<ended_lease> agent::state::run(state* self, worker* w) {
         out.started = true;
         w->process = process.get();
         if (w->order.prints) reading.spawn(read_output(self, w, process.get()));
+        if (w->order.space.empty()) watching.spawn(end_silent(self, w, &silent));
         auto ended = with_cancel(w->stop.token(), process->ended());
         const auto end = co_await ended;
         out.how = end.last_words.empty() ? end.status.describe() : end.last_words;
@@ -261,10 +263,23 @@ SKEIN_INLINE task<ended_lease> agent::state::run(state* self, worker* w) {
         const auto end = co_await sure;
         out.how = end ? end->status.describe() : end.error().what();
     }
+    watching.cancel();
+    auto watched = as_result(shield(watching.join()));
+    (void)co_await watched;
     auto read = as_result(shield(reading.join())); // to its end
     (void)co_await read;
     w->process = nullptr;
+    if (!silent.empty()) out.how = fmt::format("{}: {}", silent, out.how);
     co_return out;
+}
+
+/// A worker that will not answer any more is killed: its driver hears of its end as of any other,
+/// and its lease comes back. Not so a space server: it runs no functions of users on its loop, so
+/// that its link to the head says whether it lives.
+SKEIN_INLINE task<void> agent::state::end_silent(state* self, worker* w, std::string* why) {
+    auto watching = rt::detail::until_silent(w->process, self->how.times, {});
+    *why = co_await watching;
+    w->process->kill();
 }
 
 /// It is a driver: it has the cluster's token, and runs nothing of its program.

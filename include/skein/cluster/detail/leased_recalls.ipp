@@ -24,6 +24,7 @@ SKEIN_INLINE void leased_workers::state::on_recalled(const lease_recalled& m) {
         if (!std::exchange(l->retiring, true)) later.spawn(retire(this, l, m.why));
         return;
     }
+    if (l->beside != 0) return refuse_beside(*l, m.why);
     leases.erase(found); // its worker has not come yet
     give_back(l);
     later.spawn(fill_later(this, how.times.child_restart_first));

@@ -145,6 +145,7 @@ SKEIN_INLINE std::shared_ptr<net::request_service> leased_workers::state::make_s
     out->on_tell<lease_waits>([this](const lease_waits& m, const net::caller&) {
         const auto found = leases.find(m.lease);
         if (found == leases.end()) return;
+        if (found->second->beside != 0) return refuse_beside(*found->second, m.why);
         found->second->why = m.why;
         if (!std::exchange(found->second->impossible, true)) fill();
         say_what_waits();
@@ -179,13 +180,15 @@ SKEIN_INLINE driver_hello leased_workers::state::hello() const {
     h.port = at.port;
     h.prints = static_cast<bool>(how.print);
     tell_spaces(h);
-    for (const auto& [number, l] : leases) h.leases.push_back(known(*l));
+    for (const auto& [number, l] : leases)
+        if (l->beside == 0 || !l->where.empty()) h.leases.push_back(known(*l));
     for (const auto& [number, g] : groups) h.groups.push_back(g.known);
     return h;
 }
 
 SKEIN_INLINE known_lease leased_workers::state::known(const lease& l) const {
     const auto node = l.node == 0 && l.wire ? unknown_node : l.node;
+    if (l.beside != 0) return {l.number, {}, node, l.where, true, {}, {}}; // it takes no room there
     if (l.kind == 0) return {l.number, sched::to_string(how.demand), node, {}, false, {}, {}};
     const auto& kind = kinds.at(l.kind);
     return {l.number,
@@ -255,7 +258,7 @@ SKEIN_INLINE std::size_t leased_workers::state::target() const noexcept {
 SKEIN_INLINE std::size_t leased_workers::state::shared() const noexcept {
     return static_cast<std::size_t>(
         std::count_if(leases.begin(), leases.end(), [](const auto& one) {
-            return one.second->kind == 0 && !one.second->blocked;
+            return one.second->is_shared() && !one.second->blocked;
         }));
 }
 
@@ -272,7 +275,7 @@ SKEIN_INLINE void leased_workers::state::fill() {
     }
     for (auto at = leases.end(); have > target() && at != leases.begin();) {
         --at;
-        if (at->second->node != 0 || at->second->wire || at->second->kind != 0) continue;
+        if (at->second->node != 0 || at->second->wire || !at->second->is_shared()) continue;
         --have;
         const auto l = at->second;
         at = leases.erase(at);
@@ -351,7 +354,7 @@ SKEIN_INLINE bool leased_workers::state::is_joined() const noexcept {
 }
 
 SKEIN_INLINE void leased_workers::state::want(const lease_ptr& l) {
-    if (!is_joined()) return; // with the next hello
+    if (!is_joined() || (l->beside != 0 && l->where.empty())) return; // later
     const auto k = known(*l);
     (void)head.tell(want_lease{k.number, k.demand, k.label, k.own, k.env, k.cwd});
 }
@@ -363,7 +366,7 @@ SKEIN_INLINE void leased_workers::state::give_back(const lease_ptr& l) {
 /// New actors wait for workers that are about to come.
 SKEIN_INLINE void leased_workers::state::count_expected() {
     std::size_t n = 0;
-    for (const auto& [number, l] : leases) n += l->node != 0 && l->kind == 0;
+    for (const auto& [number, l] : leases) n += l->node != 0 && l->is_shared();
     driver.expect_workers(n);
 }
 
@@ -378,6 +381,7 @@ SKEIN_INLINE void leased_workers::state::on_granted(const lease_granted& m) {
         said_why.erase(k.demand + ' ' + k.label);
     if (const auto wire = found->second->wire) driver.set_labels(*wire, m.labels);
     if (found->second->kind != 0) fill(); // there may be room for one more
+    ask_beside(*found->second);
     count_expected();
 }
 
@@ -396,6 +400,7 @@ SKEIN_INLINE void leased_workers::state::on_ended(const lease_ended& m) {
         later.spawn(cut_later(this, l));
         return;
     }
+    if (l->beside != 0) return refuse_beside(*l, m.how);
     leases.erase(found);
     on_failed_start(l, m.is_lasting, m.started);
 }
@@ -492,7 +497,13 @@ SKEIN_INLINE task<void> leased_workers::state::serve_one(state* self, net::link:
         wire->abort(error(errc::refused, wire->peer_name() + " has no lease (any more)"));
         co_return;
     }
+    const auto* const first = self->stands_beside(*l);
+    if (l->beside != 0 && first == nullptr) {
+        wire->abort(error(errc::refused, wire->peer_name() + ": its first process has ended"));
+        co_return;
+    }
     l->wire = wire;
+    if (l->beside != 0) self->later.spawn(leave_when_idle(self, l));
     if (self->how.print) self->heard[l->number].node = l->node_name;
     self->failed_starts = 0;
     const auto of_node = detail::failed_start_text(l->node_name);
@@ -503,7 +514,7 @@ SKEIN_INLINE task<void> leased_workers::state::serve_one(state* self, net::link:
     try {
         auto served = self->driver.serve_worker(
             std::move(wire), [self, l](const rt::peer&) { return how_it_ended(self, l); }, {},
-            rt::worker_room{l->kind, l->labels, false, l->node == 0});
+            rt::worker_room{l->kind, l->labels, false, l->node == 0, first});
         co_await served;
     } catch (...) {
         failure = std::current_exception();
@@ -511,6 +522,7 @@ SKEIN_INLINE task<void> leased_workers::state::serve_one(state* self, net::link:
     l->wire = nullptr;
     self->leases.erase(l->number);
     self->give_back(l);
+    self->drop_beside(*l);
     self->fill();
     if (failure) std::rethrow_exception(failure);
 }
@@ -526,7 +538,8 @@ SKEIN_INLINE task<std::string> leased_workers::state::how_it_ended(state* self, 
         co_await printed;
     }
     if (!left) self->say_lost(*l, pid);
-    const bool of_its_process = l->how.starts_with("killed by") || l->how.starts_with("exited");
+    const bool of_its_process = l->how.starts_with("killed by") || l->how.starts_with("exited") ||
+                                l->how.starts_with("it was ended after");
     co_return of_its_process && !l->node_name.empty()
         ? fmt::format("{} on {}", l->how, l->node_name)
         : l->how;
@@ -545,7 +558,8 @@ SKEIN_INLINE void leased_workers::want_group(const rt::worker_group& what) { sta
 SKEIN_INLINE void leased_workers::drop_group(std::uint64_t number) { state_->drop(number); }
 SKEIN_INLINE void leased_workers::blocked(const net::channel& worker, bool on) {
     for (const auto& [number, l] : state_->leases) {
-        if (l->wire.get() != &worker || std::exchange(l->blocked, on) == on) continue;
+        if (l->wire.get() != &worker || l->beside != 0 || std::exchange(l->blocked, on) == on)
+            continue;
         l->was_blocked = true;
         if (state_->is_joined()) (void)state_->head.tell(lease_blocked{number, on});
         state_->fill();
@@ -558,6 +572,9 @@ SKEIN_INLINE void leased_workers::end_now(const net::channel& worker) {
         if (state_->is_joined()) (void)state_->head.tell(return_lease{number, true});
         return;
     }
+}
+SKEIN_INLINE bool leased_workers::want_beside(const net::channel& worker) {
+    return state_->want_beside(worker);
 }
 SKEIN_INLINE std::size_t leased_workers::connected() const noexcept {
     std::size_t n = 0;

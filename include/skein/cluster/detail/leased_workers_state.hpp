@@ -25,9 +25,11 @@ struct leased_workers::state {
         std::uint64_t number = 0;
         std::uint64_t node = 0; ///< the incarnation of its agent; 0: not granted yet
         std::string node_name;
-        std::vector<std::string> labels;        ///< of its node
-        std::uint32_t kind = 0;                 ///< of the only demand it is for; 0: all
-        net::link::handle wire;                 ///< to its worker, while that is served
+        std::vector<std::string> labels; ///< of its node
+        std::uint32_t kind = 0;          ///< of the only demand it is for; 0: all
+        std::uint64_t beside = 0;        ///< the lease whose worker's second process it is; 0: none
+        std::string where;      ///< of such a one: its node's label, as soon as that is known
+        net::link::handle wire; ///< to its worker, while that is served
         std::optional<time_point> broken_since; ///< its connection is
         bool ended = false;                     ///< the head says so
         bool retiring = false;
@@ -40,6 +42,9 @@ struct leased_workers::state {
         std::string why;                         ///< the same in words, until it is said
         std::string how;                         ///< it ended
         event end_told;
+
+        /// For all tasks, and counted as a worker.
+        [[nodiscard]] bool is_shared() const noexcept { return kind == 0 && beside == 0; }
     };
     using lease_ptr = std::shared_ptr<lease>; // its tasks may outlive its place in the table
     /// Leases for one demand.
@@ -144,6 +149,14 @@ struct leased_workers::state {
     static task<void> serve_one(state* self, net::link::handle wire);
     static task<std::string> how_it_ended(state* self, lease_ptr l);
     [[nodiscard]] lease_ptr lease_of(const std::string& worker) const;
+
+    // leased_beside.ipp: second processes of workers
+    [[nodiscard]] bool want_beside(const net::channel& worker);
+    void ask_beside(const lease& of);
+    [[nodiscard]] const net::channel* stands_beside(const lease& l) const;
+    void refuse_beside(const lease& l, const std::string& why);
+    void drop_beside(const lease& of);
+    static task<void> leave_when_idle(state* self, lease_ptr l);
 
     // leased_recalls.ipp
     void on_recalled(const lease_recalled& m);

@@ -2,15 +2,24 @@
 #pragma once
 // Part of the bodies of proc/children.hpp: what /proc says of a process that does not answer. What
 // cannot be read (another user's, a container without /proc) says nothing.
+//
+// A worker runs tasks on its loop, so that it may be silent for hours and be well; its silence says
+// nothing. What the kernel says of its process does: it is stopped, it has become another program,
+// or it reads by itself from the socket over which its driver talks to it. Its parent, the driver
+// or a node's agent, looks at it for that.
 
+#include <skein/core/loop.hpp>
+#include <skein/core/sleep.hpp>
 #include <skein/core/unique_fd.hpp>
 #include <skein/proc/detail/boot_message.hpp>
 
 #include <array>
 #include <charconv>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -61,6 +70,39 @@ SKEIN_INLINE process_look look_at(std::int64_t pid, bool has_socket) {
     const int flags = has_socket ? open_flags(folder, socket_file) : -1;
     seen.holds_socket = flags >= 0 && (flags & O_NONBLOCK) == 0;
     return seen;
+}
+
+/// Why a process will not answer; empty: it may.
+[[nodiscard]] inline const char* why_silent(const process_look& first, const process_look& now) {
+    if (now.is_stopped) return "it is stopped (SIGSTOP)";
+    if (first.executable != 0 && now.executable != 0 && now.executable != first.executable)
+        return "it has become another program (exec)";
+    if (now.holds_socket) return "a function there reads from skein's own socket";
+    return "";
+}
+
+SKEIN_INLINE task<std::string> until_silent(child* process, time_constants times,
+                                            unique_function<void(bool on)> suspected) {
+    const auto first = process->look();
+    std::optional<time_point> since;
+    bool is_suspect = false;
+    for (;;) {
+        co_await sleep_for(times.suspect_after);
+        const std::string why = why_silent(first, process->look());
+        const auto now = loop::current().now();
+        if (why.empty()) {
+            since.reset();
+            if (std::exchange(is_suspect, false) && suspected) suspected(false);
+            continue;
+        }
+        if (!since) {
+            since = now;
+            continue;
+        }
+        if (!std::exchange(is_suspect, true) && suspected) suspected(true);
+        if (now - *since >= times.dead_after)
+            co_return fmt::format("it was ended after {:.3g} s: {}", to_seconds(now - *since), why);
+    }
 }
 
 } // namespace skein::proc::detail

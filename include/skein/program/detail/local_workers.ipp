@@ -25,10 +25,7 @@
 #include <skein/wire/encode.hpp>
 
 #include <algorithm>
-#include <atomic>
 #include <csignal>
-#include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <optional>
 #include <utility>
@@ -182,8 +179,10 @@ private:
             one->wire = co_await met;
             pids_.push_back(static_cast<pid_t>(one->process->pid()));
             serving_.push_back(one);
-            watching.spawn(detail::watch_process(one->process.get(), one->wire, &driver_,
-                                                 how_.times, one->room.aside_of != nullptr));
+            watching.spawn(
+                detail::watch_process(one->process.get(), one->wire, &driver_, how_.times));
+            if (one->room.aside_of != nullptr)
+                watching.spawn(detail::leave_when_idle(one->wire, &driver_, how_.times));
             again->worked();
             last_warning_ = last_error_ = {};
             auto served = driver_.serve_worker(
