@@ -88,6 +88,7 @@ using skein::get_placement_group;
 using skein::group_name;
 using skein::group_named;
 using skein::group_strategy;
+using skein::hang_up;
 using skein::has_left_start_folder;
 using skein::hmac_sha256;
 using skein::id_map;

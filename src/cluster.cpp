@@ -31,6 +31,7 @@
 #include <skein/cluster/detail/head_nodes.ipp>
 #include <skein/cluster/detail/head_output.ipp>
 #include <skein/cluster/detail/head_spaces.ipp>
+#include <skein/cluster/detail/leased_beside.ipp>
 #include <skein/cluster/detail/leased_broken.ipp>
 #include <skein/cluster/detail/leased_groups.ipp>
 #include <skein/cluster/detail/leased_news.ipp>

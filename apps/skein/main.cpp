@@ -15,6 +15,7 @@
 #include <skein/cluster/tools.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/error.hpp>
+#include <skein/core/known_names.hpp>
 #include <skein/core/printable.hpp>
 #include <skein/proc/standard_files.hpp>
 #include <skein/program/program.hpp>
@@ -220,13 +221,23 @@ void declare(CLI::App& app, arguments& args, std::function<int()>& chosen) {
         ->check(not_empty);
 }
 
+/// What was not understood, and the options that a command, or the program itself, has.
+std::string not_expected(const CLI::App& of, const std::string& said) {
+    skein::name_list all;
+    for (const auto* one : of.get_options())
+        for (const auto& name : one->get_lnames()) all.add("--" + name);
+    return fmt::format("{}; of options {}", said, all.text("there are none"));
+}
+
 /// What is wrong with a command line, for people.
-std::string what_is_wrong(const CLI::App& app, const std::string& said, int argc, char** argv) {
+std::string what_is_wrong(const CLI::App& app, const CLI::ParseError& why, int argc, char** argv) {
     const std::string first = argc > 1 ? argv[1] : "";
-    if (first.starts_with('-')) return said;
+    const std::string said = why.what();
+    const bool extra = why.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError);
+    if (first.starts_with('-')) return extra ? not_expected(app, said) : said;
     std::string all;
     for (const auto* one : app.get_subcommands([](const CLI::App*) { return true; })) {
-        if (one->get_name() == first) return said;
+        if (one->get_name() == first) return extra ? not_expected(*one, said) : said;
         all += (all.empty() ? "" : ", ") + one->get_name();
     }
     return fmt::format("{}; the commands are {}",
@@ -246,8 +257,7 @@ int run(int argc, char** argv) {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& said) {
         if (said.get_exit_code() == 0) return app.exit(said); // --help, --version
-        fmt::print(stderr, "error: {}; see skein --help\n",
-                   what_is_wrong(app, said.what(), argc, argv));
+        fmt::print(stderr, "error: {}; see skein --help\n", what_is_wrong(app, said, argc, argv));
         return skein::exit_code::usage;
     }
     try {

@@ -8827,11 +8827,18 @@ enum class second_signal : bool {
     is_counted,
 };
 
+/// What the end of the terminal does (SIGHUP).
+enum class hang_up : bool {
+    is_left_alone, ///< it does what it did before
+    asks_to_end,   ///< as SIGTERM, unless it is ignored, as nohup has it; more of it are not heard
+};
+
 /// Takes the two signals over while it lives; then the handlers before it are back. One inside
 /// another works, the inner one hears. Made and destroyed by one thread; signals may reach any.
 class stop_signals {
 public:
-    explicit stop_signals(second_signal second = second_signal::ends_the_process) {
+    explicit stop_signals(second_signal second = second_signal::ends_the_process,
+                          hang_up at_hang_up = hang_up::is_left_alone) {
         std::tie(read_, write_) = make_pipe();
         before_target_ = target().exchange(write_.get());
         before_asked_ = asked_flag().exchange(false);
@@ -8843,12 +8850,16 @@ public:
         how.sa_flags = SA_RESTART;
         ::sigaction(SIGINT, &how, &before_int_);
         ::sigaction(SIGTERM, &how, &before_term_);
+        ::sigaction(SIGHUP, nullptr, &before_hup_);
+        takes_hup_ = at_hang_up == hang_up::asks_to_end && before_hup_.sa_handler != SIG_IGN;
+        if (takes_hup_) ::sigaction(SIGHUP, &how, nullptr);
     }
     stop_signals(const stop_signals&) = delete;
     stop_signals& operator=(const stop_signals&) = delete;
     ~stop_signals() {
         ::sigaction(SIGINT, &before_int_, nullptr);
         ::sigaction(SIGTERM, &before_term_, nullptr);
+        if (takes_hup_) ::sigaction(SIGHUP, &before_hup_, nullptr);
         target().store(before_target_);
         asked_flag().store(before_asked_);
         number().store(before_number_);
@@ -8891,6 +8902,8 @@ private:
     }
     static void on_signal(int signal) {
         const int saved = errno;
+        // A terminal that closes says so twice, by its shell and by itself: that is one request.
+        if (signal == SIGHUP && counter().load() != 0) return;
         if (!counts().load()) {
             ::signal(SIGINT, SIG_DFL); // the second one may be the other
             ::signal(SIGTERM, SIG_DFL);
@@ -8906,8 +8919,8 @@ private:
 
     unique_fd read_, write_;
     int before_target_ = -1, before_number_ = 0, before_count_ = 0;
-    bool before_asked_ = false, before_counts_ = false;
-    struct sigaction before_int_{}, before_term_{};
+    bool before_asked_ = false, before_counts_ = false, takes_hup_ = false;
+    struct sigaction before_int_{}, before_term_{}, before_hup_{};
 };
 
 } // namespace skein
@@ -17350,6 +17363,14 @@ class starter;
 namespace detail {
 /// Of a process of this host that was started with a socket.
 [[nodiscard]] process_look look_at(std::int64_t pid, bool has_socket);
+
+/// Looks at a worker now and then, and ends when it has looked for as long as the silence of a dead
+/// host lasts as if it would not answer any more; gives how long, and why. Whoever asks ends the
+/// process.
+///   suspected  told when it has looked so for a shorter time, and when that is over; may be empty
+///   errors     cancelled
+[[nodiscard]] task<std::string> until_silent(child* process, time_constants times,
+                                             unique_function<void(bool on)> suspected);
 } // namespace detail
 
 /// Processes of this host. They get no Ctrl-C from the terminal: that is for the parent, which
@@ -17753,13 +17774,20 @@ SKEIN_INLINE std::optional<duration> restart_policy::failed(const error& why) no
 // ======== skein/proc/detail/process_look.ipp
 // Part of the bodies of proc/children.hpp: what /proc says of a process that does not answer. What
 // cannot be read (another user's, a container without /proc) says nothing.
+//
+// A worker runs tasks on its loop, so that it may be silent for hours and be well; its silence says
+// nothing. What the kernel says of its process does: it is stopped, it has become another program,
+// or it reads by itself from the socket over which its driver talks to it. Its parent, the driver
+// or a node's agent, looks at it for that.
 
 
 #include <array>
 #include <charconv>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -17810,6 +17838,39 @@ SKEIN_INLINE process_look look_at(std::int64_t pid, bool has_socket) {
     const int flags = has_socket ? open_flags(folder, socket_file) : -1;
     seen.holds_socket = flags >= 0 && (flags & O_NONBLOCK) == 0;
     return seen;
+}
+
+/// Why a process will not answer; empty: it may.
+[[nodiscard]] inline const char* why_silent(const process_look& first, const process_look& now) {
+    if (now.is_stopped) return "it is stopped (SIGSTOP)";
+    if (first.executable != 0 && now.executable != 0 && now.executable != first.executable)
+        return "it has become another program (exec)";
+    if (now.holds_socket) return "a function there reads from skein's own socket";
+    return "";
+}
+
+SKEIN_INLINE task<std::string> until_silent(child* process, time_constants times,
+                                            unique_function<void(bool on)> suspected) {
+    const auto first = process->look();
+    std::optional<time_point> since;
+    bool is_suspect = false;
+    for (;;) {
+        co_await sleep_for(times.suspect_after);
+        const std::string why = why_silent(first, process->look());
+        const auto now = loop::current().now();
+        if (why.empty()) {
+            since.reset();
+            if (std::exchange(is_suspect, false) && suspected) suspected(false);
+            continue;
+        }
+        if (!since) {
+            since = now;
+            continue;
+        }
+        if (!std::exchange(is_suspect, true) && suspected) suspected(true);
+        if (now - *since >= times.dead_after)
+            co_return fmt::format("it was ended after {:.3g} s: {}", to_seconds(now - *since), why);
+    }
 }
 
 } // namespace skein::proc::detail
@@ -20462,6 +20523,7 @@ struct schedule_state {
     [[nodiscard]] std::optional<error> nobody_matches(const class_record& c) const;
     [[nodiscard]] std::string names_there() const;
     [[nodiscard]] std::string labels_there() const;
+    [[nodiscard]] std::string resources_there() const;
     [[nodiscard]] std::string amount_text(std::uint32_t dim, std::int64_t n) const;
     [[nodiscard]] resources used_of(const place_record& p) const;
     [[nodiscard]] std::string why(request_id id) const;
@@ -22430,7 +22492,8 @@ SKEIN_INLINE std::string schedule_state::best_place(const class_record& c, bool 
             if (n.dim == no_index) {
                 for (const auto& r : shape.demand.custom)
                     if (!custom_dims.contains(r.name))
-                        return fmt::format("no {} has ever had {}", options.place_is, r.name);
+                        return fmt::format("no {} has ever had {} ({})", options.place_is, r.name,
+                                           resources_there());
             }
             return fmt::format("{} has most{}, {}", all_places[p].name, ever ? "" : " free",
                                amount_text(n.dim, std::max<std::int64_t>(most, 0)));
@@ -22470,6 +22533,15 @@ SKEIN_INLINE std::string schedule_state::labels_there() const {
         for (const std::string_view label : place.labels)
             if (is_open(place) && !label.starts_with(node_names)) all.insert(label);
     return known_names(all, "none has one");
+}
+
+/// The same of the resources with names of their own.
+SKEIN_INLINE std::string schedule_state::resources_there() const {
+    std::set<std::string_view> all;
+    for (const auto& place : all_places)
+        for (const auto& r : place.total.custom)
+            if (is_open(place)) all.insert(r.name);
+    return known_names(all, "none has a resource of its own name");
 }
 
 /// Why there is no place for a constraint, with what to do; nothing: there are some, whatever they
@@ -24288,6 +24360,7 @@ SKEIN_INLINE result<registry> registry::build(std::vector<function_record*> reco
 #include <optional>
 #include <string>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -24474,6 +24547,7 @@ public:
     runtime* owner = nullptr;
     actor_id id;
     std::string name{};                          ///< "": it has none, or it is not known here
+    const std::type_info* type = nullptr;        ///< of its handles here; nullptr: there was none
     peer* on = nullptr;                          ///< where its calls go
     std::vector<counted_ptr<call_base>> waiting; ///< in order; [first_, end)
     std::size_t first = 0;
@@ -25749,7 +25823,7 @@ public:
     [[nodiscard]] std::size_t space_clients() const noexcept;
     /// Actors that live in this process.
     [[nodiscard]] std::size_t actors() const noexcept;
-    /// As messages name it: actor "table", or actor 7 where its name is not known.
+    /// As messages name it: actor "table"; where its name is not known, actor counter#7.
     [[nodiscard]] std::string actor_title(actor_id id) const;
     /// Coroutines that run here for other processes.
     [[nodiscard]] std::size_t running() const noexcept;
@@ -25948,7 +26022,7 @@ private:
     // The driver's side, in detail/runtime_meetings.ipp:
     [[nodiscard]] bool on_worker_asks(peer& from, const net::frame_view& f);
     void on_where(peer& from, const net::frame_view& f);
-    void tell_where(peer_id asker, actor_id id, peer* where);
+    void tell_where(peer_id asker, actor_id id, peer* where, std::string_view how = {});
     void on_lost(peer& from, std::uint64_t incarnation);
     static task<void> say_it_lives(runtime* self, std::uint64_t incarnation);
     void tell_end(peer& of, bool has_ended, const std::string& how);
@@ -26150,8 +26224,10 @@ namespace detail {
 
 /// Why the calls of an actor that has ended fail: "actor "table" was killed".
 [[nodiscard]] failure ended(std::string_view title, std::string_view how);
-/// As messages name an actor: by its name if it has one.
-[[nodiscard]] std::string actor_title(actor_id id, std::string_view name);
+/// As messages name an actor: actor "table", by its name if it is known; else by its class, actor
+/// counter#7.
+[[nodiscard]] std::string actor_title(actor_id id, std::string_view name,
+                                      const std::type_info* type);
 /// "once", "3 times"
 [[nodiscard]] std::string times(std::int64_t n);
 
@@ -27562,7 +27638,7 @@ struct where_answer {
     unique_number actor;
     std::uint8_t verdict = 0; ///< a whereabouts
     std::uint64_t incarnation = 0;
-    std::string who;                    ///< "worker-2 (pid 4711 at host)"
+    std::string who; ///< "worker-2 (pid 4711 at host)"; of one that is gone: how it ended, or ""
     std::vector<std::string> addresses; ///< in the order in which they are tried
 };
 
@@ -27704,7 +27780,7 @@ struct direct_state {
 //     space_there  id, flags = 0: body = space_answer, 1: a failure               driver -> worker
 //     space_end    body = space_end: that space server has ended driver -> worker
 //
-// docs/design/0022-space clients.md
+// docs/design/0022-space-clients.md
 
 
 #include <cstdint>
@@ -27966,7 +28042,7 @@ namespace detail {
               fmt::format("{} did not run: {} calls of {} have no outcome yet, as many as "
                           ".max_pending allows",
                           call.name(), call.queue->max_pending,
-                          detail::actor_title(call.queue->id, call.queue->name)));
+                          detail::actor_title(call.queue->id, call.queue->name, call.queue->type)));
     why.with_hint("wait for some of them first, or raise .max_pending");
     call.fail({std::move(why), nullptr});
 }
@@ -28468,6 +28544,7 @@ SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::declare_actor(detail::cal
     queue->is_detached = how.detached;
     if (state_->upstream != nullptr) queue->holds = 1; // the driver counts who makes an actor
     if (terms) {
+        queue->name = terms->name;
         call.extra().terms = std::move(terms);
         call.retries_left = 1; // says that they are there
     }
@@ -29762,6 +29839,8 @@ SKEIN_INLINE void runtime::on_there(const net::frame_view& f) {
     const auto verdict = static_cast<detail::whereabouts>(said->verdict);
     const bool is_own = said->incarnation == state_->incarnation;
     const bool at_worker = verdict == detail::whereabouts::at_worker;
+    if (verdict == detail::whereabouts::gone && !said->who.empty())
+        return close_queue(id, {error(errc::not_found, std::move(said->who)), nullptr});
     if (verdict == detail::whereabouts::gone ||
         (at_worker && is_own && state_->boxes.find(id) == nullptr))
         return close_queue(id, detail::ended(actor_title(id), "is gone"));
@@ -30099,8 +30178,11 @@ namespace skein::rt {
 
 namespace detail {
 
-SKEIN_INLINE std::string actor_title(actor_id id, std::string_view name) {
-    return name.empty() ? fmt::format("actor {}", id) : fmt::format("actor \"{}\"", name);
+SKEIN_INLINE std::string actor_title(actor_id id, std::string_view name,
+                                     const std::type_info* type) {
+    if (!name.empty()) return fmt::format("actor \"{}\"", name);
+    if (type == nullptr) return fmt::format("actor {}", id);
+    return fmt::format("actor {}#{}", type_name(*type), id);
 }
 
 SKEIN_INLINE std::string times(std::int64_t n) {
@@ -30114,13 +30196,21 @@ SKEIN_INLINE failure ended(std::string_view title, std::string_view how) {
 } // namespace detail
 
 SKEIN_INLINE std::string runtime::actor_title(actor_id id) const {
-    const auto queue = state_->actor_queues.find(id);
-    if (queue != state_->actor_queues.end() && !queue->second->name.empty())
-        return detail::actor_title(id, queue->second->name);
-    if (const auto* const entry = state_->actors.find(id); entry != nullptr && entry->plan)
-        return detail::actor_title(id, entry->plan->terms.name);
-    const auto* const box = state_->boxes.find(id);
-    return detail::actor_title(id, box != nullptr ? std::string_view((*box)->name) : "");
+    std::string_view name;
+    const std::type_info* type = nullptr;
+    if (const auto* const box = state_->boxes.find(id); box != nullptr) {
+        name = (*box)->name;
+        type = &(*box)->type;
+    }
+    if (const auto* const entry = state_->actors.find(id); entry != nullptr) {
+        if (entry->plan) name = entry->plan->terms.name;
+        type = entry->type;
+    }
+    if (const auto queue = state_->actor_queues.find(id); queue != state_->actor_queues.end()) {
+        if (!queue->second->name.empty()) name = queue->second->name;
+        if (queue->second->type != nullptr) type = queue->second->type;
+    }
+    return detail::actor_title(id, name, type);
 }
 
 /// Driver: forgets an actor. tell: what its worker hears, 0: nothing. why: what calls that wait
@@ -30159,7 +30249,7 @@ SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const fail
     if (entry.is_followed) state_->leases.take_followers(id, entry.beside);
     followers::fail(entry.beside, told.what);
     if (!entry.beside.empty()) pump();
-    for (const auto asker : entry.askers) tell_where(asker, id, nullptr);
+    for (const auto asker : entry.askers) tell_where(asker, id, nullptr, told.what.text());
     give_late_holds_back(id);
     const auto& making = entry.making; // it may wait for long for what nobody wants any more
     if (making && !making->is_done() && making->state == detail::phase::queued &&
@@ -30268,7 +30358,7 @@ SKEIN_INLINE void runtime::method_failed(peer& to, detail::actor_box& box, bool 
     } catch (...) {
         try {
             logging::warn("rt", fmt::format("the state of {} was not saved: {}",
-                                            detail::actor_title(box.id, box.name),
+                                            detail::actor_title(box.id, box.name, &box.type),
                                             to_error(std::current_exception()).what()));
         } catch (...) { // no memory for a line
         }
@@ -30290,11 +30380,12 @@ SKEIN_INLINE result<void> runtime::set_terms(detail::actor_box& box,
 
 SKEIN_INLINE void runtime::reply_over(peer& to, slot_id id, const function_record& fn,
                                       const detail::actor_box& box) {
-    reply_failure(to, id,
-                  {error(errc::not_found, fmt::format("{} did not run: {} {}", fn.name,
-                                                      detail::actor_title(box.id, box.name),
-                                                      box.over != nullptr ? box.over : "is gone")),
-                   nullptr});
+    reply_failure(
+        to, id,
+        {error(errc::not_found, fmt::format("{} did not run: {} {}", fn.name,
+                                            detail::actor_title(box.id, box.name, &box.type),
+                                            box.over != nullptr ? box.over : "is gone")),
+         nullptr});
 }
 
 namespace detail {
@@ -32589,13 +32680,14 @@ SKEIN_INLINE void encode_handle(wire::writer& to, const counted_ptr<actor_queue>
         throw error(errc::not_supported,
                     fmt::format("not supported: a handle to {} travels to another program "
                                 "or namespace, where it is not known",
-                                actor_title(queue->id, queue->name)))
+                                actor_title(queue->id, queue->name, queue->type)))
             .with_hint("an actor that others call is made .detached in a .space");
     if (is_foreign && !queue->is_detached)
         throw error(errc::not_supported,
                     fmt::format("not supported: a handle to {} of namespace \"{}\", which is "
                                 "not detached, leaves its namespace",
-                                actor_title(queue->id, queue->name), space_state::name_of(*owner)))
+                                actor_title(queue->id, queue->name, queue->type),
+                                space_state::name_of(*owner)))
             .with_hint("make it .detached: then it does not end with its last handle");
     put_actor(to, queue->id);
     to.fixed(std::min(queue->max_pending, most_pending) |
@@ -33311,15 +33403,22 @@ SKEIN_INLINE std::vector<std::string> addresses_for(const peer& asker, const pee
 
 } // namespace detail
 
-/// where: nullptr: it has ended, or it is one that is made again.
-SKEIN_INLINE void runtime::tell_where(peer_id asker, actor_id id, peer* where) {
+/// where: nullptr: it has ended, or it is one that is made again. how: it has ended, if the asker
+/// is to hear more than a number.
+SKEIN_INLINE void runtime::tell_where(peer_id asker, actor_id id, peer* where,
+                                      std::string_view how) {
     auto* const to = link_at(asker);
     if (to == nullptr || !to->is_open()) return;
     const auto* const entry = state_->actors.find(id);
     auto verdict = detail::whereabouts::gone;
     detail::where_answer answer;
     answer.actor = id.value();
-    if (entry != nullptr) {
+    if (entry == nullptr) {
+        const auto queue = state_->actor_queues.find(id);
+        const bool is_told = queue != state_->actor_queues.end() && queue->second->lost;
+        if (how.empty() && is_told) how = queue->second->lost->what.text();
+        answer.who = how;
+    } else {
         verdict = detail::whereabouts::through_driver;
         if (!entry->lasts() && where != nullptr) {
             if (where != to) answer.addresses = detail::addresses_for(*to, *where);
@@ -35188,10 +35287,13 @@ private:
 namespace detail {
 
 /// Ends a worker that gives no sign of life any more, though its process is there; until it is
-/// cancelled. leaves_when_idle: it is the second process of another one.
+/// cancelled.
 [[nodiscard]] task<void> watch_process(proc::child* process, std::shared_ptr<net::channel> wire,
-                                       rt::runtime* driver, time_constants times,
-                                       bool leaves_when_idle);
+                                       rt::runtime* driver, time_constants times);
+/// Has the second process of another worker leave when it has had nothing to do for long; it has
+/// left then.
+[[nodiscard]] task<void> leave_when_idle(std::shared_ptr<net::channel> aside, rt::runtime* driver,
+                                         time_constants times);
 /// "w2" for "worker-2": in a process's name there is little room.
 [[nodiscard]] std::string short_worker_name(std::string_view name);
 
@@ -35507,10 +35609,7 @@ struct own_workers {
 
 // ======== skein/program/detail/local_workers.ipp, continued
 #include <algorithm>
-#include <atomic>
 #include <csignal>
-#include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <optional>
 #include <utility>
@@ -35664,8 +35763,10 @@ private:
             one->wire = co_await met;
             pids_.push_back(static_cast<pid_t>(one->process->pid()));
             serving_.push_back(one);
-            watching.spawn(detail::watch_process(one->process.get(), one->wire, &driver_,
-                                                 how_.times, one->room.aside_of != nullptr));
+            watching.spawn(
+                detail::watch_process(one->process.get(), one->wire, &driver_, how_.times));
+            if (one->room.aside_of != nullptr)
+                watching.spawn(detail::leave_when_idle(one->wire, &driver_, how_.times));
             again->worked();
             last_warning_ = last_error_ = {};
             auto served = driver_.serve_worker(
@@ -36083,65 +36184,34 @@ SKEIN_INLINE const std::vector<pid_t>& local_workers::pids() const noexcept {
 
 // ======== skein/program/detail/worker_watch.ipp
 // Part of the bodies of program/local_workers.hpp: a worker whose process is there and does nothing
-// any more. A worker runs tasks on its loop, so that it may be silent for hours and be well; its
-// silence says nothing. What the kernel says of its process does: it is stopped, it has become
-// another program, or it reads by itself from the socket over which its driver talks to it. When
-// that has lasted as long as the silence of a dead host it is ended, and all goes on as after any
-// worker's death; before that, from the time on at which a silent host is suspected, nothing new
-// goes there.
+// any more. When its process has shown that for as long as the silence of a dead host
+// (until_silent) it is ended, and all goes on as after any worker's death; before that, from the
+// time on at which a silent host is suspected, nothing new goes there.
 
 
-#include <optional>
 #include <string>
 #include <utility>
 
-#include <fmt/format.h>
-
 namespace skein::program::detail {
 
-/// Why a process will not answer; empty: it may.
-[[nodiscard]] inline const char* why_silent(const proc::process_look& first,
-                                            const proc::process_look& now) {
-    if (now.is_stopped) return "it is stopped (SIGSTOP)";
-    if (first.executable != 0 && now.executable != 0 && now.executable != first.executable)
-        return "it has become another program (exec)";
-    if (now.holds_socket) return "a function there reads from skein's own socket";
-    return "";
+SKEIN_INLINE task<void> watch_process(proc::child* process, std::shared_ptr<net::channel> wire,
+                                      rt::runtime* driver, time_constants times) {
+    auto watching =
+        until_silent(process, times, [wire, driver](bool on) { driver->suspect(*wire, on); });
+    auto why = co_await watching;
+    driver->give_up_worker(*wire, std::move(why));
+    process->kill();
 }
 
-SKEIN_INLINE task<void> watch_process(proc::child* process, std::shared_ptr<net::channel> wire,
-                                      rt::runtime* driver, time_constants times,
-                                      bool leaves_when_idle) {
-    const auto first = process->look();
-    std::optional<time_point> since;
+SKEIN_INLINE task<void> leave_when_idle(std::shared_ptr<net::channel> aside, rt::runtime* driver,
+                                        time_constants times) {
     auto busy_at = loop::current().now();
-    bool suspected = false;
-    for (;;) {
+    while (loop::current().now() - busy_at < times.idle_aside) {
         co_await sleep_for(times.suspect_after);
-        const std::string why = why_silent(first, process->look());
-        const auto now = loop::current().now();
-        if (!leaves_when_idle || !driver->is_idle(wire)) busy_at = now;
-        if (now - busy_at >= times.idle_aside) {
-            auto leaving = driver->retire(wire);
-            (void)co_await leaving;
-            co_return;
-        }
-        if (why.empty()) {
-            since.reset();
-            if (std::exchange(suspected, false)) driver->suspect(*wire, false);
-            continue;
-        }
-        if (!since) {
-            since = now;
-            continue;
-        }
-        if (!std::exchange(suspected, true)) driver->suspect(*wire, true);
-        if (now - *since < times.dead_after) continue;
-        driver->give_up_worker(
-            *wire, fmt::format("it was ended after {:.3g} s: {}", to_seconds(now - *since), why));
-        process->kill();
-        co_return;
+        if (!driver->is_idle(aside)) busy_at = loop::current().now();
     }
+    auto leaving = driver->retire(std::move(aside));
+    (void)co_await leaving;
 }
 
 } // namespace skein::program::detail
@@ -37626,6 +37696,7 @@ concept makes =
 class actor_call final : public ref_state<void> {
 public:
     counted_ptr<actor_queue> known; ///< the queue of one that there was already
+    std::string title;              ///< the name that was asked for, or ""
 
     void give_back(runtime& of, byte_span bytes) override {
         wire::reader in(bytes);
@@ -37641,11 +37712,19 @@ protected:
             std::uint32_t said = 0;
             if (!get_actor_id(in, id) || !in.fixed(said) || !in.finish()) return in.status();
             known = owner->hold_actor(id, said & most_pending);
+            if (known->name.empty()) known->name = std::move(title);
             if ((said & detached_handle) != 0) known->is_detached = true;
         }
         return ref_state<void>::take_value({});
     }
 };
+
+/// What errors name the actor by, where its name is not known.
+template <class T>
+[[nodiscard]] actor_handle<T> handle_of(counted_ptr<actor_queue> queue) {
+    if (queue) queue->type = &typeid(T);
+    return actor_handle<T>(std::move(queue));
+}
 
 /// Waits for the reply. Who makes an actor chooses its id, so it holds the queue already: if
 /// this task is dropped, before the reply or after it, so is the actor.
@@ -37653,11 +37732,11 @@ template <class T>
 task<actor_handle<T>> finish_create(counted_ptr<actor_call> call, counted_ptr<actor_queue> queue) {
     const ref<void> made(call);
     co_await made;
-    co_return actor_handle<T>(call->known ? std::move(call->known) : std::move(queue));
+    co_return handle_of<T>(call->known ? std::move(call->known) : std::move(queue));
 }
 template <class T>
 task<actor_handle<T>> give_handle(counted_ptr<actor_queue> queue) {
-    co_return actor_handle<T>(std::move(queue));
+    co_return handle_of<T>(std::move(queue));
 }
 
 /// Makes it through `by`: the arguments are encoded at once.
@@ -37667,6 +37746,7 @@ template <class T, class... A>
     (void)made::registered;
     counted_ptr<actor_call> call(new actor_call);
     apply_options(by, *call, made::entry(), {}, call_kind::create);
+    call->title = how.name.view(); // .get_if_exists may give a handle from elsewhere
     bool exists = false;
     auto queue = by.declare_actor(*call, how, exists);
     if (exists) return give_handle<T>(std::move(queue));
@@ -37716,14 +37796,16 @@ task<actor_handle<T>> look_up_in(std::string space, std::string name) {
     auto entering = runtime::current().enter_space(std::move(space));
     auto* const by = co_await entering;
     counted_ptr<actor_call> call(new actor_call);
-    auto queue =
-        by->find_actor(call, name, typeid(T)); // a space client is answered by its space server
+    call->title = name;
+    // a space client is answered by its space server
+    auto queue = by->find_actor(call, name, typeid(T));
     auto found = finish_create<T>(std::move(call), std::move(queue));
     co_return co_await std::move(found);
 }
 template <class T>
 [[nodiscard]] task<actor_handle<T>> look_up(std::string_view name) {
     counted_ptr<actor_call> call(new actor_call);
+    call->title = name;
     auto queue = runtime::current().find_actor(call, name, typeid(T));
     if (queue) return give_handle<T>(std::move(queue));
     return finish_create<T>(std::move(call), {});
@@ -38014,7 +38096,7 @@ struct skein::wire::codec<skein::actor_handle<T>> {
     static skein::result<void> decode(reader& from, skein::actor_handle<T>& into) {
         skein::counted_ptr<skein::rt::detail::actor_queue> queue;
         auto read = skein::rt::detail::decode_handle(from, queue);
-        if (read && queue) into = skein::actor_handle<T>(std::move(queue));
+        if (read && queue) into = skein::rt::detail::handle_of<T>(std::move(queue));
         return read;
     }
 };

@@ -6998,7 +6998,8 @@ private:
     std::span<const std::string_view> taken_;
 };
 
-/// The names of these numbers for a message: "loss, val_loss"; "none" without any.
+/// The names of these numbers for a message: `there are: "loss", "val_loss"`; "there are none"
+/// without any.
 [[nodiscard]] std::string names_of(const std::vector<metric_value>& values);
 
 /// The value called `name`, or nothing.
@@ -7280,9 +7281,9 @@ SKEIN_INLINE metric_set::slot_type& metric_set::slot(std::string_view name, metr
 }
 
 SKEIN_INLINE std::string names_of(const std::vector<metric_value>& values) {
-    std::string out;
-    for (const auto& m : values) out += (out.empty() ? "" : ", ") + m.name;
-    return out.empty() ? "none" : out;
+    name_list list;
+    for (const auto& m : values) list.add(m.name);
+    return list.text("there are none");
 }
 
 SKEIN_INLINE const double* find_metric(const std::vector<metric_value>& values,
@@ -8958,8 +8959,8 @@ SKEIN_INLINE std::string summary_text(const run_summary& run) {
         next((run.launcher.empty() ? "" : "under the same launcher: ") + next_command(run), what);
     }
     if (!run.path.empty()) {
-        next("tensorboard --logdir " + run.path, "curves in the browser");
-        next("xdg-open " + run.path + "/loss.svg", "the loss curve");
+        next("tensorboard --logdir " + shell_word(run.path), "curves in the browser");
+        next("xdg-open " + shell_word(run.path + "/loss.svg"), "the loss curve");
     }
     return out;
 }
@@ -15956,7 +15957,7 @@ public:
         if (now == nullptr)
             throw error(errc::usage,
                         fmt::format("early stopping: an evaluation has no '{}'", options_.metric))
-                .with_hint("there are: " + report::names_of(*e.metrics));
+                .with_hint(report::names_of(*e.metrics));
         const bool better = is_better(*now);
         if (better) {
             best_ = *now;
@@ -19419,13 +19420,22 @@ private:
     std::vector<screen_text> texts_;
 };
 
+/// A path as it works where the program was started, to which a person goes: main() may have gone
+/// to another folder.
+[[nodiscard]] SKEIN_INLINE std::string path_for_people(const std::string& path) {
+    if (path.empty() || path.starts_with('/') || !has_left_start_folder()) return path;
+    std::error_code failed;
+    const auto whole = std::filesystem::absolute(path, failed);
+    return failed ? path : whole.lexically_normal().string();
+}
+
 [[nodiscard]] SKEIN_INLINE report::run_summary summary_of(const context& ctx,
                                                           const run_config& config,
                                                           const fit_result& result) {
     report::run_summary out;
     out.name = result.run_name.empty() ? config.name : result.run_name;
     out.asked = config.name;
-    out.path = result.run_path;
+    out.path = path_for_people(result.run_path);
     out.steps = result.steps;
     out.first = result.first_step;
     out.total = result.total > 0 ? result.total : static_cast<std::uint64_t>(config.max_steps);
@@ -19438,7 +19448,7 @@ private:
     out.results = {{"loss", result.loss}};
     if (result.val_loss == result.val_loss) out.results.push_back({"val_loss", result.val_loss});
     out.val_step = result.val_step;
-    out.checkpoint = result.checkpoint;
+    out.checkpoint = path_for_people(result.checkpoint);
     out.command = config.command;
     out.launcher = ctx.launcher();
     out.resume_flag = config.resume_flag;
@@ -21273,9 +21283,12 @@ private:
         if (!config_.checkpoints || config_.keep_best < 1 || best == "loss" ||
             report::find_metric(merged, best) != nullptr)
             return;
+        name_list list;
+        list.add("loss"); // as the first of the evaluation is also called
+        for (const auto& m : merged) list.add(m.name);
         throw error(errc::usage,
                     fmt::format("best_metric '{}' is no number of an evaluation", best))
-            .with_hint("there are: loss, " + report::names_of(merged));
+            .with_hint(list.text("there are none"));
     }
 
     [[nodiscard]] std::size_t batch() const {

@@ -84,10 +84,10 @@ std::vector<std::string> skein_variables();
 /// What `top` calls this process.
 std::string process_title();
 /// Its child holds the worker's end of the link and waits for ever.
-void fork_and_exit(int code);
+void clone_and_exit(int code);
 /// Gives 42 once there is a file `go`, and ends the process when that is under way, like
-/// fork_and_exit.
-int fork_reply_and_exit(int code, std::string go);
+/// clone_and_exit.
+int clone_reply_and_exit(int code, std::string go);
 /// The pid of a child that waits for ever.
 long fork_child();
 /// Returns the pid once two processes are in it at the same time.

@@ -5,6 +5,7 @@
 #include <skein/proc/process.hpp>
 #include <skein/program/session.hpp>
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -15,6 +16,7 @@
 #include <linux/sockios.h>
 #include <sched.h>
 #include <sys/ioctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 namespace rt_test {
@@ -65,13 +67,24 @@ long fork_child() {
     for (;;) ::pause();
 }
 
-void fork_and_exit(int code) {
-    (void)fork_child();
+namespace {
+
+/// A child that has all descriptors of this process: fork() would close those that the other end
+/// watches (core/fork_guard.hpp).
+void clone_child() {
+    if (::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0) != 0) return;
+    for (;;) ::pause();
+}
+
+} // namespace
+
+void clone_and_exit(int code) {
+    clone_child();
     ::_exit(code);
 }
 
-int fork_reply_and_exit(int code, std::string go) {
-    (void)fork_child();
+int clone_reply_and_exit(int code, std::string go) {
+    clone_child();
     while (!std::filesystem::exists(go)) ::sched_yield();
     std::thread([code] {
         const int link = 4; // in every worker that has a socket pair

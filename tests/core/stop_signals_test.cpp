@@ -88,3 +88,31 @@ TEST_CASE("of two inside each other the inner one hears, and the outer one goes 
     CHECK(outer.which() == SIGTERM);
     CHECK(readable(outer.fd()));
 }
+
+TEST_CASE("a terminal that closes asks to end as SIGTERM does, and says so more than once") {
+    const auto before = handler_of(SIGHUP);
+    {
+        const stop_signals stops(skein::second_signal::ends_the_process,
+                                 skein::hang_up::asks_to_end);
+        ::raise(SIGHUP);
+        ::raise(SIGHUP);
+        CHECK(stops.asked().load());
+        CHECK(stops.count() == 1);
+        CHECK(stops.exit_code() == 128 + SIGHUP);
+    }
+    CHECK(handler_of(SIGHUP) == before);
+    const stop_signals others;
+    CHECK(handler_of(SIGHUP) == before);
+}
+
+TEST_CASE("a terminal that closes is nothing to a process under nohup") {
+    const auto before = ::signal(SIGHUP, SIG_IGN);
+    {
+        const stop_signals stops(skein::second_signal::ends_the_process,
+                                 skein::hang_up::asks_to_end);
+        ::raise(SIGHUP);
+        CHECK_FALSE(stops.asked().load());
+    }
+    CHECK(handler_of(SIGHUP) == SIG_IGN);
+    ::signal(SIGHUP, before);
+}

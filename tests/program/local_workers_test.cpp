@@ -111,7 +111,7 @@ TEST_CASE("a worker over TCP is lost when its process ends, too", "[rt][local_wo
     how.over_tcp = true;
     pool p(how);
     p.run([](pool&) -> task<void> {
-        auto r = as_result(remote<&fork_and_exit>.with({.retries = 0})(3));
+        auto r = as_result(remote<&clone_and_exit>.with({.retries = 0})(3));
         auto outcome = co_await std::move(r);
         REQUIRE_FALSE(outcome);
         CHECK(std::string(outcome.error().what()).find("exited with 3") != std::string::npos);

@@ -283,7 +283,7 @@ TEST_CASE("run may be called twice: workers never get behind the first", "[P3][P
 
 TEST_CASE("a worker is lost when its process ends, whoever holds its socket", "[F8][rt][run]") {
     expect_run(1, []() -> task<int> {
-        auto r = as_result(remote<&fork_and_exit>.with({.retries = 0})(3));
+        auto r = as_result(remote<&clone_and_exit>.with({.retries = 0})(3));
         auto outcome = co_await std::move(r);
         if (outcome || outcome.error().code() != errc::worker_lost) co_return 1;
         if (!contains(outcome.error().what(), "exited with 3")) co_return 2;
@@ -298,7 +298,7 @@ TEST_CASE("what a worker said before its end is heard, whoever holds its socket"
         const long pid = co_await known;
         const test::temporary_folder folder;
         auto r =
-            as_result(remote<&fork_reply_and_exit>.with({.retries = 0})(3, folder.path + "/go"));
+            as_result(remote<&clone_reply_and_exit>.with({.retries = 0})(3, folder.path + "/go"));
         co_await sleep_for(1ms); // it is sent
         // From here on nothing is read until the worker has ended: reply and end are seen together.
         std::ofstream(folder.path + "/go") << "go";

@@ -192,7 +192,8 @@ def refusals():
         check("no such node", REFUSED, 'no node is called "zebra"; there are: "a"; skein status', "drain", "zebra", "--address", c.address)
         check("no subcommand", 2, "there is no command start; the commands are head, join, status, drain, stop, token; see skein --help", "start")
         check("nothing", 2, "no command is given; the commands are head, ")
-        check("an option of no command", 2, "--bogus", "status", "--bogus")
+        check("an option of no command", 2, '--jsn; of options there are: .*"--json", "--jobs"', "status", "--jsn")
+        check("an option before the command", 2, '--versoin; of options there are: "--help", "--version"', "--versoin", "status")
         check("an empty name", 2, "--name.*without --name it is the host's", "join", c.address, "--name", "")
         check("a name with a control character", REFUSED, "has a control character; choose another --name", "join", c.address, "--name", "a\x1b[2J")
         check("a label twice", REFUSED, "label 2 of the node, zone=a, is there twice", "join", c.address, "--labels", "zone=a", "zone=a")
@@ -608,6 +609,23 @@ def interrupted():
             run.check(not run.left_behind(), f"left behind: {run.left_behind()}")
 
 
+def closed_terminals():
+    """A node and a head whose terminal is closed leave as by SIGTERM; under nohup they stay."""
+    with Cluster([("a", ["--resources", "cpu=1"])]) as c:
+        stays = c.nodes["b"] = c.run("nohup", c.skein, "join", c.address, "--name", "b")
+        c.joined("b")
+        for _ in range(2):
+            stays.process.send_signal(signal.SIGHUP)
+        leaves = c.nodes["a"]
+        leaves.process.send_signal(signal.SIGHUP)
+        leaves.check(leaves.wait(SECONDS) == 0, "no orderly end")
+        c.wait_until(lambda: c.node("a") is None, "a node that has left")
+        c.head.check([n["name"] for n in c.status()["nodes"]] == ["b"], "a node that is missing, or gone")
+        c.head.process.send_signal(signal.SIGHUP)
+        for run in [c.head, stays]:
+            run.check(run.wait(SECONDS) == 0, "no orderly end")
+
+
 def stopped_agent():
     """A node whose agent stands still is lost with its workers, and comes back without them."""
     with Cluster([("a", ["--resources", "cpu=1"]), ("b", ["--resources", "cpu=1"])]) as c:
@@ -1002,7 +1020,7 @@ def detached_alone():
 
 # The longest first.
 CASES = [("a head that remembers", remembered), ("state folders", state_folders), ("three hosts", namespaces), ("detached actors", detached), ("workers as space clients", workers_as_space_clients), ("detached on one host", detached_alone), ("a stopped agent", stopped_agent), ("a silent worker", silent_worker), ("a killed agent", killed_agent), ("the cluster's secret", secret_of_the_cluster),
-         ("a head killed for good", killed_head_for_good), ("interrupted", interrupted), ("examples run", examples_run),
+         ("a head killed for good", killed_head_for_good), ("interrupted", interrupted), ("closed terminals", closed_terminals), ("examples run", examples_run),
          ("refusals", refusals), ("a killed head", killed_head), ("a killed worker", killed_worker), ("drained", drained), ("output of workers", output_of_workers), ("a full pipe", full_pipe),
          ("one after the other", one_after_the_other), ("stopped", stopped), ("one program is all", same_program),
          ("a stranger at the port", stranger_at_the_port), ("tokens", tokens), ("rude names", rude_names), ("silent connections", silent_connections),

@@ -28,6 +28,17 @@ packed_metrics reduce(const std::vector<metric_set>& ranks) {
 
 } // namespace
 
+TEST_CASE("the names of an evaluation are said as those of all errors about names") {
+    const auto named = [](const char* name) {
+        skein::report::metric_value value;
+        value.name = name;
+        return value;
+    };
+    CHECK(skein::report::names_of({}) == "there are none");
+    CHECK(skein::report::names_of({named("val_loss"), named("a\x1b[2J")}) ==
+          R"(there are: "val_loss", "a?[2J")");
+}
+
 TEST_CASE("a set that takes a name for itself refuses it at the first report") {
     static constexpr std::string_view taken[] = {"loss", "stop"};
     metric_set m{taken};

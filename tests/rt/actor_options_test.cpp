@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <catch2/catch_test_macros.hpp>
+#include <fmt/format.h>
 
 namespace actor_options_test {
 
@@ -199,6 +200,46 @@ TEST_CASE("messages name an actor by its name", "[rt][actor_options]") {
         auto sought = as_result(get_actor<ledger>("total"));
         const auto none = co_await sought;
         CHECK_FALSE(none);
+    });
+}
+
+/// What a call through a handle that came as an argument fails with.
+task<std::string> why_not(actor_handle<ledger> of, bool kills) {
+    if (kills) kill(of);
+    auto asked = failure_of(of.call<&ledger::all>());
+    const auto why = co_await asked;
+    co_return why.text();
+}
+
+task<std::string> kill_by_name(std::string name) {
+    auto of = co_await get_actor<ledger>(name);
+    auto killing = why_not(of, true);
+    co_return co_await killing;
+}
+
+TEST_CASE("a worker names an actor by what it knows of it: its name, or its class and number",
+          "[rt][actor_options]") {
+    in_sim(35, 2, [](sim_cluster&) -> task<void> {
+        const actor_options named{.name = "sums"};
+        auto gone = co_await actor<ledger>.with(named)();
+        auto killed = co_await actor<ledger>();
+        const auto copy = gone;
+        kill(gone);
+        auto first = remote<&why_not>(copy, false); // its driver says how it has ended
+        const std::string said = co_await first;
+        CHECK(said.find("actor \"sums\" was killed") != said.npos);
+        auto second = remote<&why_not>(killed, true); // the worker itself has ended it
+        const std::string own = co_await second;
+        CHECK(own.find("ledger#" + fmt::format("{} was killed", killed.id())) != own.npos);
+        auto third = failure_of(killed.call<&ledger::all>());
+        const auto here = co_await third;
+        CHECK(here.text().find("actor ") != std::string::npos);
+        CHECK(here.text().find("ledger#") != std::string::npos);
+        const actor_options other{.name = "table"};
+        auto table = co_await actor<ledger>.with(other)();
+        auto fourth = remote<&kill_by_name>("table");
+        const std::string found = co_await fourth;
+        CHECK(found.find("actor \"table\" was killed") != found.npos);
     });
 }
 

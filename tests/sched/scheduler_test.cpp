@@ -926,7 +926,8 @@ TEST_CASE("a demand that may fail is refused at once when it is infeasible, and 
     r.fail_if_infeasible = true;
     const auto refused = s.submit(r);
     REQUIRE_FALSE(refused);
-    CHECK(has(refused.error().what(), "no place has ever had ssd"));
+    CHECK(has(refused.error().what(),
+              "no place has ever had ssd (none has a resource of its own name): worker-1 has"));
     place(s, 2, "cpu=1,ssd=1");
     const auto a = s.submit(r).value();
     const auto b = s.submit(r).value();
@@ -996,6 +997,10 @@ TEST_CASE(
     CHECK(has(nobody, "asks for cpu=1 on nobody: no node of that name is there; there are: "
                       "\"worker-1\"; name one that is"));
     CHECK_FALSE(has(nobody, "lower the demand"));
+    place(s, 2, "cpu=1,disk=1,license=2");
+    CHECK(has(why("sdd=1", {}), "no node has ever had sdd (there are: \"disk\", \"license\"): "
+                                "worker-1 has cpu=8; worker-2 has"));
+    CHECK(s.remove_place(place_id(2)).empty());
     const auto zone = why("cpu=1", constraint::labelled("zone=b"));
     CHECK(has(zone, "on nodes labelled zone=b: no node has that label; there are: \"zone=a\"; "
                     "name another label, or add"));

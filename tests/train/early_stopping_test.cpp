@@ -82,8 +82,8 @@ TEST_CASE("early stopping takes its state along, bit for bit, and refuses a numb
     CHECK(after(fresh, 7.0) == action::go_on);
     CHECK(fresh.best() == 7.0);
     sk::early_stopping lost({.metric = "val_hits"});
-    CHECK_THROWS_WITH(after(lost, 1.0),
-                      ContainsSubstring("'val_hits'") && ContainsSubstring("there are: val_loss"));
+    CHECK_THROWS_WITH(after(lost, 1.0), ContainsSubstring("'val_hits'") &&
+                                            ContainsSubstring("there are: \"val_loss\""));
 }
 
 TEST_CASE("NaN is no improvement and never the best of early stopping") {

@@ -184,6 +184,27 @@ TEST_CASE("a run without files and checkpoints leaves no folder") {
     CHECK(std::filesystem::is_empty(where.path));
 }
 
+TEST_CASE("the last screen names folders that are there where the program was started") {
+    const folder elsewhere;
+    const auto start = std::filesystem::current_path();
+    const auto ctx = attempt_of("a", 0);
+    fit_result result;
+    result.run_path = "runs/run";
+    result.checkpoint = "runs/run/checkpoints/step-00000005";
+    CHECK(summarize(ctx, {}, result).path == "runs/run");
+    std::filesystem::current_path(elsewhere.path); // as main() may do before it trains
+    const auto s = summarize(ctx, {}, result);
+    const auto here = std::filesystem::current_path().string();
+    result.run_path = "/data/runs/run";
+    const auto whole = summarize(ctx, {}, result);
+    std::filesystem::current_path(start);
+    CHECK(s.path == here + "/runs/run");
+    CHECK(s.checkpoint == here + "/runs/run/checkpoints/step-00000005");
+    CHECK(whole.path == "/data/runs/run");
+    CHECK(summary_text(s).find("tensorboard --logdir " + here + "/runs/run\n") !=
+          std::string::npos);
+}
+
 TEST_CASE("the summary takes over what fit() returned") {
     const auto ctx = attempt_of("a", 2);
     run_config config;

@@ -263,8 +263,8 @@ TEST_CASE("a best_metric that no evaluation gives is refused with the names ther
     });
     REQUIRE(why);
     CHECK(why->code() == sk::errc::usage);
-    CHECK_THAT(why->what(),
-               ContainsSubstring("'val_los'") && ContainsSubstring("loss, val_loss, val_hits"));
+    CHECK_THAT(why->what(), ContainsSubstring("'val_los'") &&
+                                ContainsSubstring(R"(there are: "loss", "val_loss", "val_hits")"));
     config.name = "right";
     config.best_metric = "loss";
     CHECK_FALSE(fit_alone(config, class_loss));

@@ -28,11 +28,18 @@ enum class second_signal : bool {
     is_counted,
 };
 
+/// What the end of the terminal does (SIGHUP).
+enum class hang_up : bool {
+    is_left_alone, ///< it does what it did before
+    asks_to_end,   ///< as SIGTERM, unless it is ignored, as nohup has it; more of it are not heard
+};
+
 /// Takes the two signals over while it lives; then the handlers before it are back. One inside
 /// another works, the inner one hears. Made and destroyed by one thread; signals may reach any.
 class stop_signals {
 public:
-    explicit stop_signals(second_signal second = second_signal::ends_the_process) {
+    explicit stop_signals(second_signal second = second_signal::ends_the_process,
+                          hang_up at_hang_up = hang_up::is_left_alone) {
         std::tie(read_, write_) = make_pipe();
         before_target_ = target().exchange(write_.get());
         before_asked_ = asked_flag().exchange(false);
@@ -44,12 +51,16 @@ public:
         how.sa_flags = SA_RESTART;
         ::sigaction(SIGINT, &how, &before_int_);
         ::sigaction(SIGTERM, &how, &before_term_);
+        ::sigaction(SIGHUP, nullptr, &before_hup_);
+        takes_hup_ = at_hang_up == hang_up::asks_to_end && before_hup_.sa_handler != SIG_IGN;
+        if (takes_hup_) ::sigaction(SIGHUP, &how, nullptr);
     }
     stop_signals(const stop_signals&) = delete;
     stop_signals& operator=(const stop_signals&) = delete;
     ~stop_signals() {
         ::sigaction(SIGINT, &before_int_, nullptr);
         ::sigaction(SIGTERM, &before_term_, nullptr);
+        if (takes_hup_) ::sigaction(SIGHUP, &before_hup_, nullptr);
         target().store(before_target_);
         asked_flag().store(before_asked_);
         number().store(before_number_);
@@ -92,6 +103,8 @@ private:
     }
     static void on_signal(int signal) {
         const int saved = errno;
+        // A terminal that closes says so twice, by its shell and by itself: that is one request.
+        if (signal == SIGHUP && counter().load() != 0) return;
         if (!counts().load()) {
             ::signal(SIGINT, SIG_DFL); // the second one may be the other
             ::signal(SIGTERM, SIG_DFL);
@@ -107,8 +120,8 @@ private:
 
     unique_fd read_, write_;
     int before_target_ = -1, before_number_ = 0, before_count_ = 0;
-    bool before_asked_ = false, before_counts_ = false;
-    struct sigaction before_int_{}, before_term_{};
+    bool before_asked_ = false, before_counts_ = false, takes_hup_ = false;
+    struct sigaction before_int_{}, before_term_{}, before_hup_{};
 };
 
 } // namespace skein

@@ -26,8 +26,8 @@ struct head_program {
     std::string token_file{}; ///< empty: see access.hpp
     std::string state{};      ///< the folder of its log (head_log.hpp); empty: it keeps none
 };
-/// The life of a head: prints its join line, serves until SIGINT, SIGTERM or `skein stop`. Gives
-/// the exit code.
+/// The life of a head: prints its join line, serves until SIGINT, SIGTERM, SIGHUP
+/// (its terminal was closed; not under nohup) or `skein stop`. Gives the exit code.
 ///   errors  usage, those of find_or_make_token and of head; already_exists: another head has the
 ///           state folder
 [[nodiscard]] int run_head(const head_program& how);

@@ -161,7 +161,8 @@ private:
     std::span<const std::string_view> taken_;
 };
 
-/// The names of these numbers for a message: "loss, val_loss"; "none" without any.
+/// The names of these numbers for a message: `there are: "loss", "val_loss"`; "there are none"
+/// without any.
 [[nodiscard]] std::string names_of(const std::vector<metric_value>& values);
 
 /// The value called `name`, or nothing.

@@ -180,7 +180,7 @@ struct skein::wire::codec<skein::actor_handle<T>> {
     static skein::result<void> decode(reader& from, skein::actor_handle<T>& into) {
         skein::counted_ptr<skein::rt::detail::actor_queue> queue;
         auto read = skein::rt::detail::decode_handle(from, queue);
-        if (read && queue) into = skein::actor_handle<T>(std::move(queue));
+        if (read && queue) into = skein::rt::detail::handle_of<T>(std::move(queue));
         return read;
     }
 };

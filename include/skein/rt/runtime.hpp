@@ -169,7 +169,7 @@ public:
     [[nodiscard]] std::size_t space_clients() const noexcept;
     /// Actors that live in this process.
     [[nodiscard]] std::size_t actors() const noexcept;
-    /// As messages name it: actor "table", or actor 7 where its name is not known.
+    /// As messages name it: actor "table"; where its name is not known, actor counter#7.
     [[nodiscard]] std::string actor_title(actor_id id) const;
     /// Coroutines that run here for other processes.
     [[nodiscard]] std::size_t running() const noexcept;
@@ -368,7 +368,7 @@ private:
     // The driver's side, in detail/runtime_meetings.ipp:
     [[nodiscard]] bool on_worker_asks(peer& from, const net::frame_view& f);
     void on_where(peer& from, const net::frame_view& f);
-    void tell_where(peer_id asker, actor_id id, peer* where);
+    void tell_where(peer_id asker, actor_id id, peer* where, std::string_view how = {});
     void on_lost(peer& from, std::uint64_t incarnation);
     static task<void> say_it_lives(runtime* self, std::uint64_t incarnation);
     void tell_end(peer& of, bool has_ended, const std::string& how);

@@ -58,7 +58,7 @@ public:
         if (now == nullptr)
             throw error(errc::usage,
                         fmt::format("early stopping: an evaluation has no '{}'", options_.metric))
-                .with_hint("there are: " + report::names_of(*e.metrics));
+                .with_hint(report::names_of(*e.metrics));
         const bool better = is_better(*now);
         if (better) {
             best_ = *now;

@@ -17,7 +17,7 @@ namespace skein::cluster::detail {
 /// Runs a role until it ends; the first stop signal asks it to.
 template <class Role>
 task<int> serve_role(net::real_loop* loop, Role* role) {
-    stop_signals signals;
+    stop_signals signals(second_signal::ends_the_process, hang_up::asks_to_end);
     scope beside;
     beside.spawn([](net::real_loop* on, const stop_signals* from, Role* which) -> task<void> {
         auto readable = net::wait_readable(*on, from->fd());

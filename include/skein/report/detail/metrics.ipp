@@ -3,6 +3,7 @@
 // Bodies of <skein/report/metrics.hpp>.
 
 #include <skein/core/fnv.hpp>
+#include <skein/core/known_names.hpp>
 
 #include <algorithm>
 #include <limits>
@@ -272,9 +273,9 @@ SKEIN_INLINE metric_set::slot_type& metric_set::slot(std::string_view name, metr
 }
 
 SKEIN_INLINE std::string names_of(const std::vector<metric_value>& values) {
-    std::string out;
-    for (const auto& m : values) out += (out.empty() ? "" : ", ") + m.name;
-    return out.empty() ? "none" : out;
+    name_list list;
+    for (const auto& m : values) list.add(m.name);
+    return list.text("there are none");
 }
 
 SKEIN_INLINE const double* find_metric(const std::vector<metric_value>& values,

@@ -131,8 +131,8 @@ SKEIN_INLINE std::string summary_text(const run_summary& run) {
         next((run.launcher.empty() ? "" : "under the same launcher: ") + next_command(run), what);
     }
     if (!run.path.empty()) {
-        next("tensorboard --logdir " + run.path, "curves in the browser");
-        next("xdg-open " + run.path + "/loss.svg", "the loss curve");
+        next("tensorboard --logdir " + shell_word(run.path), "curves in the browser");
+        next("xdg-open " + shell_word(run.path + "/loss.svg"), "the loss curve");
     }
     return out;
 }

@@ -119,6 +119,7 @@ concept makes =
 class actor_call final : public ref_state<void> {
 public:
     counted_ptr<actor_queue> known; ///< the queue of one that there was already
+    std::string title;              ///< the name that was asked for, or ""
 
     void give_back(runtime& of, byte_span bytes) override {
         wire::reader in(bytes);
@@ -134,11 +135,19 @@ protected:
             std::uint32_t said = 0;
             if (!get_actor_id(in, id) || !in.fixed(said) || !in.finish()) return in.status();
             known = owner->hold_actor(id, said & most_pending);
+            if (known->name.empty()) known->name = std::move(title);
             if ((said & detached_handle) != 0) known->is_detached = true;
         }
         return ref_state<void>::take_value({});
     }
 };
+
+/// What errors name the actor by, where its name is not known.
+template <class T>
+[[nodiscard]] actor_handle<T> handle_of(counted_ptr<actor_queue> queue) {
+    if (queue) queue->type = &typeid(T);
+    return actor_handle<T>(std::move(queue));
+}
 
 /// Waits for the reply. Who makes an actor chooses its id, so it holds the queue already: if
 /// this task is dropped, before the reply or after it, so is the actor.
@@ -146,11 +155,11 @@ template <class T>
 task<actor_handle<T>> finish_create(counted_ptr<actor_call> call, counted_ptr<actor_queue> queue) {
     const ref<void> made(call);
     co_await made;
-    co_return actor_handle<T>(call->known ? std::move(call->known) : std::move(queue));
+    co_return handle_of<T>(call->known ? std::move(call->known) : std::move(queue));
 }
 template <class T>
 task<actor_handle<T>> give_handle(counted_ptr<actor_queue> queue) {
-    co_return actor_handle<T>(std::move(queue));
+    co_return handle_of<T>(std::move(queue));
 }
 
 /// Makes it through `by`: the arguments are encoded at once.
@@ -160,6 +169,7 @@ template <class T, class... A>
     (void)made::registered;
     counted_ptr<actor_call> call(new actor_call);
     apply_options(by, *call, made::entry(), {}, call_kind::create);
+    call->title = how.name.view(); // .get_if_exists may give a handle from elsewhere
     bool exists = false;
     auto queue = by.declare_actor(*call, how, exists);
     if (exists) return give_handle<T>(std::move(queue));
@@ -209,14 +219,16 @@ task<actor_handle<T>> look_up_in(std::string space, std::string name) {
     auto entering = runtime::current().enter_space(std::move(space));
     auto* const by = co_await entering;
     counted_ptr<actor_call> call(new actor_call);
-    auto queue =
-        by->find_actor(call, name, typeid(T)); // a space client is answered by its space server
+    call->title = name;
+    // a space client is answered by its space server
+    auto queue = by->find_actor(call, name, typeid(T));
     auto found = finish_create<T>(std::move(call), std::move(queue));
     co_return co_await std::move(found);
 }
 template <class T>
 [[nodiscard]] task<actor_handle<T>> look_up(std::string_view name) {
     counted_ptr<actor_call> call(new actor_call);
+    call->title = name;
     auto queue = runtime::current().find_actor(call, name, typeid(T));
     if (queue) return give_handle<T>(std::move(queue));
     return finish_create<T>(std::move(call), {});

@@ -38,8 +38,10 @@ namespace detail {
 
 /// Why the calls of an actor that has ended fail: "actor "table" was killed".
 [[nodiscard]] failure ended(std::string_view title, std::string_view how);
-/// As messages name an actor: by its name if it has one.
-[[nodiscard]] std::string actor_title(actor_id id, std::string_view name);
+/// As messages name an actor: actor "table", by its name if it is known; else by its class, actor
+/// counter#7.
+[[nodiscard]] std::string actor_title(actor_id id, std::string_view name,
+                                      const std::type_info* type);
 /// "once", "3 times"
 [[nodiscard]] std::string times(std::int64_t n);
 

@@ -34,6 +34,7 @@
 #include <optional>
 #include <string>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -220,6 +221,7 @@ public:
     runtime* owner = nullptr;
     actor_id id;
     std::string name{};                          ///< "": it has none, or it is not known here
+    const std::type_info* type = nullptr;        ///< of its handles here; nullptr: there was none
     peer* on = nullptr;                          ///< where its calls go
     std::vector<counted_ptr<call_base>> waiting; ///< in order; [first_, end)
     std::size_t first = 0;

@@ -49,7 +49,7 @@ struct where_answer {
     unique_number actor;
     std::uint8_t verdict = 0; ///< a whereabouts
     std::uint64_t incarnation = 0;
-    std::string who;                    ///< "worker-2 (pid 4711 at host)"
+    std::string who; ///< "worker-2 (pid 4711 at host)"; of one that is gone: how it ended, or ""
     std::vector<std::string> addresses; ///< in the order in which they are tried
 };
 

@@ -140,7 +140,7 @@ namespace detail {
               fmt::format("{} did not run: {} calls of {} have no outcome yet, as many as "
                           ".max_pending allows",
                           call.name(), call.queue->max_pending,
-                          detail::actor_title(call.queue->id, call.queue->name)));
+                          detail::actor_title(call.queue->id, call.queue->name, call.queue->type)));
     why.with_hint("wait for some of them first, or raise .max_pending");
     call.fail({std::move(why), nullptr});
 }

@@ -91,6 +91,7 @@ SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::declare_actor(detail::cal
     queue->is_detached = how.detached;
     if (state_->upstream != nullptr) queue->holds = 1; // the driver counts who makes an actor
     if (terms) {
+        queue->name = terms->name;
         call.extra().terms = std::move(terms);
         call.retries_left = 1; // says that they are there
     }

@@ -120,6 +120,8 @@ SKEIN_INLINE void runtime::on_there(const net::frame_view& f) {
     const auto verdict = static_cast<detail::whereabouts>(said->verdict);
     const bool is_own = said->incarnation == state_->incarnation;
     const bool at_worker = verdict == detail::whereabouts::at_worker;
+    if (verdict == detail::whereabouts::gone && !said->who.empty())
+        return close_queue(id, {error(errc::not_found, std::move(said->who)), nullptr});
     if (verdict == detail::whereabouts::gone ||
         (at_worker && is_own && state_->boxes.find(id) == nullptr))
         return close_queue(id, detail::ended(actor_title(id), "is gone"));

@@ -6,6 +6,7 @@
 #include <skein/core/constants.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
+#include <skein/core/type_name.hpp>
 #include <skein/rt/detail/runtime_state.hpp>
 
 #include <algorithm>
@@ -18,8 +19,11 @@ namespace skein::rt {
 
 namespace detail {
 
-SKEIN_INLINE std::string actor_title(actor_id id, std::string_view name) {
-    return name.empty() ? fmt::format("actor {}", id) : fmt::format("actor \"{}\"", name);
+SKEIN_INLINE std::string actor_title(actor_id id, std::string_view name,
+                                     const std::type_info* type) {
+    if (!name.empty()) return fmt::format("actor \"{}\"", name);
+    if (type == nullptr) return fmt::format("actor {}", id);
+    return fmt::format("actor {}#{}", type_name(*type), id);
 }
 
 SKEIN_INLINE std::string times(std::int64_t n) {
@@ -33,13 +37,21 @@ SKEIN_INLINE failure ended(std::string_view title, std::string_view how) {
 } // namespace detail
 
 SKEIN_INLINE std::string runtime::actor_title(actor_id id) const {
-    const auto queue = state_->actor_queues.find(id);
-    if (queue != state_->actor_queues.end() && !queue->second->name.empty())
-        return detail::actor_title(id, queue->second->name);
-    if (const auto* const entry = state_->actors.find(id); entry != nullptr && entry->plan)
-        return detail::actor_title(id, entry->plan->terms.name);
-    const auto* const box = state_->boxes.find(id);
-    return detail::actor_title(id, box != nullptr ? std::string_view((*box)->name) : "");
+    std::string_view name;
+    const std::type_info* type = nullptr;
+    if (const auto* const box = state_->boxes.find(id); box != nullptr) {
+        name = (*box)->name;
+        type = &(*box)->type;
+    }
+    if (const auto* const entry = state_->actors.find(id); entry != nullptr) {
+        if (entry->plan) name = entry->plan->terms.name;
+        type = entry->type;
+    }
+    if (const auto queue = state_->actor_queues.find(id); queue != state_->actor_queues.end()) {
+        if (!queue->second->name.empty()) name = queue->second->name;
+        if (queue->second->type != nullptr) type = queue->second->type;
+    }
+    return detail::actor_title(id, name, type);
 }
 
 /// Driver: forgets an actor. tell: what its worker hears, 0: nothing. why: what calls that wait
@@ -78,7 +90,7 @@ SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const fail
     if (entry.is_followed) state_->leases.take_followers(id, entry.beside);
     followers::fail(entry.beside, told.what);
     if (!entry.beside.empty()) pump();
-    for (const auto asker : entry.askers) tell_where(asker, id, nullptr);
+    for (const auto asker : entry.askers) tell_where(asker, id, nullptr, told.what.text());
     give_late_holds_back(id);
     const auto& making = entry.making; // it may wait for long for what nobody wants any more
     if (making && !making->is_done() && making->state == detail::phase::queued &&
@@ -187,7 +199,7 @@ SKEIN_INLINE void runtime::method_failed(peer& to, detail::actor_box& box, bool 
     } catch (...) {
         try {
             logging::warn("rt", fmt::format("the state of {} was not saved: {}",
-                                            detail::actor_title(box.id, box.name),
+                                            detail::actor_title(box.id, box.name, &box.type),
                                             to_error(std::current_exception()).what()));
         } catch (...) { // no memory for a line
         }
@@ -209,11 +221,12 @@ SKEIN_INLINE result<void> runtime::set_terms(detail::actor_box& box,
 
 SKEIN_INLINE void runtime::reply_over(peer& to, slot_id id, const function_record& fn,
                                       const detail::actor_box& box) {
-    reply_failure(to, id,
-                  {error(errc::not_found, fmt::format("{} did not run: {} {}", fn.name,
-                                                      detail::actor_title(box.id, box.name),
-                                                      box.over != nullptr ? box.over : "is gone")),
-                   nullptr});
+    reply_failure(
+        to, id,
+        {error(errc::not_found, fmt::format("{} did not run: {} {}", fn.name,
+                                            detail::actor_title(box.id, box.name, &box.type),
+                                            box.over != nullptr ? box.over : "is gone")),
+         nullptr});
 }
 
 namespace detail {

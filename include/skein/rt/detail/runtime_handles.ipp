@@ -139,13 +139,14 @@ SKEIN_INLINE void encode_handle(wire::writer& to, const counted_ptr<actor_queue>
         throw error(errc::not_supported,
                     fmt::format("not supported: a handle to {} travels to another program "
                                 "or namespace, where it is not known",
-                                actor_title(queue->id, queue->name)))
+                                actor_title(queue->id, queue->name, queue->type)))
             .with_hint("an actor that others call is made .detached in a .space");
     if (is_foreign && !queue->is_detached)
         throw error(errc::not_supported,
                     fmt::format("not supported: a handle to {} of namespace \"{}\", which is "
                                 "not detached, leaves its namespace",
-                                actor_title(queue->id, queue->name), space_state::name_of(*owner)))
+                                actor_title(queue->id, queue->name, queue->type),
+                                space_state::name_of(*owner)))
             .with_hint("make it .detached: then it does not end with its last handle");
     put_actor(to, queue->id);
     to.fixed(std::min(queue->max_pending, most_pending) |

@@ -82,15 +82,22 @@ SKEIN_INLINE std::vector<std::string> addresses_for(const peer& asker, const pee
 
 } // namespace detail
 
-/// where: nullptr: it has ended, or it is one that is made again.
-SKEIN_INLINE void runtime::tell_where(peer_id asker, actor_id id, peer* where) {
+/// where: nullptr: it has ended, or it is one that is made again. how: it has ended, if the asker
+/// is to hear more than a number.
+SKEIN_INLINE void runtime::tell_where(peer_id asker, actor_id id, peer* where,
+                                      std::string_view how) {
     auto* const to = link_at(asker);
     if (to == nullptr || !to->is_open()) return;
     const auto* const entry = state_->actors.find(id);
     auto verdict = detail::whereabouts::gone;
     detail::where_answer answer;
     answer.actor = id.value();
-    if (entry != nullptr) {
+    if (entry == nullptr) {
+        const auto queue = state_->actor_queues.find(id);
+        const bool is_told = queue != state_->actor_queues.end() && queue->second->lost;
+        if (how.empty() && is_told) how = queue->second->lost->what.text();
+        answer.who = how;
+    } else {
         verdict = detail::whereabouts::through_driver;
         if (!entry->lasts() && where != nullptr) {
             if (where != to) answer.addresses = detail::addresses_for(*to, *where);

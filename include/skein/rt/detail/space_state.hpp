@@ -11,7 +11,7 @@
 //     space_there  id, flags = 0: body = space_answer, 1: a failure               driver -> worker
 //     space_end    body = space_end: that space server has ended driver -> worker
 //
-// docs/design/0022-space clients.md
+// docs/design/0022-space-clients.md
 
 #include <skein/core/cancel.hpp>
 #include <skein/core/event.hpp>

@@ -345,6 +345,7 @@ struct schedule_state {
     [[nodiscard]] std::optional<error> nobody_matches(const class_record& c) const;
     [[nodiscard]] std::string names_there() const;
     [[nodiscard]] std::string labels_there() const;
+    [[nodiscard]] std::string resources_there() const;
     [[nodiscard]] std::string amount_text(std::uint32_t dim, std::int64_t n) const;
     [[nodiscard]] resources used_of(const place_record& p) const;
     [[nodiscard]] std::string why(request_id id) const;

@@ -86,7 +86,8 @@ SKEIN_INLINE std::string schedule_state::best_place(const class_record& c, bool 
             if (n.dim == no_index) {
                 for (const auto& r : shape.demand.custom)
                     if (!custom_dims.contains(r.name))
-                        return fmt::format("no {} has ever had {}", options.place_is, r.name);
+                        return fmt::format("no {} has ever had {} ({})", options.place_is, r.name,
+                                           resources_there());
             }
             return fmt::format("{} has most{}, {}", all_places[p].name, ever ? "" : " free",
                                amount_text(n.dim, std::max<std::int64_t>(most, 0)));
@@ -126,6 +127,15 @@ SKEIN_INLINE std::string schedule_state::labels_there() const {
         for (const std::string_view label : place.labels)
             if (is_open(place) && !label.starts_with(node_names)) all.insert(label);
     return known_names(all, "none has one");
+}
+
+/// The same of the resources with names of their own.
+SKEIN_INLINE std::string schedule_state::resources_there() const {
+    std::set<std::string_view> all;
+    for (const auto& place : all_places)
+        for (const auto& r : place.total.custom)
+            if (is_open(place)) all.insert(r.name);
+    return known_names(all, "none has a resource of its own name");
 }
 
 /// Why there is no place for a constraint, with what to do; nothing: there are some, whatever they

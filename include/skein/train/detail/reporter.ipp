@@ -377,13 +377,22 @@ private:
     std::vector<screen_text> texts_;
 };
 
+/// A path as it works where the program was started, to which a person goes: main() may have gone
+/// to another folder.
+[[nodiscard]] SKEIN_INLINE std::string path_for_people(const std::string& path) {
+    if (path.empty() || path.starts_with('/') || !has_left_start_folder()) return path;
+    std::error_code failed;
+    const auto whole = std::filesystem::absolute(path, failed);
+    return failed ? path : whole.lexically_normal().string();
+}
+
 [[nodiscard]] SKEIN_INLINE report::run_summary summary_of(const context& ctx,
                                                           const run_config& config,
                                                           const fit_result& result) {
     report::run_summary out;
     out.name = result.run_name.empty() ? config.name : result.run_name;
     out.asked = config.name;
-    out.path = result.run_path;
+    out.path = path_for_people(result.run_path);
     out.steps = result.steps;
     out.first = result.first_step;
     out.total = result.total > 0 ? result.total : static_cast<std::uint64_t>(config.max_steps);
@@ -396,7 +405,7 @@ private:
     out.results = {{"loss", result.loss}};
     if (result.val_loss == result.val_loss) out.results.push_back({"val_loss", result.val_loss});
     out.val_step = result.val_step;
-    out.checkpoint = result.checkpoint;
+    out.checkpoint = path_for_people(result.checkpoint);
     out.command = config.command;
     out.launcher = ctx.launcher();
     out.resume_flag = config.resume_flag;

@@ -3,6 +3,7 @@
 // Evaluations of one session. Used by <skein/train/detail/session_core.ipp> alone.
 
 #include <skein/core/error.hpp>
+#include <skein/core/known_names.hpp>
 #include <skein/torch/torch.hpp>
 #include <skein/train/collective.hpp>
 #include <skein/train/detail/session_parts.ipp>
@@ -86,9 +87,12 @@ private:
         if (!config_.checkpoints || config_.keep_best < 1 || best == "loss" ||
             report::find_metric(merged, best) != nullptr)
             return;
+        name_list list;
+        list.add("loss"); // as the first of the evaluation is also called
+        for (const auto& m : merged) list.add(m.name);
         throw error(errc::usage,
                     fmt::format("best_metric '{}' is no number of an evaluation", best))
-            .with_hint("there are: loss, " + report::names_of(merged));
+            .with_hint(list.text("there are none"));
     }
 
     [[nodiscard]] std::size_t batch() const {
