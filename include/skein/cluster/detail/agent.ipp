@@ -277,7 +277,7 @@ SKEIN_INLINE task<ended_lease> agent::state::run(state* self, worker* w) {
 /// and its lease comes back. Not so a space server: it runs no functions of users on its loop, so
 /// that its link to the head says whether it lives.
 SKEIN_INLINE task<void> agent::state::end_silent(state* self, worker* w, std::string* why) {
-    auto watching = rt::detail::until_silent(w->process, self->how.times, {});
+    auto watching = proc::detail::until_silent(w->process, self->how.times, {});
     *why = co_await watching;
     w->process->kill();
 }
