@@ -36196,8 +36196,8 @@ namespace skein::program::detail {
 
 SKEIN_INLINE task<void> watch_process(proc::child* process, std::shared_ptr<net::channel> wire,
                                       rt::runtime* driver, time_constants times) {
-    auto watching =
-        proc::detail::until_silent(process, times, [wire, driver](bool on) { driver->suspect(*wire, on); });
+    auto watching = proc::detail::until_silent(
+        process, times, [wire, driver](bool on) { driver->suspect(*wire, on); });
     auto why = co_await watching;
     driver->give_up_worker(*wire, std::move(why));
     process->kill();

@@ -179,7 +179,7 @@ TEST_CASE("a worker that computes while its connection breaks is not lost, and o
                 auto r = remote<&leased_later>.with({.retries = 0})(1000);
                 co_await sleep_for(500ms);
                 const auto pid = c.at(0).children->running().front().pid;
-                c.at(0).children->pause(pid, 10min);
+                c.at(0).children->compute(pid, 10min);
                 c.network().reset("driver", "n1");
                 if (!is_reached) c.network().partition("driver", "n1");
                 const auto began = c.loop().now();
@@ -491,8 +491,8 @@ TEST_CASE("a worker and a node that were lost are said once each, and those that
             CHECK(lines.count("a node was lost with its workers node=n2 workers=2") == 1);
             auto forced = remote<&leased_later>(60'000);
             co_await sleep_for(1s);
-            c.at(0).children->pause(c.at(0).children->running().front().pid, 10min);
-            c.at(0).children->pause(c.at(0).children->running().back().pid, 10min);
+            c.at(0).children->compute(c.at(0).children->running().front().pid, 10min);
+            c.at(0).children->compute(c.at(0).children->running().back().pid, 10min);
             forced.cancel_by_force(); // somebody wants that
             co_await sleep_for(5s);
             INFO(lines.text());

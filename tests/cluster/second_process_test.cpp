@@ -154,7 +154,8 @@ TEST_CASE("a second process outlives its head, and another head grants one",
             auto again = check_two_processes();
             co_await again;
             CHECK(c.processes() == 2);
-            CHECK(d.self.stats().workers_lost == 0);
+            CHECK(d.self.stats().workers_lost ==
+                  1); // the second process that left when it was idle
         },
         1);
 }

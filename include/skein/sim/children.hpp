@@ -120,6 +120,7 @@ private:
     cancel_source stop_;
     int asked_ = 0, pending_ = 0; ///< the signal that asked it to leave; that will when it goes on
     bool paused_ = false, killed_ = false, ended_ = false;
+    bool computes_ = false; ///< that is why it stands still
     wait_queue resumed_;
     proc::process_usage usage_;
     std::string last_words_;
@@ -166,6 +167,8 @@ public:
     void kill(std::int64_t pid);
     /// SIGSTOP, counted as a fault, and SIGCONT so much later.
     void pause(std::int64_t pid, duration length);
+    /// The same of one whose function computes so long: /proc says nothing of that.
+    void compute(std::int64_t pid, duration length);
 
 private:
     std::shared_ptr<detail::children_state> state_; // shared with processes and events under way

@@ -96,7 +96,7 @@ public:
     }
     proc::process_look look() override {
         proc::process_look seen;
-        seen.is_stopped = process_->paused_ && !process_->ended_;
+        seen.is_stopped = process_->paused_ && !process_->computes_ && !process_->ended_;
         return seen;
     }
     std::unique_ptr<net::stream> take_stream() override { return std::move(stream_); }
@@ -306,7 +306,7 @@ SKEIN_INLINE void process::ask_to_leave(int number) noexcept {
 
 SKEIN_INLINE void process::resume() noexcept {
     if (!paused_) return;
-    paused_ = false;
+    paused_ = computes_ = false;
     resumed_.wake_all();
     if (const int number = std::exchange(pending_, 0)) ask_to_leave(number);
 }
@@ -395,6 +395,13 @@ SKEIN_INLINE void children::kill(std::int64_t pid) {
 SKEIN_INLINE void children::pause(std::int64_t pid, duration length) {
     const auto at = state_->running.find(pid);
     if (at != state_->running.end()) state_->pause(*at->second, length);
+}
+
+SKEIN_INLINE void children::compute(std::int64_t pid, duration length) {
+    const auto at = state_->running.find(pid);
+    if (at == state_->running.end()) return;
+    at->second->computes_ = true;
+    state_->pause(*at->second, length);
 }
 
 } // namespace skein::sim
