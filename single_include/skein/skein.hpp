@@ -19168,6 +19168,7 @@ void outlive_readers() noexcept;
 #include <pthread.h>
 #include <stdio_ext.h>
 #include <sys/stat.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 namespace skein::proc {
@@ -19201,9 +19202,24 @@ SKEIN_INLINE void drop_unread() noexcept {
     errno = saved;
 }
 
+/// SIGPIPE comes on the thread whose write has failed, before that returns: it returns that one
+/// byte was written, so that who prints goes on with the rest, which is dropped. fmt would throw,
+/// in the middle of a task.
+SKEIN_INLINE void pass_over_failed_print([[maybe_unused]] void* at) noexcept {
+#if defined(__x86_64__) && defined(__linux__)
+    auto& registers = static_cast<::ucontext_t*>(at)->uc_mcontext.gregs;
+    const auto fd = registers[REG_RDI]; // the first argument; the other machines overwrite it
+    if (nowhere >= 0 && registers[REG_RAX] == -EPIPE &&
+        (fd == STDOUT_FILENO || fd == STDERR_FILENO))
+        registers[REG_RAX] = 1;
+#endif
+}
+
 /// Not SIG_IGN: what this process starts would inherit that.
-SKEIN_INLINE void on_unread(int number) {
-    if (number == SIGPIPE) drop_unread();
+SKEIN_INLINE void on_unread(int number, ::siginfo_t*, void* at) {
+    if (number != SIGPIPE) return;
+    drop_unread();
+    pass_over_failed_print(at);
 }
 
 /// A print that comes first would fail, and some that print throw then: so the end of a reader is
@@ -19263,8 +19279,8 @@ SKEIN_INLINE void outlive_readers() noexcept {
         struct ::sigaction now{};
         if (::sigaction(number, nullptr, &now) != 0 || now.sa_handler != SIG_DFL) continue;
         now = {};
-        now.sa_handler = &detail::on_unread;
-        now.sa_flags = SA_RESTART;
+        now.sa_sigaction = &detail::on_unread;
+        now.sa_flags = SA_RESTART | SA_SIGINFO;
         (void)::sigaction(number, &now, nullptr);
     }
     if (detail::nowhere < 0) return;

@@ -65,6 +65,19 @@ int signal_of_child() {
     const int status = std::system("kill -s PIPE $$"); // NOLINT(cert-env33-c)
     return WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status) - 128;
 }
+/// Prints more than a pipe holds: whoever ends the reading of it does so in the middle of a print.
+int print_much(const std::string& notes) {
+    const int fd = ::open(notes.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
+    if (::write(fd, "begun ", 6) != 6) return -1;
+    for (int i = 0; i < 20'000; ++i) fmt::print(stderr, "line {}\n", i);
+    const bool noted = ::write(fd, "done ", 5) == 5;
+    ::close(fd);
+    return noted ? 0 : -1;
+}
+skein::task<int> stop_reading(std::vector<std::string> rest) {
+    auto printing = skein::remote<&print_much>(rest.at(0));
+    co_return co_await printing;
+}
 skein::task<int> go_on_unread(std::vector<std::string> rest) {
     std::vector<skein::ref<int>> all;
     for (int i = 0; i < 40; ++i) all.push_back(skein::remote<&note_and_print>(i, rest.at(0)));
@@ -159,6 +172,7 @@ int run_own_main(std::string_view name, int argc, char** argv) {
         how.processes.offers = skein::sched::parse_resources("ssd=1").value();
         return skein::run(argc, argv, tell_folders, how);
     }
+    if (name == "own much") return skein::run(argc, argv, stop_reading);
     if (name == "own print") return skein::run(argc, argv, let_print_and_end);
     if (name == "own print unsynced") {
         std::ios_base::sync_with_stdio(false);

@@ -126,7 +126,7 @@ TEST_CASE("the deadline of a call on a stopped worker passes", "[C9][rt][silent_
         REQUIRE_FALSE(got);
         INFO(got.error().what());
         CHECK(got.error().code() == errc::timeout);
-        CHECK(got.error().text().find("no answer within 0.2 s") != std::string::npos);
+        CHECK(got.error().text().find("gave no answer within 0.2 s") != std::string::npos);
     });
 }
 

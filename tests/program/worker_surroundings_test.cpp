@@ -183,7 +183,7 @@ TEST_CASE("what is started again begins in the folder of the program's start",
 }
 
 TEST_CASE("what a worker has printed by its death is there, also in a file",
-          "[P6][rt][local_workers]") {
+          "[P6][program][local_workers]") {
     const test::temporary_folder folder;
     for (const std::string app : {"own print", "own print unsynced"}) {
         for (const std::string end : {"segfault", "abort", "_exit", "sigkill"}) {
@@ -200,7 +200,7 @@ TEST_CASE("what a worker has printed by its death is there, also in a file",
 }
 
 TEST_CASE("a reader of the output that goes is no death of a worker, and each task runs once",
-          "[P6][rt][local_workers]") {
+          "[P6][program][local_workers]") {
     const test::temporary_folder folder;
     const auto notes = folder.path + "/notes";
     int out[2], err[2];
@@ -218,6 +218,27 @@ TEST_CASE("a reader of the output that goes is no death of a worker, and each ta
     CHECK(child.wait_blocking().code() == 0);
     CHECK(said == "all done, 13\n"); // what a task starts is ended by SIGPIPE as ever
     CHECK(text_of_file(notes) == std::string(40, 'x'));
+}
+
+TEST_CASE("a reader that goes in the middle of a print fails no task",
+          "[P6][program][local_workers]") {
+#if defined(__x86_64__)
+    const test::temporary_folder folder;
+    const auto notes = folder.path + "/notes";
+    int err[2];
+    REQUIRE(::pipe2(err, O_CLOEXEC) == 0);
+    auto how = app_options("own much", {"--workers", "1", notes});
+    how.stderr_fd = err[1];
+    auto child = proc::child_process::spawn(how);
+    ::close(err[1]);
+    char first = 0;
+    CHECK(::read(err[0], &first, 1) == 1);
+    ::close(err[0]);
+    CHECK(child.wait_blocking().code() == 0);
+    CHECK(text_of_file(notes) == "begun done ");
+#else
+    SKIP("what a failed write returns is changed on x86-64 alone");
+#endif
 }
 
 TEST_CASE("a task has as many threads as cpus, unless the user has said how many",
