@@ -5,6 +5,7 @@
 #include <skein/core/error.hpp>
 #include <skein/core/random.hpp>
 #include <skein/core/unique_fd.hpp>
+#include <skein/spmd/detail/token_file.hpp>
 
 #include <fcntl.h>
 #include <sys/stat.h>
