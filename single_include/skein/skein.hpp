@@ -20544,7 +20544,7 @@ struct schedule_state {
     [[nodiscard]] resources used_of(const place_record& p) const;
     [[nodiscard]] std::string why(request_id id) const;
 
-    // What the state see of a constraint.
+    // What the scheduler's state has of a constraint.
     [[nodiscard]] static bool is_anywhere(const constraint& w) {
         return w.kind_ == constraint::kind::anywhere;
     }
@@ -26953,7 +26953,7 @@ struct lease_line {
     std::size_t parents = 0; ///< of its tasks at workers, see lease_state::parents
     sched::request_id
         asked; ///< the request that waits in the scheduler: one at a time, so that lines take turns
-    std::uint64_t full_at = 0;      ///< the state of the state in which there was no room for it
+    std::uint64_t full_at = 0;      ///< lease_state::state when there was no room for it
     std::uint64_t none_free_at = 0; ///< the same for a worker whose loop nobody needs
     const demand* need = nullptr;
     std::uint16_t shape = 0;
@@ -29303,7 +29303,7 @@ SKEIN_INLINE void runtime::credits::on_held(runtime& self, peer& from, slot_id i
     self.drain(*queue);
 }
 
-/// Driver: a call leaves its worker's state; it is in the worker's memory still.
+/// Driver: a call is counted at its worker no more; it is in the worker's memory still.
 SKEIN_INLINE void runtime::credits::keep(detail::call_base& call) {
     const auto taken = std::exchange(call.taken, {});
     if (taken.line != 0) call.on->taken_back[call.slot] = {call.target, taken};
@@ -34539,8 +34539,8 @@ SKEIN_INLINE void runtime::account(peer& ran_at, const detail::call_base& call) 
     if (from.kind != 0) tell_demand(leases.line_of(call.shape));
 }
 
-/// True: a call that was sent has not begun and never will; it is out of its slot and of its
-/// worker's state.
+/// True: a call that was sent has not begun and never will; it is out of its slot and
+/// counted at its worker no more.
 SKEIN_INLINE bool runtime::take_back(detail::call_base& call) {
     if (state_->upstream != nullptr || call.state != detail::phase::sent || call.on == nullptr ||
         call.kind == detail::call_kind::create || !call.on->page.take_back(call.order))
@@ -35939,7 +35939,7 @@ private:
             driver_.refuse_demand(found->first, n.why);
         }
         for (const auto& g : granted) {
-            if (g.resumed) continue; // see is blocked()
+            if (g.resumed) continue; // see blocked()
             auto& kind = kinds_.at(static_cast<std::uint32_t>(g.tag));
             kind.asked = {};
             ++kind.alive;

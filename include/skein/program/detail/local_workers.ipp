@@ -339,7 +339,7 @@ private:
             driver_.refuse_demand(found->first, n.why);
         }
         for (const auto& g : granted) {
-            if (g.resumed) continue; // see is blocked()
+            if (g.resumed) continue; // see blocked()
             auto& kind = kinds_.at(static_cast<std::uint32_t>(g.tag));
             kind.asked = {};
             ++kind.alive;

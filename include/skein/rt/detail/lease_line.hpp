@@ -49,7 +49,7 @@ struct lease_line {
     std::size_t parents = 0; ///< of its tasks at workers, see lease_state::parents
     sched::request_id
         asked; ///< the request that waits in the scheduler: one at a time, so that lines take turns
-    std::uint64_t full_at = 0;      ///< the state of the state in which there was no room for it
+    std::uint64_t full_at = 0;      ///< lease_state::state when there was no room for it
     std::uint64_t none_free_at = 0; ///< the same for a worker whose loop nobody needs
     const demand* need = nullptr;
     std::uint16_t shape = 0;

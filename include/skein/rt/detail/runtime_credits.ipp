@@ -188,7 +188,7 @@ SKEIN_INLINE void runtime::credits::on_held(runtime& self, peer& from, slot_id i
     self.drain(*queue);
 }
 
-/// Driver: a call leaves its worker's state; it is in the worker's memory still.
+/// Driver: a call is counted at its worker no more; it is in the worker's memory still.
 SKEIN_INLINE void runtime::credits::keep(detail::call_base& call) {
     const auto taken = std::exchange(call.taken, {});
     if (taken.line != 0) call.on->taken_back[call.slot] = {call.target, taken};

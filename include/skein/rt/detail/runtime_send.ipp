@@ -211,8 +211,8 @@ SKEIN_INLINE void runtime::account(peer& ran_at, const detail::call_base& call) 
     if (from.kind != 0) tell_demand(leases.line_of(call.shape));
 }
 
-/// True: a call that was sent has not begun and never will; it is out of its slot and of its
-/// worker's state.
+/// True: a call that was sent has not begun and never will; it is out of its slot and
+/// counted at its worker no more.
 SKEIN_INLINE bool runtime::take_back(detail::call_base& call) {
     if (state_->upstream != nullptr || call.state != detail::phase::sent || call.on == nullptr ||
         call.kind == detail::call_kind::create || !call.on->page.take_back(call.order))

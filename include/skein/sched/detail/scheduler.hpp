@@ -350,7 +350,7 @@ struct schedule_state {
     [[nodiscard]] resources used_of(const place_record& p) const;
     [[nodiscard]] std::string why(request_id id) const;
 
-    // What the state see of a constraint.
+    // What the scheduler's state has of a constraint.
     [[nodiscard]] static bool is_anywhere(const constraint& w) {
         return w.kind_ == constraint::kind::anywhere;
     }
