@@ -8,8 +8,11 @@ scripts/layers.toml if it has one, else from ours.
 import fnmatch
 import os
 import re
+import shutil
 import sys
 import tomllib
+
+import compiling
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.abspath(sys.argv[1]) if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else os.path.dirname(HERE)
@@ -87,6 +90,20 @@ def code_only(text: str, keep_includes: bool = False) -> str:
             return '"' + " " * (len(found) - 2) + '"'
         return re.sub(r"[^\n]", " ", found)
     return TOKEN.sub(blank, text)
+
+
+def tool(name: str) -> str:
+    """A program of packaging/test-python.txt, where scripts/setup --test puts it or on the PATH; "" when it is missing."""
+    own = os.path.join(compiling.deps_folder(), "test-python", "bin", name)
+    return shutil.which(own) or shutil.which(name) or ""
+
+
+def without_tool(name: str) -> int:
+    """What a check ends with whose tool is missing: in CI, where all tools are, a check that did not run has failed."""
+    text = f"{name} is not here; run scripts/setup --test"
+    if os.environ.get("CI"):
+        return report([f"packaging/test-python.txt:1: {text}"])
+    return report([], f"skipped: {text}")
 
 
 def report(problems: list, summary: str = "") -> int:

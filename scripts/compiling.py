@@ -25,10 +25,15 @@ def forms(file: str = os.path.join(HERE, "cost.toml")) -> dict:
         return tomllib.load(opened)["forms"]
 
 
+def deps_folder() -> str:
+    """Where scripts/setup puts LibTorch and the Python packages of tests and checks."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.environ.get("SKEIN_DEPS") or os.path.join(home, "skein")
+
+
 def libtorch_flags() -> list:
     """As cmake/FindLibTorch.cmake gives them; empty when there is no LibTorch where it looks first."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    deps = os.environ.get("SKEIN_DEPS") or os.path.join(home, "skein")
+    deps = deps_folder()
     given = os.environ.get("LIBTORCH", "")
     candidates = [given, os.path.join(given, "torch")] if given else []
     if not given and os.path.isdir(deps):

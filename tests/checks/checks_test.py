@@ -14,6 +14,12 @@ SCRIPTS = os.path.join(SOURCE, "scripts")
 HEAD = "// SPDX-License-Identifier: Apache-2.0\n#pragma once\n// A thing: why it is there.\n"
 
 
+def tool(name: str) -> str:
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    deps = os.environ.get("SKEIN_DEPS") or os.path.join(cache, "skein")
+    return shutil.which(os.path.join(deps, "test-python", "bin", name)) or shutil.which(name) or ""
+
+
 def compiler_is_there() -> bool:
     return bool(os.environ.get("CXX") or shutil.which("clang++-19") or shutil.which("g++"))
 
@@ -478,6 +484,26 @@ inline task<void> f(int n) {
         self.put("include/skein/net/b.hpp", head + "//     c.send(std::move(body));\n//     c.post(1);\n//     net::made<int>(2);\n//\n// c.prose(1)\n\n" + declared)
         self.found("comments", "b.hpp:5: the comment calls send with 1 arguments", "b.hpp:6: the comment uses post", "b.hpp:7: the comment uses made")
         self.assertNotIn("prose", self.run_script("check_comments.py").stdout)
+
+    @unittest.skipUnless(tool("codespell"), "no codespell: scripts/setup --test installs it")
+    def test_spelling(self):
+        self.clean("spelling")
+        wrong = "rec" + "ieve"
+        self.put("docs/page.md", f"# P\n\nWorkers {wrong} work, and CAF has statics.\n")
+        self.put("tests/core/a_test.cpp", "// SPDX-License-Identifier: Apache-2.0\n" + f'auto text = "they {wrong} it";\n')
+        self.put("scripts/run", f"#!/bin/sh\n# {wrong}\n")
+        self.put("tests/fuzz/corpus/x", wrong)
+        self.found("spelling", f"docs/page.md:3: {wrong} is misspelled; write receive", f"a_test.cpp:2: {wrong}", f"scripts/run:2: {wrong}")
+        said = self.run_script("check_spelling.py").stdout
+        self.assertEqual(len(said.splitlines()), 3, said)
+
+    def test_a_missing_tool_fails_in_ci_alone(self):
+        nowhere = {"PATH": "/nowhere", "HOME": self.tree}
+        for more, code, text in (({}, 0, "skipped: codespell is not here"), ({"CI": "true"}, 1, "run scripts/setup --test")):
+            done = subprocess.run([sys.executable, os.path.join(SCRIPTS, "check_spelling.py"), self.tree], env={**nowhere, **more},
+                                  capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+            self.assertIn(text, done.stdout)
 
     def test_text(self):
         self.clean("text")

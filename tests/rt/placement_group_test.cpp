@@ -533,8 +533,8 @@ TEST_CASE("what tasks of a group make is in it if they say so", "[G10][rt][place
         placement_group rest({"gpu=1"}); // the other gpu is taken
         co_await rest.ready();
         auto inside = remote<&child_gpus>.with({.on = group.with_children()})(false);
-        const auto childs = co_await inside;
-        CHECK(childs == own);
+        const auto inherited = co_await inside;
+        CHECK(inherited == own);
         auto by_name =
             remote<&child_gpus>.with({.on = group_named("whole", 0).with_children()})(false);
         const auto named = co_await by_name;

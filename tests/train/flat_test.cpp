@@ -177,8 +177,8 @@ TEST_CASE("the layout hash tells other shapes and names") {
     flat_store fa(*a), fb(*b);
     CHECK(fa.layout_hash() == fb.layout_hash());
     torch::nn::Linear other(8, 16);
-    flat_store fo(*other);
-    CHECK(fo.layout_hash() != fa.layout_hash());
+    flat_store changed(*other);
+    CHECK(changed.layout_hash() != fa.layout_hash());
 }
 
 namespace {
