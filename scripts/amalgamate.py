@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# REUSE-IgnoreStart: the licence lines below are those of files that this one writes or looks at.
 """Writes what is a pure function of include/: single_include/ and the compiled form's sources in src/.
 
 single_include/skein/skein.hpp is the torch-free part as one file; train.hpp includes it and adds torch..train.

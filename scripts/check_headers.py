@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# REUSE-IgnoreStart: the licence lines below are those of files that this one writes or looks at.
 """Fails when a header, a file of bodies (.ipp) or a function is too long, or lacks its opening lines; prints the sizes.
 
 Every file starts with its SPDX line, #pragma once and an opening comment. A function counts from the first line of

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# REUSE-IgnoreStart: the licence lines below are those of files that this one writes or looks at.
 """Fails when a public header lacks its test file, its one line for the index or its place in the umbrella.
 
 check_mirror.py --write regenerates the umbrellas: include/skein/<layer>.hpp (every public header of the

@@ -98,12 +98,12 @@ def tool(name: str) -> str:
     return shutil.which(own) or shutil.which(name) or ""
 
 
-def without_tool(name: str) -> int:
+def without_tool(name: str, problems: list | None = None) -> int:
     """What a check ends with whose tool is missing: in CI, where all tools are, a check that did not run has failed."""
     text = f"{name} is not here; run scripts/setup --test"
     if os.environ.get("CI"):
-        return report([f"packaging/test-python.txt:1: {text}"])
-    return report([], f"skipped: {text}")
+        return report([*(problems or []), f"packaging/test-python.txt:1: {text}"])
+    return report(problems or [], f"skipped: {text}")
 
 
 def report(problems: list, summary: str = "") -> int:

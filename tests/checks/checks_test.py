@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# REUSE-IgnoreStart: the licence lines below are those of files that this one writes or looks at.
 # label: runtime
 """Every structural check finds the violation planted for it, names its line, and is quiet on a clean tree."""
 import os
@@ -510,9 +511,26 @@ inline task<void> f(int n) {
         place = "/" + "home/somebody/x"
         self.put("include/skein/core/a.hpp", HEAD + f'auto p = "{place}";\nint \u00fc;\n// TO' + "DO later\nint b; \n")
         self.put("include/skein/core/detail/a.ipp", "int x;\t\n")
+        self.found("text", "a.hpp:4: a path of one machine", "a.hpp:5: non-ASCII", "a.hpp:6: TO" + "DO without", "a.hpp:7: white space",
+                   "a.ipp:1: a tab")
+
+    def test_licences(self):
+        os.makedirs(os.path.join(self.tree, "LICENSES"))
+        shutil.copy(os.path.join(SOURCE, "REUSE.toml"), self.tree)
+        shutil.copy(os.path.join(SOURCE, "LICENSES", "Apache-2.0.txt"), os.path.join(self.tree, "LICENSES"))
+        self.put("docs/page.md", "a page\n")
+        self.clean("licences")
+        licence = "// SPDX-License-" + "Identifier: "
+        self.put("include/skein/core/detail/a.ipp", "int x;\n")
         self.put("cmake/x.cmake", "message(x)\n")
-        self.found("text", "a.hpp:4: a path of one machine", "a.hpp:5: non-ASCII", "a.hpp:6: TO" + "DO without", "a.hpp:7: white space", "x.cmake:1: no line SPDX",
-                   "a.ipp:1: a tab", "a.ipp:1: no line SPDX")
+        self.put("examples/010_late.cpp", "int a;\n\n\n" + licence + "Apache-2.0\n")
+        self.found("licences", "a.ipp:1: no line SPDX", "x.cmake:1: no line SPDX", "010_late.cpp:1: no line SPDX")
+        if not tool("reuse"):
+            self.skipTest("no reuse: scripts/setup --test installs it")
+        self.put("scripts/run.sh", "#!/bin/sh\n")
+        self.put("examples/020_other.cpp", licence + "MIT\n")
+        self.put("apps/odd.cpp", licence + "Apache\n")
+        self.found("licences", "run.sh:1: no license identifier", "020_other.cpp:1: missing license 'MIT'", "odd.cpp:1: ")
 
     @unittest.skipUnless(shutil.which("clang-tidy-19") and shutil.which("git"), "no clang-tidy-19")
     def test_tidy(self):

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# REUSE-IgnoreStart: the licence lines below are those of files that this one writes or looks at.
 """Losses and weights of PyTorch's FSDP2 (fully_shard) for tests/train/fsdp2_reference_test.cpp.
 
     python3 tests/interop/fsdp2_reference.py > tests/train/fsdp2_reference.hpp
