@@ -21,7 +21,7 @@ import compiling
 
 SOURCES = (".hpp", ".ipp", ".cpp")
 LOOKED_AT = ("include/", "src/", "examples/", "tests/", "bench/", "apps/")
-NOT = ("tests/compile_fail/", "tests/checks/", "tests/consume/", "single_include/")
+NOT = ("src/skein", "tests/compile_fail/", "tests/checks/", "tests/consume/", "single_include/")
 WARNING = re.compile(r"^(.+?):(\d+):\d+: (?:warning|error): (.*)$", re.M)
 
 

@@ -17,6 +17,7 @@
 #include "spmd.cpp"
 #include "cluster.cpp"
 #include "program.cpp"
+#include "data.cpp"
 #include "report.cpp"
 #include "dist.cpp"
 #include "train_torch_free.cpp"

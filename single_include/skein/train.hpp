@@ -11228,11 +11228,58 @@ SKEIN_INLINE dist::comm_options context::group_options(const std::string& what) 
 //     sampler order({.samples = text.size() / 128, .batch = 64, .seed = 1});
 //     auto mine = order.next(rank, world_size);   // mine.ids
 //
-//   source: permutation of elastic.md's kind: Feistel with cycle walking (Black and Rogaway 2002)
+// The order is data::epoch_order's: pipelines and numbered data visit their samples alike.
+
+
+// ======== skein/data/order.hpp
+// The order in which an epoch visits its samples: a pure function of (samples, seed, epoch).
+//
+// Nothing of the size of the data set is stored, and any place is found in O(1): a rank, a helper
+// on another host and a run that was resumed all compute the same sample for the same place.
+//
+//     auto order = data::epoch_order(50'000, seed, epoch);
+//     std::uint64_t sample = order(place);
+//
+//   source: permutation of <skein/core/permutation.hpp>: Feistel with cycle walking (Black and
+//           Rogaway 2002), keyed by splitmix64 of (seed, epoch)
 
 
 #include <cstdint>
 #include <utility>
+
+namespace skein::data {
+
+/// The key of an epoch's order: splitmix64 of (seed, epoch), so that neighbouring epochs get
+/// unrelated keys. Fixed for ever: checkpoints rely on it.
+[[nodiscard]] constexpr std::uint64_t epoch_key(std::uint64_t seed, std::uint64_t epoch) noexcept {
+    std::uint64_t key = seed + (epoch + 1) * 0x9e3779b97f4a7c15ULL;
+    key = (key ^ (key >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    key = (key ^ (key >> 27)) * 0x94d049bb133111ebULL;
+    return key ^ (key >> 31);
+}
+
+/// The shuffled order of one epoch: place in [0, samples) to sample in [0, samples).
+///   samples  at least 1
+[[nodiscard]] inline keyed_permutation epoch_order(std::uint64_t samples, std::uint64_t seed,
+                                                   std::uint64_t epoch) {
+    return keyed_permutation(samples, epoch_key(seed, epoch));
+}
+
+/// The [first, last) places of `count` that belong to rank of world_size: contiguous, differing by
+/// at most one in length.
+[[nodiscard]] constexpr std::pair<std::uint64_t, std::uint64_t> rank_range(
+    std::uint64_t count, int rank, int world_size) noexcept {
+    const auto n = static_cast<std::uint64_t>(world_size), r = static_cast<std::uint64_t>(rank);
+    const auto base = count / n, extra = count % n;
+    const auto first = r * base + (r < extra ? r : extra);
+    return {first, first + base + (r < extra ? 1 : 0)};
+}
+
+} // namespace skein::data
+
+
+// ======== skein/train/sampler.hpp, continued
+#include <cstdint>
 #include <vector>
 
 namespace skein::train {
@@ -11268,16 +11315,8 @@ struct batch_slice {
     std::vector<std::uint64_t> ids; ///< this rank's sample numbers, each below N
 };
 
-/// The [first, last) places of `count` that belong to rank of world_size: contiguous, differing by
-/// at most one in length.
-[[nodiscard]] inline std::pair<std::uint64_t, std::uint64_t> rank_range(std::uint64_t count,
-                                                                        int rank,
-                                                                        int world_size) noexcept {
-    const auto n = static_cast<std::uint64_t>(world_size), r = static_cast<std::uint64_t>(rank);
-    const auto base = count / n, extra = count % n;
-    const auto first = r * base + (r < extra ? r : extra);
-    return {first, first + base + (r < extra ? 1 : 0)};
-}
+/// The places of `count` that belong to a rank: see data::rank_range.
+using data::rank_range;
 
 /// Hands out global batches in order. Not thread-safe; every rank has its own, in step.
 class sampler {
@@ -11400,11 +11439,8 @@ SKEIN_INLINE void sampler::restore(const sampler_state& saved) {
 }
 
 SKEIN_INLINE keyed_permutation sampler::make_order() const {
-    // splitmix64 of (seed, epoch): neighbouring epochs get unrelated keys.
-    std::uint64_t key = state_.seed + (state_.epoch + 1) * 0x9e3779b97f4a7c15ULL;
-    key = (key ^ (key >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    key = (key ^ (key >> 27)) * 0x94d049bb133111ebULL;
-    return keyed_permutation(options_.samples > 0 ? options_.samples : 1, key ^ (key >> 31));
+    return data::epoch_order(options_.samples > 0 ? options_.samples : 1, state_.seed,
+                             state_.epoch);
 }
 
 } // namespace skein::train

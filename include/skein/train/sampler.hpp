@@ -10,13 +10,13 @@
 //     sampler order({.samples = text.size() / 128, .batch = 64, .seed = 1});
 //     auto mine = order.next(rank, world_size);   // mine.ids
 //
-//   source: permutation of elastic.md's kind: Feistel with cycle walking (Black and Rogaway 2002)
+// The order is data::epoch_order's: pipelines and numbered data visit their samples alike.
 
 #include <skein/core/permutation.hpp>
 #include <skein/core/result.hpp>
+#include <skein/data/order.hpp>
 
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 namespace skein::train {
@@ -52,16 +52,8 @@ struct batch_slice {
     std::vector<std::uint64_t> ids; ///< this rank's sample numbers, each below N
 };
 
-/// The [first, last) places of `count` that belong to rank of world_size: contiguous, differing by
-/// at most one in length.
-[[nodiscard]] inline std::pair<std::uint64_t, std::uint64_t> rank_range(std::uint64_t count,
-                                                                        int rank,
-                                                                        int world_size) noexcept {
-    const auto n = static_cast<std::uint64_t>(world_size), r = static_cast<std::uint64_t>(rank);
-    const auto base = count / n, extra = count % n;
-    const auto first = r * base + (r < extra ? r : extra);
-    return {first, first + base + (r < extra ? 1 : 0)};
-}
+/// The places of `count` that belong to a rank: see data::rank_range.
+using data::rank_range;
 
 /// Hands out global batches in order. Not thread-safe; every rank has its own, in step.
 class sampler {

@@ -80,11 +80,8 @@ SKEIN_INLINE void sampler::restore(const sampler_state& saved) {
 }
 
 SKEIN_INLINE keyed_permutation sampler::make_order() const {
-    // splitmix64 of (seed, epoch): neighbouring epochs get unrelated keys.
-    std::uint64_t key = state_.seed + (state_.epoch + 1) * 0x9e3779b97f4a7c15ULL;
-    key = (key ^ (key >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    key = (key ^ (key >> 27)) * 0x94d049bb133111ebULL;
-    return keyed_permutation(options_.samples > 0 ? options_.samples : 1, key ^ (key >> 31));
+    return data::epoch_order(options_.samples > 0 ? options_.samples : 1, state_.seed,
+                             state_.epoch);
 }
 
 } // namespace skein::train

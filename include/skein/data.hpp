@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Every public header of the layer data.
+// Written by scripts/check_mirror.py --write.
+
+#include <skein/data/arena.hpp>
+#include <skein/data/image.hpp>
+#include <skein/data/order.hpp>

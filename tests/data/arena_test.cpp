@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <skein/core/error.hpp>
+#include <skein/data/arena.hpp>
+
+#include <cstdint>
+#include <cstring>
+
+#include <catch2/catch_test_macros.hpp>
+
+using namespace skein;
+
+TEST_CASE("an arena gives aligned memory that does not overlap, and keeps it over a reset") {
+    data::arena memory;
+    std::byte* last = nullptr;
+    for (int i = 0; i < 100; ++i) {
+        auto* const given = memory.allocate(50'000);
+        CHECK(reinterpret_cast<std::uintptr_t>(given) % 64 == 0);
+        std::memset(given, i, 50'000);
+        if (last != nullptr) CHECK(last[49'999] == std::byte(i - 1));
+        last = given;
+    }
+    CHECK(memory.used() >= 5'000'000);
+    CHECK(memory.reserved() >= memory.used());
+    CHECK(memory.reserved() < 3 * memory.used());
+    memory.reset();
+    CHECK(memory.used() == 0);
+    const auto kept = memory.reserved();
+    CHECK(kept > 0);
+    (void)memory.allocate(1);
+    CHECK(memory.reserved() == kept);
+}
+
+TEST_CASE("the current arena is that of the innermost scope") {
+    try {
+        (void)data::arena::current();
+        FAIL("there is none");
+    } catch (const error& e) {
+        CHECK(e.code() == errc::usage);
+    }
+    data::arena outer, inner;
+    const data::arena_scope one(outer);
+    CHECK(&data::arena::current() == &outer);
+    {
+        const data::arena_scope two(inner);
+        CHECK(&data::arena::current() == &inner);
+    }
+    CHECK(&data::arena::current() == &outer);
+}
