@@ -7182,12 +7182,12 @@ struct time_constants {
     ms worker_resume{30'000};     ///< for a broken link to a worker, then its host is asked
     ms worker_computes{86'400'000}; ///< the same while its host answers
     ms worker_refused{500};         ///< after which nobody will ever listen there again
-    ms space_server_idle{60'000};   ///< a namespace without actors and guests ends
+    ms space_server_idle{60'000};   ///< a namespace without actors and space clients ends
     ms idle_worker{250};            ///< a worker for one demand that has nothing to do leaves
     ms idle_aside{10'000};          ///< so does the second process of a worker
     ms space_enter{90'000};         ///< for a space server to be found or started, and reached
-    ms space_settle{2500};  ///< a head that has just started waits so long for keepers that live
-    ms space_fence{45'000}; ///< one that nobody saw end has surely ended: its agent has no head
+    ms space_settle{2500};      ///< a head that has just started waits so long for space servers
+    ms space_fence{45'000};     ///< one that nobody saw end has surely ended: its agent has no head
     ms child_restart_first{50}; ///< before a worker is started again; doubles
     ms child_restart_most{60000};
     ms rendezvous_timeout{60000};

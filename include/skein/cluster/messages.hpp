@@ -11,7 +11,7 @@
 //                     worker_ended      a worker has ended, or did not start
 //     head -> node    start_worker_order, stop_worker_order, leave_cluster, node_drains
 //     driver -> head  driver_hello      the same for a driver, with all leases it has or waits for
-//                     want_lease, return_lease, keep_lease, lease_rests, want_group, drop_group
+//                     want_lease, return_lease, keep_lease, lease_blocked, want_group, drop_group
 //     head -> driver  lease_granted, lease_waits, lease_recalled, lease_ended, cluster_changed,
 //                     group_placed, group_waits, group_refused, space_lost
 //     driver -> head  enter_space answered by space_entered when the namespace has a space server

@@ -65,7 +65,7 @@ struct head_lease {
     std::string label;    ///< of the nodes that it may be on; "": all
     std::string env, cwd; ///< see want_lease
     bool own = false;     ///< see want_lease
-    bool blocked = false; ///< see lease_rests
+    bool blocked = false; ///< see lease_blocked
     lease_state state = lease_state::waits;
     sched::request_id request;
     std::uint64_t tag = 0; ///< of the request

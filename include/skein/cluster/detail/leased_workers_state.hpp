@@ -177,7 +177,7 @@ struct leased_workers::state {
     void tell_changed_groups(const driver_hello& h);
     [[nodiscard]] std::int64_t group_cpus(bool any_blocked) const noexcept;
 
-    // leased_guests.ipp: namespaces
+    // leased_spaces.ipp: namespaces
     static task<rt::space_place> find(state* self, std::string space, std::uint64_t space_server);
     [[nodiscard]] rt::space_place place_of(const std::string& space, const space_entered& there);
     void tell_spaces(driver_hello& h) const;
