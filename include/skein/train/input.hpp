@@ -43,6 +43,9 @@ concept data_source = requires(const D& data, std::span<const std::uint64_t> ids
 struct stream_share {
     int rank = 0, world_size = 1;
     std::uint64_t samples = 0; ///< wanted; the last batch of an epoch may have fewer
+    /// Where these samples begin in the global batch of the step, and how many that has.
+    std::uint64_t begin = 0, global_batch = 0;
+    bool is_last = true; ///< of the micro-batches that this rank asks for in this step
     std::uint64_t epoch =
         0; ///< a larger one than before: begin the stream anew, whatever is left of it
 };
@@ -51,7 +54,16 @@ struct stream_share {
 ///  1. next() gives nothing at the end of share.epoch, and again when asked for that epoch once more.
 ///  2. After restore(s) of s = state() the same calls give the same batches; it may be called at any time.
 ///  3. A batch has share.samples samples, unless it says how many: a member `samples`, a number or a
-///     function. Ranks share no sample: that is the stream's own business.
+///     function; or the stream does: samples(batch). Ranks share no sample: that is the stream's
+///     own business. A batch of no samples is left out of its step; a step that has none on any
+///     rank is no step.
+/// A stream may have more, each looked for by name:
+///   size()       samples of an epoch, if every one of them becomes a row, else 0; epochs then have
+///                a length
+///   describe()   what it is, in one line: compared between the ranks, and with the checkpoint that
+///                a run goes on from
+///   reads_ahead  true (static, bool): it makes batches ahead itself, so that nobody else need do
+///                so; next() may then be called on the thread that computes
 /// An epoch ends on all ranks with the first rank whose stream has ended: last_batch::shorten
 /// trains on what the others were given for that step, last_batch::drop does not, last_batch::carry
 /// is refused.
@@ -105,6 +117,9 @@ class input_source {
 public:
     virtual ~input_source() = default;
     [[nodiscard]] virtual bool is_stream() const { return false; }
+    [[nodiscard]] virtual bool reads_ahead() const { return false; }
+    /// Of a stream, if it says what it is.
+    [[nodiscard]] virtual std::string describe() const { return {}; }
     [[nodiscard]] virtual std::uint64_t size() const { return 0; }
     [[nodiscard]] virtual std::shared_ptr<const void> batch(std::span<const std::uint64_t>) {
         return {};
@@ -132,11 +147,39 @@ class stream_input final : public input_source {
 public:
     explicit stream_input(S& stream) : stream_(stream) {}
     bool is_stream() const override { return true; }
+    bool reads_ahead() const override {
+        if constexpr (requires { requires S::reads_ahead; })
+            return true;
+        else
+            return false;
+    }
+    std::string describe() const override {
+        if constexpr (requires {
+                          { std::as_const(stream_).describe() } -> std::convertible_to<std::string>;
+                      })
+            return std::as_const(stream_).describe();
+        else
+            return {};
+    }
+    std::uint64_t size() const override {
+        if constexpr (requires {
+                          { std::as_const(stream_).size() } -> std::convertible_to<std::uint64_t>;
+                      })
+            return static_cast<std::uint64_t>(std::as_const(stream_).size());
+        else
+            return 0;
+    }
     any_batch next(const stream_share& share) override {
         using type = typename batch_type<S>::type;
         auto got = stream_.next(share);
         if (!got.has_value()) return {};
-        const auto samples = samples_of(*got, share.samples);
+        std::uint64_t samples = 0;
+        if constexpr (requires {
+                          { stream_.samples(*got) } -> std::convertible_to<std::uint64_t>;
+                      })
+            samples = static_cast<std::uint64_t>(stream_.samples(*got));
+        else
+            samples = samples_of(*got, share.samples);
         return {std::make_shared<const type>(*std::move(got)), samples};
     }
     std::string state() const override { return std::as_const(stream_).state(); }

@@ -65,10 +65,14 @@ public:
             if (config.last == last_batch::carry)
                 throw error(errc::usage, "a stream cannot carry samples over into its next epoch")
                     .with_hint("choose last_batch::drop or last_batch::shorten");
-            total_ = config.epochs > 0 ? 0 : static_cast<std::uint64_t>(config.max_steps);
+            if (config.epochs == 0)
+                total_ = static_cast<std::uint64_t>(config.max_steps);
+            else if (source_.size() > 0)
+                total_ = total_steps(config, source_.size());
             state_ = source_.state();
         }
-        depth_ = static_cast<std::size_t>(config.prefetch_batches);
+        depth_ =
+            source_.reads_ahead() ? 0 : static_cast<std::size_t>(config.prefetch_batches);
     }
     feeder(const feeder&) = delete;
     feeder& operator=(const feeder&) = delete;
@@ -266,8 +270,14 @@ private:
         out.epoch = epoch;
         for (int part = 0; part < parts(); ++part) {
             const auto [from, to] = rank_range(last - first, part, parts());
-            const stream_share share{
-                .rank = rank_, .world_size = world_size_, .samples = to - from, .epoch = epoch};
+            const stream_share share{.rank = rank_,
+                                     .world_size = world_size_,
+                                     .samples = to - from,
+                                     .begin = first + from,
+                                     .global_batch =
+                                         static_cast<std::uint64_t>(config_.global_batch),
+                                     .is_last = part + 1 == parts(),
+                                     .epoch = epoch};
             micro_batch micro;
             try {
                 if (step) seed_step(~config_.seed, *step, rank_ * parts() + part);
@@ -309,12 +319,14 @@ private:
                 }
                 return batch;
             }
+            if (!batch.ends_epoch) continue; // filters left nothing of it: no step
             if (fresh_)
                 throw error(errc::usage,
                             fmt::format("epoch {} of the stream does not fill one global batch of "
                                         "{} samples",
                                         epoch_, config_.global_batch))
-                    .with_hint("use a smaller batch, last_batch::shorten or more data");
+                    .with_hint("use a smaller batch, last_batch::shorten, more data or a filter "
+                               "that keeps more");
             epoch_ += 1;
             fresh_ = true;
             restart();

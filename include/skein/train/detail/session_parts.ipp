@@ -77,7 +77,9 @@ SKEIN_INLINE report::settings described_settings(const session_request& request)
 /// The same for the data.
 SKEIN_INLINE std::vector<spmd::setting> data_settings(const input_source& input,
                                                       std::uint64_t held_out) {
-    return {{"samples", input.is_stream() ? "a stream" : fmt::format("{}", input.size())},
+    return {{"samples", input.is_stream() && input.size() == 0 ? "a stream"
+                                                                : fmt::format("{}", input.size())},
+            {"data", input.describe()},
             {"evaluation samples", fmt::format("{}", held_out)}};
 }
 
@@ -85,7 +87,7 @@ SKEIN_INLINE std::string epochs_text(const run_config& c, const input_source& in
     if (c.epochs < 1) return {};
     const char* const lasts[] = {"left out", "a short batch", "carried over"};
     auto text = fmt::format("{} epoch{}", c.epochs, c.epochs == 1 ? "" : "s");
-    if (!input.is_stream()) {
+    if (input.size() > 0) {
         const auto batch = static_cast<std::uint64_t>(c.global_batch);
         text += fmt::format(" of {} samples", input.size());
         if (const auto rest = input.size() % batch; rest > 0)

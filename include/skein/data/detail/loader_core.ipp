@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Bodies of <skein/data/detail/loader_core.hpp>.
+
+#include <skein/core/available_cores.hpp>
+#include <skein/core/bytes.hpp>
+#include <skein/core/fnv.hpp>
+#include <skein/core/log.hpp>
+#include <skein/data/order.hpp>
+#include <skein/net/loop_thread.hpp>
+#include <skein/program/session.hpp>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::data::detail {
+
+SKEIN_INLINE int row_threads(const loader_options& how) {
+    if (how.threads > 0) return how.threads;
+    return std::max(1, static_cast<int>(available_cores()) / std::max(1, how.local_size));
+}
+
+// ---- places --------------------------------------------------------------------------------------
+
+SKEIN_INLINE std::string loader_place::save() const {
+    const std::uint64_t numbers[] = {0x31646b73u, fingerprint, seed, epoch, consumed}; // "skd1"
+    return std::string(as_text(std::as_bytes(std::span(numbers))));
+}
+
+SKEIN_INLINE loader_place loader_place::restored(std::string_view saved,
+                                                 std::string_view pipeline) const {
+    std::uint64_t numbers[5] = {};
+    if (saved.size() != sizeof(numbers))
+        throw error(errc::malformed, fmt::format("the saved place of a loader has {} bytes, not {}",
+                                                 saved.size(), sizeof(numbers)));
+    std::memcpy(numbers, saved.data(), sizeof(numbers));
+    if (numbers[0] != 0x31646b73u)
+        throw error(errc::malformed, "the saved place of a loader is of no format that is known");
+    if (numbers[2] != seed)
+        throw error(errc::mismatch, fmt::format("the run was started with seed {}, now it is {}",
+                                                numbers[2], seed))
+            .with_hint("go on with the same seed, or start anew");
+    if (numbers[1] != fingerprint)
+        throw error(errc::mismatch, fmt::format("the checkpoint is of other data than {}", pipeline))
+            .with_hint("go on with the pipeline and the data that it was started with, or start "
+                       "anew");
+    return {numbers[1], numbers[2], numbers[3], numbers[4]};
+}
+
+// ---- the thread that takes -----------------------------------------------------------------------
+
+class loader_core::impl {
+public:
+    impl(std::shared_ptr<const row_program> program, loader_options how)
+        : program_(std::move(program)), how_(how), fingerprint_(hash_of(program_->describe())) {
+        if (program_->size() == 0)
+            throw error(errc::usage, "the data set has no samples")
+                .with_where(program_->describe());
+        if (how_.threads < 0 || how_.world_size < 1 || how_.rank < 0 ||
+            how_.rank >= how_.world_size)
+            throw error(errc::invalid_argument,
+                        fmt::format("a loader of {} threads for rank {} of {}", how_.threads,
+                                    how_.rank, how_.world_size));
+        const int threads = row_threads(how_);
+        const auto wanted = program_->wanted();
+        if (wanted.most < 0 || wanted.cpus < 1 || wanted.most > 1024)
+            throw error(errc::invalid_argument, fmt::format("{} helpers of {} cpus each",
+                                                            wanted.most, wanted.cpus))
+                .with_hint("give at most 1024, of at least one cpu");
+        pool_.emplace(static_cast<unsigned>(threads));
+        // What is under way at helpers counts, too.
+        const engine_options make{.seed = how_.seed, .threads = threads};
+        const auto out = static_cast<std::size_t>(wanted.most) *
+                         static_cast<std::size_t>(wanted.cpus + 1) * make.most_answer;
+        slots_ = std::make_shared<slot_pool>(how_.budget > 2 * out ? how_.budget - out
+                                                                   : how_.budget / 2);
+        if (wanted.most > 0) {
+            run_options to;
+            to.workers = 1; // helpers hold cores, so each has a process of its own
+            session_.emplace(to);
+        } else {
+            thread_.emplace("data");
+        }
+        run([this, make]() -> task<void> { return start(make); });
+        slots_->on_return([this] {
+            post([this] { engine_->room_changed(); });
+        });
+    }
+    impl(const impl&) = delete;
+    impl& operator=(const impl&) = delete;
+    ~impl() {
+        slots_->on_return({});
+        run([this]() -> task<void> { return stop(); });
+    }
+
+    finished_batch next(const batch_request& wanted) {
+        const auto begin = std::chrono::steady_clock::now();
+        std::unique_lock lock(mutex_);
+        if (!begun_) first_ = begin;
+        if (!begun_ || !expected_ || *expected_ != wanted) {
+            begun_ = true;
+            ready_.clear();
+            const auto generation = ++generation_;
+            post([this, generation, wanted] { engine_->restart(generation, wanted); });
+        }
+        expected_ = wanted.after();
+        auto out = wait(lock);
+        ready_.pop_front();
+        post([this, generation = generation_] { engine_->taken(generation); });
+        waited_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+        SKEIN_CHECK(out.wanted == wanted, "a loader made places {} to {} where {} were wanted",
+                    out.wanted.first, out.wanted.first + out.wanted.count, wanted.first);
+        counts_.batches += 1;
+        counts_.rows += out.samples.size();
+        counts_.bad += out.bad.size();
+        counts_.dropped += wanted.count - out.samples.size() - out.bad.size();
+        if (counts_.bad > how_.bad_rows) throw_bad(out);
+        return out;
+    }
+
+    loader_stats stats() {
+        loader_stats now;
+        {
+            const std::lock_guard lock(mutex_);
+            now = counts_;
+            now.waited = waited_;
+            if (begun_)
+                now.lasted =
+                    std::chrono::duration<double>(std::chrono::steady_clock::now() - first_).count();
+        }
+        run([&]() -> task<void> { return look(now); });
+        now.peak_bytes = slots_->peak();
+        now.budget = how_.budget;
+        return now;
+    }
+
+    [[nodiscard]] const row_program& program() const noexcept { return *program_; }
+    [[nodiscard]] const loader_options& options() const noexcept { return how_; }
+    [[nodiscard]] std::uint64_t fingerprint() const noexcept { return fingerprint_; }
+
+private:
+    static std::uint64_t hash_of(std::string_view text) {
+        fnv1a hash;
+        hash.text(text);
+        return hash.value();
+    }
+    template <class F>
+    void run(F f) {
+        if (session_)
+            session_->run(std::move(f));
+        else
+            thread_->run(std::move(f));
+    }
+    void post(unique_function<void()> call) {
+        if (session_)
+            (void)session_->door()->post(std::move(call));
+        else
+            thread_->loop().post_from_any_thread(std::move(call));
+    }
+
+    task<void> start(engine_options make) {
+        engine_.emplace(
+            program_, make, slots_, &*pool_,
+            [this](finished_batch made) { deliver(std::move(made)); },
+            [](const std::string& line) { logging::warn("data", line); });
+        work_.emplace();
+        work_->spawn(serve());
+        co_return;
+    }
+    task<void> serve() {
+        std::exception_ptr failure;
+        try {
+            auto served = engine_->serve();
+            co_await served;
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        const std::lock_guard lock(mutex_);
+        failure_ = std::move(failure);
+        changed_.notify_all();
+    }
+    task<void> stop() {
+        if (work_) {
+            work_->cancel();
+            auto joined = work_->join();
+            co_await joined;
+        }
+        work_.reset();
+        engine_.reset();
+    }
+    task<void> look(loader_stats& now) {
+        now.makers = engine_->stats();
+        now.row_bytes = engine_->row_bytes();
+        now.given_again = engine_->work().given_again();
+        now.late = engine_->work().dropped();
+        co_return;
+    }
+
+    void deliver(finished_batch made) {
+        const std::lock_guard lock(mutex_);
+        if (made.generation != generation_) return;
+        ready_.push_back(std::move(made));
+        changed_.notify_all();
+    }
+
+    finished_batch wait(std::unique_lock<std::mutex>& lock) {
+        // While nothing moves because all slots are out, nobody but the caller can give one back.
+        auto looked = std::chrono::steady_clock::now();
+        while (ready_.empty()) {
+            if (failure_) std::rethrow_exception(failure_);
+            (void)changed_.wait_for(lock, std::chrono::milliseconds(200));
+            const auto now = std::chrono::steady_clock::now();
+            if (!ready_.empty() || now - looked < std::chrono::seconds(5)) continue;
+            looked = now;
+            lock.unlock();
+            bool is_out = false;
+            run([this, &is_out]() -> task<void> { return ask_slots(is_out); });
+            lock.lock();
+            if (is_out && ready_.empty())
+                throw error(errc::exhausted,
+                            fmt::format("the loader's budget of {} MiB is out: {} batches that it "
+                                        "gave are still held",
+                                        how_.budget >> 20, slots_->slots()))
+                    .with_hint("copy what has to be kept (clone() of a tensor), or give the loader "
+                               "a larger budget");
+        }
+        return std::move(ready_.front());
+    }
+    task<void> ask_slots(bool& out) {
+        out = engine_->is_out_of_slots();
+        co_return;
+    }
+
+    [[noreturn]] void throw_bad(finished_batch& out) const {
+        // The first in the order of the epoch, whoever made it first.
+        std::uint64_t lowest = ~std::uint64_t{0};
+        const bad_row* first = &out.bad.front();
+        for (std::uint64_t i = 0; i < out.wanted.count; ++i) {
+            const auto sample = program_->sample_at(how_.seed, out.wanted.epoch, out.wanted.first + i);
+            for (const auto& each : out.bad)
+                if (each.sample == sample && i < lowest) {
+                    lowest = i;
+                    first = &each;
+                }
+        }
+        auto why = first->why;
+        if (how_.bad_rows > 0)
+            std::move(why).with_hint(fmt::format("{} rows could not be made, {} may be left out",
+                                                 counts_.bad, how_.bad_rows));
+        throw why;
+    }
+
+    std::shared_ptr<const row_program> program_;
+    const loader_options how_;
+    const std::uint64_t fingerprint_;
+    std::shared_ptr<slot_pool> slots_;
+    std::optional<net::offload_pool> pool_;
+    std::optional<net::loop_thread> thread_;
+    std::optional<session> session_;
+    std::optional<row_engine> engine_; // of the loop, as work_
+    std::optional<scope> work_;
+
+    std::mutex mutex_; // guards what follows
+    std::condition_variable changed_;
+    std::deque<finished_batch> ready_;
+    std::exception_ptr failure_;
+    std::optional<batch_request> expected_;
+    bool begun_ = false;
+    std::uint64_t generation_ = 0;
+    loader_stats counts_;
+    double waited_ = 0;
+    std::chrono::steady_clock::time_point first_{};
+};
+
+SKEIN_INLINE loader_core::loader_core(std::shared_ptr<const row_program> program,
+                                      loader_options how)
+    : impl_(std::make_unique<impl>(std::move(program), how)) {}
+SKEIN_INLINE loader_core::~loader_core() = default;
+SKEIN_INLINE finished_batch loader_core::next(const batch_request& wanted) {
+    return impl_->next(wanted);
+}
+SKEIN_INLINE loader_stats loader_core::stats() const { return impl_->stats(); }
+SKEIN_INLINE const row_program& loader_core::program() const noexcept { return impl_->program(); }
+SKEIN_INLINE const loader_options& loader_core::options() const noexcept {
+    return impl_->options();
+}
+SKEIN_INLINE std::uint64_t loader_core::fingerprint() const noexcept {
+    return impl_->fingerprint();
+}
+
+} // namespace skein::data::detail
+
+namespace skein::data {
+
+SKEIN_INLINE std::string loader_stats::text() const {
+    std::string out = fmt::format(
+        "{} batches, {} rows of {} bytes, {} left out by filters, {} bad; waited {:.1f} % of {:.2f} s; "
+        "at most {} of {} MiB\n",
+        batches, rows, row_bytes, dropped, bad, 100 * wait_fraction(), lasted, peak_bytes >> 20,
+        budget >> 20);
+    if (given_again > 0)
+        out += fmt::format("  {} ranges were given out again, {} answers came too late\n",
+                           given_again, late);
+    std::uint64_t all = 0;
+    for (const auto& each : makers) all += each.rows;
+    for (const auto& each : makers)
+        out += fmt::format(
+            "  {:<12} {:>8} rows {:>5.1f} % {:>8.3f} ms per row{}{}{}\n", each.name, each.rows,
+            all > 0 ? 100.0 * static_cast<double>(each.rows) / static_cast<double>(all) : 0.0,
+            each.rows > 0 ? 1000 * each.seconds / static_cast<double>(each.rows) : 0.0,
+            each.receive_seconds > 0
+                ? fmt::format(", {:.3f} ms to receive",
+                              1000 * each.receive_seconds / static_cast<double>(each.rows))
+                : "",
+            each.lost > 0 ? ", lost" : "",
+            each.away > 0 ? fmt::format(", {} rows not readable there", each.away) : "");
+    return out;
+}
+
+} // namespace skein::data

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What fills batches: a planner, threads and helpers around one desk, on one loop, real or
+// simulated.
+
+#include <skein/core/event.hpp>
+#include <skein/core/function.hpp>
+#include <skein/core/scope.hpp>
+#include <skein/core/task.hpp>
+#include <skein/data/desk.hpp>
+#include <skein/data/detail/row_messages.hpp>
+#include <skein/data/slots.hpp>
+#include <skein/net/offload.hpp>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace skein::data::detail {
+
+/// How an epoch's order is dealt: into global batches, ranks and parts of a rank's share.
+struct dealing {
+    std::uint64_t size = 0, global_batch = 1;
+    std::uint64_t epochs = 0; ///< 0: no end
+    int rank = 0, world_size = 1, parts = 1;
+    bool drop_last = false; ///< a last batch that is not full is left out
+
+    /// Samples of the global batch that begins at `begin`; 0: the epoch has none left.
+    [[nodiscard]] std::uint64_t samples_at(std::uint64_t begin) const noexcept;
+    friend bool operator==(const dealing&, const dealing&) = default;
+};
+
+/// Places [first, first + count) of an epoch's order: one part of one rank's share of the global
+/// batch that begins at `begin`.
+struct batch_request {
+    dealing deal;
+    std::uint64_t epoch = 0, begin = 0;
+    int part = 0;
+    std::uint64_t first = 0, count = 0;
+
+    [[nodiscard]] static batch_request of(const dealing& deal, std::uint64_t epoch,
+                                          std::uint64_t begin, int part) noexcept;
+    /// The one that will be asked for behind it; nothing: the last epoch ends.
+    [[nodiscard]] std::optional<batch_request> after() const noexcept;
+    friend bool operator==(const batch_request&, const batch_request&) = default;
+};
+
+/// A batch, full.
+struct finished_batch {
+    std::uint64_t generation = 0;
+    batch_request wanted;
+    std::shared_ptr<slot> memory;       ///< null when it has no rows
+    std::vector<std::uint64_t> samples; ///< of its rows, in order
+    std::vector<bad_row> bad;           ///< rows that could not be made, by place
+};
+
+/// What rows of one place of work have cost.
+struct executor_stats {
+    std::string name;
+    std::uint64_t rows = 0, lost = 0, away = 0;
+    double seconds = 0;         ///< that it spent on them
+    double receive_seconds = 0; ///< that the rank spent to take them in
+};
+
+struct engine_options {
+    std::uint64_t seed = 0;
+    int threads = 1;
+    std::size_t most_ahead = 64; ///< batches that are being made or wait, within the budget
+    desk_options desk{};
+    std::size_t most_answer = std::size_t{4} << 20; ///< bytes of a helper's answer
+    duration helper_retry = std::chrono::milliseconds(500); ///< doubles, up to 64 times of it
+};
+
+/// One loader's work on its loop. Not thread-safe, but for what is said. Destroyed on its loop or
+/// after it, when serve() has ended.
+class row_engine {
+public:
+    ///   deliver  gets finished batches in the order of their requests, on the loop
+    ///   note     gets a line for people, now and then
+    row_engine(std::shared_ptr<const row_program> program, engine_options how,
+               std::shared_ptr<slot_pool> slots, net::offload_pool* pool,
+               unique_function<void(finished_batch)> deliver,
+               unique_function<void(std::string)> note);
+    row_engine(const row_engine&) = delete;
+    row_engine& operator=(const row_engine&) = delete;
+
+    /// Makes rows until it is cancelled.
+    ///   errors  cancelled; std::bad_alloc and what a source's locate() throws
+    [[nodiscard]] task<void> serve();
+
+    /// Goes on from there; what was made of other requests is forgotten.
+    void restart(std::uint64_t generation, batch_request first);
+    /// A slot came back.
+    void room_changed() noexcept { room_.set(); }
+    /// A batch that was delivered has been taken: another one may be begun.
+    void taken(std::uint64_t generation) noexcept {
+        if (generation != generation_) return;
+        waiting_ -= 1;
+        room_.set();
+    }
+
+    /// Whether nothing goes on because all slots are out.
+    [[nodiscard]] bool is_out_of_slots() const noexcept { return out_of_slots_; }
+    [[nodiscard]] const desk& work() const noexcept { return desk_; }
+    /// The threads together, then each helper.
+    [[nodiscard]] std::vector<executor_stats> stats() const;
+    /// Bytes of a row; 0: not known.
+    [[nodiscard]] std::size_t row_bytes() const noexcept {
+        return layout_ ? layout_->row_bytes() : 0;
+    }
+
+private:
+    struct filling {
+        std::uint64_t number = 0;
+        finished_batch out;
+        std::vector<std::uint64_t> samples; // of all its places
+        std::vector<row_fate> fates;
+        bool is_done = false;
+    };
+    using batch_ptr = std::shared_ptr<filling>;
+    /// What a thread did with a range.
+    struct range_result {
+        std::vector<bad_row> bad;
+        duration spent{};
+    };
+    struct probed {
+        std::shared_ptr<const row_layout> layout; // null: no row of the batch was made
+        std::vector<bad_row> bad;
+    };
+    struct helper_state {
+        std::unique_ptr<row_helper> remote;
+        std::uint64_t executor = 0;
+        std::size_t index = 0; // into stats
+        bool broken = false;
+        int failures = 0;
+    };
+
+    task<void> plan();
+    task<void> make_here(std::uint64_t me);
+    task<void> watch_deadlines();
+    task<void> keep_helper();
+    task<void> use_helper(helper_state* it);
+    task<bool> one_range(helper_state* it);
+    [[nodiscard]] probed probe(const filling& batch) const;
+    [[nodiscard]] range_result fill(const filling& batch, work_range range) const;
+    [[nodiscard]] range_result take_in(const filling& batch, work_range range,
+                                       const rows_answer& answer) const;
+    void write(const filling& batch, std::uint64_t row, const cells& values) const;
+    void finish(std::uint64_t executor, const work_range& range, const batch_ptr& batch,
+                range_result made, duration spent);
+    void hand_out();
+    [[nodiscard]] std::uint64_t most_rows() const noexcept;
+
+    std::shared_ptr<const row_program> program_;
+    engine_options how_;
+    std::shared_ptr<slot_pool> slots_;
+    net::offload_pool* pool_;
+    unique_function<void(finished_batch)> deliver_;
+    unique_function<void(std::string)> note_;
+
+    desk desk_;
+    event work_, room_, given_, asked_;
+    std::map<std::uint64_t, batch_ptr> batches_; // open, in order
+    std::uint64_t next_number_ = 1, generation_ = 0, slot_rows_ = 0;
+    std::optional<batch_request> wanted_;
+    std::shared_ptr<const row_layout> layout_;
+    std::size_t waiting_ = 0; // delivered, not taken
+    bool out_of_slots_ = false;
+    std::vector<executor_stats> stats_;
+};
+
+} // namespace skein::data::detail
+
+#if SKEIN_HEADER_ONLY
+#include <skein/data/detail/row_engine.ipp>
+#endif

@@ -1,0 +1,453 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Bodies of <skein/data/detail/row_engine.hpp>.
+
+#include <skein/core/check.hpp>
+#include <skein/core/error.hpp>
+#include <skein/core/loop.hpp>
+#include <skein/core/sleep.hpp>
+#include <skein/data/arena.hpp>
+#include <skein/data/detail/row_program.hpp>
+#include <skein/data/order.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::data::detail {
+
+SKEIN_INLINE std::uint64_t dealing::samples_at(std::uint64_t begin) const noexcept {
+    const auto left = begin < size ? size - begin : 0;
+    if (left < global_batch && drop_last) return 0;
+    return std::min(left, global_batch);
+}
+
+SKEIN_INLINE batch_request batch_request::of(const dealing& deal, std::uint64_t epoch,
+                                             std::uint64_t begin, int part) noexcept {
+    const auto [first, last] = rank_range(deal.samples_at(begin), deal.rank, deal.world_size);
+    const auto [from, to] = rank_range(last - first, part, deal.parts);
+    return {deal, epoch, begin, part, begin + first + from, to - from};
+}
+
+SKEIN_INLINE std::optional<batch_request> batch_request::after() const noexcept {
+    if (part + 1 < deal.parts) return of(deal, epoch, begin, part + 1);
+    const auto next = begin + deal.samples_at(begin);
+    if (deal.samples_at(next) > 0) return of(deal, epoch, next, 0);
+    if (deal.epochs > 0 && epoch + 1 >= deal.epochs) return std::nullopt;
+    return of(deal, epoch + 1, 0, 0);
+}
+
+SKEIN_INLINE row_engine::row_engine(std::shared_ptr<const row_program> program, engine_options how,
+                                    std::shared_ptr<slot_pool> slots, net::offload_pool* pool,
+                                    unique_function<void(finished_batch)> deliver,
+                                    unique_function<void(std::string)> note)
+    : program_(std::move(program)), how_(how), slots_(std::move(slots)), pool_(pool),
+      deliver_(std::move(deliver)), note_(std::move(note)),
+      desk_(how.desk) {
+    stats_.push_back({.name = "here"});
+}
+
+SKEIN_INLINE task<void> row_engine::serve() {
+    scope parts;
+    parts.spawn(plan());
+    for (int i = 0; i < how_.threads; ++i)
+        parts.spawn(make_here(desk_.join(desk::place::here)));
+    if (const auto wanted = program_->wanted(); wanted.most > 0) {
+        parts.spawn(watch_deadlines());
+        for (int i = 0; i < wanted.most; ++i) parts.spawn(keep_helper());
+    }
+    auto joined = parts.join();
+    co_await joined;
+}
+
+SKEIN_INLINE void row_engine::restart(std::uint64_t generation, batch_request first) {
+    generation_ = generation;
+    wanted_ = first;
+    desk_.clear();
+    batches_.clear();
+    waiting_ = 0;
+    out_of_slots_ = false;
+    asked_.set();
+    room_.set();
+}
+
+SKEIN_INLINE std::uint64_t row_engine::most_rows() const noexcept {
+    if (!layout_) return 1;
+    const auto bytes = std::max<std::size_t>(1, layout_->row_bytes());
+    return std::max<std::uint64_t>(1, how_.most_answer / bytes);
+}
+
+// ---- the planner ---------------------------------------------------------------------------------
+
+SKEIN_INLINE task<void> row_engine::plan() {
+    for (;;) {
+        if (!wanted_) {
+            asked_.reset();
+            auto asked = asked_.wait();
+            co_await asked;
+            continue;
+        }
+        if (batches_.size() + waiting_ >= how_.most_ahead) {
+            room_.reset();
+            auto room = room_.wait();
+            co_await room;
+            continue;
+        }
+        const auto generation = generation_;
+        auto batch = std::make_shared<filling>();
+        batch->out.generation = generation;
+        batch->out.wanted = *wanted_;
+        const auto& r = batch->out.wanted;
+        batch->samples.reserve(r.count);
+        for (auto place = r.first; place < r.first + r.count; ++place)
+            batch->samples.push_back(program_->sample_at(how_.seed, r.epoch, place));
+        if (!layout_ && r.count > 0) {
+            auto looking = net::offload([this, batch] { return probe(*batch); }, pool_);
+            auto found = co_await looking;
+            if (generation != generation_) continue;
+            layout_ = std::move(found.layout);
+            if (!layout_) batch->out.bad = std::move(found.bad);
+        }
+        if (layout_ && r.count > 0) {
+            slot_rows_ = std::max(slot_rows_, r.count);
+            batch->out.memory = slots_->take(layout_, slot_rows_);
+            if (!batch->out.memory) {
+                out_of_slots_ = batches_.empty();
+                room_.reset();
+                auto room = room_.wait();
+                co_await room;
+                continue;
+            }
+        }
+        out_of_slots_ = false;
+        batch->number = next_number_++;
+        batch->fates.assign(r.count, row_fate::dropped);
+        batches_[batch->number] = batch;
+        wanted_ = r.after();
+        if (batch->out.memory) {
+            desk_.open(batch->number, r.count);
+            work_.set();
+        } else {
+            batch->is_done = true;
+            hand_out();
+        }
+    }
+}
+
+/// Batches leave in order.
+SKEIN_INLINE void row_engine::hand_out() {
+    while (!batches_.empty() && batches_.begin()->second->is_done) {
+        const auto batch = batches_.begin()->second;
+        batches_.erase(batches_.begin());
+        desk_.close(batch->number);
+        auto& out = batch->out;
+        // Rows move up to where filters left holes.
+        if (out.memory) {
+            std::uint64_t kept = 0;
+            for (std::uint64_t row = 0; row < batch->fates.size(); ++row) {
+                if (batch->fates[row] != row_fate::made) continue;
+                if (kept != row) out.memory->move_row(row, kept);
+                out.samples.push_back(batch->samples[row]);
+                kept += 1;
+            }
+        }
+        waiting_ += 1;
+        deliver_(std::move(out));
+    }
+}
+
+// ---- rows made here ------------------------------------------------------------------------------
+
+SKEIN_INLINE row_engine::probed row_engine::probe(const filling& batch) const {
+    static thread_local arena memory;
+    const arena_scope scope(memory);
+    probed found;
+    cells values;
+    for (const auto sample : batch.samples) {
+        memory.reset();
+        try {
+            if (!program_->make(how_.seed, batch.out.wanted.epoch, sample, values)) continue;
+        } catch (...) {
+            found.bad.push_back({sample, error_of_row(std::current_exception(), sample)});
+            continue;
+        }
+        auto layout = std::make_shared<row_layout>();
+        layout->columns = values;
+        for (auto& column : layout->columns) column.data = nullptr;
+        found.layout = std::move(layout);
+        break;
+    }
+    return found;
+}
+
+SKEIN_INLINE void row_engine::write(const filling& batch, std::uint64_t row,
+                                    const cells& values) const {
+    const auto& columns = batch.out.memory->layout().columns;
+    for (std::size_t i = 0; i < columns.size(); ++i)
+        if (!values[i].is_like(columns[i]))
+            throw error(errc::mismatch,
+                        fmt::format("column {} is {}, in the rows before it was {}", i,
+                                    text_of(values[i]), text_of(columns[i])))
+                .with_hint("rows of one batch have one shape: resize or crop images, pad arrays");
+    batch.out.memory->write(row, values);
+}
+
+/// Writes to the rows of its range alone: other threads write to the others.
+SKEIN_INLINE row_engine::range_result row_engine::fill(const filling& batch,
+                                                       work_range range) const {
+    static thread_local arena memory;
+    const arena_scope scope(memory);
+    const auto begin = std::chrono::steady_clock::now();
+    range_result made;
+    cells values;
+    auto& fates = const_cast<std::vector<row_fate>&>(batch.fates); // rows of this range
+    for (auto row = range.first; row < range.first + range.count; ++row) {
+        const auto sample = batch.samples[row];
+        memory.reset();
+        fates[row] = row_fate::dropped;
+        try {
+            if (program_->make(how_.seed, batch.out.wanted.epoch, sample, values)) {
+                write(batch, row, values);
+                fates[row] = row_fate::made;
+            }
+        } catch (...) {
+            fates[row] = row_fate::bad;
+            made.bad.push_back({sample, error_of_row(std::current_exception(), sample)});
+        }
+    }
+    made.spent = std::chrono::duration_cast<duration>(std::chrono::steady_clock::now() - begin);
+    return made;
+}
+
+SKEIN_INLINE task<void> row_engine::make_here(std::uint64_t me) {
+    for (;;) {
+        const auto range = desk_.take(me, loop::current().exact_now());
+        if (!range) {
+            work_.reset();
+            auto more = work_.wait();
+            co_await more;
+            continue;
+        }
+        const auto batch = batches_.at(range->batch);
+        auto filled = net::offload([this, batch, r = *range] { return fill(*batch, r); }, pool_);
+        auto made = co_await filled;
+        const auto spent = made.spent;
+        stats_[0].rows += range->count;
+        stats_[0].seconds += to_seconds(spent);
+        finish(me, *range, batch, std::move(made), spent);
+    }
+}
+
+SKEIN_INLINE void row_engine::finish(std::uint64_t executor, const work_range& range,
+                                     const batch_ptr& batch, range_result made, duration spent) {
+    for (auto& each : made.bad) batch->out.bad.push_back(std::move(each));
+    if (desk_.finish(executor, range.id, spent)) {
+        batch->is_done = true;
+        hand_out();
+        room_.set(); // the planner looks whether all slots are out
+    }
+}
+
+// ---- rows made by helpers ------------------------------------------------------------------------
+
+SKEIN_INLINE task<void> row_engine::watch_deadlines() {
+    for (;;) {
+        const auto next = desk_.next_deadline();
+        if (!next) {
+            given_.reset();
+            auto given = given_.wait();
+            co_await given;
+            continue;
+        }
+        // Not at once again: whoever may take an overdue range looks when it is free.
+        const auto soonest = loop::current().exact_now() + how_.desk.range_time;
+        auto slept = sleep_until(std::max(*next, soonest));
+        co_await slept;
+        work_.set();
+    }
+}
+
+/// One place for a helper: makes it, works with it, and makes another one when it is lost.
+SKEIN_INLINE task<void> row_engine::keep_helper() {
+    const auto wanted = program_->wanted();
+    int in_vain = 0;
+    for (;;) {
+        helper_state it;
+        std::optional<error> failed;
+        try {
+            auto making = program_->make_helper();
+            it.remote = co_await making;
+        } catch (const error& e) {
+            if (e.code() == errc::cancelled) throw;
+            failed = e;
+        }
+        if (!failed) {
+            it.executor = desk_.join(desk::place::there, most_rows());
+            it.index = stats_.size();
+            stats_.push_back({.name = it.remote->name()});
+            {
+                scope streams; // one range more than it has threads, so that it never waits
+                for (int i = 0; i <= wanted.cpus; ++i) streams.spawn(use_helper(&it));
+                try {
+                    auto ended = streams.join();
+                    co_await ended;
+                } catch (const error& e) {
+                    if (e.code() == errc::cancelled) {
+                        desk_.leave(it.executor);
+                        throw;
+                    }
+                    failed = e;
+                }
+            }
+            if (stats_[it.index].rows > 0) in_vain = 0;
+            stats_[it.index].lost += 1;
+            desk_.leave(it.executor);
+            work_.set();
+            if (it.broken) {
+                note_(fmt::format("helper {} is left out: {}", stats_[it.index].name,
+                                  failed ? failed->what() : "it cannot make these rows"));
+                co_return;
+            }
+        }
+        if (in_vain == 0 && failed)
+            note_(failed->code() == errc::worker_lost && it.remote
+                      ? fmt::format("helper {} was lost; its rows are made again, another one is "
+                                    "made",
+                                    it.remote->name())
+                      : fmt::format("a helper cannot be had, tried again: {}", failed->what()));
+        in_vain = std::min(in_vain + 1, 6);
+        auto slept = sleep_for(how_.helper_retry * (1 << in_vain) / 2);
+        co_await slept;
+    }
+}
+
+SKEIN_INLINE task<void> row_engine::use_helper(helper_state* it) {
+    for (;;) {
+        auto ranged = one_range(it);
+        if (!co_await ranged) {
+            work_.reset();
+            auto more = work_.wait();
+            co_await more;
+        }
+    }
+}
+
+/// False: there is nothing to do for it.
+SKEIN_INLINE task<bool> row_engine::one_range(helper_state* it) {
+    desk_.limit(it->executor, most_rows());
+    const auto range = desk_.take(it->executor, loop::current().exact_now());
+    if (!range) co_return false;
+    given_.set();
+    const auto batch = batches_.at(range->batch);
+    rows_request request{.seed = how_.seed, .epoch = batch->out.wanted.epoch, .samples = {}, .places = {}};
+    const auto from = batch->samples.begin() + static_cast<std::ptrdiff_t>(range->first);
+    request.samples.assign(from, from + static_cast<std::ptrdiff_t>(range->count));
+    rows_answer answer;
+    std::optional<error> failed;
+    const auto begin = loop::current().exact_now();
+    try {
+        request.places = program_->locate(request.samples);
+        auto asked = it->remote->make(std::move(request));
+        answer = co_await asked;
+    } catch (const error& e) {
+        failed = e;
+    }
+    if (failed) {
+        desk_.give_up(it->executor, range->id);
+        work_.set();
+        if (failed->code() != errc::cancelled) it->failures += 1;
+        throw *failed;
+    }
+    auto& mine = stats_[it->index];
+    const auto count = [&](row_fate fate) { return std::ranges::count(answer.fates, fate); };
+    const auto away = count(row_fate::away);
+    const bool is_whole =
+        answer.fates.size() == range->count &&
+        answer.bad.size() == static_cast<std::size_t>(away + count(row_fate::bad));
+    if (!is_whole) {
+        desk_.give_up(it->executor, range->id);
+        work_.set();
+        it->broken = true;
+        throw error(errc::mismatch,
+                    fmt::format("it answered with {} rows and {} errors where {} rows were wanted",
+                                answer.fates.size(), answer.bad.size(), range->count))
+            .with_hint("is it the same build of the program?");
+    }
+    if (away > 0) {
+        // What a host cannot read is made here; one that cannot read again and again is left out.
+        desk_.give_up(it->executor, range->id);
+        work_.set();
+        mine.away += static_cast<std::uint64_t>(away);
+        if (mine.away == static_cast<std::uint64_t>(away))
+            note_(fmt::format("helper {} cannot read: {}; its rows are made here", mine.name,
+                              answer.bad.front().why.what()));
+        if (++it->failures < 3) co_return true;
+        it->broken = true;
+        throw error(errc::not_found, fmt::format("it cannot read: {}", answer.bad.front().why.what()));
+    }
+    it->failures = 0;
+    if (!desk_.begin_write(it->executor, range->id)) co_return true;
+    const auto there = loop::current().exact_now() - begin;
+    std::optional<range_result> made;
+    try {
+        auto taken = net::offload([this, batch, r = *range, &answer] { return take_in(*batch, r, answer); },
+                                  pool_);
+        made = co_await taken;
+    } catch (const error& e) {
+        failed = e;
+    }
+    if (!made) {
+        desk_.give_up(it->executor, range->id);
+        work_.set();
+        if (failed->code() != errc::cancelled) it->broken = true;
+        throw *failed;
+    }
+    mine.rows += range->count;
+    mine.seconds += static_cast<double>(answer.nanoseconds) * 1e-9;
+    mine.receive_seconds += to_seconds(made->spent);
+    finish(it->executor, *range, batch, std::move(*made), there);
+    co_return true;
+}
+
+SKEIN_INLINE row_engine::range_result row_engine::take_in(const filling& batch, work_range range,
+                                                          const rows_answer& answer) const {
+    static thread_local arena memory;
+    const arena_scope scope(memory);
+    const auto begin = std::chrono::steady_clock::now();
+    range_result made;
+    cells values;
+    auto& fates = const_cast<std::vector<row_fate>&>(batch.fates); // rows of this range
+    wire::reader from(answer.rows);
+    std::size_t bad = 0;
+    for (std::uint64_t i = 0; i < range.count; ++i) {
+        const auto row = range.first + i;
+        const auto sample = batch.samples[row];
+        memory.reset();
+        fates[row] = row_fate::dropped;
+        if (answer.fates[i] == row_fate::bad) {
+            fates[row] = row_fate::bad;
+            made.bad.push_back({sample, answer.bad[bad++].why});
+        } else if (answer.fates[i] == row_fate::made) {
+            try {
+                if (program_->finish(from, how_.seed, batch.out.wanted.epoch, sample, values)) {
+                    write(batch, row, values);
+                    fates[row] = row_fate::made;
+                }
+            } catch (...) {
+                if (!from.ok()) throw; // the answer itself is wrong
+                fates[row] = row_fate::bad;
+                made.bad.push_back({sample, error_of_row(std::current_exception(), sample)});
+            }
+        }
+    }
+    if (!from.finish()) from.status().value();
+    made.spent = std::chrono::duration_cast<duration>(std::chrono::steady_clock::now() - begin);
+    return made;
+}
+
+SKEIN_INLINE std::vector<executor_stats> row_engine::stats() const { return stats_; }
+
+} // namespace skein::data::detail

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Bodies of <skein/data/detail/row_program.hpp>.
+
+#include <unistd.h>
+
+#include <fmt/core.h>
+
+namespace skein::data::detail {
+
+SKEIN_INLINE std::string name_of_this_process() {
+    char host[256] = "";
+    (void)::gethostname(host, sizeof host - 1);
+    return fmt::format("{}@{}", ::getpid(), host);
+}
+
+SKEIN_INLINE error error_of_row(std::exception_ptr failure, std::uint64_t sample) {
+    auto why = to_error(std::move(failure), errc::invalid_argument);
+    auto where = fmt::format("sample {}", sample);
+    if (!why.where().empty()) where += ", " + why.where();
+    return std::move(why).with_where(std::move(where));
+}
+
+SKEIN_INLINE rows_answer make_rows(
+    const rows_request& wanted,
+    unique_function<row_fate(std::uint64_t, std::uint64_t, wire::reader&, wire::writer&)> make) {
+    const auto begin = std::chrono::steady_clock::now();
+    static thread_local arena memory; // its blocks serve the next request, too
+    const arena_scope scope(memory);
+    rows_answer answer;
+    wire::writer out;
+    wire::reader places(wanted.places);
+    for (std::uint64_t i = 0; i < wanted.samples.size(); ++i) {
+        const auto sample = wanted.samples[i];
+        const auto before = out.size();
+        memory.reset();
+        try {
+            answer.fates.push_back(make(i, sample, places, out));
+        } catch (const not_here& e) {
+            answer.fates.push_back(row_fate::away);
+            answer.bad.push_back({sample, error_of_row(e.why, sample)});
+        } catch (...) {
+            // Half a row may be written: no operator writes, but write_row of a large one may
+            // throw.
+            if (out.size() != before) throw;
+            answer.fates.push_back(row_fate::bad);
+            answer.bad.push_back({sample, error_of_row(std::current_exception(), sample)});
+        }
+    }
+    answer.rows = std::move(out).take();
+    answer.nanoseconds = static_cast<std::uint64_t>(
+        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() -
+                                                             begin)
+            .count());
+    return answer;
+}
+
+} // namespace skein::data::detail

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Bodies of <skein/train/feed.hpp>.
+
+#include <algorithm>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train::detail {
+
+SKEIN_INLINE torch::Tensor column_tensor(const data::detail::finished_batch& made,
+                                         std::size_t index) {
+    if (!made.memory) return {};
+    const auto& column = made.memory->layout().columns[index];
+    std::vector<std::int64_t> sizes{static_cast<std::int64_t>(made.samples.size())};
+    sizes.insert(sizes.end(), column.dims.begin(), column.dims.begin() + column.rank);
+    static constexpr torch::ScalarType types[] = {torch::kUInt8, torch::kInt8,    torch::kInt16,
+                                                  torch::kInt32, torch::kInt64,   torch::kFloat32,
+                                                  torch::kFloat64, torch::kBool};
+    // The slot lives as long as the tensor does.
+    return torch::from_blob(made.memory->column(index), sizes, [held = made.memory](void*) {},
+                            torch::TensorOptions(types[static_cast<std::size_t>(column.type)]));
+}
+
+SKEIN_INLINE data::loader_options loader_options_of(const context& ctx, const run_config& run,
+                                                    const feed_options& how) {
+    data::loader_options out;
+    out.rank = ctx.rank();
+    out.world_size = ctx.world_size();
+    out.seed = run.seed;
+    out.threads = how.threads;
+    out.local_size = ctx.local_size();
+    out.budget = how.budget;
+    out.bad_rows = how.bad_rows;
+    return out;
+}
+
+SKEIN_INLINE data::detail::dealing dealing_of(const run_config& run, std::uint64_t size) {
+    data::detail::dealing deal;
+    deal.size = size;
+    deal.global_batch = static_cast<std::uint64_t>(std::max<std::int64_t>(1, run.global_batch));
+    deal.parts = static_cast<int>(std::max<std::int64_t>(1, run.accumulation));
+    deal.drop_last = run.last == last_batch::drop;
+    deal.epochs = static_cast<std::uint64_t>(std::max<std::int64_t>(0, run.epochs));
+    return deal;
+}
+
+SKEIN_INLINE fed_places::fed_places(std::shared_ptr<const data::detail::row_program> program,
+                                    const context& ctx, const run_config& run,
+                                    const feed_options& how)
+    : deal_(dealing_of(run, program->size())) {
+    core_ = std::make_unique<data::detail::loader_core>(std::move(program),
+                                                        loader_options_of(ctx, run, how));
+    place_ = {.fingerprint = core_->fingerprint(), .seed = run.seed};
+    deal_.rank = ctx.rank();
+    deal_.world_size = ctx.world_size();
+}
+
+SKEIN_INLINE std::optional<data::detail::finished_batch>
+fed_places::next(const stream_share& share) {
+    deal_.rank = share.rank;
+    deal_.world_size = share.world_size;
+    if (share.epoch > place_.epoch) {
+        place_.epoch = share.epoch;
+        place_.consumed = 0;
+        part_ = 0;
+    }
+    const auto samples = deal_.samples_at(place_.consumed);
+    if (samples == 0) return std::nullopt;
+    if (share.global_batch != deal_.global_batch || part_ >= deal_.parts)
+        throw error(errc::usage,
+                    fmt::format("a pipeline was fed for global batches of {} samples in {} parts, "
+                                "and is asked for {} in more",
+                                deal_.global_batch, deal_.parts, share.global_batch))
+            .with_hint("give feed() the run_config of the Trainer");
+    auto made =
+        core_->next(data::detail::batch_request::of(deal_, place_.epoch, place_.consumed, part_));
+    part_ += 1;
+    if (share.is_last) {
+        place_.consumed += samples;
+        part_ = 0;
+    }
+    return made;
+}
+
+SKEIN_INLINE void fed_places::restore(std::string_view saved) {
+    place_ = place_.restored(saved, core_->program().describe());
+    part_ = 0;
+}
+
+SKEIN_INLINE numbered_places::numbered_places(
+    std::shared_ptr<const data::detail::row_program> program, const context& ctx,
+    const run_config& run, const feed_options& how)
+    : size_(program->size()) {
+    if (size_ == 0) return; // an evaluation set may be empty
+    core_ = std::make_unique<data::detail::loader_core>(std::move(program),
+                                                        loader_options_of(ctx, run, how));
+}
+
+SKEIN_INLINE data::detail::finished_batch
+numbered_places::batch(std::span<const std::uint64_t> ids) const {
+    for (std::size_t i = 0; i < ids.size(); ++i)
+        if (ids[i] != ids[0] + i || ids[i] >= size_)
+            throw error(errc::not_supported,
+                        fmt::format("not supported: sample {} behind sample {} of {} of a pipeline "
+                                    "that is read in order",
+                                    ids[i], i > 0 ? ids[i - 1] : 0, size_))
+                .with_hint("train on feed<>(), which shuffles as the pipeline says");
+    // What follows in this evaluation is foreseen: batches of this size.
+    data::detail::dealing deal;
+    deal.size = size_;
+    deal.global_batch = std::max<std::size_t>(1, ids.size());
+    deal.epochs = 1;
+    auto made = core_->next({deal, 0, ids[0], 0, ids[0], ids.size()});
+    if (made.samples.size() != ids.size())
+        throw error(errc::mismatch, fmt::format("{} of {} samples of an evaluation could be made",
+                                                made.samples.size(), ids.size()))
+            .with_hint("leave bad samples out of the evaluation set");
+    return made;
+}
+
+} // namespace skein::train::detail

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <skein/core/error.hpp>
+#include <skein/core/sha256.hpp>
+#include <skein/data/loader.hpp>
+
+#include <array>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+
+namespace loader_test {
+
+using namespace skein;
+using Catch::Matchers::ContainsSubstring;
+
+struct point {
+    data::array<float> x;
+    std::array<std::int32_t, 2> of = std::array<std::int32_t, 2>();
+    std::int64_t label = 0;
+};
+
+point draw(std::int64_t i, data::draws& random) {
+    auto values = data::arena::current().array<float>(5);
+    for (auto& v : values) v = random.uniform(-1, 1);
+    return {values, {std::int32_t(i), std::int32_t(-i)}, i % 7};
+}
+bool is_odd(const point& p) { return p.label % 2 != 0; }
+bool none(const point&) { return false; }
+point add_noise(point p, data::draws& random) {
+    auto values = data::arena::current().array<float>(p.x.size());
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = p.x[i] + random.uniform(0, 1);
+    p.x = values;
+    return p;
+}
+point fail_on_13(std::int64_t i) {
+    if (i == 13) throw std::runtime_error("thirteen");
+    return {{}, {std::int32_t(i), 0}, i};
+}
+point of_two_lengths(std::int64_t i) {
+    return {data::arena::current().array<float>(i == 20 ? 3 : 2), {}, i};
+}
+
+auto plan(std::uint64_t count, std::uint64_t batch) {
+    return data::range(count) | data::map<&draw>() | data::map<&add_noise>() | data::shuffle() |
+           data::batch(batch);
+}
+
+/// All bytes of so many epochs, over all ranks, in the order of the global batches.
+template <class Plan>
+std::string hash_of(const Plan& what, int world, int threads, std::uint64_t epochs,
+                    std::vector<std::uint64_t>* ids = nullptr) {
+    sha256 hash;
+    std::vector<std::unique_ptr<data::loader<Plan>>> ranks;
+    for (int rank = 0; rank < world; ++rank)
+        ranks.push_back(std::make_unique<data::loader<Plan>>(
+            what, data::loader_options{.rank = rank,
+                                       .world_size = world,
+                                       .seed = 5,
+                                       .threads = threads,
+                                       .epochs = epochs}));
+    for (;;) {
+        bool more = false;
+        for (auto& rank : ranks) {
+            const auto b = rank->next();
+            if (!b) continue;
+            more = true;
+            hash.update(as_bytes(std::span(b->samples())));
+            hash.update(std::as_bytes(b->template column<0>()));
+            hash.update(std::as_bytes(b->template column<1>()));
+            hash.update(std::as_bytes(b->template column<2>()));
+            if (ids != nullptr) ids->insert(ids->end(), b->samples().begin(), b->samples().end());
+        }
+        if (!more) break;
+    }
+    return to_hex(hash.finish());
+}
+
+TEST_CASE("batches are the same for any number of threads; every sample comes once an epoch") {
+    const auto what = plan(103, 16);
+    std::vector<std::uint64_t> ids;
+    const auto one = hash_of(what, 1, 1, 2, &ids);
+    REQUIRE(ids.size() == 206);
+    const std::set<std::uint64_t> first(ids.begin(), ids.begin() + 103), second(ids.begin() + 103, ids.end());
+    CHECK(first.size() == 103);
+    CHECK(second.size() == 103);
+    CHECK(std::vector(ids.begin(), ids.begin() + 103) != std::vector(ids.begin() + 103, ids.end()));
+    for (const int threads : {2, 7}) CHECK(hash_of(what, 1, threads, 2) == one);
+}
+
+TEST_CASE("ranks together see the order that one rank sees") {
+    const auto what = plan(103, 16);
+    std::vector<std::uint64_t> one, three;
+    (void)hash_of(what, 1, 2, 2, &one);
+    (void)hash_of(what, 3, 1, 2, &three);
+    CHECK(one == three);
+}
+
+TEST_CASE("a filter makes batches smaller, alike on every number of ranks") {
+    const auto what = data::range(64) | data::map<&draw>() | data::filter<&is_odd>() | data::batch(8);
+    std::vector<std::uint64_t> one, two;
+    (void)hash_of(what, 1, 2, 1, &one);
+    (void)hash_of(what, 2, 2, 1, &two);
+    CHECK(one == two);
+    for (const auto id : one) CHECK(id % 7 % 2 == 1);
+    CHECK(one.size() == 27);
+}
+
+TEST_CASE("a loader goes on where its state was saved, with another number of ranks") {
+    const auto what = plan(100, 12);
+    data::loader whole(what, {.seed = 5, .threads = 2, .epochs = 2});
+    std::vector<std::vector<std::uint64_t>> batches;
+    std::vector<std::string> states;
+    while (auto b = whole.next()) {
+        batches.push_back(b->samples());
+        states.push_back(whole.state());
+        CHECK(states.back().size() <= 64);
+    }
+    REQUIRE(batches.size() == 18);
+    for (const std::size_t at : {0u, 7u, 8u, 12u}) {
+        std::vector<std::vector<std::uint64_t>> rest(batches.size() - at - 1);
+        for (int rank = 0; rank < 3; ++rank) {
+            data::loader again(what, {.rank = rank, .world_size = 3, .seed = 5, .threads = 1, .epochs = 2});
+            (void)again.next(); // made ahead of another place
+            again.restore(states[at]);
+            std::size_t i = 0;
+            while (auto b = again.next()) {
+                REQUIRE(i < rest.size());
+                rest[i].insert(rest[i].end(), b->samples().begin(), b->samples().end());
+                i += 1;
+            }
+            CHECK(i == rest.size());
+        }
+        CHECK(rest == std::vector(batches.begin() + std::ptrdiff_t(at) + 1, batches.end()));
+    }
+    data::loader other(plan(99, 12), {.seed = 5});
+    CHECK_THROWS_WITH(other.restore(states[0]), ContainsSubstring("of other data"));
+    data::loader seed(what, {.seed = 6});
+    CHECK_THROWS_WITH(seed.restore(states[0]), ContainsSubstring("seed 5, now it is 6"));
+    CHECK_THROWS_WITH(seed.restore("short"), ContainsSubstring("5 bytes"));
+}
+
+TEST_CASE("a row that throws is named, or left out up to a number") {
+    const auto what = data::range(40) | data::map<&fail_on_13>() | data::batch(10);
+    data::loader strict(what, {.threads = 2});
+    CHECK(strict.next()->rows() == 10);
+    try {
+        (void)strict.next();
+        FAIL("it did not throw");
+    } catch (const error& e) {
+        CHECK_THAT(e.what(), ContainsSubstring("sample 13"));
+        CHECK_THAT(e.what(), ContainsSubstring("thirteen"));
+    }
+    data::loader lenient(what, {.threads = 2, .bad_rows = 1, .epochs = 1});
+    std::size_t rows = 0;
+    while (auto b = lenient.next()) rows += b->rows();
+    CHECK(rows == 39);
+    CHECK(lenient.stats().bad == 1);
+}
+
+TEST_CASE("rows of unlike shape are an error that names both") {
+    data::loader mixed(data::range(40) | data::map<&of_two_lengths>() | data::batch(40), {.threads = 1});
+    CHECK_THROWS_WITH(mixed.next(), ContainsSubstring("float32[3]") && ContainsSubstring("float32[2]") &&
+                                        ContainsSubstring("sample 20"));
+}
+
+TEST_CASE("a filter that keeps nothing gives empty batches, and the epoch ends") {
+    data::loader empty(data::range(20) | data::map<&draw>() | data::filter<&none>() | data::batch(8),
+                       {.threads = 2, .epochs = 1});
+    int batches = 0;
+    while (auto b = empty.next()) {
+        CHECK(b->rows() == 0);
+        batches += 1;
+    }
+    CHECK(batches == 3);
+}
+
+TEST_CASE("the budget bounds what is made ahead; batches that are held are an error, not a hang") {
+    // One batch has 8 rows of 20 + 8 + 8 bytes: three columns, each on a border of 64.
+    const auto what = plan(1000, 8);
+    data::loader small(what, {.threads = 2, .budget = 1000});
+    (void)small.next();
+    CHECK(small.stats().peak_bytes <= 1000);
+    data::loader tiny(what, {.threads = 2, .budget = 1});
+    for (int i = 0; i < 20; ++i) CHECK(tiny.next()->rows() == 8);
+    std::vector<data::row_batch<point>> held;
+    CHECK_THROWS_WITH([&] { for (;;) held.push_back(*small.next()); }(), ContainsSubstring("still held"));
+}
+
+TEST_CASE("parts of a pipeline share no sample") {
+    const auto [train, test] = data::split(data::range(100) | data::map<&draw>(), 0.8, 3);
+    std::vector<std::uint64_t> a, b;
+    (void)hash_of(train | data::shuffle() | data::batch(7), 1, 1, 1, &a);
+    (void)hash_of(test | data::batch(7), 1, 1, 1, &b);
+    CHECK(a.size() == 80);
+    CHECK(b.size() == 20);
+    std::set<std::uint64_t> all(a.begin(), a.end());
+    all.insert(b.begin(), b.end());
+    CHECK(all.size() == 100);
+    std::vector<std::uint64_t> c;
+    (void)hash_of(data::range(100) | data::map<&draw>() | data::skip(90) | data::take(5) | data::batch(3), 1, 1, 1, &c);
+    CHECK(c == std::vector<std::uint64_t>{90, 91, 92, 93, 94});
+}
+
+TEST_CASE("what cannot be a loader says so") {
+    CHECK_THROWS_WITH(data::loader(data::range(0) | data::map<&draw>() | data::batch(1)), ContainsSubstring("no samples"));
+    CHECK_THROWS_WITH(data::loader(data::range(9) | data::map<&draw>()), ContainsSubstring("data::batch(n)"));
+    CHECK((data::range(9) | data::map<&draw>() | data::filter<&is_odd>() | data::shuffle()).describe() ==
+          "range(9) | map(draw) | filter(is_odd) | shuffle");
+}
+
+} // namespace loader_test

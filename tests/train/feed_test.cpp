@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pipelines as the data of a run: the samples, weights and places of numbered data.
+#include <skein/train/feed.hpp>
+
+#include <tests/train/train_support.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+
+#include <map>
+#include <mutex>
+#include <stdexcept>
+
+using namespace train_test;
+namespace data = skein::data;
+using Catch::Matchers::ContainsSubstring;
+
+namespace feed_test {
+
+using id_list = std::vector<std::uint64_t>;
+
+struct row {
+    data::array<float> x;
+    std::int64_t y = 0, id = 0;
+};
+struct row_tensors {
+    torch::Tensor x, y, id;
+};
+
+/// The rows of train_test::numbers.
+row of_number(std::int64_t i) {
+    const std::uint64_t id = static_cast<std::uint64_t>(i);
+    const auto one = numbers{1000}.batch(std::span(&id, 1));
+    auto x = data::arena::current().array<float>(8);
+    std::memcpy(x.data(), one.x.const_data_ptr(), 8 * sizeof(float));
+    return {x, one.y.item<std::int64_t>(), i};
+}
+bool keeps_most(const row& r) { return r.id % 4 != 1; }
+bool keeps_none(const row&) { return false; }
+row throws(row r) {
+    if (r.id == 5) throw std::runtime_error("five");
+    return r;
+}
+
+struct outcome {
+    std::map<std::uint64_t, id_list> order; ///< of all ranks, by step, sorted
+    std::vector<float> weights;
+    fit_result result;
+};
+
+template <class Pipeline>
+outcome train_on(int world, const run_config& config, Pipeline plan, sk::train::feed_options how = {.threads = 2}) {
+    outcome out;
+    std::mutex guard;
+    run_world(world, [&](context& ctx) {
+        auto net = make_net();
+        auto batches = sk::train::feed<row_tensors>(ctx, config, plan, how);
+        auto test = sk::train::numbered<row_tensors>(ctx, config, data::range(6) | data::map<&of_number>(), how);
+        std::map<std::uint64_t, id_list> order;
+        std::uint64_t calls = 0;
+        const auto loss = [&](Net& m, const row_tensors& b) {
+            if (m->is_training()) {
+                const auto* ids = b.id.const_data_ptr<std::int64_t>();
+                auto& of = order[calls++ / static_cast<std::uint64_t>(config.accumulation)];
+                for (std::int64_t i = 0; i < b.id.size(0); ++i) of.push_back(static_cast<std::uint64_t>(ids[i]));
+            }
+            return class_loss(m, sample_batch{b.x, b.y, {}});
+        };
+        sk::Trainer<sk::DDP<>> trainer(ctx, config);
+        const auto r = trainer.fit(net, sk::AdamW{}, constant_rate{1e-2}, loss, batches, test);
+        const std::lock_guard lock(guard);
+        for (auto& [step, ids] : order) {
+            auto& of = out.order[step];
+            of.insert(of.end(), ids.begin(), ids.end());
+            std::ranges::sort(of);
+        }
+        if (!ctx.is_first()) return;
+        out.weights = weights(*net);
+        out.result = r;
+    });
+    return out;
+}
+
+run_config feed_config(const scratch& dir) {
+    auto config = quiet_config(dir.path);
+    config.global_batch = 6;
+    config.epochs = 3;
+    return config;
+}
+
+auto shuffled(std::uint64_t n) {
+    return data::range(n) | data::map<&of_number>() | data::shuffle();
+}
+
+TEST_CASE("a pipeline trains the weights that numbered data does, bit for bit") {
+    for (const auto last : {last_batch::drop, last_batch::shorten}) {
+        scratch a, b;
+        auto config = feed_config(a);
+        config.last = last;
+        auto ctx = context::single();
+        auto net = make_net();
+        sk::Trainer<sk::DDP<>> trainer(ctx, config);
+        const auto expected = trainer.fit(net, sk::AdamW{}, constant_rate{1e-2}, class_loss, numbers{40}, numbers{6});
+        config.runs_dir = b.path;
+        const auto got = train_on(1, config, shuffled(40));
+        CHECK(got.result.steps == expected.steps);
+        CHECK(got.result.total == expected.total);
+        CHECK(got.result.loss == expected.loss);
+        CHECK(got.result.val_loss == expected.val_loss);
+        CHECK(got.weights == weights(*net));
+    }
+}
+
+TEST_CASE("ranks and micro-batches share the samples of each step") {
+    scratch a;
+    auto config = feed_config(a);
+    config.last = last_batch::shorten;
+    const auto one = train_on(1, config, shuffled(40));
+    CHECK(one.result.steps == 21);
+    for (const int world : {2, 3})
+        for (const int parts : {1, 2}) {
+            scratch b;
+            config.runs_dir = b.path;
+            config.accumulation = parts;
+            const auto more = train_on(world, config, shuffled(40));
+            CHECK(more.result.steps == 21);
+            if (parts == 1) CHECK(more.order == one.order);
+            for (std::size_t i = 0; i < one.weights.size(); ++i)
+                CHECK(std::abs(more.weights[i] - one.weights[i]) < 1e-4f);
+        }
+}
+
+TEST_CASE("filters make steps smaller, alike on every number of ranks; a step of no rows is none") {
+    scratch a, b;
+    auto config = feed_config(a);
+    config.last = last_batch::shorten;
+    const auto plan = data::range(40) | data::map<&of_number>() | data::filter<&keeps_most>() | data::shuffle();
+    const auto one = train_on(1, config, plan);
+    config.runs_dir = b.path;
+    const auto two = train_on(2, config, plan);
+    CHECK(one.result.steps == 21);
+    CHECK(two.result.steps == 21);
+    for (std::size_t i = 0; i < one.weights.size(); ++i)
+        CHECK(std::abs(two.weights[i] - one.weights[i]) < 1e-4f);
+    // One sample a step: those that the filter leaves out are no steps, and no end of the epoch.
+    scratch c;
+    config.runs_dir = c.path;
+    config.global_batch = 1;
+    config.epochs = 2;
+    const auto single = train_on(1, config, data::range(8) | data::map<&of_number>() | data::filter<&keeps_most>());
+    CHECK(single.result.steps == 12);
+    scratch d;
+    config.runs_dir = d.path;
+    CHECK_THROWS_WITH(train_on(1, config, data::range(8) | data::map<&of_number>() | data::filter<&keeps_none>()),
+                      ContainsSubstring("does not fill one global batch"));
+}
+
+TEST_CASE("a run goes on where its checkpoint was made, with other ranks, and refuses other data") {
+    scratch whole_dir, dir;
+    auto config = feed_config(whole_dir);
+    config.checkpoints = true;
+    config.checkpoint_every = 4;
+    const auto whole = train_on(1, config, shuffled(40));
+    config.runs_dir = dir.path;
+    config.epochs = 1; // 6 steps: the first two epochs end behind a checkpoint and at its end
+    const auto first = train_on(3, config, shuffled(40));
+    config.epochs = 3;
+    config.resume = resume_mode::latest;
+    scratch other;
+    CHECK_THROWS_WITH(train_on(2, config, data::range(41) | data::map<&of_number>() | data::shuffle()),
+                      ContainsSubstring("of other data"));
+    const auto rest = train_on(2, config, shuffled(40));
+    CHECK(rest.result.first_step == 6);
+    CHECK(rest.result.steps == whole.result.steps);
+    auto order = first.order;
+    for (const auto& [step, ids] : rest.order) order[step + 6] = ids;
+    CHECK(order == whole.order);
+}
+
+TEST_CASE("what a row throws ends the run with its sample, or is left out") {
+    scratch a, b;
+    auto config = feed_config(a);
+    const auto plan = data::range(40) | data::map<&of_number>() | data::map<&throws>() | data::shuffle();
+    CHECK_THROWS_WITH(train_on(1, config, plan), ContainsSubstring("sample 5") && ContainsSubstring("five"));
+    config.runs_dir = b.path;
+    config.last = last_batch::shorten;
+    const auto got = train_on(1, config, plan, {.threads = 2, .bad_rows = 3});
+    CHECK(got.result.steps == 21);
+    CHECK_THROWS_WITH(train_on(1, config, data::range(0) | data::map<&of_number>()), ContainsSubstring("no samples"));
+}
+
+} // namespace feed_test
