@@ -10,5 +10,11 @@
 #endif
 
 #include <skein/data/arena.hpp>
+#include <skein/data/detail/draws_kernels.hpp>
+#include <skein/data/detail/self_test.hpp>
+#include <skein/data/draws.hpp>
 
 #include <skein/data/detail/arena.ipp>
+#include <skein/data/detail/draws.ipp>
+#include <skein/data/detail/draws_kernels.ipp>
+#include <skein/data/detail/self_test.ipp>

@@ -4,5 +4,6 @@
 // Written by scripts/check_mirror.py --write.
 
 #include <skein/data/arena.hpp>
+#include <skein/data/draws.hpp>
 #include <skein/data/image.hpp>
 #include <skein/data/order.hpp>
