@@ -10,11 +10,21 @@
 #endif
 
 #include <skein/data/arena.hpp>
+#include <skein/data/blur.hpp>
+#include <skein/data/detail/blur_kernels.hpp>
 #include <skein/data/detail/draws_kernels.hpp>
+#include <skein/data/detail/resize_kernels.hpp>
 #include <skein/data/detail/self_test.hpp>
 #include <skein/data/draws.hpp>
+#include <skein/data/pixels.hpp>
+#include <skein/data/resize.hpp>
 
 #include <skein/data/detail/arena.ipp>
+#include <skein/data/detail/blur.ipp>
+#include <skein/data/detail/blur_kernels.ipp>
 #include <skein/data/detail/draws.ipp>
 #include <skein/data/detail/draws_kernels.ipp>
+#include <skein/data/detail/pixels.ipp>
+#include <skein/data/detail/resize.ipp>
+#include <skein/data/detail/resize_kernels.ipp>
 #include <skein/data/detail/self_test.ipp>

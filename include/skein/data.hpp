@@ -4,6 +4,9 @@
 // Written by scripts/check_mirror.py --write.
 
 #include <skein/data/arena.hpp>
+#include <skein/data/blur.hpp>
 #include <skein/data/draws.hpp>
 #include <skein/data/image.hpp>
 #include <skein/data/order.hpp>
+#include <skein/data/pixels.hpp>
+#include <skein/data/resize.hpp>
