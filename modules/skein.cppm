@@ -347,6 +347,7 @@ using skein::proc::child_end;
 using skein::proc::child_options;
 using skein::proc::child_process;
 using skein::proc::children;
+using skein::proc::claims;
 using skein::proc::exit_status;
 using skein::proc::format_lines;
 using skein::proc::gpus_by_name;

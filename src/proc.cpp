@@ -12,6 +12,7 @@
 #include <skein/proc/boot.hpp>
 #include <skein/proc/build_id.hpp>
 #include <skein/proc/children.hpp>
+#include <skein/proc/claims.hpp>
 #include <skein/proc/detail/children.hpp>
 #include <skein/proc/detail/process.hpp>
 #include <skein/proc/detail/starter.hpp>
@@ -26,6 +27,7 @@
 #include <skein/proc/detail/boot.ipp>
 #include <skein/proc/detail/build_id.ipp>
 #include <skein/proc/detail/children.ipp>
+#include <skein/proc/detail/claims.ipp>
 #include <skein/proc/detail/gpus.ipp>
 #include <skein/proc/detail/output.ipp>
 #include <skein/proc/detail/output_printer.ipp>

@@ -6,6 +6,7 @@
 #include <skein/proc/boot.hpp>
 #include <skein/proc/build_id.hpp>
 #include <skein/proc/children.hpp>
+#include <skein/proc/claims.hpp>
 #include <skein/proc/gpus.hpp>
 #include <skein/proc/output.hpp>
 #include <skein/proc/process.hpp>

@@ -17969,6 +17969,127 @@ SKEIN_INLINE task<child_process> start_process(std::shared_ptr<starter> by, proc
 
 } // namespace skein::proc::detail
 
+// ======== skein/proc/claims.hpp
+// claims: memory that a worker and its driver on the same host share, where the worker notes each
+// call before it runs it. So the driver knows exactly what a dead worker has begun, and can take
+// back what has been sent and not begun, without the worker's help: a call that waits behind a long
+// one is cancelled or moved at once.
+//
+//     claims page(shared_memory::create(claims::bytes));   // driver; the memory goes to the worker
+//     claims page(boot->memory);                           // worker
+//     // worker, for each call in the order in which they were sent
+//     if (page.begin()) run(call);
+//     if (page.take_back(n)) send_elsewhere(n);  // driver, the n-th call that it sent: 1, 2, ...
+//
+// Entry n mod `entries` holds 2n when call n has begun and 2n + 1 when it was taken back: one
+// exchange on the worker's side, one compare-and-swap on the driver's, and whoever comes first has
+// it. Nothing is ever cleared, so in the ordinary course the driver touches no line of it.
+
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace skein::proc {
+
+/// One end of such a page. Copies share the page and each count for themselves: one per side.
+class claims {
+public:
+    /// So many calls after the last one begun can be taken back.
+    static constexpr std::uint64_t entries = 4096;
+
+    /// No page: everything that was sent may have begun.
+    claims() noexcept = default;
+    ///   errors  malformed: the memory is not of the size of a page of claims
+    explicit claims(shared_memory in);
+
+    explicit operator bool() const noexcept { return page_ != nullptr; }
+
+    // The worker's side.
+
+    /// The next call is about to run. False: it was taken back, leave it out.
+    [[nodiscard]] bool begin() noexcept {
+        if (!page_) return true;
+        const std::uint64_t n = ++last_;
+        const auto before = page_->entry[n % entries].exchange(2 * n, std::memory_order_acq_rel);
+        page_->begun.store(n, std::memory_order_release);
+        return before != 2 * n + 1 && !page_->closed.load(std::memory_order_acquire);
+    }
+
+    // The driver's side.
+
+    /// The last one that has begun; 0: none, or it is not known.
+    [[nodiscard]] std::uint64_t last_begun() const noexcept {
+        return page_ ? page_->begun.load(std::memory_order_acquire) : 0;
+    }
+    /// True: call n is over or under way. False: it was not when this was asked.
+    [[nodiscard]] bool has_begun(std::uint64_t n) const noexcept {
+        if (!page_) return true;
+        const auto now = page_->entry[n % entries].load(std::memory_order_acquire);
+        if (now == 2 * n || now == 2 * n + 1) return now == 2 * n;
+        return n <= page_->begun.load(std::memory_order_acquire);
+    }
+    /// No call begins from now on; `sent` is the last one. A worker that lives on behind a
+    /// broken connection only passes them by; what it has passed by may be told as begun later.
+    void close(std::uint64_t sent) noexcept {
+        if (!page_) return;
+        page_->closed.store(true, std::memory_order_release);
+        // The worker cannot get past these without having seen that.
+        const auto first = page_->begun.load(std::memory_order_acquire) + 1;
+        for (auto n = first; n <= sent && n - first < entries; ++n) (void)take_back(n);
+    }
+    /// True: call n will not run; it was sent and had not begun.
+    [[nodiscard]] bool take_back(std::uint64_t n) noexcept {
+        if (!page_) return false;
+        const auto begun = page_->begun.load(std::memory_order_acquire);
+        // Further ahead the entry still belongs to an earlier call.
+        if (n <= begun || n - begun > entries) return false;
+        auto& entry = page_->entry[n % entries];
+        auto now = entry.load(std::memory_order_acquire);
+        return now < 2 * n &&
+               entry.compare_exchange_strong(now, 2 * n + 1, std::memory_order_acq_rel);
+    }
+
+private:
+    struct page {
+        alignas(64) std::atomic<std::uint64_t> begun{0};
+        alignas(64) std::atomic<bool> closed{false};
+        alignas(64) std::array<std::atomic<std::uint64_t>, entries> entry{};
+    };
+    static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "shared by processes");
+
+    shared_memory memory_;
+    page* page_ = nullptr; ///< in memory_
+    std::uint64_t last_ = 0;
+
+public:
+    static constexpr std::size_t bytes = sizeof(page);
+};
+
+} // namespace skein::proc
+
+
+// ======== skein/proc/detail/claims.ipp
+// The bodies of proc/claims.hpp.
+
+
+#include <utility>
+
+namespace skein::proc {
+
+SKEIN_INLINE claims::claims(shared_memory in) : memory_(std::move(in)) {
+    if (memory_.bytes().size() != bytes)
+        throw error(errc::malformed,
+                    "the memory that a worker shares with its driver has not the size "
+                    "of a page of claims");
+    // Zeros are what its constructor would make of it, and it has no destructor.
+    page_ = reinterpret_cast<page*>(memory_.bytes().data());
+}
+
+} // namespace skein::proc
+
 // ======== skein/proc/gpus.hpp
 // The gpus of this host that tasks may have: how many there are, and what each is called, from one
 // place.
@@ -25275,127 +25396,6 @@ private:
 
 } // namespace skein::rt::detail
 
-// ======== skein/rt/detail/claims.hpp
-// claims: memory that a worker and its driver on the same host share, where the worker notes each
-// call before it runs it. So the driver knows exactly what a dead worker has begun, and can take
-// back what has been sent and not begun, without the worker's help: a call that waits behind a long
-// one is cancelled or moved at once.
-//
-//     claims page(shared_memory::create(claims::bytes));   // driver; the memory goes to the worker
-//     claims page(boot->memory);                           // worker
-//     // worker, for each call in the order in which they were sent
-//     if (page.begin()) run(call);
-//     if (page.take_back(n)) send_elsewhere(n);  // driver, the n-th call that it sent: 1, 2, ...
-//
-// Entry n mod `entries` holds 2n when call n has begun and 2n + 1 when it was taken back: one
-// exchange on the worker's side, one compare-and-swap on the driver's, and whoever comes first has
-// it. Nothing is ever cleared, so in the ordinary course the driver touches no line of it.
-
-
-#include <array>
-#include <atomic>
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-
-namespace skein::rt::detail {
-
-/// One end of such a page. Copies share the page and each count for themselves: one per side.
-class claims {
-public:
-    /// So many calls after the last one begun can be taken back.
-    static constexpr std::uint64_t entries = 4096;
-
-    /// No page: everything that was sent may have begun.
-    claims() noexcept = default;
-    ///   errors  malformed: the memory is not of the size of a page of claims
-    explicit claims(proc::shared_memory in);
-
-    explicit operator bool() const noexcept { return page_ != nullptr; }
-
-    // The worker's side.
-
-    /// The next call is about to run. False: it was taken back, leave it out.
-    [[nodiscard]] bool begin() noexcept {
-        if (!page_) return true;
-        const std::uint64_t n = ++last_;
-        const auto before = page_->entry[n % entries].exchange(2 * n, std::memory_order_acq_rel);
-        page_->begun.store(n, std::memory_order_release);
-        return before != 2 * n + 1 && !page_->closed.load(std::memory_order_acquire);
-    }
-
-    // The driver's side.
-
-    /// The last one that has begun; 0: none, or it is not known.
-    [[nodiscard]] std::uint64_t last_begun() const noexcept {
-        return page_ ? page_->begun.load(std::memory_order_acquire) : 0;
-    }
-    /// True: call n is over or under way. False: it was not when this was asked.
-    [[nodiscard]] bool has_begun(std::uint64_t n) const noexcept {
-        if (!page_) return true;
-        const auto now = page_->entry[n % entries].load(std::memory_order_acquire);
-        if (now == 2 * n || now == 2 * n + 1) return now == 2 * n;
-        return n <= page_->begun.load(std::memory_order_acquire);
-    }
-    /// No call begins from now on; `sent` is the last one. A worker that lives on behind a
-    /// broken connection only passes them by; what it has passed by may be told as begun later.
-    void close(std::uint64_t sent) noexcept {
-        if (!page_) return;
-        page_->closed.store(true, std::memory_order_release);
-        // The worker cannot get past these without having seen that.
-        const auto first = page_->begun.load(std::memory_order_acquire) + 1;
-        for (auto n = first; n <= sent && n - first < entries; ++n) (void)take_back(n);
-    }
-    /// True: call n will not run; it was sent and had not begun.
-    [[nodiscard]] bool take_back(std::uint64_t n) noexcept {
-        if (!page_) return false;
-        const auto begun = page_->begun.load(std::memory_order_acquire);
-        // Further ahead the entry still belongs to an earlier call.
-        if (n <= begun || n - begun > entries) return false;
-        auto& entry = page_->entry[n % entries];
-        auto now = entry.load(std::memory_order_acquire);
-        return now < 2 * n &&
-               entry.compare_exchange_strong(now, 2 * n + 1, std::memory_order_acq_rel);
-    }
-
-private:
-    struct page {
-        alignas(64) std::atomic<std::uint64_t> begun{0};
-        alignas(64) std::atomic<bool> closed{false};
-        alignas(64) std::array<std::atomic<std::uint64_t>, entries> entry{};
-    };
-    static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "shared by processes");
-
-    proc::shared_memory memory_;
-    page* page_ = nullptr; ///< in memory_
-    std::uint64_t last_ = 0;
-
-public:
-    static constexpr std::size_t bytes = sizeof(page);
-};
-
-} // namespace skein::rt::detail
-
-
-// ======== skein/rt/detail/claims.ipp
-// The bodies of rt/detail/claims.hpp.
-
-
-#include <utility>
-
-namespace skein::rt::detail {
-
-SKEIN_INLINE claims::claims(proc::shared_memory in) : memory_(std::move(in)) {
-    if (memory_.bytes().size() != bytes)
-        throw error(errc::malformed,
-                    "the memory that a worker shares with its driver has not the size "
-                    "of a page of claims");
-    // Zeros are what its constructor would make of it, and it has no destructor.
-    page_ = reinterpret_cast<page*>(memory_.bytes().data());
-}
-
-} // namespace skein::rt::detail
-
 // ======== skein/rt/detail/given_call.hpp
 // A call of this process to an actor of its own whose arguments travel as they are: copied or moved
 // into it when it is made, and not encoded. It waits in the loop's queue beside the frames of this
@@ -25765,10 +25765,10 @@ public:
     /// along. Never throws but for cancellation, which aborts the link. page: what both share, if
     /// they are on one host.
     [[nodiscard]] task<void> serve_worker(std::shared_ptr<net::channel> wire, exit_reason after,
-                                          detail::claims page = {});
+                                          proc::claims page = {});
     /// The same for a worker that says where it is, or that serves one demand only.
     [[nodiscard]] task<void> serve_worker(std::shared_ptr<net::channel> wire, exit_reason after,
-                                          detail::claims page, worker_room room);
+                                          proc::claims page, worker_room room);
     /// Driver: the labels of the worker on that connection, if they were not known when it came.
     void set_labels(const net::channel& wire, const std::vector<std::string>& labels);
     /// Driver: sends the worker on that connection nothing new, and says goodbye to it when what
@@ -25777,7 +25777,7 @@ public:
     [[nodiscard]] task<bool> retire(std::shared_ptr<net::channel> wire);
     /// Worker: executes the driver's calls until it has gone; then cancels and awaits what runs.
     [[nodiscard]] task<void> serve_driver(std::shared_ptr<net::channel> wire,
-                                          detail::claims page = {});
+                                          proc::claims page = {});
     /// Worker, before it meets its driver: listens for other workers, and calls actors on those
     /// without the driver. Where it cannot listen it does not; then its actors are called through
     /// the driver.
@@ -26047,7 +26047,7 @@ private:
     [[nodiscard]] peer* link_of(std::uint64_t incarnation) const;
     [[nodiscard]] peer* link_at(peer_id number) const;
 
-    std::shared_ptr<peer> attach(std::shared_ptr<net::channel> wire, detail::claims page);
+    std::shared_ptr<peer> attach(std::shared_ptr<net::channel> wire, proc::claims page);
     void listen_to(const std::shared_ptr<peer>& l);
     [[nodiscard]] task<void> wait_end(std::shared_ptr<peer> l);
     [[nodiscard]] task<void> part_from(std::shared_ptr<peer> l);
@@ -27072,12 +27072,12 @@ struct peer : list_node<peer> {
         slot_id slot;
         std::uint64_t order;
     };
-    detail::claims page;
+    proc::claims page;
     std::uint64_t sent = 0;                   ///< calls
     const detail::call_base* alone = nullptr; ///< a task behind which no other is sent
     sched::request_id whole;                  ///< its lease of all that the worker has
     std::deque<waiting_task> tasks;
-    std::size_t prune_at = 2 * detail::claims::entries;
+    std::size_t prune_at = 2 * proc::claims::entries;
     std::vector<std::unique_ptr<detail::lease_share>> shares;
     std::uint32_t unleased = 0; ///< cores of `busy` that calls have without a lease
     std::map<std::uint64_t, detail::held_group> groups; ///< placement groups that it holds
@@ -27108,7 +27108,7 @@ struct peer : list_node<peer> {
     void remember_task(waiting_task one) {
         tasks.push_back(one);
         if (tasks.size() < prune_at) return;
-        prune_at = std::max<std::size_t>(2 * detail::claims::entries, 2 * prune_tasks());
+        prune_at = std::max<std::size_t>(2 * proc::claims::entries, 2 * prune_tasks());
     }
     /// Forgets the tasks that the worker has begun; gives how many are left to take back.
     std::size_t prune_tasks() {
@@ -33535,7 +33535,7 @@ SKEIN_INLINE void runtime::on_waits(peer& from, const net::frame_view& f) {
 namespace skein::rt {
 
 SKEIN_INLINE std::shared_ptr<peer> runtime::attach(std::shared_ptr<net::channel> wire,
-                                                   detail::claims page) {
+                                                   proc::claims page) {
     auto l = std::make_shared<peer>();
     l->wire = std::move(wire);
     l->page = std::move(page);
@@ -33605,12 +33605,12 @@ SKEIN_INLINE task<void> runtime::part_from(std::shared_ptr<peer> l) {
 }
 
 SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire, exit_reason after,
-                                              detail::claims page) {
+                                              proc::claims page) {
     return serve_worker(std::move(wire), std::move(after), std::move(page), worker_room{});
 }
 
 SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire, exit_reason after,
-                                              detail::claims page, worker_room room) {
+                                              proc::claims page, worker_room room) {
     SKEIN_CHECK(state_->upstream == nullptr, "a worker cannot have workers of its own");
     auto l = attach(std::move(wire), std::move(page));
     l->kind = room.kind;
@@ -33706,7 +33706,7 @@ SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::channel> wire) {
 }
 
 SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire,
-                                              detail::claims page) {
+                                              proc::claims page) {
     SKEIN_CHECK(state_->links.empty() && state_->upstream == nullptr, "a worker has one driver");
     auto l = attach(std::move(wire), std::move(page));
     state_->upstream = l.get();
@@ -35371,8 +35371,7 @@ SKEIN_INLINE task<net::channel::handle> meet(net::network* via, net::address dri
                                              net::connection_options options, rt::runtime* self) {
     auto how = worker_links(*self, time_constants::lan().worker_computes);
     how.first.max_tries = 10; // its door may be full
-    auto connecting =
-        net::link::connect(*via, std::move(driver), std::move(options), std::move(how));
+    auto connecting = net::link::connect(*via, std::move(driver), std::move(options), how);
     co_return co_await connecting;
 }
 
@@ -35410,8 +35409,8 @@ SKEIN_INLINE task<void> work_for_driver(net::network* via, rt::runtime* self, by
     auto meeting = mine->resumes ? detail::meet(via, std::move(to), std::move(options), self)
                                  : detail::meet(&network, std::move(to), std::move(options));
     auto wire = co_await meeting;
-    auto served = self->serve_driver(wire, memory ? rt::detail::claims(std::move(memory))
-                                                  : rt::detail::claims());
+    auto served =
+        self->serve_driver(wire, memory ? proc::claims(std::move(memory)) : proc::claims());
     co_await served;
     auto closed = wire->close();
     co_await closed;
@@ -35592,7 +35591,7 @@ struct local_life {
     std::string name;
     std::unique_ptr<net::listener> listener; ///< over TCP: where it connects
     std::unique_ptr<proc::child> process;
-    rt::detail::claims page; ///< shared with it
+    proc::claims page; ///< shared with it
     std::shared_ptr<net::connection> wire;
     std::uint16_t cpus = 0;
     rt::worker_room room;
@@ -35838,8 +35837,8 @@ private:
         how.message = wire::encode(boot);
         how.socket = !how_.over_tcp;
         how.reads_output = boot.is_read;
-        how.memory = proc::shared_memory::create(rt::detail::claims::bytes);
-        one.page = rt::detail::claims(how.memory);
+        how.memory = proc::shared_memory::create(proc::claims::bytes);
+        one.page = proc::claims(how.memory);
         how.executable = how_.executable;
         how.argv = {how_.program, "--skein-worker=" + one.name};
         how.env = std::move(one.env);
@@ -38269,7 +38268,7 @@ private:
 // app.
 
 
-// ======== skein/rt/detail/near_flag.hpp
+// ======== skein/program/detail/near_flag.hpp
 // Which of skein's flags somebody may have meant: --adress runs a program on this host, and nobody
 // would know why.
 
@@ -38281,7 +38280,7 @@ private:
 #include <utility>
 #include <vector>
 
-namespace skein::rt::detail {
+namespace skein::program::detail {
 
 /// Letters to be added, left out, changed, or swapped with their neighbour, to make one word of the
 /// other.
@@ -38319,7 +38318,7 @@ namespace skein::rt::detail {
     return {};
 }
 
-} // namespace skein::rt::detail
+} // namespace skein::program::detail
 
 
 // ======== skein/program/detail/driver.ipp, continued
@@ -38516,7 +38515,7 @@ SKEIN_INLINE driver_plan plan_driver(int argc, char** argv, run_options& how, bo
     const bool is_cluster =
         cluster.head || !cluster.join.empty() || !cluster_address(cluster).empty();
     if (begins) {
-        const auto meant = rt::detail::near_flag(line.rest.front(), is_cluster);
+        const auto meant = detail::near_flag(line.rest.front(), is_cluster);
         throw error(errc::usage, fmt::format("unknown argument {}", line.rest.front()))
             .with_hint(fmt::format("{}this program takes skein's flags only; see --help",
                                    meant.empty() ? "" : fmt::format("is {} meant? ", meant)));
@@ -38539,7 +38538,7 @@ SKEIN_INLINE driver_plan plan_driver(int argc, char** argv, run_options& how, bo
             std::exit(*plan.part.exit_code); // what follows is the driver's, as in workers
         if (plan.part.leads) plan.head = cluster.address = plan.part.leads->address();
         for (const auto& argument : line.rest)
-            if (const auto meant = rt::detail::near_flag(argument, is_cluster); !meant.empty())
+            if (const auto meant = detail::near_flag(argument, is_cluster); !meant.empty())
                 fmt::print(stderr, "warning: {} is left to the program; skein's flag is {}\n",
                            printable(argument), meant);
     }

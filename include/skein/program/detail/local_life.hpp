@@ -8,7 +8,7 @@
 #include <skein/net/connection.hpp>
 #include <skein/net/stream.hpp>
 #include <skein/proc/children.hpp>
-#include <skein/rt/detail/claims.hpp>
+#include <skein/proc/claims.hpp>
 #include <skein/rt/worker_source.hpp>
 #include <skein/sched/resources.hpp>
 #include <skein/sched/scheduler.hpp>
@@ -27,7 +27,7 @@ struct local_life {
     std::string name;
     std::unique_ptr<net::listener> listener; ///< over TCP: where it connects
     std::unique_ptr<proc::child> process;
-    rt::detail::claims page; ///< shared with it
+    proc::claims page; ///< shared with it
     std::shared_ptr<net::connection> wire;
     std::uint16_t cpus = 0;
     rt::worker_room room;

@@ -238,8 +238,8 @@ private:
         how.message = wire::encode(boot);
         how.socket = !how_.over_tcp;
         how.reads_output = boot.is_read;
-        how.memory = proc::shared_memory::create(rt::detail::claims::bytes);
-        one.page = rt::detail::claims(how.memory);
+        how.memory = proc::shared_memory::create(proc::claims::bytes);
+        one.page = proc::claims(how.memory);
         how.executable = how_.executable;
         how.argv = {how_.program, "--skein-worker=" + one.name};
         how.env = std::move(one.env);

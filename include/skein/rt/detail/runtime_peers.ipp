@@ -22,7 +22,7 @@
 namespace skein::rt {
 
 SKEIN_INLINE std::shared_ptr<peer> runtime::attach(std::shared_ptr<net::channel> wire,
-                                                   detail::claims page) {
+                                                   proc::claims page) {
     auto l = std::make_shared<peer>();
     l->wire = std::move(wire);
     l->page = std::move(page);
@@ -92,12 +92,12 @@ SKEIN_INLINE task<void> runtime::part_from(std::shared_ptr<peer> l) {
 }
 
 SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire, exit_reason after,
-                                              detail::claims page) {
+                                              proc::claims page) {
     return serve_worker(std::move(wire), std::move(after), std::move(page), worker_room{});
 }
 
 SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire, exit_reason after,
-                                              detail::claims page, worker_room room) {
+                                              proc::claims page, worker_room room) {
     SKEIN_CHECK(state_->upstream == nullptr, "a worker cannot have workers of its own");
     auto l = attach(std::move(wire), std::move(page));
     l->kind = room.kind;
@@ -193,7 +193,7 @@ SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::channel> wire) {
 }
 
 SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire,
-                                              detail::claims page) {
+                                              proc::claims page) {
     SKEIN_CHECK(state_->links.empty() && state_->upstream == nullptr, "a worker has one driver");
     auto l = attach(std::move(wire), std::move(page));
     state_->upstream = l.get();

@@ -10,9 +10,9 @@
 #include <skein/core/scope.hpp>
 #include <skein/core/timer_wheel.hpp>
 #include <skein/net/channel.hpp>
+#include <skein/proc/claims.hpp>
 #include <skein/rt/detail/actors_state.hpp>
 #include <skein/rt/detail/call.hpp>
-#include <skein/rt/detail/claims.hpp>
 #include <skein/rt/detail/credit_state.hpp>
 #include <skein/rt/detail/demand_table.hpp>
 #include <skein/rt/detail/execution_state.hpp>
