@@ -22,7 +22,6 @@
 #include <skein/proc/process_wait.hpp>
 #include <skein/proc/shared_memory.hpp>
 #include <skein/proc/standard_files.hpp>
-#include <skein/proc/task_environment.hpp>
 
 #include <skein/proc/detail/boot.ipp>
 #include <skein/proc/detail/build_id.ipp>
@@ -38,4 +37,3 @@
 #include <skein/proc/detail/shared_memory.ipp>
 #include <skein/proc/detail/standard_files.ipp>
 #include <skein/proc/detail/starter.ipp>
-#include <skein/proc/detail/task_environment.ipp>

@@ -13,4 +13,3 @@
 #include <skein/proc/process_wait.hpp>
 #include <skein/proc/shared_memory.hpp>
 #include <skein/proc/standard_files.hpp>
-#include <skein/proc/task_environment.hpp>

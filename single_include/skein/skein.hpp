@@ -19411,134 +19411,6 @@ SKEIN_INLINE void outlive_readers() noexcept {
 
 } // namespace skein::proc
 
-// ======== skein/proc/task_environment.hpp
-// Variables and working directory that a task asks for. They belong to processes, so such a task
-// runs on a worker that was started with them.
-//
-//     auto r = skein::remote<&f>.with({.env = "OMP_NUM_THREADS=4\nTITLE=two words", .cwd = "/data"})(7);
-
-
-#include <cstddef>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
-
-namespace skein::proc {
-
-/// What a worker has that other workers of its program have not.
-struct task_environment {
-    static constexpr std::size_t most_bytes = std::size_t{8} << 10; ///< of all variables
-    static constexpr std::size_t most_folder_bytes = 4000;
-
-    std::vector<std::pair<std::string, std::string>> variables{}; ///< by name, each once
-    std::string folder{}; ///< its working directory; empty: that of the other workers
-
-    [[nodiscard]] bool empty() const noexcept { return variables.empty() && folder.empty(); }
-    friend bool operator==(const task_environment&, const task_environment&) = default;
-};
-
-/// Reads what an option or a message says.
-///   env     a variable a line, "NAME=VALUE"; a value is all behind the =, spaces too, and may be
-///           empty
-///   folder  an absolute path, or empty
-///   errors  invalid_argument: a line without =, a name that is none or comes twice, one of skein's
-///           own (SKEIN_..., CUDA_VISIBLE_DEVICES), a path that is not absolute, a byte of zero;
-///           too_large
-[[nodiscard]] result<task_environment> parse_task_environment(std::string_view env,
-                                                              std::string_view folder);
-
-/// The variables as parse_task_environment() reads them.
-[[nodiscard]] std::string variables_as_text(const task_environment& of);
-
-} // namespace skein::proc
-
-
-// ======== skein/proc/detail/task_environment.ipp
-// The bodies of proc/task_environment.hpp.
-
-
-#include <algorithm>
-
-#include <fmt/format.h>
-
-namespace skein::proc {
-
-namespace detail {
-
-[[nodiscard]] SKEIN_INLINE bool is_variable_name(std::string_view name) {
-    const auto is_letter = [](char c) {
-        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
-    };
-    return !name.empty() && is_letter(name.front()) &&
-           std::all_of(name.begin(), name.end(),
-                       [&](char c) { return is_letter(c) || (c >= '0' && c <= '9'); });
-}
-
-/// Why a line is no variable of a task.
-[[nodiscard]] SKEIN_INLINE result<void> check_variable(std::string_view line) {
-    const auto name = line.substr(0, line.find('='));
-    if (name.size() == line.size())
-        return error(errc::invalid_argument, fmt::format(".env: \"{}\" has no =", line))
-            .with_hint("a variable a line: \"NAME=VALUE\\nOTHER=VALUE\"");
-    if (!is_variable_name(name))
-        return error(errc::invalid_argument,
-                     fmt::format(".env: \"{}\" is no name of a variable", name))
-            .with_hint("letters, digits and _, no digit first");
-    if (name.starts_with("SKEIN_"))
-        return error(errc::invalid_argument, fmt::format(".env: {} is skein's own", name))
-            .with_hint("set it where the program is started");
-    if (name == "CUDA_VISIBLE_DEVICES")
-        return error(errc::invalid_argument, fmt::format(".env: {} is set by skein", name))
-            .with_hint(".gpus = n gives a task n gpus and shows it these alone");
-    return {};
-}
-
-} // namespace detail
-
-SKEIN_INLINE result<task_environment> parse_task_environment(std::string_view env,
-                                                             std::string_view folder) {
-    task_environment out;
-    if (env.size() > task_environment::most_bytes)
-        return error(errc::too_large, fmt::format(".env has {} bytes, at most {} are taken",
-                                                  env.size(), task_environment::most_bytes));
-    if (folder.size() > task_environment::most_folder_bytes)
-        return error(errc::too_large,
-                     fmt::format(".cwd has {} bytes, at most {} are taken", folder.size(),
-                                 task_environment::most_folder_bytes));
-    if (env.find('\0') != env.npos ||
-        folder.find_first_of(std::string_view("\0\n", 2)) != folder.npos)
-        return error(errc::invalid_argument, ".env or .cwd has a byte that cannot be in it");
-    if (!folder.empty() && folder.front() != '/')
-        return error(errc::invalid_argument, fmt::format(".cwd = \"{}\" is not absolute", folder))
-            .with_hint("the worker may run on another host: begin with /");
-    while (!env.empty()) {
-        const auto line = env.substr(0, env.find('\n'));
-        env.remove_prefix(std::min(line.size() + 1, env.size()));
-        if (line.empty()) continue;
-        if (const auto good = detail::check_variable(line); !good) return good.error();
-        const auto at = line.find('=');
-        out.variables.emplace_back(line.substr(0, at), line.substr(at + 1));
-    }
-    std::sort(out.variables.begin(), out.variables.end());
-    const auto twice =
-        std::adjacent_find(out.variables.begin(), out.variables.end(),
-                           [](const auto& a, const auto& b) { return a.first == b.first; });
-    if (twice != out.variables.end())
-        return error(errc::invalid_argument, fmt::format(".env has {} twice", twice->first));
-    out.folder = folder;
-    return out;
-}
-
-SKEIN_INLINE std::string variables_as_text(const task_environment& of) {
-    std::string out;
-    for (const auto& [name, value] : of.variables)
-        out += fmt::format("{}{}={}", out.empty() ? "" : "\n", name, value);
-    return out;
-}
-
-} // namespace skein::proc
-
 // ======== skein/program.hpp
 // Every public header of the layer program.
 // Written by scripts/check_mirror.py --write.
@@ -22892,6 +22764,134 @@ SKEIN_INLINE std::string scheduler::why(request_id id) const { return state_->wh
 
 } // namespace skein::sched
 
+// ======== skein/sched/task_environment.hpp
+// Variables and working directory that a task asks for. They belong to processes, so such a task
+// runs on a worker that was started with them.
+//
+//     auto r = skein::remote<&f>.with({.env = "OMP_NUM_THREADS=4\nTITLE=two words", .cwd = "/data"})(7);
+
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace skein::sched {
+
+/// What a worker has that other workers of its program have not.
+struct task_environment {
+    static constexpr std::size_t most_bytes = std::size_t{8} << 10; ///< of all variables
+    static constexpr std::size_t most_folder_bytes = 4000;
+
+    std::vector<std::pair<std::string, std::string>> variables{}; ///< by name, each once
+    std::string folder{}; ///< its working directory; empty: that of the other workers
+
+    [[nodiscard]] bool empty() const noexcept { return variables.empty() && folder.empty(); }
+    friend bool operator==(const task_environment&, const task_environment&) = default;
+};
+
+/// Reads what an option or a message says.
+///   env     a variable a line, "NAME=VALUE"; a value is all behind the =, spaces too, and may be
+///           empty
+///   folder  an absolute path, or empty
+///   errors  invalid_argument: a line without =, a name that is none or comes twice, one of skein's
+///           own (SKEIN_..., CUDA_VISIBLE_DEVICES), a path that is not absolute, a byte of zero;
+///           too_large
+[[nodiscard]] result<task_environment> parse_task_environment(std::string_view env,
+                                                              std::string_view folder);
+
+/// The variables as parse_task_environment() reads them.
+[[nodiscard]] std::string variables_as_text(const task_environment& of);
+
+} // namespace skein::sched
+
+
+// ======== skein/sched/detail/task_environment.ipp
+// The bodies of sched/task_environment.hpp.
+
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace skein::sched {
+
+namespace detail {
+
+[[nodiscard]] SKEIN_INLINE bool is_variable_name(std::string_view name) {
+    const auto is_letter = [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+    };
+    return !name.empty() && is_letter(name.front()) &&
+           std::all_of(name.begin(), name.end(),
+                       [&](char c) { return is_letter(c) || (c >= '0' && c <= '9'); });
+}
+
+/// Why a line is no variable of a task.
+[[nodiscard]] SKEIN_INLINE result<void> check_variable(std::string_view line) {
+    const auto name = line.substr(0, line.find('='));
+    if (name.size() == line.size())
+        return error(errc::invalid_argument, fmt::format(".env: \"{}\" has no =", line))
+            .with_hint("a variable a line: \"NAME=VALUE\\nOTHER=VALUE\"");
+    if (!is_variable_name(name))
+        return error(errc::invalid_argument,
+                     fmt::format(".env: \"{}\" is no name of a variable", name))
+            .with_hint("letters, digits and _, no digit first");
+    if (name.starts_with("SKEIN_"))
+        return error(errc::invalid_argument, fmt::format(".env: {} is skein's own", name))
+            .with_hint("set it where the program is started");
+    if (name == "CUDA_VISIBLE_DEVICES")
+        return error(errc::invalid_argument, fmt::format(".env: {} is set by skein", name))
+            .with_hint(".gpus = n gives a task n gpus and shows it these alone");
+    return {};
+}
+
+} // namespace detail
+
+SKEIN_INLINE result<task_environment> parse_task_environment(std::string_view env,
+                                                             std::string_view folder) {
+    task_environment out;
+    if (env.size() > task_environment::most_bytes)
+        return error(errc::too_large, fmt::format(".env has {} bytes, at most {} are taken",
+                                                  env.size(), task_environment::most_bytes));
+    if (folder.size() > task_environment::most_folder_bytes)
+        return error(errc::too_large,
+                     fmt::format(".cwd has {} bytes, at most {} are taken", folder.size(),
+                                 task_environment::most_folder_bytes));
+    if (env.find('\0') != env.npos ||
+        folder.find_first_of(std::string_view("\0\n", 2)) != folder.npos)
+        return error(errc::invalid_argument, ".env or .cwd has a byte that cannot be in it");
+    if (!folder.empty() && folder.front() != '/')
+        return error(errc::invalid_argument, fmt::format(".cwd = \"{}\" is not absolute", folder))
+            .with_hint("the worker may run on another host: begin with /");
+    while (!env.empty()) {
+        const auto line = env.substr(0, env.find('\n'));
+        env.remove_prefix(std::min(line.size() + 1, env.size()));
+        if (line.empty()) continue;
+        if (const auto good = detail::check_variable(line); !good) return good.error();
+        const auto at = line.find('=');
+        out.variables.emplace_back(line.substr(0, at), line.substr(at + 1));
+    }
+    std::sort(out.variables.begin(), out.variables.end());
+    const auto twice =
+        std::adjacent_find(out.variables.begin(), out.variables.end(),
+                           [](const auto& a, const auto& b) { return a.first == b.first; });
+    if (twice != out.variables.end())
+        return error(errc::invalid_argument, fmt::format(".env has {} twice", twice->first));
+    out.folder = folder;
+    return out;
+}
+
+SKEIN_INLINE std::string variables_as_text(const task_environment& of) {
+    std::string out;
+    for (const auto& [name, value] : of.variables)
+        out += fmt::format("{}{}={}", out.empty() ? "" : "\n", name, value);
+    return out;
+}
+
+} // namespace skein::sched
+
 
 // ======== skein/rt/worker_source.hpp, continued
 #include <cstddef>
@@ -22924,9 +22924,9 @@ struct worker_demand {
     std::string label{};     ///< of their node: "zone=a", "node=n1"; empty: any
     std::uint64_t group =
         0; ///< the placement group whose room they take, then the label is no node's; 0: none
-    int bundle = -1;            ///< of that group; -1: any
-    proc::task_environment env; ///< of each worker's process
-    std::size_t wanted = 0;     ///< workers that would have something to do now
+    int bundle = -1;             ///< of that group; -1: any
+    sched::task_environment env; ///< of each worker's process
+    std::size_t wanted = 0;      ///< workers that would have something to do now
 };
 
 /// A placement group that a driver asks for.
@@ -22935,17 +22935,6 @@ struct worker_group {
     sched::group_strategy strategy = sched::group_strategy::pack;
     std::vector<sched::resources> bundles{};
 };
-
-/// The label of a demand that takes the nodes in turn. No label of a node has an @ in it.
-inline constexpr std::string_view spread_label = "spread@";
-/// Where the label of a demand, which names no group, lets workers be.
-[[nodiscard]] sched::constraint where_labelled(const std::string& label);
-
-/// A group as the label of a demand: "@3" any bundle of the third one, "@3/0" its first bundle. No
-/// label of a node begins so.
-[[nodiscard]] std::string group_label(std::uint64_t group, int bundle);
-/// False: the label names no group.
-[[nodiscard]] bool parse_group_label(std::string_view label, std::uint64_t& group, int& bundle);
 
 /// What a driver is told of a worker that comes.
 struct worker_room {
@@ -23040,9 +23029,6 @@ inline constexpr const char* space_server_role = "space_server";
 // The bodies of rt/worker_source.hpp.
 
 
-#include <charconv>
-#include <system_error>
-
 #include <fmt/format.h>
 
 namespace skein::rt {
@@ -23064,27 +23050,6 @@ SKEIN_INLINE task<space_place> worker_source::find_space(std::string space, std:
 }
 
 SKEIN_INLINE bool worker_source::want_beside(const net::channel&) { return false; }
-
-SKEIN_INLINE sched::constraint where_labelled(const std::string& label) {
-    if (label.empty()) return {};
-    return label == spread_label ? sched::constraint::spread() : sched::constraint::labelled(label);
-}
-
-SKEIN_INLINE std::string group_label(std::uint64_t group, int bundle) {
-    return bundle < 0 ? fmt::format("@{}", group) : fmt::format("@{}/{}", group, bundle);
-}
-
-SKEIN_INLINE bool parse_group_label(std::string_view label, std::uint64_t& group, int& bundle) {
-    if (!label.starts_with('@')) return false;
-    const auto* const last = label.data() + label.size();
-    auto [at, bad] = std::from_chars(label.data() + 1, last, group);
-    if (bad != std::errc() || group == 0) return false;
-    bundle = -1;
-    if (at == last) return true;
-    if (*at != '/') return false;
-    const auto [end, none] = std::from_chars(at + 1, last, bundle);
-    return none == std::errc() && end == last && bundle >= 0;
-}
 
 } // namespace skein::rt
 
@@ -24645,7 +24610,7 @@ public:
     std::uint8_t alone = 0;
     static constexpr std::uint8_t most_passes = 255;
     std::uint16_t cpus = 0;  ///< cores it counts for on its worker, rounded up
-    std::uint16_t shape = 0; ///< its whole demand, a number of its runtime, see demand_table
+    std::uint16_t shape = 0; ///< its whole demand, a number of its runtime, see sched::demand_table
     std::uint16_t lost_attempts = 0; ///< times it was sent to a worker that died: it may have run
     credit_taken taken;              ///< until its worker has begun it
     std::uint32_t kept =
@@ -24807,7 +24772,7 @@ struct call_head {
     trace_context who;
     bool is_told = false; ///< who travels, not its number alone
     // Texts of what is decoded are in its bytes.
-    std::string_view demand{};   ///< see demand_table::text(); "": `cpus` says it all
+    std::string_view demand{};   ///< see sched::demand_table::text(); "": `cpus` says it all
     std::string_view retry_on{}; ///< see failures::text(); "": none
 
     static constexpr std::size_t most_retry_on = 4096; ///< bytes
@@ -26396,304 +26361,6 @@ private:
 
 } // namespace skein::rt
 
-// ======== skein/rt/detail/demand_table.hpp
-// The different demands of a runtime's calls, each with a number: calls carry the number alone.
-
-
-#include <cstddef>
-#include <cstdint>
-#include <deque>
-#include <map>
-#include <string>
-#include <string_view>
-#include <tuple>
-#include <vector>
-
-namespace skein::rt::detail {
-
-/// What a call needs, and on which nodes.
-struct demand {
-    sched::resources need;
-    std::string label;          ///< of the nodes: "zone=a", "node=n1"; empty: any; or spread_label
-    proc::task_environment env; ///< of its process
-    std::uint16_t cpus = 0;     ///< need.cpu, rounded up; at least 1 if anything is needed at all
-    bool only_cpus = true;      ///< nothing but cpus; any worker with so many could do it
-    /// Whole cpus and no label: its number of cpus says it all.
-    bool is_simple = true;
-    bool for_life = false;   ///< of an actor: its worker serves nothing else, and ends with it
-    std::uint64_t group = 0; ///< the placement group that the label names; 0: none
-    int bundle = -1;         ///< of the group; -1: any
-    bool spreads = false;    ///< over the nodes in turn
-    bool captures =
-        false; ///< calls that are made there are in the group, too, if they name no place
-
-    /// Any worker may have it that has room.
-    [[nodiscard]] bool is_anywhere() const noexcept { return label.empty() || spreads; }
-};
-
-/// Where a task of a worker is to run, as the label in the text of its demand: "@*" wherever there
-/// is room, "@!7.12" where that actor is. As of a group ("@3", "@3/0"; with a + at the end for what
-/// is made there, too) no label of a node begins so.
-inline constexpr std::string_view anywhere_label = "@*";
-[[nodiscard]] std::string actor_label(actor_id actor);
-[[nodiscard]] bool parse_actor_label(std::string_view label, actor_id& actor);
-
-/// Numbers are given once and stay.
-class demand_table {
-public:
-    static constexpr std::size_t most = 4096;
-
-    demand_table();
-    /// The number of a demand; new ones get the next.
-    ///   errors  invalid_argument (no place could have it), exhausted (so many different ones)
-    [[nodiscard]] result<std::uint16_t> number(const sched::resources& need, std::string_view label,
-                                               bool for_life = false,
-                                               proc::task_environment env = {});
-    /// Of whole cpus; those of a call that says nothing cost no search.
-    [[nodiscard]] result<std::uint16_t> number(std::uint16_t cpus);
-    /// Of what a caller asks for.
-    [[nodiscard]] result<std::uint16_t> number(const call_options& how, bool for_life = false);
-    /// Of what text() says.
-    [[nodiscard]] result<std::uint16_t> number_of_text(std::string_view text,
-                                                       bool for_life = false);
-    /// The same with another label than the one there.
-    [[nodiscard]] result<std::uint16_t> number_of_text(std::string_view text, bool for_life,
-                                                       std::string_view label);
-    /// Gives the numbers of demands in a placement group back. Nobody may use them any more.
-    void forget_group(std::uint64_t group);
-    /// Calls use(number) for each demand in a placement group.
-    template <class Use>
-    void for_each_in_group(std::uint64_t group, const Use& use) const {
-        for (std::size_t n = 0; n < all_.size(); ++n)
-            if (all_[n].group == group) use(static_cast<std::uint16_t>(n));
-    }
-
-    [[nodiscard]] const demand& at(std::uint16_t number) const { return all_[number]; }
-    /// As it travels: "cpu=0.5,gpu=1@zone=a"; with an environment its folder and variables follow,
-    /// a line each.
-    [[nodiscard]] std::string text(std::uint16_t number) const;
-    /// The same with another label.
-    [[nodiscard]] std::string text(std::uint16_t number, std::string_view label) const;
-    /// The label in such a text.
-    [[nodiscard]] static std::string_view label_in(std::string_view text) noexcept;
-    /// The number of the same demand on nodes with that label.
-    [[nodiscard]] result<std::uint16_t> number_on(std::uint16_t number, std::string_view label);
-
-private:
-    std::deque<demand> all_;
-    /// By need, by label, folder and variables as a text, and whether an actor's.
-    std::map<std::tuple<sched::resources, std::string, bool>, std::uint16_t> numbers_;
-    std::vector<std::uint16_t> free_;
-};
-
-} // namespace skein::rt::detail
-
-
-// ======== skein/rt/detail/demand_table.ipp
-// The bodies of rt/detail/demand_table.hpp.
-
-
-#include <algorithm>
-#include <charconv>
-#include <limits>
-#include <system_error>
-
-#include <fmt/format.h>
-
-namespace skein::rt::detail {
-
-inline constexpr std::size_t most_label_bytes = 256;
-
-[[nodiscard]] inline std::string label_as_text(const demand& one) {
-    return one.captures ? one.label + "+" : one.label;
-}
-
-/// What a demand's text has behind its resources: "@zone=a\n/data\nA=1".
-[[nodiscard]] SKEIN_INLINE std::string where_as_text(std::string_view label,
-                                                     const proc::task_environment& env) {
-    std::string out;
-    if (!label.empty()) out = fmt::format("@{}", label);
-    if (!env.empty()) out += fmt::format("\n{}\n{}", env.folder, variables_as_text(env));
-    return out;
-}
-
-SKEIN_INLINE std::string actor_label(actor_id actor) {
-    return fmt::format("@!{}.{}", actor.value().incarnation, actor.value().number);
-}
-
-SKEIN_INLINE bool parse_actor_label(std::string_view label, actor_id& actor) {
-    if (!label.starts_with("@!")) return false;
-    const auto* const last = label.data() + label.size();
-    unique_number id;
-    const auto [dot, bad] = std::from_chars(label.data() + 2, last, id.incarnation);
-    if (bad != std::errc() || dot == last || *dot != '.') return false;
-    const auto [end, none] = std::from_chars(dot + 1, last, id.number);
-    actor = actor_id(id);
-    return none == std::errc() && end == last && static_cast<bool>(actor);
-}
-
-SKEIN_INLINE demand_table::demand_table() {
-    all_.emplace_back(); // 0: nothing
-    auto& usual = all_.emplace_back();
-    usual.need.cpu = 1;
-    usual.cpus = 1;
-    for (std::size_t i = 0; i < all_.size(); ++i)
-        numbers_[{all_[i].need, {}, false}] = static_cast<std::uint16_t>(i);
-}
-
-SKEIN_INLINE result<std::uint16_t> demand_table::number(const sched::resources& need,
-                                                        std::string_view label, bool for_life,
-                                                        proc::task_environment env) {
-    const auto where = where_as_text(label, env);
-    const auto found = numbers_.find({need, where, for_life});
-    if (found != numbers_.end()) return found->second;
-    if (const auto can_be = check_demand(need); !can_be) return can_be.error();
-    constexpr auto most_cpus = std::numeric_limits<std::uint16_t>::max();
-    if (need.cpu.in_steps() < 0 || need.cpu > sched::amount(most_cpus))
-        return error(errc::invalid_argument,
-                     fmt::format("{} is not a number of cpus", to_string(need.cpu)))
-            .with_hint(fmt::format("0 to {}", most_cpus));
-    demand made;
-    made.captures = label.starts_with('@') && label.ends_with('+');
-    if (made.captures) label.remove_suffix(1);
-    const bool in_group = parse_group_label(label, made.group, made.bundle);
-    made.spreads = label == spread_label;
-    const bool is_ours = in_group || made.spreads;
-    if (label.size() > most_label_bytes || (!is_ours && label.find_first_of("@\n") != label.npos))
-        return error(errc::invalid_argument, fmt::format("{} is not a label", label))
-            .with_hint(fmt::format("at most {} bytes, none of them an @", most_label_bytes));
-    if (all_.size() == most && free_.empty())
-        return error(errc::exhausted, fmt::format("{} different demands were made already", most))
-            .with_hint("round amounts of memory, so that equal work asks for equal amounts");
-    made.need = need;
-    made.label = label;
-    made.env = std::move(env);
-    made.for_life = for_life;
-    made.only_cpus = !need.gpu && need.memory == 0 && need.custom.empty() && made.env.empty();
-    made.cpus = static_cast<std::uint16_t>(whole_cores(need.cpu));
-    if (!made.only_cpus || !label.empty()) made.cpus = std::max<std::uint16_t>(made.cpus, 1);
-    made.is_simple = made.only_cpus && need.cpu.is_whole() && label.empty() && !for_life;
-    auto number = static_cast<std::uint16_t>(all_.size());
-    if (free_.empty()) {
-        all_.push_back(std::move(made));
-    } else {
-        number = free_.back();
-        free_.pop_back();
-        all_[number] = std::move(made);
-    }
-    numbers_[{need, where, for_life}] = number;
-    return number;
-}
-
-SKEIN_INLINE void demand_table::forget_group(std::uint64_t group) {
-    for (std::size_t n = 0; n < all_.size(); ++n) {
-        if (all_[n].group != group) continue;
-        numbers_.erase(
-            {all_[n].need, where_as_text(label_as_text(all_[n]), all_[n].env), all_[n].for_life});
-        all_[n] = {};
-        free_.push_back(static_cast<std::uint16_t>(n));
-    }
-}
-
-SKEIN_INLINE result<std::uint16_t> demand_table::number(std::uint16_t cpus) {
-    if (cpus <= 1) return cpus;
-    sched::resources need;
-    need.cpu = sched::amount(cpus);
-    return number(need, {});
-}
-
-SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how, bool for_life) {
-    const bool only_cpus = how.gpus.value == 0 && how.memory == 0 && how.resources.empty() &&
-                           how.on.is_any() && how.env.empty() && how.cwd.empty();
-    if (only_cpus && how.cpus.value == 1 && !for_life) return 1;
-    if (only_cpus && how.cpus.value == 0) return 0;
-    const bool in_group = how.on.group() != 0;
-    if (how.on.is_group() && !in_group)
-        return error(errc::invalid_argument, ".on is an empty placement_group");
-    if (how.on.is_named_group())
-        return error(errc::invalid_argument, ".on names no placement_group");
-    if (how.on.is_actor() && !how.on.actor())
-        return error(errc::invalid_argument, ".on is an empty actor_handle");
-    const bool has_text =
-        !how.on.is_any() && !in_group && !how.on.is_actor() && !how.on.is_spread();
-    if (has_text && how.on.text().empty())
-        return error(errc::invalid_argument,
-                     fmt::format(".on names no {}", how.on.is_node() ? "node" : "label"));
-    if (has_text && how.on.text().find('@') != std::string_view::npos)
-        return error(errc::invalid_argument, fmt::format("{} is not a label", how.on.text()))
-            .with_hint("none has an @ in it");
-    auto env = proc::parse_task_environment(how.env, how.cwd);
-    if (!env) return env.error();
-    sched::resources need;
-    if (!how.resources.empty()) {
-        auto custom = sched::parse_resources(how.resources);
-        if (!custom) return custom.error();
-        need = std::move(*custom);
-        if (need.cpu || need.gpu || need.memory != 0)
-            return error(errc::invalid_argument,
-                         fmt::format(".resources = \"{}\" names cpus, gpus or memory",
-                                     how.resources.view()))
-                .with_hint("they have options of their own: .cpus, .gpus, .memory");
-    }
-    try {
-        need.cpu = sched::amount::from(how.cpus.value);
-        need.gpu = sched::amount::from(how.gpus.value);
-    } catch (const error& e) {
-        return e;
-    }
-    need.memory = how.memory;
-    // The node of an actor is found when the call is placed.
-    if (how.on.is_any() || how.on.is_actor()) return number(need, {}, for_life, std::move(*env));
-    if (how.on.is_spread()) return number(need, spread_label, for_life, std::move(*env));
-    std::string where(how.on.text());
-    if (in_group) where = group_label(how.on.group(), how.on.bundle());
-    if (in_group && how.on.has_children()) where += '+';
-    if (how.on.is_node()) where = fmt::format("node={}", how.on.text());
-    return number(need, where, for_life, std::move(*env));
-}
-
-SKEIN_INLINE result<std::uint16_t> demand_table::number_of_text(std::string_view text,
-                                                                bool for_life) {
-    return number_of_text(text, for_life, label_in(text));
-}
-
-SKEIN_INLINE result<std::uint16_t> demand_table::number_of_text(std::string_view text,
-                                                                bool for_life,
-                                                                std::string_view label) {
-    const auto first = text.substr(0, text.find('\n'));
-    auto rest = text.substr(std::min(first.size() + 1, text.size()));
-    const auto folder = rest.substr(0, rest.find('\n'));
-    rest.remove_prefix(std::min(folder.size() + 1, rest.size()));
-    auto env = proc::parse_task_environment(rest, folder);
-    if (!env) return env.error();
-    const auto need = sched::parse_resources(first.substr(0, first.find('@')));
-    if (!need) return need.error();
-    return number(*need, label, for_life, std::move(*env));
-}
-
-SKEIN_INLINE std::string_view demand_table::label_in(std::string_view text) noexcept {
-    const auto first = text.substr(0, text.find('\n'));
-    const auto at = first.find('@');
-    return at == first.npos ? std::string_view() : first.substr(at + 1);
-}
-
-SKEIN_INLINE std::string demand_table::text(std::uint16_t number) const {
-    return text(number, label_as_text(all_[number]));
-}
-
-SKEIN_INLINE std::string demand_table::text(std::uint16_t number, std::string_view label) const {
-    const auto& one = all_[number];
-    return to_string(one.need) + where_as_text(label, one.env);
-}
-
-SKEIN_INLINE result<std::uint16_t> demand_table::number_on(std::uint16_t number,
-                                                           std::string_view label) {
-    const auto one = all_[number]; // a copy: the table may grow
-    return this->number(one.need, label, one.for_life, one.env);
-}
-
-} // namespace skein::rt::detail
-
 // ======== skein/rt/detail/execution_state.hpp
 // How a call that has come gets to run: one path for frames and for calls of this process that
 // carry their arguments as they are. Part of detail/runtime_state.hpp; bodies in
@@ -26913,6 +26580,298 @@ private:
 // detail/runtime_state.hpp.
 
 
+// ======== skein/sched/demands.hpp
+// The different demands of a runtime's calls, each with a number: calls carry the number alone. And
+// how a demand's label says where: on nodes with a label of their own, in a placement group, where
+// an actor is, on all nodes in turn.
+//
+//     demand_table demands;
+//     const auto number = demands.number(*parse_resources("gpu=1"), "zone=a").value();
+//     demands.text(number);                                // "gpu=1@zone=a", as it travels
+
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+namespace skein::sched {
+
+/// What a call needs, and on which nodes.
+struct demand {
+    resources need;
+    std::string label;      ///< of the nodes: "zone=a", "node=n1"; empty: any; or spread_label
+    task_environment env;   ///< of its process
+    std::uint16_t cpus = 0; ///< need.cpu, rounded up; at least 1 if anything is needed at all
+    bool only_cpus = true;  ///< nothing but cpus; any worker with so many could do it
+    /// Whole cpus and no label: its number of cpus says it all.
+    bool is_simple = true;
+    bool for_life = false;   ///< of an actor: its worker serves nothing else, and ends with it
+    std::uint64_t group = 0; ///< the placement group that the label names; 0: none
+    int bundle = -1;         ///< of the group; -1: any
+    bool spreads = false;    ///< over the nodes in turn
+    bool captures =
+        false; ///< calls that are made there are in the group, too, if they name no place
+
+    /// Any worker may have it that has room.
+    [[nodiscard]] bool is_anywhere() const noexcept { return label.empty() || spreads; }
+};
+
+/// The label of a demand that takes the nodes in turn. No label of a node has an @ in it.
+inline constexpr std::string_view spread_label = "spread@";
+/// Where the label of a demand, which names no group, lets it be.
+[[nodiscard]] constraint where_labelled(const std::string& label);
+
+/// A group as the label of a demand: "@3" any bundle of the third one, "@3/0" its first bundle. No
+/// label of a node begins so.
+[[nodiscard]] std::string group_label(std::uint64_t group, int bundle);
+/// False: the label names no group.
+[[nodiscard]] bool parse_group_label(std::string_view label, std::uint64_t& group, int& bundle);
+
+/// Where a task of a worker is to run, as the label in the text of its demand: "@*" wherever there
+/// is room, "@!7.12" where that actor is. As of a group ("@3", "@3/0"; with a + at the end for what
+/// is made there, too) no label of a node begins so.
+inline constexpr std::string_view anywhere_label = "@*";
+[[nodiscard]] std::string actor_label(actor_id actor);
+[[nodiscard]] bool parse_actor_label(std::string_view label, actor_id& actor);
+
+/// Numbers are given once and stay.
+class demand_table {
+public:
+    static constexpr std::size_t most = 4096;
+
+    demand_table();
+    /// The number of a demand; new ones get the next.
+    ///   errors  invalid_argument (no place could have it), exhausted (so many different ones)
+    [[nodiscard]] result<std::uint16_t> number(const resources& need, std::string_view label,
+                                               bool for_life = false, task_environment env = {});
+    /// Of whole cpus; those of a call that says nothing cost no search.
+    [[nodiscard]] result<std::uint16_t> number(std::uint16_t cpus);
+    /// Of what text() says.
+    [[nodiscard]] result<std::uint16_t> number_of_text(std::string_view text,
+                                                       bool for_life = false);
+    /// The same with another label than the one there.
+    [[nodiscard]] result<std::uint16_t> number_of_text(std::string_view text, bool for_life,
+                                                       std::string_view label);
+    /// Gives the numbers of demands in a placement group back. Nobody may use them any more.
+    void forget_group(std::uint64_t group);
+    /// Calls use(number) for each demand in a placement group.
+    template <class Use>
+    void for_each_in_group(std::uint64_t group, const Use& use) const {
+        for (std::size_t n = 0; n < all_.size(); ++n)
+            if (all_[n].group == group) use(static_cast<std::uint16_t>(n));
+    }
+
+    [[nodiscard]] const demand& at(std::uint16_t number) const { return all_[number]; }
+    /// As it travels: "cpu=0.5,gpu=1@zone=a"; with an environment its folder and variables follow,
+    /// a line each.
+    [[nodiscard]] std::string text(std::uint16_t number) const;
+    /// The same with another label.
+    [[nodiscard]] std::string text(std::uint16_t number, std::string_view label) const;
+    /// The label in such a text.
+    [[nodiscard]] static std::string_view label_in(std::string_view text) noexcept;
+    /// The number of the same demand on nodes with that label.
+    [[nodiscard]] result<std::uint16_t> number_on(std::uint16_t number, std::string_view label);
+
+private:
+    std::deque<demand> all_;
+    /// By need, by label, folder and variables as a text, and whether an actor's.
+    std::map<std::tuple<resources, std::string, bool>, std::uint16_t> numbers_;
+    std::vector<std::uint16_t> free_;
+};
+
+} // namespace skein::sched
+
+
+// ======== skein/sched/detail/demands.ipp
+// The bodies of sched/demands.hpp.
+
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <system_error>
+
+#include <fmt/format.h>
+
+namespace skein::sched {
+
+namespace detail {
+
+inline constexpr std::size_t most_label_bytes = 256;
+
+[[nodiscard]] inline std::string label_as_text(const demand& one) {
+    return one.captures ? one.label + "+" : one.label;
+}
+
+/// What a demand's text has behind its resources: "@zone=a\n/data\nA=1".
+[[nodiscard]] SKEIN_INLINE std::string where_as_text(std::string_view label,
+                                                     const task_environment& env) {
+    std::string out;
+    if (!label.empty()) out = fmt::format("@{}", label);
+    if (!env.empty()) out += fmt::format("\n{}\n{}", env.folder, variables_as_text(env));
+    return out;
+}
+
+} // namespace detail
+
+SKEIN_INLINE constraint where_labelled(const std::string& label) {
+    if (label.empty()) return {};
+    return label == spread_label ? constraint::spread() : constraint::labelled(label);
+}
+
+SKEIN_INLINE std::string group_label(std::uint64_t group, int bundle) {
+    return bundle < 0 ? fmt::format("@{}", group) : fmt::format("@{}/{}", group, bundle);
+}
+
+SKEIN_INLINE bool parse_group_label(std::string_view label, std::uint64_t& group, int& bundle) {
+    if (!label.starts_with('@')) return false;
+    const auto* const last = label.data() + label.size();
+    auto [at, bad] = std::from_chars(label.data() + 1, last, group);
+    if (bad != std::errc() || group == 0) return false;
+    bundle = -1;
+    if (at == last) return true;
+    if (*at != '/') return false;
+    const auto [end, none] = std::from_chars(at + 1, last, bundle);
+    return none == std::errc() && end == last && bundle >= 0;
+}
+
+SKEIN_INLINE std::string actor_label(actor_id actor) {
+    return fmt::format("@!{}.{}", actor.value().incarnation, actor.value().number);
+}
+
+SKEIN_INLINE bool parse_actor_label(std::string_view label, actor_id& actor) {
+    if (!label.starts_with("@!")) return false;
+    const auto* const last = label.data() + label.size();
+    unique_number id;
+    const auto [dot, bad] = std::from_chars(label.data() + 2, last, id.incarnation);
+    if (bad != std::errc() || dot == last || *dot != '.') return false;
+    const auto [end, none] = std::from_chars(dot + 1, last, id.number);
+    actor = actor_id(id);
+    return none == std::errc() && end == last && static_cast<bool>(actor);
+}
+
+SKEIN_INLINE demand_table::demand_table() {
+    all_.emplace_back(); // 0: nothing
+    auto& usual = all_.emplace_back();
+    usual.need.cpu = 1;
+    usual.cpus = 1;
+    for (std::size_t i = 0; i < all_.size(); ++i)
+        numbers_[{all_[i].need, {}, false}] = static_cast<std::uint16_t>(i);
+}
+
+SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,
+                                                        std::string_view label, bool for_life,
+                                                        task_environment env) {
+    const auto where = detail::where_as_text(label, env);
+    const auto found = numbers_.find({need, where, for_life});
+    if (found != numbers_.end()) return found->second;
+    if (const auto can_be = check_demand(need); !can_be) return can_be.error();
+    constexpr auto most_cpus = std::numeric_limits<std::uint16_t>::max();
+    if (need.cpu.in_steps() < 0 || need.cpu > amount(most_cpus))
+        return error(errc::invalid_argument,
+                     fmt::format("{} is not a number of cpus", to_string(need.cpu)))
+            .with_hint(fmt::format("0 to {}", most_cpus));
+    demand made;
+    made.captures = label.starts_with('@') && label.ends_with('+');
+    if (made.captures) label.remove_suffix(1);
+    const bool in_group = parse_group_label(label, made.group, made.bundle);
+    made.spreads = label == spread_label;
+    const bool is_ours = in_group || made.spreads;
+    if (label.size() > detail::most_label_bytes ||
+        (!is_ours && label.find_first_of("@\n") != label.npos))
+        return error(errc::invalid_argument, fmt::format("{} is not a label", label))
+            .with_hint(
+                fmt::format("at most {} bytes, none of them an @", detail::most_label_bytes));
+    if (all_.size() == most && free_.empty())
+        return error(errc::exhausted, fmt::format("{} different demands were made already", most))
+            .with_hint("round amounts of memory, so that equal work asks for equal amounts");
+    made.need = need;
+    made.label = label;
+    made.env = std::move(env);
+    made.for_life = for_life;
+    made.only_cpus = !need.gpu && need.memory == 0 && need.custom.empty() && made.env.empty();
+    made.cpus = static_cast<std::uint16_t>(whole_cores(need.cpu));
+    if (!made.only_cpus || !label.empty()) made.cpus = std::max<std::uint16_t>(made.cpus, 1);
+    made.is_simple = made.only_cpus && need.cpu.is_whole() && label.empty() && !for_life;
+    auto number = static_cast<std::uint16_t>(all_.size());
+    if (free_.empty()) {
+        all_.push_back(std::move(made));
+    } else {
+        number = free_.back();
+        free_.pop_back();
+        all_[number] = std::move(made);
+    }
+    numbers_[{need, where, for_life}] = number;
+    return number;
+}
+
+SKEIN_INLINE void demand_table::forget_group(std::uint64_t group) {
+    for (std::size_t n = 0; n < all_.size(); ++n) {
+        if (all_[n].group != group) continue;
+        numbers_.erase({all_[n].need,
+                        detail::where_as_text(detail::label_as_text(all_[n]), all_[n].env),
+                        all_[n].for_life});
+        all_[n] = {};
+        free_.push_back(static_cast<std::uint16_t>(n));
+    }
+}
+
+SKEIN_INLINE result<std::uint16_t> demand_table::number(std::uint16_t cpus) {
+    if (cpus <= 1) return cpus;
+    resources need;
+    need.cpu = amount(cpus);
+    return number(need, {});
+}
+
+SKEIN_INLINE result<std::uint16_t> demand_table::number_of_text(std::string_view text,
+                                                                bool for_life) {
+    return number_of_text(text, for_life, label_in(text));
+}
+
+SKEIN_INLINE result<std::uint16_t> demand_table::number_of_text(std::string_view text,
+                                                                bool for_life,
+                                                                std::string_view label) {
+    const auto first = text.substr(0, text.find('\n'));
+    auto rest = text.substr(std::min(first.size() + 1, text.size()));
+    const auto folder = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(folder.size() + 1, rest.size()));
+    auto env = parse_task_environment(rest, folder);
+    if (!env) return env.error();
+    const auto need = parse_resources(first.substr(0, first.find('@')));
+    if (!need) return need.error();
+    return number(*need, label, for_life, std::move(*env));
+}
+
+SKEIN_INLINE std::string_view demand_table::label_in(std::string_view text) noexcept {
+    const auto first = text.substr(0, text.find('\n'));
+    const auto at = first.find('@');
+    return at == first.npos ? std::string_view() : first.substr(at + 1);
+}
+
+SKEIN_INLINE std::string demand_table::text(std::uint16_t number) const {
+    return text(number, detail::label_as_text(all_[number]));
+}
+
+SKEIN_INLINE std::string demand_table::text(std::uint16_t number, std::string_view label) const {
+    const auto& one = all_[number];
+    return to_string(one.need) + detail::where_as_text(label, one.env);
+}
+
+SKEIN_INLINE result<std::uint16_t> demand_table::number_on(std::uint16_t number,
+                                                           std::string_view label) {
+    const auto one = all_[number]; // a copy: the table may grow
+    return this->number(one.need, label, one.for_life, one.env);
+}
+
+} // namespace skein::sched
+
+
+// ======== skein/rt/detail/lease_line.hpp, continued
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -26955,7 +26914,7 @@ struct lease_line {
         asked; ///< the request that waits in the scheduler: one at a time, so that lines take turns
     std::uint64_t full_at = 0;      ///< lease_state::state when there was no room for it
     std::uint64_t none_free_at = 0; ///< the same for a worker whose loop nobody needs
-    const demand* need = nullptr;
+    const sched::demand* need = nullptr;
     std::uint16_t shape = 0;
     std::uint16_t cpus = 0; ///< of the demand
     /// Who serves it: any worker with room, or those that are started for it alone and are no
@@ -27182,6 +27141,11 @@ struct call_base::rarities {
 struct direct_state; // in detail/direct_state.hpp
 struct space_state;  // in detail/space_state.hpp
 
+/// The number of what a caller asks for.
+///   errors  invalid_argument (no place could have it), exhausted (so many different ones)
+[[nodiscard]] result<std::uint16_t> demand_of(sched::demand_table& demands, const call_options& how,
+                                              bool for_life = false);
+
 /// Driver: which tasks wait for which cores, and who holds some. Bodies in runtime_leases.ipp.
 struct lease_state {
     using peers = std::vector<std::shared_ptr<peer>>;
@@ -27199,7 +27163,7 @@ struct lease_state {
     };
 
     sched::scheduler places{sched::scheduler_options{sched::placement::spread, 16}};
-    demand_table demands;
+    sched::demand_table demands;
     std::map<std::uint16_t, lease_line> lines; ///< by demand
     std::deque<suspect> suspects;
     id_map<call_id, parent> parents;
@@ -27267,7 +27231,7 @@ struct lease_state {
     bool take();
     void book(const sched::grant& g);
     [[nodiscard]] bool lease_on(peer& worker, lease_line& line);
-    [[nodiscard]] peer* take_whole(const peers& links, const demand& what);
+    [[nodiscard]] peer* take_whole(const peers& links, const sched::demand& what);
     bool is_thinned = false; ///< calls were taken out of lines, which may be empty now
     void take_followers(actor_id of, std::vector<counted_ptr<call_base>>& into);
     void release_unused(lease_share& share);
@@ -28035,7 +27999,7 @@ SKEIN_INLINE void runtime::refuse(detail::call_base& call, error why) {
 SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const call_options& how) {
     if (!how.on.is_any() || how.on.is_anywhere()) return followers::set_demand(*this, call, how);
     auto& demands = state_->leases.demands;
-    const auto number = demands.number(how);
+    const auto number = detail::demand_of(demands, how);
     if (!number) {
         call.extra().bad_options = number.error();
         return;
@@ -28120,7 +28084,7 @@ SKEIN_INLINE void runtime::adopt_child(detail::call_base& call) {
 namespace detail {
 
 SKEIN_INLINE void encode_head(wire::writer& to, const call_base& call, std::uint64_t incarnation,
-                              bool is_worker, const demand_table& demands) {
+                              bool is_worker, const sched::demand_table& demands) {
     std::string demand; // for the driver, which places the calls of workers
     const bool is_placed = call.rare && !call.rare->label.empty();
     if (is_worker && is_placed)
@@ -29530,6 +29494,59 @@ SKEIN_INLINE void lease_state::lend_now() {
 SKEIN_INLINE bool lease_state::has_lent() const {
     return std::none_of(workers.begin(), workers.end(),
                         [](const auto& one) { return one.second->lent && one.second->busy != 0; });
+}
+
+SKEIN_INLINE result<std::uint16_t> demand_of(sched::demand_table& demands, const call_options& how,
+                                             bool for_life) {
+    const bool only_cpus = how.gpus.value == 0 && how.memory == 0 && how.resources.empty() &&
+                           how.on.is_any() && how.env.empty() && how.cwd.empty();
+    if (only_cpus && how.cpus.value == 1 && !for_life) return 1;
+    if (only_cpus && how.cpus.value == 0) return 0;
+    const bool in_group = how.on.group() != 0;
+    if (how.on.is_group() && !in_group)
+        return error(errc::invalid_argument, ".on is an empty placement_group");
+    if (how.on.is_named_group())
+        return error(errc::invalid_argument, ".on names no placement_group");
+    if (how.on.is_actor() && !how.on.actor())
+        return error(errc::invalid_argument, ".on is an empty actor_handle");
+    const bool has_text =
+        !how.on.is_any() && !in_group && !how.on.is_actor() && !how.on.is_spread();
+    if (has_text && how.on.text().empty())
+        return error(errc::invalid_argument,
+                     fmt::format(".on names no {}", how.on.is_node() ? "node" : "label"));
+    if (has_text && how.on.text().find('@') != std::string_view::npos)
+        return error(errc::invalid_argument, fmt::format("{} is not a label", how.on.text()))
+            .with_hint("none has an @ in it");
+    auto env = sched::parse_task_environment(how.env, how.cwd);
+    if (!env) return env.error();
+    sched::resources need;
+    if (!how.resources.empty()) {
+        auto custom = sched::parse_resources(how.resources);
+        if (!custom) return custom.error();
+        need = std::move(*custom);
+        if (need.cpu || need.gpu || need.memory != 0)
+            return error(errc::invalid_argument,
+                         fmt::format(".resources = \"{}\" names cpus, gpus or memory",
+                                     how.resources.view()))
+                .with_hint("they have options of their own: .cpus, .gpus, .memory");
+    }
+    try {
+        need.cpu = sched::amount::from(how.cpus.value);
+        need.gpu = sched::amount::from(how.gpus.value);
+    } catch (const error& e) {
+        return e;
+    }
+    need.memory = how.memory;
+    // The node of an actor is found when the call is placed.
+    if (how.on.is_any() || how.on.is_actor())
+        return demands.number(need, {}, for_life, std::move(*env));
+    if (how.on.is_spread())
+        return demands.number(need, sched::spread_label, for_life, std::move(*env));
+    std::string where(how.on.text());
+    if (in_group) where = sched::group_label(how.on.group(), how.on.bundle());
+    if (in_group && how.on.has_children()) where += '+';
+    if (how.on.is_node()) where = fmt::format("node={}", how.on.text());
+    return demands.number(need, where, for_life, std::move(*env));
 }
 
 } // namespace detail
@@ -30958,7 +30975,7 @@ SKEIN_INLINE void runtime::followers::set_demand(runtime& self, detail::call_bas
     const bool for_life = call.kind == detail::call_kind::create;
     auto& demands = self.state_->leases.demands;
     if (!take_location(self, call, how.on)) return;
-    const auto number = demands.number(how, for_life);
+    const auto number = detail::demand_of(demands, how, for_life);
     if (!number) {
         call.extra().bad_options = number.error();
         return;
@@ -30981,12 +30998,12 @@ SKEIN_INLINE bool runtime::followers::take_location(runtime& self, detail::call_
         return !call.rare || !call.rare->bad_options;
     } else if (on.is_group() && on.group() != 0) {
         group_desk::keep(self, call, on.group());
-        call.extra().label = group_label(on.group(), on.bundle());
+        call.extra().label = sched::group_label(on.group(), on.bundle());
         if (on.has_children()) call.extra().label += '+';
     } else if (on.is_named_group() && !on.text().empty()) {
         call.extra().label = detail::named_group_label(on);
     } else {
-        if (on.is_anywhere()) call.extra().label = detail::anywhere_label;
+        if (on.is_anywhere()) call.extra().label = sched::anywhere_label;
         return true;
     }
     on = {};
@@ -30996,7 +31013,7 @@ SKEIN_INLINE bool runtime::followers::take_location(runtime& self, detail::call_
 /// The call is to run where that actor is, which it keeps, as an argument would, until it is over.
 SKEIN_INLINE void runtime::followers::follow(runtime& self, detail::call_base& call, actor_id of) {
     if (self.state_->upstream != nullptr)
-        call.extra().label = detail::actor_label(of);
+        call.extra().label = sched::actor_label(of);
     else
         call.extra().beside = of;
     const auto queue = self.state_->actor_queues.find(of);
@@ -31224,17 +31241,17 @@ namespace detail {
 
 /// Of a call that says nothing of its place: that of the group of the call that has made it, if
 /// children are to be there.
-[[nodiscard]] inline std::string label_of_children(const demand_table& demands,
+[[nodiscard]] inline std::string label_of_children(const sched::demand_table& demands,
                                                    const forwarded_call& call) {
     const auto kind = static_cast<std::uint16_t>(call.origin().kind);
     if (kind == 0 || !demands.at(kind).captures) return {};
-    return group_label(demands.at(kind).group, -1) + "+";
+    return sched::group_label(demands.at(kind).group, -1) + "+";
 }
 
 /// Whether a demand's text says more than where: "@@*" does not.
 [[nodiscard]] inline bool has_needs(std::string_view text) {
-    return !text.empty() &&
-           (!text.starts_with('@') || text.size() != 1 + demand_table::label_in(text).size());
+    return !text.empty() && (!text.starts_with('@') ||
+                             text.size() != 1 + sched::demand_table::label_in(text).size());
 }
 
 } // namespace detail
@@ -31244,16 +31261,16 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::cal
     auto& demands = state_->leases.demands;
     const bool for_life = call.kind == detail::call_kind::create;
     const bool all_own = state_->leases.all_own; // then there are no workers for all
-    std::string label(detail::demand_table::label_in(head.demand));
+    std::string label(sched::demand_table::label_in(head.demand));
     if (label.empty())
         label = detail::label_of_children(demands, static_cast<detail::forwarded_call&>(call));
-    if (label == detail::anywhere_label) label.clear();
+    if (label == sched::anywhere_label) label.clear();
     const auto& caller = static_cast<detail::forwarded_call&>(call).origin();
     if (auto why = group_desk::resolve_label(*this, caller, label)) {
         call.extra().bad_options = std::move(why);
         return;
     }
-    if (actor_id beside; detail::parse_actor_label(label, beside)) {
+    if (actor_id beside; sched::parse_actor_label(label, beside)) {
         call.extra().beside = beside;
         label.clear();
     }
@@ -31787,8 +31804,9 @@ SKEIN_INLINE std::optional<error> runtime::group_desk::resolve_label(const runti
         const auto named = std::string_view(label).substr(0, label.size() - (captures ? 1 : 0));
         std::uint64_t number = 0;
         int bundle = -1;
-        if (parse_group_label(named, number, bundle))
-            label = group_label(detail::number_here(from, number), bundle) + (captures ? "+" : "");
+        if (sched::parse_group_label(named, number, bundle))
+            label = sched::group_label(detail::number_here(from, number), bundle) +
+                    (captures ? "+" : "");
     }
     if (!label.starts_with("@=")) return std::nullopt;
     const auto slash = std::min(label.find('/'), label.size());
@@ -31803,7 +31821,7 @@ SKEIN_INLINE std::optional<error> runtime::group_desk::resolve_label(const runti
         return error(errc::invalid_argument, fmt::format("{} is not a label", label));
     auto on = group_named(std::string_view(label).substr(slash + 1), bundle);
     if (auto why = resolve(self, on)) return why;
-    label = group_label(on.group(), bundle) + (children ? "+" : "");
+    label = sched::group_label(on.group(), bundle) + (children ? "+" : "");
     return std::nullopt;
 }
 
@@ -32978,7 +32996,7 @@ SKEIN_INLINE sched::request_id lease_state::request_room(const lease_line& line,
     sched::request r;
     r.demand = line.need->need;
     r.where = where;
-    if (where == sched::constraint()) r.where = where_labelled(line.need->label);
+    if (where == sched::constraint()) r.where = sched::where_labelled(line.need->label);
     r.tag = line.shape;
     return submit(std::move(r));
 }
@@ -33045,7 +33063,7 @@ SKEIN_INLINE bool lease_state::lease_on(peer& worker, lease_line& line) {
 
 /// A worker with nothing to do that could have this, all of whose cpus belong to the next call
 /// there; nullptr: there is none.
-SKEIN_INLINE peer* lease_state::take_whole(const peers& links, const demand& what) {
+SKEIN_INLINE peer* lease_state::take_whole(const peers& links, const sched::demand& what) {
     std::vector<peer*> idle; // those whose loop nobody needs go first
     for (const auto& l : links)
         if (l->up && !l->retiring && !l->lent && l->kind == 0 && !l->is_space_client &&
@@ -35903,7 +35921,7 @@ private:
                 if (!where) continue; // what waits for it fails
                 r.where = *where;
             } else {
-                r.where = rt::where_labelled(kind.what.label);
+                r.where = sched::where_labelled(kind.what.label);
             }
             r.tag = number;
             r.for_life = true;

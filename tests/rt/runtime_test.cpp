@@ -9,6 +9,7 @@
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/detail/runtime_state.hpp>
 #include <skein/rt/runtime.hpp>
+#include <skein/sched/demands.hpp>
 #include <skein/wire/encode.hpp>
 
 #include <ctime>
@@ -510,6 +511,41 @@ TEST_CASE("the head of a call is read back, and any shorter piece of it is refus
             CHECK(got.who.until == (told ? time_point(12s) : time_point::max()));
         }
     }
+}
+
+TEST_CASE("a demand is its environment, too, and keeps it on its way", "[rt][runtime]") {
+    sched::demand_table table;
+    const auto number = [&table](const call_options& how) {
+        return rt::detail::demand_of(table, how).value();
+    };
+    CHECK(number({}) == 1);
+    const auto with = number({.env = "A=1\nB=2"});
+    CHECK(with > 1);
+    CHECK(number({.env = "B=2\nA=1"}) == with);
+    CHECK(number({.env = "A=1"}) != with);
+    CHECK(number({.env = "A=1\nB=2", .cwd = "/"}) != with);
+    CHECK(number({.cpus = 0, .env = "A=1\nB=2"}) != with);
+    CHECK_FALSE(table.at(with).only_cpus); // no worker of all tasks has it
+    CHECK_FALSE(table.at(with).is_simple);
+    CHECK(table.at(with).need.cpu == sched::amount(1));
+    CHECK(table.text(with) == "cpu=1\n\nA=1\nB=2");
+    for (const auto& how :
+         {call_options{.env = "A=1\nB=2"}, call_options{.cwd = "/data"},
+          call_options{.gpus = 1, .on = label("zone=a"), .env = "C= @ \nD=", .cwd = "/a b@c"}}) {
+        const auto here = number(how);
+        sched::demand_table other; // of the driver that a worker asks
+        const auto there = other.number_of_text(table.text(here));
+        REQUIRE(there);
+        CHECK(other.at(*there).env == table.at(here).env);
+        CHECK(other.at(*there).label == table.at(here).label);
+        CHECK(other.at(*there).need == table.at(here).need);
+        CHECK(other.text(*there) == table.text(here));
+        CHECK(table.number_of_text(table.text(here)).value() == here);
+    }
+    CHECK_FALSE(table.number_of_text("cpu=1\nrelative\n"));
+    CHECK_FALSE(table.number_of_text("cpu=1\n\nSKEIN_X=1"));
+    CHECK_FALSE(rt::detail::demand_of(table, {.env = "A"}));
+    CHECK_FALSE(rt::detail::demand_of(table, {.on = label("a\nb")}));
 }
 
 TEST_CASE("what is remembered of the tasks at a worker does not grow with all that were sent",

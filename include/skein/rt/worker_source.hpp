@@ -7,9 +7,9 @@
 #include <skein/core/config.hpp>
 #include <skein/core/bytes.hpp>
 #include <skein/core/task.hpp>
-#include <skein/proc/task_environment.hpp>
 #include <skein/sched/resources.hpp>
 #include <skein/sched/scheduler.hpp>
+#include <skein/sched/task_environment.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -41,9 +41,9 @@ struct worker_demand {
     std::string label{};     ///< of their node: "zone=a", "node=n1"; empty: any
     std::uint64_t group =
         0; ///< the placement group whose room they take, then the label is no node's; 0: none
-    int bundle = -1;            ///< of that group; -1: any
-    proc::task_environment env; ///< of each worker's process
-    std::size_t wanted = 0;     ///< workers that would have something to do now
+    int bundle = -1;             ///< of that group; -1: any
+    sched::task_environment env; ///< of each worker's process
+    std::size_t wanted = 0;      ///< workers that would have something to do now
 };
 
 /// A placement group that a driver asks for.
@@ -52,17 +52,6 @@ struct worker_group {
     sched::group_strategy strategy = sched::group_strategy::pack;
     std::vector<sched::resources> bundles{};
 };
-
-/// The label of a demand that takes the nodes in turn. No label of a node has an @ in it.
-inline constexpr std::string_view spread_label = "spread@";
-/// Where the label of a demand, which names no group, lets workers be.
-[[nodiscard]] sched::constraint where_labelled(const std::string& label);
-
-/// A group as the label of a demand: "@3" any bundle of the third one, "@3/0" its first bundle. No
-/// label of a node begins so.
-[[nodiscard]] std::string group_label(std::uint64_t group, int bundle);
-/// False: the label names no group.
-[[nodiscard]] bool parse_group_label(std::string_view label, std::uint64_t& group, int& bundle);
 
 /// What a driver is told of a worker that comes.
 struct worker_room {

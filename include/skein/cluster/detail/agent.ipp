@@ -334,7 +334,7 @@ SKEIN_INLINE proc::child_options agent::state::what_to_start(
     child.executable = order.executable;
     child.cwd = order.folder;
     child.argv = {order.program, "--skein-worker=" + order.name};
-    auto env = proc::parse_task_environment(order.env, {});
+    auto env = sched::parse_task_environment(order.env, {});
     if (!env) throw env.error();
     child.env = std::move(env->variables);
     if (const auto good = proc::check_gpus_together(demand ? demand->gpu : 0, how.gpu_names); !good)

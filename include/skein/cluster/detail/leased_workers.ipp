@@ -196,7 +196,7 @@ SKEIN_INLINE known_lease leased_workers::state::known(const lease& l) const {
             node,
             kind.what.label,
             true,
-            proc::variables_as_text(kind.what.env),
+            sched::variables_as_text(kind.what.env),
             kind.what.env.folder};
 }
 

@@ -304,7 +304,7 @@ private:
                 if (!where) continue; // what waits for it fails
                 r.where = *where;
             } else {
-                r.where = rt::where_labelled(kind.what.label);
+                r.where = sched::where_labelled(kind.what.label);
             }
             r.tag = number;
             r.for_life = true;

@@ -182,7 +182,7 @@ public:
     std::uint8_t alone = 0;
     static constexpr std::uint8_t most_passes = 255;
     std::uint16_t cpus = 0;  ///< cores it counts for on its worker, rounded up
-    std::uint16_t shape = 0; ///< its whole demand, a number of its runtime, see demand_table
+    std::uint16_t shape = 0; ///< its whole demand, a number of its runtime, see sched::demand_table
     std::uint16_t lost_attempts = 0; ///< times it was sent to a worker that died: it may have run
     credit_taken taken;              ///< until its worker has begun it
     std::uint32_t kept =

@@ -6,7 +6,7 @@
 #include <skein/core/counted_ptr.hpp>
 #include <skein/core/intrusive_list.hpp>
 #include <skein/rt/detail/call.hpp>
-#include <skein/rt/detail/demand_table.hpp>
+#include <skein/sched/demands.hpp>
 #include <skein/sched/scheduler.hpp>
 
 #include <cstddef>
@@ -51,7 +51,7 @@ struct lease_line {
         asked; ///< the request that waits in the scheduler: one at a time, so that lines take turns
     std::uint64_t full_at = 0;      ///< lease_state::state when there was no room for it
     std::uint64_t none_free_at = 0; ///< the same for a worker whose loop nobody needs
-    const demand* need = nullptr;
+    const sched::demand* need = nullptr;
     std::uint16_t shape = 0;
     std::uint16_t cpus = 0; ///< of the demand
     /// Who serves it: any worker with room, or those that are started for it alone and are no

@@ -117,7 +117,7 @@ SKEIN_INLINE void runtime::refuse(detail::call_base& call, error why) {
 SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const call_options& how) {
     if (!how.on.is_any() || how.on.is_anywhere()) return followers::set_demand(*this, call, how);
     auto& demands = state_->leases.demands;
-    const auto number = demands.number(how);
+    const auto number = detail::demand_of(demands, how);
     if (!number) {
         call.extra().bad_options = number.error();
         return;
@@ -202,7 +202,7 @@ SKEIN_INLINE void runtime::adopt_child(detail::call_base& call) {
 namespace detail {
 
 SKEIN_INLINE void encode_head(wire::writer& to, const call_base& call, std::uint64_t incarnation,
-                              bool is_worker, const demand_table& demands) {
+                              bool is_worker, const sched::demand_table& demands) {
     std::string demand; // for the driver, which places the calls of workers
     const bool is_placed = call.rare && !call.rare->label.empty();
     if (is_worker && is_placed)

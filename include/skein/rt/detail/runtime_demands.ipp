@@ -89,6 +89,59 @@ SKEIN_INLINE bool lease_state::has_lent() const {
                         [](const auto& one) { return one.second->lent && one.second->busy != 0; });
 }
 
+SKEIN_INLINE result<std::uint16_t> demand_of(sched::demand_table& demands, const call_options& how,
+                                             bool for_life) {
+    const bool only_cpus = how.gpus.value == 0 && how.memory == 0 && how.resources.empty() &&
+                           how.on.is_any() && how.env.empty() && how.cwd.empty();
+    if (only_cpus && how.cpus.value == 1 && !for_life) return 1;
+    if (only_cpus && how.cpus.value == 0) return 0;
+    const bool in_group = how.on.group() != 0;
+    if (how.on.is_group() && !in_group)
+        return error(errc::invalid_argument, ".on is an empty placement_group");
+    if (how.on.is_named_group())
+        return error(errc::invalid_argument, ".on names no placement_group");
+    if (how.on.is_actor() && !how.on.actor())
+        return error(errc::invalid_argument, ".on is an empty actor_handle");
+    const bool has_text =
+        !how.on.is_any() && !in_group && !how.on.is_actor() && !how.on.is_spread();
+    if (has_text && how.on.text().empty())
+        return error(errc::invalid_argument,
+                     fmt::format(".on names no {}", how.on.is_node() ? "node" : "label"));
+    if (has_text && how.on.text().find('@') != std::string_view::npos)
+        return error(errc::invalid_argument, fmt::format("{} is not a label", how.on.text()))
+            .with_hint("none has an @ in it");
+    auto env = sched::parse_task_environment(how.env, how.cwd);
+    if (!env) return env.error();
+    sched::resources need;
+    if (!how.resources.empty()) {
+        auto custom = sched::parse_resources(how.resources);
+        if (!custom) return custom.error();
+        need = std::move(*custom);
+        if (need.cpu || need.gpu || need.memory != 0)
+            return error(errc::invalid_argument,
+                         fmt::format(".resources = \"{}\" names cpus, gpus or memory",
+                                     how.resources.view()))
+                .with_hint("they have options of their own: .cpus, .gpus, .memory");
+    }
+    try {
+        need.cpu = sched::amount::from(how.cpus.value);
+        need.gpu = sched::amount::from(how.gpus.value);
+    } catch (const error& e) {
+        return e;
+    }
+    need.memory = how.memory;
+    // The node of an actor is found when the call is placed.
+    if (how.on.is_any() || how.on.is_actor())
+        return demands.number(need, {}, for_life, std::move(*env));
+    if (how.on.is_spread())
+        return demands.number(need, sched::spread_label, for_life, std::move(*env));
+    std::string where(how.on.text());
+    if (in_group) where = sched::group_label(how.on.group(), how.on.bundle());
+    if (in_group && how.on.has_children()) where += '+';
+    if (how.on.is_node()) where = fmt::format("node={}", how.on.text());
+    return demands.number(need, where, for_life, std::move(*env));
+}
+
 } // namespace detail
 
 /// Driver: what an actor holds.

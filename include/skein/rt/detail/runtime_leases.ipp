@@ -187,7 +187,7 @@ SKEIN_INLINE sched::request_id lease_state::request_room(const lease_line& line,
     sched::request r;
     r.demand = line.need->need;
     r.where = where;
-    if (where == sched::constraint()) r.where = where_labelled(line.need->label);
+    if (where == sched::constraint()) r.where = sched::where_labelled(line.need->label);
     r.tag = line.shape;
     return submit(std::move(r));
 }
@@ -254,7 +254,7 @@ SKEIN_INLINE bool lease_state::lease_on(peer& worker, lease_line& line) {
 
 /// A worker with nothing to do that could have this, all of whose cpus belong to the next call
 /// there; nullptr: there is none.
-SKEIN_INLINE peer* lease_state::take_whole(const peers& links, const demand& what) {
+SKEIN_INLINE peer* lease_state::take_whole(const peers& links, const sched::demand& what) {
     std::vector<peer*> idle; // those whose loop nobody needs go first
     for (const auto& l : links)
         if (l->up && !l->retiring && !l->lent && l->kind == 0 && !l->is_space_client &&

@@ -14,7 +14,6 @@
 #include <skein/rt/detail/actors_state.hpp>
 #include <skein/rt/detail/call.hpp>
 #include <skein/rt/detail/credit_state.hpp>
-#include <skein/rt/detail/demand_table.hpp>
 #include <skein/rt/detail/execution_state.hpp>
 #include <skein/rt/detail/follower_state.hpp>
 #include <skein/rt/detail/given_call.hpp>
@@ -24,6 +23,7 @@
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/detail/peer.hpp>
 #include <skein/rt/worker_source.hpp>
+#include <skein/sched/demands.hpp>
 #include <skein/sched/scheduler.hpp>
 
 #include <algorithm>
@@ -80,6 +80,11 @@ struct call_base::rarities {
 struct direct_state; // in detail/direct_state.hpp
 struct space_state;  // in detail/space_state.hpp
 
+/// The number of what a caller asks for.
+///   errors  invalid_argument (no place could have it), exhausted (so many different ones)
+[[nodiscard]] result<std::uint16_t> demand_of(sched::demand_table& demands, const call_options& how,
+                                              bool for_life = false);
+
 /// Driver: which tasks wait for which cores, and who holds some. Bodies in runtime_leases.ipp.
 struct lease_state {
     using peers = std::vector<std::shared_ptr<peer>>;
@@ -97,7 +102,7 @@ struct lease_state {
     };
 
     sched::scheduler places{sched::scheduler_options{sched::placement::spread, 16}};
-    demand_table demands;
+    sched::demand_table demands;
     std::map<std::uint16_t, lease_line> lines; ///< by demand
     std::deque<suspect> suspects;
     id_map<call_id, parent> parents;
@@ -165,7 +170,7 @@ struct lease_state {
     bool take();
     void book(const sched::grant& g);
     [[nodiscard]] bool lease_on(peer& worker, lease_line& line);
-    [[nodiscard]] peer* take_whole(const peers& links, const demand& what);
+    [[nodiscard]] peer* take_whole(const peers& links, const sched::demand& what);
     bool is_thinned = false; ///< calls were taken out of lines, which may be empty now
     void take_followers(actor_id of, std::vector<counted_ptr<call_base>>& into);
     void release_unused(lease_share& share);

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The bodies of rt/detail/demand_table.hpp.
+// The bodies of sched/demands.hpp.
 
 #include <skein/core/error.hpp>
-#include <skein/rt/worker_source.hpp>
 
 #include <algorithm>
 #include <charconv>
@@ -12,7 +11,9 @@
 
 #include <fmt/format.h>
 
-namespace skein::rt::detail {
+namespace skein::sched {
+
+namespace detail {
 
 inline constexpr std::size_t most_label_bytes = 256;
 
@@ -22,11 +23,34 @@ inline constexpr std::size_t most_label_bytes = 256;
 
 /// What a demand's text has behind its resources: "@zone=a\n/data\nA=1".
 [[nodiscard]] SKEIN_INLINE std::string where_as_text(std::string_view label,
-                                                     const proc::task_environment& env) {
+                                                     const task_environment& env) {
     std::string out;
     if (!label.empty()) out = fmt::format("@{}", label);
     if (!env.empty()) out += fmt::format("\n{}\n{}", env.folder, variables_as_text(env));
     return out;
+}
+
+} // namespace detail
+
+SKEIN_INLINE constraint where_labelled(const std::string& label) {
+    if (label.empty()) return {};
+    return label == spread_label ? constraint::spread() : constraint::labelled(label);
+}
+
+SKEIN_INLINE std::string group_label(std::uint64_t group, int bundle) {
+    return bundle < 0 ? fmt::format("@{}", group) : fmt::format("@{}/{}", group, bundle);
+}
+
+SKEIN_INLINE bool parse_group_label(std::string_view label, std::uint64_t& group, int& bundle) {
+    if (!label.starts_with('@')) return false;
+    const auto* const last = label.data() + label.size();
+    auto [at, bad] = std::from_chars(label.data() + 1, last, group);
+    if (bad != std::errc() || group == 0) return false;
+    bundle = -1;
+    if (at == last) return true;
+    if (*at != '/') return false;
+    const auto [end, none] = std::from_chars(at + 1, last, bundle);
+    return none == std::errc() && end == last && bundle >= 0;
 }
 
 SKEIN_INLINE std::string actor_label(actor_id actor) {
@@ -53,15 +77,15 @@ SKEIN_INLINE demand_table::demand_table() {
         numbers_[{all_[i].need, {}, false}] = static_cast<std::uint16_t>(i);
 }
 
-SKEIN_INLINE result<std::uint16_t> demand_table::number(const sched::resources& need,
+SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,
                                                         std::string_view label, bool for_life,
-                                                        proc::task_environment env) {
-    const auto where = where_as_text(label, env);
+                                                        task_environment env) {
+    const auto where = detail::where_as_text(label, env);
     const auto found = numbers_.find({need, where, for_life});
     if (found != numbers_.end()) return found->second;
     if (const auto can_be = check_demand(need); !can_be) return can_be.error();
     constexpr auto most_cpus = std::numeric_limits<std::uint16_t>::max();
-    if (need.cpu.in_steps() < 0 || need.cpu > sched::amount(most_cpus))
+    if (need.cpu.in_steps() < 0 || need.cpu > amount(most_cpus))
         return error(errc::invalid_argument,
                      fmt::format("{} is not a number of cpus", to_string(need.cpu)))
             .with_hint(fmt::format("0 to {}", most_cpus));
@@ -71,9 +95,11 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const sched::resources& 
     const bool in_group = parse_group_label(label, made.group, made.bundle);
     made.spreads = label == spread_label;
     const bool is_ours = in_group || made.spreads;
-    if (label.size() > most_label_bytes || (!is_ours && label.find_first_of("@\n") != label.npos))
+    if (label.size() > detail::most_label_bytes ||
+        (!is_ours && label.find_first_of("@\n") != label.npos))
         return error(errc::invalid_argument, fmt::format("{} is not a label", label))
-            .with_hint(fmt::format("at most {} bytes, none of them an @", most_label_bytes));
+            .with_hint(
+                fmt::format("at most {} bytes, none of them an @", detail::most_label_bytes));
     if (all_.size() == most && free_.empty())
         return error(errc::exhausted, fmt::format("{} different demands were made already", most))
             .with_hint("round amounts of memory, so that equal work asks for equal amounts");
@@ -100,8 +126,9 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const sched::resources& 
 SKEIN_INLINE void demand_table::forget_group(std::uint64_t group) {
     for (std::size_t n = 0; n < all_.size(); ++n) {
         if (all_[n].group != group) continue;
-        numbers_.erase(
-            {all_[n].need, where_as_text(label_as_text(all_[n]), all_[n].env), all_[n].for_life});
+        numbers_.erase({all_[n].need,
+                        detail::where_as_text(detail::label_as_text(all_[n]), all_[n].env),
+                        all_[n].for_life});
         all_[n] = {};
         free_.push_back(static_cast<std::uint16_t>(n));
     }
@@ -109,59 +136,9 @@ SKEIN_INLINE void demand_table::forget_group(std::uint64_t group) {
 
 SKEIN_INLINE result<std::uint16_t> demand_table::number(std::uint16_t cpus) {
     if (cpus <= 1) return cpus;
-    sched::resources need;
-    need.cpu = sched::amount(cpus);
+    resources need;
+    need.cpu = amount(cpus);
     return number(need, {});
-}
-
-SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how, bool for_life) {
-    const bool only_cpus = how.gpus.value == 0 && how.memory == 0 && how.resources.empty() &&
-                           how.on.is_any() && how.env.empty() && how.cwd.empty();
-    if (only_cpus && how.cpus.value == 1 && !for_life) return 1;
-    if (only_cpus && how.cpus.value == 0) return 0;
-    const bool in_group = how.on.group() != 0;
-    if (how.on.is_group() && !in_group)
-        return error(errc::invalid_argument, ".on is an empty placement_group");
-    if (how.on.is_named_group())
-        return error(errc::invalid_argument, ".on names no placement_group");
-    if (how.on.is_actor() && !how.on.actor())
-        return error(errc::invalid_argument, ".on is an empty actor_handle");
-    const bool has_text =
-        !how.on.is_any() && !in_group && !how.on.is_actor() && !how.on.is_spread();
-    if (has_text && how.on.text().empty())
-        return error(errc::invalid_argument,
-                     fmt::format(".on names no {}", how.on.is_node() ? "node" : "label"));
-    if (has_text && how.on.text().find('@') != std::string_view::npos)
-        return error(errc::invalid_argument, fmt::format("{} is not a label", how.on.text()))
-            .with_hint("none has an @ in it");
-    auto env = proc::parse_task_environment(how.env, how.cwd);
-    if (!env) return env.error();
-    sched::resources need;
-    if (!how.resources.empty()) {
-        auto custom = sched::parse_resources(how.resources);
-        if (!custom) return custom.error();
-        need = std::move(*custom);
-        if (need.cpu || need.gpu || need.memory != 0)
-            return error(errc::invalid_argument,
-                         fmt::format(".resources = \"{}\" names cpus, gpus or memory",
-                                     how.resources.view()))
-                .with_hint("they have options of their own: .cpus, .gpus, .memory");
-    }
-    try {
-        need.cpu = sched::amount::from(how.cpus.value);
-        need.gpu = sched::amount::from(how.gpus.value);
-    } catch (const error& e) {
-        return e;
-    }
-    need.memory = how.memory;
-    // The node of an actor is found when the call is placed.
-    if (how.on.is_any() || how.on.is_actor()) return number(need, {}, for_life, std::move(*env));
-    if (how.on.is_spread()) return number(need, spread_label, for_life, std::move(*env));
-    std::string where(how.on.text());
-    if (in_group) where = group_label(how.on.group(), how.on.bundle());
-    if (in_group && how.on.has_children()) where += '+';
-    if (how.on.is_node()) where = fmt::format("node={}", how.on.text());
-    return number(need, where, for_life, std::move(*env));
 }
 
 SKEIN_INLINE result<std::uint16_t> demand_table::number_of_text(std::string_view text,
@@ -176,9 +153,9 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number_of_text(std::string_view
     auto rest = text.substr(std::min(first.size() + 1, text.size()));
     const auto folder = rest.substr(0, rest.find('\n'));
     rest.remove_prefix(std::min(folder.size() + 1, rest.size()));
-    auto env = proc::parse_task_environment(rest, folder);
+    auto env = parse_task_environment(rest, folder);
     if (!env) return env.error();
-    const auto need = sched::parse_resources(first.substr(0, first.find('@')));
+    const auto need = parse_resources(first.substr(0, first.find('@')));
     if (!need) return need.error();
     return number(*need, label, for_life, std::move(*env));
 }
@@ -190,12 +167,12 @@ SKEIN_INLINE std::string_view demand_table::label_in(std::string_view text) noex
 }
 
 SKEIN_INLINE std::string demand_table::text(std::uint16_t number) const {
-    return text(number, label_as_text(all_[number]));
+    return text(number, detail::label_as_text(all_[number]));
 }
 
 SKEIN_INLINE std::string demand_table::text(std::uint16_t number, std::string_view label) const {
     const auto& one = all_[number];
-    return to_string(one.need) + where_as_text(label, one.env);
+    return to_string(one.need) + detail::where_as_text(label, one.env);
 }
 
 SKEIN_INLINE result<std::uint16_t> demand_table::number_on(std::uint16_t number,
@@ -204,4 +181,4 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number_on(std::uint16_t number,
     return this->number(one.need, label, one.for_life, one.env);
 }
 
-} // namespace skein::rt::detail
+} // namespace skein::sched

@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The different demands of a runtime's calls, each with a number: calls carry the number alone.
+// The different demands of a runtime's calls, each with a number: calls carry the number alone. And
+// how a demand's label says where: on nodes with a label of their own, in a placement group, where
+// an actor is, on all nodes in turn.
+//
+//     demand_table demands;
+//     const auto number = demands.number(*parse_resources("gpu=1"), "zone=a").value();
+//     demands.text(number);                                // "gpu=1@zone=a", as it travels
 
+#include <skein/core/ids.hpp>
 #include <skein/core/result.hpp>
-#include <skein/proc/task_environment.hpp>
-#include <skein/rt/options.hpp>
 #include <skein/sched/resources.hpp>
+#include <skein/sched/scheduler.hpp>
+#include <skein/sched/task_environment.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -16,15 +23,15 @@
 #include <tuple>
 #include <vector>
 
-namespace skein::rt::detail {
+namespace skein::sched {
 
 /// What a call needs, and on which nodes.
 struct demand {
-    sched::resources need;
-    std::string label;          ///< of the nodes: "zone=a", "node=n1"; empty: any; or spread_label
-    proc::task_environment env; ///< of its process
-    std::uint16_t cpus = 0;     ///< need.cpu, rounded up; at least 1 if anything is needed at all
-    bool only_cpus = true;      ///< nothing but cpus; any worker with so many could do it
+    resources need;
+    std::string label;      ///< of the nodes: "zone=a", "node=n1"; empty: any; or spread_label
+    task_environment env;   ///< of its process
+    std::uint16_t cpus = 0; ///< need.cpu, rounded up; at least 1 if anything is needed at all
+    bool only_cpus = true;  ///< nothing but cpus; any worker with so many could do it
     /// Whole cpus and no label: its number of cpus says it all.
     bool is_simple = true;
     bool for_life = false;   ///< of an actor: its worker serves nothing else, and ends with it
@@ -37,6 +44,17 @@ struct demand {
     /// Any worker may have it that has room.
     [[nodiscard]] bool is_anywhere() const noexcept { return label.empty() || spreads; }
 };
+
+/// The label of a demand that takes the nodes in turn. No label of a node has an @ in it.
+inline constexpr std::string_view spread_label = "spread@";
+/// Where the label of a demand, which names no group, lets it be.
+[[nodiscard]] constraint where_labelled(const std::string& label);
+
+/// A group as the label of a demand: "@3" any bundle of the third one, "@3/0" its first bundle. No
+/// label of a node begins so.
+[[nodiscard]] std::string group_label(std::uint64_t group, int bundle);
+/// False: the label names no group.
+[[nodiscard]] bool parse_group_label(std::string_view label, std::uint64_t& group, int& bundle);
 
 /// Where a task of a worker is to run, as the label in the text of its demand: "@*" wherever there
 /// is room, "@!7.12" where that actor is. As of a group ("@3", "@3/0"; with a + at the end for what
@@ -53,13 +71,10 @@ public:
     demand_table();
     /// The number of a demand; new ones get the next.
     ///   errors  invalid_argument (no place could have it), exhausted (so many different ones)
-    [[nodiscard]] result<std::uint16_t> number(const sched::resources& need, std::string_view label,
-                                               bool for_life = false,
-                                               proc::task_environment env = {});
+    [[nodiscard]] result<std::uint16_t> number(const resources& need, std::string_view label,
+                                               bool for_life = false, task_environment env = {});
     /// Of whole cpus; those of a call that says nothing cost no search.
     [[nodiscard]] result<std::uint16_t> number(std::uint16_t cpus);
-    /// Of what a caller asks for.
-    [[nodiscard]] result<std::uint16_t> number(const call_options& how, bool for_life = false);
     /// Of what text() says.
     [[nodiscard]] result<std::uint16_t> number_of_text(std::string_view text,
                                                        bool for_life = false);
@@ -89,12 +104,12 @@ public:
 private:
     std::deque<demand> all_;
     /// By need, by label, folder and variables as a text, and whether an actor's.
-    std::map<std::tuple<sched::resources, std::string, bool>, std::uint16_t> numbers_;
+    std::map<std::tuple<resources, std::string, bool>, std::uint16_t> numbers_;
     std::vector<std::uint16_t> free_;
 };
 
-} // namespace skein::rt::detail
+} // namespace skein::sched
 
 #if SKEIN_HEADER_ONLY
-#include <skein/rt/detail/demand_table.ipp>
+#include <skein/sched/detail/demands.ipp>
 #endif
