@@ -19427,6 +19427,16 @@ SKEIN_INLINE void outlive_readers() noexcept {
 // provides the cluster.
 
 
+// ======== skein/sched/demands.hpp
+// The different demands of a runtime's calls, each with a number: calls carry the number alone. And
+// how a demand's label says where: on nodes with a label of their own, in a placement group, where
+// an actor is, on all nodes in turn.
+//
+//     demand_table demands;
+//     const auto number = demands.number(*parse_resources("gpu=1"), "zone=a").value();
+//     demands.text(number);                                // "gpu=1@zone=a", as it travels
+
+
 // ======== skein/sched/scheduler.hpp
 // scheduler: which request gets room on which place. Pure code: no loop, no clock, no I/O, no
 // randomness. The same calls give the same grants, so that a driver, an agent, a head, a simulation
@@ -22893,6 +22903,288 @@ SKEIN_INLINE std::string variables_as_text(const task_environment& of) {
 } // namespace skein::sched
 
 
+// ======== skein/sched/demands.hpp, continued
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+namespace skein::sched {
+
+/// A demand among those of one runtime, which has given it the number; none: nothing is needed.
+using demand_id = strong_id<struct demand_tag, std::uint16_t>;
+/// One cpu, as of a call that says nothing.
+inline constexpr demand_id one_cpu{1};
+
+/// What a call needs, and on which nodes.
+struct demand {
+    resources need;
+    std::string label;      ///< of the nodes: "zone=a", "node=n1"; empty: any; or spread_label
+    task_environment env;   ///< of its process
+    std::uint16_t cpus = 0; ///< need.cpu, rounded up; at least 1 if anything is needed at all
+    bool only_cpus = true;  ///< nothing but cpus; any worker with so many could do it
+    /// Whole cpus and no label: its number of cpus says it all.
+    bool is_simple = true;
+    bool for_life = false;   ///< of an actor: its worker serves nothing else, and ends with it
+    std::uint64_t group = 0; ///< the placement group that the label names; 0: none
+    int bundle = -1;         ///< of the group; -1: any
+    bool spreads = false;    ///< over the nodes in turn
+    bool captures =
+        false; ///< calls that are made there are in the group, too, if they name no place
+
+    /// Any worker may have it that has room.
+    [[nodiscard]] bool is_anywhere() const noexcept { return label.empty() || spreads; }
+};
+
+/// The label of a demand that takes the nodes in turn. No label of a node has an @ in it.
+inline constexpr std::string_view spread_label = "spread@";
+/// Where the label of a demand, which names no group, lets it be.
+[[nodiscard]] constraint where_labelled(const std::string& label);
+
+/// A group as the label of a demand: "@3" any bundle of the third one, "@3/0" its first bundle. No
+/// label of a node begins so.
+[[nodiscard]] std::string group_label(std::uint64_t group, int bundle);
+/// False: the label names no group.
+[[nodiscard]] bool parse_group_label(std::string_view label, std::uint64_t& group, int& bundle);
+
+/// Where a task of a worker is to run, as the label in the text of its demand: "@*" wherever there
+/// is room, "@!7.12" where that actor is. As of a group ("@3", "@3/0"; with a + at the end for what
+/// is made there, too) no label of a node begins so.
+inline constexpr std::string_view anywhere_label = "@*";
+[[nodiscard]] std::string actor_label(actor_id actor);
+[[nodiscard]] bool parse_actor_label(std::string_view label, actor_id& actor);
+
+/// Numbers are given once and stay.
+class demand_table {
+public:
+    static constexpr std::size_t most = 4096;
+
+    demand_table();
+    /// The number of a demand; new ones get the next.
+    ///   errors  invalid_argument (no place could have it), exhausted (so many different ones)
+    [[nodiscard]] result<demand_id> number(const resources& need, std::string_view label,
+                                           bool for_life = false, task_environment env = {});
+    /// Of whole cpus; those of a call that says nothing cost no search.
+    [[nodiscard]] result<demand_id> number(std::uint16_t cpus);
+    /// Of what text() says.
+    [[nodiscard]] result<demand_id> number_of_text(std::string_view text, bool for_life = false);
+    /// The same with another label than the one there.
+    [[nodiscard]] result<demand_id> number_of_text(std::string_view text, bool for_life,
+                                                   std::string_view label);
+    /// Gives the numbers of demands in a placement group back. Nobody may use them any more.
+    void forget_group(std::uint64_t group);
+    /// Calls use(number) for each demand in a placement group.
+    template <class Use>
+    void for_each_in_group(std::uint64_t group, const Use& use) const {
+        for (std::size_t n = 0; n < all_.size(); ++n)
+            if (all_[n].group == group) use(demand_id(static_cast<std::uint16_t>(n)));
+    }
+
+    [[nodiscard]] const demand& at(demand_id number) const { return all_[number.value()]; }
+    /// As it travels: "cpu=0.5,gpu=1@zone=a"; with an environment its folder and variables follow,
+    /// a line each.
+    [[nodiscard]] std::string text(demand_id number) const;
+    /// The same with another label.
+    [[nodiscard]] std::string text(demand_id number, std::string_view label) const;
+    /// The label in such a text.
+    [[nodiscard]] static std::string_view label_in(std::string_view text) noexcept;
+    /// The number of the same demand on nodes with that label.
+    [[nodiscard]] result<demand_id> number_on(demand_id number, std::string_view label);
+
+private:
+    std::deque<demand> all_;
+    /// By need, by label, folder and variables as a text, and whether an actor's.
+    std::map<std::tuple<resources, std::string, bool>, demand_id> numbers_;
+    std::vector<demand_id> free_;
+};
+
+} // namespace skein::sched
+
+
+// ======== skein/sched/detail/demands.ipp
+// The bodies of sched/demands.hpp.
+
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <system_error>
+
+#include <fmt/format.h>
+
+namespace skein::sched {
+
+namespace detail {
+
+inline constexpr std::size_t most_label_bytes = 256;
+
+[[nodiscard]] inline std::string label_as_text(const demand& one) {
+    return one.captures ? one.label + "+" : one.label;
+}
+
+/// What a demand's text has behind its resources: "@zone=a\n/data\nA=1".
+[[nodiscard]] SKEIN_INLINE std::string where_as_text(std::string_view label,
+                                                     const task_environment& env) {
+    std::string out;
+    if (!label.empty()) out = fmt::format("@{}", label);
+    if (!env.empty()) out += fmt::format("\n{}\n{}", env.folder, variables_as_text(env));
+    return out;
+}
+
+} // namespace detail
+
+SKEIN_INLINE constraint where_labelled(const std::string& label) {
+    if (label.empty()) return {};
+    return label == spread_label ? constraint::spread() : constraint::labelled(label);
+}
+
+SKEIN_INLINE std::string group_label(std::uint64_t group, int bundle) {
+    return bundle < 0 ? fmt::format("@{}", group) : fmt::format("@{}/{}", group, bundle);
+}
+
+SKEIN_INLINE bool parse_group_label(std::string_view label, std::uint64_t& group, int& bundle) {
+    if (!label.starts_with('@')) return false;
+    const auto* const last = label.data() + label.size();
+    auto [at, bad] = std::from_chars(label.data() + 1, last, group);
+    if (bad != std::errc() || group == 0) return false;
+    bundle = -1;
+    if (at == last) return true;
+    if (*at != '/') return false;
+    const auto [end, none] = std::from_chars(at + 1, last, bundle);
+    return none == std::errc() && end == last && bundle >= 0;
+}
+
+SKEIN_INLINE std::string actor_label(actor_id actor) {
+    return fmt::format("@!{}.{}", actor.value().incarnation, actor.value().number);
+}
+
+SKEIN_INLINE bool parse_actor_label(std::string_view label, actor_id& actor) {
+    if (!label.starts_with("@!")) return false;
+    const auto* const last = label.data() + label.size();
+    unique_number id;
+    const auto [dot, bad] = std::from_chars(label.data() + 2, last, id.incarnation);
+    if (bad != std::errc() || dot == last || *dot != '.') return false;
+    const auto [end, none] = std::from_chars(dot + 1, last, id.number);
+    actor = actor_id(id);
+    return none == std::errc() && end == last && static_cast<bool>(actor);
+}
+
+SKEIN_INLINE demand_table::demand_table() {
+    all_.emplace_back(); // 0: nothing
+    auto& usual = all_.emplace_back();
+    usual.need.cpu = 1;
+    usual.cpus = 1;
+    for (std::size_t i = 0; i < all_.size(); ++i)
+        numbers_[{all_[i].need, {}, false}] = demand_id(static_cast<std::uint16_t>(i));
+}
+
+SKEIN_INLINE result<demand_id> demand_table::number(const resources& need, std::string_view label,
+                                                    bool for_life, task_environment env) {
+    const auto where = detail::where_as_text(label, env);
+    const auto found = numbers_.find({need, where, for_life});
+    if (found != numbers_.end()) return found->second;
+    if (const auto can_be = check_demand(need); !can_be) return can_be.error();
+    constexpr auto most_cpus = std::numeric_limits<std::uint16_t>::max();
+    if (need.cpu.in_steps() < 0 || need.cpu > amount(most_cpus))
+        return error(errc::invalid_argument,
+                     fmt::format("{} is not a number of cpus", to_string(need.cpu)))
+            .with_hint(fmt::format("0 to {}", most_cpus));
+    demand made;
+    made.captures = label.starts_with('@') && label.ends_with('+');
+    if (made.captures) label.remove_suffix(1);
+    const bool in_group = parse_group_label(label, made.group, made.bundle);
+    made.spreads = label == spread_label;
+    const bool is_ours = in_group || made.spreads;
+    if (label.size() > detail::most_label_bytes ||
+        (!is_ours && label.find_first_of("@\n") != label.npos))
+        return error(errc::invalid_argument, fmt::format("{} is not a label", label))
+            .with_hint(
+                fmt::format("at most {} bytes, none of them an @", detail::most_label_bytes));
+    if (all_.size() == most && free_.empty())
+        return error(errc::exhausted, fmt::format("{} different demands were made already", most))
+            .with_hint("round amounts of memory, so that equal work asks for equal amounts");
+    made.need = need;
+    made.label = label;
+    made.env = std::move(env);
+    made.for_life = for_life;
+    made.only_cpus = !need.gpu && need.memory == 0 && need.custom.empty() && made.env.empty();
+    made.cpus = static_cast<std::uint16_t>(whole_cores(need.cpu));
+    if (!made.only_cpus || !label.empty()) made.cpus = std::max<std::uint16_t>(made.cpus, 1);
+    made.is_simple = made.only_cpus && need.cpu.is_whole() && label.empty() && !for_life;
+    demand_id number(static_cast<std::uint16_t>(all_.size()));
+    if (free_.empty()) {
+        all_.push_back(std::move(made));
+    } else {
+        number = free_.back();
+        free_.pop_back();
+        all_[number.value()] = std::move(made);
+    }
+    numbers_[{need, where, for_life}] = number;
+    return number;
+}
+
+SKEIN_INLINE void demand_table::forget_group(std::uint64_t group) {
+    for (std::size_t n = 0; n < all_.size(); ++n) {
+        if (all_[n].group != group) continue;
+        numbers_.erase({all_[n].need,
+                        detail::where_as_text(detail::label_as_text(all_[n]), all_[n].env),
+                        all_[n].for_life});
+        all_[n] = {};
+        free_.emplace_back(static_cast<std::uint16_t>(n));
+    }
+}
+
+SKEIN_INLINE result<demand_id> demand_table::number(std::uint16_t cpus) {
+    if (cpus <= 1) return demand_id(cpus);
+    resources need;
+    need.cpu = amount(cpus);
+    return number(need, {});
+}
+
+SKEIN_INLINE result<demand_id> demand_table::number_of_text(std::string_view text, bool for_life) {
+    return number_of_text(text, for_life, label_in(text));
+}
+
+SKEIN_INLINE result<demand_id> demand_table::number_of_text(std::string_view text, bool for_life,
+                                                            std::string_view label) {
+    const auto first = text.substr(0, text.find('\n'));
+    auto rest = text.substr(std::min(first.size() + 1, text.size()));
+    const auto folder = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(folder.size() + 1, rest.size()));
+    auto env = parse_task_environment(rest, folder);
+    if (!env) return env.error();
+    const auto need = parse_resources(first.substr(0, first.find('@')));
+    if (!need) return need.error();
+    return number(*need, label, for_life, std::move(*env));
+}
+
+SKEIN_INLINE std::string_view demand_table::label_in(std::string_view text) noexcept {
+    const auto first = text.substr(0, text.find('\n'));
+    const auto at = first.find('@');
+    return at == first.npos ? std::string_view() : first.substr(at + 1);
+}
+
+SKEIN_INLINE std::string demand_table::text(demand_id number) const {
+    return text(number, detail::label_as_text(at(number)));
+}
+
+SKEIN_INLINE std::string demand_table::text(demand_id number, std::string_view label) const {
+    const auto& one = at(number);
+    return to_string(one.need) + detail::where_as_text(label, one.env);
+}
+
+SKEIN_INLINE result<demand_id> demand_table::number_on(demand_id number, std::string_view label) {
+    const auto one = at(number); // a copy: the table may grow
+    return this->number(one.need, label, one.for_life, one.env);
+}
+
+} // namespace skein::sched
+
+
 // ======== skein/rt/worker_source.hpp, continued
 #include <cstddef>
 #include <cstdint>
@@ -22918,8 +23210,7 @@ class runtime;
 
 /// Tasks with one demand wait for workers of their own.
 struct worker_demand {
-    std::uint32_t kind =
-        0; ///< the driver's number for the demand; comes back with the workers for it
+    sched::demand_id demand; ///< the driver's number for it; comes back with the workers for it
     sched::resources need{}; ///< of each worker
     std::string label{};     ///< of their node: "zone=a", "node=n1"; empty: any
     std::uint64_t group =
@@ -22938,7 +23229,7 @@ struct worker_group {
 
 /// What a driver is told of a worker that comes.
 struct worker_room {
-    std::uint32_t kind = 0; ///< it is for this demand alone, one task at a time; 0: for all
+    sched::demand_id demand; ///< it is for this one alone, one task at a time; none: for all
     std::vector<std::string> labels; ///< of its node, and "node=n1"
     bool is_space_client =
         false; ///< another program: it calls, finds and makes actors, and nothing runs there
@@ -24609,8 +24900,8 @@ public:
     /// at most, and nothing is sent behind it.
     std::uint8_t alone = 0;
     static constexpr std::uint8_t most_passes = 255;
-    std::uint16_t cpus = 0;  ///< cores it counts for on its worker, rounded up
-    std::uint16_t shape = 0; ///< its whole demand, a number of its runtime, see sched::demand_table
+    std::uint16_t cpus = 0;          ///< cores it counts for on its worker, rounded up
+    sched::demand_id demand;         ///< all that it needs
     std::uint16_t lost_attempts = 0; ///< times it was sent to a worker that died: it may have run
     credit_taken taken;              ///< until its worker has begun it
     std::uint32_t kept =
@@ -25775,7 +26066,7 @@ public:
     /// nullptr be said before. Without it such tasks fail.
     void ask(worker_source* source) noexcept;
     /// Driver: no worker comes for this demand: what waits for it now fails.
-    void refuse_demand(std::uint32_t kind, const error& why);
+    void refuse_demand(sched::demand_id demand, const error& why);
     /// Driver: what becomes of a placement group: all its bundles have places, or not any more; it
     /// can never have them, and is forgotten; nothing of it is left after drop_group().
     void group_placed(std::uint64_t number, bool on);
@@ -26219,7 +26510,7 @@ struct actor_plan {
     byte_buffer arguments; ///< as they were encoded
     std::optional<byte_buffer> snapshot;
     std::int32_t made_again = 0;
-    std::uint16_t shape = 0; ///< what it holds, a number of its runtime; 0: nothing
+    sched::demand_id demand; ///< what it holds
     actor_id beside;         ///< and where: where that actor is
 
     [[nodiscard]] bool lasts() const noexcept { return terms.restarts != 0; }
@@ -26542,7 +26833,7 @@ struct runtime::group_desk {
 
     // For calls.
     static void join(runtime& self, detail::call_base& call);
-    [[nodiscard]] static state_ptr of(const runtime& self, std::uint16_t shape);
+    [[nodiscard]] static state_ptr of(const runtime& self, sched::demand_id demand);
     [[nodiscard]] static std::optional<error> resolve(const runtime& self, location& on);
     [[nodiscard]] static std::optional<error> resolve_label(const runtime& self, const peer& from,
                                                             std::string& label);
@@ -26580,298 +26871,6 @@ private:
 // detail/runtime_state.hpp.
 
 
-// ======== skein/sched/demands.hpp
-// The different demands of a runtime's calls, each with a number: calls carry the number alone. And
-// how a demand's label says where: on nodes with a label of their own, in a placement group, where
-// an actor is, on all nodes in turn.
-//
-//     demand_table demands;
-//     const auto number = demands.number(*parse_resources("gpu=1"), "zone=a").value();
-//     demands.text(number);                                // "gpu=1@zone=a", as it travels
-
-
-#include <cstddef>
-#include <cstdint>
-#include <deque>
-#include <map>
-#include <string>
-#include <string_view>
-#include <tuple>
-#include <vector>
-
-namespace skein::sched {
-
-/// What a call needs, and on which nodes.
-struct demand {
-    resources need;
-    std::string label;      ///< of the nodes: "zone=a", "node=n1"; empty: any; or spread_label
-    task_environment env;   ///< of its process
-    std::uint16_t cpus = 0; ///< need.cpu, rounded up; at least 1 if anything is needed at all
-    bool only_cpus = true;  ///< nothing but cpus; any worker with so many could do it
-    /// Whole cpus and no label: its number of cpus says it all.
-    bool is_simple = true;
-    bool for_life = false;   ///< of an actor: its worker serves nothing else, and ends with it
-    std::uint64_t group = 0; ///< the placement group that the label names; 0: none
-    int bundle = -1;         ///< of the group; -1: any
-    bool spreads = false;    ///< over the nodes in turn
-    bool captures =
-        false; ///< calls that are made there are in the group, too, if they name no place
-
-    /// Any worker may have it that has room.
-    [[nodiscard]] bool is_anywhere() const noexcept { return label.empty() || spreads; }
-};
-
-/// The label of a demand that takes the nodes in turn. No label of a node has an @ in it.
-inline constexpr std::string_view spread_label = "spread@";
-/// Where the label of a demand, which names no group, lets it be.
-[[nodiscard]] constraint where_labelled(const std::string& label);
-
-/// A group as the label of a demand: "@3" any bundle of the third one, "@3/0" its first bundle. No
-/// label of a node begins so.
-[[nodiscard]] std::string group_label(std::uint64_t group, int bundle);
-/// False: the label names no group.
-[[nodiscard]] bool parse_group_label(std::string_view label, std::uint64_t& group, int& bundle);
-
-/// Where a task of a worker is to run, as the label in the text of its demand: "@*" wherever there
-/// is room, "@!7.12" where that actor is. As of a group ("@3", "@3/0"; with a + at the end for what
-/// is made there, too) no label of a node begins so.
-inline constexpr std::string_view anywhere_label = "@*";
-[[nodiscard]] std::string actor_label(actor_id actor);
-[[nodiscard]] bool parse_actor_label(std::string_view label, actor_id& actor);
-
-/// Numbers are given once and stay.
-class demand_table {
-public:
-    static constexpr std::size_t most = 4096;
-
-    demand_table();
-    /// The number of a demand; new ones get the next.
-    ///   errors  invalid_argument (no place could have it), exhausted (so many different ones)
-    [[nodiscard]] result<std::uint16_t> number(const resources& need, std::string_view label,
-                                               bool for_life = false, task_environment env = {});
-    /// Of whole cpus; those of a call that says nothing cost no search.
-    [[nodiscard]] result<std::uint16_t> number(std::uint16_t cpus);
-    /// Of what text() says.
-    [[nodiscard]] result<std::uint16_t> number_of_text(std::string_view text,
-                                                       bool for_life = false);
-    /// The same with another label than the one there.
-    [[nodiscard]] result<std::uint16_t> number_of_text(std::string_view text, bool for_life,
-                                                       std::string_view label);
-    /// Gives the numbers of demands in a placement group back. Nobody may use them any more.
-    void forget_group(std::uint64_t group);
-    /// Calls use(number) for each demand in a placement group.
-    template <class Use>
-    void for_each_in_group(std::uint64_t group, const Use& use) const {
-        for (std::size_t n = 0; n < all_.size(); ++n)
-            if (all_[n].group == group) use(static_cast<std::uint16_t>(n));
-    }
-
-    [[nodiscard]] const demand& at(std::uint16_t number) const { return all_[number]; }
-    /// As it travels: "cpu=0.5,gpu=1@zone=a"; with an environment its folder and variables follow,
-    /// a line each.
-    [[nodiscard]] std::string text(std::uint16_t number) const;
-    /// The same with another label.
-    [[nodiscard]] std::string text(std::uint16_t number, std::string_view label) const;
-    /// The label in such a text.
-    [[nodiscard]] static std::string_view label_in(std::string_view text) noexcept;
-    /// The number of the same demand on nodes with that label.
-    [[nodiscard]] result<std::uint16_t> number_on(std::uint16_t number, std::string_view label);
-
-private:
-    std::deque<demand> all_;
-    /// By need, by label, folder and variables as a text, and whether an actor's.
-    std::map<std::tuple<resources, std::string, bool>, std::uint16_t> numbers_;
-    std::vector<std::uint16_t> free_;
-};
-
-} // namespace skein::sched
-
-
-// ======== skein/sched/detail/demands.ipp
-// The bodies of sched/demands.hpp.
-
-
-#include <algorithm>
-#include <charconv>
-#include <limits>
-#include <system_error>
-
-#include <fmt/format.h>
-
-namespace skein::sched {
-
-namespace detail {
-
-inline constexpr std::size_t most_label_bytes = 256;
-
-[[nodiscard]] inline std::string label_as_text(const demand& one) {
-    return one.captures ? one.label + "+" : one.label;
-}
-
-/// What a demand's text has behind its resources: "@zone=a\n/data\nA=1".
-[[nodiscard]] SKEIN_INLINE std::string where_as_text(std::string_view label,
-                                                     const task_environment& env) {
-    std::string out;
-    if (!label.empty()) out = fmt::format("@{}", label);
-    if (!env.empty()) out += fmt::format("\n{}\n{}", env.folder, variables_as_text(env));
-    return out;
-}
-
-} // namespace detail
-
-SKEIN_INLINE constraint where_labelled(const std::string& label) {
-    if (label.empty()) return {};
-    return label == spread_label ? constraint::spread() : constraint::labelled(label);
-}
-
-SKEIN_INLINE std::string group_label(std::uint64_t group, int bundle) {
-    return bundle < 0 ? fmt::format("@{}", group) : fmt::format("@{}/{}", group, bundle);
-}
-
-SKEIN_INLINE bool parse_group_label(std::string_view label, std::uint64_t& group, int& bundle) {
-    if (!label.starts_with('@')) return false;
-    const auto* const last = label.data() + label.size();
-    auto [at, bad] = std::from_chars(label.data() + 1, last, group);
-    if (bad != std::errc() || group == 0) return false;
-    bundle = -1;
-    if (at == last) return true;
-    if (*at != '/') return false;
-    const auto [end, none] = std::from_chars(at + 1, last, bundle);
-    return none == std::errc() && end == last && bundle >= 0;
-}
-
-SKEIN_INLINE std::string actor_label(actor_id actor) {
-    return fmt::format("@!{}.{}", actor.value().incarnation, actor.value().number);
-}
-
-SKEIN_INLINE bool parse_actor_label(std::string_view label, actor_id& actor) {
-    if (!label.starts_with("@!")) return false;
-    const auto* const last = label.data() + label.size();
-    unique_number id;
-    const auto [dot, bad] = std::from_chars(label.data() + 2, last, id.incarnation);
-    if (bad != std::errc() || dot == last || *dot != '.') return false;
-    const auto [end, none] = std::from_chars(dot + 1, last, id.number);
-    actor = actor_id(id);
-    return none == std::errc() && end == last && static_cast<bool>(actor);
-}
-
-SKEIN_INLINE demand_table::demand_table() {
-    all_.emplace_back(); // 0: nothing
-    auto& usual = all_.emplace_back();
-    usual.need.cpu = 1;
-    usual.cpus = 1;
-    for (std::size_t i = 0; i < all_.size(); ++i)
-        numbers_[{all_[i].need, {}, false}] = static_cast<std::uint16_t>(i);
-}
-
-SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,
-                                                        std::string_view label, bool for_life,
-                                                        task_environment env) {
-    const auto where = detail::where_as_text(label, env);
-    const auto found = numbers_.find({need, where, for_life});
-    if (found != numbers_.end()) return found->second;
-    if (const auto can_be = check_demand(need); !can_be) return can_be.error();
-    constexpr auto most_cpus = std::numeric_limits<std::uint16_t>::max();
-    if (need.cpu.in_steps() < 0 || need.cpu > amount(most_cpus))
-        return error(errc::invalid_argument,
-                     fmt::format("{} is not a number of cpus", to_string(need.cpu)))
-            .with_hint(fmt::format("0 to {}", most_cpus));
-    demand made;
-    made.captures = label.starts_with('@') && label.ends_with('+');
-    if (made.captures) label.remove_suffix(1);
-    const bool in_group = parse_group_label(label, made.group, made.bundle);
-    made.spreads = label == spread_label;
-    const bool is_ours = in_group || made.spreads;
-    if (label.size() > detail::most_label_bytes ||
-        (!is_ours && label.find_first_of("@\n") != label.npos))
-        return error(errc::invalid_argument, fmt::format("{} is not a label", label))
-            .with_hint(
-                fmt::format("at most {} bytes, none of them an @", detail::most_label_bytes));
-    if (all_.size() == most && free_.empty())
-        return error(errc::exhausted, fmt::format("{} different demands were made already", most))
-            .with_hint("round amounts of memory, so that equal work asks for equal amounts");
-    made.need = need;
-    made.label = label;
-    made.env = std::move(env);
-    made.for_life = for_life;
-    made.only_cpus = !need.gpu && need.memory == 0 && need.custom.empty() && made.env.empty();
-    made.cpus = static_cast<std::uint16_t>(whole_cores(need.cpu));
-    if (!made.only_cpus || !label.empty()) made.cpus = std::max<std::uint16_t>(made.cpus, 1);
-    made.is_simple = made.only_cpus && need.cpu.is_whole() && label.empty() && !for_life;
-    auto number = static_cast<std::uint16_t>(all_.size());
-    if (free_.empty()) {
-        all_.push_back(std::move(made));
-    } else {
-        number = free_.back();
-        free_.pop_back();
-        all_[number] = std::move(made);
-    }
-    numbers_[{need, where, for_life}] = number;
-    return number;
-}
-
-SKEIN_INLINE void demand_table::forget_group(std::uint64_t group) {
-    for (std::size_t n = 0; n < all_.size(); ++n) {
-        if (all_[n].group != group) continue;
-        numbers_.erase({all_[n].need,
-                        detail::where_as_text(detail::label_as_text(all_[n]), all_[n].env),
-                        all_[n].for_life});
-        all_[n] = {};
-        free_.push_back(static_cast<std::uint16_t>(n));
-    }
-}
-
-SKEIN_INLINE result<std::uint16_t> demand_table::number(std::uint16_t cpus) {
-    if (cpus <= 1) return cpus;
-    resources need;
-    need.cpu = amount(cpus);
-    return number(need, {});
-}
-
-SKEIN_INLINE result<std::uint16_t> demand_table::number_of_text(std::string_view text,
-                                                                bool for_life) {
-    return number_of_text(text, for_life, label_in(text));
-}
-
-SKEIN_INLINE result<std::uint16_t> demand_table::number_of_text(std::string_view text,
-                                                                bool for_life,
-                                                                std::string_view label) {
-    const auto first = text.substr(0, text.find('\n'));
-    auto rest = text.substr(std::min(first.size() + 1, text.size()));
-    const auto folder = rest.substr(0, rest.find('\n'));
-    rest.remove_prefix(std::min(folder.size() + 1, rest.size()));
-    auto env = parse_task_environment(rest, folder);
-    if (!env) return env.error();
-    const auto need = parse_resources(first.substr(0, first.find('@')));
-    if (!need) return need.error();
-    return number(*need, label, for_life, std::move(*env));
-}
-
-SKEIN_INLINE std::string_view demand_table::label_in(std::string_view text) noexcept {
-    const auto first = text.substr(0, text.find('\n'));
-    const auto at = first.find('@');
-    return at == first.npos ? std::string_view() : first.substr(at + 1);
-}
-
-SKEIN_INLINE std::string demand_table::text(std::uint16_t number) const {
-    return text(number, detail::label_as_text(all_[number]));
-}
-
-SKEIN_INLINE std::string demand_table::text(std::uint16_t number, std::string_view label) const {
-    const auto& one = all_[number];
-    return to_string(one.need) + detail::where_as_text(label, one.env);
-}
-
-SKEIN_INLINE result<std::uint16_t> demand_table::number_on(std::uint16_t number,
-                                                           std::string_view label) {
-    const auto one = all_[number]; // a copy: the table may grow
-    return this->number(one.need, label, one.for_life, one.env);
-}
-
-} // namespace skein::sched
-
-
-// ======== skein/rt/detail/lease_line.hpp, continued
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -26915,8 +26914,8 @@ struct lease_line {
     std::uint64_t full_at = 0;      ///< lease_state::state when there was no room for it
     std::uint64_t none_free_at = 0; ///< the same for a worker whose loop nobody needs
     const sched::demand* need = nullptr;
-    std::uint16_t shape = 0;
-    std::uint16_t cpus = 0; ///< of the demand
+    sched::demand_id demand; ///< its number
+    std::uint16_t cpus = 0;  ///< of the demand
     /// Who serves it: any worker with room, or those that are started for it alone and are no
     /// places of the scheduler.
     enum class service : std::uint8_t { undecided, shared, own } by = service::undecided;
@@ -26993,7 +26992,7 @@ struct peer : list_node<peer> {
     bool is_space_client = false;      ///< another program: nothing runs there
     bool is_aside = false;             ///< it runs tasks of another worker, see `principal`
     bool spent = false;                ///< it was for one actor, which has ended: it leaves
-    std::uint32_t kind = 0;            ///< the only demand it serves; 0: all
+    sched::demand_id demand;           ///< the only one it serves; none: all
     bool is_paused = false;            ///< nothing is read from it for a while
     std::vector<std::string> labels;   ///< of its node
     bool labels_follow = false;        ///< they are not known yet
@@ -27143,8 +27142,8 @@ struct space_state;  // in detail/space_state.hpp
 
 /// The number of what a caller asks for.
 ///   errors  invalid_argument (no place could have it), exhausted (so many different ones)
-[[nodiscard]] result<std::uint16_t> demand_of(sched::demand_table& demands, const call_options& how,
-                                              bool for_life = false);
+[[nodiscard]] result<sched::demand_id> demand_of(sched::demand_table& demands,
+                                                 const call_options& how, bool for_life = false);
 
 /// Driver: which tasks wait for which cores, and who holds some. Bodies in runtime_leases.ipp.
 struct lease_state {
@@ -27164,7 +27163,7 @@ struct lease_state {
 
     sched::scheduler places{sched::scheduler_options{sched::placement::spread, 16}};
     sched::demand_table demands;
-    std::map<std::uint16_t, lease_line> lines; ///< by demand
+    std::map<sched::demand_id, lease_line> lines;
     std::deque<suspect> suspects;
     id_map<call_id, parent> parents;
     std::uint64_t incarnation = 0; ///< of the driver
@@ -27197,14 +27196,14 @@ struct lease_state {
         return asking > (line.asked ? 1U : 0U);
     }
 
-    [[nodiscard]] lease_line& line_of(std::uint16_t shape);
+    [[nodiscard]] lease_line& line_of(sched::demand_id demand);
     /// An actor that holds what it asks for waits in a line as tasks do.
     [[nodiscard]] static bool is_lined_up(const call_base& call) noexcept {
-        return is_leased(call) || (call.kind == call_kind::create && call.shape != 0);
+        return is_leased(call) || (call.kind == call_kind::create && call.demand);
     }
     /// Its line is served by workers of its own.
     [[nodiscard]] bool has_own(const call_base& call) const {
-        const auto line = lines.find(call.shape);
+        const auto line = lines.find(call.demand);
         return line != lines.end() && line->second.by == lease_line::service::own;
     }
     void decide(lease_line& line);
@@ -28004,7 +28003,7 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const call_option
         call.extra().bad_options = number.error();
         return;
     }
-    call.shape = *number;
+    call.demand = *number;
     call.cpus = demands.at(*number).cpus;
 }
 
@@ -28088,9 +28087,9 @@ SKEIN_INLINE void encode_head(wire::writer& to, const call_base& call, std::uint
     std::string demand; // for the driver, which places the calls of workers
     const bool is_placed = call.rare && !call.rare->label.empty();
     if (is_worker && is_placed)
-        demand = demands.text(call.shape, call.rare->label);
-    else if (is_worker && call.shape > 1 && !demands.at(call.shape).is_simple)
-        demand = demands.text(call.shape);
+        demand = demands.text(call.demand, call.rare->label);
+    else if (is_worker && call.demand > sched::one_cpu && !demands.at(call.demand).is_simple)
+        demand = demands.text(call.demand);
     call_head head;
     head.function = call.fn != nullptr ? call.fn->index : 0;
     head.kind = call.kind;
@@ -28396,7 +28395,7 @@ SKEIN_INLINE void runtime::give_up(error why) {
     state_->start_workers = {};
     for (const auto& call : state_->take_waiting())
         if (!call->is_done()) refuse(*call, why);
-    for (auto& [shape, line] : state_->leases.lines)
+    for (auto& [demand, line] : state_->leases.lines)
         if (line.wanted > 0) tell_demand(line);
     group_desk::fail_all(*this, why);
 }
@@ -29450,7 +29449,7 @@ SKEIN_INLINE void lease_state::decide(lease_line& line) {
 
 /// Cores that were lent for it, at a worker of its own.
 SKEIN_INLINE std::uint32_t lease_state::cores_of(const call_base& call) const {
-    return whole_cores(demands.at(call.shape).need.cpu);
+    return whole_cores(demands.at(call.demand).need.cpu);
 }
 
 /// Takes as many workers out of the scheduler as were asked for, those with the least to do first.
@@ -29496,12 +29495,12 @@ SKEIN_INLINE bool lease_state::has_lent() const {
                         [](const auto& one) { return one.second->lent && one.second->busy != 0; });
 }
 
-SKEIN_INLINE result<std::uint16_t> demand_of(sched::demand_table& demands, const call_options& how,
-                                             bool for_life) {
+SKEIN_INLINE result<sched::demand_id> demand_of(sched::demand_table& demands,
+                                                const call_options& how, bool for_life) {
     const bool only_cpus = how.gpus.value == 0 && how.memory == 0 && how.resources.empty() &&
                            how.on.is_any() && how.env.empty() && how.cwd.empty();
-    if (only_cpus && how.cpus.value == 1 && !for_life) return 1;
-    if (only_cpus && how.cpus.value == 0) return 0;
+    if (only_cpus && how.cpus.value == 1 && !for_life) return sched::one_cpu;
+    if (only_cpus && how.cpus.value == 0) return sched::demand_id();
     const bool in_group = how.on.group() != 0;
     if (how.on.is_group() && !in_group)
         return error(errc::invalid_argument, ".on is an empty placement_group");
@@ -29569,16 +29568,16 @@ SKEIN_INLINE void runtime::keep_demand(const detail::call_base& call) {
     auto* const entry = state_->actors.find(call.target);
     if (entry == nullptr) return;
     if (entry->plan) {
-        entry->plan->shape = call.shape;
+        entry->plan->demand = call.demand;
         if (call.rare) entry->plan->beside = call.rare->beside;
     }
-    entry->group = group_desk::of(*this, call.shape);
+    entry->group = group_desk::of(*this, call.demand);
 }
 
 /// Driver: to the end of its line.
 SKEIN_INLINE void runtime::line_up(counted_ptr<detail::call_base> call) {
     if (call->kind == detail::call_kind::create) {
-        if (call->shape == 0) {
+        if (!call->demand) {
             state_->creations.push_back(std::move(call));
             return;
         }
@@ -29592,10 +29591,10 @@ SKEIN_INLINE void runtime::line_up(counted_ptr<detail::call_base> call) {
 SKEIN_INLINE void runtime::actor_left(peer& at) {
     --at.actors;
     state_->leases.note_use(at);
-    if (at.kind == 0 || at.spent) return;
+    if (!at.demand || at.spent) return;
     state_->leases.spend(at);
     at.ended.set();
-    tell_demand(state_->leases.line_of(static_cast<std::uint16_t>(at.kind)));
+    tell_demand(state_->leases.line_of(at.demand));
 }
 
 /// Over the workers that are for this line alone, one task each. More of them are asked for, or
@@ -29606,7 +29605,7 @@ SKEIN_INLINE void runtime::use_own_workers(detail::lease_line& line) {
         while (leases.front(line) != nullptr) refuse_impossible(*leases.pop(line));
         return;
     }
-    if (const auto group = group_desk::of(*this, line.shape); group && group->why) {
+    if (const auto group = group_desk::of(*this, line.demand); group && group->why) {
         while (leases.front(line) != nullptr) {
             const auto call = leases.pop(line);
             refuse(*call,
@@ -29630,7 +29629,7 @@ SKEIN_INLINE void runtime::tell_demand(detail::lease_line& line) {
     if (line.wanted == wanted || state_->leases.source == nullptr) return;
     line.wanted = wanted;
     worker_demand what;
-    what.kind = line.shape;
+    what.demand = line.demand;
     what.need = line.need->need;
     what.label = line.need->label;
     what.group = line.need->group;
@@ -29642,9 +29641,9 @@ SKEIN_INLINE void runtime::tell_demand(detail::lease_line& line) {
 
 SKEIN_INLINE void runtime::ask(worker_source* source) noexcept { state_->leases.source = source; }
 
-SKEIN_INLINE void runtime::refuse_demand(std::uint32_t kind, const error& why) {
+SKEIN_INLINE void runtime::refuse_demand(sched::demand_id demand, const error& why) {
     auto& leases = state_->leases;
-    const auto found = leases.lines.find(static_cast<std::uint16_t>(kind));
+    const auto found = leases.lines.find(demand);
     if (found == leases.lines.end()) return;
     auto& line = found->second;
     std::vector<counted_ptr<detail::call_base>> all;
@@ -30956,7 +30955,7 @@ SKEIN_INLINE void lease_state::take_followers(actor_id of,
         gone += into.size() - first; // who waits behind them does so no more
         is_thinned = true;
     };
-    for (auto& [shape, line] : lines) {
+    for (auto& [demand, line] : lines) {
         take_out(line.inner);
         take_out(line.waiting);
     }
@@ -30980,7 +30979,7 @@ SKEIN_INLINE void runtime::followers::set_demand(runtime& self, detail::call_bas
         call.extra().bad_options = number.error();
         return;
     }
-    call.shape = *number;
+    call.demand = *number;
     if (!for_life) call.cpus = demands.at(*number).cpus;
     if (self.state_->upstream == nullptr) group_desk::join(self, call);
 }
@@ -31048,13 +31047,13 @@ SKEIN_INLINE bool runtime::followers::may_go(runtime& self,
         return false;
     }
     auto& demands = state.leases.demands;
-    const auto number = demands.number_on(call->shape, detail::node_label(*entry->where));
+    const auto number = demands.number_on(call->demand, detail::node_label(*entry->where));
     if (!number) {
         self.refuse(*call, detail::cannot_follow(*call, number.error()));
         return false;
     }
     entry->is_followed = true;
-    call->shape = *number;
+    call->demand = *number;
     if (call->kind == detail::call_kind::task) call->cpus = demands.at(*number).cpus;
     return true;
 }
@@ -31243,9 +31242,9 @@ namespace detail {
 /// children are to be there.
 [[nodiscard]] inline std::string label_of_children(const sched::demand_table& demands,
                                                    const forwarded_call& call) {
-    const auto kind = static_cast<std::uint16_t>(call.origin().kind);
-    if (kind == 0 || !demands.at(kind).captures) return {};
-    return sched::group_label(demands.at(kind).group, -1) + "+";
+    const auto its = call.origin().demand;
+    if (!its || !demands.at(its).captures) return {};
+    return sched::group_label(demands.at(its).group, -1) + "+";
 }
 
 /// Whether a demand's text says more than where: "@@*" does not.
@@ -31287,7 +31286,7 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::cal
         call.extra().bad_options = number.error();
         return;
     }
-    call.shape = *number;
+    call.demand = *number;
     if (!for_life) call.cpus = demands.at(*number).cpus;
     group_desk::join(*this, call);
     if (for_life) keep_demand(call);
@@ -32079,8 +32078,7 @@ SKEIN_INLINE void runtime::group_desk::changed(runtime& self, detail::group_stat
     state.changed.set();
     auto& leases = self.state_->leases;
     const auto is_inside = [&](const peer& worker) {
-        return worker.kind != 0 &&
-               leases.demands.at(static_cast<std::uint16_t>(worker.kind)).group == state.number;
+        return worker.demand && leases.demands.at(worker.demand).group == state.number;
     };
     std::vector<detail::group_state::asker> rest;
     for (const auto& one : std::exchange(state.askers, {})) {
@@ -32425,7 +32423,7 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::make(
 
 /// What a call asks for must be in its group, which it keeps from now on.
 SKEIN_INLINE void runtime::group_desk::join(runtime& self, detail::call_base& call) {
-    const auto& demand = self.state_->leases.demands.at(call.shape);
+    const auto& demand = self.state_->leases.demands.at(call.demand);
     if (demand.group == 0) return;
     keep(self, call, demand.group);
     if (call.extra().bad_options) return;
@@ -32435,9 +32433,9 @@ SKEIN_INLINE void runtime::group_desk::join(runtime& self, detail::call_base& ca
 
 /// Driver: the group in which an actor with this demand lives, if it is one.
 SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::of(const runtime& self,
-                                                                    std::uint16_t shape) {
+                                                                    sched::demand_id demand) {
     const auto& state_ = self.state_;
-    const auto number = state_->leases.demands.at(shape).group;
+    const auto number = state_->leases.demands.at(demand).group;
     if (number == 0) return {};
     const auto found = state_->groups.entries.find(number);
     if (found == state_->groups.entries.end()) return {};
@@ -32503,10 +32501,10 @@ SKEIN_INLINE void runtime::group_desk::end(runtime& self, detail::group_state& g
 /// What waits for a place in it fails.
 SKEIN_INLINE void runtime::group_desk::refuse(runtime& self, std::uint64_t number,
                                               const error& why) {
-    std::vector<std::uint16_t> kinds;
+    std::vector<sched::demand_id> inside;
     self.state_->leases.demands.for_each_in_group(number,
-                                                  [&](auto kind) { kinds.push_back(kind); });
-    for (const auto kind : kinds) self.refuse_demand(kind, why);
+                                                  [&](auto demand) { inside.push_back(demand); });
+    for (const auto demand : inside) self.refuse_demand(demand, why);
 }
 
 /// Its numbers serve others when nobody uses them any more.
@@ -32517,17 +32515,17 @@ SKEIN_INLINE void runtime::group_desk::forget(runtime& self, std::uint64_t numbe
         return;
     auto& leases = self.state_->leases;
     bool used = false;
-    leases.demands.for_each_in_group(number, [&](auto kind) {
-        const auto line = leases.lines.find(kind);
+    leases.demands.for_each_in_group(number, [&](auto demand) {
+        const auto line = leases.lines.find(demand);
         if (line == leases.lines.end()) return;
         (void)leases.front(line->second);
         used = used || !line->second.is_empty() || line->second.held > 0 ||
                line->second.parents > 0 || line->second.out > 0;
         for (const auto& l : self.state_->links)
-            used = used || l->kind == kind; // it has a share of it
+            used = used || l->demand == demand; // it has a share of it
     });
     if (used) return; // at the end of a program: what is left is settled in another order
-    leases.demands.for_each_in_group(number, [&](auto kind) { leases.lines.erase(kind); });
+    leases.demands.for_each_in_group(number, [&](auto demand) { leases.lines.erase(demand); });
     leases.demands.forget_group(number);
     groups.entries.erase(found);
 }
@@ -32849,11 +32847,11 @@ inline void file(lease_share& share) {
     if (room != lease_line::nowhere) share.line->with[room].push_back(share);
 }
 
-SKEIN_INLINE lease_line& lease_state::line_of(std::uint16_t shape) {
-    auto& line = lines[shape];
+SKEIN_INLINE lease_line& lease_state::line_of(sched::demand_id demand) {
+    auto& line = lines[demand];
     if (line.need != nullptr) return line;
-    line.need = &demands.at(shape);
-    line.shape = shape;
+    line.need = &demands.at(demand);
+    line.demand = demand;
     line.cpus = line.need->cpus;
     return line;
 }
@@ -32874,8 +32872,8 @@ SKEIN_INLINE lease_share& lease_state::share_for(peer& at, lease_line& line) {
 
 SKEIN_INLINE void lease_state::add(peer& worker) {
     if (worker.is_space_client || worker.is_aside) return; // no place
-    if (worker.kind != 0) {
-        auto& line = line_of(static_cast<std::uint16_t>(worker.kind));
+    if (worker.demand) {
+        auto& line = line_of(worker.demand);
         line.by = lease_line::service::own;
         auto& share = share_for(worker, line);
         share.leases.emplace_back(); // of no scheduler: it lasts as long as the worker
@@ -32898,29 +32896,28 @@ SKEIN_INLINE void lease_state::add(peer& worker) {
 
 /// What it had is gone with it.
 SKEIN_INLINE void lease_state::remove(peer& worker) {
-    if (workers.erase(place_of(worker)) == 0 && worker.kind == 0) return;
+    if (workers.erase(place_of(worker)) == 0 && !worker.demand) return;
     if (worker.lent) worker_idle.set();
-    if (worker.kind == 0) (void)places.remove_place(place_of(worker));
+    if (!worker.demand) (void)places.remove_place(place_of(worker));
     for (const auto& share : worker.shares) {
         share->line->held -= share->leases.size();
-        if (worker.kind != 0)
-            share->line->out -= std::min<std::size_t>(share->line->out, share->out);
+        if (worker.demand) share->line->out -= std::min<std::size_t>(share->line->out, share->out);
     }
     worker.shares.clear();
     parents.erase_if([&](call_id, const parent& one) {
         if (one.at != &worker) return false;
-        auto& line = line_of(one.call->shape);
+        auto& line = line_of(one.call->demand);
         --line.parents;
-        if (worker.kind != 0 && one.children > 0) resting -= std::min(resting, cores_of(*one.call));
+        if (worker.demand && one.children > 0) resting -= std::min(resting, cores_of(*one.call));
         return true;
     });
-    for (auto& [shape, line] : lines) { // whoever had its label may have gone
+    for (auto& [demand, line] : lines) { // whoever had its label may have gone
         if (line.by != lease_line::service::shared || line.held > 0 || line.need->is_anywhere())
             continue;
         withdraw(line);
         line.by = lease_line::service::undecided;
     }
-    if (worker.kind != 0) return;
+    if (worker.demand) return;
     worker.whole = {};
     largest = 0;
     for (const auto& [place, other] : workers) largest = std::max(largest, other->capacity);
@@ -32944,7 +32941,7 @@ SKEIN_INLINE void lease_state::push(counted_ptr<call_base> call) {
         suspects.push_back({std::move(call), gone + waiting});
         return;
     }
-    auto& line = line_of(call->shape);
+    auto& line = line_of(call->demand);
     (call->nested ? line.inner : line.waiting).push_back(std::move(call));
     ++waiting;
 }
@@ -32956,7 +32953,7 @@ SKEIN_INLINE void lease_state::run_again(const std::vector<counted_ptr<call_base
             push(*at);
             continue;
         }
-        auto& line = line_of((*at)->shape);
+        auto& line = line_of((*at)->demand);
         ((*at)->nested ? line.inner : line.waiting).push_front(*at);
         ++waiting;
     }
@@ -32997,7 +32994,7 @@ SKEIN_INLINE sched::request_id lease_state::request_room(const lease_line& line,
     r.demand = line.need->need;
     r.where = where;
     if (where == sched::constraint()) r.where = sched::where_labelled(line.need->label);
-    r.tag = line.shape;
+    r.tag = line.demand.value();
     return submit(std::move(r));
 }
 
@@ -33041,7 +33038,7 @@ SKEIN_INLINE void lease_state::book(const sched::grant& g) {
         at.whole = g.id;
         return;
     }
-    auto& line = lines.at(static_cast<std::uint16_t>(g.tag));
+    auto& line = lines.at(sched::demand_id(static_cast<std::uint16_t>(g.tag)));
     if (line.asked == g.id) {
         line.asked = {};
         line.stands = false;
@@ -33066,7 +33063,7 @@ SKEIN_INLINE bool lease_state::lease_on(peer& worker, lease_line& line) {
 SKEIN_INLINE peer* lease_state::take_whole(const peers& links, const sched::demand& what) {
     std::vector<peer*> idle; // those whose loop nobody needs go first
     for (const auto& l : links)
-        if (l->up && !l->retiring && !l->lent && l->kind == 0 && !l->is_space_client &&
+        if (l->up && !l->retiring && !l->lent && !l->demand && !l->is_space_client &&
             !l->is_aside && l->busy == 0 && l->alone == nullptr && l->capacity >= what.cpus &&
             (what.is_anywhere() || has_label(*l, what.label)))
             idle.push_back(l.get());
@@ -33157,11 +33154,11 @@ SKEIN_INLINE void lease_state::sent(peer& to, call_base& call) {
         for (const auto& share : to.shares) file(*share);
         return;
     }
-    auto& line = line_of(call.shape);
+    auto& line = line_of(call.demand);
     auto* share = share_of(to, line);
     SKEIN_CHECK(share != nullptr, "{} was sent without a lease", call.name());
     ++share->out;
-    if (to.kind != 0) ++line.out;
+    if (to.demand) ++line.out;
     if (share->turn > 0) --share->turn;
     file(*share);
     if (call.fn == nullptr || !call.fn->is_coroutine) return; // the others cannot wait
@@ -33177,12 +33174,12 @@ SKEIN_INLINE void lease_state::begin_wait(const peer& at, call_id id) {
     if (found->children++ > 0) return;
     const auto [call, where, children] = *found;
     ++where->parents;
-    if (where->kind != 0) { // what else it has nobody can use meanwhile
+    if (where->demand) { // what else it has nobody can use meanwhile
         resting += cores_of(*call);
         if (source != nullptr) source->blocked(*where->wire, true);
         return lend_now();
     }
-    auto& share = share_for(*where, line_of(call->shape));
+    auto& share = share_for(*where, line_of(call->demand));
     share.out -= std::min<std::uint32_t>(share.out, 1);
     file(share);
     occupy(*where, where->busy - std::min<std::uint32_t>(where->busy, call->cpus));
@@ -33195,12 +33192,12 @@ SKEIN_INLINE void lease_state::end_wait(const peer& at, call_id id) {
     if (found->children == 0 || --found->children > 0) return;
     const auto [call, where, children] = *found;
     --where->parents;
-    if (where->kind != 0) {
+    if (where->demand) {
         resting -= std::min(resting, cores_of(*call));
         if (source != nullptr) source->blocked(*where->wire, false);
         return lend_now();
     }
-    auto& share = share_for(*where, line_of(call->shape));
+    auto& share = share_for(*where, line_of(call->demand));
     ++share.out;
     file(share);
     occupy(*where, where->busy + call->cpus);
@@ -33214,20 +33211,20 @@ SKEIN_INLINE bool lease_state::forget_parent(const call_base& call) {
     if (found == nullptr) return true; // its worker is lost
     bool had_cores = found->children == 0;
     if (!had_cores) --found->at->parents;
-    if (!had_cores && found->at->kind != 0) {
+    if (!had_cores && found->at->demand) {
         resting -= std::min(resting, cores_of(call));
         if (source != nullptr) source->blocked(*found->at->wire, false);
         lend_now();
         had_cores = true;
     }
     parents.erase(id);
-    --line_of(call.shape).parents;
+    --line_of(call.demand).parents;
     return had_cores;
 }
 
 /// An actor goes to a worker that is for it alone.
 SKEIN_INLINE void lease_state::settle_in(peer& at) {
-    auto* const share = share_of(at, line_of(static_cast<std::uint16_t>(at.kind)));
+    auto* const share = share_of(at, line_of(at.demand));
     if (share == nullptr) return;
     ++share->out;
     ++share->line->out;
@@ -33237,7 +33234,7 @@ SKEIN_INLINE void lease_state::settle_in(peer& at) {
 /// The actor has ended: nobody follows it there.
 SKEIN_INLINE void lease_state::spend(peer& at) {
     at.spent = true;
-    auto* const share = share_of(at, line_of(static_cast<std::uint16_t>(at.kind)));
+    auto* const share = share_of(at, line_of(at.demand));
     if (share == nullptr) return;
     auto& line = *share->line;
     line.held -= share->leases.size();
@@ -33254,15 +33251,15 @@ SKEIN_INLINE void lease_state::settled(peer& from, const call_base& call, bool h
         (void)places.release(std::exchange(from.whole, {}));
         ++state;
         is_changed = true;
-    } else if (auto* share = share_of(from, line_of(call.shape)); share != nullptr && had_cores) {
+    } else if (auto* share = share_of(from, line_of(call.demand)); share != nullptr && had_cores) {
         share->out -= std::min<std::uint32_t>(share->out, 1);
-        if (from.kind != 0) share->line->out -= std::min<std::size_t>(share->line->out, 1);
+        if (from.demand) share->line->out -= std::min<std::size_t>(share->line->out, 1);
     }
     for (const auto& share : from.shares) file(*share); // its pace may be another, too
     // Each task that is spread asks for the next node.
-    if (!demands.at(call.shape).spreads || from.kind != 0 || !is_leased(call) || call.alone != 0)
+    if (!demands.at(call.demand).spreads || from.demand || !is_leased(call) || call.alone != 0)
         return;
-    if (auto* const share = share_of(from, line_of(call.shape))) release_unused(*share);
+    if (auto* const share = share_of(from, line_of(call.demand))) release_unused(*share);
 }
 
 } // namespace detail
@@ -33279,7 +33276,7 @@ SKEIN_INLINE void runtime::pump_leases() {
     leases.pumping = true;
     while (std::exchange(leases.again, false)) {
         if (!leases.suspects.empty()) try_suspects();
-        for (auto& [shape, line] : leases.lines)
+        for (auto& [demand, line] : leases.lines)
             if (!line.is_empty() || line.asked || line.wanted > 0) use_leases(line);
         if (leases.asking > 0 && leases.reclaim()) leases.again = true;
         if (leases.take()) leases.again = true;
@@ -33328,7 +33325,7 @@ SKEIN_INLINE void runtime::try_suspects() {
         leases.suspects.pop_front();
         auto& call = *one.call;
         if (call.is_done()) continue;
-        const auto& what = leases.demands.at(call.shape);
+        const auto& what = leases.demands.at(call.demand);
         const bool is_elsewhere = !what.is_anywhere() && !leases.any_has(what.label);
         if (call.cpus > leases.largest || is_elsewhere) { // those for it have gone meanwhile
             call.alone = 0;
@@ -33352,10 +33349,10 @@ SKEIN_INLINE void runtime::try_suspects() {
 }
 
 SKEIN_INLINE void runtime::refuse_impossible(detail::call_base& call) {
-    refuse(call,
-           error(errc::exhausted, fmt::format("{} asks for {}, more than any worker has",
-                                              call.name(), state_->leases.demands.text(call.shape)))
-               .with_hint("start fewer workers with more cores each, or lower .cpus"));
+    refuse(call, error(errc::exhausted,
+                       fmt::format("{} asks for {}, more than any worker has", call.name(),
+                                   state_->leases.demands.text(call.demand)))
+                     .with_hint("start fewer workers with more cores each, or lower .cpus"));
 }
 
 } // namespace skein::rt
@@ -33631,7 +33628,7 @@ SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire
                                               proc::claims page, worker_room room) {
     SKEIN_CHECK(state_->upstream == nullptr, "a worker cannot have workers of its own");
     auto l = attach(std::move(wire), std::move(page));
-    l->kind = room.kind;
+    l->demand = room.demand;
     l->labels = std::move(room.labels);
     l->labels_follow = room.labels_follow;
     l->is_space_client = room.is_space_client;
@@ -33702,7 +33699,7 @@ SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::channel> wire) {
     bool blocked = false;
     const auto rest = [&](bool on) {
         auto* const source = state_->leases.source;
-        if (l->kind == 0 && std::exchange(blocked, on) != on && source != nullptr)
+        if (!l->demand && std::exchange(blocked, on) != on && source != nullptr)
             source->blocked(*wire, on);
     };
     try {
@@ -33846,7 +33843,7 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     for (const auto id : lost.orphaned) let_go(id);
     run_again(lost);
     resume_restarts(lost);
-    if (l.kind != 0) tell_demand(state_->leases.line_of(static_cast<std::uint16_t>(l.kind)));
+    if (l.demand) tell_demand(state_->leases.line_of(l.demand));
     group_desk::forget_holds(*this, l);
 }
 
@@ -33871,7 +33868,7 @@ SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
                 ++call->lost_attempts;
                 // A coroutine may only have been there: it shares its worker with all others that
                 // run.
-                if (call->order == l.page.last_begun() && !call->fn->is_coroutine && l.kind == 0) {
+                if (call->order == l.page.last_begun() && !call->fn->is_coroutine && !l.demand) {
                     into.suspect = call;
                     call->alone = detail::call_base::most_passes;
                 }
@@ -34087,7 +34084,7 @@ SKEIN_INLINE void runtime::make_again(actor_id id) {
     call->fn = entry->plan->fn;
     call->kind = detail::call_kind::create;
     call->target = id;
-    call->shape = entry->plan->shape;
+    call->demand = entry->plan->demand;
     if (entry->plan->beside) call->extra().beside = entry->plan->beside;
     call->retries_left = 1; // there are terms
     if (!prepare(*call)) return;
@@ -34160,7 +34157,7 @@ inline constexpr int most_looked_at = 8;
 
 /// What a worker has to do has changed.
 SKEIN_INLINE void lease_state::note_use(peer& at) noexcept {
-    const bool is_free = at.busy == 0 && !is_needed(at) && at.up && at.kind == 0 &&
+    const bool is_free = at.busy == 0 && !is_needed(at) && at.up && !at.demand &&
                          !at.is_space_client && !at.is_aside && workers.contains(place_of(at));
     if (is_free == at.is_linked()) return;
     if (!is_free) return at.unlink();
@@ -34239,8 +34236,9 @@ SKEIN_INLINE peer* lease_state::straight_to(const call_base& call) {
     if (lines.size() != 1 || waiting > 0 || asking > 0 || pumping || call.alone != 0 ||
         !suspects.empty())
         return nullptr;
-    auto& [shape, line] = *lines.begin();
-    if (shape != call.shape || is_changed || line.by != lease_line::service::shared) return nullptr;
+    auto& [demand, line] = *lines.begin();
+    if (demand != call.demand || is_changed || line.by != lease_line::service::shared)
+        return nullptr;
     auto* to = pick(line, lease_line::unused);
     if (to == nullptr && line.full_at != state) return nullptr; // there may be more leases
     if (to != nullptr && is_needed(*to) && may_be_free(*this, line)) return nullptr;
@@ -34257,7 +34255,7 @@ SKEIN_INLINE peer* lease_state::straight_to(const call_base& call) {
 /// It would make somebody wait there who has made calls, and is to hear of them.
 SKEIN_INLINE bool lease_state::needs_aside(const peer& at, const call_base& call) const noexcept {
     if (call.kind != call_kind::task || call.cpus == 0 || call.fn == nullptr ||
-        call.fn->is_coroutine || at.kind != 0 || source == nullptr)
+        call.fn->is_coroutine || at.demand || source == nullptr)
         return false;
     return at.parents > 0 || (!at.forwarded.empty() && is_needed(at));
 }
@@ -34265,7 +34263,7 @@ SKEIN_INLINE bool lease_state::needs_aside(const peer& at, const call_base& call
 /// It would make an actor or a coroutine wait there, and workers are about to come: for one of
 /// them.
 SKEIN_INLINE bool lease_state::awaits_others(const peer& at, const call_base& call) const noexcept {
-    return workers.size() < expected && at.kind == 0 && is_needed(at) && call.fn != nullptr &&
+    return workers.size() < expected && !at.demand && is_needed(at) && call.fn != nullptr &&
            call.kind == call_kind::task && !call.fn->is_coroutine && call.cpus > 0;
 }
 
@@ -34317,7 +34315,7 @@ SKEIN_INLINE void runtime::suspect(const net::channel& worker, bool on) {
         if (l->wire.get() != &worker || !l->up || l->suspected == on || !l->ended_for.empty())
             continue;
         l->suspected = on;
-        if (l->kind == 0 && !l->is_aside) leases.retire(*l, on);
+        if (!l->demand && !l->is_aside) leases.retire(*l, on);
         std::vector<counted_ptr<detail::call_base>> moved;
         for (auto& s : state_->slots)
             if (on && s.call && s.call->on == l.get() && !s.call->is_done() &&
@@ -34384,7 +34382,7 @@ SKEIN_INLINE peer* runtime::pick(const detail::call_base& call, bool& possible) 
     std::uint32_t largest = 0;
     bool any = false;
     for (const auto& l : state_->links) {
-        if (!l->up || l->kind != 0 || l->is_space_client || l->is_aside) continue;
+        if (!l->up || l->demand || l->is_space_client || l->is_aside) continue;
         any = true;
         largest = std::max(largest, l->capacity);
         if (call.cpus > l->capacity || l->retiring) continue;
@@ -34481,7 +34479,7 @@ SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
     } else if (raw.kind == detail::call_kind::create && state_->upstream == nullptr) {
         ++to.actors;
         state_->leases.note_use(to);
-        if (to.kind != 0) state_->leases.settle_in(to);
+        if (to.demand) state_->leases.settle_in(to);
     }
     credits::take(*state_, to, raw, raw.body.size());
     detail::stamp_deadline(raw, raw.body);
@@ -34554,7 +34552,7 @@ SKEIN_INLINE void runtime::account(peer& ran_at, const detail::call_base& call) 
         from.finished = 0;
     }
     leases.settled(from, call, had_cores);
-    if (from.kind != 0) tell_demand(leases.line_of(call.shape));
+    if (from.demand) tell_demand(leases.line_of(call.demand));
 }
 
 /// True: a call that was sent has not begun and never will; it is out of its slot and
@@ -34575,7 +34573,7 @@ SKEIN_INLINE bool runtime::take_back(detail::call_base& call) {
 /// the one where most does. The guess how long tasks take was wrong then, or one of them is much
 /// longer than the others.
 SKEIN_INLINE void runtime::feed(peer& idle) {
-    if (state_->leases.crowded == 0 || !idle.up || idle.retiring || idle.lent || idle.kind != 0 ||
+    if (state_->leases.crowded == 0 || !idle.up || idle.retiring || idle.lent || idle.demand ||
         idle.is_space_client || idle.is_aside || idle.busy != 0 || state_->closing)
         return;
     auto& leases = state_->leases;
@@ -34603,7 +34601,7 @@ SKEIN_INLINE void runtime::feed(peer& idle) {
             (call->cpus == 0 && !credits::has(*state_, idle.credit)))
             continue;
         if (detail::lease_state::is_leased(*call)) {
-            auto& line = leases.line_of(call->shape);
+            auto& line = leases.line_of(call->demand);
             if (line.by != detail::lease_line::service::shared || !line.need->is_anywhere())
                 continue;
             more = more && leases.lease_on(idle, line);
@@ -35521,10 +35519,10 @@ public:
         return false;
     }
     /// Those that nobody holds any more give their room back when their last worker has ended;
-    /// gives them. Of each kind of worker it knows the demand, `what`, how many there are, `alive`,
-    /// and what is asked for, `asked`.
-    template <class Kinds>
-    [[nodiscard]] std::vector<group> close(Kinds& kinds) {
+    /// gives them. Of the workers for a demand it knows this, `what`, how many there are, `alive`, and
+    /// what is asked for, `asked`.
+    template <class Demands>
+    [[nodiscard]] std::vector<group> close(Demands& demands) {
         std::vector<group> closed;
         for (const auto& [number, g] : all_) {
             if (!g.closing) continue;
@@ -35532,13 +35530,13 @@ public:
                 return k.second.what.group == n;
             };
             bool any = false;
-            for (auto& k : kinds) {
+            for (auto& k : demands) {
                 if (!is_of(k)) continue;
                 if (k.second.asked) (void)host_.cancel(std::exchange(k.second.asked, {}));
                 any = any || k.second.alive > 0;
             }
             if (any) continue;
-            std::erase_if(kinds, is_of);
+            std::erase_if(demands, is_of);
             if (g.id) (void)host_.remove_group(g.id);
             closed.push_back(g);
         }
@@ -35636,6 +35634,10 @@ struct own_workers {
     int failures = 0;        ///< starts, in a row
     bool leaving = false;    ///< one is being retired
 };
+/// Of a request with that tag.
+[[nodiscard]] inline sched::demand_id demand_of(std::uint64_t tag) noexcept {
+    return sched::demand_id(static_cast<std::uint16_t>(tag));
+}
 
 } // namespace skein::program::detail
 
@@ -35701,9 +35703,9 @@ public:
         changed_.set();
     }
     void want(const rt::worker_demand& what) {
-        auto& kind = kinds_[what.kind];
-        kind.what = what;
-        kind.idle_since = loop_.now();
+        auto& own = demands_[what.demand];
+        own.what = what;
+        own.idle_since = loop_.now();
         changed_.set();
     }
     void want_group(const rt::worker_group& what) {
@@ -35844,7 +35846,7 @@ private:
         boot.cpus = one.cpus;
         boot.direct = how_.direct_calls;
         boot.is_read = static_cast<bool>(how_.print);
-        boot.is_shared = one.room.kind == 0 && one.cpus > 1;
+        boot.is_shared = !one.room.demand && one.cpus > 1;
         if (how_.over_tcp) {
             one.listener = network_.listen(net::address::tcp("127.0.0.1", 0));
             boot.address = net::to_string(one.listener->local());
@@ -35862,7 +35864,7 @@ private:
         how.env = std::move(one.env);
         how.env.emplace_back(proc::gpus_variable, proc::gpus_by_name(one.gpus, how_.gpu_names));
         how.cwd = std::move(one.folder);
-        how.threads = one.room.kind == 0 ? 1 : one.cpus; // see use_threads()
+        how.threads = !one.room.demand ? 1 : one.cpus; // see use_threads()
         return how;
     }
 
@@ -35912,30 +35914,30 @@ private:
 
     /// One request per demand at a time: who has one more asks for the next.
     void ask_for_room() {
-        for (auto& [number, kind] : kinds_) {
-            if (kind.asked || kind.what.wanted <= kind.alive) continue;
+        for (auto& [demand, own] : demands_) {
+            if (own.asked || own.what.wanted <= own.alive) continue;
             sched::request r;
-            r.demand = kind.what.need;
-            if (kind.what.group != 0) {
-                const auto where = groups_.where(kind.what);
+            r.demand = own.what.need;
+            if (own.what.group != 0) {
+                const auto where = groups_.where(own.what);
                 if (!where) continue; // what waits for it fails
                 r.where = *where;
             } else {
-                r.where = sched::where_labelled(kind.what.label);
+                r.where = sched::where_labelled(own.what.label);
             }
-            r.tag = number;
+            r.tag = demand.value();
             r.for_life = true;
             r.fail_if_infeasible = true;
             if (const auto good = proc::check_gpus_together(r.demand.gpu, how_.gpu_names); !good) {
-                driver_.refuse_demand(number, good.error());
+                driver_.refuse_demand(demand, good.error());
                 continue;
             }
             const auto asked = host_.submit(r);
             if (asked) {
-                kind.asked = *asked;
+                own.asked = *asked;
             } else {
                 driver_.refuse_demand(
-                    number, proc::with_gpu_reason(asked.error(), r.demand.gpu, how_.gpu_names));
+                    demand, proc::with_gpu_reason(asked.error(), r.demand.gpu, how_.gpu_names));
             }
         }
     }
@@ -35950,18 +35952,18 @@ private:
                 lives.spawn(hold_group(n.tag));
                 continue;
             }
-            const auto found = kinds_.find(static_cast<std::uint32_t>(n.tag));
-            if (found == kinds_.end() || n.what != sched::notice::kind::refused) continue;
+            const auto found = demands_.find(detail::demand_of(n.tag));
+            if (found == demands_.end() || n.what != sched::notice::kind::refused) continue;
             found->second.asked = {};
             driver_.refuse_demand(found->first, n.why);
         }
         for (const auto& g : granted) {
             if (g.resumed) continue; // see blocked()
-            auto& kind = kinds_.at(static_cast<std::uint32_t>(g.tag));
-            kind.asked = {};
-            ++kind.alive;
+            auto& own = demands_.at(detail::demand_of(g.tag));
+            own.asked = {};
+            ++own.alive;
             changed_.set(); // there may be room for one more
-            lives.spawn(live_for(static_cast<std::uint32_t>(g.tag), g));
+            lives.spawn(live_for(detail::demand_of(g.tag), g));
         }
     }
 
@@ -35982,7 +35984,7 @@ private:
         driver_.lend(std::min<std::uint32_t>(lent_, static_cast<std::uint32_t>(alive_) * cpus_));
     }
     void close_groups() {
-        for (const auto& g : groups_.close(kinds_)) {
+        for (const auto& g : groups_.close(demands_)) {
             if (g.placed) lent_ -= g.cores;
             lend();
             changed_.set();
@@ -35993,56 +35995,56 @@ private:
     /// Gives when to look again.
     duration retire_idle(scope& lives) {
         const bool is_short =
-            groups_.any_waits() || std::any_of(kinds_.begin(), kinds_.end(),
+            groups_.any_waits() || std::any_of(demands_.begin(), demands_.end(),
                                                [](const auto& k) { return bool(k.second.asked); });
         auto next = duration::max();
-        for (auto& [number, kind] : kinds_) {
-            if (kind.asked && kind.what.wanted <= kind.alive)
-                (void)host_.cancel(std::exchange(kind.asked, {}));
-            if (kind.alive <= kind.what.wanted || kind.leaving) continue;
-            const auto* const group = groups_.find(kind.what.group);
+        for (auto& [demand, own] : demands_) {
+            if (own.asked && own.what.wanted <= own.alive)
+                (void)host_.cancel(std::exchange(own.asked, {}));
+            if (own.alive <= own.what.wanted || own.leaving) continue;
+            const auto* const group = groups_.find(own.what.group);
             const bool at_once = is_short || (group != nullptr && group->closing);
-            const auto due = at_once ? kind.idle_since : kind.idle_since + how_.times.idle_worker;
+            const auto due = at_once ? own.idle_since : own.idle_since + how_.times.idle_worker;
             if (loop_.now() < due) {
                 next = std::min<duration>(next, due - loop_.now());
                 continue;
             }
-            const auto idle = std::find_if(own_.begin(), own_.end(), [&, n = number](life* one) {
-                return one->room.kind == n && one->wire && driver_.is_idle(one->wire);
+            const auto idle = std::find_if(own_.begin(), own_.end(), [&, n = demand](life* one) {
+                return one->room.demand == n && one->wire && driver_.is_idle(one->wire);
             });
             if (idle == own_.end()) { // they load, or do what nobody waits for any more
                 next = std::min<duration>(next, how_.times.idle_worker);
                 continue;
             }
-            kind.leaving = true;
-            lives.spawn(retire(number, (*idle)->wire));
+            own.leaving = true;
+            lives.spawn(retire(demand, (*idle)->wire));
         }
         return next;
     }
-    task<void> retire(std::uint32_t number, std::shared_ptr<net::connection> wire) {
+    task<void> retire(sched::demand_id demand, std::shared_ptr<net::connection> wire) {
         auto asked = as_result(driver_.retire(std::move(wire)));
         const auto left = co_await asked;
         if (!left || !*left)
             co_await sleep_for(how_.times.idle_worker); // it is ending, or has actors
-        if (const auto kind = kinds_.find(number); kind != kinds_.end())
-            kind->second.leaving = false; // else its group has gone
+        if (const auto own = demands_.find(demand); own != demands_.end())
+            own->second.leaving = false; // else its group has gone
         changed_.set();
     }
 
     /// A worker that holds what it was granted, until nothing waits for it any more.
-    task<void> live_for(std::uint32_t number, sched::grant g) {
-        auto& kind = kinds_.at(number);
-        auto cores = whole_cores(kind.what.need.cpu);
+    task<void> live_for(sched::demand_id demand, sched::grant g) {
+        auto& own = demands_.at(demand);
+        auto cores = whole_cores(own.what.need.cpu);
         life one;
         one.name = fmt::format("worker-{}", how_.count + ++last_own_);
         one.cpus = static_cast<std::uint16_t>(std::max<std::uint32_t>(cores, 1));
-        if (kind.what.group != 0) {
+        if (own.what.group != 0) {
             cores = 0; // those of the group are lent already
             one.in_bundle = g.id;
         }
-        one.room = {number, {label_}};
-        one.env = kind.what.env.variables;
-        one.folder = kind.what.env.folder;
+        one.room = {demand, {label_}};
+        one.env = own.what.env.variables;
+        one.folder = own.what.env.folder;
         one.gpus = g.gpus;
         own_.push_back(&one);
         lent_ += cores;
@@ -36065,14 +36067,14 @@ private:
         lent_ -= cores;
         lend();
         (void)host_.release(g.id);
-        --kind.alive;
+        --own.alive;
         if (!failed) {
-            kind.failures = 0;
+            own.failures = 0;
         } else if (!stopping_ && failed->code() != errc::cancelled) {
             constexpr int most_failures = 3;
-            if (++kind.failures >= most_failures || detail::is_hopeless(failed->code())) {
-                kind.failures = 0;
-                driver_.refuse_demand(number, *failed);
+            if (++own.failures >= most_failures || detail::is_hopeless(failed->code())) {
+                own.failures = 0;
+                driver_.refuse_demand(demand, *failed);
             } else {
                 logging::warn("rt", failed->what());
                 co_await sleep_for(how_.times.reconnect_first);
@@ -36182,7 +36184,7 @@ private:
     /// What it has for workers of one demand.
     sched::scheduler host_{sched::scheduler_options{.place_is = "host"}};
     detail::local_groups groups_{host_};
-    std::map<std::uint32_t, own_workers> kinds_;
+    std::map<sched::demand_id, own_workers> demands_;
     std::vector<life*> own_; ///< that run
     std::uint32_t lent_ = 0; ///< cores
     int last_own_ = 0;

@@ -140,7 +140,7 @@ public:
     /// nullptr be said before. Without it such tasks fail.
     void ask(worker_source* source) noexcept;
     /// Driver: no worker comes for this demand: what waits for it now fails.
-    void refuse_demand(std::uint32_t kind, const error& why);
+    void refuse_demand(sched::demand_id demand, const error& why);
     /// Driver: what becomes of a placement group: all its bundles have places, or not any more; it
     /// can never have them, and is forgotten; nothing of it is left after drop_group().
     void group_placed(std::uint64_t number, bool on);

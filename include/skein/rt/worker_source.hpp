@@ -7,6 +7,7 @@
 #include <skein/core/config.hpp>
 #include <skein/core/bytes.hpp>
 #include <skein/core/task.hpp>
+#include <skein/sched/demands.hpp>
 #include <skein/sched/resources.hpp>
 #include <skein/sched/scheduler.hpp>
 #include <skein/sched/task_environment.hpp>
@@ -35,8 +36,7 @@ class runtime;
 
 /// Tasks with one demand wait for workers of their own.
 struct worker_demand {
-    std::uint32_t kind =
-        0; ///< the driver's number for the demand; comes back with the workers for it
+    sched::demand_id demand; ///< the driver's number for it; comes back with the workers for it
     sched::resources need{}; ///< of each worker
     std::string label{};     ///< of their node: "zone=a", "node=n1"; empty: any
     std::uint64_t group =
@@ -55,7 +55,7 @@ struct worker_group {
 
 /// What a driver is told of a worker that comes.
 struct worker_room {
-    std::uint32_t kind = 0; ///< it is for this demand alone, one task at a time; 0: for all
+    sched::demand_id demand; ///< it is for this one alone, one task at a time; none: for all
     std::vector<std::string> labels; ///< of its node, and "node=n1"
     bool is_space_client =
         false; ///< another program: it calls, finds and makes actors, and nothing runs there

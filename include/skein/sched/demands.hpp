@@ -25,6 +25,11 @@
 
 namespace skein::sched {
 
+/// A demand among those of one runtime, which has given it the number; none: nothing is needed.
+using demand_id = strong_id<struct demand_tag, std::uint16_t>;
+/// One cpu, as of a call that says nothing.
+inline constexpr demand_id one_cpu{1};
+
 /// What a call needs, and on which nodes.
 struct demand {
     resources need;
@@ -71,41 +76,40 @@ public:
     demand_table();
     /// The number of a demand; new ones get the next.
     ///   errors  invalid_argument (no place could have it), exhausted (so many different ones)
-    [[nodiscard]] result<std::uint16_t> number(const resources& need, std::string_view label,
-                                               bool for_life = false, task_environment env = {});
+    [[nodiscard]] result<demand_id> number(const resources& need, std::string_view label,
+                                           bool for_life = false, task_environment env = {});
     /// Of whole cpus; those of a call that says nothing cost no search.
-    [[nodiscard]] result<std::uint16_t> number(std::uint16_t cpus);
+    [[nodiscard]] result<demand_id> number(std::uint16_t cpus);
     /// Of what text() says.
-    [[nodiscard]] result<std::uint16_t> number_of_text(std::string_view text,
-                                                       bool for_life = false);
+    [[nodiscard]] result<demand_id> number_of_text(std::string_view text, bool for_life = false);
     /// The same with another label than the one there.
-    [[nodiscard]] result<std::uint16_t> number_of_text(std::string_view text, bool for_life,
-                                                       std::string_view label);
+    [[nodiscard]] result<demand_id> number_of_text(std::string_view text, bool for_life,
+                                                   std::string_view label);
     /// Gives the numbers of demands in a placement group back. Nobody may use them any more.
     void forget_group(std::uint64_t group);
     /// Calls use(number) for each demand in a placement group.
     template <class Use>
     void for_each_in_group(std::uint64_t group, const Use& use) const {
         for (std::size_t n = 0; n < all_.size(); ++n)
-            if (all_[n].group == group) use(static_cast<std::uint16_t>(n));
+            if (all_[n].group == group) use(demand_id(static_cast<std::uint16_t>(n)));
     }
 
-    [[nodiscard]] const demand& at(std::uint16_t number) const { return all_[number]; }
+    [[nodiscard]] const demand& at(demand_id number) const { return all_[number.value()]; }
     /// As it travels: "cpu=0.5,gpu=1@zone=a"; with an environment its folder and variables follow,
     /// a line each.
-    [[nodiscard]] std::string text(std::uint16_t number) const;
+    [[nodiscard]] std::string text(demand_id number) const;
     /// The same with another label.
-    [[nodiscard]] std::string text(std::uint16_t number, std::string_view label) const;
+    [[nodiscard]] std::string text(demand_id number, std::string_view label) const;
     /// The label in such a text.
     [[nodiscard]] static std::string_view label_in(std::string_view text) noexcept;
     /// The number of the same demand on nodes with that label.
-    [[nodiscard]] result<std::uint16_t> number_on(std::uint16_t number, std::string_view label);
+    [[nodiscard]] result<demand_id> number_on(demand_id number, std::string_view label);
 
 private:
     std::deque<demand> all_;
     /// By need, by label, folder and variables as a text, and whether an actor's.
-    std::map<std::tuple<resources, std::string, bool>, std::uint16_t> numbers_;
-    std::vector<std::uint16_t> free_;
+    std::map<std::tuple<resources, std::string, bool>, demand_id> numbers_;
+    std::vector<demand_id> free_;
 };
 
 } // namespace skein::sched

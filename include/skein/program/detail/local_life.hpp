@@ -10,6 +10,7 @@
 #include <skein/proc/children.hpp>
 #include <skein/proc/claims.hpp>
 #include <skein/rt/worker_source.hpp>
+#include <skein/sched/demands.hpp>
 #include <skein/sched/resources.hpp>
 #include <skein/sched/scheduler.hpp>
 
@@ -54,5 +55,9 @@ struct own_workers {
     int failures = 0;        ///< starts, in a row
     bool leaving = false;    ///< one is being retired
 };
+/// Of a request with that tag.
+[[nodiscard]] inline sched::demand_id demand_of(std::uint64_t tag) noexcept {
+    return sched::demand_id(static_cast<std::uint16_t>(tag));
+}
 
 } // namespace skein::program::detail

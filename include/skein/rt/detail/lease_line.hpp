@@ -52,8 +52,8 @@ struct lease_line {
     std::uint64_t full_at = 0;      ///< lease_state::state when there was no room for it
     std::uint64_t none_free_at = 0; ///< the same for a worker whose loop nobody needs
     const sched::demand* need = nullptr;
-    std::uint16_t shape = 0;
-    std::uint16_t cpus = 0; ///< of the demand
+    sched::demand_id demand; ///< its number
+    std::uint16_t cpus = 0;  ///< of the demand
     /// Who serves it: any worker with room, or those that are started for it alone and are no
     /// places of the scheduler.
     enum class service : std::uint8_t { undecided, shared, own } by = service::undecided;

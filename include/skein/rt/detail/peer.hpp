@@ -71,7 +71,7 @@ struct peer : list_node<peer> {
     bool is_space_client = false;      ///< another program: nothing runs there
     bool is_aside = false;             ///< it runs tasks of another worker, see `principal`
     bool spent = false;                ///< it was for one actor, which has ended: it leaves
-    std::uint32_t kind = 0;            ///< the only demand it serves; 0: all
+    sched::demand_id demand;           ///< the only one it serves; none: all
     bool is_paused = false;            ///< nothing is read from it for a while
     std::vector<std::string> labels;   ///< of its node
     bool labels_follow = false;        ///< they are not known yet

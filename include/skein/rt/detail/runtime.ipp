@@ -122,7 +122,7 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const call_option
         call.extra().bad_options = number.error();
         return;
     }
-    call.shape = *number;
+    call.demand = *number;
     call.cpus = demands.at(*number).cpus;
 }
 
@@ -206,9 +206,9 @@ SKEIN_INLINE void encode_head(wire::writer& to, const call_base& call, std::uint
     std::string demand; // for the driver, which places the calls of workers
     const bool is_placed = call.rare && !call.rare->label.empty();
     if (is_worker && is_placed)
-        demand = demands.text(call.shape, call.rare->label);
-    else if (is_worker && call.shape > 1 && !demands.at(call.shape).is_simple)
-        demand = demands.text(call.shape);
+        demand = demands.text(call.demand, call.rare->label);
+    else if (is_worker && call.demand > sched::one_cpu && !demands.at(call.demand).is_simple)
+        demand = demands.text(call.demand);
     call_head head;
     head.function = call.fn != nullptr ? call.fn->index : 0;
     head.kind = call.kind;
@@ -514,7 +514,7 @@ SKEIN_INLINE void runtime::give_up(error why) {
     state_->start_workers = {};
     for (const auto& call : state_->take_waiting())
         if (!call->is_done()) refuse(*call, why);
-    for (auto& [shape, line] : state_->leases.lines)
+    for (auto& [demand, line] : state_->leases.lines)
         if (line.wanted > 0) tell_demand(line);
     group_desk::fail_all(*this, why);
 }

@@ -48,7 +48,7 @@ SKEIN_INLINE void lease_state::take_followers(actor_id of,
         gone += into.size() - first; // who waits behind them does so no more
         is_thinned = true;
     };
-    for (auto& [shape, line] : lines) {
+    for (auto& [demand, line] : lines) {
         take_out(line.inner);
         take_out(line.waiting);
     }
@@ -72,7 +72,7 @@ SKEIN_INLINE void runtime::followers::set_demand(runtime& self, detail::call_bas
         call.extra().bad_options = number.error();
         return;
     }
-    call.shape = *number;
+    call.demand = *number;
     if (!for_life) call.cpus = demands.at(*number).cpus;
     if (self.state_->upstream == nullptr) group_desk::join(self, call);
 }
@@ -140,13 +140,13 @@ SKEIN_INLINE bool runtime::followers::may_go(runtime& self,
         return false;
     }
     auto& demands = state.leases.demands;
-    const auto number = demands.number_on(call->shape, detail::node_label(*entry->where));
+    const auto number = demands.number_on(call->demand, detail::node_label(*entry->where));
     if (!number) {
         self.refuse(*call, detail::cannot_follow(*call, number.error()));
         return false;
     }
     entry->is_followed = true;
-    call->shape = *number;
+    call->demand = *number;
     if (call->kind == detail::call_kind::task) call->cpus = demands.at(*number).cpus;
     return true;
 }

@@ -154,9 +154,9 @@ namespace detail {
 /// children are to be there.
 [[nodiscard]] inline std::string label_of_children(const sched::demand_table& demands,
                                                    const forwarded_call& call) {
-    const auto kind = static_cast<std::uint16_t>(call.origin().kind);
-    if (kind == 0 || !demands.at(kind).captures) return {};
-    return sched::group_label(demands.at(kind).group, -1) + "+";
+    const auto its = call.origin().demand;
+    if (!its || !demands.at(its).captures) return {};
+    return sched::group_label(demands.at(its).group, -1) + "+";
 }
 
 /// Whether a demand's text says more than where: "@@*" does not.
@@ -198,7 +198,7 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::cal
         call.extra().bad_options = number.error();
         return;
     }
-    call.shape = *number;
+    call.demand = *number;
     if (!for_life) call.cpus = demands.at(*number).cpus;
     group_desk::join(*this, call);
     if (for_life) keep_demand(call);

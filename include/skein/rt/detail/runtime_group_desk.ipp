@@ -393,8 +393,7 @@ SKEIN_INLINE void runtime::group_desk::changed(runtime& self, detail::group_stat
     state.changed.set();
     auto& leases = self.state_->leases;
     const auto is_inside = [&](const peer& worker) {
-        return worker.kind != 0 &&
-               leases.demands.at(static_cast<std::uint16_t>(worker.kind)).group == state.number;
+        return worker.demand && leases.demands.at(worker.demand).group == state.number;
     };
     std::vector<detail::group_state::asker> rest;
     for (const auto& one : std::exchange(state.askers, {})) {

@@ -100,7 +100,7 @@ SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire
                                               proc::claims page, worker_room room) {
     SKEIN_CHECK(state_->upstream == nullptr, "a worker cannot have workers of its own");
     auto l = attach(std::move(wire), std::move(page));
-    l->kind = room.kind;
+    l->demand = room.demand;
     l->labels = std::move(room.labels);
     l->labels_follow = room.labels_follow;
     l->is_space_client = room.is_space_client;
@@ -171,7 +171,7 @@ SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::channel> wire) {
     bool blocked = false;
     const auto rest = [&](bool on) {
         auto* const source = state_->leases.source;
-        if (l->kind == 0 && std::exchange(blocked, on) != on && source != nullptr)
+        if (!l->demand && std::exchange(blocked, on) != on && source != nullptr)
             source->blocked(*wire, on);
     };
     try {
@@ -315,7 +315,7 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     for (const auto id : lost.orphaned) let_go(id);
     run_again(lost);
     resume_restarts(lost);
-    if (l.kind != 0) tell_demand(state_->leases.line_of(static_cast<std::uint16_t>(l.kind)));
+    if (l.demand) tell_demand(state_->leases.line_of(l.demand));
     group_desk::forget_holds(*this, l);
 }
 
@@ -340,7 +340,7 @@ SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
                 ++call->lost_attempts;
                 // A coroutine may only have been there: it shares its worker with all others that
                 // run.
-                if (call->order == l.page.last_begun() && !call->fn->is_coroutine && l.kind == 0) {
+                if (call->order == l.page.last_begun() && !call->fn->is_coroutine && !l.demand) {
                     into.suspect = call;
                     call->alone = detail::call_base::most_passes;
                 }

@@ -82,8 +82,8 @@ struct space_state;  // in detail/space_state.hpp
 
 /// The number of what a caller asks for.
 ///   errors  invalid_argument (no place could have it), exhausted (so many different ones)
-[[nodiscard]] result<std::uint16_t> demand_of(sched::demand_table& demands, const call_options& how,
-                                              bool for_life = false);
+[[nodiscard]] result<sched::demand_id> demand_of(sched::demand_table& demands,
+                                                 const call_options& how, bool for_life = false);
 
 /// Driver: which tasks wait for which cores, and who holds some. Bodies in runtime_leases.ipp.
 struct lease_state {
@@ -103,7 +103,7 @@ struct lease_state {
 
     sched::scheduler places{sched::scheduler_options{sched::placement::spread, 16}};
     sched::demand_table demands;
-    std::map<std::uint16_t, lease_line> lines; ///< by demand
+    std::map<sched::demand_id, lease_line> lines;
     std::deque<suspect> suspects;
     id_map<call_id, parent> parents;
     std::uint64_t incarnation = 0; ///< of the driver
@@ -136,14 +136,14 @@ struct lease_state {
         return asking > (line.asked ? 1U : 0U);
     }
 
-    [[nodiscard]] lease_line& line_of(std::uint16_t shape);
+    [[nodiscard]] lease_line& line_of(sched::demand_id demand);
     /// An actor that holds what it asks for waits in a line as tasks do.
     [[nodiscard]] static bool is_lined_up(const call_base& call) noexcept {
-        return is_leased(call) || (call.kind == call_kind::create && call.shape != 0);
+        return is_leased(call) || (call.kind == call_kind::create && call.demand);
     }
     /// Its line is served by workers of its own.
     [[nodiscard]] bool has_own(const call_base& call) const {
-        const auto line = lines.find(call.shape);
+        const auto line = lines.find(call.demand);
         return line != lines.end() && line->second.by == lease_line::service::own;
     }
     void decide(lease_line& line);

@@ -74,12 +74,11 @@ SKEIN_INLINE demand_table::demand_table() {
     usual.need.cpu = 1;
     usual.cpus = 1;
     for (std::size_t i = 0; i < all_.size(); ++i)
-        numbers_[{all_[i].need, {}, false}] = static_cast<std::uint16_t>(i);
+        numbers_[{all_[i].need, {}, false}] = demand_id(static_cast<std::uint16_t>(i));
 }
 
-SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,
-                                                        std::string_view label, bool for_life,
-                                                        task_environment env) {
+SKEIN_INLINE result<demand_id> demand_table::number(const resources& need, std::string_view label,
+                                                    bool for_life, task_environment env) {
     const auto where = detail::where_as_text(label, env);
     const auto found = numbers_.find({need, where, for_life});
     if (found != numbers_.end()) return found->second;
@@ -111,13 +110,13 @@ SKEIN_INLINE result<std::uint16_t> demand_table::number(const resources& need,
     made.cpus = static_cast<std::uint16_t>(whole_cores(need.cpu));
     if (!made.only_cpus || !label.empty()) made.cpus = std::max<std::uint16_t>(made.cpus, 1);
     made.is_simple = made.only_cpus && need.cpu.is_whole() && label.empty() && !for_life;
-    auto number = static_cast<std::uint16_t>(all_.size());
+    demand_id number(static_cast<std::uint16_t>(all_.size()));
     if (free_.empty()) {
         all_.push_back(std::move(made));
     } else {
         number = free_.back();
         free_.pop_back();
-        all_[number] = std::move(made);
+        all_[number.value()] = std::move(made);
     }
     numbers_[{need, where, for_life}] = number;
     return number;
@@ -130,25 +129,23 @@ SKEIN_INLINE void demand_table::forget_group(std::uint64_t group) {
                         detail::where_as_text(detail::label_as_text(all_[n]), all_[n].env),
                         all_[n].for_life});
         all_[n] = {};
-        free_.push_back(static_cast<std::uint16_t>(n));
+        free_.emplace_back(static_cast<std::uint16_t>(n));
     }
 }
 
-SKEIN_INLINE result<std::uint16_t> demand_table::number(std::uint16_t cpus) {
-    if (cpus <= 1) return cpus;
+SKEIN_INLINE result<demand_id> demand_table::number(std::uint16_t cpus) {
+    if (cpus <= 1) return demand_id(cpus);
     resources need;
     need.cpu = amount(cpus);
     return number(need, {});
 }
 
-SKEIN_INLINE result<std::uint16_t> demand_table::number_of_text(std::string_view text,
-                                                                bool for_life) {
+SKEIN_INLINE result<demand_id> demand_table::number_of_text(std::string_view text, bool for_life) {
     return number_of_text(text, for_life, label_in(text));
 }
 
-SKEIN_INLINE result<std::uint16_t> demand_table::number_of_text(std::string_view text,
-                                                                bool for_life,
-                                                                std::string_view label) {
+SKEIN_INLINE result<demand_id> demand_table::number_of_text(std::string_view text, bool for_life,
+                                                            std::string_view label) {
     const auto first = text.substr(0, text.find('\n'));
     auto rest = text.substr(std::min(first.size() + 1, text.size()));
     const auto folder = rest.substr(0, rest.find('\n'));
@@ -166,18 +163,17 @@ SKEIN_INLINE std::string_view demand_table::label_in(std::string_view text) noex
     return at == first.npos ? std::string_view() : first.substr(at + 1);
 }
 
-SKEIN_INLINE std::string demand_table::text(std::uint16_t number) const {
-    return text(number, detail::label_as_text(all_[number]));
+SKEIN_INLINE std::string demand_table::text(demand_id number) const {
+    return text(number, detail::label_as_text(at(number)));
 }
 
-SKEIN_INLINE std::string demand_table::text(std::uint16_t number, std::string_view label) const {
-    const auto& one = all_[number];
+SKEIN_INLINE std::string demand_table::text(demand_id number, std::string_view label) const {
+    const auto& one = at(number);
     return to_string(one.need) + detail::where_as_text(label, one.env);
 }
 
-SKEIN_INLINE result<std::uint16_t> demand_table::number_on(std::uint16_t number,
-                                                           std::string_view label) {
-    const auto one = all_[number]; // a copy: the table may grow
+SKEIN_INLINE result<demand_id> demand_table::number_on(demand_id number, std::string_view label) {
+    const auto one = at(number); // a copy: the table may grow
     return this->number(one.need, label, one.for_life, one.env);
 }
 
