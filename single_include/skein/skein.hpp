@@ -7174,8 +7174,8 @@ struct time_constants {
     ms accept_proof_grace{40};    ///< the same from its first message on, which is whole
     ms refusal_line{10'000};      ///< at most one log line per kind of refused stream in this time
     ms shutdown_grace{2000};      ///< from the request to stop until the kill
-    ms farewell_first{100};       ///< for a process to end by itself when its link has ended
-    ms farewell_stopping{300};    ///< the same when it was told to
+    ms exit_grace{100};           ///< for a process to end by itself when its link has ended
+    ms exit_grace_stopping{300};  ///< the same when it was told to
     ms idle_probe{5000};          ///< at least so often a link to a worker carries something
     ms unconfirmed_after{15'000}; ///< the other host's kernel answers nothing on such a link
     ms force_after{100};          ///< for a task cancelled by force to end by itself
@@ -7209,7 +7209,7 @@ struct time_constants {
     ms ring_grace_most{2000};
     ms ring_news{300};          ///< after a broken link, for the cause further away
     ms ring_notice{500};        ///< to write an error or a goodbye to one neighbour
-    ms ring_farewell{1000};     ///< for both notices, at close
+    ms ring_goodbye{1000};      ///< for both notices, at close
     ms shm_look{20};            ///< between looks whether the processes of the others live
     ms unwaited_collective{10}; ///< until its loop ends a small one nobody waits for
 
@@ -12451,7 +12451,7 @@ private:
     [[nodiscard]] bool is_concluded() const noexcept;
     void settle();
     static task<void> finish(connection::handle over);
-    void say_farewell(std::uint64_t verdict, const std::string& why) noexcept;
+    void say_goodbye(std::uint64_t verdict, const std::string& why) noexcept;
     void end(std::optional<error> why, link_end how) noexcept;
     void spawn(task<void> work);
     static task<void> part(core self, task<void> work);
@@ -12547,9 +12547,9 @@ namespace skein::net::detail {
 enum link_kind : std::uint16_t {
     link_hello_kind = 0xfe01,
     link_answer_kind = 0xfe02,
-    link_ack_kind = 0xfe03,      ///< id: messages received
-    link_fin_kind = 0xfe04,      ///< no more messages follow; counts as one
-    link_farewell_kind = 0xfe05, ///< the link ends now; the body says why, id: an answer's verdict
+    link_ack_kind = 0xfe03,     ///< id: messages received
+    link_fin_kind = 0xfe04,     ///< no more messages follow; counts as one
+    link_goodbye_kind = 0xfe05, ///< the link ends now; the body says why, id: an answer's verdict
 };
 
 inline constexpr std::uint32_t link_version = 1;
@@ -12879,7 +12879,7 @@ SKEIN_INLINE void link::on_frame(const frame_view& f) { // the connection's hand
         deliver(f);
     } catch (...) { // of the handler, too: going on would lose its message
         const error why = to_error(std::current_exception());
-        say_farewell(static_cast<std::uint64_t>(detail::link_verdict::ended), why.text());
+        say_goodbye(static_cast<std::uint64_t>(detail::link_verdict::ended), why.text());
         end(why, link_end::here);
     }
 }
@@ -12935,7 +12935,7 @@ SKEIN_INLINE void link::on_own_frame(const frame_view& f) {
         begin_close();
         settle();
         return;
-    case detail::link_farewell_kind: {
+    case detail::link_goodbye_kind: {
         const std::string why(as_text(f.body.first(std::min<std::size_t>(f.body.size(), 1024))));
         const bool dead = f.id == static_cast<std::uint64_t>(detail::link_verdict::dead);
         end(error(dead ? errc::peer_lost : errc::reset,
@@ -13098,11 +13098,11 @@ SKEIN_INLINE task<void> link::close() {
     }
 }
 
-SKEIN_INLINE void link::say_farewell(std::uint64_t verdict, const std::string& why) noexcept {
+SKEIN_INLINE void link::say_goodbye(std::uint64_t verdict, const std::string& why) noexcept {
     if (!connected_ || !connection_->is_open()) return;
     try {
         const auto over = connection_;
-        over->send(detail::link_farewell_kind, 0, verdict,
+        over->send(detail::link_goodbye_kind, 0, verdict,
                    as_bytes(std::string_view(why).substr(0, 1024)));
         over->flush();
     } catch (const std::exception&) { // it is a courtesy
@@ -13112,14 +13112,14 @@ SKEIN_INLINE void link::say_farewell(std::uint64_t verdict, const std::string& w
 SKEIN_INLINE void link::abort(error why) noexcept {
     if (state_ == state::ended) return;
     const auto keep = self_;
-    say_farewell(static_cast<std::uint64_t>(detail::link_verdict::ended), why.text());
+    say_goodbye(static_cast<std::uint64_t>(detail::link_verdict::ended), why.text());
     end(std::move(why), link_end::here);
 }
 
 SKEIN_INLINE void link::declare_dead(std::string why) noexcept {
     if (state_ == state::ended) return;
     const auto keep = self_;
-    say_farewell(static_cast<std::uint64_t>(detail::link_verdict::dead), why);
+    say_goodbye(static_cast<std::uint64_t>(detail::link_verdict::dead), why);
     end(error(errc::peer_lost, peer_name_ + " was declared dead").with_cause(std::move(why)),
         link_end::declared_dead);
 }
@@ -35821,7 +35821,7 @@ private:
             // It may still be loading and hear nobody.
             if (failed && (failed->code() == errc::cancelled || failed->code() == errc::timeout))
                 one->process->signal(SIGTERM);
-            auto gone = farewell(one->process.get());
+            auto gone = wait_exit(one->process.get());
             auto sure = shield(std::move(gone));
             (void)co_await sure;
         }
@@ -36150,16 +36150,16 @@ private:
 
     /// How a worker ended; told, if nobody wanted that. Its calls say themselves what they do.
     task<std::string> exit_reason(life* one) {
-        auto leaving = farewell(one->process.get());
+        auto leaving = wait_exit(one->process.get());
         const auto end = co_await leaving;
         if (!stopping_ && !one->is_unwanted && !end.status.success()) detail::say_lost(*one, end);
         co_return end.status.describe();
     }
 
     /// Waits for the end of a process whose link has ended; asks, then insists.
-    task<proc::child_end> farewell(proc::child* process) {
+    task<proc::child_end> wait_exit(proc::child* process) {
         const auto first =
-            patience(stopping_ ? how_.times.farewell_stopping : how_.times.farewell_first);
+            patience(stopping_ ? how_.times.exit_grace_stopping : how_.times.exit_grace);
         const auto all = patience(first + how_.times.shutdown_grace);
         auto stopped = proc::stop(*process, first, all - first);
         co_return co_await stopped;

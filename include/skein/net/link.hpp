@@ -229,7 +229,7 @@ private:
     [[nodiscard]] bool is_concluded() const noexcept;
     void settle();
     static task<void> finish(connection::handle over);
-    void say_farewell(std::uint64_t verdict, const std::string& why) noexcept;
+    void say_goodbye(std::uint64_t verdict, const std::string& why) noexcept;
     void end(std::optional<error> why, link_end how) noexcept;
     void spawn(task<void> work);
     static task<void> part(core self, task<void> work);

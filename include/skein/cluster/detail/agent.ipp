@@ -258,7 +258,7 @@ SKEIN_INLINE task<ended_lease> agent::state::run(state* self, worker* w) {
     if (!has_ended) {
         // Its driver has said goodbye to it in most cases: it leaves by itself.
         auto stopped =
-            shield(proc::stop(*process, self->how.times.farewell_first, self->how.stop_grace));
+            shield(proc::stop(*process, self->how.times.exit_grace, self->how.stop_grace));
         auto sure = as_result(std::move(stopped));
         const auto end = co_await sure;
         out.how = end ? end->status.describe() : end.error().what();

@@ -530,7 +530,7 @@ SKEIN_INLINE task<std::string> leased_workers::state::how_it_ended(state* self, 
     if (self->is_joined()) {
         auto told = detail::wait_at_most(&l->end_told, self->how.times.suspect_after);
         co_await told;
-        auto printed = until_printed(self, self->how.times.farewell_stopping); // its last words
+        auto printed = until_printed(self, self->how.times.exit_grace_stopping); // its last words
         co_await printed;
     }
     if (!left) self->say_lost(*l, pid);

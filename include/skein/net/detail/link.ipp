@@ -185,7 +185,7 @@ SKEIN_INLINE void link::on_frame(const frame_view& f) { // the connection's hand
         deliver(f);
     } catch (...) { // of the handler, too: going on would lose its message
         const error why = to_error(std::current_exception());
-        say_farewell(static_cast<std::uint64_t>(detail::link_verdict::ended), why.text());
+        say_goodbye(static_cast<std::uint64_t>(detail::link_verdict::ended), why.text());
         end(why, link_end::here);
     }
 }
@@ -241,7 +241,7 @@ SKEIN_INLINE void link::on_own_frame(const frame_view& f) {
         begin_close();
         settle();
         return;
-    case detail::link_farewell_kind: {
+    case detail::link_goodbye_kind: {
         const std::string why(as_text(f.body.first(std::min<std::size_t>(f.body.size(), 1024))));
         const bool dead = f.id == static_cast<std::uint64_t>(detail::link_verdict::dead);
         end(error(dead ? errc::peer_lost : errc::reset,
@@ -404,11 +404,11 @@ SKEIN_INLINE task<void> link::close() {
     }
 }
 
-SKEIN_INLINE void link::say_farewell(std::uint64_t verdict, const std::string& why) noexcept {
+SKEIN_INLINE void link::say_goodbye(std::uint64_t verdict, const std::string& why) noexcept {
     if (!connected_ || !connection_->is_open()) return;
     try {
         const auto over = connection_;
-        over->send(detail::link_farewell_kind, 0, verdict,
+        over->send(detail::link_goodbye_kind, 0, verdict,
                    as_bytes(std::string_view(why).substr(0, 1024)));
         over->flush();
     } catch (const std::exception&) { // it is a courtesy
@@ -418,14 +418,14 @@ SKEIN_INLINE void link::say_farewell(std::uint64_t verdict, const std::string& w
 SKEIN_INLINE void link::abort(error why) noexcept {
     if (state_ == state::ended) return;
     const auto keep = self_;
-    say_farewell(static_cast<std::uint64_t>(detail::link_verdict::ended), why.text());
+    say_goodbye(static_cast<std::uint64_t>(detail::link_verdict::ended), why.text());
     end(std::move(why), link_end::here);
 }
 
 SKEIN_INLINE void link::declare_dead(std::string why) noexcept {
     if (state_ == state::ended) return;
     const auto keep = self_;
-    say_farewell(static_cast<std::uint64_t>(detail::link_verdict::dead), why);
+    say_goodbye(static_cast<std::uint64_t>(detail::link_verdict::dead), why);
     end(error(errc::peer_lost, peer_name_ + " was declared dead").with_cause(std::move(why)),
         link_end::declared_dead);
 }

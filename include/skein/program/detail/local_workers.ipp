@@ -202,7 +202,7 @@ private:
             // It may still be loading and hear nobody.
             if (failed && (failed->code() == errc::cancelled || failed->code() == errc::timeout))
                 one->process->signal(SIGTERM);
-            auto gone = farewell(one->process.get());
+            auto gone = wait_exit(one->process.get());
             auto sure = shield(std::move(gone));
             (void)co_await sure;
         }
@@ -531,16 +531,16 @@ private:
 
     /// How a worker ended; told, if nobody wanted that. Its calls say themselves what they do.
     task<std::string> exit_reason(life* one) {
-        auto leaving = farewell(one->process.get());
+        auto leaving = wait_exit(one->process.get());
         const auto end = co_await leaving;
         if (!stopping_ && !one->is_unwanted && !end.status.success()) detail::say_lost(*one, end);
         co_return end.status.describe();
     }
 
     /// Waits for the end of a process whose link has ended; asks, then insists.
-    task<proc::child_end> farewell(proc::child* process) {
+    task<proc::child_end> wait_exit(proc::child* process) {
         const auto first =
-            patience(stopping_ ? how_.times.farewell_stopping : how_.times.farewell_first);
+            patience(stopping_ ? how_.times.exit_grace_stopping : how_.times.exit_grace);
         const auto all = patience(first + how_.times.shutdown_grace);
         auto stopped = proc::stop(*process, first, all - first);
         co_return co_await stopped;
