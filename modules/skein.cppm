@@ -310,9 +310,9 @@ using skein::net::make_socket_pair;
 using skein::net::message;
 using skein::net::message_table;
 using skein::net::network;
-using skein::net::no_room;
 using skein::net::offload;
 using skein::net::offload_pool;
+using skein::net::over_budget;
 using skein::net::protocol_version;
 using skein::net::real_loop;
 using skein::net::real_network;
@@ -425,11 +425,11 @@ using skein::rt::tell_space_server_ended;
 using skein::rt::worker_connection;
 using skein::rt::worker_demand;
 using skein::rt::worker_group;
+using skein::rt::worker_info;
 using skein::rt::worker_link;
 using skein::rt::worker_links;
 using skein::rt::worker_order;
 using skein::rt::worker_role;
-using skein::rt::worker_room;
 using skein::rt::worker_source;
 } // namespace skein::rt
 

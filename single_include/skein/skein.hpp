@@ -3026,7 +3026,7 @@ public:
         buffer_.resize(std::exchange(size_, 0));
         return std::move(buffer_);
     }
-    /// Makes room for `bytes` more.
+    /// Makes space for `bytes` more.
     void reserve(std::size_t bytes) {
         if (buffer_.size() - size_ < bytes) grow(bytes);
     }
@@ -6654,7 +6654,7 @@ public:
     /// cancelled; then no value is taken.
     [[nodiscard]] receive_awaiter receive() noexcept { return receive_awaiter(*this); }
 
-    /// Sends if there is room; false if not, or if closed (value is then unchanged).
+    /// Sends if there is space; false if not, or if closed (value is then unchanged).
     [[nodiscard]] bool try_send(T& value) { return !closed_ && offer(value); }
     [[nodiscard]] bool try_send(T&& value) { return !closed_ && offer(value); }
 
@@ -7079,10 +7079,10 @@ public:
     static constexpr std::size_t most_bytes = 1024;
 
     void push(byte_span piece) {
-        if (blocks_.empty() || room_ < piece.size()) more(piece.size());
+        if (blocks_.empty() || spare_ < piece.size()) more(piece.size());
         auto& last = blocks_.back();
-        std::memcpy(last.data.get() + (last.size - room_), piece.data(), piece.size());
-        room_ -= piece.size();
+        std::memcpy(last.data.get() + (last.size - spare_), piece.data(), piece.size());
+        spare_ -= piece.size();
     }
     /// The first piece, which is of that size. It stays until the next call of push(), take() or
     /// clear().
@@ -7105,7 +7105,7 @@ public:
     /// Nothing waits any more: gives the memory back.
     void clear() noexcept {
         blocks_.clear();
-        at_ = room_ = 0;
+        at_ = spare_ = 0;
     }
     /// Memory that it holds.
     [[nodiscard]] std::size_t capacity() const noexcept {
@@ -7125,12 +7125,12 @@ private:
         const std::size_t grown = blocks_.empty() ? first_block : 2 * blocks_.back().size;
         const std::size_t size = std::max(std::min(grown, largest_block), bytes);
         blocks_.push_back({std::make_unique_for_overwrite<std::byte[]>(size), size});
-        room_ = size;
+        spare_ = size;
     }
 
     std::vector<block> blocks_;
-    std::size_t at_ = 0;   ///< of the first piece, in the first block
-    std::size_t room_ = 0; ///< behind the last piece, in the last block
+    std::size_t at_ = 0;    ///< of the first piece, in the first block
+    std::size_t spare_ = 0; ///< behind the last piece, in the last block
 };
 
 } // namespace skein
@@ -8975,9 +8975,9 @@ namespace detail {
 /// Which folder it was is asked before main, which may leave it.
 struct start_place {
     start_place() {
-        for (std::size_t room = 256; room <= (std::size_t{1} << 16); room *= 2) {
-            path.resize(room);
-            if (::getcwd(path.data(), room) != nullptr) {
+        for (std::size_t bytes = 256; bytes <= (std::size_t{1} << 16); bytes *= 2) {
+            path.resize(bytes);
+            if (::getcwd(path.data(), bytes) != nullptr) {
                 path.resize(path.find('\0'));
                 is_known = path.starts_with('/') && ::stat(".", &self) == 0;
                 break;
@@ -9362,7 +9362,7 @@ private:
                           std::unique_ptr<admission> place);
     [[nodiscard]] bool is_foreign(stream& from);
     [[nodiscard]] duration after_failure(const error& fault);
-    task<void> make_room(std::string from);
+    task<void> wait_for_place(std::string from);
     [[nodiscard]] time_point grace_of(const admission& a) const noexcept;
     admission* first_to_go(const std::string* from) noexcept;
     [[nodiscard]] std::size_t count(const std::string& from) noexcept;
@@ -9554,7 +9554,7 @@ SKEIN_INLINE time_point acceptor::grace_of(const admission& a) const noexcept {
 
 /// Waits until there is a place for a stream from there; who has had its time has to go. What it
 /// has said while this thread computed is heard before.
-SKEIN_INLINE task<void> acceptor::make_room(std::string from) {
+SKEIN_INLINE task<void> acceptor::wait_for_place(std::string from) {
     constexpr int turns_of_the_loop = 8;
     for (int heard = 0;;) {
         const bool share_used = !from.empty() && count(from) >= options_.places_per_address;
@@ -9630,8 +9630,8 @@ SKEIN_INLINE task<void> acceptor::accept_loop(scope& children, acceptor* self) {
         }
         if (self->is_foreign(*next)) continue;
         std::string from = detail::share_of(next->peer_host());
-        auto room = self->make_room(from);
-        co_await room;
+        auto free = self->wait_for_place(from);
+        co_await free;
         std::unique_ptr<admission> place(new admission(*self, std::move(from)));
         children.spawn(one(self, std::move(next), std::move(place)));
     }
@@ -12491,7 +12491,7 @@ private:
     // Sending.
     detail::link_window window_;
     std::uint64_t pumping_ = 0; // the generation whose pump runs
-    wait_queue room_;
+    wait_queue window_change_;
 
     // Receiving.
     std::uint64_t received_ = 0, told_ = 0; // messages; of them, confirmed
@@ -12803,12 +12803,12 @@ SKEIN_INLINE void link::hand_out() {
 
 /// Hands out what the connection takes now; a task does the rest.
 SKEIN_INLINE void link::push_on() {
-    const auto has_room = [&] {
+    const auto takes_more = [&] {
         return connected_ && connection_->is_open() &&
                connection_->queued_bytes() <= how_.queue_bytes;
     };
     if (pumping_ == generation_) return;
-    while (window_.has_pending() && has_room()) hand_out();
+    while (window_.has_pending() && takes_more()) hand_out();
     if (!window_.has_pending() || !connected_ || !connection_->is_open()) return;
     pumping_ = generation_;
     spawn(pump(self_, connection_));
@@ -12820,8 +12820,8 @@ SKEIN_INLINE task<void> link::pump(core self, connection::handle over) {
     const auto present = [&] { return l.connected_ && l.connection_ == over; };
     try {
         while (present() && l.window_.has_pending()) {
-            auto room = over->send_ready(l.how_.queue_bytes);
-            co_await room;
+            auto ready = over->send_ready(l.how_.queue_bytes);
+            co_await ready;
             while (present() && over->is_open() && l.window_.has_pending() &&
                    over->queued_bytes() <= l.how_.queue_bytes) {
                 l.hand_out();
@@ -12830,7 +12830,7 @@ SKEIN_INLINE task<void> link::pump(core self, connection::handle over) {
     } catch (const error&) { // the connection has ended, which is told elsewhere
     }
     if (l.pumping_ == mine) l.pumping_ = 0;
-    l.room_.wake_all();
+    l.window_change_.wake_all();
 }
 
 SKEIN_INLINE std::size_t link::queued_bytes() const noexcept {
@@ -12852,15 +12852,15 @@ SKEIN_INLINE task<void> link::send_ready(std::size_t most_queued) {
         if (!full && connected_ && !window_.has_pending()) {
             const auto over = connection_;
             try {
-                auto room = over->send_ready(most_queued);
-                co_await room;
+                auto ready = over->send_ready(most_queued);
+                co_await ready;
                 moved = true;
             } catch (const error& e) {
                 if (e.code() == errc::cancelled || !resumes_) throw;
             }
         }
         if (moved || state_ != state::open) continue;
-        auto change = room_.wait();
+        auto change = window_change_.wait();
         co_await change;
     }
 }
@@ -12921,7 +12921,7 @@ SKEIN_INLINE void link::on_own_frame(const frame_view& f) {
                                     peer_name_, f.id, window_.pushed(), window_.acknowledged()));
         }
         ++statistics_.acks_in;
-        room_.wake_all();
+        window_change_.wake_all();
         settle();
         return;
     case detail::link_fin_kind:
@@ -13037,7 +13037,7 @@ SKEIN_INLINE void link::begin_close() noexcept {
     if (state_ != state::open) return;
     state_ = state::closing;
     sent_fin_ = true;
-    room_.wake_all();
+    window_change_.wake_all();
     try {
         if (resumes_) {
             window_.push(detail::link_fin_kind, 0, 0, {}, {});
@@ -13141,7 +13141,7 @@ SKEIN_INLINE void link::end(std::optional<error> why, link_end how) noexcept {
     if (tables_) tables_->leave(*this);
     window_.clear();
     tasks_.cancel();
-    room_.wake_all();
+    window_change_.wake_all();
     receivers_.wake_all();
     ended_.set();
     if (auto told = std::move(closed_handler_)) {
@@ -13499,7 +13499,7 @@ SKEIN_INLINE void link::attach(connection::handle over, std::uint64_t peer_has) 
     });
     if (!connected_ || connection_ != now) return;
     push_on();
-    room_.wake_all();
+    window_change_.wake_all();
     settle();
 }
 
@@ -13532,7 +13532,7 @@ SKEIN_INLINE void link::break_off(error why) noexcept {
     connection_->abort(why);
     break_ = std::move(why);
     loop_.set_timer(deadline_, deadline_after(loop_.exact_now(), how_.resume_within));
-    room_.wake_all();
+    window_change_.wake_all();
     if (dialling_) {
         if (!std::exchange(dialing_again_, true)) spawn(dial_again(self_));
     } else if (!tables_ || !tables_->wait_for(*this)) {
@@ -15527,13 +15527,13 @@ private:
     std::size_t amount_ = 0;
 };
 
-/// Why `amount` more of one kind finds no room beside `held`, which is of the peer or of all;
+/// Why `amount` more of one kind is over the budget beside `held`, which is of the peer or of all;
 /// nothing: it does. `alone`: one that is larger than the bound is taken where nothing else is
 /// held.
 ///   errors  exhausted, which names bound and peer
-[[nodiscard]] std::optional<error> no_room(request_hold::field what, std::size_t amount,
-                                           const request_load& most, const request_load& held,
-                                           bool of_all, std::string_view peer, bool alone);
+[[nodiscard]] std::optional<error> over_budget(request_hold::field what, std::size_t amount,
+                                               const request_load& most, const request_load& held,
+                                               bool of_all, std::string_view peer, bool alone);
 
 } // namespace skein::net
 
@@ -15575,9 +15575,9 @@ struct load_words {
 
 } // namespace detail
 
-SKEIN_INLINE std::optional<error> no_room(request_hold::field what, std::size_t amount,
-                                          const request_load& most, const request_load& held,
-                                          bool of_all, std::string_view peer, bool alone) {
+SKEIN_INLINE std::optional<error> over_budget(request_hold::field what, std::size_t amount,
+                                              const request_load& most, const request_load& held,
+                                              bool of_all, std::string_view peer, bool alone) {
     const std::size_t now = held.*what, bound = most.*what;
     if (amount <= bound && now <= bound - amount) return std::nullopt;
     if (alone && now == 0) return std::nullopt;
@@ -15953,12 +15953,12 @@ private:
     void send(std::uint16_t kind, std::uint64_t id, byte_buffer body);
     void send_large(std::uint16_t kind, std::uint64_t id, byte_buffer body);
     [[nodiscard]] request_hold hold(request_hold::field what, std::size_t amount) const;
-    [[nodiscard]] std::optional<error> no_room(request_hold::field what, std::size_t amount,
-                                               bool alone) const;
-    [[nodiscard]] std::optional<error> no_room_to_run(std::size_t bytes) const;
-    [[nodiscard]] bool has_call_room(std::size_t bytes) const noexcept;
-    static task<mutex::guard> wait_call_room(requests* self, std::size_t bytes);
-    void give_call_room(std::size_t bytes) noexcept;
+    [[nodiscard]] std::optional<error> over_budget(request_hold::field what, std::size_t amount,
+                                                   bool alone) const;
+    [[nodiscard]] std::optional<error> over_budget_to_run(std::size_t bytes) const;
+    [[nodiscard]] bool may_call(std::size_t bytes) const noexcept;
+    static task<mutex::guard> wait_to_call(requests* self, std::size_t bytes);
+    void forget_call_bytes(std::size_t bytes) noexcept;
     void drop_transfer(std::uint64_t id) noexcept;
     static task<void> bulk_lane(core self);
     void send_chunk();
@@ -16004,8 +16004,8 @@ private:
     std::deque<transfer> bulk_;
     std::size_t bulk_bytes_ = 0;
     std::size_t call_bytes_ = 0; ///< of them, our own requests
-    mutex call_line_;            ///< whoever waits for room among them, and those behind
-    wait_queue call_room_;
+    mutex call_line_;            ///< whoever waits for others of them to end, and those behind
+    wait_queue call_ended_;
     bool bulk_runs_ = false;
     std::optional<assembly> arriving_;
     std::uint64_t named_ = 0; ///< the client that speaks on a plain connection
@@ -16019,7 +16019,7 @@ private:
 
 
 // ======== skein/net/detail/request_lanes.ipp
-// The two lanes of a link, and what of its peer finds room here.
+// The two lanes of a link, and what of its peer is taken here.
 
 
 // ======== skein/net/detail/request_head.hpp
@@ -16136,7 +16136,7 @@ SKEIN_INLINE void requests::send_large(std::uint16_t kind, std::uint64_t id, byt
     if (!std::exchange(bulk_runs_, true)) spawn(bulk_lane(self_));
 }
 
-// --- room -------------------------------------------------------------------------------------
+// --- budget -----------------------------------------------------------------------------------
 
 SKEIN_INLINE request_hold requests::hold(request_hold::field what, std::size_t amount) const {
     request_hold h(budget_, held_, what);
@@ -16144,46 +16144,47 @@ SKEIN_INLINE request_hold requests::hold(request_hold::field what, std::size_t a
     return h;
 }
 
-SKEIN_INLINE std::optional<error> requests::no_room(request_hold::field what, std::size_t amount,
-                                                    bool alone) const {
-    auto full = net::no_room(what, amount, options_.peer, *held_, false, peer_name(), alone);
+SKEIN_INLINE std::optional<error> requests::over_budget(request_hold::field what,
+                                                        std::size_t amount, bool alone) const {
+    auto full = net::over_budget(what, amount, options_.peer, *held_, false, peer_name(), alone);
     if (full) return full;
-    return net::no_room(what, amount, budget_->most(), budget_->held(), true, peer_name(), alone);
+    return net::over_budget(what, amount, budget_->most(), budget_->held(), true, peer_name(),
+                            alone);
 }
 
 /// Why no more handler may run for the peer; a peer that does not read its replies gets no more of
 /// them.
-SKEIN_INLINE std::optional<error> requests::no_room_to_run(std::size_t bytes) const {
-    if (auto full = no_room(&request_load::running, 1, false)) return full;
-    if (auto full = no_room(&request_load::request_bytes, bytes, true)) return full;
-    return no_room(&request_load::reply_bytes, 1, true);
+SKEIN_INLINE std::optional<error> requests::over_budget_to_run(std::size_t bytes) const {
+    if (auto full = over_budget(&request_load::running, 1, false)) return full;
+    if (auto full = over_budget(&request_load::request_bytes, bytes, true)) return full;
+    return over_budget(&request_load::reply_bytes, 1, true);
 }
 
 SKEIN_INLINE detail::request_place requests::place_of(std::size_t bytes) const {
     return {hold(&request_load::running, 1), hold(&request_load::request_bytes, bytes)};
 }
 
-SKEIN_INLINE bool requests::has_call_room(std::size_t bytes) const noexcept {
+SKEIN_INLINE bool requests::may_call(std::size_t bytes) const noexcept {
     return call_bytes_ == 0 ||
            (bytes <= options_.call_bytes && call_bytes_ <= options_.call_bytes - bytes);
 }
 
-/// Calls with large messages leave in the order in which they came: the first waits for room, the
-/// others for it.
-SKEIN_INLINE task<mutex::guard> requests::wait_call_room(requests* self, std::size_t bytes) {
+/// Calls with large messages leave in the order in which they came: the first waits for earlier
+/// ones to end, the others for it.
+SKEIN_INLINE task<mutex::guard> requests::wait_to_call(requests* self, std::size_t bytes) {
     auto turn = self->call_line_.lock();
     auto mine = co_await turn;
-    while (self->open_ && !self->has_call_room(bytes)) {
-        auto room = self->call_room_.wait();
-        co_await room;
+    while (self->open_ && !self->may_call(bytes)) {
+        auto freed = self->call_ended_.wait();
+        co_await freed;
     }
     self->check_open();
     co_return mine;
 }
 
-SKEIN_INLINE void requests::give_call_room(std::size_t bytes) noexcept {
+SKEIN_INLINE void requests::forget_call_bytes(std::size_t bytes) noexcept {
     call_bytes_ -= bytes;
-    call_room_.wake_all();
+    call_ended_.wake_all();
 }
 
 // --- the lane of large messages ---------------------------------------------------------------
@@ -16195,7 +16196,7 @@ SKEIN_INLINE void requests::drop_transfer(std::uint64_t id) noexcept {
     });
     if (found == bulk_.end()) return;
     bulk_bytes_ -= found->body.size() - found->at;
-    give_call_room(found->body.size());
+    forget_call_bytes(found->body.size());
     if (found->at == 0) {
         bulk_.erase(found);
         return;
@@ -16210,8 +16211,8 @@ SKEIN_INLINE task<void> requests::bulk_lane(core self) {
     requests& r = *self;
     try {
         while (r.open_ && !r.bulk_.empty()) {
-            auto room = r.below_->send_ready(r.options_.chunk_bytes / 2);
-            co_await room;
+            auto ready = r.below_->send_ready(r.options_.chunk_bytes / 2);
+            co_await ready;
             if (r.open_ && !r.bulk_.empty()) r.send_chunk();
         }
     } catch (const error& e) { // the end of the link is told elsewhere
@@ -16243,7 +16244,7 @@ SKEIN_INLINE void requests::send_chunk() {
     const bool first = (flags & detail::first_chunk) != 0;
     below_->send(detail::chunk_kind, flags, t.id, first ? byte_span(head) : byte_span(), piece);
     if ((flags & detail::last_chunk) == 0) return;
-    if (t.kind == detail::request_kind) give_call_room(t.body.size());
+    if (t.kind == detail::request_kind) forget_call_bytes(t.body.size());
     bulk_.pop_front();
 }
 
@@ -16655,11 +16656,11 @@ SKEIN_INLINE task<byte_buffer> requests::call_raw(std::uint16_t number, byte_buf
     check_open();
     std::optional<mutex::guard> turn;
     const std::size_t bytes = detail::request_head::bytes + body.size();
-    if (bytes > options_.control_bytes && (call_line_.is_locked() || !has_call_room(bytes))) {
+    if (bytes > options_.control_bytes && (call_line_.is_locked() || !may_call(bytes))) {
         const auto begin = loop_.exact_now();
-        auto room = wait_call_room(this, bytes);
+        auto waiting = wait_to_call(this, bytes);
         auto limited =
-            how.deadline ? with_timeout(std::move(room), *how.deadline) : std::move(room);
+            how.deadline ? with_timeout(std::move(waiting), *how.deadline) : std::move(waiting);
         turn.emplace(co_await limited);
         if (how.deadline) *how.deadline -= loop_.exact_now() - begin;
     }
@@ -16714,7 +16715,7 @@ SKEIN_INLINE void requests::tell_raw(std::uint16_t number, byte_buffer body,
                                      std::uint64_t generation) {
     check_open();
     const std::size_t bytes = detail::request_head::bytes + body.size();
-    if (bytes > options_.control_bytes && (call_line_.is_locked() || !has_call_room(bytes))) {
+    if (bytes > options_.control_bytes && (call_line_.is_locked() || !may_call(bytes))) {
         throw error(errc::exhausted,
                     fmt::format("a message of {} bytes: {} bytes of large ones wait for {}, "
                                 "call_bytes is {}",
@@ -16733,13 +16734,13 @@ SKEIN_INLINE void requests::tell_raw(std::uint16_t number, byte_buffer body,
 
 // --- being called -----------------------------------------------------------------------------
 
-/// Memory follows what has come. What finds no room is refused at once, and its call fails; the
-/// link goes on.
+/// Memory follows what has come. What is over the budget is refused at once, and its call fails;
+/// the link goes on.
 SKEIN_INLINE void requests::keep_piece(byte_span piece) {
     assembly& a = *arriving_;
     a.came += piece.size();
     if (a.refused) return;
-    const auto full = no_room(&request_load::assembling_bytes, piece.size(), false);
+    const auto full = over_budget(&request_load::assembling_bytes, piece.size(), false);
     if (!full) {
         append(a.body, piece);
         if (a.held.amount() == 0) a.held = hold(&request_load::assembling_bytes, 0);
@@ -16877,11 +16878,12 @@ SKEIN_INLINE void requests::on_request(std::uint64_t id, byte_buffer body) {
         return;
     }
     const bool keyed = head.key != 0 && !one_way;
-    auto full = no_room_to_run(body.size() - detail::request_head::bytes);
+    auto full = over_budget_to_run(body.size() - detail::request_head::bytes);
     const bool crowded = running_.size() >= options_.peer.running; // repeats of one key, too
     if (!full && crowded)
-        full = net::no_room(&request_load::running, 1, options_.peer,
-                            request_load{.running = running_.size()}, false, peer_name(), false);
+        full =
+            net::over_budget(&request_load::running, 1, options_.peer,
+                             request_load{.running = running_.size()}, false, peer_name(), false);
     if (full && (!keyed || crowded)) {
         refuse(id, one_way, *full);
         return;
@@ -16893,7 +16895,7 @@ SKEIN_INLINE void requests::on_request(std::uint64_t id, byte_buffer body) {
     who.deadline = detail::deadline_of(head, loop_.exact_now());
     body.erase(body.begin(), body.begin() + detail::request_head::bytes);
     const auto stop = running_[id].stop.token();
-    if (keyed) { // what runs or has run already needs no room
+    if (keyed) { // what runs or has run already needs no budget
         auto once = service_->start_or_join(head, std::move(body), std::move(who),
                                             &found->second.run, {self_, id}, std::move(full));
         if (once) running_[id].once = std::move(once);
@@ -16936,7 +16938,8 @@ SKEIN_INLINE void requests::answer(std::uint64_t id,
     if (!open_) return;
     try {
         if (outcome.bytes.size() > options_.control_bytes)
-            if (const auto full = no_room(&request_load::reply_bytes, outcome.bytes.size(), true))
+            if (const auto full =
+                    over_budget(&request_load::reply_bytes, outcome.bytes.size(), true))
                 return send(detail::failure_kind, id, wire::encode(*full));
         send(outcome.good ? detail::reply_kind : detail::failure_kind, id, outcome.bytes);
     } catch (const error& e) {
@@ -16972,7 +16975,7 @@ SKEIN_INLINE void requests::on_end(const error* why) noexcept {
     running_.clear();
     bulk_.clear();
     bulk_bytes_ = call_bytes_ = 0;
-    call_room_.wake_all();
+    call_ended_.wake_all();
     drop_arriving();
     tasks_.cancel();
     if (auto handler = std::move(closed_handler_)) {
@@ -18738,8 +18741,8 @@ SKEIN_INLINE error with_gpu_reason(error why, sched::amount asked,
 
 // ======== skein/proc/output.hpp
 // What workers print, on its way to the output of their driver: whole lines, in order for each
-// worker, and in bounded room. Where lines come faster than they are taken the oldest are left out,
-// and counted by their numbers.
+// worker, and in bounded memory. Where lines come faster than they are taken the oldest are left
+// out, and counted by their numbers.
 //
 //     proc::line_queue said;                                    // of one worker
 //     scope.spawn(proc::read_lines(child, &said, on_more));     // until it has ended
@@ -18893,8 +18896,8 @@ SKEIN_INLINE void line_queue::add(bool is_error, std::string_view bytes) {
     auto& unended = unended_[is_error ? 1 : 0];
     while (!bytes.empty()) {
         const auto end = bytes.find('\n');
-        const auto room = most_line - unended.size();
-        if (room == 0 && end != 0) push(is_error, std::exchange(unended, {}));
+        const auto left = most_line - unended.size();
+        if (left == 0 && end != 0) push(is_error, std::exchange(unended, {}));
         const auto n = std::min({end, bytes.size(), most_line - unended.size()});
         unended.append(bytes.substr(0, n));
         bytes.remove_prefix(n);
@@ -23228,7 +23231,7 @@ struct worker_group {
 };
 
 /// What a driver is told of a worker that comes.
-struct worker_room {
+struct worker_info {
     sched::demand_id demand; ///< it is for this one alone, one task at a time; none: for all
     std::vector<std::string> labels; ///< of its node, and "node=n1"
     bool is_space_client =
@@ -24956,8 +24959,8 @@ public:
     credit_line credit;
     std::uint32_t returned = 0; ///< calls whose credit has come back since `waiting` was looked at
     std::uint32_t ended = 0;    ///< about so many of `waiting` are done
-    std::vector<gate_line> gates;    ///< by number, as far as calls have waited for one
-    std::unique_ptr<event> has_room; ///< set for a moment; made when somebody waits for it
+    std::vector<gate_line> gates;       ///< by number, as far as calls have waited for one
+    std::unique_ptr<event> credit_came; ///< set for a moment; made when somebody waits for it
     /// Linked when credit has come back in this turn of the loop: at its end more is sent.
     struct sending : turn_hook {
         explicit sending(actor_queue& of) noexcept : turn_hook(&sending::go), queue(of) {}
@@ -25899,7 +25902,7 @@ enum class group_strategy : std::uint8_t;
 namespace skein::rt {
 
 class worker_source;
-struct worker_room;
+struct worker_info;
 
 namespace detail {
 
@@ -26024,7 +26027,7 @@ public:
                                           proc::claims page = {});
     /// The same for a worker that says where it is, or that serves one demand only.
     [[nodiscard]] task<void> serve_worker(std::shared_ptr<net::channel> wire, exit_reason after,
-                                          proc::claims page, worker_room room);
+                                          proc::claims page, worker_info info);
     /// Driver: the labels of the worker on that connection, if they were not known when it came.
     void set_labels(const net::channel& wire, const std::vector<std::string>& labels);
     /// Driver: sends the worker on that connection nothing new, and says goodbye to it when what
@@ -26119,7 +26122,7 @@ public:
     void end_by_force(detail::call_base& call);
     void deadline_passed(detail::call_base& call);
     void drop_actor(detail::actor_queue& queue) noexcept;
-    [[nodiscard]] task<void> wait_room(counted_ptr<detail::actor_queue> queue);
+    [[nodiscard]] task<void> wait_credit(counted_ptr<detail::actor_queue> queue);
     /// The state behind handles to an actor: one per runtime and actor, so that order is kept.
     [[nodiscard]] counted_ptr<detail::actor_queue> queue_for(actor_id id);
     [[nodiscard]] actor_id new_actor_id() noexcept;
@@ -26640,8 +26643,9 @@ struct runtime::credits {
     static void send_held(runtime& self, detail::actor_queue& queue);
     static void forget(detail::actor_queue& queue, detail::call_base& call);
     static void fail_all(runtime& self, const error& why);
-    static void tell_room(const state& of, detail::actor_queue& queue) noexcept;
-    [[nodiscard]] static bool has_room(const state& of, const detail::actor_queue& queue) noexcept;
+    static void tell_credit(const state& of, detail::actor_queue& queue) noexcept;
+    [[nodiscard]] static bool has_credit(const state& of,
+                                         const detail::actor_queue& queue) noexcept;
     static void waits_here(runtime& self, detail::call_base& call);
 
 private:
@@ -26897,7 +26901,7 @@ struct lease_share : list_node<lease_share> {
 
 /// The tasks with one demand: those that wait, and where they may go.
 struct lease_line {
-    enum room : std::uint8_t {
+    enum list : std::uint8_t {
         unused,  ///< a lease without a task
         beside,  ///< the same, but something is at its worker that the scheduler knows nothing of
         ahead,   ///< each lease has a task, and the worker takes more ahead of time
@@ -27222,8 +27226,8 @@ struct lease_state {
     [[nodiscard]] counted_ptr<call_base> pop(lease_line& line);
     void take_waiting(std::vector<counted_ptr<call_base>>& into);
 
-    [[nodiscard]] sched::request_id request_room(const lease_line& line,
-                                                 const sched::constraint& where);
+    [[nodiscard]] sched::request_id request_lease(const lease_line& line,
+                                                  const sched::constraint& where);
     [[nodiscard]] sched::request_id submit(sched::request r);
     [[nodiscard]] bool ask(lease_line& line);
     void withdraw(lease_line& line);
@@ -27236,7 +27240,7 @@ struct lease_state {
     void release_unused(lease_share& share);
     bool reclaim();
     void forget_idle_lines();
-    [[nodiscard]] peer* pick(lease_line& line, lease_line::room where) const;
+    [[nodiscard]] peer* pick(lease_line& line, lease_line::list where) const;
     [[nodiscard]] peer* pick_free(lease_line& line);
     [[nodiscard]] peer* choose(lease_line& line);
     void note_use(peer& at) noexcept;
@@ -28340,7 +28344,7 @@ SKEIN_INLINE void runtime::drain(detail::actor_queue& queue) {
         if (queue.waiting.empty() && queue.waiting.capacity() > few * few)
             queue.waiting.shrink_to_fit();
     }
-    credits::tell_room(*state_, queue);
+    credits::tell_credit(*state_, queue);
 }
 
 SKEIN_INLINE void runtime::cancel(detail::call_base& call, bool by_force) noexcept {
@@ -29230,7 +29234,7 @@ SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::credits::give(
     auto& line =
         std::exchange(call.held, false) ? queue->gates[call.fn->group].held : queue->credit;
     line.give(taken.bytes);
-    if (!queue->has_waiting() && !queue->has_room) return {};
+    if (!queue->has_waiting() && !queue->credit_came) return {};
     if (++queue->returned >= of.credit_batch) return counted_ptr<detail::actor_queue>(queue);
     loop::current().at_turn_end(queue->sends);
     return {};
@@ -29369,30 +29373,30 @@ SKEIN_INLINE void runtime::credits::fail_all(runtime& self, const error& why) {
             calls.insert(calls.end(), gate.waiting.begin(), gate.waiting.end());
         for (const auto& call : calls)
             if (!call->is_done()) call->fail({why, nullptr});
-        tell_room(*self.state_, *queue);
+        tell_credit(*self.state_, *queue);
     }
 }
 
-// ---- who waits for room ------------------------------------------------------------------------
+// ---- who waits for credit ----------------------------------------------------------------------
 
 /// Of calls whose actor has no place at the moment one may wait here.
-SKEIN_INLINE bool runtime::credits::has_room(const state& of,
-                                             const detail::actor_queue& queue) noexcept {
+SKEIN_INLINE bool runtime::credits::has_credit(const state& of,
+                                               const detail::actor_queue& queue) noexcept {
     if (queue.lost || queue.owner == nullptr || of.closing) return true;
     return !queue.has_waiting() && has(of, queue.credit);
 }
 
-SKEIN_INLINE void runtime::credits::tell_room(const state& of,
-                                              detail::actor_queue& queue) noexcept {
-    if (!queue.has_room || !has_room(of, queue)) return;
-    queue.has_room->set();
-    queue.has_room->reset(); // who is woken looks again: another one may have been faster
+SKEIN_INLINE void runtime::credits::tell_credit(const state& of,
+                                                detail::actor_queue& queue) noexcept {
+    if (!queue.credit_came || !has_credit(of, queue)) return;
+    queue.credit_came->set();
+    queue.credit_came->reset(); // who is woken looks again: another one may have been faster
 }
 
-SKEIN_INLINE task<void> runtime::wait_room(counted_ptr<detail::actor_queue> queue) {
-    while (!credits::has_room(*state_, *queue)) {
-        if (!queue->has_room) queue->has_room = std::make_unique<event>();
-        co_await queue->has_room->wait();
+SKEIN_INLINE task<void> runtime::wait_credit(counted_ptr<detail::actor_queue> queue) {
+    while (!credits::has_credit(*state_, *queue)) {
+        if (!queue->credit_came) queue->credit_came = std::make_unique<event>();
+        co_await queue->credit_came->wait();
     }
 }
 
@@ -32836,15 +32840,15 @@ inline constexpr std::uint64_t whole_tag = std::uint64_t{most_cpus} + 1;
 /// Puts the leases of a line on a worker into the list where they belong now.
 inline void file(lease_share& share) {
     const auto& at = *share.at;
-    auto room = lease_line::nowhere;
+    auto list = lease_line::nowhere;
     if (share.line->by == lease_line::service::own)
-        room = share.out < share.leases.size() ? lease_line::unused : lease_line::nowhere;
+        list = share.out < share.leases.size() ? lease_line::unused : lease_line::nowhere;
     else if (share.out < share.leases.size())
-        room = at.unleased == 0 && at.alone == nullptr ? lease_line::unused : lease_line::beside;
+        list = at.unleased == 0 && at.alone == nullptr ? lease_line::unused : lease_line::beside;
     else if (!share.line->need->spreads && share.out < share.leases.size() * at.window)
-        room = lease_line::ahead; // what is sent ahead would not be spread
+        list = lease_line::ahead; // what is sent ahead would not be spread
     share.unlink();
-    if (room != lease_line::nowhere) share.line->with[room].push_back(share);
+    if (list != lease_line::nowhere) share.line->with[list].push_back(share);
 }
 
 SKEIN_INLINE lease_line& lease_state::line_of(sched::demand_id demand) {
@@ -32988,8 +32992,8 @@ SKEIN_INLINE sched::request_id lease_state::submit(sched::request r) {
 }
 
 /// For one lease of a line.
-SKEIN_INLINE sched::request_id lease_state::request_room(const lease_line& line,
-                                                         const sched::constraint& where) {
+SKEIN_INLINE sched::request_id lease_state::request_lease(const lease_line& line,
+                                                          const sched::constraint& where) {
     sched::request r;
     r.demand = line.need->need;
     r.where = where;
@@ -33003,7 +33007,7 @@ SKEIN_INLINE sched::request_id lease_state::request_room(const lease_line& line,
 SKEIN_INLINE bool lease_state::ask(lease_line& line) {
     if (!line.asked) {
         if (line.full_at == state) return false;
-        line.asked = request_room(line, {});
+        line.asked = request_lease(line, {});
         ++asking;
     }
     if (take()) again = true; // another line may have one, too
@@ -33053,7 +33057,7 @@ SKEIN_INLINE void lease_state::book(const sched::grant& g) {
 
 /// One more lease on this worker. False: it has no room for it.
 SKEIN_INLINE bool lease_state::lease_on(peer& worker, lease_line& line) {
-    const auto id = request_room(line, sched::constraint::on(place_of(worker)));
+    const auto id = request_lease(line, sched::constraint::on(place_of(worker)));
     (void)take();
     return !places.cancel(id);
 }
@@ -33102,9 +33106,9 @@ SKEIN_INLINE bool lease_state::reclaim() {
     const auto before = state;
     for (auto& [cpus, line] : lines) {
         if (line.by == lease_line::service::own) continue;
-        for (const auto room : {lease_line::unused, lease_line::beside}) {
+        for (const auto list : {lease_line::unused, lease_line::beside}) {
             intrusive_list<lease_share, lease_share> all;
-            all.splice_back(line.with[room]);
+            all.splice_back(line.with[list]);
             while (!all.empty()) {
                 auto& share = all.pop_front();
                 if (line.is_empty() || (share.turn == 0 && others_wait(line)))
@@ -33309,7 +33313,7 @@ SKEIN_INLINE void runtime::use_leases(detail::lease_line& line) {
     }
     if (line.is_empty()) return leases.withdraw(line);
     if (!line.asked && may_ask()) { // there was no room before: stand in line for what comes
-        line.asked = leases.request_room(line, {});
+        line.asked = leases.request_lease(line, {});
         ++leases.asking;
     }
     line.stands = static_cast<bool>(line.asked);
@@ -33621,25 +33625,25 @@ SKEIN_INLINE task<void> runtime::part_from(std::shared_ptr<peer> l) {
 
 SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire, exit_reason after,
                                               proc::claims page) {
-    return serve_worker(std::move(wire), std::move(after), std::move(page), worker_room{});
+    return serve_worker(std::move(wire), std::move(after), std::move(page), worker_info{});
 }
 
 SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire, exit_reason after,
-                                              proc::claims page, worker_room room) {
+                                              proc::claims page, worker_info info) {
     SKEIN_CHECK(state_->upstream == nullptr, "a worker cannot have workers of its own");
     auto l = attach(std::move(wire), std::move(page));
-    l->demand = room.demand;
-    l->labels = std::move(room.labels);
-    l->labels_follow = room.labels_follow;
-    l->is_space_client = room.is_space_client;
+    l->demand = info.demand;
+    l->labels = std::move(info.labels);
+    l->labels_follow = info.labels_follow;
+    l->is_space_client = info.is_space_client;
     if (!has_own_incarnation(*l)) {
         l->wire->abort(
             error(errc::malformed, l->who + " does not say which process it is, or says that it is "
                                             "another one"));
         co_return;
     }
-    if (room.aside_of != nullptr &&
-        !state_->leases.stand_beside(*l, state_->links, *room.aside_of)) {
+    if (info.aside_of != nullptr &&
+        !state_->leases.stand_beside(*l, state_->links, *info.aside_of)) {
         auto goodbye = l->wire->close();
         co_await goodbye;
         co_return;
@@ -34212,7 +34216,7 @@ SKEIN_INLINE peer* lease_state::choose(lease_line& line) {
 }
 
 /// The least busy of the workers that a line's next task may go to now.
-SKEIN_INLINE peer* lease_state::pick(lease_line& line, lease_line::room where) const {
+SKEIN_INLINE peer* lease_state::pick(lease_line& line, lease_line::list where) const {
     const bool is_last_turn = others_wait(line) && line.by != lease_line::service::own;
     peer* best = nullptr;
     int seen = 0;
@@ -35326,7 +35330,7 @@ namespace detail {
 /// left then.
 [[nodiscard]] task<void> leave_when_idle(std::shared_ptr<net::channel> aside, rt::runtime* driver,
                                          time_constants times);
-/// "w2" for "worker-2": in a process's name there is little room.
+/// "w2" for "worker-2": in a process's name there is little space.
 [[nodiscard]] std::string short_worker_name(std::string_view name);
 
 /// worker_main(), after which the process ends: in main there may be more, also another run(), that
@@ -35519,8 +35523,8 @@ public:
         return false;
     }
     /// Those that nobody holds any more give their room back when their last worker has ended;
-    /// gives them. Of the workers for a demand it knows this, `what`, how many there are, `alive`, and
-    /// what is asked for, `asked`.
+    /// gives them. Of the workers for a demand it knows this, `what`, how many there are, `alive`,
+    /// and what is asked for, `asked`.
     template <class Demands>
     [[nodiscard]] std::vector<group> close(Demands& demands) {
         std::vector<group> closed;
@@ -35610,7 +35614,7 @@ struct local_life {
     proc::claims page; ///< shared with it
     std::shared_ptr<net::connection> wire;
     std::uint16_t cpus = 0;
-    rt::worker_room room;
+    rt::worker_info info;
     std::vector<std::pair<std::string, std::string>> env;
     std::string folder;          ///< empty: that of the program's start
     sched::gpu_set gpus;         ///< that it sees
@@ -35760,7 +35764,7 @@ private:
             life one;
             one.name = fmt::format("worker-{}", number);
             one.cpus = cpus_;
-            one.room.labels = {label_};
+            one.info.labels = {label_};
             auto lived = live(&one, &again);
             const auto failed = co_await lived;
             if (!failed) continue;
@@ -35800,13 +35804,13 @@ private:
             serving_.push_back(one);
             watching.spawn(
                 detail::watch_process(one->process.get(), one->wire, &driver_, how_.times));
-            if (one->room.aside_of != nullptr)
+            if (one->info.aside_of != nullptr)
                 watching.spawn(detail::leave_when_idle(one->wire, &driver_, how_.times));
             again->worked();
             last_warning_ = last_error_ = {};
             auto served = driver_.serve_worker(
                 one->wire, [this, one](const rt::peer&) { return exit_reason(one); }, one->page,
-                one->room);
+                one->info);
             co_await served;
         } catch (const error& e) {
             failed = e;
@@ -35846,7 +35850,7 @@ private:
         boot.cpus = one.cpus;
         boot.direct = how_.direct_calls;
         boot.is_read = static_cast<bool>(how_.print);
-        boot.is_shared = !one.room.demand && one.cpus > 1;
+        boot.is_shared = !one.info.demand && one.cpus > 1;
         if (how_.over_tcp) {
             one.listener = network_.listen(net::address::tcp("127.0.0.1", 0));
             boot.address = net::to_string(one.listener->local());
@@ -35864,7 +35868,7 @@ private:
         how.env = std::move(one.env);
         how.env.emplace_back(proc::gpus_variable, proc::gpus_by_name(one.gpus, how_.gpu_names));
         how.cwd = std::move(one.folder);
-        how.threads = !one.room.demand ? 1 : one.cpus; // see use_threads()
+        how.threads = !one.info.demand ? 1 : one.cpus; // see use_threads()
         return how;
     }
 
@@ -35878,7 +35882,7 @@ private:
             while (!stopping_) {
                 changed_.reset();
                 for (const auto& [number, why] : groups_.ask()) driver_.group_refused(number, why);
-                ask_for_room();
+                ask_for_workers();
                 start_granted(lives);
                 for (auto& of : std::exchange(beside_, {})) lives.spawn(live_beside(std::move(of)));
                 const auto pause = retire_idle(lives);
@@ -35913,7 +35917,7 @@ private:
     }
 
     /// One request per demand at a time: who has one more asks for the next.
-    void ask_for_room() {
+    void ask_for_workers() {
         for (auto& [demand, own] : demands_) {
             if (own.asked || own.what.wanted <= own.alive) continue;
             sched::request r;
@@ -36010,7 +36014,7 @@ private:
                 continue;
             }
             const auto idle = std::find_if(own_.begin(), own_.end(), [&, n = demand](life* one) {
-                return one->room.demand == n && one->wire && driver_.is_idle(one->wire);
+                return one->info.demand == n && one->wire && driver_.is_idle(one->wire);
             });
             if (idle == own_.end()) { // they load, or do what nobody waits for any more
                 next = std::min<duration>(next, how_.times.idle_worker);
@@ -36042,7 +36046,7 @@ private:
             cores = 0; // those of the group are lent already
             one.in_bundle = g.id;
         }
-        one.room = {demand, {label_}};
+        one.info = {demand, {label_}};
         one.env = own.what.env.variables;
         one.folder = own.what.env.folder;
         one.gpus = g.gpus;
@@ -36087,8 +36091,8 @@ private:
         life one;
         one.name = fmt::format("worker-{}", how_.count + ++last_own_);
         one.cpus = cpus_;
-        one.room.labels = {label_};
-        one.room.aside_of = of.get();
+        one.info.labels = {label_};
+        one.info.aside_of = of.get();
         proc::restart_policy once{proc::restart_rules{}};
         auto lived = live(&one, &once);
         const auto failed = co_await lived;
@@ -38111,7 +38115,7 @@ void kill(const actor_handle<T>& handle) {
 ///   errors  cancelled
 template <class T>
 [[nodiscard]] task<void> room(const actor_handle<T>& handle) {
-    return rt::detail::runtime_of(handle.queue()).wait_room(handle.queue());
+    return rt::detail::runtime_of(handle.queue()).wait_credit(handle.queue());
 }
 
 /// In a method: the actor ends when this call has ended, and is not made again. Coroutine methods

@@ -2725,7 +2725,7 @@ private:
     task<void> run_sender(plan& p);
     task<void> run_receiver(plan& p);
     task<void> gather(plan& p, buffer_view own);
-    task<void> room_for(const plan& p, std::uint32_t frame, int step);
+    task<void> wait_for_place(const plan& p, std::uint32_t frame, int step);
     void add(const plan& p, std::uint32_t frame, std::byte* dst);
     void prepare(plan& p);
     task<void> send_frame(std::uint32_t step, byte_span data);
@@ -3176,7 +3176,7 @@ struct ring_communicator::core::plan {
     std::size_t piece = 0;      // elements
     std::uint32_t per_step = 0; // frames
     std::uint32_t frames = 0;
-    std::size_t room = 0; // bytes of one of the two places for partial sums
+    std::size_t half_bytes = 0; // bytes of one of the two places for partial sums
     std::byte* partial = nullptr;
     std::uint32_t received = 0, sent = 0;
 
@@ -3202,7 +3202,7 @@ struct ring_communicator::core::plan {
     /// The partial sums that reducing step `step` makes of slice s: two places in turn.
     [[nodiscard]] std::byte* at_partial(int step, const slice& s, const slice& part) const {
         if (in_place) return at_source(s, part);
-        return partial + static_cast<std::size_t>(step & 1) * room + part.at * size_of(wide);
+        return partial + static_cast<std::size_t>(step & 1) * half_bytes + part.at * size_of(wide);
     }
 };
 
@@ -3300,9 +3300,9 @@ SKEIN_INLINE void ring_communicator::core::prepare(plan& p) {
     const std::size_t head = 64 + std::max<std::size_t>(bytes, detail::ring_header::max_notice);
     if (scratch_.size() < head) scratch_.resize(head);
     if (p.in_place || p.reducing < 2) return;
-    p.room = longest * size_of(p.wide);
+    p.half_bytes = longest * size_of(p.wide);
     const std::size_t places = p.reducing > 2 ? 2 : 1;
-    if (work_.size() < places * p.room) work_.resize(places * p.room);
+    if (work_.size() < places * p.half_bytes) work_.resize(places * p.half_bytes);
     p.partial = work_.data();
 }
 
@@ -3367,8 +3367,8 @@ SKEIN_INLINE task<void> ring_communicator::core::run_sender(plan& p) {
 
 /// Waits until the place for the partial sums of frame f is free: the step before the last one has
 /// been sent. No cycle of waits: each rank would have to be a step behind the one before it.
-SKEIN_INLINE task<void> ring_communicator::core::room_for(const plan& p, std::uint32_t frame,
-                                                          int step) {
+SKEIN_INLINE task<void> ring_communicator::core::wait_for_place(const plan& p, std::uint32_t frame,
+                                                                int step) {
     const bool kept = step + 1 < p.reducing;
     while (kept && step >= 2 && p.sent + p.per_step < frame + 1) {
         auto more = moved_.wait();
@@ -3416,8 +3416,8 @@ SKEIN_INLINE task<void> ring_communicator::core::run_receiver(plan& p) {
         co_await std::move(receiving);
         if (reduces && n > 0) {
             if (!p.in_place) {
-                auto room = room_for(p, f, step);
-                co_await std::move(room);
+                auto place = wait_for_place(p, f, step);
+                co_await std::move(place);
             }
             add(p, f,
                 step + 1 == p.reducing ? p.own + part.at * size_of(p.into)
@@ -5329,7 +5329,7 @@ SKEIN_INLINE bool hierarchical_communicator::sums_travel() const noexcept {
 }
 
 /// Where sums of `io` are when they leave a host: in io itself, or in float32 for bf16 and f16. The
-/// maximum of two halves is a half and needs no more room. Only the leader has the place.
+/// maximum of two halves is a half and needs no more memory. Only the leader has the place.
 SKEIN_INLINE buffer_view hierarchical_communicator::place_of_sums(buffer_view io, dtype into,
                                                                   reduce_op op) {
     const bool adds = op == reduce_op::sum || op == reduce_op::mean;
@@ -7333,7 +7333,7 @@ struct progress_update {
     std::optional<double> tokens_per_s{};
     std::optional<double> step_seconds{}; ///< newest average time of a step
     std::vector<std::pair<std::string, double>>
-        more{}; ///< e.g. {"lr", 6e-4}; shown if there is room
+        more{}; ///< e.g. {"lr", 6e-4}; shown if there is space
     std::vector<std::pair<std::string, double>> also{}; ///< for programs: JSON lines only
 };
 
@@ -18597,7 +18597,7 @@ private:
     std::vector<at::Tensor> held_;              // so that nothing else gets their addresses
 };
 
-/// A file without a name in this folder, on whose disk there is room for the activations; it goes
+/// A file without a name in this folder, on whose disk there is space for the activations; it goes
 /// with the store.
 ///   errors  of the disk
 ///   at_least  bytes of a tensor that is worth it
@@ -18723,7 +18723,7 @@ public:
     }
 
 private:
-    /// Steps save tensors of the same sizes again and again: a range of the very size, or new room.
+    /// Steps save tensors of the same sizes again and again: one of the very size, or new memory.
     std::uint64_t take(std::size_t bytes) {
         if (const auto fits = free_.find(bytes); fits != free_.end()) {
             const auto at = fits->second;

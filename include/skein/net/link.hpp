@@ -269,7 +269,7 @@ private:
     // Sending.
     detail::link_window window_;
     std::uint64_t pumping_ = 0; // the generation whose pump runs
-    wait_queue room_;
+    wait_queue window_change_;
 
     // Receiving.
     std::uint64_t received_ = 0, told_ = 0; // messages; of them, confirmed

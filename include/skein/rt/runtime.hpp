@@ -98,7 +98,7 @@ public:
                                           proc::claims page = {});
     /// The same for a worker that says where it is, or that serves one demand only.
     [[nodiscard]] task<void> serve_worker(std::shared_ptr<net::channel> wire, exit_reason after,
-                                          proc::claims page, worker_room room);
+                                          proc::claims page, worker_info info);
     /// Driver: the labels of the worker on that connection, if they were not known when it came.
     void set_labels(const net::channel& wire, const std::vector<std::string>& labels);
     /// Driver: sends the worker on that connection nothing new, and says goodbye to it when what
@@ -193,7 +193,7 @@ public:
     void end_by_force(detail::call_base& call);
     void deadline_passed(detail::call_base& call);
     void drop_actor(detail::actor_queue& queue) noexcept;
-    [[nodiscard]] task<void> wait_room(counted_ptr<detail::actor_queue> queue);
+    [[nodiscard]] task<void> wait_credit(counted_ptr<detail::actor_queue> queue);
     /// The state behind handles to an actor: one per runtime and actor, so that order is kept.
     [[nodiscard]] counted_ptr<detail::actor_queue> queue_for(actor_id id);
     [[nodiscard]] actor_id new_actor_id() noexcept;

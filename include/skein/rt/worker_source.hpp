@@ -54,7 +54,7 @@ struct worker_group {
 };
 
 /// What a driver is told of a worker that comes.
-struct worker_room {
+struct worker_info {
     sched::demand_id demand; ///< it is for this one alone, one task at a time; none: for all
     std::vector<std::string> labels; ///< of its node, and "node=n1"
     bool is_space_client =

@@ -70,7 +70,7 @@ private:
     std::vector<at::Tensor> held_;              // so that nothing else gets their addresses
 };
 
-/// A file without a name in this folder, on whose disk there is room for the activations; it goes
+/// A file without a name in this folder, on whose disk there is space for the activations; it goes
 /// with the store.
 ///   errors  of the disk
 ///   at_least  bytes of a tensor that is worth it

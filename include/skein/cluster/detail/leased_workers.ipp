@@ -243,10 +243,11 @@ SKEIN_INLINE std::size_t leased_workers::state::target() const noexcept {
     own += group_cpus(any_blocked);
     any_own = any_own || own > 0;
     const auto all = static_cast<std::int64_t>(cluster_cpus) * sched::amount::steps;
-    auto room = (std::max<std::int64_t>(all - own, 0)) / each;
-    if (how.workers > 0) room = std::min<std::int64_t>(how.workers, any_own ? room : how.workers);
+    auto fitting = (std::max<std::int64_t>(all - own, 0)) / each;
+    if (how.workers > 0)
+        fitting = std::min<std::int64_t>(how.workers, any_own ? fitting : how.workers);
     return static_cast<std::size_t>(
-        std::clamp<std::int64_t>(room, any_own ? 0 : 1, how.most_workers));
+        std::clamp<std::int64_t>(fitting, any_own ? 0 : 1, how.most_workers));
 }
 
 /// Leases for all tasks. One that is given back when what its tasks wait for has ended needs
@@ -510,7 +511,7 @@ SKEIN_INLINE task<void> leased_workers::state::serve_one(state* self, net::link:
     try {
         auto served = self->driver.serve_worker(
             std::move(wire), [self, l](const rt::peer&) { return how_it_ended(self, l); }, {},
-            rt::worker_room{l->demand, l->labels, false, l->node == 0, first});
+            rt::worker_info{l->demand, l->labels, false, l->node == 0, first});
         co_await served;
     } catch (...) {
         failure = std::current_exception();

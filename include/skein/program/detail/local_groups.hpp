@@ -47,8 +47,8 @@ public:
         return false;
     }
     /// Those that nobody holds any more give their room back when their last worker has ended;
-    /// gives them. Of the workers for a demand it knows this, `what`, how many there are, `alive`, and
-    /// what is asked for, `asked`.
+    /// gives them. Of the workers for a demand it knows this, `what`, how many there are, `alive`,
+    /// and what is asked for, `asked`.
     template <class Demands>
     [[nodiscard]] std::vector<group> close(Demands& demands) {
         std::vector<group> closed;

@@ -31,7 +31,7 @@ struct local_life {
     proc::claims page; ///< shared with it
     std::shared_ptr<net::connection> wire;
     std::uint16_t cpus = 0;
-    rt::worker_room room;
+    rt::worker_info info;
     std::vector<std::pair<std::string, std::string>> env;
     std::string folder;          ///< empty: that of the program's start
     sched::gpu_set gpus;         ///< that it sees

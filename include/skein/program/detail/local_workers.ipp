@@ -141,7 +141,7 @@ private:
             life one;
             one.name = fmt::format("worker-{}", number);
             one.cpus = cpus_;
-            one.room.labels = {label_};
+            one.info.labels = {label_};
             auto lived = live(&one, &again);
             const auto failed = co_await lived;
             if (!failed) continue;
@@ -181,13 +181,13 @@ private:
             serving_.push_back(one);
             watching.spawn(
                 detail::watch_process(one->process.get(), one->wire, &driver_, how_.times));
-            if (one->room.aside_of != nullptr)
+            if (one->info.aside_of != nullptr)
                 watching.spawn(detail::leave_when_idle(one->wire, &driver_, how_.times));
             again->worked();
             last_warning_ = last_error_ = {};
             auto served = driver_.serve_worker(
                 one->wire, [this, one](const rt::peer&) { return exit_reason(one); }, one->page,
-                one->room);
+                one->info);
             co_await served;
         } catch (const error& e) {
             failed = e;
@@ -227,7 +227,7 @@ private:
         boot.cpus = one.cpus;
         boot.direct = how_.direct_calls;
         boot.is_read = static_cast<bool>(how_.print);
-        boot.is_shared = !one.room.demand && one.cpus > 1;
+        boot.is_shared = !one.info.demand && one.cpus > 1;
         if (how_.over_tcp) {
             one.listener = network_.listen(net::address::tcp("127.0.0.1", 0));
             boot.address = net::to_string(one.listener->local());
@@ -245,7 +245,7 @@ private:
         how.env = std::move(one.env);
         how.env.emplace_back(proc::gpus_variable, proc::gpus_by_name(one.gpus, how_.gpu_names));
         how.cwd = std::move(one.folder);
-        how.threads = !one.room.demand ? 1 : one.cpus; // see use_threads()
+        how.threads = !one.info.demand ? 1 : one.cpus; // see use_threads()
         return how;
     }
 
@@ -259,7 +259,7 @@ private:
             while (!stopping_) {
                 changed_.reset();
                 for (const auto& [number, why] : groups_.ask()) driver_.group_refused(number, why);
-                ask_for_room();
+                ask_for_workers();
                 start_granted(lives);
                 for (auto& of : std::exchange(beside_, {})) lives.spawn(live_beside(std::move(of)));
                 const auto pause = retire_idle(lives);
@@ -294,7 +294,7 @@ private:
     }
 
     /// One request per demand at a time: who has one more asks for the next.
-    void ask_for_room() {
+    void ask_for_workers() {
         for (auto& [demand, own] : demands_) {
             if (own.asked || own.what.wanted <= own.alive) continue;
             sched::request r;
@@ -391,7 +391,7 @@ private:
                 continue;
             }
             const auto idle = std::find_if(own_.begin(), own_.end(), [&, n = demand](life* one) {
-                return one->room.demand == n && one->wire && driver_.is_idle(one->wire);
+                return one->info.demand == n && one->wire && driver_.is_idle(one->wire);
             });
             if (idle == own_.end()) { // they load, or do what nobody waits for any more
                 next = std::min<duration>(next, how_.times.idle_worker);
@@ -423,7 +423,7 @@ private:
             cores = 0; // those of the group are lent already
             one.in_bundle = g.id;
         }
-        one.room = {demand, {label_}};
+        one.info = {demand, {label_}};
         one.env = own.what.env.variables;
         one.folder = own.what.env.folder;
         one.gpus = g.gpus;
@@ -468,8 +468,8 @@ private:
         life one;
         one.name = fmt::format("worker-{}", how_.count + ++last_own_);
         one.cpus = cpus_;
-        one.room.labels = {label_};
-        one.room.aside_of = of.get();
+        one.info.labels = {label_};
+        one.info.aside_of = of.get();
         proc::restart_policy once{proc::restart_rules{}};
         auto lived = live(&one, &once);
         const auto failed = co_await lived;

@@ -238,8 +238,8 @@ public:
     credit_line credit;
     std::uint32_t returned = 0; ///< calls whose credit has come back since `waiting` was looked at
     std::uint32_t ended = 0;    ///< about so many of `waiting` are done
-    std::vector<gate_line> gates;    ///< by number, as far as calls have waited for one
-    std::unique_ptr<event> has_room; ///< set for a moment; made when somebody waits for it
+    std::vector<gate_line> gates;       ///< by number, as far as calls have waited for one
+    std::unique_ptr<event> credit_came; ///< set for a moment; made when somebody waits for it
     /// Linked when credit has come back in this turn of the loop: at its end more is sent.
     struct sending : turn_hook {
         explicit sending(actor_queue& of) noexcept : turn_hook(&sending::go), queue(of) {}

@@ -35,7 +35,7 @@ struct lease_share : list_node<lease_share> {
 
 /// The tasks with one demand: those that wait, and where they may go.
 struct lease_line {
-    enum room : std::uint8_t {
+    enum list : std::uint8_t {
         unused,  ///< a lease without a task
         beside,  ///< the same, but something is at its worker that the scheduler knows nothing of
         ahead,   ///< each lease has a task, and the worker takes more ahead of time

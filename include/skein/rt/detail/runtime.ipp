@@ -459,7 +459,7 @@ SKEIN_INLINE void runtime::drain(detail::actor_queue& queue) {
         if (queue.waiting.empty() && queue.waiting.capacity() > few * few)
             queue.waiting.shrink_to_fit();
     }
-    credits::tell_room(*state_, queue);
+    credits::tell_credit(*state_, queue);
 }
 
 SKEIN_INLINE void runtime::cancel(detail::call_base& call, bool by_force) noexcept {

@@ -29,15 +29,15 @@ inline constexpr std::uint64_t whole_tag = std::uint64_t{most_cpus} + 1;
 /// Puts the leases of a line on a worker into the list where they belong now.
 inline void file(lease_share& share) {
     const auto& at = *share.at;
-    auto room = lease_line::nowhere;
+    auto list = lease_line::nowhere;
     if (share.line->by == lease_line::service::own)
-        room = share.out < share.leases.size() ? lease_line::unused : lease_line::nowhere;
+        list = share.out < share.leases.size() ? lease_line::unused : lease_line::nowhere;
     else if (share.out < share.leases.size())
-        room = at.unleased == 0 && at.alone == nullptr ? lease_line::unused : lease_line::beside;
+        list = at.unleased == 0 && at.alone == nullptr ? lease_line::unused : lease_line::beside;
     else if (!share.line->need->spreads && share.out < share.leases.size() * at.window)
-        room = lease_line::ahead; // what is sent ahead would not be spread
+        list = lease_line::ahead; // what is sent ahead would not be spread
     share.unlink();
-    if (room != lease_line::nowhere) share.line->with[room].push_back(share);
+    if (list != lease_line::nowhere) share.line->with[list].push_back(share);
 }
 
 SKEIN_INLINE lease_line& lease_state::line_of(sched::demand_id demand) {
@@ -181,8 +181,8 @@ SKEIN_INLINE sched::request_id lease_state::submit(sched::request r) {
 }
 
 /// For one lease of a line.
-SKEIN_INLINE sched::request_id lease_state::request_room(const lease_line& line,
-                                                         const sched::constraint& where) {
+SKEIN_INLINE sched::request_id lease_state::request_lease(const lease_line& line,
+                                                          const sched::constraint& where) {
     sched::request r;
     r.demand = line.need->need;
     r.where = where;
@@ -196,7 +196,7 @@ SKEIN_INLINE sched::request_id lease_state::request_room(const lease_line& line,
 SKEIN_INLINE bool lease_state::ask(lease_line& line) {
     if (!line.asked) {
         if (line.full_at == state) return false;
-        line.asked = request_room(line, {});
+        line.asked = request_lease(line, {});
         ++asking;
     }
     if (take()) again = true; // another line may have one, too
@@ -246,7 +246,7 @@ SKEIN_INLINE void lease_state::book(const sched::grant& g) {
 
 /// One more lease on this worker. False: it has no room for it.
 SKEIN_INLINE bool lease_state::lease_on(peer& worker, lease_line& line) {
-    const auto id = request_room(line, sched::constraint::on(place_of(worker)));
+    const auto id = request_lease(line, sched::constraint::on(place_of(worker)));
     (void)take();
     return !places.cancel(id);
 }
@@ -295,9 +295,9 @@ SKEIN_INLINE bool lease_state::reclaim() {
     const auto before = state;
     for (auto& [cpus, line] : lines) {
         if (line.by == lease_line::service::own) continue;
-        for (const auto room : {lease_line::unused, lease_line::beside}) {
+        for (const auto list : {lease_line::unused, lease_line::beside}) {
             intrusive_list<lease_share, lease_share> all;
-            all.splice_back(line.with[room]);
+            all.splice_back(line.with[list]);
             while (!all.empty()) {
                 auto& share = all.pop_front();
                 if (line.is_empty() || (share.turn == 0 && others_wait(line)))
@@ -502,7 +502,7 @@ SKEIN_INLINE void runtime::use_leases(detail::lease_line& line) {
     }
     if (line.is_empty()) return leases.withdraw(line);
     if (!line.asked && may_ask()) { // there was no room before: stand in line for what comes
-        line.asked = leases.request_room(line, {});
+        line.asked = leases.request_lease(line, {});
         ++leases.asking;
     }
     line.stands = static_cast<bool>(line.asked);

@@ -93,25 +93,25 @@ SKEIN_INLINE task<void> runtime::part_from(std::shared_ptr<peer> l) {
 
 SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire, exit_reason after,
                                               proc::claims page) {
-    return serve_worker(std::move(wire), std::move(after), std::move(page), worker_room{});
+    return serve_worker(std::move(wire), std::move(after), std::move(page), worker_info{});
 }
 
 SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire, exit_reason after,
-                                              proc::claims page, worker_room room) {
+                                              proc::claims page, worker_info info) {
     SKEIN_CHECK(state_->upstream == nullptr, "a worker cannot have workers of its own");
     auto l = attach(std::move(wire), std::move(page));
-    l->demand = room.demand;
-    l->labels = std::move(room.labels);
-    l->labels_follow = room.labels_follow;
-    l->is_space_client = room.is_space_client;
+    l->demand = info.demand;
+    l->labels = std::move(info.labels);
+    l->labels_follow = info.labels_follow;
+    l->is_space_client = info.is_space_client;
     if (!has_own_incarnation(*l)) {
         l->wire->abort(
             error(errc::malformed, l->who + " does not say which process it is, or says that it is "
                                             "another one"));
         co_return;
     }
-    if (room.aside_of != nullptr &&
-        !state_->leases.stand_beside(*l, state_->links, *room.aside_of)) {
+    if (info.aside_of != nullptr &&
+        !state_->leases.stand_beside(*l, state_->links, *info.aside_of)) {
         auto goodbye = l->wire->close();
         co_await goodbye;
         co_return;

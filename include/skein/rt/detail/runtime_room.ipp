@@ -93,7 +93,7 @@ SKEIN_INLINE peer* lease_state::choose(lease_line& line) {
 }
 
 /// The least busy of the workers that a line's next task may go to now.
-SKEIN_INLINE peer* lease_state::pick(lease_line& line, lease_line::room where) const {
+SKEIN_INLINE peer* lease_state::pick(lease_line& line, lease_line::list where) const {
     const bool is_last_turn = others_wait(line) && line.by != lease_line::service::own;
     peer* best = nullptr;
     int seen = 0;

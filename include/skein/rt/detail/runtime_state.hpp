@@ -162,8 +162,8 @@ struct lease_state {
     [[nodiscard]] counted_ptr<call_base> pop(lease_line& line);
     void take_waiting(std::vector<counted_ptr<call_base>>& into);
 
-    [[nodiscard]] sched::request_id request_room(const lease_line& line,
-                                                 const sched::constraint& where);
+    [[nodiscard]] sched::request_id request_lease(const lease_line& line,
+                                                  const sched::constraint& where);
     [[nodiscard]] sched::request_id submit(sched::request r);
     [[nodiscard]] bool ask(lease_line& line);
     void withdraw(lease_line& line);
@@ -176,7 +176,7 @@ struct lease_state {
     void release_unused(lease_share& share);
     bool reclaim();
     void forget_idle_lines();
-    [[nodiscard]] peer* pick(lease_line& line, lease_line::room where) const;
+    [[nodiscard]] peer* pick(lease_line& line, lease_line::list where) const;
     [[nodiscard]] peer* pick_free(lease_line& line);
     [[nodiscard]] peer* choose(lease_line& line);
     void note_use(peer& at) noexcept;

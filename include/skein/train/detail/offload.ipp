@@ -94,7 +94,7 @@ public:
     }
 
 private:
-    /// Steps save tensors of the same sizes again and again: a range of the very size, or new room.
+    /// Steps save tensors of the same sizes again and again: one of the very size, or new memory.
     std::uint64_t take(std::size_t bytes) {
         if (const auto fits = free_.find(bytes); fits != free_.end()) {
             const auto at = fits->second;
