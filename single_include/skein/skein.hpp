@@ -85,9 +85,11 @@
 // Two versions, a frame pool that is on in one file and off in another, header-only files beside
 // compiled ones, single_include/ beside the split headers: all of it would link without a word, and
 // corrupt memory. So every object file says how it was compiled, twice:
-//   - to the linker: one strong symbol in a section group that is named after the configuration. Files alike share
-//     the group; files that differ define the symbol twice, and the error names both sections (ELF only).
-//   - at the start of the program, for what the linker does not see: shared libraries, link-time optimisation.
+//   - to the linker: one strong symbol in a section group that is named after the configuration.
+//     Files alike share the group; files that differ define the symbol twice, and the error names
+//     both sections (ELF only).
+//   - at the start of the program, for what the linker does not see: shared libraries, link-time
+//     optimisation.
 
 #include <cstdio>
 #include <cstdlib>
@@ -22781,7 +22783,7 @@ SKEIN_INLINE std::string scheduler::why(request_id id) const { return state_->wh
 // Variables and working directory that a task asks for. They belong to processes, so such a task
 // runs on a worker that was started with them.
 //
-//     auto r = skein::remote<&f>.with({.env = "OMP_NUM_THREADS=4\nTITLE=two words", .cwd = "/data"})(7);
+//     auto r = skein::remote<&f>.with({.env = "A=4\nTITLE=two words", .cwd = "/data"})(7);
 
 
 #include <cstddef>
@@ -23653,7 +23655,7 @@ private:
 // ======== skein/rt/failures.hpp
 // Which failures of a task make it run again, beside the death of its worker.
 //
-//     auto r = skein::remote<&fetch>.with({.retries = 5, .retry_on = {errc::timeout, errc::reset}})(url);
+//     auto r = skein::remote<&fetch>.with({.retry_on = {errc::timeout, errc::reset}})(url);
 //     auto s = skein::remote<&parse>.with({.retry_on = skein::thrown<std::runtime_error>()})(row);
 //     auto t = skein::remote<&flaky>.with({.retry_on = skein::any_failure})(1);
 //
@@ -23765,7 +23767,7 @@ private:
 // says which type it was, what it said, and which process threw it. A skein::error keeps its code.
 //
 //     try { co_await r; }
-//     catch (const skein::remote_error& e) { fmt::print("{} on {}\n", e.remote_type(), e.worker()); }
+//     catch (const skein::remote_error& e) { print(e.remote_type(), e.worker()); }
 
 
 #include <cstdint>
@@ -23893,7 +23895,7 @@ SKEIN_INLINE bool known_failures::has(const failure& why) const {
 // ======== skein/rt/option_text.hpp
 // The texts among the options of calls and actors, and how options are kept.
 //
-//     auto f = skein::remote<&score>.with({.resources = fmt::format("{}=1", disk), .name = title(7)});
+//     auto f = skein::remote<&score>.with({.resources = fmt::format("{}=1", disk)});
 //     auto r = f(row);                                     // the texts of f are its own
 //
 // A struct of options borrows its texts and is trivially destructible, so that braces in an
@@ -25456,7 +25458,8 @@ SKEIN_INLINE failure failure_of(const std::exception_ptr& thrown, const function
 // A detached actor lives on when its program has ended, in a namespace of the cluster, until it is
 // killed or leaves:
 //
-//     auto t = co_await skein::actor<counts>.with({.name = "table", .space = "prod", .detached = true})(10);
+//     auto make = skein::actor<counts>.with({.name = "table", .space = "prod", .detached = true});
+//     auto t = co_await make(10);
 //     // in another program
 //     auto same = co_await skein::get_actor<counts>("table", {.space = "prod"});
 //
@@ -35474,7 +35477,7 @@ SKEIN_INLINE int worker_main() {
 } // namespace skein::program
 
 // ======== skein/program/detail/local_workers.ipp
-// Part of the bodies of program/local_workers.hpp: the driver's side (local_worker_main.ipp: theirs).
+// Part of the bodies of program/local_workers.hpp: the driver's side, see local_worker_main.ipp.
 
 
 // ======== skein/program/detail/local_groups.hpp
@@ -36825,7 +36828,8 @@ SKEIN_INLINE void serve_if_worker() {
 // Unless it blocks, and says so: plain methods of a blocking_group run on threads of the actor's
 // own.
 //
-//     using concurrency_groups = skein::method_groups<skein::blocking_group<"disk", 4, &store::load, &store::flush>>;
+//     using disk = skein::blocking_group<"disk", 4, &store::load, &store::flush>;
+//     using concurrency_groups = skein::method_groups<disk>;
 //
 // For callers they are like coroutine methods. Up to 4 of them run at the same time, beside each
 // other and beside the actor's other methods: what they share is theirs to guard, with one thread

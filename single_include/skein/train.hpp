@@ -1914,7 +1914,8 @@ SKEIN_INLINE task<void> write_exact(net::stream& to, byte_span bytes) {
 // sends opens it, the rank that receives accepts it, so no two ranks race to open the same one.
 // Strangers, and ranks of another world or of another communicator of this one, are turned away.
 //
-//     auto net = std::make_shared<links>(network, std::move(listener), rank, addresses, secret, "w");
+//     auto net = std::make_shared<links>(network, std::move(listener), rank, addresses, secret,
+//                                        "w");
 //     net->start();
 //     // and rank 3: from(rank, links::ring, until)
 //     auto opening = net->to(3, links::ring, until);
@@ -6528,7 +6529,8 @@ SKEIN_INLINE std::unique_ptr<comm_thread> split(spmd::rendezvous& world, int col
 //
 // An event file is a TFRecord file of Event messages; three fields of two messages are enough, so
 // they are encoded by hand. Records are {u64 length, masked crc32c of it, data, masked crc32c}.
-//   source: tensorflow/core/lib/io/record_writer.h, core/util/event.proto, core/framework/summary.proto
+//   source: tensorflow/core/lib/io/record_writer.h, core/util/event.proto,
+//   core/framework/summary.proto
 //
 //     auto events = event_file::open("runs/gpt", wall_time).value();
 //     events->scalar("loss", 120, 2.31, wall_time);
@@ -9999,7 +10001,8 @@ private:
 // How the tensors of a checkpoint lie in its shards: who writes which rows, one shard as a stream,
 // and the first row of each tensor of a shard, where PyTorch's HuggingFaceStorageReader looks for
 // it. Used by the other files of <skein/train/checkpoint.hpp> alone.
-//   source: pytorch, torch/distributed/checkpoint/hf_storage.py (the reader asks for every tensor of a file)
+//   source: pytorch, torch/distributed/checkpoint/hf_storage.py (the reader asks for every
+//   tensor of a file)
 
 
 // ======== skein/train/detail/checkpoint_parts.ipp
@@ -11022,7 +11025,9 @@ SKEIN_INLINE void checkpointer::retire() const {
 // train::launch() makes it; user code only reads it. A program that is not launched (a test, a
 // notebook, a plain binary) uses context::single(), and the same training code runs in one process.
 //
-//     int main(...) { return skein::train::launch(config, [](skein::train::context& ctx) { ... }); }
+//     int main(...) {
+//         return skein::train::launch(config, [](skein::train::context& ctx) { ... });
+//     }
 
 
 #include <atomic>
@@ -13066,8 +13071,9 @@ concept keeps_state = requires(C& c, const C& fixed, std::string_view saved) {
 // other layers the model casts itself (x.to(weight.dtype())). Take the loss of float32:
 // logits.to(torch::kFloat).
 //
-//   source: Micikevicius et al. 2018 (arXiv 1710.03740); bfloat16: Kalamkar et al. 2019 (arXiv 1905.12322);
-//   the split into parameters and reductions as in torch.distributed.fsdp.MixedPrecisionPolicy
+//   source: Micikevicius et al. 2018 (arXiv 1710.03740); bfloat16: Kalamkar et al. 2019
+//   (arXiv 1905.12322); the split into parameters and reductions as in
+//   torch.distributed.fsdp.MixedPrecisionPolicy
 
 
 // ======== skein/train/module_type.hpp
@@ -13367,8 +13373,9 @@ public:
     static constexpr std::int64_t alignment = flat_alignment;
 
     /// Moves the module's trainable parameters into the store.
-    ///   errors: errc::not_supported for a trainable parameter that is not float32 on the CPU, or whose memory
-    ///   another tensor sees, of the module or not; errc::invalid_argument when nothing is trainable
+    ///   errors: errc::not_supported for a trainable parameter that is not float32 on the CPU, or
+    ///   whose memory another tensor sees, of the module or not; errc::invalid_argument when
+    ///   nothing is trainable
     explicit flat_store(torch::nn::Module& module, const store_options& options = {});
     flat_store(const flat_store&) = delete;
     flat_store& operator=(const flat_store&) = delete;
@@ -14521,8 +14528,8 @@ SKEIN_INLINE void cast_inputs(torch::nn::Module& module, const flat_store& store
 //     DDP<bucket<1, 25>>              runs of 25 MiB, the last to be registered in a first one of 1
 //                                     MiB
 //
-//   source: auto-wrap policies as in PyTorch's FSDP (size_based_auto_wrap_policy, ModuleWrapPolicy); bucket
-//   sizes as in its reducer
+//   source: auto-wrap policies as in PyTorch's FSDP (size_based_auto_wrap_policy,
+//   ModuleWrapPolicy); bucket sizes as in its reducer
 
 
 #include <cstddef>
@@ -15789,10 +15796,9 @@ namespace skein::train {
 ///  8. abort(why) fails every exchange of the strategy with this reason, here and at the peers.
 ///  9. After finish() every rank's module is whole and nobody else's business.
 /// 10. rebind(), after context::rebind() and on every rank of the new generation, makes the groups
-///   anew; store
-///     and values stay. A backward pass that was under way is given up; steps begin with begin_step()
-///     again. When ranks would own other parts than before: errc::not_supported on every rank, and the
-///     strategy is of no use any more.
+///     anew; store and values stay. A backward pass that was under way is given up; steps begin
+///     with begin_step() again. When ranks would own other parts than before: errc::not_supported
+///     on every rank, and the strategy is of no use any more.
 template <class S>
 concept strategy = requires(S s, bool last, double x, const error& why) {
     requires std::constructible_from<S, const context&, torch::nn::Module&>;
@@ -16049,7 +16055,7 @@ private:
 //
 //     TORCH_MODULE_IMPL(Block, skein::unit<BlockImpl>);              // marks the block
 //     Trainer<FSDP<auto_wrap<Block>>> trainer(ctx, config);
-//     Trainer<FSDP<auto_wrap<Block>, prefetch<2>, reshard_after_forward<false>>> other(ctx, config);
+//     Trainer<FSDP<auto_wrap<Block>, reshard_after_forward<false>>> other(ctx, config);
 //     Trainer<FSDP<auto_wrap<Block>, precision<bf16>>> half(ctx, config);
 //     // sharded inside hosts, replicated between
 //     Trainer<Hybrid<auto_wrap<Block>>> hosts(ctx, config);
@@ -16058,7 +16064,8 @@ private:
 // and dropped when it has ended. On one host the ranks' parts are mapped side by side into one
 // memory that all ranks compute with: nothing is gathered and no byte is there twice.
 //
-//   source: Zhao et al. 2023 (arXiv 2304.11277); hybrid as in MiCS, Zhang et al. 2022 (arXiv 2205.00119)
+//   source: Zhao et al. 2023 (arXiv 2304.11277); hybrid as in MiCS, Zhang et al. 2022
+//   (arXiv 2205.00119)
 
 
 #include <string_view>
@@ -16115,8 +16122,9 @@ template <class Wrap, class... Settings>
 /// the whole step. After a backward pass parameters have no .grad: store().own_grads() has what
 /// this rank owns.
 ///   Wrap   auto_wrap<Block...> or auto_wrap_size<n>; between hosts blocks have to be skein::unit
-///   memory with AdamW in float32: 16 P / N bytes per rank, and two units of gradients; between hosts also
-///          the parameters of the units in use, and gradients that the network has not taken yet
+///   memory with AdamW in float32: 16 P / N bytes per rank, and two units of gradients; between
+///          hosts also the parameters of the units in use, and gradients that the network has not
+///          taken yet
 ///   cost   3(N-1)/N of the parameter bytes per rank and micro-batch; on one host (N-1)/N
 ///   errors those of DDP; invalid_argument when no block matches, with the types that there are;
 ///          not_supported for a block that would have to be gathered and is no skein::unit
@@ -16216,10 +16224,12 @@ struct stream_share {
 };
 
 /// Batches in an order of the stream's own. Laws:
-///  1. next() gives nothing at the end of share.epoch, and again when asked for that epoch once more.
-///  2. After restore(s) of s = state() the same calls give the same batches; it may be called at any time.
-///  3. A batch has share.samples samples, unless it says how many: a member `samples`, a number or a
-///     function. Ranks share no sample: that is the stream's own business.
+///  1. next() gives nothing at the end of share.epoch, and again when asked for that epoch once
+///     more.
+///  2. After restore(s) of s = state() the same calls give the same batches; it may be called at
+///     any time.
+///  3. A batch has share.samples samples, unless it says how many: a member `samples`, a number or
+///     a function. Ranks share no sample: that is the stream's own business.
 /// An epoch ends on all ranks with the first rank whose stream has ended: last_batch::shorten
 /// trains on what the others were given for that step, last_batch::drop does not, last_batch::carry
 /// is refused.
@@ -16340,7 +16350,8 @@ using batch_of = typename detail::batch_type<std::remove_cvref_t<D>>::type;
 //
 //     int main(int argc, char** argv) {
 //         auto config = parse(argc, argv);
-//         return skein::train::launch(config, [&](skein::train::context& ctx) { train(config, ctx); });
+//         const auto run = [&](skein::train::context& ctx) { train(config, ctx); };
+//         return skein::train::launch(config, run);
 //     }
 //
 // As a rank of srun, mpirun, torchrun or another launcher it joins that world. Started by hand with
@@ -16721,7 +16732,8 @@ struct weighted_loss {
 // All ranks see the norm of the summed gradients and so decide alike; a step whose norm is not
 // finite is left out. Scales are powers of two: dividing by one changes no bit of a gradient.
 //
-//   source: Micikevicius et al. 2018 (arXiv 1710.03740) section 3.2; the numbers as in torch.amp.GradScaler
+//   source: Micikevicius et al. 2018 (arXiv 1710.03740) section 3.2; the numbers as in
+//   torch.amp.GradScaler
 
 
 #include <algorithm>
@@ -16812,7 +16824,7 @@ private:
 //         void update(const update_runs& runs, const update_values& v) const {
 //             runs.for_each([&](const run_part& r) {
 //                 for (std::size_t i = 0; i < r.params.size(); ++i)
-//                     r.params[i] -= float(v.lr) * (r.grads[i] > 0 ? 1.0f : r.grads[i] < 0 ? -1.0f : 0.0f);
+//                     r.params[i] -= float(v.lr) * float((r.grads[i] > 0) - (r.grads[i] < 0));
 //             });
 //         }
 //     };
@@ -16877,8 +16889,9 @@ struct update_values {
 };
 
 /// Laws:
-///  1. What update() does to an element depends on that element of the parameters, gradients and states
-///     and on the values alone: however a strategy cuts the parameters, the bits are the same.
+///  1. What update() does to an element depends on that element of the parameters, gradients and
+///     states and on the values alone: however a strategy cuts the parameters, the bits are the
+///     same.
 ///  2. describe() names every setting that changes the update; the ranks compare them.
 ///  3. What it leaves in the gradients does not matter.
 /// Optional members: `weight_decay` and `decay_vectors` (what update_values::weight_decay is made
@@ -16964,7 +16977,8 @@ struct Adagrad {
 
 /// The sign of a mean of momentum and gradient, with decoupled weight decay; half of Adam's state.
 /// Rates are 3 to 10 times smaller than AdamW's, weight decays as much larger.
-///   p -= lr * (sign(beta1 * m + (1 - beta1) * g) + weight_decay * p);  m = beta2 * m + (1 - beta2) * g
+///   p -= lr * (sign(beta1 * m + (1 - beta1) * g) + weight_decay * p)
+///   m = beta2 * m + (1 - beta2) * g
 ///   source: Chen et al. 2023 (arXiv 2302.06675) algorithm 2
 struct Lion {
     double beta1 = 0.9;
@@ -17270,10 +17284,10 @@ SKEIN_INLINE void Lion::update(const train::update_runs& runs,
 // Groups of parameters that take another rate or weight decay, or none of the updates, chosen by
 // name.
 //
-//     parameter_groups groups{{.match = [](const parameter_info& p) { return p.name.starts_with("embed"); },
-//                              .lr_scale = 0.1},
-//                             {.match = [](const parameter_info& p) { return p.name.ends_with("norm.weight"); },
-//                              .weight_decay = 0.0}};
+//     const auto embeds = [](const parameter_info& p) { return p.name.starts_with("embed"); };
+//     const auto is_norm = [](const parameter_info& p) { return p.name.ends_with("norm.weight"); };
+//     parameter_groups groups{{.match = embeds, .lr_scale = 0.1},
+//                             {.match = is_norm, .weight_decay = 0.0}};
 //     trainer.fit(model, {skein::AdamW{}, {.groups = groups}}, schedule, loss, data, held_out);
 //
 // The first group that matches counts; what no group matches is updated as the optimizer says.
@@ -18463,8 +18477,8 @@ SKEIN_INLINE std::string memory_notice(std::string_view strategy, flat_store& st
 // move. Parameters, buffers, small tensors (below 4 KiB) and expanded ones stay where they are, and
 // so do tensors that are no float32 under bf16.
 //
-//   source: saved-tensor hooks as torch.autograd.graph.saved_tensors_hooks and save_on_cpu; Rhu et al. 2016
-//   (arXiv 1602.08124)
+//   source: saved-tensor hooks as torch.autograd.graph.saved_tensors_hooks and save_on_cpu;
+//   Rhu et al. 2016 (arXiv 1602.08124)
 
 
 // ======== skein/train/recompute.hpp
@@ -19605,9 +19619,11 @@ enum class decay_form : std::uint8_t { linear, one_minus_sqrt };
 
 /// The peak until `decay` steps before the end, then down to the floor, reached at step `total` and
 /// kept.
-///   lr = floor + (peak - floor) * (1 - t) or * (1 - sqrt(t)), t = (step - begin) / (total - begin),
+///   lr = floor + (peak - floor) * (1 - t) or * (1 - sqrt(t)),
+///   t = (step - begin) / (total - begin),
 ///   begin = total - decay, but not before the end of the warm-up
-///   source: Hu et al. 2024 (arXiv 2404.06395) section 4; Haegele et al. 2024 (arXiv 2405.18392) section 3
+///   source: Hu et al. 2024 (arXiv 2404.06395) section 4; Haegele et al. 2024 (arXiv 2405.18392)
+///   section 3
 struct warmup_stable_decay {
     double peak = 1e-3;
     double floor = 0.0;
@@ -22159,7 +22175,7 @@ SKEIN_INLINE void single_process::show_masters() {
 // clips, steps, merges metrics, evaluates, saves, resumes, and writes what a person wants to see.
 //
 //     skein::Trainer<skein::DDP<>> trainer(ctx, config);
-//     auto result = trainer.fit(model, skein::AdamW{.weight_decay = 0.1}, schedule, loss, data, held_out);
+//     auto result = trainer.fit(model, skein::AdamW{}, schedule, loss, data, held_out);
 //
 // Same seed and world size: the same bits, also when a run was interrupted and resumed.
 

@@ -3,7 +3,7 @@
 // Variables and working directory that a task asks for. They belong to processes, so such a task
 // runs on a worker that was started with them.
 //
-//     auto r = skein::remote<&f>.with({.env = "OMP_NUM_THREADS=4\nTITLE=two words", .cwd = "/data"})(7);
+//     auto r = skein::remote<&f>.with({.env = "A=4\nTITLE=two words", .cwd = "/data"})(7);
 
 #include <skein/core/config.hpp>
 #include <skein/core/result.hpp>

@@ -48,10 +48,12 @@ struct stream_share {
 };
 
 /// Batches in an order of the stream's own. Laws:
-///  1. next() gives nothing at the end of share.epoch, and again when asked for that epoch once more.
-///  2. After restore(s) of s = state() the same calls give the same batches; it may be called at any time.
-///  3. A batch has share.samples samples, unless it says how many: a member `samples`, a number or a
-///     function. Ranks share no sample: that is the stream's own business.
+///  1. next() gives nothing at the end of share.epoch, and again when asked for that epoch once
+///     more.
+///  2. After restore(s) of s = state() the same calls give the same batches; it may be called at
+///     any time.
+///  3. A batch has share.samples samples, unless it says how many: a member `samples`, a number or
+///     a function. Ranks share no sample: that is the stream's own business.
 /// An epoch ends on all ranks with the first rank whose stream has ended: last_batch::shorten
 /// trains on what the others were given for that step, last_batch::drop does not, last_batch::carry
 /// is refused.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Part of the bodies of program/local_workers.hpp: the driver's side (local_worker_main.ipp: theirs).
+// Part of the bodies of program/local_workers.hpp: the driver's side, see local_worker_main.ipp.
 
 #include <skein/core/awaitable.hpp>
 #include <skein/core/cancel.hpp>
