@@ -40,7 +40,7 @@ TEST_CASE("what finds no room is refused with bound and peer, and one alone may 
         net::over_budget(&net::request_load::running, 1, most, held, false, "p", false);
     REQUIRE(full);
     CHECK(full->code() == errc::exhausted);
-    CHECK(full->text().find("p") != std::string::npos);
+    CHECK(full->text().find('p') != std::string::npos);
     CHECK(full->text().find("running is 2") != std::string::npos);
     CHECK_FALSE(
         net::over_budget(&net::request_load::reply_bytes, 500, most, held, true, "p", true));
