@@ -11,20 +11,36 @@
 
 #include <skein/data/arena.hpp>
 #include <skein/data/blur.hpp>
+#include <skein/data/desk.hpp>
 #include <skein/data/detail/blur_kernels.hpp>
 #include <skein/data/detail/draws_kernels.hpp>
+#include <skein/data/detail/loader_core.hpp>
+#include <skein/data/detail/pipeline_parts.hpp>
 #include <skein/data/detail/resize_kernels.hpp>
+#include <skein/data/detail/row_engine.hpp>
+#include <skein/data/detail/row_messages.hpp>
+#include <skein/data/detail/row_program.hpp>
+#include <skein/data/detail/rows.hpp>
 #include <skein/data/detail/self_test.hpp>
 #include <skein/data/draws.hpp>
 #include <skein/data/pixels.hpp>
 #include <skein/data/resize.hpp>
+#include <skein/data/slots.hpp>
 
 #include <skein/data/detail/arena.ipp>
 #include <skein/data/detail/blur.ipp>
 #include <skein/data/detail/blur_kernels.ipp>
+#include <skein/data/detail/desk.ipp>
 #include <skein/data/detail/draws.ipp>
 #include <skein/data/detail/draws_kernels.ipp>
+#include <skein/data/detail/loader_core.ipp>
+#include <skein/data/detail/pipeline_parts.ipp>
 #include <skein/data/detail/pixels.ipp>
 #include <skein/data/detail/resize.ipp>
 #include <skein/data/detail/resize_kernels.ipp>
+#include <skein/data/detail/row_engine.ipp>
+#include <skein/data/detail/row_messages.ipp>
+#include <skein/data/detail/row_program.ipp>
+#include <skein/data/detail/rows.ipp>
 #include <skein/data/detail/self_test.ipp>
+#include <skein/data/detail/slots.ipp>

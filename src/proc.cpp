@@ -12,6 +12,7 @@
 #include <skein/proc/boot.hpp>
 #include <skein/proc/build_id.hpp>
 #include <skein/proc/children.hpp>
+#include <skein/proc/claims.hpp>
 #include <skein/proc/detail/children.hpp>
 #include <skein/proc/detail/process.hpp>
 #include <skein/proc/detail/starter.hpp>
@@ -21,11 +22,11 @@
 #include <skein/proc/process_wait.hpp>
 #include <skein/proc/shared_memory.hpp>
 #include <skein/proc/standard_files.hpp>
-#include <skein/proc/task_environment.hpp>
 
 #include <skein/proc/detail/boot.ipp>
 #include <skein/proc/detail/build_id.ipp>
 #include <skein/proc/detail/children.ipp>
+#include <skein/proc/detail/claims.ipp>
 #include <skein/proc/detail/gpus.ipp>
 #include <skein/proc/detail/output.ipp>
 #include <skein/proc/detail/output_printer.ipp>
@@ -36,4 +37,3 @@
 #include <skein/proc/detail/shared_memory.ipp>
 #include <skein/proc/detail/standard_files.ipp>
 #include <skein/proc/detail/starter.ipp>
-#include <skein/proc/detail/task_environment.ipp>

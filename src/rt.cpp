@@ -10,8 +10,6 @@
 #endif
 
 #include <skein/rt/detail/call.hpp>
-#include <skein/rt/detail/claims.hpp>
-#include <skein/rt/detail/demand_table.hpp>
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/failures.hpp>
 #include <skein/rt/registry.hpp>
@@ -22,8 +20,6 @@
 #include <skein/rt/worker_source.hpp>
 
 #include <skein/rt/detail/call.ipp>
-#include <skein/rt/detail/claims.ipp>
-#include <skein/rt/detail/demand_table.ipp>
 #include <skein/rt/detail/failures.ipp>
 #include <skein/rt/detail/message.ipp>
 #include <skein/rt/detail/registry.ipp>

@@ -9,13 +9,17 @@
 #pragma GCC diagnostic ignored "-Wsubobject-linkage"
 #endif
 
+#include <skein/sched/demands.hpp>
 #include <skein/sched/detail/scheduler.hpp>
 #include <skein/sched/resources.hpp>
 #include <skein/sched/scheduler.hpp>
+#include <skein/sched/task_environment.hpp>
 
+#include <skein/sched/detail/demands.ipp>
 #include <skein/sched/detail/resources.ipp>
 #include <skein/sched/detail/scheduler.ipp>
 #include <skein/sched/detail/scheduler_groups.ipp>
 #include <skein/sched/detail/scheduler_places.ipp>
 #include <skein/sched/detail/scheduler_pump.ipp>
 #include <skein/sched/detail/scheduler_report.ipp>
+#include <skein/sched/detail/task_environment.ipp>

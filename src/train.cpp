@@ -11,6 +11,7 @@
 
 #include <skein/train/build.hpp>
 #include <skein/train/detail/sharded.hpp>
+#include <skein/train/feed.hpp>
 #include <skein/train/flat.hpp>
 #include <skein/train/memory_plan.hpp>
 #include <skein/train/offload.hpp>
@@ -28,6 +29,7 @@
 #include <skein/train/wrap.hpp>
 
 #include <skein/train/detail/build.ipp>
+#include <skein/train/detail/feed.ipp>
 #include <skein/train/detail/feeder.ipp>
 #include <skein/train/detail/flat.ipp>
 #include <skein/train/detail/flat_taken.ipp>

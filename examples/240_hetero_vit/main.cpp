@@ -75,13 +75,18 @@ struct digest {
     std::array<std::uint8_t, 32> sum{};
     void add(const points& b) {
         const auto ids = b.id_B.contiguous(), pixels = b.pixels_BCHW.contiguous();
-        const auto bytes = static_cast<std::size_t>(pixels.numel() / std::max<std::int64_t>(1, pixels.size(0))) * sizeof(float);
+        const auto bytes =
+            static_cast<std::size_t>(pixels.numel() / std::max<std::int64_t>(1, pixels.size(0))) *
+            sizeof(float);
         for (std::int64_t i = 0; i < ids.size(0); ++i) {
             skein::sha256 hash;
             hash.update(skein::as_bytes(std::span(ids.data_ptr<std::int64_t>() + i, 1)));
-            hash.update({reinterpret_cast<const std::byte*>(pixels.data_ptr<float>()) + std::size_t(i) * bytes, bytes});
+            hash.update({reinterpret_cast<const std::byte*>(pixels.data_ptr<float>()) +
+                             std::size_t(i) * bytes,
+                         bytes});
             const auto one = hash.finish(); // 32 bytes
-            for (std::size_t k = 0; k < sum.size(); ++k) sum[k] ^= static_cast<std::uint8_t>(one[k]);
+            for (std::size_t k = 0; k < sum.size(); ++k)
+                sum[k] ^= static_cast<std::uint8_t>(one[k]);
         }
     }
 };
@@ -101,29 +106,34 @@ void train_on(skein::train::context& ctx, const program_options& o, Pipeline ima
         if (o.digest && net->is_training()) rows.add(b);
         return torch::nn::functional::cross_entropy(net->forward(b.pixels_BCHW), b.label_B);
     };
-    trainer.describe({{"image", o.model.image}, {"dim", o.model.dim}, {"layers", o.model.layers}, {"lr", o.lr}});
+    trainer.describe(
+        {{"image", o.model.image}, {"dim", o.model.dim}, {"layers", o.model.layers}, {"lr", o.lr}});
     const auto result = trainer.fit(model, skein::SGD{.momentum = 0.9},
                                     skein::train::constant_rate{o.lr}, loss, batches, test);
     const auto all = skein::train::gather_bytes(ctx, std::as_bytes(std::span(rows.sum)));
     if (!ctx.is_first()) return;
     const bool say = o.run.output != skein::train::output_mode::quiet;
-    if (say) fmt::print("{}", skein::report::summary_text(skein::train::summarize(ctx, o.run, result)));
+    if (say)
+        fmt::print("{}", skein::report::summary_text(skein::train::summarize(ctx, o.run, result)));
     if (say) fmt::print("{}", batches.stats().text());
     if (o.digest) {
         digest whole;
         for (const auto& each : all)
-            for (std::size_t k = 0; k < each.size(); ++k) whole.sum[k] ^= static_cast<std::uint8_t>(each[k]);
+            for (std::size_t k = 0; k < each.size(); ++k)
+                whole.sum[k] ^= static_cast<std::uint8_t>(each[k]);
         fmt::print("rows {}\n", skein::to_hex(std::as_bytes(std::span(whole.sum))));
         fmt::print("loss {:.17g}\n", result.loss);
     }
 }
 
 void train(skein::train::context& ctx, const program_options& o) {
-    const numbers source{static_cast<std::uint64_t>(o.samples), static_cast<std::int32_t>(o.model.image)};
+    const numbers source{static_cast<std::uint64_t>(o.samples),
+                         static_cast<std::int32_t>(o.model.image)};
     constexpr auto blur = data::blur<&sample::pixels>({.taps = 11, .least = 0.1f, .most = 2.0f});
     auto drawn = source | data::map<&draw>();
     if (o.as_written)
-        train_on(ctx, o, std::move(drawn) | data::repeat<10>(data::apart(blur)) | data::on(o.helpers));
+        train_on(ctx, o,
+                 std::move(drawn) | data::repeat<10>(data::apart(blur)) | data::on(o.helpers));
     else
         train_on(ctx, o, std::move(drawn) | data::repeat<10>(blur) | data::on(o.helpers));
 }
@@ -158,7 +168,8 @@ int main(int argc, char** argv) {
     app.add_option("--checkpoint-every", o.run.checkpoint_every, "steps between checkpoints");
     app.add_option("--run", o.run.name, "name of the run's folder");
     app.add_option("--runs", o.run.runs_dir, "folder that holds the runs");
-    app.add_flag("--as-written", o.as_written, "ten blurs one after the other, not folded into one");
+    app.add_flag("--as-written", o.as_written,
+                 "ten blurs one after the other, not folded into one");
     app.add_flag("--digest", o.digest, "print a hash over all rows that were trained on");
     app.add_flag("--resume", resume, "go on from the run's newest checkpoint");
     app.add_flag("--plain", plain, "plain lines, no live line");
@@ -173,8 +184,10 @@ int main(int argc, char** argv) {
     if (resume) o.run.resume = skein::train::resume_mode::latest;
     o.run.command = skein::train::command_line();
     if (o.model.image < 16 || o.model.image % o.model.patch != 0 || o.samples < 1) {
-        fmt::print(stderr, "error: images of {0} x {0}, {1} of them; use a multiple of {2}, and at least one\n", o.model.image,
-                   o.samples, o.model.patch);
+        fmt::print(
+            stderr,
+            "error: images of {0} x {0}, {1} of them; use a multiple of {2}, and at least one\n",
+            o.model.image, o.samples, o.model.patch);
         return 2;
     }
     return skein::train::launch(o.run, [&](skein::train::context& ctx) { train(ctx, o); });

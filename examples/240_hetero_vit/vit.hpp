@@ -27,7 +27,8 @@ struct BlockImpl : torch::nn::Module {
     }
     torch::Tensor forward(torch::Tensor x_BTD) {
         const auto B = x_BTD.size(0), T = x_BTD.size(1), D = x_BTD.size(2);
-        const auto parts = qkv(norm1(x_BTD)).view({B, T, 3, heads_, D / heads_}).permute({2, 0, 3, 1, 4});
+        const auto parts =
+            qkv(norm1(x_BTD)).view({B, T, 3, heads_, D / heads_}).permute({2, 0, 3, 1, 4});
         const auto seen_BHTK = torch::scaled_dot_product_attention(parts[0], parts[1], parts[2]);
         x_BTD = x_BTD + out(seen_BHTK.transpose(1, 2).reshape({B, T, D}));
         return x_BTD + down(torch::gelu(up(norm2(x_BTD))));
@@ -42,8 +43,8 @@ struct ModelImpl : torch::nn::Module {
     explicit ModelImpl(const options& o) {
         namespace nn = torch::nn;
         const auto tokens = (o.image / o.patch) * (o.image / o.patch);
-        patches = register_module(
-            "patches", nn::Conv2d(nn::Conv2dOptions(3, o.dim, o.patch).stride(o.patch)));
+        patches = register_module("patches",
+                                  nn::Conv2d(nn::Conv2dOptions(3, o.dim, o.patch).stride(o.patch)));
         positions_1TD = register_parameter("positions", torch::randn({1, tokens, o.dim}) * 0.02);
         blocks = register_module("blocks", nn::ModuleList());
         for (std::int64_t i = 0; i < o.layers; ++i) blocks->push_back(Block(o.dim, o.heads));

@@ -5,8 +5,14 @@
 
 #include <skein/data/arena.hpp>
 #include <skein/data/blur.hpp>
+#include <skein/data/blur_operator.hpp>
+#include <skein/data/desk.hpp>
 #include <skein/data/draws.hpp>
+#include <skein/data/helpers.hpp>
 #include <skein/data/image.hpp>
+#include <skein/data/loader.hpp>
 #include <skein/data/order.hpp>
+#include <skein/data/pipeline.hpp>
 #include <skein/data/pixels.hpp>
 #include <skein/data/resize.hpp>
+#include <skein/data/slots.hpp>

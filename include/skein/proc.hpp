@@ -6,10 +6,10 @@
 #include <skein/proc/boot.hpp>
 #include <skein/proc/build_id.hpp>
 #include <skein/proc/children.hpp>
+#include <skein/proc/claims.hpp>
 #include <skein/proc/gpus.hpp>
 #include <skein/proc/output.hpp>
 #include <skein/proc/process.hpp>
 #include <skein/proc/process_wait.hpp>
 #include <skein/proc/shared_memory.hpp>
 #include <skein/proc/standard_files.hpp>
-#include <skein/proc/task_environment.hpp>

@@ -85,9 +85,11 @@
 // Two versions, a frame pool that is on in one file and off in another, header-only files beside
 // compiled ones, single_include/ beside the split headers: all of it would link without a word, and
 // corrupt memory. So every object file says how it was compiled, twice:
-//   - to the linker: one strong symbol in a section group that is named after the configuration. Files alike share
-//     the group; files that differ define the symbol twice, and the error names both sections (ELF only).
-//   - at the start of the program, for what the linker does not see: shared libraries, link-time optimisation.
+//   - to the linker: one strong symbol in a section group that is named after the configuration.
+//     Files alike share the group; files that differ define the symbol twice, and the error names
+//     both sections (ELF only).
+//   - at the start of the program, for what the linker does not see: shared libraries, link-time
+//     optimisation.
 
 #include <cstdio>
 #include <cstdlib>
@@ -3026,7 +3028,7 @@ public:
         buffer_.resize(std::exchange(size_, 0));
         return std::move(buffer_);
     }
-    /// Makes room for `bytes` more.
+    /// Makes space for `bytes` more.
     void reserve(std::size_t bytes) {
         if (buffer_.size() - size_ < bytes) grow(bytes);
     }
@@ -6654,7 +6656,7 @@ public:
     /// cancelled; then no value is taken.
     [[nodiscard]] receive_awaiter receive() noexcept { return receive_awaiter(*this); }
 
-    /// Sends if there is room; false if not, or if closed (value is then unchanged).
+    /// Sends if there is space; false if not, or if closed (value is then unchanged).
     [[nodiscard]] bool try_send(T& value) { return !closed_ && offer(value); }
     [[nodiscard]] bool try_send(T&& value) { return !closed_ && offer(value); }
 
@@ -7079,10 +7081,10 @@ public:
     static constexpr std::size_t most_bytes = 1024;
 
     void push(byte_span piece) {
-        if (blocks_.empty() || room_ < piece.size()) more(piece.size());
+        if (blocks_.empty() || spare_ < piece.size()) more(piece.size());
         auto& last = blocks_.back();
-        std::memcpy(last.data.get() + (last.size - room_), piece.data(), piece.size());
-        room_ -= piece.size();
+        std::memcpy(last.data.get() + (last.size - spare_), piece.data(), piece.size());
+        spare_ -= piece.size();
     }
     /// The first piece, which is of that size. It stays until the next call of push(), take() or
     /// clear().
@@ -7105,7 +7107,7 @@ public:
     /// Nothing waits any more: gives the memory back.
     void clear() noexcept {
         blocks_.clear();
-        at_ = room_ = 0;
+        at_ = spare_ = 0;
     }
     /// Memory that it holds.
     [[nodiscard]] std::size_t capacity() const noexcept {
@@ -7125,12 +7127,12 @@ private:
         const std::size_t grown = blocks_.empty() ? first_block : 2 * blocks_.back().size;
         const std::size_t size = std::max(std::min(grown, largest_block), bytes);
         blocks_.push_back({std::make_unique_for_overwrite<std::byte[]>(size), size});
-        room_ = size;
+        spare_ = size;
     }
 
     std::vector<block> blocks_;
-    std::size_t at_ = 0;   ///< of the first piece, in the first block
-    std::size_t room_ = 0; ///< behind the last piece, in the last block
+    std::size_t at_ = 0;    ///< of the first piece, in the first block
+    std::size_t spare_ = 0; ///< behind the last piece, in the last block
 };
 
 } // namespace skein
@@ -7174,8 +7176,8 @@ struct time_constants {
     ms accept_proof_grace{40};    ///< the same from its first message on, which is whole
     ms refusal_line{10'000};      ///< at most one log line per kind of refused stream in this time
     ms shutdown_grace{2000};      ///< from the request to stop until the kill
-    ms farewell_first{100};       ///< for a process to end by itself when its link has ended
-    ms farewell_stopping{300};    ///< the same when it was told to
+    ms exit_grace{100};           ///< for a process to end by itself when its link has ended
+    ms exit_grace_stopping{300};  ///< the same when it was told to
     ms idle_probe{5000};          ///< at least so often a link to a worker carries something
     ms unconfirmed_after{15'000}; ///< the other host's kernel answers nothing on such a link
     ms force_after{100};          ///< for a task cancelled by force to end by itself
@@ -7209,7 +7211,7 @@ struct time_constants {
     ms ring_grace_most{2000};
     ms ring_news{300};          ///< after a broken link, for the cause further away
     ms ring_notice{500};        ///< to write an error or a goodbye to one neighbour
-    ms ring_farewell{1000};     ///< for both notices, at close
+    ms ring_goodbye{1000};      ///< for both notices, at close
     ms shm_look{20};            ///< between looks whether the processes of the others live
     ms unwaited_collective{10}; ///< until its loop ends a small one nobody waits for
 
@@ -8975,9 +8977,9 @@ namespace detail {
 /// Which folder it was is asked before main, which may leave it.
 struct start_place {
     start_place() {
-        for (std::size_t room = 256; room <= (std::size_t{1} << 16); room *= 2) {
-            path.resize(room);
-            if (::getcwd(path.data(), room) != nullptr) {
+        for (std::size_t bytes = 256; bytes <= (std::size_t{1} << 16); bytes *= 2) {
+            path.resize(bytes);
+            if (::getcwd(path.data(), bytes) != nullptr) {
                 path.resize(path.find('\0'));
                 is_known = path.starts_with('/') && ::stat(".", &self) == 0;
                 break;
@@ -9362,7 +9364,7 @@ private:
                           std::unique_ptr<admission> place);
     [[nodiscard]] bool is_foreign(stream& from);
     [[nodiscard]] duration after_failure(const error& fault);
-    task<void> make_room(std::string from);
+    task<void> wait_for_place(std::string from);
     [[nodiscard]] time_point grace_of(const admission& a) const noexcept;
     admission* first_to_go(const std::string* from) noexcept;
     [[nodiscard]] std::size_t count(const std::string& from) noexcept;
@@ -9554,7 +9556,7 @@ SKEIN_INLINE time_point acceptor::grace_of(const admission& a) const noexcept {
 
 /// Waits until there is a place for a stream from there; who has had its time has to go. What it
 /// has said while this thread computed is heard before.
-SKEIN_INLINE task<void> acceptor::make_room(std::string from) {
+SKEIN_INLINE task<void> acceptor::wait_for_place(std::string from) {
     constexpr int turns_of_the_loop = 8;
     for (int heard = 0;;) {
         const bool share_used = !from.empty() && count(from) >= options_.places_per_address;
@@ -9630,8 +9632,8 @@ SKEIN_INLINE task<void> acceptor::accept_loop(scope& children, acceptor* self) {
         }
         if (self->is_foreign(*next)) continue;
         std::string from = detail::share_of(next->peer_host());
-        auto room = self->make_room(from);
-        co_await room;
+        auto free = self->wait_for_place(from);
+        co_await free;
         std::unique_ptr<admission> place(new admission(*self, std::move(from)));
         children.spawn(one(self, std::move(next), std::move(place)));
     }
@@ -12451,7 +12453,7 @@ private:
     [[nodiscard]] bool is_concluded() const noexcept;
     void settle();
     static task<void> finish(connection::handle over);
-    void say_farewell(std::uint64_t verdict, const std::string& why) noexcept;
+    void say_goodbye(std::uint64_t verdict, const std::string& why) noexcept;
     void end(std::optional<error> why, link_end how) noexcept;
     void spawn(task<void> work);
     static task<void> part(core self, task<void> work);
@@ -12491,7 +12493,7 @@ private:
     // Sending.
     detail::link_window window_;
     std::uint64_t pumping_ = 0; // the generation whose pump runs
-    wait_queue room_;
+    wait_queue window_change_;
 
     // Receiving.
     std::uint64_t received_ = 0, told_ = 0; // messages; of them, confirmed
@@ -12547,9 +12549,9 @@ namespace skein::net::detail {
 enum link_kind : std::uint16_t {
     link_hello_kind = 0xfe01,
     link_answer_kind = 0xfe02,
-    link_ack_kind = 0xfe03,      ///< id: messages received
-    link_fin_kind = 0xfe04,      ///< no more messages follow; counts as one
-    link_farewell_kind = 0xfe05, ///< the link ends now; the body says why, id: an answer's verdict
+    link_ack_kind = 0xfe03,     ///< id: messages received
+    link_fin_kind = 0xfe04,     ///< no more messages follow; counts as one
+    link_goodbye_kind = 0xfe05, ///< the link ends now; the body says why, id: an answer's verdict
 };
 
 inline constexpr std::uint32_t link_version = 1;
@@ -12803,12 +12805,12 @@ SKEIN_INLINE void link::hand_out() {
 
 /// Hands out what the connection takes now; a task does the rest.
 SKEIN_INLINE void link::push_on() {
-    const auto has_room = [&] {
+    const auto takes_more = [&] {
         return connected_ && connection_->is_open() &&
                connection_->queued_bytes() <= how_.queue_bytes;
     };
     if (pumping_ == generation_) return;
-    while (window_.has_pending() && has_room()) hand_out();
+    while (window_.has_pending() && takes_more()) hand_out();
     if (!window_.has_pending() || !connected_ || !connection_->is_open()) return;
     pumping_ = generation_;
     spawn(pump(self_, connection_));
@@ -12820,8 +12822,8 @@ SKEIN_INLINE task<void> link::pump(core self, connection::handle over) {
     const auto present = [&] { return l.connected_ && l.connection_ == over; };
     try {
         while (present() && l.window_.has_pending()) {
-            auto room = over->send_ready(l.how_.queue_bytes);
-            co_await room;
+            auto ready = over->send_ready(l.how_.queue_bytes);
+            co_await ready;
             while (present() && over->is_open() && l.window_.has_pending() &&
                    over->queued_bytes() <= l.how_.queue_bytes) {
                 l.hand_out();
@@ -12830,7 +12832,7 @@ SKEIN_INLINE task<void> link::pump(core self, connection::handle over) {
     } catch (const error&) { // the connection has ended, which is told elsewhere
     }
     if (l.pumping_ == mine) l.pumping_ = 0;
-    l.room_.wake_all();
+    l.window_change_.wake_all();
 }
 
 SKEIN_INLINE std::size_t link::queued_bytes() const noexcept {
@@ -12852,15 +12854,15 @@ SKEIN_INLINE task<void> link::send_ready(std::size_t most_queued) {
         if (!full && connected_ && !window_.has_pending()) {
             const auto over = connection_;
             try {
-                auto room = over->send_ready(most_queued);
-                co_await room;
+                auto ready = over->send_ready(most_queued);
+                co_await ready;
                 moved = true;
             } catch (const error& e) {
                 if (e.code() == errc::cancelled || !resumes_) throw;
             }
         }
         if (moved || state_ != state::open) continue;
-        auto change = room_.wait();
+        auto change = window_change_.wait();
         co_await change;
     }
 }
@@ -12879,7 +12881,7 @@ SKEIN_INLINE void link::on_frame(const frame_view& f) { // the connection's hand
         deliver(f);
     } catch (...) { // of the handler, too: going on would lose its message
         const error why = to_error(std::current_exception());
-        say_farewell(static_cast<std::uint64_t>(detail::link_verdict::ended), why.text());
+        say_goodbye(static_cast<std::uint64_t>(detail::link_verdict::ended), why.text());
         end(why, link_end::here);
     }
 }
@@ -12921,7 +12923,7 @@ SKEIN_INLINE void link::on_own_frame(const frame_view& f) {
                                     peer_name_, f.id, window_.pushed(), window_.acknowledged()));
         }
         ++statistics_.acks_in;
-        room_.wake_all();
+        window_change_.wake_all();
         settle();
         return;
     case detail::link_fin_kind:
@@ -12935,7 +12937,7 @@ SKEIN_INLINE void link::on_own_frame(const frame_view& f) {
         begin_close();
         settle();
         return;
-    case detail::link_farewell_kind: {
+    case detail::link_goodbye_kind: {
         const std::string why(as_text(f.body.first(std::min<std::size_t>(f.body.size(), 1024))));
         const bool dead = f.id == static_cast<std::uint64_t>(detail::link_verdict::dead);
         end(error(dead ? errc::peer_lost : errc::reset,
@@ -13037,7 +13039,7 @@ SKEIN_INLINE void link::begin_close() noexcept {
     if (state_ != state::open) return;
     state_ = state::closing;
     sent_fin_ = true;
-    room_.wake_all();
+    window_change_.wake_all();
     try {
         if (resumes_) {
             window_.push(detail::link_fin_kind, 0, 0, {}, {});
@@ -13098,11 +13100,11 @@ SKEIN_INLINE task<void> link::close() {
     }
 }
 
-SKEIN_INLINE void link::say_farewell(std::uint64_t verdict, const std::string& why) noexcept {
+SKEIN_INLINE void link::say_goodbye(std::uint64_t verdict, const std::string& why) noexcept {
     if (!connected_ || !connection_->is_open()) return;
     try {
         const auto over = connection_;
-        over->send(detail::link_farewell_kind, 0, verdict,
+        over->send(detail::link_goodbye_kind, 0, verdict,
                    as_bytes(std::string_view(why).substr(0, 1024)));
         over->flush();
     } catch (const std::exception&) { // it is a courtesy
@@ -13112,14 +13114,14 @@ SKEIN_INLINE void link::say_farewell(std::uint64_t verdict, const std::string& w
 SKEIN_INLINE void link::abort(error why) noexcept {
     if (state_ == state::ended) return;
     const auto keep = self_;
-    say_farewell(static_cast<std::uint64_t>(detail::link_verdict::ended), why.text());
+    say_goodbye(static_cast<std::uint64_t>(detail::link_verdict::ended), why.text());
     end(std::move(why), link_end::here);
 }
 
 SKEIN_INLINE void link::declare_dead(std::string why) noexcept {
     if (state_ == state::ended) return;
     const auto keep = self_;
-    say_farewell(static_cast<std::uint64_t>(detail::link_verdict::dead), why);
+    say_goodbye(static_cast<std::uint64_t>(detail::link_verdict::dead), why);
     end(error(errc::peer_lost, peer_name_ + " was declared dead").with_cause(std::move(why)),
         link_end::declared_dead);
 }
@@ -13141,7 +13143,7 @@ SKEIN_INLINE void link::end(std::optional<error> why, link_end how) noexcept {
     if (tables_) tables_->leave(*this);
     window_.clear();
     tasks_.cancel();
-    room_.wake_all();
+    window_change_.wake_all();
     receivers_.wake_all();
     ended_.set();
     if (auto told = std::move(closed_handler_)) {
@@ -13499,7 +13501,7 @@ SKEIN_INLINE void link::attach(connection::handle over, std::uint64_t peer_has) 
     });
     if (!connected_ || connection_ != now) return;
     push_on();
-    room_.wake_all();
+    window_change_.wake_all();
     settle();
 }
 
@@ -13532,7 +13534,7 @@ SKEIN_INLINE void link::break_off(error why) noexcept {
     connection_->abort(why);
     break_ = std::move(why);
     loop_.set_timer(deadline_, deadline_after(loop_.exact_now(), how_.resume_within));
-    room_.wake_all();
+    window_change_.wake_all();
     if (dialling_) {
         if (!std::exchange(dialing_again_, true)) spawn(dial_again(self_));
     } else if (!tables_ || !tables_->wait_for(*this)) {
@@ -15527,13 +15529,13 @@ private:
     std::size_t amount_ = 0;
 };
 
-/// Why `amount` more of one kind finds no room beside `held`, which is of the peer or of all;
+/// Why `amount` more of one kind is over the budget beside `held`, which is of the peer or of all;
 /// nothing: it does. `alone`: one that is larger than the bound is taken where nothing else is
 /// held.
 ///   errors  exhausted, which names bound and peer
-[[nodiscard]] std::optional<error> no_room(request_hold::field what, std::size_t amount,
-                                           const request_load& most, const request_load& held,
-                                           bool of_all, std::string_view peer, bool alone);
+[[nodiscard]] std::optional<error> over_budget(request_hold::field what, std::size_t amount,
+                                               const request_load& most, const request_load& held,
+                                               bool of_all, std::string_view peer, bool alone);
 
 } // namespace skein::net
 
@@ -15575,9 +15577,9 @@ struct load_words {
 
 } // namespace detail
 
-SKEIN_INLINE std::optional<error> no_room(request_hold::field what, std::size_t amount,
-                                          const request_load& most, const request_load& held,
-                                          bool of_all, std::string_view peer, bool alone) {
+SKEIN_INLINE std::optional<error> over_budget(request_hold::field what, std::size_t amount,
+                                              const request_load& most, const request_load& held,
+                                              bool of_all, std::string_view peer, bool alone) {
     const std::size_t now = held.*what, bound = most.*what;
     if (amount <= bound && now <= bound - amount) return std::nullopt;
     if (alone && now == 0) return std::nullopt;
@@ -15953,12 +15955,12 @@ private:
     void send(std::uint16_t kind, std::uint64_t id, byte_buffer body);
     void send_large(std::uint16_t kind, std::uint64_t id, byte_buffer body);
     [[nodiscard]] request_hold hold(request_hold::field what, std::size_t amount) const;
-    [[nodiscard]] std::optional<error> no_room(request_hold::field what, std::size_t amount,
-                                               bool alone) const;
-    [[nodiscard]] std::optional<error> no_room_to_run(std::size_t bytes) const;
-    [[nodiscard]] bool has_call_room(std::size_t bytes) const noexcept;
-    static task<mutex::guard> wait_call_room(requests* self, std::size_t bytes);
-    void give_call_room(std::size_t bytes) noexcept;
+    [[nodiscard]] std::optional<error> over_budget(request_hold::field what, std::size_t amount,
+                                                   bool alone) const;
+    [[nodiscard]] std::optional<error> over_budget_to_run(std::size_t bytes) const;
+    [[nodiscard]] bool may_call(std::size_t bytes) const noexcept;
+    static task<mutex::guard> wait_to_call(requests* self, std::size_t bytes);
+    void forget_call_bytes(std::size_t bytes) noexcept;
     void drop_transfer(std::uint64_t id) noexcept;
     static task<void> bulk_lane(core self);
     void send_chunk();
@@ -16004,8 +16006,8 @@ private:
     std::deque<transfer> bulk_;
     std::size_t bulk_bytes_ = 0;
     std::size_t call_bytes_ = 0; ///< of them, our own requests
-    mutex call_line_;            ///< whoever waits for room among them, and those behind
-    wait_queue call_room_;
+    mutex call_line_;            ///< whoever waits for others of them to end, and those behind
+    wait_queue call_ended_;
     bool bulk_runs_ = false;
     std::optional<assembly> arriving_;
     std::uint64_t named_ = 0; ///< the client that speaks on a plain connection
@@ -16019,7 +16021,7 @@ private:
 
 
 // ======== skein/net/detail/request_lanes.ipp
-// The two lanes of a link, and what of its peer finds room here.
+// The two lanes of a link, and what of its peer is taken here.
 
 
 // ======== skein/net/detail/request_head.hpp
@@ -16136,7 +16138,7 @@ SKEIN_INLINE void requests::send_large(std::uint16_t kind, std::uint64_t id, byt
     if (!std::exchange(bulk_runs_, true)) spawn(bulk_lane(self_));
 }
 
-// --- room -------------------------------------------------------------------------------------
+// --- budget -----------------------------------------------------------------------------------
 
 SKEIN_INLINE request_hold requests::hold(request_hold::field what, std::size_t amount) const {
     request_hold h(budget_, held_, what);
@@ -16144,46 +16146,47 @@ SKEIN_INLINE request_hold requests::hold(request_hold::field what, std::size_t a
     return h;
 }
 
-SKEIN_INLINE std::optional<error> requests::no_room(request_hold::field what, std::size_t amount,
-                                                    bool alone) const {
-    auto full = net::no_room(what, amount, options_.peer, *held_, false, peer_name(), alone);
+SKEIN_INLINE std::optional<error> requests::over_budget(request_hold::field what,
+                                                        std::size_t amount, bool alone) const {
+    auto full = net::over_budget(what, amount, options_.peer, *held_, false, peer_name(), alone);
     if (full) return full;
-    return net::no_room(what, amount, budget_->most(), budget_->held(), true, peer_name(), alone);
+    return net::over_budget(what, amount, budget_->most(), budget_->held(), true, peer_name(),
+                            alone);
 }
 
 /// Why no more handler may run for the peer; a peer that does not read its replies gets no more of
 /// them.
-SKEIN_INLINE std::optional<error> requests::no_room_to_run(std::size_t bytes) const {
-    if (auto full = no_room(&request_load::running, 1, false)) return full;
-    if (auto full = no_room(&request_load::request_bytes, bytes, true)) return full;
-    return no_room(&request_load::reply_bytes, 1, true);
+SKEIN_INLINE std::optional<error> requests::over_budget_to_run(std::size_t bytes) const {
+    if (auto full = over_budget(&request_load::running, 1, false)) return full;
+    if (auto full = over_budget(&request_load::request_bytes, bytes, true)) return full;
+    return over_budget(&request_load::reply_bytes, 1, true);
 }
 
 SKEIN_INLINE detail::request_place requests::place_of(std::size_t bytes) const {
     return {hold(&request_load::running, 1), hold(&request_load::request_bytes, bytes)};
 }
 
-SKEIN_INLINE bool requests::has_call_room(std::size_t bytes) const noexcept {
+SKEIN_INLINE bool requests::may_call(std::size_t bytes) const noexcept {
     return call_bytes_ == 0 ||
            (bytes <= options_.call_bytes && call_bytes_ <= options_.call_bytes - bytes);
 }
 
-/// Calls with large messages leave in the order in which they came: the first waits for room, the
-/// others for it.
-SKEIN_INLINE task<mutex::guard> requests::wait_call_room(requests* self, std::size_t bytes) {
+/// Calls with large messages leave in the order in which they came: the first waits for earlier
+/// ones to end, the others for it.
+SKEIN_INLINE task<mutex::guard> requests::wait_to_call(requests* self, std::size_t bytes) {
     auto turn = self->call_line_.lock();
     auto mine = co_await turn;
-    while (self->open_ && !self->has_call_room(bytes)) {
-        auto room = self->call_room_.wait();
-        co_await room;
+    while (self->open_ && !self->may_call(bytes)) {
+        auto freed = self->call_ended_.wait();
+        co_await freed;
     }
     self->check_open();
     co_return mine;
 }
 
-SKEIN_INLINE void requests::give_call_room(std::size_t bytes) noexcept {
+SKEIN_INLINE void requests::forget_call_bytes(std::size_t bytes) noexcept {
     call_bytes_ -= bytes;
-    call_room_.wake_all();
+    call_ended_.wake_all();
 }
 
 // --- the lane of large messages ---------------------------------------------------------------
@@ -16195,7 +16198,7 @@ SKEIN_INLINE void requests::drop_transfer(std::uint64_t id) noexcept {
     });
     if (found == bulk_.end()) return;
     bulk_bytes_ -= found->body.size() - found->at;
-    give_call_room(found->body.size());
+    forget_call_bytes(found->body.size());
     if (found->at == 0) {
         bulk_.erase(found);
         return;
@@ -16210,8 +16213,8 @@ SKEIN_INLINE task<void> requests::bulk_lane(core self) {
     requests& r = *self;
     try {
         while (r.open_ && !r.bulk_.empty()) {
-            auto room = r.below_->send_ready(r.options_.chunk_bytes / 2);
-            co_await room;
+            auto ready = r.below_->send_ready(r.options_.chunk_bytes / 2);
+            co_await ready;
             if (r.open_ && !r.bulk_.empty()) r.send_chunk();
         }
     } catch (const error& e) { // the end of the link is told elsewhere
@@ -16243,7 +16246,7 @@ SKEIN_INLINE void requests::send_chunk() {
     const bool first = (flags & detail::first_chunk) != 0;
     below_->send(detail::chunk_kind, flags, t.id, first ? byte_span(head) : byte_span(), piece);
     if ((flags & detail::last_chunk) == 0) return;
-    if (t.kind == detail::request_kind) give_call_room(t.body.size());
+    if (t.kind == detail::request_kind) forget_call_bytes(t.body.size());
     bulk_.pop_front();
 }
 
@@ -16655,11 +16658,11 @@ SKEIN_INLINE task<byte_buffer> requests::call_raw(std::uint16_t number, byte_buf
     check_open();
     std::optional<mutex::guard> turn;
     const std::size_t bytes = detail::request_head::bytes + body.size();
-    if (bytes > options_.control_bytes && (call_line_.is_locked() || !has_call_room(bytes))) {
+    if (bytes > options_.control_bytes && (call_line_.is_locked() || !may_call(bytes))) {
         const auto begin = loop_.exact_now();
-        auto room = wait_call_room(this, bytes);
+        auto waiting = wait_to_call(this, bytes);
         auto limited =
-            how.deadline ? with_timeout(std::move(room), *how.deadline) : std::move(room);
+            how.deadline ? with_timeout(std::move(waiting), *how.deadline) : std::move(waiting);
         turn.emplace(co_await limited);
         if (how.deadline) *how.deadline -= loop_.exact_now() - begin;
     }
@@ -16714,7 +16717,7 @@ SKEIN_INLINE void requests::tell_raw(std::uint16_t number, byte_buffer body,
                                      std::uint64_t generation) {
     check_open();
     const std::size_t bytes = detail::request_head::bytes + body.size();
-    if (bytes > options_.control_bytes && (call_line_.is_locked() || !has_call_room(bytes))) {
+    if (bytes > options_.control_bytes && (call_line_.is_locked() || !may_call(bytes))) {
         throw error(errc::exhausted,
                     fmt::format("a message of {} bytes: {} bytes of large ones wait for {}, "
                                 "call_bytes is {}",
@@ -16733,13 +16736,13 @@ SKEIN_INLINE void requests::tell_raw(std::uint16_t number, byte_buffer body,
 
 // --- being called -----------------------------------------------------------------------------
 
-/// Memory follows what has come. What finds no room is refused at once, and its call fails; the
-/// link goes on.
+/// Memory follows what has come. What is over the budget is refused at once, and its call fails;
+/// the link goes on.
 SKEIN_INLINE void requests::keep_piece(byte_span piece) {
     assembly& a = *arriving_;
     a.came += piece.size();
     if (a.refused) return;
-    const auto full = no_room(&request_load::assembling_bytes, piece.size(), false);
+    const auto full = over_budget(&request_load::assembling_bytes, piece.size(), false);
     if (!full) {
         append(a.body, piece);
         if (a.held.amount() == 0) a.held = hold(&request_load::assembling_bytes, 0);
@@ -16877,11 +16880,12 @@ SKEIN_INLINE void requests::on_request(std::uint64_t id, byte_buffer body) {
         return;
     }
     const bool keyed = head.key != 0 && !one_way;
-    auto full = no_room_to_run(body.size() - detail::request_head::bytes);
+    auto full = over_budget_to_run(body.size() - detail::request_head::bytes);
     const bool crowded = running_.size() >= options_.peer.running; // repeats of one key, too
     if (!full && crowded)
-        full = net::no_room(&request_load::running, 1, options_.peer,
-                            request_load{.running = running_.size()}, false, peer_name(), false);
+        full =
+            net::over_budget(&request_load::running, 1, options_.peer,
+                             request_load{.running = running_.size()}, false, peer_name(), false);
     if (full && (!keyed || crowded)) {
         refuse(id, one_way, *full);
         return;
@@ -16893,7 +16897,7 @@ SKEIN_INLINE void requests::on_request(std::uint64_t id, byte_buffer body) {
     who.deadline = detail::deadline_of(head, loop_.exact_now());
     body.erase(body.begin(), body.begin() + detail::request_head::bytes);
     const auto stop = running_[id].stop.token();
-    if (keyed) { // what runs or has run already needs no room
+    if (keyed) { // what runs or has run already needs no budget
         auto once = service_->start_or_join(head, std::move(body), std::move(who),
                                             &found->second.run, {self_, id}, std::move(full));
         if (once) running_[id].once = std::move(once);
@@ -16936,7 +16940,8 @@ SKEIN_INLINE void requests::answer(std::uint64_t id,
     if (!open_) return;
     try {
         if (outcome.bytes.size() > options_.control_bytes)
-            if (const auto full = no_room(&request_load::reply_bytes, outcome.bytes.size(), true))
+            if (const auto full =
+                    over_budget(&request_load::reply_bytes, outcome.bytes.size(), true))
                 return send(detail::failure_kind, id, wire::encode(*full));
         send(outcome.good ? detail::reply_kind : detail::failure_kind, id, outcome.bytes);
     } catch (const error& e) {
@@ -16972,7 +16977,7 @@ SKEIN_INLINE void requests::on_end(const error* why) noexcept {
     running_.clear();
     bulk_.clear();
     bulk_bytes_ = call_bytes_ = 0;
-    call_room_.wake_all();
+    call_ended_.wake_all();
     drop_arriving();
     tasks_.cancel();
     if (auto handler = std::move(closed_handler_)) {
@@ -17969,6 +17974,127 @@ SKEIN_INLINE task<child_process> start_process(std::shared_ptr<starter> by, proc
 
 } // namespace skein::proc::detail
 
+// ======== skein/proc/claims.hpp
+// claims: memory that a worker and its driver on the same host share, where the worker notes each
+// call before it runs it. So the driver knows exactly what a dead worker has begun, and can take
+// back what has been sent and not begun, without the worker's help: a call that waits behind a long
+// one is cancelled or moved at once.
+//
+//     claims page(shared_memory::create(claims::bytes));   // driver; the memory goes to the worker
+//     claims page(boot->memory);                           // worker
+//     // worker, for each call in the order in which they were sent
+//     if (page.begin()) run(call);
+//     if (page.take_back(n)) send_elsewhere(n);  // driver, the n-th call that it sent: 1, 2, ...
+//
+// Entry n mod `entries` holds 2n when call n has begun and 2n + 1 when it was taken back: one
+// exchange on the worker's side, one compare-and-swap on the driver's, and whoever comes first has
+// it. Nothing is ever cleared, so in the ordinary course the driver touches no line of it.
+
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace skein::proc {
+
+/// One end of such a page. Copies share the page and each count for themselves: one per side.
+class claims {
+public:
+    /// So many calls after the last one begun can be taken back.
+    static constexpr std::uint64_t entries = 4096;
+
+    /// No page: everything that was sent may have begun.
+    claims() noexcept = default;
+    ///   errors  malformed: the memory is not of the size of a page of claims
+    explicit claims(shared_memory in);
+
+    explicit operator bool() const noexcept { return page_ != nullptr; }
+
+    // The worker's side.
+
+    /// The next call is about to run. False: it was taken back, leave it out.
+    [[nodiscard]] bool begin() noexcept {
+        if (!page_) return true;
+        const std::uint64_t n = ++last_;
+        const auto before = page_->entry[n % entries].exchange(2 * n, std::memory_order_acq_rel);
+        page_->begun.store(n, std::memory_order_release);
+        return before != 2 * n + 1 && !page_->closed.load(std::memory_order_acquire);
+    }
+
+    // The driver's side.
+
+    /// The last one that has begun; 0: none, or it is not known.
+    [[nodiscard]] std::uint64_t last_begun() const noexcept {
+        return page_ ? page_->begun.load(std::memory_order_acquire) : 0;
+    }
+    /// True: call n is over or under way. False: it was not when this was asked.
+    [[nodiscard]] bool has_begun(std::uint64_t n) const noexcept {
+        if (!page_) return true;
+        const auto now = page_->entry[n % entries].load(std::memory_order_acquire);
+        if (now == 2 * n || now == 2 * n + 1) return now == 2 * n;
+        return n <= page_->begun.load(std::memory_order_acquire);
+    }
+    /// No call begins from now on; `sent` is the last one. A worker that lives on behind a
+    /// broken connection only passes them by; what it has passed by may be told as begun later.
+    void close(std::uint64_t sent) noexcept {
+        if (!page_) return;
+        page_->closed.store(true, std::memory_order_release);
+        // The worker cannot get past these without having seen that.
+        const auto first = page_->begun.load(std::memory_order_acquire) + 1;
+        for (auto n = first; n <= sent && n - first < entries; ++n) (void)take_back(n);
+    }
+    /// True: call n will not run; it was sent and had not begun.
+    [[nodiscard]] bool take_back(std::uint64_t n) noexcept {
+        if (!page_) return false;
+        const auto begun = page_->begun.load(std::memory_order_acquire);
+        // Further ahead the entry still belongs to an earlier call.
+        if (n <= begun || n - begun > entries) return false;
+        auto& entry = page_->entry[n % entries];
+        auto now = entry.load(std::memory_order_acquire);
+        return now < 2 * n &&
+               entry.compare_exchange_strong(now, 2 * n + 1, std::memory_order_acq_rel);
+    }
+
+private:
+    struct page {
+        alignas(64) std::atomic<std::uint64_t> begun{0};
+        alignas(64) std::atomic<bool> closed{false};
+        alignas(64) std::array<std::atomic<std::uint64_t>, entries> entry{};
+    };
+    static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "shared by processes");
+
+    shared_memory memory_;
+    page* page_ = nullptr; ///< in memory_
+    std::uint64_t last_ = 0;
+
+public:
+    static constexpr std::size_t bytes = sizeof(page);
+};
+
+} // namespace skein::proc
+
+
+// ======== skein/proc/detail/claims.ipp
+// The bodies of proc/claims.hpp.
+
+
+#include <utility>
+
+namespace skein::proc {
+
+SKEIN_INLINE claims::claims(shared_memory in) : memory_(std::move(in)) {
+    if (memory_.bytes().size() != bytes)
+        throw error(errc::malformed,
+                    "the memory that a worker shares with its driver has not the size "
+                    "of a page of claims");
+    // Zeros are what its constructor would make of it, and it has no destructor.
+    page_ = reinterpret_cast<page*>(memory_.bytes().data());
+}
+
+} // namespace skein::proc
+
 // ======== skein/proc/gpus.hpp
 // The gpus of this host that tasks may have: how many there are, and what each is called, from one
 // place.
@@ -18617,8 +18743,8 @@ SKEIN_INLINE error with_gpu_reason(error why, sched::amount asked,
 
 // ======== skein/proc/output.hpp
 // What workers print, on its way to the output of their driver: whole lines, in order for each
-// worker, and in bounded room. Where lines come faster than they are taken the oldest are left out,
-// and counted by their numbers.
+// worker, and in bounded memory. Where lines come faster than they are taken the oldest are left
+// out, and counted by their numbers.
 //
 //     proc::line_queue said;                                    // of one worker
 //     scope.spawn(proc::read_lines(child, &said, on_more));     // until it has ended
@@ -18772,8 +18898,8 @@ SKEIN_INLINE void line_queue::add(bool is_error, std::string_view bytes) {
     auto& unended = unended_[is_error ? 1 : 0];
     while (!bytes.empty()) {
         const auto end = bytes.find('\n');
-        const auto room = most_line - unended.size();
-        if (room == 0 && end != 0) push(is_error, std::exchange(unended, {}));
+        const auto left = most_line - unended.size();
+        if (left == 0 && end != 0) push(is_error, std::exchange(unended, {}));
         const auto n = std::min({end, bytes.size(), most_line - unended.size()});
         unended.append(bytes.substr(0, n));
         bytes.remove_prefix(n);
@@ -19290,134 +19416,6 @@ SKEIN_INLINE void outlive_readers() noexcept {
 
 } // namespace skein::proc
 
-// ======== skein/proc/task_environment.hpp
-// Variables and working directory that a task asks for. They belong to processes, so such a task
-// runs on a worker that was started with them.
-//
-//     auto r = skein::remote<&f>.with({.env = "OMP_NUM_THREADS=4\nTITLE=two words", .cwd = "/data"})(7);
-
-
-#include <cstddef>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
-
-namespace skein::proc {
-
-/// What a worker has that other workers of its program have not.
-struct task_environment {
-    static constexpr std::size_t most_bytes = std::size_t{8} << 10; ///< of all variables
-    static constexpr std::size_t most_folder_bytes = 4000;
-
-    std::vector<std::pair<std::string, std::string>> variables{}; ///< by name, each once
-    std::string folder{}; ///< its working directory; empty: that of the other workers
-
-    [[nodiscard]] bool empty() const noexcept { return variables.empty() && folder.empty(); }
-    friend bool operator==(const task_environment&, const task_environment&) = default;
-};
-
-/// Reads what an option or a message says.
-///   env     a variable a line, "NAME=VALUE"; a value is all behind the =, spaces too, and may be
-///           empty
-///   folder  an absolute path, or empty
-///   errors  invalid_argument: a line without =, a name that is none or comes twice, one of skein's
-///           own (SKEIN_..., CUDA_VISIBLE_DEVICES), a path that is not absolute, a byte of zero;
-///           too_large
-[[nodiscard]] result<task_environment> parse_task_environment(std::string_view env,
-                                                              std::string_view folder);
-
-/// The variables as parse_task_environment() reads them.
-[[nodiscard]] std::string variables_as_text(const task_environment& of);
-
-} // namespace skein::proc
-
-
-// ======== skein/proc/detail/task_environment.ipp
-// The bodies of proc/task_environment.hpp.
-
-
-#include <algorithm>
-
-#include <fmt/format.h>
-
-namespace skein::proc {
-
-namespace detail {
-
-[[nodiscard]] SKEIN_INLINE bool is_variable_name(std::string_view name) {
-    const auto is_letter = [](char c) {
-        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
-    };
-    return !name.empty() && is_letter(name.front()) &&
-           std::all_of(name.begin(), name.end(),
-                       [&](char c) { return is_letter(c) || (c >= '0' && c <= '9'); });
-}
-
-/// Why a line is no variable of a task.
-[[nodiscard]] SKEIN_INLINE result<void> check_variable(std::string_view line) {
-    const auto name = line.substr(0, line.find('='));
-    if (name.size() == line.size())
-        return error(errc::invalid_argument, fmt::format(".env: \"{}\" has no =", line))
-            .with_hint("a variable a line: \"NAME=VALUE\\nOTHER=VALUE\"");
-    if (!is_variable_name(name))
-        return error(errc::invalid_argument,
-                     fmt::format(".env: \"{}\" is no name of a variable", name))
-            .with_hint("letters, digits and _, no digit first");
-    if (name.starts_with("SKEIN_"))
-        return error(errc::invalid_argument, fmt::format(".env: {} is skein's own", name))
-            .with_hint("set it where the program is started");
-    if (name == "CUDA_VISIBLE_DEVICES")
-        return error(errc::invalid_argument, fmt::format(".env: {} is set by skein", name))
-            .with_hint(".gpus = n gives a task n gpus and shows it these alone");
-    return {};
-}
-
-} // namespace detail
-
-SKEIN_INLINE result<task_environment> parse_task_environment(std::string_view env,
-                                                             std::string_view folder) {
-    task_environment out;
-    if (env.size() > task_environment::most_bytes)
-        return error(errc::too_large, fmt::format(".env has {} bytes, at most {} are taken",
-                                                  env.size(), task_environment::most_bytes));
-    if (folder.size() > task_environment::most_folder_bytes)
-        return error(errc::too_large,
-                     fmt::format(".cwd has {} bytes, at most {} are taken", folder.size(),
-                                 task_environment::most_folder_bytes));
-    if (env.find('\0') != env.npos ||
-        folder.find_first_of(std::string_view("\0\n", 2)) != folder.npos)
-        return error(errc::invalid_argument, ".env or .cwd has a byte that cannot be in it");
-    if (!folder.empty() && folder.front() != '/')
-        return error(errc::invalid_argument, fmt::format(".cwd = \"{}\" is not absolute", folder))
-            .with_hint("the worker may run on another host: begin with /");
-    while (!env.empty()) {
-        const auto line = env.substr(0, env.find('\n'));
-        env.remove_prefix(std::min(line.size() + 1, env.size()));
-        if (line.empty()) continue;
-        if (const auto good = detail::check_variable(line); !good) return good.error();
-        const auto at = line.find('=');
-        out.variables.emplace_back(line.substr(0, at), line.substr(at + 1));
-    }
-    std::sort(out.variables.begin(), out.variables.end());
-    const auto twice =
-        std::adjacent_find(out.variables.begin(), out.variables.end(),
-                           [](const auto& a, const auto& b) { return a.first == b.first; });
-    if (twice != out.variables.end())
-        return error(errc::invalid_argument, fmt::format(".env has {} twice", twice->first));
-    out.folder = folder;
-    return out;
-}
-
-SKEIN_INLINE std::string variables_as_text(const task_environment& of) {
-    std::string out;
-    for (const auto& [name, value] : of.variables)
-        out += fmt::format("{}{}={}", out.empty() ? "" : "\n", name, value);
-    return out;
-}
-
-} // namespace skein::proc
-
 // ======== skein/program.hpp
 // Every public header of the layer program.
 // Written by scripts/check_mirror.py --write.
@@ -19432,6 +19430,16 @@ SKEIN_INLINE std::string variables_as_text(const task_environment& of) {
 // Where a driver's workers come from: processes of this host (program/local_workers.hpp), or leases
 // of a cluster (cluster/leased_workers.hpp). run() knows this interface alone; the layer above
 // provides the cluster.
+
+
+// ======== skein/sched/demands.hpp
+// The different demands of a runtime's calls, each with a number: calls carry the number alone. And
+// how a demand's label says where: on nodes with a label of their own, in a placement group, where
+// an actor is, on all nodes in turn.
+//
+//     demand_table demands;
+//     const auto number = demands.number(*parse_resources("gpu=1"), "zone=a").value();
+//     demands.text(number);                                // "gpu=1@zone=a", as it travels
 
 
 // ======== skein/sched/scheduler.hpp
@@ -22771,6 +22779,416 @@ SKEIN_INLINE std::string scheduler::why(request_id id) const { return state_->wh
 
 } // namespace skein::sched
 
+// ======== skein/sched/task_environment.hpp
+// Variables and working directory that a task asks for. They belong to processes, so such a task
+// runs on a worker that was started with them.
+//
+//     auto r = skein::remote<&f>.with({.env = "A=4\nTITLE=two words", .cwd = "/data"})(7);
+
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace skein::sched {
+
+/// What a worker has that other workers of its program have not.
+struct task_environment {
+    static constexpr std::size_t most_bytes = std::size_t{8} << 10; ///< of all variables
+    static constexpr std::size_t most_folder_bytes = 4000;
+
+    std::vector<std::pair<std::string, std::string>> variables{}; ///< by name, each once
+    std::string folder{}; ///< its working directory; empty: that of the other workers
+
+    [[nodiscard]] bool empty() const noexcept { return variables.empty() && folder.empty(); }
+    friend bool operator==(const task_environment&, const task_environment&) = default;
+};
+
+/// Reads what an option or a message says.
+///   env     a variable a line, "NAME=VALUE"; a value is all behind the =, spaces too, and may be
+///           empty
+///   folder  an absolute path, or empty
+///   errors  invalid_argument: a line without =, a name that is none or comes twice, one of skein's
+///           own (SKEIN_..., CUDA_VISIBLE_DEVICES), a path that is not absolute, a byte of zero;
+///           too_large
+[[nodiscard]] result<task_environment> parse_task_environment(std::string_view env,
+                                                              std::string_view folder);
+
+/// The variables as parse_task_environment() reads them.
+[[nodiscard]] std::string variables_as_text(const task_environment& of);
+
+} // namespace skein::sched
+
+
+// ======== skein/sched/detail/task_environment.ipp
+// The bodies of sched/task_environment.hpp.
+
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace skein::sched {
+
+namespace detail {
+
+[[nodiscard]] SKEIN_INLINE bool is_variable_name(std::string_view name) {
+    const auto is_letter = [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+    };
+    return !name.empty() && is_letter(name.front()) &&
+           std::all_of(name.begin(), name.end(),
+                       [&](char c) { return is_letter(c) || (c >= '0' && c <= '9'); });
+}
+
+/// Why a line is no variable of a task.
+[[nodiscard]] SKEIN_INLINE result<void> check_variable(std::string_view line) {
+    const auto name = line.substr(0, line.find('='));
+    if (name.size() == line.size())
+        return error(errc::invalid_argument, fmt::format(".env: \"{}\" has no =", line))
+            .with_hint("a variable a line: \"NAME=VALUE\\nOTHER=VALUE\"");
+    if (!is_variable_name(name))
+        return error(errc::invalid_argument,
+                     fmt::format(".env: \"{}\" is no name of a variable", name))
+            .with_hint("letters, digits and _, no digit first");
+    if (name.starts_with("SKEIN_"))
+        return error(errc::invalid_argument, fmt::format(".env: {} is skein's own", name))
+            .with_hint("set it where the program is started");
+    if (name == "CUDA_VISIBLE_DEVICES")
+        return error(errc::invalid_argument, fmt::format(".env: {} is set by skein", name))
+            .with_hint(".gpus = n gives a task n gpus and shows it these alone");
+    return {};
+}
+
+} // namespace detail
+
+SKEIN_INLINE result<task_environment> parse_task_environment(std::string_view env,
+                                                             std::string_view folder) {
+    task_environment out;
+    if (env.size() > task_environment::most_bytes)
+        return error(errc::too_large, fmt::format(".env has {} bytes, at most {} are taken",
+                                                  env.size(), task_environment::most_bytes));
+    if (folder.size() > task_environment::most_folder_bytes)
+        return error(errc::too_large,
+                     fmt::format(".cwd has {} bytes, at most {} are taken", folder.size(),
+                                 task_environment::most_folder_bytes));
+    if (env.find('\0') != env.npos ||
+        folder.find_first_of(std::string_view("\0\n", 2)) != folder.npos)
+        return error(errc::invalid_argument, ".env or .cwd has a byte that cannot be in it");
+    if (!folder.empty() && folder.front() != '/')
+        return error(errc::invalid_argument, fmt::format(".cwd = \"{}\" is not absolute", folder))
+            .with_hint("the worker may run on another host: begin with /");
+    while (!env.empty()) {
+        const auto line = env.substr(0, env.find('\n'));
+        env.remove_prefix(std::min(line.size() + 1, env.size()));
+        if (line.empty()) continue;
+        if (const auto good = detail::check_variable(line); !good) return good.error();
+        const auto at = line.find('=');
+        out.variables.emplace_back(line.substr(0, at), line.substr(at + 1));
+    }
+    std::sort(out.variables.begin(), out.variables.end());
+    const auto twice =
+        std::adjacent_find(out.variables.begin(), out.variables.end(),
+                           [](const auto& a, const auto& b) { return a.first == b.first; });
+    if (twice != out.variables.end())
+        return error(errc::invalid_argument, fmt::format(".env has {} twice", twice->first));
+    out.folder = folder;
+    return out;
+}
+
+SKEIN_INLINE std::string variables_as_text(const task_environment& of) {
+    std::string out;
+    for (const auto& [name, value] : of.variables)
+        out += fmt::format("{}{}={}", out.empty() ? "" : "\n", name, value);
+    return out;
+}
+
+} // namespace skein::sched
+
+
+// ======== skein/sched/demands.hpp, continued
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+namespace skein::sched {
+
+/// A demand among those of one runtime, which has given it the number; none: nothing is needed.
+using demand_id = strong_id<struct demand_tag, std::uint16_t>;
+/// One cpu, as of a call that says nothing.
+inline constexpr demand_id one_cpu{1};
+
+/// What a call needs, and on which nodes.
+struct demand {
+    resources need;
+    std::string label;      ///< of the nodes: "zone=a", "node=n1"; empty: any; or spread_label
+    task_environment env;   ///< of its process
+    std::uint16_t cpus = 0; ///< need.cpu, rounded up; at least 1 if anything is needed at all
+    bool only_cpus = true;  ///< nothing but cpus; any worker with so many could do it
+    /// Whole cpus and no label: its number of cpus says it all.
+    bool is_simple = true;
+    bool for_life = false;   ///< of an actor: its worker serves nothing else, and ends with it
+    std::uint64_t group = 0; ///< the placement group that the label names; 0: none
+    int bundle = -1;         ///< of the group; -1: any
+    bool spreads = false;    ///< over the nodes in turn
+    bool captures =
+        false; ///< calls that are made there are in the group, too, if they name no place
+
+    /// Any worker may have it that has room.
+    [[nodiscard]] bool is_anywhere() const noexcept { return label.empty() || spreads; }
+};
+
+/// The label of a demand that takes the nodes in turn. No label of a node has an @ in it.
+inline constexpr std::string_view spread_label = "spread@";
+/// Where the label of a demand, which names no group, lets it be.
+[[nodiscard]] constraint where_labelled(const std::string& label);
+
+/// A group as the label of a demand: "@3" any bundle of the third one, "@3/0" its first bundle. No
+/// label of a node begins so.
+[[nodiscard]] std::string group_label(std::uint64_t group, int bundle);
+/// False: the label names no group.
+[[nodiscard]] bool parse_group_label(std::string_view label, std::uint64_t& group, int& bundle);
+
+/// Where a task of a worker is to run, as the label in the text of its demand: "@*" wherever there
+/// is room, "@!7.12" where that actor is. As of a group ("@3", "@3/0"; with a + at the end for what
+/// is made there, too) no label of a node begins so.
+inline constexpr std::string_view anywhere_label = "@*";
+[[nodiscard]] std::string actor_label(actor_id actor);
+[[nodiscard]] bool parse_actor_label(std::string_view label, actor_id& actor);
+
+/// Numbers are given once and stay.
+class demand_table {
+public:
+    static constexpr std::size_t most = 4096;
+
+    demand_table();
+    /// The number of a demand; new ones get the next.
+    ///   errors  invalid_argument (no place could have it), exhausted (so many different ones)
+    [[nodiscard]] result<demand_id> number(const resources& need, std::string_view label,
+                                           bool for_life = false, task_environment env = {});
+    /// Of whole cpus; those of a call that says nothing cost no search.
+    [[nodiscard]] result<demand_id> number(std::uint16_t cpus);
+    /// Of what text() says.
+    [[nodiscard]] result<demand_id> number_of_text(std::string_view text, bool for_life = false);
+    /// The same with another label than the one there.
+    [[nodiscard]] result<demand_id> number_of_text(std::string_view text, bool for_life,
+                                                   std::string_view label);
+    /// Gives the numbers of demands in a placement group back. Nobody may use them any more.
+    void forget_group(std::uint64_t group);
+    /// Calls use(number) for each demand in a placement group.
+    template <class Use>
+    void for_each_in_group(std::uint64_t group, const Use& use) const {
+        for (std::size_t n = 0; n < all_.size(); ++n)
+            if (all_[n].group == group) use(demand_id(static_cast<std::uint16_t>(n)));
+    }
+
+    [[nodiscard]] const demand& at(demand_id number) const { return all_[number.value()]; }
+    /// As it travels: "cpu=0.5,gpu=1@zone=a"; with an environment its folder and variables follow,
+    /// a line each.
+    [[nodiscard]] std::string text(demand_id number) const;
+    /// The same with another label.
+    [[nodiscard]] std::string text(demand_id number, std::string_view label) const;
+    /// The label in such a text.
+    [[nodiscard]] static std::string_view label_in(std::string_view text) noexcept;
+    /// The number of the same demand on nodes with that label.
+    [[nodiscard]] result<demand_id> number_on(demand_id number, std::string_view label);
+
+private:
+    std::deque<demand> all_;
+    /// By need, by label, folder and variables as a text, and whether an actor's.
+    std::map<std::tuple<resources, std::string, bool>, demand_id> numbers_;
+    std::vector<demand_id> free_;
+};
+
+} // namespace skein::sched
+
+
+// ======== skein/sched/detail/demands.ipp
+// The bodies of sched/demands.hpp.
+
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <system_error>
+
+#include <fmt/format.h>
+
+namespace skein::sched {
+
+namespace detail {
+
+inline constexpr std::size_t most_label_bytes = 256;
+
+[[nodiscard]] inline std::string label_as_text(const demand& one) {
+    return one.captures ? one.label + "+" : one.label;
+}
+
+/// What a demand's text has behind its resources: "@zone=a\n/data\nA=1".
+[[nodiscard]] SKEIN_INLINE std::string where_as_text(std::string_view label,
+                                                     const task_environment& env) {
+    std::string out;
+    if (!label.empty()) out = fmt::format("@{}", label);
+    if (!env.empty()) out += fmt::format("\n{}\n{}", env.folder, variables_as_text(env));
+    return out;
+}
+
+} // namespace detail
+
+SKEIN_INLINE constraint where_labelled(const std::string& label) {
+    if (label.empty()) return {};
+    return label == spread_label ? constraint::spread() : constraint::labelled(label);
+}
+
+SKEIN_INLINE std::string group_label(std::uint64_t group, int bundle) {
+    return bundle < 0 ? fmt::format("@{}", group) : fmt::format("@{}/{}", group, bundle);
+}
+
+SKEIN_INLINE bool parse_group_label(std::string_view label, std::uint64_t& group, int& bundle) {
+    if (!label.starts_with('@')) return false;
+    const auto* const last = label.data() + label.size();
+    auto [at, bad] = std::from_chars(label.data() + 1, last, group);
+    if (bad != std::errc() || group == 0) return false;
+    bundle = -1;
+    if (at == last) return true;
+    if (*at != '/') return false;
+    const auto [end, none] = std::from_chars(at + 1, last, bundle);
+    return none == std::errc() && end == last && bundle >= 0;
+}
+
+SKEIN_INLINE std::string actor_label(actor_id actor) {
+    return fmt::format("@!{}.{}", actor.value().incarnation, actor.value().number);
+}
+
+SKEIN_INLINE bool parse_actor_label(std::string_view label, actor_id& actor) {
+    if (!label.starts_with("@!")) return false;
+    const auto* const last = label.data() + label.size();
+    unique_number id;
+    const auto [dot, bad] = std::from_chars(label.data() + 2, last, id.incarnation);
+    if (bad != std::errc() || dot == last || *dot != '.') return false;
+    const auto [end, none] = std::from_chars(dot + 1, last, id.number);
+    actor = actor_id(id);
+    return none == std::errc() && end == last && static_cast<bool>(actor);
+}
+
+SKEIN_INLINE demand_table::demand_table() {
+    all_.emplace_back(); // 0: nothing
+    auto& usual = all_.emplace_back();
+    usual.need.cpu = 1;
+    usual.cpus = 1;
+    for (std::size_t i = 0; i < all_.size(); ++i)
+        numbers_[{all_[i].need, {}, false}] = demand_id(static_cast<std::uint16_t>(i));
+}
+
+SKEIN_INLINE result<demand_id> demand_table::number(const resources& need, std::string_view label,
+                                                    bool for_life, task_environment env) {
+    const auto where = detail::where_as_text(label, env);
+    const auto found = numbers_.find({need, where, for_life});
+    if (found != numbers_.end()) return found->second;
+    if (const auto can_be = check_demand(need); !can_be) return can_be.error();
+    constexpr auto most_cpus = std::numeric_limits<std::uint16_t>::max();
+    if (need.cpu.in_steps() < 0 || need.cpu > amount(most_cpus))
+        return error(errc::invalid_argument,
+                     fmt::format("{} is not a number of cpus", to_string(need.cpu)))
+            .with_hint(fmt::format("0 to {}", most_cpus));
+    demand made;
+    made.captures = label.starts_with('@') && label.ends_with('+');
+    if (made.captures) label.remove_suffix(1);
+    const bool in_group = parse_group_label(label, made.group, made.bundle);
+    made.spreads = label == spread_label;
+    const bool is_ours = in_group || made.spreads;
+    if (label.size() > detail::most_label_bytes ||
+        (!is_ours && label.find_first_of("@\n") != label.npos))
+        return error(errc::invalid_argument, fmt::format("{} is not a label", label))
+            .with_hint(
+                fmt::format("at most {} bytes, none of them an @", detail::most_label_bytes));
+    if (all_.size() == most && free_.empty())
+        return error(errc::exhausted, fmt::format("{} different demands were made already", most))
+            .with_hint("round amounts of memory, so that equal work asks for equal amounts");
+    made.need = need;
+    made.label = label;
+    made.env = std::move(env);
+    made.for_life = for_life;
+    made.only_cpus = !need.gpu && need.memory == 0 && need.custom.empty() && made.env.empty();
+    made.cpus = static_cast<std::uint16_t>(whole_cores(need.cpu));
+    if (!made.only_cpus || !label.empty()) made.cpus = std::max<std::uint16_t>(made.cpus, 1);
+    made.is_simple = made.only_cpus && need.cpu.is_whole() && label.empty() && !for_life;
+    demand_id number(static_cast<std::uint16_t>(all_.size()));
+    if (free_.empty()) {
+        all_.push_back(std::move(made));
+    } else {
+        number = free_.back();
+        free_.pop_back();
+        all_[number.value()] = std::move(made);
+    }
+    numbers_[{need, where, for_life}] = number;
+    return number;
+}
+
+SKEIN_INLINE void demand_table::forget_group(std::uint64_t group) {
+    for (std::size_t n = 0; n < all_.size(); ++n) {
+        if (all_[n].group != group) continue;
+        numbers_.erase({all_[n].need,
+                        detail::where_as_text(detail::label_as_text(all_[n]), all_[n].env),
+                        all_[n].for_life});
+        all_[n] = {};
+        free_.emplace_back(static_cast<std::uint16_t>(n));
+    }
+}
+
+SKEIN_INLINE result<demand_id> demand_table::number(std::uint16_t cpus) {
+    if (cpus <= 1) return demand_id(cpus);
+    resources need;
+    need.cpu = amount(cpus);
+    return number(need, {});
+}
+
+SKEIN_INLINE result<demand_id> demand_table::number_of_text(std::string_view text, bool for_life) {
+    return number_of_text(text, for_life, label_in(text));
+}
+
+SKEIN_INLINE result<demand_id> demand_table::number_of_text(std::string_view text, bool for_life,
+                                                            std::string_view label) {
+    const auto first = text.substr(0, text.find('\n'));
+    auto rest = text.substr(std::min(first.size() + 1, text.size()));
+    const auto folder = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(folder.size() + 1, rest.size()));
+    auto env = parse_task_environment(rest, folder);
+    if (!env) return env.error();
+    const auto need = parse_resources(first.substr(0, first.find('@')));
+    if (!need) return need.error();
+    return number(*need, label, for_life, std::move(*env));
+}
+
+SKEIN_INLINE std::string_view demand_table::label_in(std::string_view text) noexcept {
+    const auto first = text.substr(0, text.find('\n'));
+    const auto at = first.find('@');
+    return at == first.npos ? std::string_view() : first.substr(at + 1);
+}
+
+SKEIN_INLINE std::string demand_table::text(demand_id number) const {
+    return text(number, detail::label_as_text(at(number)));
+}
+
+SKEIN_INLINE std::string demand_table::text(demand_id number, std::string_view label) const {
+    const auto& one = at(number);
+    return to_string(one.need) + detail::where_as_text(label, one.env);
+}
+
+SKEIN_INLINE result<demand_id> demand_table::number_on(demand_id number, std::string_view label) {
+    const auto one = at(number); // a copy: the table may grow
+    return this->number(one.need, label, one.for_life, one.env);
+}
+
+} // namespace skein::sched
+
 
 // ======== skein/rt/worker_source.hpp, continued
 #include <cstddef>
@@ -22797,15 +23215,14 @@ class runtime;
 
 /// Tasks with one demand wait for workers of their own.
 struct worker_demand {
-    std::uint32_t kind =
-        0; ///< the driver's number for the demand; comes back with the workers for it
+    sched::demand_id demand; ///< the driver's number for it; comes back with the workers for it
     sched::resources need{}; ///< of each worker
     std::string label{};     ///< of their node: "zone=a", "node=n1"; empty: any
     std::uint64_t group =
         0; ///< the placement group whose room they take, then the label is no node's; 0: none
-    int bundle = -1;            ///< of that group; -1: any
-    proc::task_environment env; ///< of each worker's process
-    std::size_t wanted = 0;     ///< workers that would have something to do now
+    int bundle = -1;             ///< of that group; -1: any
+    sched::task_environment env; ///< of each worker's process
+    std::size_t wanted = 0;      ///< workers that would have something to do now
 };
 
 /// A placement group that a driver asks for.
@@ -22815,20 +23232,9 @@ struct worker_group {
     std::vector<sched::resources> bundles{};
 };
 
-/// The label of a demand that takes the nodes in turn. No label of a node has an @ in it.
-inline constexpr std::string_view spread_label = "spread@";
-/// Where the label of a demand, which names no group, lets workers be.
-[[nodiscard]] sched::constraint where_labelled(const std::string& label);
-
-/// A group as the label of a demand: "@3" any bundle of the third one, "@3/0" its first bundle. No
-/// label of a node begins so.
-[[nodiscard]] std::string group_label(std::uint64_t group, int bundle);
-/// False: the label names no group.
-[[nodiscard]] bool parse_group_label(std::string_view label, std::uint64_t& group, int& bundle);
-
 /// What a driver is told of a worker that comes.
-struct worker_room {
-    std::uint32_t kind = 0; ///< it is for this demand alone, one task at a time; 0: for all
+struct worker_info {
+    sched::demand_id demand; ///< it is for this one alone, one task at a time; none: for all
     std::vector<std::string> labels; ///< of its node, and "node=n1"
     bool is_space_client =
         false; ///< another program: it calls, finds and makes actors, and nothing runs there
@@ -22919,9 +23325,6 @@ inline constexpr const char* space_server_role = "space_server";
 // The bodies of rt/worker_source.hpp.
 
 
-#include <charconv>
-#include <system_error>
-
 #include <fmt/format.h>
 
 namespace skein::rt {
@@ -22943,27 +23346,6 @@ SKEIN_INLINE task<space_place> worker_source::find_space(std::string space, std:
 }
 
 SKEIN_INLINE bool worker_source::want_beside(const net::channel&) { return false; }
-
-SKEIN_INLINE sched::constraint where_labelled(const std::string& label) {
-    if (label.empty()) return {};
-    return label == spread_label ? sched::constraint::spread() : sched::constraint::labelled(label);
-}
-
-SKEIN_INLINE std::string group_label(std::uint64_t group, int bundle) {
-    return bundle < 0 ? fmt::format("@{}", group) : fmt::format("@{}/{}", group, bundle);
-}
-
-SKEIN_INLINE bool parse_group_label(std::string_view label, std::uint64_t& group, int& bundle) {
-    if (!label.starts_with('@')) return false;
-    const auto* const last = label.data() + label.size();
-    auto [at, bad] = std::from_chars(label.data() + 1, last, group);
-    if (bad != std::errc() || group == 0) return false;
-    bundle = -1;
-    if (at == last) return true;
-    if (*at != '/') return false;
-    const auto [end, none] = std::from_chars(at + 1, last, bundle);
-    return none == std::errc() && end == last && bundle >= 0;
-}
 
 } // namespace skein::rt
 
@@ -23273,7 +23655,7 @@ private:
 // ======== skein/rt/failures.hpp
 // Which failures of a task make it run again, beside the death of its worker.
 //
-//     auto r = skein::remote<&fetch>.with({.retries = 5, .retry_on = {errc::timeout, errc::reset}})(url);
+//     auto r = skein::remote<&fetch>.with({.retry_on = {errc::timeout, errc::reset}})(url);
 //     auto s = skein::remote<&parse>.with({.retry_on = skein::thrown<std::runtime_error>()})(row);
 //     auto t = skein::remote<&flaky>.with({.retry_on = skein::any_failure})(1);
 //
@@ -23385,7 +23767,7 @@ private:
 // says which type it was, what it said, and which process threw it. A skein::error keeps its code.
 //
 //     try { co_await r; }
-//     catch (const skein::remote_error& e) { fmt::print("{} on {}\n", e.remote_type(), e.worker()); }
+//     catch (const skein::remote_error& e) { print(e.remote_type(), e.worker()); }
 
 
 #include <cstdint>
@@ -23513,7 +23895,7 @@ SKEIN_INLINE bool known_failures::has(const failure& why) const {
 // ======== skein/rt/option_text.hpp
 // The texts among the options of calls and actors, and how options are kept.
 //
-//     auto f = skein::remote<&score>.with({.resources = fmt::format("{}=1", disk), .name = title(7)});
+//     auto f = skein::remote<&score>.with({.resources = fmt::format("{}=1", disk)});
 //     auto r = f(row);                                     // the texts of f are its own
 //
 // A struct of options borrows its texts and is trivially destructible, so that braces in an
@@ -24523,8 +24905,8 @@ public:
     /// at most, and nothing is sent behind it.
     std::uint8_t alone = 0;
     static constexpr std::uint8_t most_passes = 255;
-    std::uint16_t cpus = 0;  ///< cores it counts for on its worker, rounded up
-    std::uint16_t shape = 0; ///< its whole demand, a number of its runtime, see demand_table
+    std::uint16_t cpus = 0;          ///< cores it counts for on its worker, rounded up
+    sched::demand_id demand;         ///< all that it needs
     std::uint16_t lost_attempts = 0; ///< times it was sent to a worker that died: it may have run
     credit_taken taken;              ///< until its worker has begun it
     std::uint32_t kept =
@@ -24579,8 +24961,8 @@ public:
     credit_line credit;
     std::uint32_t returned = 0; ///< calls whose credit has come back since `waiting` was looked at
     std::uint32_t ended = 0;    ///< about so many of `waiting` are done
-    std::vector<gate_line> gates;    ///< by number, as far as calls have waited for one
-    std::unique_ptr<event> has_room; ///< set for a moment; made when somebody waits for it
+    std::vector<gate_line> gates;       ///< by number, as far as calls have waited for one
+    std::unique_ptr<event> credit_came; ///< set for a moment; made when somebody waits for it
     /// Linked when credit has come back in this turn of the loop: at its end more is sent.
     struct sending : turn_hook {
         explicit sending(actor_queue& of) noexcept : turn_hook(&sending::go), queue(of) {}
@@ -24686,7 +25068,7 @@ struct call_head {
     trace_context who;
     bool is_told = false; ///< who travels, not its number alone
     // Texts of what is decoded are in its bytes.
-    std::string_view demand{};   ///< see demand_table::text(); "": `cpus` says it all
+    std::string_view demand{};   ///< see sched::demand_table::text(); "": `cpus` says it all
     std::string_view retry_on{}; ///< see failures::text(); "": none
 
     static constexpr std::size_t most_retry_on = 4096; ///< bytes
@@ -25076,7 +25458,8 @@ SKEIN_INLINE failure failure_of(const std::exception_ptr& thrown, const function
 // A detached actor lives on when its program has ended, in a namespace of the cluster, until it is
 // killed or leaves:
 //
-//     auto t = co_await skein::actor<counts>.with({.name = "table", .space = "prod", .detached = true})(10);
+//     auto make = skein::actor<counts>.with({.name = "table", .space = "prod", .detached = true});
+//     auto t = co_await make(10);
 //     // in another program
 //     auto same = co_await skein::get_actor<counts>("table", {.space = "prod"});
 //
@@ -25272,127 +25655,6 @@ struct actor_box {
 private:
     std::uint32_t uses_ = 0;
 };
-
-} // namespace skein::rt::detail
-
-// ======== skein/rt/detail/claims.hpp
-// claims: memory that a worker and its driver on the same host share, where the worker notes each
-// call before it runs it. So the driver knows exactly what a dead worker has begun, and can take
-// back what has been sent and not begun, without the worker's help: a call that waits behind a long
-// one is cancelled or moved at once.
-//
-//     claims page(shared_memory::create(claims::bytes));   // driver; the memory goes to the worker
-//     claims page(boot->memory);                           // worker
-//     // worker, for each call in the order in which they were sent
-//     if (page.begin()) run(call);
-//     if (page.take_back(n)) send_elsewhere(n);  // driver, the n-th call that it sent: 1, 2, ...
-//
-// Entry n mod `entries` holds 2n when call n has begun and 2n + 1 when it was taken back: one
-// exchange on the worker's side, one compare-and-swap on the driver's, and whoever comes first has
-// it. Nothing is ever cleared, so in the ordinary course the driver touches no line of it.
-
-
-#include <array>
-#include <atomic>
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-
-namespace skein::rt::detail {
-
-/// One end of such a page. Copies share the page and each count for themselves: one per side.
-class claims {
-public:
-    /// So many calls after the last one begun can be taken back.
-    static constexpr std::uint64_t entries = 4096;
-
-    /// No page: everything that was sent may have begun.
-    claims() noexcept = default;
-    ///   errors  malformed: the memory is not of the size of a page of claims
-    explicit claims(proc::shared_memory in);
-
-    explicit operator bool() const noexcept { return page_ != nullptr; }
-
-    // The worker's side.
-
-    /// The next call is about to run. False: it was taken back, leave it out.
-    [[nodiscard]] bool begin() noexcept {
-        if (!page_) return true;
-        const std::uint64_t n = ++last_;
-        const auto before = page_->entry[n % entries].exchange(2 * n, std::memory_order_acq_rel);
-        page_->begun.store(n, std::memory_order_release);
-        return before != 2 * n + 1 && !page_->closed.load(std::memory_order_acquire);
-    }
-
-    // The driver's side.
-
-    /// The last one that has begun; 0: none, or it is not known.
-    [[nodiscard]] std::uint64_t last_begun() const noexcept {
-        return page_ ? page_->begun.load(std::memory_order_acquire) : 0;
-    }
-    /// True: call n is over or under way. False: it was not when this was asked.
-    [[nodiscard]] bool has_begun(std::uint64_t n) const noexcept {
-        if (!page_) return true;
-        const auto now = page_->entry[n % entries].load(std::memory_order_acquire);
-        if (now == 2 * n || now == 2 * n + 1) return now == 2 * n;
-        return n <= page_->begun.load(std::memory_order_acquire);
-    }
-    /// No call begins from now on; `sent` is the last one. A worker that lives on behind a
-    /// broken connection only passes them by; what it has passed by may be told as begun later.
-    void close(std::uint64_t sent) noexcept {
-        if (!page_) return;
-        page_->closed.store(true, std::memory_order_release);
-        // The worker cannot get past these without having seen that.
-        const auto first = page_->begun.load(std::memory_order_acquire) + 1;
-        for (auto n = first; n <= sent && n - first < entries; ++n) (void)take_back(n);
-    }
-    /// True: call n will not run; it was sent and had not begun.
-    [[nodiscard]] bool take_back(std::uint64_t n) noexcept {
-        if (!page_) return false;
-        const auto begun = page_->begun.load(std::memory_order_acquire);
-        // Further ahead the entry still belongs to an earlier call.
-        if (n <= begun || n - begun > entries) return false;
-        auto& entry = page_->entry[n % entries];
-        auto now = entry.load(std::memory_order_acquire);
-        return now < 2 * n &&
-               entry.compare_exchange_strong(now, 2 * n + 1, std::memory_order_acq_rel);
-    }
-
-private:
-    struct page {
-        alignas(64) std::atomic<std::uint64_t> begun{0};
-        alignas(64) std::atomic<bool> closed{false};
-        alignas(64) std::array<std::atomic<std::uint64_t>, entries> entry{};
-    };
-    static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "shared by processes");
-
-    proc::shared_memory memory_;
-    page* page_ = nullptr; ///< in memory_
-    std::uint64_t last_ = 0;
-
-public:
-    static constexpr std::size_t bytes = sizeof(page);
-};
-
-} // namespace skein::rt::detail
-
-
-// ======== skein/rt/detail/claims.ipp
-// The bodies of rt/detail/claims.hpp.
-
-
-#include <utility>
-
-namespace skein::rt::detail {
-
-SKEIN_INLINE claims::claims(proc::shared_memory in) : memory_(std::move(in)) {
-    if (memory_.bytes().size() != bytes)
-        throw error(errc::malformed,
-                    "the memory that a worker shares with its driver has not the size "
-                    "of a page of claims");
-    // Zeros are what its constructor would make of it, and it has no destructor.
-    page_ = reinterpret_cast<page*>(memory_.bytes().data());
-}
 
 } // namespace skein::rt::detail
 
@@ -25643,7 +25905,7 @@ enum class group_strategy : std::uint8_t;
 namespace skein::rt {
 
 class worker_source;
-struct worker_room;
+struct worker_info;
 
 namespace detail {
 
@@ -25765,10 +26027,10 @@ public:
     /// along. Never throws but for cancellation, which aborts the link. page: what both share, if
     /// they are on one host.
     [[nodiscard]] task<void> serve_worker(std::shared_ptr<net::channel> wire, exit_reason after,
-                                          detail::claims page = {});
+                                          proc::claims page = {});
     /// The same for a worker that says where it is, or that serves one demand only.
     [[nodiscard]] task<void> serve_worker(std::shared_ptr<net::channel> wire, exit_reason after,
-                                          detail::claims page, worker_room room);
+                                          proc::claims page, worker_info info);
     /// Driver: the labels of the worker on that connection, if they were not known when it came.
     void set_labels(const net::channel& wire, const std::vector<std::string>& labels);
     /// Driver: sends the worker on that connection nothing new, and says goodbye to it when what
@@ -25777,7 +26039,7 @@ public:
     [[nodiscard]] task<bool> retire(std::shared_ptr<net::channel> wire);
     /// Worker: executes the driver's calls until it has gone; then cancels and awaits what runs.
     [[nodiscard]] task<void> serve_driver(std::shared_ptr<net::channel> wire,
-                                          detail::claims page = {});
+                                          proc::claims page = {});
     /// Worker, before it meets its driver: listens for other workers, and calls actors on those
     /// without the driver. Where it cannot listen it does not; then its actors are called through
     /// the driver.
@@ -25810,7 +26072,7 @@ public:
     /// nullptr be said before. Without it such tasks fail.
     void ask(worker_source* source) noexcept;
     /// Driver: no worker comes for this demand: what waits for it now fails.
-    void refuse_demand(std::uint32_t kind, const error& why);
+    void refuse_demand(sched::demand_id demand, const error& why);
     /// Driver: what becomes of a placement group: all its bundles have places, or not any more; it
     /// can never have them, and is forgotten; nothing of it is left after drop_group().
     void group_placed(std::uint64_t number, bool on);
@@ -25863,7 +26125,7 @@ public:
     void end_by_force(detail::call_base& call);
     void deadline_passed(detail::call_base& call);
     void drop_actor(detail::actor_queue& queue) noexcept;
-    [[nodiscard]] task<void> wait_room(counted_ptr<detail::actor_queue> queue);
+    [[nodiscard]] task<void> wait_credit(counted_ptr<detail::actor_queue> queue);
     /// The state behind handles to an actor: one per runtime and actor, so that order is kept.
     [[nodiscard]] counted_ptr<detail::actor_queue> queue_for(actor_id id);
     [[nodiscard]] actor_id new_actor_id() noexcept;
@@ -26047,7 +26309,7 @@ private:
     [[nodiscard]] peer* link_of(std::uint64_t incarnation) const;
     [[nodiscard]] peer* link_at(peer_id number) const;
 
-    std::shared_ptr<peer> attach(std::shared_ptr<net::channel> wire, detail::claims page);
+    std::shared_ptr<peer> attach(std::shared_ptr<net::channel> wire, proc::claims page);
     void listen_to(const std::shared_ptr<peer>& l);
     [[nodiscard]] task<void> wait_end(std::shared_ptr<peer> l);
     [[nodiscard]] task<void> part_from(std::shared_ptr<peer> l);
@@ -26254,7 +26516,7 @@ struct actor_plan {
     byte_buffer arguments; ///< as they were encoded
     std::optional<byte_buffer> snapshot;
     std::int32_t made_again = 0;
-    std::uint16_t shape = 0; ///< what it holds, a number of its runtime; 0: nothing
+    sched::demand_id demand; ///< what it holds
     actor_id beside;         ///< and where: where that actor is
 
     [[nodiscard]] bool lasts() const noexcept { return terms.restarts != 0; }
@@ -26384,8 +26646,9 @@ struct runtime::credits {
     static void send_held(runtime& self, detail::actor_queue& queue);
     static void forget(detail::actor_queue& queue, detail::call_base& call);
     static void fail_all(runtime& self, const error& why);
-    static void tell_room(const state& of, detail::actor_queue& queue) noexcept;
-    [[nodiscard]] static bool has_room(const state& of, const detail::actor_queue& queue) noexcept;
+    static void tell_credit(const state& of, detail::actor_queue& queue) noexcept;
+    [[nodiscard]] static bool has_credit(const state& of,
+                                         const detail::actor_queue& queue) noexcept;
     static void waits_here(runtime& self, detail::call_base& call);
 
 private:
@@ -26395,304 +26658,6 @@ private:
 };
 
 } // namespace skein::rt
-
-// ======== skein/rt/detail/demand_table.hpp
-// The different demands of a runtime's calls, each with a number: calls carry the number alone.
-
-
-#include <cstddef>
-#include <cstdint>
-#include <deque>
-#include <map>
-#include <string>
-#include <string_view>
-#include <tuple>
-#include <vector>
-
-namespace skein::rt::detail {
-
-/// What a call needs, and on which nodes.
-struct demand {
-    sched::resources need;
-    std::string label;          ///< of the nodes: "zone=a", "node=n1"; empty: any; or spread_label
-    proc::task_environment env; ///< of its process
-    std::uint16_t cpus = 0;     ///< need.cpu, rounded up; at least 1 if anything is needed at all
-    bool only_cpus = true;      ///< nothing but cpus; any worker with so many could do it
-    /// Whole cpus and no label: its number of cpus says it all.
-    bool is_simple = true;
-    bool for_life = false;   ///< of an actor: its worker serves nothing else, and ends with it
-    std::uint64_t group = 0; ///< the placement group that the label names; 0: none
-    int bundle = -1;         ///< of the group; -1: any
-    bool spreads = false;    ///< over the nodes in turn
-    bool captures =
-        false; ///< calls that are made there are in the group, too, if they name no place
-
-    /// Any worker may have it that has room.
-    [[nodiscard]] bool is_anywhere() const noexcept { return label.empty() || spreads; }
-};
-
-/// Where a task of a worker is to run, as the label in the text of its demand: "@*" wherever there
-/// is room, "@!7.12" where that actor is. As of a group ("@3", "@3/0"; with a + at the end for what
-/// is made there, too) no label of a node begins so.
-inline constexpr std::string_view anywhere_label = "@*";
-[[nodiscard]] std::string actor_label(actor_id actor);
-[[nodiscard]] bool parse_actor_label(std::string_view label, actor_id& actor);
-
-/// Numbers are given once and stay.
-class demand_table {
-public:
-    static constexpr std::size_t most = 4096;
-
-    demand_table();
-    /// The number of a demand; new ones get the next.
-    ///   errors  invalid_argument (no place could have it), exhausted (so many different ones)
-    [[nodiscard]] result<std::uint16_t> number(const sched::resources& need, std::string_view label,
-                                               bool for_life = false,
-                                               proc::task_environment env = {});
-    /// Of whole cpus; those of a call that says nothing cost no search.
-    [[nodiscard]] result<std::uint16_t> number(std::uint16_t cpus);
-    /// Of what a caller asks for.
-    [[nodiscard]] result<std::uint16_t> number(const call_options& how, bool for_life = false);
-    /// Of what text() says.
-    [[nodiscard]] result<std::uint16_t> number_of_text(std::string_view text,
-                                                       bool for_life = false);
-    /// The same with another label than the one there.
-    [[nodiscard]] result<std::uint16_t> number_of_text(std::string_view text, bool for_life,
-                                                       std::string_view label);
-    /// Gives the numbers of demands in a placement group back. Nobody may use them any more.
-    void forget_group(std::uint64_t group);
-    /// Calls use(number) for each demand in a placement group.
-    template <class Use>
-    void for_each_in_group(std::uint64_t group, const Use& use) const {
-        for (std::size_t n = 0; n < all_.size(); ++n)
-            if (all_[n].group == group) use(static_cast<std::uint16_t>(n));
-    }
-
-    [[nodiscard]] const demand& at(std::uint16_t number) const { return all_[number]; }
-    /// As it travels: "cpu=0.5,gpu=1@zone=a"; with an environment its folder and variables follow,
-    /// a line each.
-    [[nodiscard]] std::string text(std::uint16_t number) const;
-    /// The same with another label.
-    [[nodiscard]] std::string text(std::uint16_t number, std::string_view label) const;
-    /// The label in such a text.
-    [[nodiscard]] static std::string_view label_in(std::string_view text) noexcept;
-    /// The number of the same demand on nodes with that label.
-    [[nodiscard]] result<std::uint16_t> number_on(std::uint16_t number, std::string_view label);
-
-private:
-    std::deque<demand> all_;
-    /// By need, by label, folder and variables as a text, and whether an actor's.
-    std::map<std::tuple<sched::resources, std::string, bool>, std::uint16_t> numbers_;
-    std::vector<std::uint16_t> free_;
-};
-
-} // namespace skein::rt::detail
-
-
-// ======== skein/rt/detail/demand_table.ipp
-// The bodies of rt/detail/demand_table.hpp.
-
-
-#include <algorithm>
-#include <charconv>
-#include <limits>
-#include <system_error>
-
-#include <fmt/format.h>
-
-namespace skein::rt::detail {
-
-inline constexpr std::size_t most_label_bytes = 256;
-
-[[nodiscard]] inline std::string label_as_text(const demand& one) {
-    return one.captures ? one.label + "+" : one.label;
-}
-
-/// What a demand's text has behind its resources: "@zone=a\n/data\nA=1".
-[[nodiscard]] SKEIN_INLINE std::string where_as_text(std::string_view label,
-                                                     const proc::task_environment& env) {
-    std::string out;
-    if (!label.empty()) out = fmt::format("@{}", label);
-    if (!env.empty()) out += fmt::format("\n{}\n{}", env.folder, variables_as_text(env));
-    return out;
-}
-
-SKEIN_INLINE std::string actor_label(actor_id actor) {
-    return fmt::format("@!{}.{}", actor.value().incarnation, actor.value().number);
-}
-
-SKEIN_INLINE bool parse_actor_label(std::string_view label, actor_id& actor) {
-    if (!label.starts_with("@!")) return false;
-    const auto* const last = label.data() + label.size();
-    unique_number id;
-    const auto [dot, bad] = std::from_chars(label.data() + 2, last, id.incarnation);
-    if (bad != std::errc() || dot == last || *dot != '.') return false;
-    const auto [end, none] = std::from_chars(dot + 1, last, id.number);
-    actor = actor_id(id);
-    return none == std::errc() && end == last && static_cast<bool>(actor);
-}
-
-SKEIN_INLINE demand_table::demand_table() {
-    all_.emplace_back(); // 0: nothing
-    auto& usual = all_.emplace_back();
-    usual.need.cpu = 1;
-    usual.cpus = 1;
-    for (std::size_t i = 0; i < all_.size(); ++i)
-        numbers_[{all_[i].need, {}, false}] = static_cast<std::uint16_t>(i);
-}
-
-SKEIN_INLINE result<std::uint16_t> demand_table::number(const sched::resources& need,
-                                                        std::string_view label, bool for_life,
-                                                        proc::task_environment env) {
-    const auto where = where_as_text(label, env);
-    const auto found = numbers_.find({need, where, for_life});
-    if (found != numbers_.end()) return found->second;
-    if (const auto can_be = check_demand(need); !can_be) return can_be.error();
-    constexpr auto most_cpus = std::numeric_limits<std::uint16_t>::max();
-    if (need.cpu.in_steps() < 0 || need.cpu > sched::amount(most_cpus))
-        return error(errc::invalid_argument,
-                     fmt::format("{} is not a number of cpus", to_string(need.cpu)))
-            .with_hint(fmt::format("0 to {}", most_cpus));
-    demand made;
-    made.captures = label.starts_with('@') && label.ends_with('+');
-    if (made.captures) label.remove_suffix(1);
-    const bool in_group = parse_group_label(label, made.group, made.bundle);
-    made.spreads = label == spread_label;
-    const bool is_ours = in_group || made.spreads;
-    if (label.size() > most_label_bytes || (!is_ours && label.find_first_of("@\n") != label.npos))
-        return error(errc::invalid_argument, fmt::format("{} is not a label", label))
-            .with_hint(fmt::format("at most {} bytes, none of them an @", most_label_bytes));
-    if (all_.size() == most && free_.empty())
-        return error(errc::exhausted, fmt::format("{} different demands were made already", most))
-            .with_hint("round amounts of memory, so that equal work asks for equal amounts");
-    made.need = need;
-    made.label = label;
-    made.env = std::move(env);
-    made.for_life = for_life;
-    made.only_cpus = !need.gpu && need.memory == 0 && need.custom.empty() && made.env.empty();
-    made.cpus = static_cast<std::uint16_t>(whole_cores(need.cpu));
-    if (!made.only_cpus || !label.empty()) made.cpus = std::max<std::uint16_t>(made.cpus, 1);
-    made.is_simple = made.only_cpus && need.cpu.is_whole() && label.empty() && !for_life;
-    auto number = static_cast<std::uint16_t>(all_.size());
-    if (free_.empty()) {
-        all_.push_back(std::move(made));
-    } else {
-        number = free_.back();
-        free_.pop_back();
-        all_[number] = std::move(made);
-    }
-    numbers_[{need, where, for_life}] = number;
-    return number;
-}
-
-SKEIN_INLINE void demand_table::forget_group(std::uint64_t group) {
-    for (std::size_t n = 0; n < all_.size(); ++n) {
-        if (all_[n].group != group) continue;
-        numbers_.erase(
-            {all_[n].need, where_as_text(label_as_text(all_[n]), all_[n].env), all_[n].for_life});
-        all_[n] = {};
-        free_.push_back(static_cast<std::uint16_t>(n));
-    }
-}
-
-SKEIN_INLINE result<std::uint16_t> demand_table::number(std::uint16_t cpus) {
-    if (cpus <= 1) return cpus;
-    sched::resources need;
-    need.cpu = sched::amount(cpus);
-    return number(need, {});
-}
-
-SKEIN_INLINE result<std::uint16_t> demand_table::number(const call_options& how, bool for_life) {
-    const bool only_cpus = how.gpus.value == 0 && how.memory == 0 && how.resources.empty() &&
-                           how.on.is_any() && how.env.empty() && how.cwd.empty();
-    if (only_cpus && how.cpus.value == 1 && !for_life) return 1;
-    if (only_cpus && how.cpus.value == 0) return 0;
-    const bool in_group = how.on.group() != 0;
-    if (how.on.is_group() && !in_group)
-        return error(errc::invalid_argument, ".on is an empty placement_group");
-    if (how.on.is_named_group())
-        return error(errc::invalid_argument, ".on names no placement_group");
-    if (how.on.is_actor() && !how.on.actor())
-        return error(errc::invalid_argument, ".on is an empty actor_handle");
-    const bool has_text =
-        !how.on.is_any() && !in_group && !how.on.is_actor() && !how.on.is_spread();
-    if (has_text && how.on.text().empty())
-        return error(errc::invalid_argument,
-                     fmt::format(".on names no {}", how.on.is_node() ? "node" : "label"));
-    if (has_text && how.on.text().find('@') != std::string_view::npos)
-        return error(errc::invalid_argument, fmt::format("{} is not a label", how.on.text()))
-            .with_hint("none has an @ in it");
-    auto env = proc::parse_task_environment(how.env, how.cwd);
-    if (!env) return env.error();
-    sched::resources need;
-    if (!how.resources.empty()) {
-        auto custom = sched::parse_resources(how.resources);
-        if (!custom) return custom.error();
-        need = std::move(*custom);
-        if (need.cpu || need.gpu || need.memory != 0)
-            return error(errc::invalid_argument,
-                         fmt::format(".resources = \"{}\" names cpus, gpus or memory",
-                                     how.resources.view()))
-                .with_hint("they have options of their own: .cpus, .gpus, .memory");
-    }
-    try {
-        need.cpu = sched::amount::from(how.cpus.value);
-        need.gpu = sched::amount::from(how.gpus.value);
-    } catch (const error& e) {
-        return e;
-    }
-    need.memory = how.memory;
-    // The node of an actor is found when the call is placed.
-    if (how.on.is_any() || how.on.is_actor()) return number(need, {}, for_life, std::move(*env));
-    if (how.on.is_spread()) return number(need, spread_label, for_life, std::move(*env));
-    std::string where(how.on.text());
-    if (in_group) where = group_label(how.on.group(), how.on.bundle());
-    if (in_group && how.on.has_children()) where += '+';
-    if (how.on.is_node()) where = fmt::format("node={}", how.on.text());
-    return number(need, where, for_life, std::move(*env));
-}
-
-SKEIN_INLINE result<std::uint16_t> demand_table::number_of_text(std::string_view text,
-                                                                bool for_life) {
-    return number_of_text(text, for_life, label_in(text));
-}
-
-SKEIN_INLINE result<std::uint16_t> demand_table::number_of_text(std::string_view text,
-                                                                bool for_life,
-                                                                std::string_view label) {
-    const auto first = text.substr(0, text.find('\n'));
-    auto rest = text.substr(std::min(first.size() + 1, text.size()));
-    const auto folder = rest.substr(0, rest.find('\n'));
-    rest.remove_prefix(std::min(folder.size() + 1, rest.size()));
-    auto env = proc::parse_task_environment(rest, folder);
-    if (!env) return env.error();
-    const auto need = sched::parse_resources(first.substr(0, first.find('@')));
-    if (!need) return need.error();
-    return number(*need, label, for_life, std::move(*env));
-}
-
-SKEIN_INLINE std::string_view demand_table::label_in(std::string_view text) noexcept {
-    const auto first = text.substr(0, text.find('\n'));
-    const auto at = first.find('@');
-    return at == first.npos ? std::string_view() : first.substr(at + 1);
-}
-
-SKEIN_INLINE std::string demand_table::text(std::uint16_t number) const {
-    return text(number, label_as_text(all_[number]));
-}
-
-SKEIN_INLINE std::string demand_table::text(std::uint16_t number, std::string_view label) const {
-    const auto& one = all_[number];
-    return to_string(one.need) + where_as_text(label, one.env);
-}
-
-SKEIN_INLINE result<std::uint16_t> demand_table::number_on(std::uint16_t number,
-                                                           std::string_view label) {
-    const auto one = all_[number]; // a copy: the table may grow
-    return this->number(one.need, label, one.for_life, one.env);
-}
-
-} // namespace skein::rt::detail
 
 // ======== skein/rt/detail/execution_state.hpp
 // How a call that has come gets to run: one path for frames and for calls of this process that
@@ -26875,7 +26840,7 @@ struct runtime::group_desk {
 
     // For calls.
     static void join(runtime& self, detail::call_base& call);
-    [[nodiscard]] static state_ptr of(const runtime& self, std::uint16_t shape);
+    [[nodiscard]] static state_ptr of(const runtime& self, sched::demand_id demand);
     [[nodiscard]] static std::optional<error> resolve(const runtime& self, location& on);
     [[nodiscard]] static std::optional<error> resolve_label(const runtime& self, const peer& from,
                                                             std::string& label);
@@ -26939,7 +26904,7 @@ struct lease_share : list_node<lease_share> {
 
 /// The tasks with one demand: those that wait, and where they may go.
 struct lease_line {
-    enum room : std::uint8_t {
+    enum list : std::uint8_t {
         unused,  ///< a lease without a task
         beside,  ///< the same, but something is at its worker that the scheduler knows nothing of
         ahead,   ///< each lease has a task, and the worker takes more ahead of time
@@ -26955,9 +26920,9 @@ struct lease_line {
         asked; ///< the request that waits in the scheduler: one at a time, so that lines take turns
     std::uint64_t full_at = 0;      ///< lease_state::state when there was no room for it
     std::uint64_t none_free_at = 0; ///< the same for a worker whose loop nobody needs
-    const demand* need = nullptr;
-    std::uint16_t shape = 0;
-    std::uint16_t cpus = 0; ///< of the demand
+    const sched::demand* need = nullptr;
+    sched::demand_id demand; ///< its number
+    std::uint16_t cpus = 0;  ///< of the demand
     /// Who serves it: any worker with room, or those that are started for it alone and are no
     /// places of the scheduler.
     enum class service : std::uint8_t { undecided, shared, own } by = service::undecided;
@@ -27034,7 +26999,7 @@ struct peer : list_node<peer> {
     bool is_space_client = false;      ///< another program: nothing runs there
     bool is_aside = false;             ///< it runs tasks of another worker, see `principal`
     bool spent = false;                ///< it was for one actor, which has ended: it leaves
-    std::uint32_t kind = 0;            ///< the only demand it serves; 0: all
+    sched::demand_id demand;           ///< the only one it serves; none: all
     bool is_paused = false;            ///< nothing is read from it for a while
     std::vector<std::string> labels;   ///< of its node
     bool labels_follow = false;        ///< they are not known yet
@@ -27072,12 +27037,12 @@ struct peer : list_node<peer> {
         slot_id slot;
         std::uint64_t order;
     };
-    detail::claims page;
+    proc::claims page;
     std::uint64_t sent = 0;                   ///< calls
     const detail::call_base* alone = nullptr; ///< a task behind which no other is sent
     sched::request_id whole;                  ///< its lease of all that the worker has
     std::deque<waiting_task> tasks;
-    std::size_t prune_at = 2 * detail::claims::entries;
+    std::size_t prune_at = 2 * proc::claims::entries;
     std::vector<std::unique_ptr<detail::lease_share>> shares;
     std::uint32_t unleased = 0; ///< cores of `busy` that calls have without a lease
     std::map<std::uint64_t, detail::held_group> groups; ///< placement groups that it holds
@@ -27108,7 +27073,7 @@ struct peer : list_node<peer> {
     void remember_task(waiting_task one) {
         tasks.push_back(one);
         if (tasks.size() < prune_at) return;
-        prune_at = std::max<std::size_t>(2 * detail::claims::entries, 2 * prune_tasks());
+        prune_at = std::max<std::size_t>(2 * proc::claims::entries, 2 * prune_tasks());
     }
     /// Forgets the tasks that the worker has begun; gives how many are left to take back.
     std::size_t prune_tasks() {
@@ -27182,6 +27147,11 @@ struct call_base::rarities {
 struct direct_state; // in detail/direct_state.hpp
 struct space_state;  // in detail/space_state.hpp
 
+/// The number of what a caller asks for.
+///   errors  invalid_argument (no place could have it), exhausted (so many different ones)
+[[nodiscard]] result<sched::demand_id> demand_of(sched::demand_table& demands,
+                                                 const call_options& how, bool for_life = false);
+
 /// Driver: which tasks wait for which cores, and who holds some. Bodies in runtime_leases.ipp.
 struct lease_state {
     using peers = std::vector<std::shared_ptr<peer>>;
@@ -27199,8 +27169,8 @@ struct lease_state {
     };
 
     sched::scheduler places{sched::scheduler_options{sched::placement::spread, 16}};
-    demand_table demands;
-    std::map<std::uint16_t, lease_line> lines; ///< by demand
+    sched::demand_table demands;
+    std::map<sched::demand_id, lease_line> lines;
     std::deque<suspect> suspects;
     id_map<call_id, parent> parents;
     std::uint64_t incarnation = 0; ///< of the driver
@@ -27233,14 +27203,14 @@ struct lease_state {
         return asking > (line.asked ? 1U : 0U);
     }
 
-    [[nodiscard]] lease_line& line_of(std::uint16_t shape);
+    [[nodiscard]] lease_line& line_of(sched::demand_id demand);
     /// An actor that holds what it asks for waits in a line as tasks do.
     [[nodiscard]] static bool is_lined_up(const call_base& call) noexcept {
-        return is_leased(call) || (call.kind == call_kind::create && call.shape != 0);
+        return is_leased(call) || (call.kind == call_kind::create && call.demand);
     }
     /// Its line is served by workers of its own.
     [[nodiscard]] bool has_own(const call_base& call) const {
-        const auto line = lines.find(call.shape);
+        const auto line = lines.find(call.demand);
         return line != lines.end() && line->second.by == lease_line::service::own;
     }
     void decide(lease_line& line);
@@ -27259,21 +27229,21 @@ struct lease_state {
     [[nodiscard]] counted_ptr<call_base> pop(lease_line& line);
     void take_waiting(std::vector<counted_ptr<call_base>>& into);
 
-    [[nodiscard]] sched::request_id request_room(const lease_line& line,
-                                                 const sched::constraint& where);
+    [[nodiscard]] sched::request_id request_lease(const lease_line& line,
+                                                  const sched::constraint& where);
     [[nodiscard]] sched::request_id submit(sched::request r);
     [[nodiscard]] bool ask(lease_line& line);
     void withdraw(lease_line& line);
     bool take();
     void book(const sched::grant& g);
     [[nodiscard]] bool lease_on(peer& worker, lease_line& line);
-    [[nodiscard]] peer* take_whole(const peers& links, const demand& what);
+    [[nodiscard]] peer* take_whole(const peers& links, const sched::demand& what);
     bool is_thinned = false; ///< calls were taken out of lines, which may be empty now
     void take_followers(actor_id of, std::vector<counted_ptr<call_base>>& into);
     void release_unused(lease_share& share);
     bool reclaim();
     void forget_idle_lines();
-    [[nodiscard]] peer* pick(lease_line& line, lease_line::room where) const;
+    [[nodiscard]] peer* pick(lease_line& line, lease_line::list where) const;
     [[nodiscard]] peer* pick_free(lease_line& line);
     [[nodiscard]] peer* choose(lease_line& line);
     void note_use(peer& at) noexcept;
@@ -28035,12 +28005,12 @@ SKEIN_INLINE void runtime::refuse(detail::call_base& call, error why) {
 SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const call_options& how) {
     if (!how.on.is_any() || how.on.is_anywhere()) return followers::set_demand(*this, call, how);
     auto& demands = state_->leases.demands;
-    const auto number = demands.number(how);
+    const auto number = detail::demand_of(demands, how);
     if (!number) {
         call.extra().bad_options = number.error();
         return;
     }
-    call.shape = *number;
+    call.demand = *number;
     call.cpus = demands.at(*number).cpus;
 }
 
@@ -28120,13 +28090,13 @@ SKEIN_INLINE void runtime::adopt_child(detail::call_base& call) {
 namespace detail {
 
 SKEIN_INLINE void encode_head(wire::writer& to, const call_base& call, std::uint64_t incarnation,
-                              bool is_worker, const demand_table& demands) {
+                              bool is_worker, const sched::demand_table& demands) {
     std::string demand; // for the driver, which places the calls of workers
     const bool is_placed = call.rare && !call.rare->label.empty();
     if (is_worker && is_placed)
-        demand = demands.text(call.shape, call.rare->label);
-    else if (is_worker && call.shape > 1 && !demands.at(call.shape).is_simple)
-        demand = demands.text(call.shape);
+        demand = demands.text(call.demand, call.rare->label);
+    else if (is_worker && call.demand > sched::one_cpu && !demands.at(call.demand).is_simple)
+        demand = demands.text(call.demand);
     call_head head;
     head.function = call.fn != nullptr ? call.fn->index : 0;
     head.kind = call.kind;
@@ -28377,7 +28347,7 @@ SKEIN_INLINE void runtime::drain(detail::actor_queue& queue) {
         if (queue.waiting.empty() && queue.waiting.capacity() > few * few)
             queue.waiting.shrink_to_fit();
     }
-    credits::tell_room(*state_, queue);
+    credits::tell_credit(*state_, queue);
 }
 
 SKEIN_INLINE void runtime::cancel(detail::call_base& call, bool by_force) noexcept {
@@ -28432,7 +28402,7 @@ SKEIN_INLINE void runtime::give_up(error why) {
     state_->start_workers = {};
     for (const auto& call : state_->take_waiting())
         if (!call->is_done()) refuse(*call, why);
-    for (auto& [shape, line] : state_->leases.lines)
+    for (auto& [demand, line] : state_->leases.lines)
         if (line.wanted > 0) tell_demand(line);
     group_desk::fail_all(*this, why);
 }
@@ -29267,7 +29237,7 @@ SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::credits::give(
     auto& line =
         std::exchange(call.held, false) ? queue->gates[call.fn->group].held : queue->credit;
     line.give(taken.bytes);
-    if (!queue->has_waiting() && !queue->has_room) return {};
+    if (!queue->has_waiting() && !queue->credit_came) return {};
     if (++queue->returned >= of.credit_batch) return counted_ptr<detail::actor_queue>(queue);
     loop::current().at_turn_end(queue->sends);
     return {};
@@ -29406,30 +29376,30 @@ SKEIN_INLINE void runtime::credits::fail_all(runtime& self, const error& why) {
             calls.insert(calls.end(), gate.waiting.begin(), gate.waiting.end());
         for (const auto& call : calls)
             if (!call->is_done()) call->fail({why, nullptr});
-        tell_room(*self.state_, *queue);
+        tell_credit(*self.state_, *queue);
     }
 }
 
-// ---- who waits for room ------------------------------------------------------------------------
+// ---- who waits for credit ----------------------------------------------------------------------
 
 /// Of calls whose actor has no place at the moment one may wait here.
-SKEIN_INLINE bool runtime::credits::has_room(const state& of,
-                                             const detail::actor_queue& queue) noexcept {
+SKEIN_INLINE bool runtime::credits::has_credit(const state& of,
+                                               const detail::actor_queue& queue) noexcept {
     if (queue.lost || queue.owner == nullptr || of.closing) return true;
     return !queue.has_waiting() && has(of, queue.credit);
 }
 
-SKEIN_INLINE void runtime::credits::tell_room(const state& of,
-                                              detail::actor_queue& queue) noexcept {
-    if (!queue.has_room || !has_room(of, queue)) return;
-    queue.has_room->set();
-    queue.has_room->reset(); // who is woken looks again: another one may have been faster
+SKEIN_INLINE void runtime::credits::tell_credit(const state& of,
+                                                detail::actor_queue& queue) noexcept {
+    if (!queue.credit_came || !has_credit(of, queue)) return;
+    queue.credit_came->set();
+    queue.credit_came->reset(); // who is woken looks again: another one may have been faster
 }
 
-SKEIN_INLINE task<void> runtime::wait_room(counted_ptr<detail::actor_queue> queue) {
-    while (!credits::has_room(*state_, *queue)) {
-        if (!queue->has_room) queue->has_room = std::make_unique<event>();
-        co_await queue->has_room->wait();
+SKEIN_INLINE task<void> runtime::wait_credit(counted_ptr<detail::actor_queue> queue) {
+    while (!credits::has_credit(*state_, *queue)) {
+        if (!queue->credit_came) queue->credit_came = std::make_unique<event>();
+        co_await queue->credit_came->wait();
     }
 }
 
@@ -29486,7 +29456,7 @@ SKEIN_INLINE void lease_state::decide(lease_line& line) {
 
 /// Cores that were lent for it, at a worker of its own.
 SKEIN_INLINE std::uint32_t lease_state::cores_of(const call_base& call) const {
-    return whole_cores(demands.at(call.shape).need.cpu);
+    return whole_cores(demands.at(call.demand).need.cpu);
 }
 
 /// Takes as many workers out of the scheduler as were asked for, those with the least to do first.
@@ -29532,6 +29502,59 @@ SKEIN_INLINE bool lease_state::has_lent() const {
                         [](const auto& one) { return one.second->lent && one.second->busy != 0; });
 }
 
+SKEIN_INLINE result<sched::demand_id> demand_of(sched::demand_table& demands,
+                                                const call_options& how, bool for_life) {
+    const bool only_cpus = how.gpus.value == 0 && how.memory == 0 && how.resources.empty() &&
+                           how.on.is_any() && how.env.empty() && how.cwd.empty();
+    if (only_cpus && how.cpus.value == 1 && !for_life) return sched::one_cpu;
+    if (only_cpus && how.cpus.value == 0) return sched::demand_id();
+    const bool in_group = how.on.group() != 0;
+    if (how.on.is_group() && !in_group)
+        return error(errc::invalid_argument, ".on is an empty placement_group");
+    if (how.on.is_named_group())
+        return error(errc::invalid_argument, ".on names no placement_group");
+    if (how.on.is_actor() && !how.on.actor())
+        return error(errc::invalid_argument, ".on is an empty actor_handle");
+    const bool has_text =
+        !how.on.is_any() && !in_group && !how.on.is_actor() && !how.on.is_spread();
+    if (has_text && how.on.text().empty())
+        return error(errc::invalid_argument,
+                     fmt::format(".on names no {}", how.on.is_node() ? "node" : "label"));
+    if (has_text && how.on.text().find('@') != std::string_view::npos)
+        return error(errc::invalid_argument, fmt::format("{} is not a label", how.on.text()))
+            .with_hint("none has an @ in it");
+    auto env = sched::parse_task_environment(how.env, how.cwd);
+    if (!env) return env.error();
+    sched::resources need;
+    if (!how.resources.empty()) {
+        auto custom = sched::parse_resources(how.resources);
+        if (!custom) return custom.error();
+        need = std::move(*custom);
+        if (need.cpu || need.gpu || need.memory != 0)
+            return error(errc::invalid_argument,
+                         fmt::format(".resources = \"{}\" names cpus, gpus or memory",
+                                     how.resources.view()))
+                .with_hint("they have options of their own: .cpus, .gpus, .memory");
+    }
+    try {
+        need.cpu = sched::amount::from(how.cpus.value);
+        need.gpu = sched::amount::from(how.gpus.value);
+    } catch (const error& e) {
+        return e;
+    }
+    need.memory = how.memory;
+    // The node of an actor is found when the call is placed.
+    if (how.on.is_any() || how.on.is_actor())
+        return demands.number(need, {}, for_life, std::move(*env));
+    if (how.on.is_spread())
+        return demands.number(need, sched::spread_label, for_life, std::move(*env));
+    std::string where(how.on.text());
+    if (in_group) where = sched::group_label(how.on.group(), how.on.bundle());
+    if (in_group && how.on.has_children()) where += '+';
+    if (how.on.is_node()) where = fmt::format("node={}", how.on.text());
+    return demands.number(need, where, for_life, std::move(*env));
+}
+
 } // namespace detail
 
 /// Driver: what an actor holds.
@@ -29552,16 +29575,16 @@ SKEIN_INLINE void runtime::keep_demand(const detail::call_base& call) {
     auto* const entry = state_->actors.find(call.target);
     if (entry == nullptr) return;
     if (entry->plan) {
-        entry->plan->shape = call.shape;
+        entry->plan->demand = call.demand;
         if (call.rare) entry->plan->beside = call.rare->beside;
     }
-    entry->group = group_desk::of(*this, call.shape);
+    entry->group = group_desk::of(*this, call.demand);
 }
 
 /// Driver: to the end of its line.
 SKEIN_INLINE void runtime::line_up(counted_ptr<detail::call_base> call) {
     if (call->kind == detail::call_kind::create) {
-        if (call->shape == 0) {
+        if (!call->demand) {
             state_->creations.push_back(std::move(call));
             return;
         }
@@ -29575,10 +29598,10 @@ SKEIN_INLINE void runtime::line_up(counted_ptr<detail::call_base> call) {
 SKEIN_INLINE void runtime::actor_left(peer& at) {
     --at.actors;
     state_->leases.note_use(at);
-    if (at.kind == 0 || at.spent) return;
+    if (!at.demand || at.spent) return;
     state_->leases.spend(at);
     at.ended.set();
-    tell_demand(state_->leases.line_of(static_cast<std::uint16_t>(at.kind)));
+    tell_demand(state_->leases.line_of(at.demand));
 }
 
 /// Over the workers that are for this line alone, one task each. More of them are asked for, or
@@ -29589,7 +29612,7 @@ SKEIN_INLINE void runtime::use_own_workers(detail::lease_line& line) {
         while (leases.front(line) != nullptr) refuse_impossible(*leases.pop(line));
         return;
     }
-    if (const auto group = group_desk::of(*this, line.shape); group && group->why) {
+    if (const auto group = group_desk::of(*this, line.demand); group && group->why) {
         while (leases.front(line) != nullptr) {
             const auto call = leases.pop(line);
             refuse(*call,
@@ -29613,7 +29636,7 @@ SKEIN_INLINE void runtime::tell_demand(detail::lease_line& line) {
     if (line.wanted == wanted || state_->leases.source == nullptr) return;
     line.wanted = wanted;
     worker_demand what;
-    what.kind = line.shape;
+    what.demand = line.demand;
     what.need = line.need->need;
     what.label = line.need->label;
     what.group = line.need->group;
@@ -29625,9 +29648,9 @@ SKEIN_INLINE void runtime::tell_demand(detail::lease_line& line) {
 
 SKEIN_INLINE void runtime::ask(worker_source* source) noexcept { state_->leases.source = source; }
 
-SKEIN_INLINE void runtime::refuse_demand(std::uint32_t kind, const error& why) {
+SKEIN_INLINE void runtime::refuse_demand(sched::demand_id demand, const error& why) {
     auto& leases = state_->leases;
-    const auto found = leases.lines.find(static_cast<std::uint16_t>(kind));
+    const auto found = leases.lines.find(demand);
     if (found == leases.lines.end()) return;
     auto& line = found->second;
     std::vector<counted_ptr<detail::call_base>> all;
@@ -30939,7 +30962,7 @@ SKEIN_INLINE void lease_state::take_followers(actor_id of,
         gone += into.size() - first; // who waits behind them does so no more
         is_thinned = true;
     };
-    for (auto& [shape, line] : lines) {
+    for (auto& [demand, line] : lines) {
         take_out(line.inner);
         take_out(line.waiting);
     }
@@ -30958,12 +30981,12 @@ SKEIN_INLINE void runtime::followers::set_demand(runtime& self, detail::call_bas
     const bool for_life = call.kind == detail::call_kind::create;
     auto& demands = self.state_->leases.demands;
     if (!take_location(self, call, how.on)) return;
-    const auto number = demands.number(how, for_life);
+    const auto number = detail::demand_of(demands, how, for_life);
     if (!number) {
         call.extra().bad_options = number.error();
         return;
     }
-    call.shape = *number;
+    call.demand = *number;
     if (!for_life) call.cpus = demands.at(*number).cpus;
     if (self.state_->upstream == nullptr) group_desk::join(self, call);
 }
@@ -30981,12 +31004,12 @@ SKEIN_INLINE bool runtime::followers::take_location(runtime& self, detail::call_
         return !call.rare || !call.rare->bad_options;
     } else if (on.is_group() && on.group() != 0) {
         group_desk::keep(self, call, on.group());
-        call.extra().label = group_label(on.group(), on.bundle());
+        call.extra().label = sched::group_label(on.group(), on.bundle());
         if (on.has_children()) call.extra().label += '+';
     } else if (on.is_named_group() && !on.text().empty()) {
         call.extra().label = detail::named_group_label(on);
     } else {
-        if (on.is_anywhere()) call.extra().label = detail::anywhere_label;
+        if (on.is_anywhere()) call.extra().label = sched::anywhere_label;
         return true;
     }
     on = {};
@@ -30996,7 +31019,7 @@ SKEIN_INLINE bool runtime::followers::take_location(runtime& self, detail::call_
 /// The call is to run where that actor is, which it keeps, as an argument would, until it is over.
 SKEIN_INLINE void runtime::followers::follow(runtime& self, detail::call_base& call, actor_id of) {
     if (self.state_->upstream != nullptr)
-        call.extra().label = detail::actor_label(of);
+        call.extra().label = sched::actor_label(of);
     else
         call.extra().beside = of;
     const auto queue = self.state_->actor_queues.find(of);
@@ -31031,13 +31054,13 @@ SKEIN_INLINE bool runtime::followers::may_go(runtime& self,
         return false;
     }
     auto& demands = state.leases.demands;
-    const auto number = demands.number_on(call->shape, detail::node_label(*entry->where));
+    const auto number = demands.number_on(call->demand, detail::node_label(*entry->where));
     if (!number) {
         self.refuse(*call, detail::cannot_follow(*call, number.error()));
         return false;
     }
     entry->is_followed = true;
-    call->shape = *number;
+    call->demand = *number;
     if (call->kind == detail::call_kind::task) call->cpus = demands.at(*number).cpus;
     return true;
 }
@@ -31224,17 +31247,17 @@ namespace detail {
 
 /// Of a call that says nothing of its place: that of the group of the call that has made it, if
 /// children are to be there.
-[[nodiscard]] inline std::string label_of_children(const demand_table& demands,
+[[nodiscard]] inline std::string label_of_children(const sched::demand_table& demands,
                                                    const forwarded_call& call) {
-    const auto kind = static_cast<std::uint16_t>(call.origin().kind);
-    if (kind == 0 || !demands.at(kind).captures) return {};
-    return group_label(demands.at(kind).group, -1) + "+";
+    const auto its = call.origin().demand;
+    if (!its || !demands.at(its).captures) return {};
+    return sched::group_label(demands.at(its).group, -1) + "+";
 }
 
 /// Whether a demand's text says more than where: "@@*" does not.
 [[nodiscard]] inline bool has_needs(std::string_view text) {
-    return !text.empty() &&
-           (!text.starts_with('@') || text.size() != 1 + demand_table::label_in(text).size());
+    return !text.empty() && (!text.starts_with('@') ||
+                             text.size() != 1 + sched::demand_table::label_in(text).size());
 }
 
 } // namespace detail
@@ -31244,16 +31267,16 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::cal
     auto& demands = state_->leases.demands;
     const bool for_life = call.kind == detail::call_kind::create;
     const bool all_own = state_->leases.all_own; // then there are no workers for all
-    std::string label(detail::demand_table::label_in(head.demand));
+    std::string label(sched::demand_table::label_in(head.demand));
     if (label.empty())
         label = detail::label_of_children(demands, static_cast<detail::forwarded_call&>(call));
-    if (label == detail::anywhere_label) label.clear();
+    if (label == sched::anywhere_label) label.clear();
     const auto& caller = static_cast<detail::forwarded_call&>(call).origin();
     if (auto why = group_desk::resolve_label(*this, caller, label)) {
         call.extra().bad_options = std::move(why);
         return;
     }
-    if (actor_id beside; detail::parse_actor_label(label, beside)) {
+    if (actor_id beside; sched::parse_actor_label(label, beside)) {
         call.extra().beside = beside;
         label.clear();
     }
@@ -31270,7 +31293,7 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::cal
         call.extra().bad_options = number.error();
         return;
     }
-    call.shape = *number;
+    call.demand = *number;
     if (!for_life) call.cpus = demands.at(*number).cpus;
     group_desk::join(*this, call);
     if (for_life) keep_demand(call);
@@ -31787,8 +31810,9 @@ SKEIN_INLINE std::optional<error> runtime::group_desk::resolve_label(const runti
         const auto named = std::string_view(label).substr(0, label.size() - (captures ? 1 : 0));
         std::uint64_t number = 0;
         int bundle = -1;
-        if (parse_group_label(named, number, bundle))
-            label = group_label(detail::number_here(from, number), bundle) + (captures ? "+" : "");
+        if (sched::parse_group_label(named, number, bundle))
+            label = sched::group_label(detail::number_here(from, number), bundle) +
+                    (captures ? "+" : "");
     }
     if (!label.starts_with("@=")) return std::nullopt;
     const auto slash = std::min(label.find('/'), label.size());
@@ -31803,7 +31827,7 @@ SKEIN_INLINE std::optional<error> runtime::group_desk::resolve_label(const runti
         return error(errc::invalid_argument, fmt::format("{} is not a label", label));
     auto on = group_named(std::string_view(label).substr(slash + 1), bundle);
     if (auto why = resolve(self, on)) return why;
-    label = group_label(on.group(), bundle) + (children ? "+" : "");
+    label = sched::group_label(on.group(), bundle) + (children ? "+" : "");
     return std::nullopt;
 }
 
@@ -32061,8 +32085,7 @@ SKEIN_INLINE void runtime::group_desk::changed(runtime& self, detail::group_stat
     state.changed.set();
     auto& leases = self.state_->leases;
     const auto is_inside = [&](const peer& worker) {
-        return worker.kind != 0 &&
-               leases.demands.at(static_cast<std::uint16_t>(worker.kind)).group == state.number;
+        return worker.demand && leases.demands.at(worker.demand).group == state.number;
     };
     std::vector<detail::group_state::asker> rest;
     for (const auto& one : std::exchange(state.askers, {})) {
@@ -32407,7 +32430,7 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::make(
 
 /// What a call asks for must be in its group, which it keeps from now on.
 SKEIN_INLINE void runtime::group_desk::join(runtime& self, detail::call_base& call) {
-    const auto& demand = self.state_->leases.demands.at(call.shape);
+    const auto& demand = self.state_->leases.demands.at(call.demand);
     if (demand.group == 0) return;
     keep(self, call, demand.group);
     if (call.extra().bad_options) return;
@@ -32417,9 +32440,9 @@ SKEIN_INLINE void runtime::group_desk::join(runtime& self, detail::call_base& ca
 
 /// Driver: the group in which an actor with this demand lives, if it is one.
 SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::of(const runtime& self,
-                                                                    std::uint16_t shape) {
+                                                                    sched::demand_id demand) {
     const auto& state_ = self.state_;
-    const auto number = state_->leases.demands.at(shape).group;
+    const auto number = state_->leases.demands.at(demand).group;
     if (number == 0) return {};
     const auto found = state_->groups.entries.find(number);
     if (found == state_->groups.entries.end()) return {};
@@ -32485,10 +32508,10 @@ SKEIN_INLINE void runtime::group_desk::end(runtime& self, detail::group_state& g
 /// What waits for a place in it fails.
 SKEIN_INLINE void runtime::group_desk::refuse(runtime& self, std::uint64_t number,
                                               const error& why) {
-    std::vector<std::uint16_t> kinds;
+    std::vector<sched::demand_id> inside;
     self.state_->leases.demands.for_each_in_group(number,
-                                                  [&](auto kind) { kinds.push_back(kind); });
-    for (const auto kind : kinds) self.refuse_demand(kind, why);
+                                                  [&](auto demand) { inside.push_back(demand); });
+    for (const auto demand : inside) self.refuse_demand(demand, why);
 }
 
 /// Its numbers serve others when nobody uses them any more.
@@ -32499,17 +32522,17 @@ SKEIN_INLINE void runtime::group_desk::forget(runtime& self, std::uint64_t numbe
         return;
     auto& leases = self.state_->leases;
     bool used = false;
-    leases.demands.for_each_in_group(number, [&](auto kind) {
-        const auto line = leases.lines.find(kind);
+    leases.demands.for_each_in_group(number, [&](auto demand) {
+        const auto line = leases.lines.find(demand);
         if (line == leases.lines.end()) return;
         (void)leases.front(line->second);
         used = used || !line->second.is_empty() || line->second.held > 0 ||
                line->second.parents > 0 || line->second.out > 0;
         for (const auto& l : self.state_->links)
-            used = used || l->kind == kind; // it has a share of it
+            used = used || l->demand == demand; // it has a share of it
     });
     if (used) return; // at the end of a program: what is left is settled in another order
-    leases.demands.for_each_in_group(number, [&](auto kind) { leases.lines.erase(kind); });
+    leases.demands.for_each_in_group(number, [&](auto demand) { leases.lines.erase(demand); });
     leases.demands.forget_group(number);
     groups.entries.erase(found);
 }
@@ -32820,22 +32843,22 @@ inline constexpr std::uint64_t whole_tag = std::uint64_t{most_cpus} + 1;
 /// Puts the leases of a line on a worker into the list where they belong now.
 inline void file(lease_share& share) {
     const auto& at = *share.at;
-    auto room = lease_line::nowhere;
+    auto list = lease_line::nowhere;
     if (share.line->by == lease_line::service::own)
-        room = share.out < share.leases.size() ? lease_line::unused : lease_line::nowhere;
+        list = share.out < share.leases.size() ? lease_line::unused : lease_line::nowhere;
     else if (share.out < share.leases.size())
-        room = at.unleased == 0 && at.alone == nullptr ? lease_line::unused : lease_line::beside;
+        list = at.unleased == 0 && at.alone == nullptr ? lease_line::unused : lease_line::beside;
     else if (!share.line->need->spreads && share.out < share.leases.size() * at.window)
-        room = lease_line::ahead; // what is sent ahead would not be spread
+        list = lease_line::ahead; // what is sent ahead would not be spread
     share.unlink();
-    if (room != lease_line::nowhere) share.line->with[room].push_back(share);
+    if (list != lease_line::nowhere) share.line->with[list].push_back(share);
 }
 
-SKEIN_INLINE lease_line& lease_state::line_of(std::uint16_t shape) {
-    auto& line = lines[shape];
+SKEIN_INLINE lease_line& lease_state::line_of(sched::demand_id demand) {
+    auto& line = lines[demand];
     if (line.need != nullptr) return line;
-    line.need = &demands.at(shape);
-    line.shape = shape;
+    line.need = &demands.at(demand);
+    line.demand = demand;
     line.cpus = line.need->cpus;
     return line;
 }
@@ -32856,8 +32879,8 @@ SKEIN_INLINE lease_share& lease_state::share_for(peer& at, lease_line& line) {
 
 SKEIN_INLINE void lease_state::add(peer& worker) {
     if (worker.is_space_client || worker.is_aside) return; // no place
-    if (worker.kind != 0) {
-        auto& line = line_of(static_cast<std::uint16_t>(worker.kind));
+    if (worker.demand) {
+        auto& line = line_of(worker.demand);
         line.by = lease_line::service::own;
         auto& share = share_for(worker, line);
         share.leases.emplace_back(); // of no scheduler: it lasts as long as the worker
@@ -32880,29 +32903,28 @@ SKEIN_INLINE void lease_state::add(peer& worker) {
 
 /// What it had is gone with it.
 SKEIN_INLINE void lease_state::remove(peer& worker) {
-    if (workers.erase(place_of(worker)) == 0 && worker.kind == 0) return;
+    if (workers.erase(place_of(worker)) == 0 && !worker.demand) return;
     if (worker.lent) worker_idle.set();
-    if (worker.kind == 0) (void)places.remove_place(place_of(worker));
+    if (!worker.demand) (void)places.remove_place(place_of(worker));
     for (const auto& share : worker.shares) {
         share->line->held -= share->leases.size();
-        if (worker.kind != 0)
-            share->line->out -= std::min<std::size_t>(share->line->out, share->out);
+        if (worker.demand) share->line->out -= std::min<std::size_t>(share->line->out, share->out);
     }
     worker.shares.clear();
     parents.erase_if([&](call_id, const parent& one) {
         if (one.at != &worker) return false;
-        auto& line = line_of(one.call->shape);
+        auto& line = line_of(one.call->demand);
         --line.parents;
-        if (worker.kind != 0 && one.children > 0) resting -= std::min(resting, cores_of(*one.call));
+        if (worker.demand && one.children > 0) resting -= std::min(resting, cores_of(*one.call));
         return true;
     });
-    for (auto& [shape, line] : lines) { // whoever had its label may have gone
+    for (auto& [demand, line] : lines) { // whoever had its label may have gone
         if (line.by != lease_line::service::shared || line.held > 0 || line.need->is_anywhere())
             continue;
         withdraw(line);
         line.by = lease_line::service::undecided;
     }
-    if (worker.kind != 0) return;
+    if (worker.demand) return;
     worker.whole = {};
     largest = 0;
     for (const auto& [place, other] : workers) largest = std::max(largest, other->capacity);
@@ -32926,7 +32948,7 @@ SKEIN_INLINE void lease_state::push(counted_ptr<call_base> call) {
         suspects.push_back({std::move(call), gone + waiting});
         return;
     }
-    auto& line = line_of(call->shape);
+    auto& line = line_of(call->demand);
     (call->nested ? line.inner : line.waiting).push_back(std::move(call));
     ++waiting;
 }
@@ -32938,7 +32960,7 @@ SKEIN_INLINE void lease_state::run_again(const std::vector<counted_ptr<call_base
             push(*at);
             continue;
         }
-        auto& line = line_of((*at)->shape);
+        auto& line = line_of((*at)->demand);
         ((*at)->nested ? line.inner : line.waiting).push_front(*at);
         ++waiting;
     }
@@ -32973,13 +32995,13 @@ SKEIN_INLINE sched::request_id lease_state::submit(sched::request r) {
 }
 
 /// For one lease of a line.
-SKEIN_INLINE sched::request_id lease_state::request_room(const lease_line& line,
-                                                         const sched::constraint& where) {
+SKEIN_INLINE sched::request_id lease_state::request_lease(const lease_line& line,
+                                                          const sched::constraint& where) {
     sched::request r;
     r.demand = line.need->need;
     r.where = where;
-    if (where == sched::constraint()) r.where = where_labelled(line.need->label);
-    r.tag = line.shape;
+    if (where == sched::constraint()) r.where = sched::where_labelled(line.need->label);
+    r.tag = line.demand.value();
     return submit(std::move(r));
 }
 
@@ -32988,7 +33010,7 @@ SKEIN_INLINE sched::request_id lease_state::request_room(const lease_line& line,
 SKEIN_INLINE bool lease_state::ask(lease_line& line) {
     if (!line.asked) {
         if (line.full_at == state) return false;
-        line.asked = request_room(line, {});
+        line.asked = request_lease(line, {});
         ++asking;
     }
     if (take()) again = true; // another line may have one, too
@@ -33023,7 +33045,7 @@ SKEIN_INLINE void lease_state::book(const sched::grant& g) {
         at.whole = g.id;
         return;
     }
-    auto& line = lines.at(static_cast<std::uint16_t>(g.tag));
+    auto& line = lines.at(sched::demand_id(static_cast<std::uint16_t>(g.tag)));
     if (line.asked == g.id) {
         line.asked = {};
         line.stands = false;
@@ -33038,17 +33060,17 @@ SKEIN_INLINE void lease_state::book(const sched::grant& g) {
 
 /// One more lease on this worker. False: it has no room for it.
 SKEIN_INLINE bool lease_state::lease_on(peer& worker, lease_line& line) {
-    const auto id = request_room(line, sched::constraint::on(place_of(worker)));
+    const auto id = request_lease(line, sched::constraint::on(place_of(worker)));
     (void)take();
     return !places.cancel(id);
 }
 
 /// A worker with nothing to do that could have this, all of whose cpus belong to the next call
 /// there; nullptr: there is none.
-SKEIN_INLINE peer* lease_state::take_whole(const peers& links, const demand& what) {
+SKEIN_INLINE peer* lease_state::take_whole(const peers& links, const sched::demand& what) {
     std::vector<peer*> idle; // those whose loop nobody needs go first
     for (const auto& l : links)
-        if (l->up && !l->retiring && !l->lent && l->kind == 0 && !l->is_space_client &&
+        if (l->up && !l->retiring && !l->lent && !l->demand && !l->is_space_client &&
             !l->is_aside && l->busy == 0 && l->alone == nullptr && l->capacity >= what.cpus &&
             (what.is_anywhere() || has_label(*l, what.label)))
             idle.push_back(l.get());
@@ -33087,9 +33109,9 @@ SKEIN_INLINE bool lease_state::reclaim() {
     const auto before = state;
     for (auto& [cpus, line] : lines) {
         if (line.by == lease_line::service::own) continue;
-        for (const auto room : {lease_line::unused, lease_line::beside}) {
+        for (const auto list : {lease_line::unused, lease_line::beside}) {
             intrusive_list<lease_share, lease_share> all;
-            all.splice_back(line.with[room]);
+            all.splice_back(line.with[list]);
             while (!all.empty()) {
                 auto& share = all.pop_front();
                 if (line.is_empty() || (share.turn == 0 && others_wait(line)))
@@ -33139,11 +33161,11 @@ SKEIN_INLINE void lease_state::sent(peer& to, call_base& call) {
         for (const auto& share : to.shares) file(*share);
         return;
     }
-    auto& line = line_of(call.shape);
+    auto& line = line_of(call.demand);
     auto* share = share_of(to, line);
     SKEIN_CHECK(share != nullptr, "{} was sent without a lease", call.name());
     ++share->out;
-    if (to.kind != 0) ++line.out;
+    if (to.demand) ++line.out;
     if (share->turn > 0) --share->turn;
     file(*share);
     if (call.fn == nullptr || !call.fn->is_coroutine) return; // the others cannot wait
@@ -33159,12 +33181,12 @@ SKEIN_INLINE void lease_state::begin_wait(const peer& at, call_id id) {
     if (found->children++ > 0) return;
     const auto [call, where, children] = *found;
     ++where->parents;
-    if (where->kind != 0) { // what else it has nobody can use meanwhile
+    if (where->demand) { // what else it has nobody can use meanwhile
         resting += cores_of(*call);
         if (source != nullptr) source->blocked(*where->wire, true);
         return lend_now();
     }
-    auto& share = share_for(*where, line_of(call->shape));
+    auto& share = share_for(*where, line_of(call->demand));
     share.out -= std::min<std::uint32_t>(share.out, 1);
     file(share);
     occupy(*where, where->busy - std::min<std::uint32_t>(where->busy, call->cpus));
@@ -33177,12 +33199,12 @@ SKEIN_INLINE void lease_state::end_wait(const peer& at, call_id id) {
     if (found->children == 0 || --found->children > 0) return;
     const auto [call, where, children] = *found;
     --where->parents;
-    if (where->kind != 0) {
+    if (where->demand) {
         resting -= std::min(resting, cores_of(*call));
         if (source != nullptr) source->blocked(*where->wire, false);
         return lend_now();
     }
-    auto& share = share_for(*where, line_of(call->shape));
+    auto& share = share_for(*where, line_of(call->demand));
     ++share.out;
     file(share);
     occupy(*where, where->busy + call->cpus);
@@ -33196,20 +33218,20 @@ SKEIN_INLINE bool lease_state::forget_parent(const call_base& call) {
     if (found == nullptr) return true; // its worker is lost
     bool had_cores = found->children == 0;
     if (!had_cores) --found->at->parents;
-    if (!had_cores && found->at->kind != 0) {
+    if (!had_cores && found->at->demand) {
         resting -= std::min(resting, cores_of(call));
         if (source != nullptr) source->blocked(*found->at->wire, false);
         lend_now();
         had_cores = true;
     }
     parents.erase(id);
-    --line_of(call.shape).parents;
+    --line_of(call.demand).parents;
     return had_cores;
 }
 
 /// An actor goes to a worker that is for it alone.
 SKEIN_INLINE void lease_state::settle_in(peer& at) {
-    auto* const share = share_of(at, line_of(static_cast<std::uint16_t>(at.kind)));
+    auto* const share = share_of(at, line_of(at.demand));
     if (share == nullptr) return;
     ++share->out;
     ++share->line->out;
@@ -33219,7 +33241,7 @@ SKEIN_INLINE void lease_state::settle_in(peer& at) {
 /// The actor has ended: nobody follows it there.
 SKEIN_INLINE void lease_state::spend(peer& at) {
     at.spent = true;
-    auto* const share = share_of(at, line_of(static_cast<std::uint16_t>(at.kind)));
+    auto* const share = share_of(at, line_of(at.demand));
     if (share == nullptr) return;
     auto& line = *share->line;
     line.held -= share->leases.size();
@@ -33236,15 +33258,15 @@ SKEIN_INLINE void lease_state::settled(peer& from, const call_base& call, bool h
         (void)places.release(std::exchange(from.whole, {}));
         ++state;
         is_changed = true;
-    } else if (auto* share = share_of(from, line_of(call.shape)); share != nullptr && had_cores) {
+    } else if (auto* share = share_of(from, line_of(call.demand)); share != nullptr && had_cores) {
         share->out -= std::min<std::uint32_t>(share->out, 1);
-        if (from.kind != 0) share->line->out -= std::min<std::size_t>(share->line->out, 1);
+        if (from.demand) share->line->out -= std::min<std::size_t>(share->line->out, 1);
     }
     for (const auto& share : from.shares) file(*share); // its pace may be another, too
     // Each task that is spread asks for the next node.
-    if (!demands.at(call.shape).spreads || from.kind != 0 || !is_leased(call) || call.alone != 0)
+    if (!demands.at(call.demand).spreads || from.demand || !is_leased(call) || call.alone != 0)
         return;
-    if (auto* const share = share_of(from, line_of(call.shape))) release_unused(*share);
+    if (auto* const share = share_of(from, line_of(call.demand))) release_unused(*share);
 }
 
 } // namespace detail
@@ -33261,7 +33283,7 @@ SKEIN_INLINE void runtime::pump_leases() {
     leases.pumping = true;
     while (std::exchange(leases.again, false)) {
         if (!leases.suspects.empty()) try_suspects();
-        for (auto& [shape, line] : leases.lines)
+        for (auto& [demand, line] : leases.lines)
             if (!line.is_empty() || line.asked || line.wanted > 0) use_leases(line);
         if (leases.asking > 0 && leases.reclaim()) leases.again = true;
         if (leases.take()) leases.again = true;
@@ -33294,7 +33316,7 @@ SKEIN_INLINE void runtime::use_leases(detail::lease_line& line) {
     }
     if (line.is_empty()) return leases.withdraw(line);
     if (!line.asked && may_ask()) { // there was no room before: stand in line for what comes
-        line.asked = leases.request_room(line, {});
+        line.asked = leases.request_lease(line, {});
         ++leases.asking;
     }
     line.stands = static_cast<bool>(line.asked);
@@ -33310,7 +33332,7 @@ SKEIN_INLINE void runtime::try_suspects() {
         leases.suspects.pop_front();
         auto& call = *one.call;
         if (call.is_done()) continue;
-        const auto& what = leases.demands.at(call.shape);
+        const auto& what = leases.demands.at(call.demand);
         const bool is_elsewhere = !what.is_anywhere() && !leases.any_has(what.label);
         if (call.cpus > leases.largest || is_elsewhere) { // those for it have gone meanwhile
             call.alone = 0;
@@ -33334,10 +33356,10 @@ SKEIN_INLINE void runtime::try_suspects() {
 }
 
 SKEIN_INLINE void runtime::refuse_impossible(detail::call_base& call) {
-    refuse(call,
-           error(errc::exhausted, fmt::format("{} asks for {}, more than any worker has",
-                                              call.name(), state_->leases.demands.text(call.shape)))
-               .with_hint("start fewer workers with more cores each, or lower .cpus"));
+    refuse(call, error(errc::exhausted,
+                       fmt::format("{} asks for {}, more than any worker has", call.name(),
+                                   state_->leases.demands.text(call.demand)))
+                     .with_hint("start fewer workers with more cores each, or lower .cpus"));
 }
 
 } // namespace skein::rt
@@ -33535,7 +33557,7 @@ SKEIN_INLINE void runtime::on_waits(peer& from, const net::frame_view& f) {
 namespace skein::rt {
 
 SKEIN_INLINE std::shared_ptr<peer> runtime::attach(std::shared_ptr<net::channel> wire,
-                                                   detail::claims page) {
+                                                   proc::claims page) {
     auto l = std::make_shared<peer>();
     l->wire = std::move(wire);
     l->page = std::move(page);
@@ -33605,26 +33627,26 @@ SKEIN_INLINE task<void> runtime::part_from(std::shared_ptr<peer> l) {
 }
 
 SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire, exit_reason after,
-                                              detail::claims page) {
-    return serve_worker(std::move(wire), std::move(after), std::move(page), worker_room{});
+                                              proc::claims page) {
+    return serve_worker(std::move(wire), std::move(after), std::move(page), worker_info{});
 }
 
 SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire, exit_reason after,
-                                              detail::claims page, worker_room room) {
+                                              proc::claims page, worker_info info) {
     SKEIN_CHECK(state_->upstream == nullptr, "a worker cannot have workers of its own");
     auto l = attach(std::move(wire), std::move(page));
-    l->kind = room.kind;
-    l->labels = std::move(room.labels);
-    l->labels_follow = room.labels_follow;
-    l->is_space_client = room.is_space_client;
+    l->demand = info.demand;
+    l->labels = std::move(info.labels);
+    l->labels_follow = info.labels_follow;
+    l->is_space_client = info.is_space_client;
     if (!has_own_incarnation(*l)) {
         l->wire->abort(
             error(errc::malformed, l->who + " does not say which process it is, or says that it is "
                                             "another one"));
         co_return;
     }
-    if (room.aside_of != nullptr &&
-        !state_->leases.stand_beside(*l, state_->links, *room.aside_of)) {
+    if (info.aside_of != nullptr &&
+        !state_->leases.stand_beside(*l, state_->links, *info.aside_of)) {
         auto goodbye = l->wire->close();
         co_await goodbye;
         co_return;
@@ -33684,7 +33706,7 @@ SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::channel> wire) {
     bool blocked = false;
     const auto rest = [&](bool on) {
         auto* const source = state_->leases.source;
-        if (l->kind == 0 && std::exchange(blocked, on) != on && source != nullptr)
+        if (!l->demand && std::exchange(blocked, on) != on && source != nullptr)
             source->blocked(*wire, on);
     };
     try {
@@ -33706,7 +33728,7 @@ SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::channel> wire) {
 }
 
 SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire,
-                                              detail::claims page) {
+                                              proc::claims page) {
     SKEIN_CHECK(state_->links.empty() && state_->upstream == nullptr, "a worker has one driver");
     auto l = attach(std::move(wire), std::move(page));
     state_->upstream = l.get();
@@ -33828,7 +33850,7 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     for (const auto id : lost.orphaned) let_go(id);
     run_again(lost);
     resume_restarts(lost);
-    if (l.kind != 0) tell_demand(state_->leases.line_of(static_cast<std::uint16_t>(l.kind)));
+    if (l.demand) tell_demand(state_->leases.line_of(l.demand));
     group_desk::forget_holds(*this, l);
 }
 
@@ -33853,7 +33875,7 @@ SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
                 ++call->lost_attempts;
                 // A coroutine may only have been there: it shares its worker with all others that
                 // run.
-                if (call->order == l.page.last_begun() && !call->fn->is_coroutine && l.kind == 0) {
+                if (call->order == l.page.last_begun() && !call->fn->is_coroutine && !l.demand) {
                     into.suspect = call;
                     call->alone = detail::call_base::most_passes;
                 }
@@ -34069,7 +34091,7 @@ SKEIN_INLINE void runtime::make_again(actor_id id) {
     call->fn = entry->plan->fn;
     call->kind = detail::call_kind::create;
     call->target = id;
-    call->shape = entry->plan->shape;
+    call->demand = entry->plan->demand;
     if (entry->plan->beside) call->extra().beside = entry->plan->beside;
     call->retries_left = 1; // there are terms
     if (!prepare(*call)) return;
@@ -34142,7 +34164,7 @@ inline constexpr int most_looked_at = 8;
 
 /// What a worker has to do has changed.
 SKEIN_INLINE void lease_state::note_use(peer& at) noexcept {
-    const bool is_free = at.busy == 0 && !is_needed(at) && at.up && at.kind == 0 &&
+    const bool is_free = at.busy == 0 && !is_needed(at) && at.up && !at.demand &&
                          !at.is_space_client && !at.is_aside && workers.contains(place_of(at));
     if (is_free == at.is_linked()) return;
     if (!is_free) return at.unlink();
@@ -34197,7 +34219,7 @@ SKEIN_INLINE peer* lease_state::choose(lease_line& line) {
 }
 
 /// The least busy of the workers that a line's next task may go to now.
-SKEIN_INLINE peer* lease_state::pick(lease_line& line, lease_line::room where) const {
+SKEIN_INLINE peer* lease_state::pick(lease_line& line, lease_line::list where) const {
     const bool is_last_turn = others_wait(line) && line.by != lease_line::service::own;
     peer* best = nullptr;
     int seen = 0;
@@ -34221,8 +34243,9 @@ SKEIN_INLINE peer* lease_state::straight_to(const call_base& call) {
     if (lines.size() != 1 || waiting > 0 || asking > 0 || pumping || call.alone != 0 ||
         !suspects.empty())
         return nullptr;
-    auto& [shape, line] = *lines.begin();
-    if (shape != call.shape || is_changed || line.by != lease_line::service::shared) return nullptr;
+    auto& [demand, line] = *lines.begin();
+    if (demand != call.demand || is_changed || line.by != lease_line::service::shared)
+        return nullptr;
     auto* to = pick(line, lease_line::unused);
     if (to == nullptr && line.full_at != state) return nullptr; // there may be more leases
     if (to != nullptr && is_needed(*to) && may_be_free(*this, line)) return nullptr;
@@ -34239,7 +34262,7 @@ SKEIN_INLINE peer* lease_state::straight_to(const call_base& call) {
 /// It would make somebody wait there who has made calls, and is to hear of them.
 SKEIN_INLINE bool lease_state::needs_aside(const peer& at, const call_base& call) const noexcept {
     if (call.kind != call_kind::task || call.cpus == 0 || call.fn == nullptr ||
-        call.fn->is_coroutine || at.kind != 0 || source == nullptr)
+        call.fn->is_coroutine || at.demand || source == nullptr)
         return false;
     return at.parents > 0 || (!at.forwarded.empty() && is_needed(at));
 }
@@ -34247,7 +34270,7 @@ SKEIN_INLINE bool lease_state::needs_aside(const peer& at, const call_base& call
 /// It would make an actor or a coroutine wait there, and workers are about to come: for one of
 /// them.
 SKEIN_INLINE bool lease_state::awaits_others(const peer& at, const call_base& call) const noexcept {
-    return workers.size() < expected && at.kind == 0 && is_needed(at) && call.fn != nullptr &&
+    return workers.size() < expected && !at.demand && is_needed(at) && call.fn != nullptr &&
            call.kind == call_kind::task && !call.fn->is_coroutine && call.cpus > 0;
 }
 
@@ -34299,7 +34322,7 @@ SKEIN_INLINE void runtime::suspect(const net::channel& worker, bool on) {
         if (l->wire.get() != &worker || !l->up || l->suspected == on || !l->ended_for.empty())
             continue;
         l->suspected = on;
-        if (l->kind == 0 && !l->is_aside) leases.retire(*l, on);
+        if (!l->demand && !l->is_aside) leases.retire(*l, on);
         std::vector<counted_ptr<detail::call_base>> moved;
         for (auto& s : state_->slots)
             if (on && s.call && s.call->on == l.get() && !s.call->is_done() &&
@@ -34366,7 +34389,7 @@ SKEIN_INLINE peer* runtime::pick(const detail::call_base& call, bool& possible) 
     std::uint32_t largest = 0;
     bool any = false;
     for (const auto& l : state_->links) {
-        if (!l->up || l->kind != 0 || l->is_space_client || l->is_aside) continue;
+        if (!l->up || l->demand || l->is_space_client || l->is_aside) continue;
         any = true;
         largest = std::max(largest, l->capacity);
         if (call.cpus > l->capacity || l->retiring) continue;
@@ -34463,7 +34486,7 @@ SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
     } else if (raw.kind == detail::call_kind::create && state_->upstream == nullptr) {
         ++to.actors;
         state_->leases.note_use(to);
-        if (to.kind != 0) state_->leases.settle_in(to);
+        if (to.demand) state_->leases.settle_in(to);
     }
     credits::take(*state_, to, raw, raw.body.size());
     detail::stamp_deadline(raw, raw.body);
@@ -34536,7 +34559,7 @@ SKEIN_INLINE void runtime::account(peer& ran_at, const detail::call_base& call) 
         from.finished = 0;
     }
     leases.settled(from, call, had_cores);
-    if (from.kind != 0) tell_demand(leases.line_of(call.shape));
+    if (from.demand) tell_demand(leases.line_of(call.demand));
 }
 
 /// True: a call that was sent has not begun and never will; it is out of its slot and
@@ -34557,7 +34580,7 @@ SKEIN_INLINE bool runtime::take_back(detail::call_base& call) {
 /// the one where most does. The guess how long tasks take was wrong then, or one of them is much
 /// longer than the others.
 SKEIN_INLINE void runtime::feed(peer& idle) {
-    if (state_->leases.crowded == 0 || !idle.up || idle.retiring || idle.lent || idle.kind != 0 ||
+    if (state_->leases.crowded == 0 || !idle.up || idle.retiring || idle.lent || idle.demand ||
         idle.is_space_client || idle.is_aside || idle.busy != 0 || state_->closing)
         return;
     auto& leases = state_->leases;
@@ -34585,7 +34608,7 @@ SKEIN_INLINE void runtime::feed(peer& idle) {
             (call->cpus == 0 && !credits::has(*state_, idle.credit)))
             continue;
         if (detail::lease_state::is_leased(*call)) {
-            auto& line = leases.line_of(call->shape);
+            auto& line = leases.line_of(call->demand);
             if (line.by != detail::lease_line::service::shared || !line.need->is_anywhere())
                 continue;
             more = more && leases.lease_on(idle, line);
@@ -35310,7 +35333,7 @@ namespace detail {
 /// left then.
 [[nodiscard]] task<void> leave_when_idle(std::shared_ptr<net::channel> aside, rt::runtime* driver,
                                          time_constants times);
-/// "w2" for "worker-2": in a process's name there is little room.
+/// "w2" for "worker-2": in a process's name there is little space.
 [[nodiscard]] std::string short_worker_name(std::string_view name);
 
 /// worker_main(), after which the process ends: in main there may be more, also another run(), that
@@ -35371,8 +35394,7 @@ SKEIN_INLINE task<net::channel::handle> meet(net::network* via, net::address dri
                                              net::connection_options options, rt::runtime* self) {
     auto how = worker_links(*self, time_constants::lan().worker_computes);
     how.first.max_tries = 10; // its door may be full
-    auto connecting =
-        net::link::connect(*via, std::move(driver), std::move(options), std::move(how));
+    auto connecting = net::link::connect(*via, std::move(driver), std::move(options), how);
     co_return co_await connecting;
 }
 
@@ -35410,8 +35432,8 @@ SKEIN_INLINE task<void> work_for_driver(net::network* via, rt::runtime* self, by
     auto meeting = mine->resumes ? detail::meet(via, std::move(to), std::move(options), self)
                                  : detail::meet(&network, std::move(to), std::move(options));
     auto wire = co_await meeting;
-    auto served = self->serve_driver(wire, memory ? rt::detail::claims(std::move(memory))
-                                                  : rt::detail::claims());
+    auto served =
+        self->serve_driver(wire, memory ? proc::claims(std::move(memory)) : proc::claims());
     co_await served;
     auto closed = wire->close();
     co_await closed;
@@ -35455,7 +35477,7 @@ SKEIN_INLINE int worker_main() {
 } // namespace skein::program
 
 // ======== skein/program/detail/local_workers.ipp
-// Part of the bodies of program/local_workers.hpp: the driver's side (local_worker_main.ipp: theirs).
+// Part of the bodies of program/local_workers.hpp: the driver's side, see local_worker_main.ipp.
 
 
 // ======== skein/program/detail/local_groups.hpp
@@ -35504,10 +35526,10 @@ public:
         return false;
     }
     /// Those that nobody holds any more give their room back when their last worker has ended;
-    /// gives them. Of each kind of worker it knows the demand, `what`, how many there are, `alive`,
+    /// gives them. Of the workers for a demand it knows this, `what`, how many there are, `alive`,
     /// and what is asked for, `asked`.
-    template <class Kinds>
-    [[nodiscard]] std::vector<group> close(Kinds& kinds) {
+    template <class Demands>
+    [[nodiscard]] std::vector<group> close(Demands& demands) {
         std::vector<group> closed;
         for (const auto& [number, g] : all_) {
             if (!g.closing) continue;
@@ -35515,13 +35537,13 @@ public:
                 return k.second.what.group == n;
             };
             bool any = false;
-            for (auto& k : kinds) {
+            for (auto& k : demands) {
                 if (!is_of(k)) continue;
                 if (k.second.asked) (void)host_.cancel(std::exchange(k.second.asked, {}));
                 any = any || k.second.alive > 0;
             }
             if (any) continue;
-            std::erase_if(kinds, is_of);
+            std::erase_if(demands, is_of);
             if (g.id) (void)host_.remove_group(g.id);
             closed.push_back(g);
         }
@@ -35592,10 +35614,10 @@ struct local_life {
     std::string name;
     std::unique_ptr<net::listener> listener; ///< over TCP: where it connects
     std::unique_ptr<proc::child> process;
-    rt::detail::claims page; ///< shared with it
+    proc::claims page; ///< shared with it
     std::shared_ptr<net::connection> wire;
     std::uint16_t cpus = 0;
-    rt::worker_room room;
+    rt::worker_info info;
     std::vector<std::pair<std::string, std::string>> env;
     std::string folder;          ///< empty: that of the program's start
     sched::gpu_set gpus;         ///< that it sees
@@ -35619,6 +35641,10 @@ struct own_workers {
     int failures = 0;        ///< starts, in a row
     bool leaving = false;    ///< one is being retired
 };
+/// Of a request with that tag.
+[[nodiscard]] inline sched::demand_id demand_of(std::uint64_t tag) noexcept {
+    return sched::demand_id(static_cast<std::uint16_t>(tag));
+}
 
 } // namespace skein::program::detail
 
@@ -35684,9 +35710,9 @@ public:
         changed_.set();
     }
     void want(const rt::worker_demand& what) {
-        auto& kind = kinds_[what.kind];
-        kind.what = what;
-        kind.idle_since = loop_.now();
+        auto& own = demands_[what.demand];
+        own.what = what;
+        own.idle_since = loop_.now();
         changed_.set();
     }
     void want_group(const rt::worker_group& what) {
@@ -35741,7 +35767,7 @@ private:
             life one;
             one.name = fmt::format("worker-{}", number);
             one.cpus = cpus_;
-            one.room.labels = {label_};
+            one.info.labels = {label_};
             auto lived = live(&one, &again);
             const auto failed = co_await lived;
             if (!failed) continue;
@@ -35781,13 +35807,13 @@ private:
             serving_.push_back(one);
             watching.spawn(
                 detail::watch_process(one->process.get(), one->wire, &driver_, how_.times));
-            if (one->room.aside_of != nullptr)
+            if (one->info.aside_of != nullptr)
                 watching.spawn(detail::leave_when_idle(one->wire, &driver_, how_.times));
             again->worked();
             last_warning_ = last_error_ = {};
             auto served = driver_.serve_worker(
                 one->wire, [this, one](const rt::peer&) { return exit_reason(one); }, one->page,
-                one->room);
+                one->info);
             co_await served;
         } catch (const error& e) {
             failed = e;
@@ -35802,7 +35828,7 @@ private:
             // It may still be loading and hear nobody.
             if (failed && (failed->code() == errc::cancelled || failed->code() == errc::timeout))
                 one->process->signal(SIGTERM);
-            auto gone = farewell(one->process.get());
+            auto gone = wait_exit(one->process.get());
             auto sure = shield(std::move(gone));
             (void)co_await sure;
         }
@@ -35827,7 +35853,7 @@ private:
         boot.cpus = one.cpus;
         boot.direct = how_.direct_calls;
         boot.is_read = static_cast<bool>(how_.print);
-        boot.is_shared = one.room.kind == 0 && one.cpus > 1;
+        boot.is_shared = !one.info.demand && one.cpus > 1;
         if (how_.over_tcp) {
             one.listener = network_.listen(net::address::tcp("127.0.0.1", 0));
             boot.address = net::to_string(one.listener->local());
@@ -35838,14 +35864,14 @@ private:
         how.message = wire::encode(boot);
         how.socket = !how_.over_tcp;
         how.reads_output = boot.is_read;
-        how.memory = proc::shared_memory::create(rt::detail::claims::bytes);
-        one.page = rt::detail::claims(how.memory);
+        how.memory = proc::shared_memory::create(proc::claims::bytes);
+        one.page = proc::claims(how.memory);
         how.executable = how_.executable;
         how.argv = {how_.program, "--skein-worker=" + one.name};
         how.env = std::move(one.env);
         how.env.emplace_back(proc::gpus_variable, proc::gpus_by_name(one.gpus, how_.gpu_names));
         how.cwd = std::move(one.folder);
-        how.threads = one.room.kind == 0 ? 1 : one.cpus; // see use_threads()
+        how.threads = !one.info.demand ? 1 : one.cpus; // see use_threads()
         return how;
     }
 
@@ -35859,7 +35885,7 @@ private:
             while (!stopping_) {
                 changed_.reset();
                 for (const auto& [number, why] : groups_.ask()) driver_.group_refused(number, why);
-                ask_for_room();
+                ask_for_workers();
                 start_granted(lives);
                 for (auto& of : std::exchange(beside_, {})) lives.spawn(live_beside(std::move(of)));
                 const auto pause = retire_idle(lives);
@@ -35894,31 +35920,31 @@ private:
     }
 
     /// One request per demand at a time: who has one more asks for the next.
-    void ask_for_room() {
-        for (auto& [number, kind] : kinds_) {
-            if (kind.asked || kind.what.wanted <= kind.alive) continue;
+    void ask_for_workers() {
+        for (auto& [demand, own] : demands_) {
+            if (own.asked || own.what.wanted <= own.alive) continue;
             sched::request r;
-            r.demand = kind.what.need;
-            if (kind.what.group != 0) {
-                const auto where = groups_.where(kind.what);
+            r.demand = own.what.need;
+            if (own.what.group != 0) {
+                const auto where = groups_.where(own.what);
                 if (!where) continue; // what waits for it fails
                 r.where = *where;
             } else {
-                r.where = rt::where_labelled(kind.what.label);
+                r.where = sched::where_labelled(own.what.label);
             }
-            r.tag = number;
+            r.tag = demand.value();
             r.for_life = true;
             r.fail_if_infeasible = true;
             if (const auto good = proc::check_gpus_together(r.demand.gpu, how_.gpu_names); !good) {
-                driver_.refuse_demand(number, good.error());
+                driver_.refuse_demand(demand, good.error());
                 continue;
             }
             const auto asked = host_.submit(r);
             if (asked) {
-                kind.asked = *asked;
+                own.asked = *asked;
             } else {
                 driver_.refuse_demand(
-                    number, proc::with_gpu_reason(asked.error(), r.demand.gpu, how_.gpu_names));
+                    demand, proc::with_gpu_reason(asked.error(), r.demand.gpu, how_.gpu_names));
             }
         }
     }
@@ -35933,18 +35959,18 @@ private:
                 lives.spawn(hold_group(n.tag));
                 continue;
             }
-            const auto found = kinds_.find(static_cast<std::uint32_t>(n.tag));
-            if (found == kinds_.end() || n.what != sched::notice::kind::refused) continue;
+            const auto found = demands_.find(detail::demand_of(n.tag));
+            if (found == demands_.end() || n.what != sched::notice::kind::refused) continue;
             found->second.asked = {};
             driver_.refuse_demand(found->first, n.why);
         }
         for (const auto& g : granted) {
             if (g.resumed) continue; // see blocked()
-            auto& kind = kinds_.at(static_cast<std::uint32_t>(g.tag));
-            kind.asked = {};
-            ++kind.alive;
+            auto& own = demands_.at(detail::demand_of(g.tag));
+            own.asked = {};
+            ++own.alive;
             changed_.set(); // there may be room for one more
-            lives.spawn(live_for(static_cast<std::uint32_t>(g.tag), g));
+            lives.spawn(live_for(detail::demand_of(g.tag), g));
         }
     }
 
@@ -35965,7 +35991,7 @@ private:
         driver_.lend(std::min<std::uint32_t>(lent_, static_cast<std::uint32_t>(alive_) * cpus_));
     }
     void close_groups() {
-        for (const auto& g : groups_.close(kinds_)) {
+        for (const auto& g : groups_.close(demands_)) {
             if (g.placed) lent_ -= g.cores;
             lend();
             changed_.set();
@@ -35976,56 +36002,56 @@ private:
     /// Gives when to look again.
     duration retire_idle(scope& lives) {
         const bool is_short =
-            groups_.any_waits() || std::any_of(kinds_.begin(), kinds_.end(),
+            groups_.any_waits() || std::any_of(demands_.begin(), demands_.end(),
                                                [](const auto& k) { return bool(k.second.asked); });
         auto next = duration::max();
-        for (auto& [number, kind] : kinds_) {
-            if (kind.asked && kind.what.wanted <= kind.alive)
-                (void)host_.cancel(std::exchange(kind.asked, {}));
-            if (kind.alive <= kind.what.wanted || kind.leaving) continue;
-            const auto* const group = groups_.find(kind.what.group);
+        for (auto& [demand, own] : demands_) {
+            if (own.asked && own.what.wanted <= own.alive)
+                (void)host_.cancel(std::exchange(own.asked, {}));
+            if (own.alive <= own.what.wanted || own.leaving) continue;
+            const auto* const group = groups_.find(own.what.group);
             const bool at_once = is_short || (group != nullptr && group->closing);
-            const auto due = at_once ? kind.idle_since : kind.idle_since + how_.times.idle_worker;
+            const auto due = at_once ? own.idle_since : own.idle_since + how_.times.idle_worker;
             if (loop_.now() < due) {
                 next = std::min<duration>(next, due - loop_.now());
                 continue;
             }
-            const auto idle = std::find_if(own_.begin(), own_.end(), [&, n = number](life* one) {
-                return one->room.kind == n && one->wire && driver_.is_idle(one->wire);
+            const auto idle = std::find_if(own_.begin(), own_.end(), [&, n = demand](life* one) {
+                return one->info.demand == n && one->wire && driver_.is_idle(one->wire);
             });
             if (idle == own_.end()) { // they load, or do what nobody waits for any more
                 next = std::min<duration>(next, how_.times.idle_worker);
                 continue;
             }
-            kind.leaving = true;
-            lives.spawn(retire(number, (*idle)->wire));
+            own.leaving = true;
+            lives.spawn(retire(demand, (*idle)->wire));
         }
         return next;
     }
-    task<void> retire(std::uint32_t number, std::shared_ptr<net::connection> wire) {
+    task<void> retire(sched::demand_id demand, std::shared_ptr<net::connection> wire) {
         auto asked = as_result(driver_.retire(std::move(wire)));
         const auto left = co_await asked;
         if (!left || !*left)
             co_await sleep_for(how_.times.idle_worker); // it is ending, or has actors
-        if (const auto kind = kinds_.find(number); kind != kinds_.end())
-            kind->second.leaving = false; // else its group has gone
+        if (const auto own = demands_.find(demand); own != demands_.end())
+            own->second.leaving = false; // else its group has gone
         changed_.set();
     }
 
     /// A worker that holds what it was granted, until nothing waits for it any more.
-    task<void> live_for(std::uint32_t number, sched::grant g) {
-        auto& kind = kinds_.at(number);
-        auto cores = whole_cores(kind.what.need.cpu);
+    task<void> live_for(sched::demand_id demand, sched::grant g) {
+        auto& own = demands_.at(demand);
+        auto cores = whole_cores(own.what.need.cpu);
         life one;
         one.name = fmt::format("worker-{}", how_.count + ++last_own_);
         one.cpus = static_cast<std::uint16_t>(std::max<std::uint32_t>(cores, 1));
-        if (kind.what.group != 0) {
+        if (own.what.group != 0) {
             cores = 0; // those of the group are lent already
             one.in_bundle = g.id;
         }
-        one.room = {number, {label_}};
-        one.env = kind.what.env.variables;
-        one.folder = kind.what.env.folder;
+        one.info = {demand, {label_}};
+        one.env = own.what.env.variables;
+        one.folder = own.what.env.folder;
         one.gpus = g.gpus;
         own_.push_back(&one);
         lent_ += cores;
@@ -36048,14 +36074,14 @@ private:
         lent_ -= cores;
         lend();
         (void)host_.release(g.id);
-        --kind.alive;
+        --own.alive;
         if (!failed) {
-            kind.failures = 0;
+            own.failures = 0;
         } else if (!stopping_ && failed->code() != errc::cancelled) {
             constexpr int most_failures = 3;
-            if (++kind.failures >= most_failures || detail::is_hopeless(failed->code())) {
-                kind.failures = 0;
-                driver_.refuse_demand(number, *failed);
+            if (++own.failures >= most_failures || detail::is_hopeless(failed->code())) {
+                own.failures = 0;
+                driver_.refuse_demand(demand, *failed);
             } else {
                 logging::warn("rt", failed->what());
                 co_await sleep_for(how_.times.reconnect_first);
@@ -36068,8 +36094,8 @@ private:
         life one;
         one.name = fmt::format("worker-{}", how_.count + ++last_own_);
         one.cpus = cpus_;
-        one.room.labels = {label_};
-        one.room.aside_of = of.get();
+        one.info.labels = {label_};
+        one.info.aside_of = of.get();
         proc::restart_policy once{proc::restart_rules{}};
         auto lived = live(&one, &once);
         const auto failed = co_await lived;
@@ -36131,16 +36157,16 @@ private:
 
     /// How a worker ended; told, if nobody wanted that. Its calls say themselves what they do.
     task<std::string> exit_reason(life* one) {
-        auto leaving = farewell(one->process.get());
+        auto leaving = wait_exit(one->process.get());
         const auto end = co_await leaving;
         if (!stopping_ && !one->is_unwanted && !end.status.success()) detail::say_lost(*one, end);
         co_return end.status.describe();
     }
 
     /// Waits for the end of a process whose link has ended; asks, then insists.
-    task<proc::child_end> farewell(proc::child* process) {
+    task<proc::child_end> wait_exit(proc::child* process) {
         const auto first =
-            patience(stopping_ ? how_.times.farewell_stopping : how_.times.farewell_first);
+            patience(stopping_ ? how_.times.exit_grace_stopping : how_.times.exit_grace);
         const auto all = patience(first + how_.times.shutdown_grace);
         auto stopped = proc::stop(*process, first, all - first);
         co_return co_await stopped;
@@ -36165,7 +36191,7 @@ private:
     /// What it has for workers of one demand.
     sched::scheduler host_{sched::scheduler_options{.place_is = "host"}};
     detail::local_groups groups_{host_};
-    std::map<std::uint32_t, own_workers> kinds_;
+    std::map<sched::demand_id, own_workers> demands_;
     std::vector<life*> own_; ///< that run
     std::uint32_t lent_ = 0; ///< cores
     int last_own_ = 0;
@@ -36802,7 +36828,8 @@ SKEIN_INLINE void serve_if_worker() {
 // Unless it blocks, and says so: plain methods of a blocking_group run on threads of the actor's
 // own.
 //
-//     using concurrency_groups = skein::method_groups<skein::blocking_group<"disk", 4, &store::load, &store::flush>>;
+//     using disk = skein::blocking_group<"disk", 4, &store::load, &store::flush>;
+//     using concurrency_groups = skein::method_groups<disk>;
 //
 // For callers they are like coroutine methods. Up to 4 of them run at the same time, beside each
 // other and beside the actor's other methods: what they share is theirs to guard, with one thread
@@ -38092,7 +38119,7 @@ void kill(const actor_handle<T>& handle) {
 ///   errors  cancelled
 template <class T>
 [[nodiscard]] task<void> room(const actor_handle<T>& handle) {
-    return rt::detail::runtime_of(handle.queue()).wait_room(handle.queue());
+    return rt::detail::runtime_of(handle.queue()).wait_credit(handle.queue());
 }
 
 /// In a method: the actor ends when this call has ended, and is not made again. Coroutine methods
@@ -38269,7 +38296,7 @@ private:
 // app.
 
 
-// ======== skein/rt/detail/near_flag.hpp
+// ======== skein/program/detail/near_flag.hpp
 // Which of skein's flags somebody may have meant: --adress runs a program on this host, and nobody
 // would know why.
 
@@ -38281,7 +38308,7 @@ private:
 #include <utility>
 #include <vector>
 
-namespace skein::rt::detail {
+namespace skein::program::detail {
 
 /// Letters to be added, left out, changed, or swapped with their neighbour, to make one word of the
 /// other.
@@ -38319,7 +38346,7 @@ namespace skein::rt::detail {
     return {};
 }
 
-} // namespace skein::rt::detail
+} // namespace skein::program::detail
 
 
 // ======== skein/program/detail/driver.ipp, continued
@@ -38516,7 +38543,7 @@ SKEIN_INLINE driver_plan plan_driver(int argc, char** argv, run_options& how, bo
     const bool is_cluster =
         cluster.head || !cluster.join.empty() || !cluster_address(cluster).empty();
     if (begins) {
-        const auto meant = rt::detail::near_flag(line.rest.front(), is_cluster);
+        const auto meant = detail::near_flag(line.rest.front(), is_cluster);
         throw error(errc::usage, fmt::format("unknown argument {}", line.rest.front()))
             .with_hint(fmt::format("{}this program takes skein's flags only; see --help",
                                    meant.empty() ? "" : fmt::format("is {} meant? ", meant)));
@@ -38539,7 +38566,7 @@ SKEIN_INLINE driver_plan plan_driver(int argc, char** argv, run_options& how, bo
             std::exit(*plan.part.exit_code); // what follows is the driver's, as in workers
         if (plan.part.leads) plan.head = cluster.address = plan.part.leads->address();
         for (const auto& argument : line.rest)
-            if (const auto meant = rt::detail::near_flag(argument, is_cluster); !meant.empty())
+            if (const auto meant = detail::near_flag(argument, is_cluster); !meant.empty())
                 fmt::print(stderr, "warning: {} is left to the program; skein's flag is {}\n",
                            printable(argument), meant);
     }

@@ -1914,7 +1914,8 @@ SKEIN_INLINE task<void> write_exact(net::stream& to, byte_span bytes) {
 // sends opens it, the rank that receives accepts it, so no two ranks race to open the same one.
 // Strangers, and ranks of another world or of another communicator of this one, are turned away.
 //
-//     auto net = std::make_shared<links>(network, std::move(listener), rank, addresses, secret, "w");
+//     auto net = std::make_shared<links>(network, std::move(listener), rank, addresses, secret,
+//                                        "w");
 //     net->start();
 //     // and rank 3: from(rank, links::ring, until)
 //     auto opening = net->to(3, links::ring, until);
@@ -2725,7 +2726,7 @@ private:
     task<void> run_sender(plan& p);
     task<void> run_receiver(plan& p);
     task<void> gather(plan& p, buffer_view own);
-    task<void> room_for(const plan& p, std::uint32_t frame, int step);
+    task<void> wait_for_place(const plan& p, std::uint32_t frame, int step);
     void add(const plan& p, std::uint32_t frame, std::byte* dst);
     void prepare(plan& p);
     task<void> send_frame(std::uint32_t step, byte_span data);
@@ -2949,7 +2950,7 @@ SKEIN_INLINE task<void> ring_communicator::core::close() {
     const bool was_failed = failed_.has_value();
     closed_ = true;
     if (was_failed) { // the notices get their time
-        auto patience = as_result(with_timeout(wait_until_told(), times.ring_farewell));
+        auto patience = as_result(with_timeout(wait_until_told(), times.ring_goodbye));
         auto ignored = co_await std::move(patience);
         (void)ignored;
     }
@@ -3176,7 +3177,7 @@ struct ring_communicator::core::plan {
     std::size_t piece = 0;      // elements
     std::uint32_t per_step = 0; // frames
     std::uint32_t frames = 0;
-    std::size_t room = 0; // bytes of one of the two places for partial sums
+    std::size_t half_bytes = 0; // bytes of one of the two places for partial sums
     std::byte* partial = nullptr;
     std::uint32_t received = 0, sent = 0;
 
@@ -3202,7 +3203,7 @@ struct ring_communicator::core::plan {
     /// The partial sums that reducing step `step` makes of slice s: two places in turn.
     [[nodiscard]] std::byte* at_partial(int step, const slice& s, const slice& part) const {
         if (in_place) return at_source(s, part);
-        return partial + static_cast<std::size_t>(step & 1) * room + part.at * size_of(wide);
+        return partial + static_cast<std::size_t>(step & 1) * half_bytes + part.at * size_of(wide);
     }
 };
 
@@ -3300,9 +3301,9 @@ SKEIN_INLINE void ring_communicator::core::prepare(plan& p) {
     const std::size_t head = 64 + std::max<std::size_t>(bytes, detail::ring_header::max_notice);
     if (scratch_.size() < head) scratch_.resize(head);
     if (p.in_place || p.reducing < 2) return;
-    p.room = longest * size_of(p.wide);
+    p.half_bytes = longest * size_of(p.wide);
     const std::size_t places = p.reducing > 2 ? 2 : 1;
-    if (work_.size() < places * p.room) work_.resize(places * p.room);
+    if (work_.size() < places * p.half_bytes) work_.resize(places * p.half_bytes);
     p.partial = work_.data();
 }
 
@@ -3367,8 +3368,8 @@ SKEIN_INLINE task<void> ring_communicator::core::run_sender(plan& p) {
 
 /// Waits until the place for the partial sums of frame f is free: the step before the last one has
 /// been sent. No cycle of waits: each rank would have to be a step behind the one before it.
-SKEIN_INLINE task<void> ring_communicator::core::room_for(const plan& p, std::uint32_t frame,
-                                                          int step) {
+SKEIN_INLINE task<void> ring_communicator::core::wait_for_place(const plan& p, std::uint32_t frame,
+                                                                int step) {
     const bool kept = step + 1 < p.reducing;
     while (kept && step >= 2 && p.sent + p.per_step < frame + 1) {
         auto more = moved_.wait();
@@ -3416,8 +3417,8 @@ SKEIN_INLINE task<void> ring_communicator::core::run_receiver(plan& p) {
         co_await std::move(receiving);
         if (reduces && n > 0) {
             if (!p.in_place) {
-                auto room = room_for(p, f, step);
-                co_await std::move(room);
+                auto place = wait_for_place(p, f, step);
+                co_await std::move(place);
             }
             add(p, f,
                 step + 1 == p.reducing ? p.own + part.at * size_of(p.into)
@@ -5329,7 +5330,7 @@ SKEIN_INLINE bool hierarchical_communicator::sums_travel() const noexcept {
 }
 
 /// Where sums of `io` are when they leave a host: in io itself, or in float32 for bf16 and f16. The
-/// maximum of two halves is a half and needs no more room. Only the leader has the place.
+/// maximum of two halves is a half and needs no more memory. Only the leader has the place.
 SKEIN_INLINE buffer_view hierarchical_communicator::place_of_sums(buffer_view io, dtype into,
                                                                   reduce_op op) {
     const bool adds = op == reduce_op::sum || op == reduce_op::mean;
@@ -6528,7 +6529,8 @@ SKEIN_INLINE std::unique_ptr<comm_thread> split(spmd::rendezvous& world, int col
 //
 // An event file is a TFRecord file of Event messages; three fields of two messages are enough, so
 // they are encoded by hand. Records are {u64 length, masked crc32c of it, data, masked crc32c}.
-//   source: tensorflow/core/lib/io/record_writer.h, core/util/event.proto, core/framework/summary.proto
+//   source: tensorflow/core/lib/io/record_writer.h, core/util/event.proto,
+//   core/framework/summary.proto
 //
 //     auto events = event_file::open("runs/gpt", wall_time).value();
 //     events->scalar("loss", 120, 2.31, wall_time);
@@ -7333,7 +7335,7 @@ struct progress_update {
     std::optional<double> tokens_per_s{};
     std::optional<double> step_seconds{}; ///< newest average time of a step
     std::vector<std::pair<std::string, double>>
-        more{}; ///< e.g. {"lr", 6e-4}; shown if there is room
+        more{}; ///< e.g. {"lr", 6e-4}; shown if there is space
     std::vector<std::pair<std::string, double>> also{}; ///< for programs: JSON lines only
 };
 
@@ -9999,7 +10001,8 @@ private:
 // How the tensors of a checkpoint lie in its shards: who writes which rows, one shard as a stream,
 // and the first row of each tensor of a shard, where PyTorch's HuggingFaceStorageReader looks for
 // it. Used by the other files of <skein/train/checkpoint.hpp> alone.
-//   source: pytorch, torch/distributed/checkpoint/hf_storage.py (the reader asks for every tensor of a file)
+//   source: pytorch, torch/distributed/checkpoint/hf_storage.py (the reader asks for every
+//   tensor of a file)
 
 
 // ======== skein/train/detail/checkpoint_parts.ipp
@@ -11022,7 +11025,9 @@ SKEIN_INLINE void checkpointer::retire() const {
 // train::launch() makes it; user code only reads it. A program that is not launched (a test, a
 // notebook, a plain binary) uses context::single(), and the same training code runs in one process.
 //
-//     int main(...) { return skein::train::launch(config, [](skein::train::context& ctx) { ... }); }
+//     int main(...) {
+//         return skein::train::launch(config, [](skein::train::context& ctx) { ... });
+//     }
 
 
 #include <atomic>
@@ -13102,8 +13107,9 @@ concept keeps_state = requires(C& c, const C& fixed, std::string_view saved) {
 // other layers the model casts itself (x.to(weight.dtype())). Take the loss of float32:
 // logits.to(torch::kFloat).
 //
-//   source: Micikevicius et al. 2018 (arXiv 1710.03740); bfloat16: Kalamkar et al. 2019 (arXiv 1905.12322);
-//   the split into parameters and reductions as in torch.distributed.fsdp.MixedPrecisionPolicy
+//   source: Micikevicius et al. 2018 (arXiv 1710.03740); bfloat16: Kalamkar et al. 2019
+//   (arXiv 1905.12322); the split into parameters and reductions as in
+//   torch.distributed.fsdp.MixedPrecisionPolicy
 
 
 // ======== skein/train/module_type.hpp
@@ -13403,8 +13409,9 @@ public:
     static constexpr std::int64_t alignment = flat_alignment;
 
     /// Moves the module's trainable parameters into the store.
-    ///   errors: errc::not_supported for a trainable parameter that is not float32 on the CPU, or whose memory
-    ///   another tensor sees, of the module or not; errc::invalid_argument when nothing is trainable
+    ///   errors: errc::not_supported for a trainable parameter that is not float32 on the CPU, or
+    ///   whose memory another tensor sees, of the module or not; errc::invalid_argument when
+    ///   nothing is trainable
     explicit flat_store(torch::nn::Module& module, const store_options& options = {});
     flat_store(const flat_store&) = delete;
     flat_store& operator=(const flat_store&) = delete;
@@ -14557,8 +14564,8 @@ SKEIN_INLINE void cast_inputs(torch::nn::Module& module, const flat_store& store
 //     DDP<bucket<1, 25>>              runs of 25 MiB, the last to be registered in a first one of 1
 //                                     MiB
 //
-//   source: auto-wrap policies as in PyTorch's FSDP (size_based_auto_wrap_policy, ModuleWrapPolicy); bucket
-//   sizes as in its reducer
+//   source: auto-wrap policies as in PyTorch's FSDP (size_based_auto_wrap_policy,
+//   ModuleWrapPolicy); bucket sizes as in its reducer
 
 
 #include <cstddef>
@@ -15825,10 +15832,9 @@ namespace skein::train {
 ///  8. abort(why) fails every exchange of the strategy with this reason, here and at the peers.
 ///  9. After finish() every rank's module is whole and nobody else's business.
 /// 10. rebind(), after context::rebind() and on every rank of the new generation, makes the groups
-///   anew; store
-///     and values stay. A backward pass that was under way is given up; steps begin with begin_step()
-///     again. When ranks would own other parts than before: errc::not_supported on every rank, and the
-///     strategy is of no use any more.
+///     anew; store and values stay. A backward pass that was under way is given up; steps begin
+///     with begin_step() again. When ranks would own other parts than before: errc::not_supported
+///     on every rank, and the strategy is of no use any more.
 template <class S>
 concept strategy = requires(S s, bool last, double x, const error& why) {
     requires std::constructible_from<S, const context&, torch::nn::Module&>;
@@ -16085,7 +16091,7 @@ private:
 //
 //     TORCH_MODULE_IMPL(Block, skein::unit<BlockImpl>);              // marks the block
 //     Trainer<FSDP<auto_wrap<Block>>> trainer(ctx, config);
-//     Trainer<FSDP<auto_wrap<Block>, prefetch<2>, reshard_after_forward<false>>> other(ctx, config);
+//     Trainer<FSDP<auto_wrap<Block>, reshard_after_forward<false>>> other(ctx, config);
 //     Trainer<FSDP<auto_wrap<Block>, precision<bf16>>> half(ctx, config);
 //     // sharded inside hosts, replicated between
 //     Trainer<Hybrid<auto_wrap<Block>>> hosts(ctx, config);
@@ -16094,7 +16100,8 @@ private:
 // and dropped when it has ended. On one host the ranks' parts are mapped side by side into one
 // memory that all ranks compute with: nothing is gathered and no byte is there twice.
 //
-//   source: Zhao et al. 2023 (arXiv 2304.11277); hybrid as in MiCS, Zhang et al. 2022 (arXiv 2205.00119)
+//   source: Zhao et al. 2023 (arXiv 2304.11277); hybrid as in MiCS, Zhang et al. 2022
+//   (arXiv 2205.00119)
 
 
 #include <string_view>
@@ -16151,8 +16158,9 @@ template <class Wrap, class... Settings>
 /// the whole step. After a backward pass parameters have no .grad: store().own_grads() has what
 /// this rank owns.
 ///   Wrap   auto_wrap<Block...> or auto_wrap_size<n>; between hosts blocks have to be skein::unit
-///   memory with AdamW in float32: 16 P / N bytes per rank, and two units of gradients; between hosts also
-///          the parameters of the units in use, and gradients that the network has not taken yet
+///   memory with AdamW in float32: 16 P / N bytes per rank, and two units of gradients; between
+///          hosts also the parameters of the units in use, and gradients that the network has not
+///          taken yet
 ///   cost   3(N-1)/N of the parameter bytes per rank and micro-batch; on one host (N-1)/N
 ///   errors those of DDP; invalid_argument when no block matches, with the types that there are;
 ///          not_supported for a block that would have to be gathered and is no skein::unit
@@ -16247,15 +16255,29 @@ concept data_source = requires(const D& data, std::span<const std::uint64_t> ids
 struct stream_share {
     int rank = 0, world_size = 1;
     std::uint64_t samples = 0; ///< wanted; the last batch of an epoch may have fewer
+    /// Where these samples begin in the global batch of the step, and how many that has.
+    std::uint64_t begin = 0, global_batch = 0;
+    bool is_last = true; ///< of the micro-batches that this rank asks for in this step
     std::uint64_t epoch =
         0; ///< a larger one than before: begin the stream anew, whatever is left of it
 };
 
 /// Batches in an order of the stream's own. Laws:
-///  1. next() gives nothing at the end of share.epoch, and again when asked for that epoch once more.
-///  2. After restore(s) of s = state() the same calls give the same batches; it may be called at any time.
+///  1. next() gives nothing at the end of share.epoch, and again when asked for that epoch once
+///     more.
+///  2. After restore(s) of s = state() the same calls give the same batches; it may be called at
+///     any time.
 ///  3. A batch has share.samples samples, unless it says how many: a member `samples`, a number or a
-///     function. Ranks share no sample: that is the stream's own business.
+///     function; or the stream does: samples(batch). Ranks share no sample: that is the stream's
+///     own business. A batch of no samples is left out of its step; a step that has none on any
+///     rank is no step.
+/// A stream may have more, each looked for by name:
+///   size()       samples of an epoch, if every one of them becomes a row, else 0; epochs then have
+///                a length
+///   describe()   what it is, in one line: compared between the ranks, and with the checkpoint that
+///                a run goes on from
+///   reads_ahead  true (static, bool): it makes batches ahead itself, so that nobody else need do
+///                so; next() may then be called on the thread that computes
 /// An epoch ends on all ranks with the first rank whose stream has ended: last_batch::shorten
 /// trains on what the others were given for that step, last_batch::drop does not, last_batch::carry
 /// is refused.
@@ -16309,6 +16331,9 @@ class input_source {
 public:
     virtual ~input_source() = default;
     [[nodiscard]] virtual bool is_stream() const { return false; }
+    [[nodiscard]] virtual bool reads_ahead() const { return false; }
+    /// Of a stream, if it says what it is.
+    [[nodiscard]] virtual std::string describe() const { return {}; }
     [[nodiscard]] virtual std::uint64_t size() const { return 0; }
     [[nodiscard]] virtual std::shared_ptr<const void> batch(std::span<const std::uint64_t>) {
         return {};
@@ -16336,11 +16361,39 @@ class stream_input final : public input_source {
 public:
     explicit stream_input(S& stream) : stream_(stream) {}
     bool is_stream() const override { return true; }
+    bool reads_ahead() const override {
+        if constexpr (requires { requires S::reads_ahead; })
+            return true;
+        else
+            return false;
+    }
+    std::string describe() const override {
+        if constexpr (requires {
+                          { std::as_const(stream_).describe() } -> std::convertible_to<std::string>;
+                      })
+            return std::as_const(stream_).describe();
+        else
+            return {};
+    }
+    std::uint64_t size() const override {
+        if constexpr (requires {
+                          { std::as_const(stream_).size() } -> std::convertible_to<std::uint64_t>;
+                      })
+            return static_cast<std::uint64_t>(std::as_const(stream_).size());
+        else
+            return 0;
+    }
     any_batch next(const stream_share& share) override {
         using type = typename batch_type<S>::type;
         auto got = stream_.next(share);
         if (!got.has_value()) return {};
-        const auto samples = samples_of(*got, share.samples);
+        std::uint64_t samples = 0;
+        if constexpr (requires {
+                          { stream_.samples(*got) } -> std::convertible_to<std::uint64_t>;
+                      })
+            samples = static_cast<std::uint64_t>(stream_.samples(*got));
+        else
+            samples = samples_of(*got, share.samples);
         return {std::make_shared<const type>(*std::move(got)), samples};
     }
     std::string state() const override { return std::as_const(stream_).state(); }
@@ -16376,7 +16429,8 @@ using batch_of = typename detail::batch_type<std::remove_cvref_t<D>>::type;
 //
 //     int main(int argc, char** argv) {
 //         auto config = parse(argc, argv);
-//         return skein::train::launch(config, [&](skein::train::context& ctx) { train(config, ctx); });
+//         const auto run = [&](skein::train::context& ctx) { train(config, ctx); };
+//         return skein::train::launch(config, run);
 //     }
 //
 // As a rank of srun, mpirun, torchrun or another launcher it joins that world. Started by hand with
@@ -16757,7 +16811,8 @@ struct weighted_loss {
 // All ranks see the norm of the summed gradients and so decide alike; a step whose norm is not
 // finite is left out. Scales are powers of two: dividing by one changes no bit of a gradient.
 //
-//   source: Micikevicius et al. 2018 (arXiv 1710.03740) section 3.2; the numbers as in torch.amp.GradScaler
+//   source: Micikevicius et al. 2018 (arXiv 1710.03740) section 3.2; the numbers as in
+//   torch.amp.GradScaler
 
 
 #include <algorithm>
@@ -16848,7 +16903,7 @@ private:
 //         void update(const update_runs& runs, const update_values& v) const {
 //             runs.for_each([&](const run_part& r) {
 //                 for (std::size_t i = 0; i < r.params.size(); ++i)
-//                     r.params[i] -= float(v.lr) * (r.grads[i] > 0 ? 1.0f : r.grads[i] < 0 ? -1.0f : 0.0f);
+//                     r.params[i] -= float(v.lr) * float((r.grads[i] > 0) - (r.grads[i] < 0));
 //             });
 //         }
 //     };
@@ -16913,8 +16968,9 @@ struct update_values {
 };
 
 /// Laws:
-///  1. What update() does to an element depends on that element of the parameters, gradients and states
-///     and on the values alone: however a strategy cuts the parameters, the bits are the same.
+///  1. What update() does to an element depends on that element of the parameters, gradients and
+///     states and on the values alone: however a strategy cuts the parameters, the bits are the
+///     same.
 ///  2. describe() names every setting that changes the update; the ranks compare them.
 ///  3. What it leaves in the gradients does not matter.
 /// Optional members: `weight_decay` and `decay_vectors` (what update_values::weight_decay is made
@@ -17000,7 +17056,8 @@ struct Adagrad {
 
 /// The sign of a mean of momentum and gradient, with decoupled weight decay; half of Adam's state.
 /// Rates are 3 to 10 times smaller than AdamW's, weight decays as much larger.
-///   p -= lr * (sign(beta1 * m + (1 - beta1) * g) + weight_decay * p);  m = beta2 * m + (1 - beta2) * g
+///   p -= lr * (sign(beta1 * m + (1 - beta1) * g) + weight_decay * p)
+///   m = beta2 * m + (1 - beta2) * g
 ///   source: Chen et al. 2023 (arXiv 2302.06675) algorithm 2
 struct Lion {
     double beta1 = 0.9;
@@ -17306,10 +17363,10 @@ SKEIN_INLINE void Lion::update(const train::update_runs& runs,
 // Groups of parameters that take another rate or weight decay, or none of the updates, chosen by
 // name.
 //
-//     parameter_groups groups{{.match = [](const parameter_info& p) { return p.name.starts_with("embed"); },
-//                              .lr_scale = 0.1},
-//                             {.match = [](const parameter_info& p) { return p.name.ends_with("norm.weight"); },
-//                              .weight_decay = 0.0}};
+//     const auto embeds = [](const parameter_info& p) { return p.name.starts_with("embed"); };
+//     const auto is_norm = [](const parameter_info& p) { return p.name.ends_with("norm.weight"); };
+//     parameter_groups groups{{.match = embeds, .lr_scale = 0.1},
+//                             {.match = is_norm, .weight_decay = 0.0}};
 //     trainer.fit(model, {skein::AdamW{}, {.groups = groups}}, schedule, loss, data, held_out);
 //
 // The first group that matches counts; what no group matches is updated as the optimizer says.
@@ -18499,8 +18556,8 @@ SKEIN_INLINE std::string memory_notice(std::string_view strategy, flat_store& st
 // move. Parameters, buffers, small tensors (below 4 KiB) and expanded ones stay where they are, and
 // so do tensors that are no float32 under bf16.
 //
-//   source: saved-tensor hooks as torch.autograd.graph.saved_tensors_hooks and save_on_cpu; Rhu et al. 2016
-//   (arXiv 1602.08124)
+//   source: saved-tensor hooks as torch.autograd.graph.saved_tensors_hooks and save_on_cpu;
+//   Rhu et al. 2016 (arXiv 1602.08124)
 
 
 // ======== skein/train/recompute.hpp
@@ -18633,7 +18690,7 @@ private:
     std::vector<at::Tensor> held_;              // so that nothing else gets their addresses
 };
 
-/// A file without a name in this folder, on whose disk there is room for the activations; it goes
+/// A file without a name in this folder, on whose disk there is space for the activations; it goes
 /// with the store.
 ///   errors  of the disk
 ///   at_least  bytes of a tensor that is worth it
@@ -18694,7 +18751,8 @@ SKEIN_INLINE void activation_store::moved(std::size_t bytes) {
     // requests no place; only trimming gives its pages back. The price is a page fault each when
     // they are used again.
     constexpr std::size_t often = std::size_t{32} << 20;
-    if ((since_trim_ += bytes) < often) return;
+    since_trim_ += bytes;
+    if (since_trim_ < often) return;
     since_trim_ = 0;
 #if defined(__GLIBC__)
     ::malloc_trim(0);
@@ -18759,7 +18817,7 @@ public:
     }
 
 private:
-    /// Steps save tensors of the same sizes again and again: a range of the very size, or new room.
+    /// Steps save tensors of the same sizes again and again: one of the very size, or new memory.
     std::uint64_t take(std::size_t bytes) {
         if (const auto fits = free_.find(bytes); fits != free_.end()) {
             const auto at = fits->second;
@@ -19641,9 +19699,11 @@ enum class decay_form : std::uint8_t { linear, one_minus_sqrt };
 
 /// The peak until `decay` steps before the end, then down to the floor, reached at step `total` and
 /// kept.
-///   lr = floor + (peak - floor) * (1 - t) or * (1 - sqrt(t)), t = (step - begin) / (total - begin),
+///   lr = floor + (peak - floor) * (1 - t) or * (1 - sqrt(t)),
+///   t = (step - begin) / (total - begin),
 ///   begin = total - decay, but not before the end of the warm-up
-///   source: Hu et al. 2024 (arXiv 2404.06395) section 4; Haegele et al. 2024 (arXiv 2405.18392) section 3
+///   source: Hu et al. 2024 (arXiv 2404.06395) section 4; Haegele et al. 2024 (arXiv 2405.18392)
+///   section 3
 struct warmup_stable_decay {
     double peak = 1e-3;
     double floor = 0.0;
@@ -20493,10 +20553,14 @@ public:
             if (config.last == last_batch::carry)
                 throw error(errc::usage, "a stream cannot carry samples over into its next epoch")
                     .with_hint("choose last_batch::drop or last_batch::shorten");
-            total_ = config.epochs > 0 ? 0 : static_cast<std::uint64_t>(config.max_steps);
+            if (config.epochs == 0)
+                total_ = static_cast<std::uint64_t>(config.max_steps);
+            else if (source_.size() > 0)
+                total_ = total_steps(config, source_.size());
             state_ = source_.state();
         }
-        depth_ = static_cast<std::size_t>(config.prefetch_batches);
+        depth_ =
+            source_.reads_ahead() ? 0 : static_cast<std::size_t>(config.prefetch_batches);
     }
     feeder(const feeder&) = delete;
     feeder& operator=(const feeder&) = delete;
@@ -20694,8 +20758,14 @@ private:
         out.epoch = epoch;
         for (int part = 0; part < parts(); ++part) {
             const auto [from, to] = rank_range(last - first, part, parts());
-            const stream_share share{
-                .rank = rank_, .world_size = world_size_, .samples = to - from, .epoch = epoch};
+            const stream_share share{.rank = rank_,
+                                     .world_size = world_size_,
+                                     .samples = to - from,
+                                     .begin = first + from,
+                                     .global_batch =
+                                         static_cast<std::uint64_t>(config_.global_batch),
+                                     .is_last = part + 1 == parts(),
+                                     .epoch = epoch};
             micro_batch micro;
             try {
                 if (step) seed_step(~config_.seed, *step, rank_ * parts() + part);
@@ -20737,12 +20807,14 @@ private:
                 }
                 return batch;
             }
+            if (!batch.ends_epoch) continue; // filters left nothing of it: no step
             if (fresh_)
                 throw error(errc::usage,
                             fmt::format("epoch {} of the stream does not fill one global batch of "
                                         "{} samples",
                                         epoch_, config_.global_batch))
-                    .with_hint("use a smaller batch, last_batch::shorten or more data");
+                    .with_hint("use a smaller batch, last_batch::shorten, more data or a filter "
+                               "that keeps more");
             epoch_ += 1;
             fresh_ = true;
             restart();
@@ -20874,7 +20946,9 @@ SKEIN_INLINE report::settings described_settings(const session_request& request)
 /// The same for the data.
 SKEIN_INLINE std::vector<spmd::setting> data_settings(const input_source& input,
                                                       std::uint64_t held_out) {
-    return {{"samples", input.is_stream() ? "a stream" : fmt::format("{}", input.size())},
+    return {{"samples", input.is_stream() && input.size() == 0 ? "a stream"
+                                                                : fmt::format("{}", input.size())},
+            {"data", input.describe()},
             {"evaluation samples", fmt::format("{}", held_out)}};
 }
 
@@ -20882,7 +20956,7 @@ SKEIN_INLINE std::string epochs_text(const run_config& c, const input_source& in
     if (c.epochs < 1) return {};
     const char* const lasts[] = {"left out", "a short batch", "carried over"};
     auto text = fmt::format("{} epoch{}", c.epochs, c.epochs == 1 ? "" : "s");
-    if (!input.is_stream()) {
+    if (input.size() > 0) {
         const auto batch = static_cast<std::uint64_t>(c.global_batch);
         text += fmt::format(" of {} samples", input.size());
         if (const auto rest = input.size() % batch; rest > 0)
@@ -22195,7 +22269,7 @@ SKEIN_INLINE void single_process::show_masters() {
 // clips, steps, merges metrics, evaluates, saves, resumes, and writes what a person wants to see.
 //
 //     skein::Trainer<skein::DDP<>> trainer(ctx, config);
-//     auto result = trainer.fit(model, skein::AdamW{.weight_decay = 0.1}, schedule, loss, data, held_out);
+//     auto result = trainer.fit(model, skein::AdamW{}, schedule, loss, data, held_out);
 //
 // Same seed and world size: the same bits, also when a run was interrupted and resumed.
 

@@ -56,12 +56,12 @@ std::string hash_of(const Plan& what, int world, int threads, std::uint64_t epoc
     sha256 hash;
     std::vector<std::unique_ptr<data::loader<Plan>>> ranks;
     for (int rank = 0; rank < world; ++rank)
-        ranks.push_back(std::make_unique<data::loader<Plan>>(
-            what, data::loader_options{.rank = rank,
-                                       .world_size = world,
-                                       .seed = 5,
-                                       .threads = threads,
-                                       .epochs = epochs}));
+        ranks.push_back(
+            std::make_unique<data::loader<Plan>>(what, data::loader_options{.rank = rank,
+                                                                            .world_size = world,
+                                                                            .seed = 5,
+                                                                            .threads = threads,
+                                                                            .epochs = epochs}));
     for (;;) {
         bool more = false;
         for (auto& rank : ranks) {
@@ -84,7 +84,8 @@ TEST_CASE("batches are the same for any number of threads; every sample comes on
     std::vector<std::uint64_t> ids;
     const auto one = hash_of(what, 1, 1, 2, &ids);
     REQUIRE(ids.size() == 206);
-    const std::set<std::uint64_t> first(ids.begin(), ids.begin() + 103), second(ids.begin() + 103, ids.end());
+    const std::set<std::uint64_t> first(ids.begin(), ids.begin() + 103),
+        second(ids.begin() + 103, ids.end());
     CHECK(first.size() == 103);
     CHECK(second.size() == 103);
     CHECK(std::vector(ids.begin(), ids.begin() + 103) != std::vector(ids.begin() + 103, ids.end()));
@@ -100,7 +101,8 @@ TEST_CASE("ranks together see the order that one rank sees") {
 }
 
 TEST_CASE("a filter makes batches smaller, alike on every number of ranks") {
-    const auto what = data::range(64) | data::map<&draw>() | data::filter<&is_odd>() | data::batch(8);
+    const auto what =
+        data::range(64) | data::map<&draw>() | data::filter<&is_odd>() | data::batch(8);
     std::vector<std::uint64_t> one, two;
     (void)hash_of(what, 1, 2, 1, &one);
     (void)hash_of(what, 2, 2, 1, &two);
@@ -123,7 +125,8 @@ TEST_CASE("a loader goes on where its state was saved, with another number of ra
     for (const std::size_t at : {0u, 7u, 8u, 12u}) {
         std::vector<std::vector<std::uint64_t>> rest(batches.size() - at - 1);
         for (int rank = 0; rank < 3; ++rank) {
-            data::loader again(what, {.rank = rank, .world_size = 3, .seed = 5, .threads = 1, .epochs = 2});
+            data::loader again(
+                what, {.rank = rank, .world_size = 3, .seed = 5, .threads = 1, .epochs = 2});
             (void)again.next(); // made ahead of another place
             again.restore(states[at]);
             std::size_t i = 0;
@@ -162,13 +165,16 @@ TEST_CASE("a row that throws is named, or left out up to a number") {
 }
 
 TEST_CASE("rows of unlike shape are an error that names both") {
-    data::loader mixed(data::range(40) | data::map<&of_two_lengths>() | data::batch(40), {.threads = 1});
-    CHECK_THROWS_WITH(mixed.next(), ContainsSubstring("float32[3]") && ContainsSubstring("float32[2]") &&
+    data::loader mixed(data::range(40) | data::map<&of_two_lengths>() | data::batch(40),
+                       {.threads = 1});
+    CHECK_THROWS_WITH(mixed.next(), ContainsSubstring("float32[3]") &&
+                                        ContainsSubstring("float32[2]") &&
                                         ContainsSubstring("sample 20"));
 }
 
 TEST_CASE("a filter that keeps nothing gives empty batches, and the epoch ends") {
-    data::loader empty(data::range(20) | data::map<&draw>() | data::filter<&none>() | data::batch(8),
+    data::loader empty(data::range(20) | data::map<&draw>() | data::filter<&none>() |
+                           data::batch(8),
                        {.threads = 2, .epochs = 1});
     int batches = 0;
     while (auto b = empty.next()) {
@@ -187,7 +193,11 @@ TEST_CASE("the budget bounds what is made ahead; batches that are held are an er
     data::loader tiny(what, {.threads = 2, .budget = 1});
     for (int i = 0; i < 20; ++i) CHECK(tiny.next()->rows() == 8);
     std::vector<data::row_batch<point>> held;
-    CHECK_THROWS_WITH([&] { for (;;) held.push_back(*small.next()); }(), ContainsSubstring("still held"));
+    CHECK_THROWS_WITH(
+        [&] {
+            for (;;) held.push_back(*small.next());
+        }(),
+        ContainsSubstring("still held"));
 }
 
 TEST_CASE("parts of a pipeline share no sample") {
@@ -201,15 +211,19 @@ TEST_CASE("parts of a pipeline share no sample") {
     all.insert(b.begin(), b.end());
     CHECK(all.size() == 100);
     std::vector<std::uint64_t> c;
-    (void)hash_of(data::range(100) | data::map<&draw>() | data::skip(90) | data::take(5) | data::batch(3), 1, 1, 1, &c);
+    (void)hash_of(data::range(100) | data::map<&draw>() | data::skip(90) | data::take(5) |
+                      data::batch(3),
+                  1, 1, 1, &c);
     CHECK(c == std::vector<std::uint64_t>{90, 91, 92, 93, 94});
 }
 
 TEST_CASE("what cannot be a loader says so") {
-    CHECK_THROWS_WITH(data::loader(data::range(0) | data::map<&draw>() | data::batch(1)), ContainsSubstring("no samples"));
-    CHECK_THROWS_WITH(data::loader(data::range(9) | data::map<&draw>()), ContainsSubstring("data::batch(n)"));
-    CHECK((data::range(9) | data::map<&draw>() | data::filter<&is_odd>() | data::shuffle()).describe() ==
-          "range(9) | map(draw) | filter(is_odd) | shuffle");
+    CHECK_THROWS_WITH(data::loader(data::range(0) | data::map<&draw>() | data::batch(1)),
+                      ContainsSubstring("no samples"));
+    CHECK_THROWS_WITH(data::loader(data::range(9) | data::map<&draw>()),
+                      ContainsSubstring("data::batch(n)"));
+    CHECK((data::range(9) | data::map<&draw>() | data::filter<&is_odd>() | data::shuffle())
+              .describe() == "range(9) | map(draw) | filter(is_odd) | shuffle");
 }
 
 } // namespace loader_test

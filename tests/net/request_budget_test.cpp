@@ -34,15 +34,17 @@ TEST_CASE("what is held counts for its peer and over all, as long as it lives") 
 TEST_CASE("what finds no room is refused with bound and peer, and one alone may be larger") {
     const net::request_load most{.running = 2, .reply_bytes = 100};
     net::request_load held{.running = 1};
-    CHECK_FALSE(net::no_room(&net::request_load::running, 1, most, held, false, "p", false));
+    CHECK_FALSE(net::over_budget(&net::request_load::running, 1, most, held, false, "p", false));
     held.running = 2;
-    const auto full = net::no_room(&net::request_load::running, 1, most, held, false, "p", false);
+    const auto full =
+        net::over_budget(&net::request_load::running, 1, most, held, false, "p", false);
     REQUIRE(full);
     CHECK(full->code() == errc::exhausted);
-    CHECK(full->text().find("p") != std::string::npos);
+    CHECK(full->text().find('p') != std::string::npos);
     CHECK(full->text().find("running is 2") != std::string::npos);
-    CHECK_FALSE(net::no_room(&net::request_load::reply_bytes, 500, most, held, true, "p", true));
-    CHECK(net::no_room(&net::request_load::reply_bytes, 500, most, held, true, "p", false));
+    CHECK_FALSE(
+        net::over_budget(&net::request_load::reply_bytes, 500, most, held, true, "p", true));
+    CHECK(net::over_budget(&net::request_load::reply_bytes, 500, most, held, true, "p", false));
     held.reply_bytes = 1;
-    CHECK(net::no_room(&net::request_load::reply_bytes, 500, most, held, true, "p", true));
+    CHECK(net::over_budget(&net::request_load::reply_bytes, 500, most, held, true, "p", true));
 }

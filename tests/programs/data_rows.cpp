@@ -39,7 +39,8 @@ struct source {
 
     std::uint64_t size() const { return count; }
     row read(std::uint64_t i) const {
-        if (!needs.empty() && ::getpid() != driver) throw skein::error(skein::errc::not_found, "no file " + needs);
+        if (!needs.empty() && ::getpid() != driver)
+            throw skein::error(skein::errc::not_found, "no file " + needs);
         return {{}, static_cast<std::int64_t>(i), us};
     }
 };
@@ -48,8 +49,7 @@ row work(row r, data::draws& random) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(r.us);
     auto x = data::arena::current().array<float>(64);
     random.fill_normal(x);
-    while (std::chrono::steady_clock::now() < end) {
-    }
+    while (std::chrono::steady_clock::now() < end) {}
     r.x = x;
     return r;
 }
@@ -76,7 +76,9 @@ int consume(Plan plan, data::loader_options how, std::map<std::string, std::stri
         const auto begin = std::chrono::steady_clock::now();
         auto b = batches.next();
         if (steps > 2)
-            longest = std::max(longest, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+            longest = std::max(
+                longest,
+                std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
         if (!b) break;
         hash.update(skein::as_bytes(std::span(b->samples())));
         hash.update(std::as_bytes(b->template column<0>()));
@@ -87,7 +89,8 @@ int consume(Plan plan, data::loader_options how, std::map<std::string, std::stri
         std::this_thread::sleep_for(pause);
     }
     if (!o["save"].empty()) std::ofstream(o["save"], std::ios::binary) << batches.state();
-    fmt::print("rows {}\nsha256 {}\nlongest {:.3f}\n{}", rows, skein::to_hex(hash.finish()), longest, batches.stats().text());
+    fmt::print("rows {}\nsha256 {}\nlongest {:.3f}\n{}", rows, skein::to_hex(hash.finish()),
+               longest, batches.stats().text());
     return 0;
 }
 
@@ -95,24 +98,32 @@ int consume(Plan plan, data::loader_options how, std::map<std::string, std::stri
 
 int main(int argc, char** argv) {
     skein::serve_if_worker();
-    std::map<std::string, std::string> o{{"count", "500"}, {"batch", "20"}, {"epochs", "1"}, {"threads", "1"}, {"helpers", "0"},
-                                         {"cpus", "1"},    {"row-us", "0"}, {"rank", "0"},   {"world", "1"}};
+    std::map<std::string, std::string> o{{"count", "500"}, {"batch", "20"},  {"epochs", "1"},
+                                         {"threads", "1"}, {"helpers", "0"}, {"cpus", "1"},
+                                         {"row-us", "0"},  {"rank", "0"},    {"world", "1"}};
     for (int i = 1; i + 1 < argc; i += 2) o[std::string(argv[i]).substr(2)] = argv[i + 1];
-    const auto number = [&](const char* name) { return std::strtoll(o[name].c_str(), nullptr, 10); };
+    const auto number = [&](const char* name) {
+        return std::strtoll(o[name].c_str(), nullptr, 10);
+    };
     const data::loader_options how{.rank = static_cast<int>(number("rank")),
                                    .world_size = static_cast<int>(number("world")),
                                    .seed = 9,
                                    .threads = static_cast<int>(number("threads")),
                                    .bad_rows = static_cast<std::uint64_t>(number("bad-rows")),
                                    .epochs = static_cast<std::uint64_t>(number("epochs"))};
-    const source from{static_cast<std::uint64_t>(number("count")), number("row-us"), ::getpid(), o["needs"]};
-    const data::helpers to{.most = static_cast<int>(number("helpers")), .cpus = static_cast<int>(number("cpus")), .on = o["on"]};
+    const source from{static_cast<std::uint64_t>(number("count")), number("row-us"), ::getpid(),
+                      o["needs"]};
+    const data::helpers to{.most = static_cast<int>(number("helpers")),
+                           .cpus = static_cast<int>(number("cpus")),
+                           .on = o["on"]};
     try {
         if (o["throws"].empty())
-            return consume(from | data::map<&work>() | data::on(to) | data::filter<&keep>() | data::shuffle() |
+            return consume(from | data::map<&work>() | data::on(to) | data::filter<&keep>() |
+                               data::shuffle() |
                                data::batch(static_cast<std::uint64_t>(number("batch"))),
                            how, o);
-        return consume(from | data::map<&throw_on_77>() | data::map<&work>() | data::on(to) | data::shuffle() |
+        return consume(from | data::map<&throw_on_77>() | data::map<&work>() | data::on(to) |
+                           data::shuffle() |
                            data::batch(static_cast<std::uint64_t>(number("batch"))),
                        how, o);
     } catch (const std::exception& e) {

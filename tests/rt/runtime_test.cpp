@@ -4,9 +4,12 @@
 
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
+#include <skein/proc/claims.hpp>
+#include <skein/proc/shared_memory.hpp>
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/detail/runtime_state.hpp>
 #include <skein/rt/runtime.hpp>
+#include <skein/sched/demands.hpp>
 #include <skein/wire/encode.hpp>
 
 #include <ctime>
@@ -15,14 +18,6 @@
 #include <vector>
 
 #include <malloc.h>
-
-#include <skein/core/unique_fd.hpp>
-#include <skein/rt/detail/claims.hpp>
-
-#include <atomic>
-#include <thread>
-
-#include <fcntl.h>
 
 #include <catch2/catch_test_macros.hpp>
 
@@ -518,77 +513,52 @@ TEST_CASE("the head of a call is read back, and any shorter piece of it is refus
     }
 }
 
-TEST_CASE("each call is begun by the worker or taken back by the driver, never both",
-          "[rt][runtime]") {
-    using rt::detail::claims;
-    constexpr std::uint64_t calls = 200'000;
-    const auto memory = proc::shared_memory::create(claims::bytes);
-    claims driver(memory);
-    claims worker(proc::shared_memory::open(unique_fd(::fcntl(memory.fd(), F_DUPFD_CLOEXEC, 0))));
-    std::vector<std::uint8_t> begun(calls + 1);
-    std::atomic<std::uint64_t> sent{0};
-    std::thread runs([&] {
-        for (std::uint64_t n = 1; n <= calls; ++n) {
-            while (sent.load(std::memory_order_acquire) < n) {}
-            begun[n] = worker.begin();
-        }
-    });
-    std::vector<std::uint8_t> taken(calls + 1);
-    for (std::uint64_t n = 1; n <= calls;) { // some ahead, as a driver does
-        const auto ahead = std::min(calls, n + 63);
-        sent.store(ahead, std::memory_order_release);
-        for (auto back = ahead; back >= n; --back)
-            if (back % 3 == 0) taken[back] = driver.take_back(back);
-        n = ahead + 1;
+TEST_CASE("a demand is its environment, too, and keeps it on its way", "[rt][runtime]") {
+    sched::demand_table table;
+    const auto number = [&table](const call_options& how) {
+        return rt::detail::demand_of(table, how).value();
+    };
+    CHECK(number({}) == sched::one_cpu);
+    const auto with = number({.env = "A=1\nB=2"});
+    CHECK(with > sched::one_cpu);
+    CHECK(number({.env = "B=2\nA=1"}) == with);
+    CHECK(number({.env = "A=1"}) != with);
+    CHECK(number({.env = "A=1\nB=2", .cwd = "/"}) != with);
+    CHECK(number({.cpus = 0, .env = "A=1\nB=2"}) != with);
+    CHECK_FALSE(table.at(with).only_cpus); // no worker of all tasks has it
+    CHECK_FALSE(table.at(with).is_simple);
+    CHECK(table.at(with).need.cpu == sched::amount(1));
+    CHECK(table.text(with) == "cpu=1\n\nA=1\nB=2");
+    for (const auto& how :
+         {call_options{.env = "A=1\nB=2"}, call_options{.cwd = "/data"},
+          call_options{.gpus = 1, .on = label("zone=a"), .env = "C= @ \nD=", .cwd = "/a b@c"}}) {
+        const auto here = number(how);
+        sched::demand_table other; // of the driver that a worker asks
+        const auto there = other.number_of_text(table.text(here));
+        REQUIRE(there);
+        CHECK(other.at(*there).env == table.at(here).env);
+        CHECK(other.at(*there).label == table.at(here).label);
+        CHECK(other.at(*there).need == table.at(here).need);
+        CHECK(other.text(*there) == table.text(here));
+        CHECK(table.number_of_text(table.text(here)).value() == here);
     }
-    runs.join();
-    std::uint64_t wrong = 0, taken_back = 0;
-    for (std::uint64_t n = 1; n <= calls; ++n) {
-        wrong += begun[n] == taken[n];
-        taken_back += taken[n];
-    }
-    CHECK(wrong == 0);
-    CHECK(taken_back > 0);
-    CHECK(driver.last_begun() == calls);
-}
-
-TEST_CASE("after the end of a link nothing that was sent begins any more", "[rt][runtime]") {
-    using rt::detail::claims;
-    claims driver(proc::shared_memory::create(claims::bytes));
-    auto worker = driver; // a copy counts for itself
-    for (int i = 0; i < 10; ++i) CHECK(worker.begin());
-    const auto sent = 3 * claims::entries;
-    CHECK_FALSE(driver.take_back(10));
-    CHECK(driver.take_back(10 + claims::entries));
-    CHECK_FALSE(driver.take_back(11 + claims::entries)); // its entry is that of call 11
-    driver.close(sent);
-    for (auto n = 11u; n <= sent; ++n) CHECK_FALSE(driver.has_begun(n));
-    CHECK(driver.has_begun(10));
-    CHECK_FALSE(worker.begin());
-    for (auto n = 12u; n <= sent; ++n)
-        if (worker.begin()) FAIL("call " << n << " began");
-}
-
-TEST_CASE("what is not a page of claims is refused", "[rt][runtime]") {
-    CHECK_THROWS_AS(rt::detail::claims(proc::shared_memory::create(100)), error);
-    CHECK_THROWS_AS(rt::detail::claims(proc::shared_memory()), error);
-    CHECK_FALSE(rt::detail::claims());
-    CHECK(rt::detail::claims().begin());
-    CHECK(rt::detail::claims().has_begun(1));
-    CHECK_FALSE(rt::detail::claims().take_back(1));
+    CHECK_FALSE(table.number_of_text("cpu=1\nrelative\n"));
+    CHECK_FALSE(table.number_of_text("cpu=1\n\nSKEIN_X=1"));
+    CHECK_FALSE(rt::detail::demand_of(table, {.env = "A"}));
+    CHECK_FALSE(rt::detail::demand_of(table, {.on = label("a\nb")}));
 }
 
 TEST_CASE("what is remembered of the tasks at a worker does not grow with all that were sent",
           "[rt][runtime]") {
     rt::peer at; // its worker begins a task that lasts, and ends all others out of order
-    at.page = rt::detail::claims(proc::shared_memory::create(rt::detail::claims::bytes));
+    at.page = proc::claims(proc::shared_memory::create(proc::claims::bytes));
     std::size_t most = 0;
     for (std::uint64_t order = 1; order <= 100'000; ++order) {
         at.remember_task({rt::slot_id(order), order});
         REQUIRE(at.page.begin());
         most = std::max(most, at.tasks.size());
     }
-    CHECK(most <= 2 * rt::detail::claims::entries);
+    CHECK(most <= 2 * proc::claims::entries);
     // What has not begun can still be taken back: none of it is forgotten.
     for (std::uint64_t order = 100'001; order <= 103'000; ++order)
         at.remember_task({rt::slot_id(order), order});

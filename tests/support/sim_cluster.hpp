@@ -189,7 +189,7 @@ private:
             auto wire = co_await shaken;
             const auto shared = pages_.find(wire->peer().pid);
             auto served = driver_.serve_worker(
-                wire, nullptr, shared != pages_.end() ? shared->second : rt::detail::claims());
+                wire, nullptr, shared != pages_.end() ? shared->second : proc::claims());
             co_await served;
         } catch (const error&) { // a handshake that a fault broke: the worker comes again
         }
@@ -218,14 +218,13 @@ private:
             self.open_to_workers(network_.host(host_of(i)), secret_, {},
                                  net::address::sim(host_of(i), 0));
         if (shares_memory_)
-            pages_[pid] =
-                rt::detail::claims(proc::shared_memory::create(rt::detail::claims::bytes));
+            pages_[pid] = proc::claims(proc::shared_memory::create(proc::claims::bytes));
         auto connecting =
             net::connection::connect(network_.host(host_of(i)), net::address::sim("driver", 1),
                                      link_options(name, pid, self.hello()));
         auto wire = co_await connecting;
         w.self = &self;
-        auto served = self.serve_driver(wire, shares_memory_ ? pages_[pid] : rt::detail::claims());
+        auto served = self.serve_driver(wire, shares_memory_ ? pages_[pid] : proc::claims());
         co_await served;
         w.self = nullptr;
     }
@@ -243,7 +242,7 @@ private:
     bool stopping_ = false;
     bool shares_memory_ = true, calls_directly_ = true;
     std::uint64_t impostors_ = 0;
-    std::map<std::int64_t, rt::detail::claims> pages_; ///< by the worker's pid
+    std::map<std::int64_t, proc::claims> pages_; ///< by the worker's pid
 };
 
 /// Runs body(cluster) in a simulated world without faults. share: as workers on the host of their

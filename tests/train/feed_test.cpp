@@ -49,20 +49,23 @@ struct outcome {
 };
 
 template <class Pipeline>
-outcome train_on(int world, const run_config& config, Pipeline plan, sk::train::feed_options how = {.threads = 2}) {
+outcome train_on(int world, const run_config& config, Pipeline plan,
+                 sk::train::feed_options how = {.threads = 2}) {
     outcome out;
     std::mutex guard;
     run_world(world, [&](context& ctx) {
         auto net = make_net();
         auto batches = sk::train::feed<row_tensors>(ctx, config, plan, how);
-        auto test = sk::train::numbered<row_tensors>(ctx, config, data::range(6) | data::map<&of_number>(), how);
+        auto test = sk::train::numbered<row_tensors>(ctx, config,
+                                                     data::range(6) | data::map<&of_number>(), how);
         std::map<std::uint64_t, id_list> order;
         std::uint64_t calls = 0;
         const auto loss = [&](Net& m, const row_tensors& b) {
             if (m->is_training()) {
                 const auto* ids = b.id.const_data_ptr<std::int64_t>();
                 auto& of = order[calls++ / static_cast<std::uint64_t>(config.accumulation)];
-                for (std::int64_t i = 0; i < b.id.size(0); ++i) of.push_back(static_cast<std::uint64_t>(ids[i]));
+                for (std::int64_t i = 0; i < b.id.size(0); ++i)
+                    of.push_back(static_cast<std::uint64_t>(ids[i]));
             }
             return class_loss(m, sample_batch{b.x, b.y, {}});
         };
@@ -100,7 +103,8 @@ TEST_CASE("a pipeline trains the weights that numbered data does, bit for bit") 
         auto ctx = context::single();
         auto net = make_net();
         sk::Trainer<sk::DDP<>> trainer(ctx, config);
-        const auto expected = trainer.fit(net, sk::AdamW{}, constant_rate{1e-2}, class_loss, numbers{40}, numbers{6});
+        const auto expected =
+            trainer.fit(net, sk::AdamW{}, constant_rate{1e-2}, class_loss, numbers{40}, numbers{6});
         config.runs_dir = b.path;
         const auto got = train_on(1, config, shuffled(40));
         CHECK(got.result.steps == expected.steps);
@@ -134,7 +138,8 @@ TEST_CASE("filters make steps smaller, alike on every number of ranks; a step of
     scratch a, b;
     auto config = feed_config(a);
     config.last = last_batch::shorten;
-    const auto plan = data::range(40) | data::map<&of_number>() | data::filter<&keeps_most>() | data::shuffle();
+    const auto plan =
+        data::range(40) | data::map<&of_number>() | data::filter<&keeps_most>() | data::shuffle();
     const auto one = train_on(1, config, plan);
     config.runs_dir = b.path;
     const auto two = train_on(2, config, plan);
@@ -147,12 +152,14 @@ TEST_CASE("filters make steps smaller, alike on every number of ranks; a step of
     config.runs_dir = c.path;
     config.global_batch = 1;
     config.epochs = 2;
-    const auto single = train_on(1, config, data::range(8) | data::map<&of_number>() | data::filter<&keeps_most>());
+    const auto single =
+        train_on(1, config, data::range(8) | data::map<&of_number>() | data::filter<&keeps_most>());
     CHECK(single.result.steps == 12);
     scratch d;
     config.runs_dir = d.path;
-    CHECK_THROWS_WITH(train_on(1, config, data::range(8) | data::map<&of_number>() | data::filter<&keeps_none>()),
-                      ContainsSubstring("does not fill one global batch"));
+    CHECK_THROWS_WITH(
+        train_on(1, config, data::range(8) | data::map<&of_number>() | data::filter<&keeps_none>()),
+        ContainsSubstring("does not fill one global batch"));
 }
 
 TEST_CASE("a run goes on where its checkpoint was made, with other ranks, and refuses other data") {
@@ -167,8 +174,9 @@ TEST_CASE("a run goes on where its checkpoint was made, with other ranks, and re
     config.epochs = 3;
     config.resume = resume_mode::latest;
     scratch other;
-    CHECK_THROWS_WITH(train_on(2, config, data::range(41) | data::map<&of_number>() | data::shuffle()),
-                      ContainsSubstring("of other data"));
+    CHECK_THROWS_WITH(
+        train_on(2, config, data::range(41) | data::map<&of_number>() | data::shuffle()),
+        ContainsSubstring("of other data"));
     const auto rest = train_on(2, config, shuffled(40));
     CHECK(rest.result.first_step == 6);
     CHECK(rest.result.steps == whole.result.steps);
@@ -180,13 +188,16 @@ TEST_CASE("a run goes on where its checkpoint was made, with other ranks, and re
 TEST_CASE("what a row throws ends the run with its sample, or is left out") {
     scratch a, b;
     auto config = feed_config(a);
-    const auto plan = data::range(40) | data::map<&of_number>() | data::map<&throws>() | data::shuffle();
-    CHECK_THROWS_WITH(train_on(1, config, plan), ContainsSubstring("sample 5") && ContainsSubstring("five"));
+    const auto plan =
+        data::range(40) | data::map<&of_number>() | data::map<&throws>() | data::shuffle();
+    CHECK_THROWS_WITH(train_on(1, config, plan),
+                      ContainsSubstring("sample 5") && ContainsSubstring("five"));
     config.runs_dir = b.path;
     config.last = last_batch::shorten;
     const auto got = train_on(1, config, plan, {.threads = 2, .bad_rows = 3});
     CHECK(got.result.steps == 21);
-    CHECK_THROWS_WITH(train_on(1, config, data::range(0) | data::map<&of_number>()), ContainsSubstring("no samples"));
+    CHECK_THROWS_WITH(train_on(1, config, data::range(0) | data::map<&of_number>()),
+                      ContainsSubstring("no samples"));
 }
 
 } // namespace feed_test

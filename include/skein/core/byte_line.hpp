@@ -27,10 +27,10 @@ public:
     static constexpr std::size_t most_bytes = 1024;
 
     void push(byte_span piece) {
-        if (blocks_.empty() || room_ < piece.size()) more(piece.size());
+        if (blocks_.empty() || spare_ < piece.size()) more(piece.size());
         auto& last = blocks_.back();
-        std::memcpy(last.data.get() + (last.size - room_), piece.data(), piece.size());
-        room_ -= piece.size();
+        std::memcpy(last.data.get() + (last.size - spare_), piece.data(), piece.size());
+        spare_ -= piece.size();
     }
     /// The first piece, which is of that size. It stays until the next call of push(), take() or
     /// clear().
@@ -53,7 +53,7 @@ public:
     /// Nothing waits any more: gives the memory back.
     void clear() noexcept {
         blocks_.clear();
-        at_ = room_ = 0;
+        at_ = spare_ = 0;
     }
     /// Memory that it holds.
     [[nodiscard]] std::size_t capacity() const noexcept {
@@ -73,12 +73,12 @@ private:
         const std::size_t grown = blocks_.empty() ? first_block : 2 * blocks_.back().size;
         const std::size_t size = std::max(std::min(grown, largest_block), bytes);
         blocks_.push_back({std::make_unique_for_overwrite<std::byte[]>(size), size});
-        room_ = size;
+        spare_ = size;
     }
 
     std::vector<block> blocks_;
-    std::size_t at_ = 0;   ///< of the first piece, in the first block
-    std::size_t room_ = 0; ///< behind the last piece, in the last block
+    std::size_t at_ = 0;    ///< of the first piece, in the first block
+    std::size_t spare_ = 0; ///< behind the last piece, in the last block
 };
 
 } // namespace skein

@@ -81,7 +81,7 @@ public:
     /// cancelled; then no value is taken.
     [[nodiscard]] receive_awaiter receive() noexcept { return receive_awaiter(*this); }
 
-    /// Sends if there is room; false if not, or if closed (value is then unchanged).
+    /// Sends if there is space; false if not, or if closed (value is then unchanged).
     [[nodiscard]] bool try_send(T& value) { return !closed_ && offer(value); }
     [[nodiscard]] bool try_send(T&& value) { return !closed_ && offer(value); }
 

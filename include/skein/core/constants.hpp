@@ -40,8 +40,8 @@ struct time_constants {
     ms accept_proof_grace{40};    ///< the same from its first message on, which is whole
     ms refusal_line{10'000};      ///< at most one log line per kind of refused stream in this time
     ms shutdown_grace{2000};      ///< from the request to stop until the kill
-    ms farewell_first{100};       ///< for a process to end by itself when its link has ended
-    ms farewell_stopping{300};    ///< the same when it was told to
+    ms exit_grace{100};           ///< for a process to end by itself when its link has ended
+    ms exit_grace_stopping{300};  ///< the same when it was told to
     ms idle_probe{5000};          ///< at least so often a link to a worker carries something
     ms unconfirmed_after{15'000}; ///< the other host's kernel answers nothing on such a link
     ms force_after{100};          ///< for a task cancelled by force to end by itself
@@ -75,7 +75,7 @@ struct time_constants {
     ms ring_grace_most{2000};
     ms ring_news{300};          ///< after a broken link, for the cause further away
     ms ring_notice{500};        ///< to write an error or a goodbye to one neighbour
-    ms ring_farewell{1000};     ///< for both notices, at close
+    ms ring_goodbye{1000};      ///< for both notices, at close
     ms shm_look{20};            ///< between looks whether the processes of the others live
     ms unwaited_collective{10}; ///< until its loop ends a small one nobody waits for
 

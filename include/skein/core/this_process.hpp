@@ -49,9 +49,9 @@ namespace detail {
 /// Which folder it was is asked before main, which may leave it.
 struct start_place {
     start_place() {
-        for (std::size_t room = 256; room <= (std::size_t{1} << 16); room *= 2) {
-            path.resize(room);
-            if (::getcwd(path.data(), room) != nullptr) {
+        for (std::size_t bytes = 256; bytes <= (std::size_t{1} << 16); bytes *= 2) {
+            path.resize(bytes);
+            if (::getcwd(path.data(), bytes) != nullptr) {
                 path.resize(path.find('\0'));
                 is_known = path.starts_with('/') && ::stat(".", &self) == 0;
                 break;

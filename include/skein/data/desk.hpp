@@ -31,7 +31,7 @@ namespace skein::data {
 
 /// How a desk cuts and how long it waits.
 struct desk_options {
-    duration range_time = std::chrono::milliseconds(4);      ///< that a range should take
+    duration range_time = std::chrono::milliseconds(4);       ///< that a range should take
     duration least_deadline = std::chrono::milliseconds(100); ///< of a helper's range
     int deadline_factor = 4;       ///< times the usual time of so many rows
     std::uint64_t most_rows = 256; ///< of one range

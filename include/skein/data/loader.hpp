@@ -112,8 +112,7 @@ public:
             samples = deal_.samples_at(0);
         }
         if (deal_.epochs > 0 && place_.epoch >= deal_.epochs) return std::nullopt;
-        auto made = core_->next(
-            detail::batch_request::of(deal_, place_.epoch, place_.consumed, 0));
+        auto made = core_->next(detail::batch_request::of(deal_, place_.epoch, place_.consumed, 0));
         place_.consumed += samples;
         return row_batch<row_of<Pipeline>>(std::move(made));
     }

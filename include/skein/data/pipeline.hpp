@@ -199,16 +199,14 @@ template <class S, class L, class R, bool Shipped, detail::row_operator Op>
 [[nodiscard]] auto operator|(pipeline<S, L, R, Shipped> p, Op op) {
     if constexpr (Shipped) {
         auto more = detail::add_operator(std::move(p.right), std::move(op));
-        return pipeline<S, L, decltype(more), true>{std::move(p.source),  std::move(p.left),
-                                                    std::move(more),      std::move(p.where),
-                                                    p.chosen,             p.is_shuffled,
-                                                    p.global_batch};
+        return pipeline<S, L, decltype(more), true>{
+            std::move(p.source), std::move(p.left), std::move(more), std::move(p.where), p.chosen,
+            p.is_shuffled,       p.global_batch};
     } else {
         auto more = detail::add_operator(std::move(p.left), std::move(op));
-        return pipeline<S, decltype(more), R, false>{std::move(p.source),  std::move(more),
-                                                     std::move(p.right),   std::move(p.where),
-                                                     p.chosen,             p.is_shuffled,
-                                                     p.global_batch};
+        return pipeline<S, decltype(more), R, false>{
+            std::move(p.source), std::move(more), std::move(p.right), std::move(p.where), p.chosen,
+            p.is_shuffled,       p.global_batch};
     }
 }
 template <class S, class L, class R, bool Shipped, std::size_t Count, class Op>
@@ -220,8 +218,9 @@ template <class S, class L, class R, bool Shipped, std::size_t Count, class Op>
 }
 template <class S, class L, class R, bool Shipped>
 [[nodiscard]] auto operator|(pipeline<S, L, R, Shipped> p, on where) {
-    static_assert(!Shipped, "skein: a pipeline has one on(): what stands left of it runs on helpers");
-    return pipeline<S, L, R, true>{std::move(p.source),   std::move(p.left), std::move(p.right),
+    static_assert(!Shipped,
+                  "skein: a pipeline has one on(): what stands left of it runs on helpers");
+    return pipeline<S, L, R, true>{std::move(p.source),    std::move(p.left), std::move(p.right),
                                    std::move(where.where), p.chosen,          p.is_shuffled,
                                    p.global_batch};
 }
@@ -259,7 +258,8 @@ template <row_source Source, class Op>
 ///   errors  invalid_argument: a fraction outside [0, 1]; not_supported: one that is split or cut
 ///           already
 template <class S, class L, class R, bool Shipped>
-[[nodiscard]] auto split(pipeline<S, L, R, Shipped> whole, double fraction, std::uint64_t seed = 0) {
+[[nodiscard]] auto split(pipeline<S, L, R, Shipped> whole, double fraction,
+                         std::uint64_t seed = 0) {
     auto rest = whole;
     const auto first =
         whole.chosen.split(static_cast<std::uint64_t>(whole.source.size()), fraction, seed);

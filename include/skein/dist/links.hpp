@@ -7,7 +7,8 @@
 // sends opens it, the rank that receives accepts it, so no two ranks race to open the same one.
 // Strangers, and ranks of another world or of another communicator of this one, are turned away.
 //
-//     auto net = std::make_shared<links>(network, std::move(listener), rank, addresses, secret, "w");
+//     auto net = std::make_shared<links>(network, std::move(listener), rank, addresses, secret,
+//                                        "w");
 //     net->start();
 //     // and rank 3: from(rank, links::ring, until)
 //     auto opening = net->to(3, links::ring, until);

@@ -133,7 +133,7 @@ private:
                           std::unique_ptr<admission> place);
     [[nodiscard]] bool is_foreign(stream& from);
     [[nodiscard]] duration after_failure(const error& fault);
-    task<void> make_room(std::string from);
+    task<void> wait_for_place(std::string from);
     [[nodiscard]] time_point grace_of(const admission& a) const noexcept;
     admission* first_to_go(const std::string* from) noexcept;
     [[nodiscard]] std::size_t count(const std::string& from) noexcept;

@@ -229,7 +229,7 @@ private:
     [[nodiscard]] bool is_concluded() const noexcept;
     void settle();
     static task<void> finish(connection::handle over);
-    void say_farewell(std::uint64_t verdict, const std::string& why) noexcept;
+    void say_goodbye(std::uint64_t verdict, const std::string& why) noexcept;
     void end(std::optional<error> why, link_end how) noexcept;
     void spawn(task<void> work);
     static task<void> part(core self, task<void> work);
@@ -269,7 +269,7 @@ private:
     // Sending.
     detail::link_window window_;
     std::uint64_t pumping_ = 0; // the generation whose pump runs
-    wait_queue room_;
+    wait_queue window_change_;
 
     // Receiving.
     std::uint64_t received_ = 0, told_ = 0; // messages; of them, confirmed

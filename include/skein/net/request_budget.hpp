@@ -106,13 +106,13 @@ private:
     std::size_t amount_ = 0;
 };
 
-/// Why `amount` more of one kind finds no room beside `held`, which is of the peer or of all;
+/// Why `amount` more of one kind is over the budget beside `held`, which is of the peer or of all;
 /// nothing: it does. `alone`: one that is larger than the bound is taken where nothing else is
 /// held.
 ///   errors  exhausted, which names bound and peer
-[[nodiscard]] std::optional<error> no_room(request_hold::field what, std::size_t amount,
-                                           const request_load& most, const request_load& held,
-                                           bool of_all, std::string_view peer, bool alone);
+[[nodiscard]] std::optional<error> over_budget(request_hold::field what, std::size_t amount,
+                                               const request_load& most, const request_load& held,
+                                               bool of_all, std::string_view peer, bool alone);
 
 } // namespace skein::net
 

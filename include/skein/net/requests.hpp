@@ -378,12 +378,12 @@ private:
     void send(std::uint16_t kind, std::uint64_t id, byte_buffer body);
     void send_large(std::uint16_t kind, std::uint64_t id, byte_buffer body);
     [[nodiscard]] request_hold hold(request_hold::field what, std::size_t amount) const;
-    [[nodiscard]] std::optional<error> no_room(request_hold::field what, std::size_t amount,
-                                               bool alone) const;
-    [[nodiscard]] std::optional<error> no_room_to_run(std::size_t bytes) const;
-    [[nodiscard]] bool has_call_room(std::size_t bytes) const noexcept;
-    static task<mutex::guard> wait_call_room(requests* self, std::size_t bytes);
-    void give_call_room(std::size_t bytes) noexcept;
+    [[nodiscard]] std::optional<error> over_budget(request_hold::field what, std::size_t amount,
+                                                   bool alone) const;
+    [[nodiscard]] std::optional<error> over_budget_to_run(std::size_t bytes) const;
+    [[nodiscard]] bool may_call(std::size_t bytes) const noexcept;
+    static task<mutex::guard> wait_to_call(requests* self, std::size_t bytes);
+    void forget_call_bytes(std::size_t bytes) noexcept;
     void drop_transfer(std::uint64_t id) noexcept;
     static task<void> bulk_lane(core self);
     void send_chunk();
@@ -429,8 +429,8 @@ private:
     std::deque<transfer> bulk_;
     std::size_t bulk_bytes_ = 0;
     std::size_t call_bytes_ = 0; ///< of them, our own requests
-    mutex call_line_;            ///< whoever waits for room among them, and those behind
-    wait_queue call_room_;
+    mutex call_line_;            ///< whoever waits for others of them to end, and those behind
+    wait_queue call_ended_;
     bool bulk_runs_ = false;
     std::optional<assembly> arriving_;
     std::uint64_t named_ = 0; ///< the client that speaks on a plain connection

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What workers print, on its way to the output of their driver: whole lines, in order for each
-// worker, and in bounded room. Where lines come faster than they are taken the oldest are left out,
-// and counted by their numbers.
+// worker, and in bounded memory. Where lines come faster than they are taken the oldest are left
+// out, and counted by their numbers.
 //
 //     proc::line_queue said;                                    // of one worker
 //     scope.spawn(proc::read_lines(child, &said, on_more));     // until it has ended

@@ -133,7 +133,7 @@ namespace detail {
 /// left then.
 [[nodiscard]] task<void> leave_when_idle(std::shared_ptr<net::channel> aside, rt::runtime* driver,
                                          time_constants times);
-/// "w2" for "worker-2": in a process's name there is little room.
+/// "w2" for "worker-2": in a process's name there is little space.
 [[nodiscard]] std::string short_worker_name(std::string_view name);
 
 /// worker_main(), after which the process ends: in main there may be more, also another run(), that

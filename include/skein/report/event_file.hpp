@@ -4,7 +4,8 @@
 //
 // An event file is a TFRecord file of Event messages; three fields of two messages are enough, so
 // they are encoded by hand. Records are {u64 length, masked crc32c of it, data, masked crc32c}.
-//   source: tensorflow/core/lib/io/record_writer.h, core/util/event.proto, core/framework/summary.proto
+//   source: tensorflow/core/lib/io/record_writer.h, core/util/event.proto,
+//   core/framework/summary.proto
 //
 //     auto events = event_file::open("runs/gpt", wall_time).value();
 //     events->scalar("loss", 120, 2.31, wall_time);

@@ -40,7 +40,7 @@ struct progress_update {
     std::optional<double> tokens_per_s{};
     std::optional<double> step_seconds{}; ///< newest average time of a step
     std::vector<std::pair<std::string, double>>
-        more{}; ///< e.g. {"lr", 6e-4}; shown if there is room
+        more{}; ///< e.g. {"lr", 6e-4}; shown if there is space
     std::vector<std::pair<std::string, double>> also{}; ///< for programs: JSON lines only
 };
 

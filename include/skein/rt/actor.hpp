@@ -160,7 +160,7 @@ void kill(const actor_handle<T>& handle) {
 ///   errors  cancelled
 template <class T>
 [[nodiscard]] task<void> room(const actor_handle<T>& handle) {
-    return rt::detail::runtime_of(handle.queue()).wait_room(handle.queue());
+    return rt::detail::runtime_of(handle.queue()).wait_credit(handle.queue());
 }
 
 /// In a method: the actor ends when this call has ended, and is not made again. Coroutine methods

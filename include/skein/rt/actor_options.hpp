@@ -23,7 +23,8 @@
 // A detached actor lives on when its program has ended, in a namespace of the cluster, until it is
 // killed or leaves:
 //
-//     auto t = co_await skein::actor<counts>.with({.name = "table", .space = "prod", .detached = true})(10);
+//     auto make = skein::actor<counts>.with({.name = "table", .space = "prod", .detached = true});
+//     auto t = co_await make(10);
 //     // in another program
 //     auto same = co_await skein::get_actor<counts>("table", {.space = "prod"});
 //

@@ -2,7 +2,7 @@
 #pragma once
 // Which failures of a task make it run again, beside the death of its worker.
 //
-//     auto r = skein::remote<&fetch>.with({.retries = 5, .retry_on = {errc::timeout, errc::reset}})(url);
+//     auto r = skein::remote<&fetch>.with({.retry_on = {errc::timeout, errc::reset}})(url);
 //     auto s = skein::remote<&parse>.with({.retry_on = skein::thrown<std::runtime_error>()})(row);
 //     auto t = skein::remote<&flaky>.with({.retry_on = skein::any_failure})(1);
 //

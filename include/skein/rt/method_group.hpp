@@ -23,7 +23,8 @@
 // Unless it blocks, and says so: plain methods of a blocking_group run on threads of the actor's
 // own.
 //
-//     using concurrency_groups = skein::method_groups<skein::blocking_group<"disk", 4, &store::load, &store::flush>>;
+//     using disk = skein::blocking_group<"disk", 4, &store::load, &store::flush>;
+//     using concurrency_groups = skein::method_groups<disk>;
 //
 // For callers they are like coroutine methods. Up to 4 of them run at the same time, beside each
 // other and beside the actor's other methods: what they share is theirs to guard, with one thread

@@ -2,7 +2,7 @@
 #pragma once
 // The texts among the options of calls and actors, and how options are kept.
 //
-//     auto f = skein::remote<&score>.with({.resources = fmt::format("{}=1", disk), .name = title(7)});
+//     auto f = skein::remote<&score>.with({.resources = fmt::format("{}=1", disk)});
 //     auto r = f(row);                                     // the texts of f are its own
 //
 // A struct of options borrows its texts and is trivially destructible, so that braces in an

@@ -6,7 +6,7 @@
 // says which type it was, what it said, and which process threw it. A skein::error keeps its code.
 //
 //     try { co_await r; }
-//     catch (const skein::remote_error& e) { fmt::print("{} on {}\n", e.remote_type(), e.worker()); }
+//     catch (const skein::remote_error& e) { print(e.remote_type(), e.worker()); }
 
 #include <skein/core/error.hpp>
 

@@ -19,10 +19,10 @@
 #include <skein/core/constants.hpp>
 #include <skein/core/function.hpp>
 #include <skein/core/task.hpp>
+#include <skein/proc/claims.hpp>
 #include <skein/rt/actor_options.hpp>
 #include <skein/rt/detail/actor_box.hpp>
 #include <skein/rt/detail/call.hpp>
-#include <skein/rt/detail/claims.hpp>
 #include <skein/rt/detail/given_call.hpp>
 #include <skein/rt/detail/incoming_call.hpp>
 #include <skein/rt/detail/runtime_fwd.hpp>
@@ -95,10 +95,10 @@ public:
     /// along. Never throws but for cancellation, which aborts the link. page: what both share, if
     /// they are on one host.
     [[nodiscard]] task<void> serve_worker(std::shared_ptr<net::channel> wire, exit_reason after,
-                                          detail::claims page = {});
+                                          proc::claims page = {});
     /// The same for a worker that says where it is, or that serves one demand only.
     [[nodiscard]] task<void> serve_worker(std::shared_ptr<net::channel> wire, exit_reason after,
-                                          detail::claims page, worker_room room);
+                                          proc::claims page, worker_info info);
     /// Driver: the labels of the worker on that connection, if they were not known when it came.
     void set_labels(const net::channel& wire, const std::vector<std::string>& labels);
     /// Driver: sends the worker on that connection nothing new, and says goodbye to it when what
@@ -107,7 +107,7 @@ public:
     [[nodiscard]] task<bool> retire(std::shared_ptr<net::channel> wire);
     /// Worker: executes the driver's calls until it has gone; then cancels and awaits what runs.
     [[nodiscard]] task<void> serve_driver(std::shared_ptr<net::channel> wire,
-                                          detail::claims page = {});
+                                          proc::claims page = {});
     /// Worker, before it meets its driver: listens for other workers, and calls actors on those
     /// without the driver. Where it cannot listen it does not; then its actors are called through
     /// the driver.
@@ -140,7 +140,7 @@ public:
     /// nullptr be said before. Without it such tasks fail.
     void ask(worker_source* source) noexcept;
     /// Driver: no worker comes for this demand: what waits for it now fails.
-    void refuse_demand(std::uint32_t kind, const error& why);
+    void refuse_demand(sched::demand_id demand, const error& why);
     /// Driver: what becomes of a placement group: all its bundles have places, or not any more; it
     /// can never have them, and is forgotten; nothing of it is left after drop_group().
     void group_placed(std::uint64_t number, bool on);
@@ -193,7 +193,7 @@ public:
     void end_by_force(detail::call_base& call);
     void deadline_passed(detail::call_base& call);
     void drop_actor(detail::actor_queue& queue) noexcept;
-    [[nodiscard]] task<void> wait_room(counted_ptr<detail::actor_queue> queue);
+    [[nodiscard]] task<void> wait_credit(counted_ptr<detail::actor_queue> queue);
     /// The state behind handles to an actor: one per runtime and actor, so that order is kept.
     [[nodiscard]] counted_ptr<detail::actor_queue> queue_for(actor_id id);
     [[nodiscard]] actor_id new_actor_id() noexcept;
@@ -377,7 +377,7 @@ private:
     [[nodiscard]] peer* link_of(std::uint64_t incarnation) const;
     [[nodiscard]] peer* link_at(peer_id number) const;
 
-    std::shared_ptr<peer> attach(std::shared_ptr<net::channel> wire, detail::claims page);
+    std::shared_ptr<peer> attach(std::shared_ptr<net::channel> wire, proc::claims page);
     void listen_to(const std::shared_ptr<peer>& l);
     [[nodiscard]] task<void> wait_end(std::shared_ptr<peer> l);
     [[nodiscard]] task<void> part_from(std::shared_ptr<peer> l);

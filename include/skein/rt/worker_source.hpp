@@ -7,9 +7,10 @@
 #include <skein/core/config.hpp>
 #include <skein/core/bytes.hpp>
 #include <skein/core/task.hpp>
-#include <skein/proc/task_environment.hpp>
+#include <skein/sched/demands.hpp>
 #include <skein/sched/resources.hpp>
 #include <skein/sched/scheduler.hpp>
+#include <skein/sched/task_environment.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -35,15 +36,14 @@ class runtime;
 
 /// Tasks with one demand wait for workers of their own.
 struct worker_demand {
-    std::uint32_t kind =
-        0; ///< the driver's number for the demand; comes back with the workers for it
+    sched::demand_id demand; ///< the driver's number for it; comes back with the workers for it
     sched::resources need{}; ///< of each worker
     std::string label{};     ///< of their node: "zone=a", "node=n1"; empty: any
     std::uint64_t group =
         0; ///< the placement group whose room they take, then the label is no node's; 0: none
-    int bundle = -1;            ///< of that group; -1: any
-    proc::task_environment env; ///< of each worker's process
-    std::size_t wanted = 0;     ///< workers that would have something to do now
+    int bundle = -1;             ///< of that group; -1: any
+    sched::task_environment env; ///< of each worker's process
+    std::size_t wanted = 0;      ///< workers that would have something to do now
 };
 
 /// A placement group that a driver asks for.
@@ -53,20 +53,9 @@ struct worker_group {
     std::vector<sched::resources> bundles{};
 };
 
-/// The label of a demand that takes the nodes in turn. No label of a node has an @ in it.
-inline constexpr std::string_view spread_label = "spread@";
-/// Where the label of a demand, which names no group, lets workers be.
-[[nodiscard]] sched::constraint where_labelled(const std::string& label);
-
-/// A group as the label of a demand: "@3" any bundle of the third one, "@3/0" its first bundle. No
-/// label of a node begins so.
-[[nodiscard]] std::string group_label(std::uint64_t group, int bundle);
-/// False: the label names no group.
-[[nodiscard]] bool parse_group_label(std::string_view label, std::uint64_t& group, int& bundle);
-
 /// What a driver is told of a worker that comes.
-struct worker_room {
-    std::uint32_t kind = 0; ///< it is for this demand alone, one task at a time; 0: for all
+struct worker_info {
+    sched::demand_id demand; ///< it is for this one alone, one task at a time; none: for all
     std::vector<std::string> labels; ///< of its node, and "node=n1"
     bool is_space_client =
         false; ///< another program: it calls, finds and makes actors, and nothing runs there

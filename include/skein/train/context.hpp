@@ -5,7 +5,9 @@
 // train::launch() makes it; user code only reads it. A program that is not launched (a test, a
 // notebook, a plain binary) uses context::single(), and the same training code runs in one process.
 //
-//     int main(...) { return skein::train::launch(config, [](skein::train::context& ctx) { ... }); }
+//     int main(...) {
+//         return skein::train::launch(config, [](skein::train::context& ctx) { ... });
+//     }
 
 #include <skein/core/config.hpp>
 #include <skein/core/error.hpp>

@@ -52,8 +52,9 @@ template <class Batch, class Pipeline>
 [[nodiscard]] Batch tensors_of(const data::detail::finished_batch& made) {
     using row = data::row_of<Pipeline>;
     static_assert(plain_aggregate<Batch>, "skein: a batch of feed<> is a struct of torch::Tensor");
-    static_assert(field_count<Batch> == field_count<row>,
-                  "skein: a batch of feed<> has one torch::Tensor per field of the pipeline's rows");
+    static_assert(
+        field_count<Batch> == field_count<row>,
+        "skein: a batch of feed<> has one torch::Tensor per field of the pipeline's rows");
     return [&]<std::size_t... I>(std::index_sequence<I...>) {
         static_assert((std::is_same_v<field_type<Batch, I>, torch::Tensor> && ...),
                       "skein: a batch of feed<> is a struct of torch::Tensor");
@@ -108,8 +109,8 @@ public:
     static constexpr bool reads_ahead = true;
 
     fed_stream(const context& ctx, const run_config& run, Pipeline plan, feed_options how)
-        : places_(std::make_shared<data::detail::typed_program<Pipeline>>(std::move(plan)), ctx, run,
-                  how),
+        : places_(std::make_shared<data::detail::typed_program<Pipeline>>(std::move(plan)), ctx,
+                  run, how),
           is_filtered_(data::detail::has_filter<Pipeline> || how.bad_rows > 0) {}
 
     /// The rows of a share. Blocks while they are being made.
@@ -154,8 +155,8 @@ template <class Batch, class Pipeline>
 class numbered_rows {
 public:
     numbered_rows(const context& ctx, const run_config& run, Pipeline plan, feed_options how)
-        : places_(std::make_shared<data::detail::typed_program<Pipeline>>(std::move(plan)), ctx, run,
-                  how) {
+        : places_(std::make_shared<data::detail::typed_program<Pipeline>>(std::move(plan)), ctx,
+                  run, how) {
         static_assert(!data::detail::has_filter<Pipeline>,
                       "skein: not supported: a filter in an evaluation set, whose batches have a "
                       "number of samples that is known before; filter its source");

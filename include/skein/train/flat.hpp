@@ -148,8 +148,9 @@ public:
     static constexpr std::int64_t alignment = flat_alignment;
 
     /// Moves the module's trainable parameters into the store.
-    ///   errors: errc::not_supported for a trainable parameter that is not float32 on the CPU, or whose memory
-    ///   another tensor sees, of the module or not; errc::invalid_argument when nothing is trainable
+    ///   errors: errc::not_supported for a trainable parameter that is not float32 on the CPU, or
+    ///   whose memory another tensor sees, of the module or not; errc::invalid_argument when
+    ///   nothing is trainable
     explicit flat_store(torch::nn::Module& module, const store_options& options = {});
     flat_store(const flat_store&) = delete;
     flat_store& operator=(const flat_store&) = delete;

@@ -5,7 +5,7 @@
 //
 //     TORCH_MODULE_IMPL(Block, skein::unit<BlockImpl>);              // marks the block
 //     Trainer<FSDP<auto_wrap<Block>>> trainer(ctx, config);
-//     Trainer<FSDP<auto_wrap<Block>, prefetch<2>, reshard_after_forward<false>>> other(ctx, config);
+//     Trainer<FSDP<auto_wrap<Block>, reshard_after_forward<false>>> other(ctx, config);
 //     Trainer<FSDP<auto_wrap<Block>, precision<bf16>>> half(ctx, config);
 //     // sharded inside hosts, replicated between
 //     Trainer<Hybrid<auto_wrap<Block>>> hosts(ctx, config);
@@ -14,7 +14,8 @@
 // and dropped when it has ended. On one host the ranks' parts are mapped side by side into one
 // memory that all ranks compute with: nothing is gathered and no byte is there twice.
 //
-//   source: Zhao et al. 2023 (arXiv 2304.11277); hybrid as in MiCS, Zhang et al. 2022 (arXiv 2205.00119)
+//   source: Zhao et al. 2023 (arXiv 2304.11277); hybrid as in MiCS, Zhang et al. 2022
+//   (arXiv 2205.00119)
 
 #include <skein/train/context.hpp>
 #include <skein/train/detail/sharded.hpp>
@@ -77,8 +78,9 @@ template <class Wrap, class... Settings>
 /// the whole step. After a backward pass parameters have no .grad: store().own_grads() has what
 /// this rank owns.
 ///   Wrap   auto_wrap<Block...> or auto_wrap_size<n>; between hosts blocks have to be skein::unit
-///   memory with AdamW in float32: 16 P / N bytes per rank, and two units of gradients; between hosts also
-///          the parameters of the units in use, and gradients that the network has not taken yet
+///   memory with AdamW in float32: 16 P / N bytes per rank, and two units of gradients; between
+///          hosts also the parameters of the units in use, and gradients that the network has not
+///          taken yet
 ///   cost   3(N-1)/N of the parameter bytes per rank and micro-batch; on one host (N-1)/N
 ///   errors those of DDP; invalid_argument when no block matches, with the types that there are;
 ///          not_supported for a block that would have to be gathered and is no skein::unit

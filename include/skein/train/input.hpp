@@ -51,8 +51,10 @@ struct stream_share {
 };
 
 /// Batches in an order of the stream's own. Laws:
-///  1. next() gives nothing at the end of share.epoch, and again when asked for that epoch once more.
-///  2. After restore(s) of s = state() the same calls give the same batches; it may be called at any time.
+///  1. next() gives nothing at the end of share.epoch, and again when asked for that epoch once
+///     more.
+///  2. After restore(s) of s = state() the same calls give the same batches; it may be called at
+///     any time.
 ///  3. A batch has share.samples samples, unless it says how many: a member `samples`, a number or a
 ///     function; or the stream does: samples(batch). Ranks share no sample: that is the stream's
 ///     own business. A batch of no samples is left out of its step; a step that has none on any

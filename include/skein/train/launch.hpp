@@ -4,7 +4,8 @@
 //
 //     int main(int argc, char** argv) {
 //         auto config = parse(argc, argv);
-//         return skein::train::launch(config, [&](skein::train::context& ctx) { train(config, ctx); });
+//         const auto run = [&](skein::train::context& ctx) { train(config, ctx); };
+//         return skein::train::launch(config, run);
 //     }
 //
 // As a rank of srun, mpirun, torchrun or another launcher it joins that world. Started by hand with

@@ -6,7 +6,8 @@
 // All ranks see the norm of the summed gradients and so decide alike; a step whose norm is not
 // finite is left out. Scales are powers of two: dividing by one changes no bit of a gradient.
 //
-//   source: Micikevicius et al. 2018 (arXiv 1710.03740) section 3.2; the numbers as in torch.amp.GradScaler
+//   source: Micikevicius et al. 2018 (arXiv 1710.03740) section 3.2; the numbers as in
+//   torch.amp.GradScaler
 
 #include <skein/core/config.hpp>
 

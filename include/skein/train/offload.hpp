@@ -15,8 +15,8 @@
 // move. Parameters, buffers, small tensors (below 4 KiB) and expanded ones stay where they are, and
 // so do tensors that are no float32 under bf16.
 //
-//   source: saved-tensor hooks as torch.autograd.graph.saved_tensors_hooks and save_on_cpu; Rhu et al. 2016
-//   (arXiv 1602.08124)
+//   source: saved-tensor hooks as torch.autograd.graph.saved_tensors_hooks and save_on_cpu;
+//   Rhu et al. 2016 (arXiv 1602.08124)
 
 #include <skein/torch/tensor.hpp>
 #include <skein/train/recompute.hpp>
@@ -70,7 +70,7 @@ private:
     std::vector<at::Tensor> held_;              // so that nothing else gets their addresses
 };
 
-/// A file without a name in this folder, on whose disk there is room for the activations; it goes
+/// A file without a name in this folder, on whose disk there is space for the activations; it goes
 /// with the store.
 ///   errors  of the disk
 ///   at_least  bytes of a tensor that is worth it

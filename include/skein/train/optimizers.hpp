@@ -14,7 +14,7 @@
 //         void update(const update_runs& runs, const update_values& v) const {
 //             runs.for_each([&](const run_part& r) {
 //                 for (std::size_t i = 0; i < r.params.size(); ++i)
-//                     r.params[i] -= float(v.lr) * (r.grads[i] > 0 ? 1.0f : r.grads[i] < 0 ? -1.0f : 0.0f);
+//                     r.params[i] -= float(v.lr) * float((r.grads[i] > 0) - (r.grads[i] < 0));
 //             });
 //         }
 //     };
@@ -81,8 +81,9 @@ struct update_values {
 };
 
 /// Laws:
-///  1. What update() does to an element depends on that element of the parameters, gradients and states
-///     and on the values alone: however a strategy cuts the parameters, the bits are the same.
+///  1. What update() does to an element depends on that element of the parameters, gradients and
+///     states and on the values alone: however a strategy cuts the parameters, the bits are the
+///     same.
 ///  2. describe() names every setting that changes the update; the ranks compare them.
 ///  3. What it leaves in the gradients does not matter.
 /// Optional members: `weight_decay` and `decay_vectors` (what update_values::weight_decay is made
@@ -168,7 +169,8 @@ struct Adagrad {
 
 /// The sign of a mean of momentum and gradient, with decoupled weight decay; half of Adam's state.
 /// Rates are 3 to 10 times smaller than AdamW's, weight decays as much larger.
-///   p -= lr * (sign(beta1 * m + (1 - beta1) * g) + weight_decay * p);  m = beta2 * m + (1 - beta2) * g
+///   p -= lr * (sign(beta1 * m + (1 - beta1) * g) + weight_decay * p)
+///   m = beta2 * m + (1 - beta2) * g
 ///   source: Chen et al. 2023 (arXiv 2302.06675) algorithm 2
 struct Lion {
     double beta1 = 0.9;

@@ -3,10 +3,10 @@
 // Groups of parameters that take another rate or weight decay, or none of the updates, chosen by
 // name.
 //
-//     parameter_groups groups{{.match = [](const parameter_info& p) { return p.name.starts_with("embed"); },
-//                              .lr_scale = 0.1},
-//                             {.match = [](const parameter_info& p) { return p.name.ends_with("norm.weight"); },
-//                              .weight_decay = 0.0}};
+//     const auto embeds = [](const parameter_info& p) { return p.name.starts_with("embed"); };
+//     const auto is_norm = [](const parameter_info& p) { return p.name.ends_with("norm.weight"); };
+//     parameter_groups groups{{.match = embeds, .lr_scale = 0.1},
+//                             {.match = is_norm, .weight_decay = 0.0}};
 //     trainer.fit(model, {skein::AdamW{}, {.groups = groups}}, schedule, loss, data, held_out);
 //
 // The first group that matches counts; what no group matches is updated as the optimizer says.

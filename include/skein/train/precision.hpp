@@ -15,8 +15,9 @@
 // other layers the model casts itself (x.to(weight.dtype())). Take the loss of float32:
 // logits.to(torch::kFloat).
 //
-//   source: Micikevicius et al. 2018 (arXiv 1710.03740); bfloat16: Kalamkar et al. 2019 (arXiv 1905.12322);
-//   the split into parameters and reductions as in torch.distributed.fsdp.MixedPrecisionPolicy
+//   source: Micikevicius et al. 2018 (arXiv 1710.03740); bfloat16: Kalamkar et al. 2019
+//   (arXiv 1905.12322); the split into parameters and reductions as in
+//   torch.distributed.fsdp.MixedPrecisionPolicy
 
 #include <skein/torch/tensor.hpp>
 #include <skein/train/module_type.hpp>

@@ -120,9 +120,11 @@ enum class decay_form : std::uint8_t { linear, one_minus_sqrt };
 
 /// The peak until `decay` steps before the end, then down to the floor, reached at step `total` and
 /// kept.
-///   lr = floor + (peak - floor) * (1 - t) or * (1 - sqrt(t)), t = (step - begin) / (total - begin),
+///   lr = floor + (peak - floor) * (1 - t) or * (1 - sqrt(t)),
+///   t = (step - begin) / (total - begin),
 ///   begin = total - decay, but not before the end of the warm-up
-///   source: Hu et al. 2024 (arXiv 2404.06395) section 4; Haegele et al. 2024 (arXiv 2405.18392) section 3
+///   source: Hu et al. 2024 (arXiv 2404.06395) section 4; Haegele et al. 2024 (arXiv 2405.18392)
+///   section 3
 struct warmup_stable_decay {
     double peak = 1e-3;
     double floor = 0.0;

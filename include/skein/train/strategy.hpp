@@ -37,10 +37,9 @@ namespace skein::train {
 ///  8. abort(why) fails every exchange of the strategy with this reason, here and at the peers.
 ///  9. After finish() every rank's module is whole and nobody else's business.
 /// 10. rebind(), after context::rebind() and on every rank of the new generation, makes the groups
-///   anew; store
-///     and values stay. A backward pass that was under way is given up; steps begin with begin_step()
-///     again. When ranks would own other parts than before: errc::not_supported on every rank, and the
-///     strategy is of no use any more.
+///     anew; store and values stay. A backward pass that was under way is given up; steps begin
+///     with begin_step() again. When ranks would own other parts than before: errc::not_supported
+///     on every rank, and the strategy is of no use any more.
 template <class S>
 concept strategy = requires(S s, bool last, double x, const error& why) {
     requires std::constructible_from<S, const context&, torch::nn::Module&>;

@@ -7,7 +7,7 @@
 // clips, steps, merges metrics, evaluates, saves, resumes, and writes what a person wants to see.
 //
 //     skein::Trainer<skein::DDP<>> trainer(ctx, config);
-//     auto result = trainer.fit(model, skein::AdamW{.weight_decay = 0.1}, schedule, loss, data, held_out);
+//     auto result = trainer.fit(model, skein::AdamW{}, schedule, loss, data, held_out);
 //
 // Same seed and world size: the same bits, also when a run was interrupted and resumed.
 

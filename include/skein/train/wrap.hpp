@@ -8,8 +8,8 @@
 //     DDP<bucket<1, 25>>              runs of 25 MiB, the last to be registered in a first one of 1
 //                                     MiB
 //
-//   source: auto-wrap policies as in PyTorch's FSDP (size_based_auto_wrap_policy, ModuleWrapPolicy); bucket
-//   sizes as in its reducer
+//   source: auto-wrap policies as in PyTorch's FSDP (size_based_auto_wrap_policy,
+//   ModuleWrapPolicy); bucket sizes as in its reducer
 
 #include <skein/torch/tensor.hpp>
 #include <skein/train/flat.hpp>

@@ -44,7 +44,7 @@ public:
         buffer_.resize(std::exchange(size_, 0));
         return std::move(buffer_);
     }
-    /// Makes room for `bytes` more.
+    /// Makes space for `bytes` more.
     void reserve(std::size_t bytes) {
         if (buffer_.size() - size_ < bytes) grow(bytes);
     }

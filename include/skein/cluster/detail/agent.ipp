@@ -258,7 +258,7 @@ SKEIN_INLINE task<ended_lease> agent::state::run(state* self, worker* w) {
     if (!has_ended) {
         // Its driver has said goodbye to it in most cases: it leaves by itself.
         auto stopped =
-            shield(proc::stop(*process, self->how.times.farewell_first, self->how.stop_grace));
+            shield(proc::stop(*process, self->how.times.exit_grace, self->how.stop_grace));
         auto sure = as_result(std::move(stopped));
         const auto end = co_await sure;
         out.how = end ? end->status.describe() : end.error().what();
@@ -334,7 +334,7 @@ SKEIN_INLINE proc::child_options agent::state::what_to_start(
     child.executable = order.executable;
     child.cwd = order.folder;
     child.argv = {order.program, "--skein-worker=" + order.name};
-    auto env = proc::parse_task_environment(order.env, {});
+    auto env = sched::parse_task_environment(order.env, {});
     if (!env) throw env.error();
     child.env = std::move(env->variables);
     if (const auto good = proc::check_gpus_together(demand ? demand->gpu : 0, how.gpu_names); !good)

@@ -86,7 +86,7 @@ struct want_lease {
     /// For tasks with one demand alone: the driver gives others of its leases back for it, where it
     /// is told.
     bool own = false;
-    /// Of its worker's process, as proc::parse_task_environment() reads them; no folder: that of
+    /// Of its worker's process, as sched::parse_task_environment() reads them; no folder: that of
     /// the driver.
     std::string env, cwd;
 };

@@ -20,7 +20,7 @@ namespace skein::cluster {
 SKEIN_INLINE detail::head_group* head::state::group_of(const detail::head_lease& l) {
     std::uint64_t number = 0;
     int bundle = -1;
-    if (!rt::parse_group_label(l.label, number, bundle)) return nullptr;
+    if (!sched::parse_group_label(l.label, number, bundle)) return nullptr;
     const auto found = l.of->groups.find(number);
     return found == l.of->groups.end() ? nullptr : &found->second;
 }
@@ -29,7 +29,7 @@ SKEIN_INLINE detail::head_group* head::state::group_of(const detail::head_lease&
 SKEIN_INLINE std::optional<sched::constraint> head::state::where_of(const detail::head_lease& l) {
     std::uint64_t number = 0;
     int bundle = -1;
-    if (!rt::parse_group_label(l.label, number, bundle)) return rt::where_labelled(l.label);
+    if (!sched::parse_group_label(l.label, number, bundle)) return sched::where_labelled(l.label);
     const auto* const g = group_of(l);
     if (g == nullptr || !g->id) return std::nullopt;
     return sched::constraint::in(g->id, bundle);
@@ -195,7 +195,7 @@ SKEIN_INLINE bool head::state::adopt_bundle(detail::head_group& g, std::size_t b
         for (auto* l : inside) {
             std::uint64_t number = 0;
             int wanted = -1;
-            (void)rt::parse_group_label(l->label, number, wanted);
+            (void)sched::parse_group_label(l->label, number, wanted);
             const bool fits = l->at->place() == place && (l->gpus.bits() & ~gpus.bits()) == 0 &&
                               sched::fits(l->demand, room);
             if (!fits || named != (wanted >= 0) || (named && std::cmp_not_equal(wanted, bundle)))

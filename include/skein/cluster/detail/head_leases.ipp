@@ -77,7 +77,7 @@ SKEIN_INLINE void head::state::want(detail::head_job& j, const want_lease& what)
     if (what.label.size() > most_label_bytes)
         return refuse(
             error(errc::too_large, fmt::format("a label of {} bytes", what.label.size())));
-    if (const auto env = proc::parse_task_environment(what.env, what.cwd); !env)
+    if (const auto env = sched::parse_task_environment(what.env, what.cwd); !env)
         return refuse(env.error());
     auto& l = add_lease(j, number, *wanted);
     l.label = what.label;
@@ -255,7 +255,7 @@ SKEIN_INLINE void head::state::make_room(const detail::head_share& of) {
         if (!l->own || l->state != detail::lease_state::waits || l->label.starts_with('@'))
             continue;
         if (places.empty()) places = schedule.places();
-        if (l->label == rt::spread_label) spread_order(*of.of, places);
+        if (l->label == sched::spread_label) spread_order(*of.of, places);
         for (const auto& now : places) {
             auto* n = node_at(now.id.value());
             if (n == nullptr || now.draining || !make_room(*l, *n, now)) continue;
@@ -271,7 +271,7 @@ SKEIN_INLINE void head::state::spread_order(const detail::head_job& j,
     std::map<sched::place_id, std::pair<int, std::size_t>> order; // how many it has, when it came
     for (std::size_t i = 0; i < nodes_now.size(); ++i) order[nodes_now[i].id] = {0, i};
     for (const auto& [number, l] : j.leases)
-        if (l->at != nullptr && l->label == rt::spread_label) ++order[l->at->place()].first;
+        if (l->at != nullptr && l->label == sched::spread_label) ++order[l->at->place()].first;
     std::sort(nodes_now.begin(), nodes_now.end(),
               [&](const auto& a, const auto& b) { return order[a.id] < order[b.id]; });
 }
@@ -283,7 +283,7 @@ SKEIN_INLINE bool head::state::make_room(const detail::head_lease& l, detail::he
         return label == "node=" + n.name ||
                std::find(n.labels.begin(), n.labels.end(), label) != n.labels.end();
     };
-    const bool anywhere = l.label.empty() || l.label == rt::spread_label;
+    const bool anywhere = l.label.empty() || l.label == sched::spread_label;
     if (!sched::fits(l.demand, n.total) || (!anywhere && !has(l.label))) return false;
     std::vector<detail::head_lease*> may_go;
     std::int64_t missing = (l.demand.cpu - (now.total.cpu - now.used.cpu)).in_steps();

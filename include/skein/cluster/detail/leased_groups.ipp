@@ -48,8 +48,8 @@ SKEIN_INLINE task<void> leased_workers::state::close_group(state* self, std::uin
         std::vector<lease_ptr> idle;
         bool any = false;
         for (const auto& [n, l] : self->leases) {
-            const auto kind = self->kinds.find(l->kind);
-            if (kind == self->kinds.end() || !is_of(*kind)) continue;
+            const auto own = self->demands.find(l->demand);
+            if (own == self->demands.end() || !is_of(*own)) continue;
             any = true;
             if (!l->wire || (!l->retiring && self->driver.is_idle(l->wire))) idle.push_back(l);
         }
@@ -63,11 +63,11 @@ SKEIN_INLINE task<void> leased_workers::state::close_group(state* self, std::uin
             }
         }
         const bool watched =
-            std::any_of(self->kinds.begin(), self->kinds.end(),
+            std::any_of(self->demands.begin(), self->demands.end(),
                         [&](const auto& k) { return is_of(k) && k.second.watched; });
         if (!any && !watched) break;
     }
-    std::erase_if(self->kinds, is_of);
+    std::erase_if(self->demands, is_of);
     self->groups.erase(number);
     if (self->is_joined()) (void)self->head.tell(cluster::drop_group{number});
     self->driver.group_gone(number);

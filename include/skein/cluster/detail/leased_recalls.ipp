@@ -36,7 +36,7 @@ SKEIN_INLINE void leased_workers::state::take_back_withdrawn() {
     if (!knows_size) return;
     for (const auto& [number, l] : leases) {
         if (!l->is_withdrawn || !l->retirement || l->blocked) continue;
-        if (l->kind == 0 && shared() > target()) continue;
+        if (!l->demand && shared() > target()) continue;
         if (l->wire && l->wire->is_open() && !driver.is_idle(l->wire)) l->retirement->request();
     }
 }

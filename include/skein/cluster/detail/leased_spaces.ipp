@@ -111,9 +111,9 @@ SKEIN_INLINE task<void> leased_workers::state::serve_space_client(state* self,
     self->space_clients.push_back({wire, {}});
     std::exception_ptr failure;
     try {
-        rt::worker_room room;
-        room.is_space_client = true;
-        auto served = self->driver.serve_worker(wire, {}, {}, room);
+        rt::worker_info info;
+        info.is_space_client = true;
+        auto served = self->driver.serve_worker(wire, {}, {}, info);
         co_await served;
     } catch (...) {
         failure = std::current_exception();

@@ -189,15 +189,11 @@ SKEIN_INLINE driver_hello leased_workers::state::hello() const {
 SKEIN_INLINE known_lease leased_workers::state::known(const lease& l) const {
     const auto node = l.node == 0 && l.wire ? unknown_node : l.node;
     if (l.beside != 0) return {l.number, {}, node, l.where, true, {}, {}}; // it takes no room there
-    if (l.kind == 0) return {l.number, sched::to_string(how.demand), node, {}, false, {}, {}};
-    const auto& kind = kinds.at(l.kind);
-    return {l.number,
-            kind.demand,
-            node,
-            kind.what.label,
-            true,
-            proc::variables_as_text(kind.what.env),
-            kind.what.env.folder};
+    if (!l.demand) return {l.number, sched::to_string(how.demand), node, {}, false, {}, {}};
+    const auto& own = demands.at(l.demand);
+    return {l.number,           own.text, node,
+            own.what.label,     true,     sched::variables_as_text(own.what.env),
+            own.what.env.folder};
 }
 
 SKEIN_INLINE task<void> leased_workers::state::say_hello(state* self) {
@@ -239,18 +235,19 @@ SKEIN_INLINE std::size_t leased_workers::state::target() const noexcept {
     const bool any_blocked = std::any_of(leases.begin(), leases.end(),
                                          [](const auto& one) { return one.second->blocked; });
     for (const auto& [number, l] : leases) {
-        if (l->kind == 0 || kinds.at(l->kind).what.group != 0) continue; // see group_cpus()
+        if (!l->demand || demands.at(l->demand).what.group != 0) continue; // see group_cpus()
         if (l->blocked || l->impossible || (any_blocked && l->node == 0)) continue;
         any_own = true;
-        own += kinds.at(l->kind).what.need.cpu.in_steps();
+        own += demands.at(l->demand).what.need.cpu.in_steps();
     }
     own += group_cpus(any_blocked);
     any_own = any_own || own > 0;
     const auto all = static_cast<std::int64_t>(cluster_cpus) * sched::amount::steps;
-    auto room = (std::max<std::int64_t>(all - own, 0)) / each;
-    if (how.workers > 0) room = std::min<std::int64_t>(how.workers, any_own ? room : how.workers);
+    auto fitting = (std::max<std::int64_t>(all - own, 0)) / each;
+    if (how.workers > 0)
+        fitting = std::min<std::int64_t>(how.workers, any_own ? fitting : how.workers);
     return static_cast<std::size_t>(
-        std::clamp<std::int64_t>(room, any_own ? 0 : 1, how.most_workers));
+        std::clamp<std::int64_t>(fitting, any_own ? 0 : 1, how.most_workers));
 }
 
 /// Leases for all tasks. One that is given back when what its tasks wait for has ended needs
@@ -265,7 +262,7 @@ SKEIN_INLINE std::size_t leased_workers::state::shared() const noexcept {
 /// Asks for what is missing, and takes back what was asked for in vain.
 SKEIN_INLINE void leased_workers::state::fill() {
     if (stopping.is_set() || gave_up) return;
-    for (auto& [number, kind] : kinds) fill_own(kind);
+    for (auto& [demand, one] : demands) fill_own(one);
     auto have = shared();
     for (const auto wanted = target(); have < wanted; ++have) {
         auto l = std::make_shared<lease>();
@@ -288,43 +285,43 @@ SKEIN_INLINE void leased_workers::state::fill() {
 
 /// What waits for this demand has changed.
 SKEIN_INLINE void leased_workers::state::want_workers(const rt::worker_demand& what) {
-    auto& kind = kinds[what.kind];
-    if (kind.demand.empty()) kind.demand = sched::to_string(what.need);
-    kind.what = what;
-    kind.idle_since = on_loop.now();
+    auto& own = demands[what.demand];
+    if (own.text.empty()) own.text = sched::to_string(what.need);
+    own.what = what;
+    own.idle_since = on_loop.now();
     if (!stopping.is_set()) fill();
 }
 
 /// One lease of a demand is asked for at a time; those above what is wanted go when they have been
 /// idle for a while.
-SKEIN_INLINE void leased_workers::state::fill_own(own_leases& kind) {
+SKEIN_INLINE void leased_workers::state::fill_own(own_leases& own) {
     std::size_t all = 0;
     std::vector<lease_ptr> waiting;
     for (const auto& [number, l] : leases) {
-        if (l->kind != kind.what.kind) continue;
+        if (l->demand != own.what.demand) continue;
         ++all;
         if (l->node == 0 && !l->wire)
             waiting.push_back(l); // its worker may be before the news of it
     }
-    if (kind.what.wanted > all && waiting.empty()) {
+    if (own.what.wanted > all && waiting.empty()) {
         auto l = std::make_shared<lease>();
         l->number = ++last_number;
-        l->kind = kind.what.kind;
+        l->demand = own.what.demand;
         leases.emplace(l->number, l);
         want(l);
     }
-    for (; !waiting.empty() && all > kind.what.wanted; waiting.pop_back(), --all) {
+    for (; !waiting.empty() && all > own.what.wanted; waiting.pop_back(), --all) {
         leases.erase(waiting.back()->number);
         give_back(waiting.back());
     }
-    if (all > kind.what.wanted && !std::exchange(kind.watched, true))
-        later.spawn(release_idle(this, kind.what.kind));
+    if (all > own.what.wanted && !std::exchange(own.watched, true))
+        later.spawn(release_idle(this, own.what.demand));
 }
 
-SKEIN_INLINE task<void> leased_workers::state::release_idle(state* self, std::uint32_t number) {
-    auto& kind = self->kinds.at(number);
+SKEIN_INLINE task<void> leased_workers::state::release_idle(state* self, sched::demand_id demand) {
+    auto& own = self->demands.at(demand);
     for (;;) {
-        const auto due = deadline_after(kind.idle_since, self->how.times.idle_worker);
+        const auto due = deadline_after(own.idle_since, self->how.times.idle_worker);
         if (self->on_loop.now() < due) {
             co_await sleep_for(due - self->on_loop.now());
             continue;
@@ -332,11 +329,11 @@ SKEIN_INLINE task<void> leased_workers::state::release_idle(state* self, std::ui
         std::size_t all = 0;
         lease_ptr last;
         for (const auto& [k, l] : self->leases) {
-            if (l->kind != number) continue;
+            if (l->demand != demand) continue;
             ++all;
             if (l->wire && !l->retiring && self->driver.is_idle(l->wire)) last = l;
         }
-        if (all <= kind.what.wanted) break;
+        if (all <= own.what.wanted) break;
         if (!last) { // the calls there have not ended for all they are not counted: cancelled ones
             co_await sleep_for(self->how.times.idle_worker);
             continue;
@@ -346,7 +343,7 @@ SKEIN_INLINE task<void> leased_workers::state::release_idle(state* self, std::ui
         co_await going;
         co_await sleep_for(self->how.times.last_word);
     }
-    kind.watched = false;
+    own.watched = false;
 }
 
 SKEIN_INLINE bool leased_workers::state::is_joined() const noexcept {
@@ -380,7 +377,7 @@ SKEIN_INLINE void leased_workers::state::on_granted(const lease_granted& m) {
     if (const auto k = known(*found->second); !said_why.empty())
         said_why.erase(k.demand + ' ' + k.label);
     if (const auto wire = found->second->wire) driver.set_labels(*wire, m.labels);
-    if (found->second->kind != 0) fill(); // there may be room for one more
+    if (found->second->demand) fill(); // there may be room for one more
     ask_beside(*found->second);
     count_expected();
 }
@@ -443,20 +440,20 @@ SKEIN_INLINE void leased_workers::state::on_failed_start(const lease_ptr& l, boo
 /// With the environment that its tasks ask for: what cannot be had, or has not been three times, is
 /// no use to wait for.
 SKEIN_INLINE bool leased_workers::state::refuse_own(const lease& l, bool is_lasting) {
-    const auto found = kinds.find(l.kind);
-    if (found == kinds.end() || found->second.what.env.empty()) return false;
-    auto& kind = found->second;
+    const auto found = demands.find(l.demand);
+    if (found == demands.end() || found->second.what.env.empty()) return false;
+    auto& own = found->second;
     constexpr int most_failures = 3;
-    const bool no_folder = is_lasting && !kind.what.env.folder.empty();
-    if (++kind.failures < most_failures && !no_folder) return false;
-    kind.failures = 0;
+    const bool no_folder = is_lasting && !own.what.env.folder.empty();
+    if (++own.failures < most_failures && !no_folder) return false;
+    own.failures = 0;
     error why(no_folder ? errc::not_found : errc::worker_lost,
               detail::failed_start_text(l.node_name) + l.how);
     if (no_folder)
         why.with_hint(std::string(detail::folder_hint));
     else
         why.with_hint(std::string(detail::start_hint));
-    driver.refuse_demand(l.kind, why);
+    driver.refuse_demand(l.demand, why);
     return true;
 }
 
@@ -509,12 +506,12 @@ SKEIN_INLINE task<void> leased_workers::state::serve_one(state* self, net::link:
     const auto of_node = detail::failed_start_text(l->node_name);
     std::erase_if(self->said_failures,
                   [&](const auto& one) { return one.first.starts_with(of_node); });
-    if (l->kind != 0) self->kinds.at(l->kind).failures = 0;
+    if (l->demand) self->demands.at(l->demand).failures = 0;
     std::exception_ptr failure;
     try {
         auto served = self->driver.serve_worker(
             std::move(wire), [self, l](const rt::peer&) { return how_it_ended(self, l); }, {},
-            rt::worker_room{l->kind, l->labels, false, l->node == 0, first});
+            rt::worker_info{l->demand, l->labels, false, l->node == 0, first});
         co_await served;
     } catch (...) {
         failure = std::current_exception();
@@ -534,7 +531,7 @@ SKEIN_INLINE task<std::string> leased_workers::state::how_it_ended(state* self, 
     if (self->is_joined()) {
         auto told = detail::wait_at_most(&l->end_told, self->how.times.suspect_after);
         co_await told;
-        auto printed = until_printed(self, self->how.times.farewell_stopping); // its last words
+        auto printed = until_printed(self, self->how.times.exit_grace_stopping); // its last words
         co_await printed;
     }
     if (!left) self->say_lost(*l, pid);

@@ -26,7 +26,7 @@ struct leased_workers::state {
         std::uint64_t node = 0; ///< the incarnation of its agent; 0: not granted yet
         std::string node_name;
         std::vector<std::string> labels; ///< of its node
-        std::uint32_t kind = 0;          ///< of the only demand it is for; 0: all
+        sched::demand_id demand;         ///< the only one it is for; none: all
         std::uint64_t beside = 0;        ///< the lease whose worker's second process it is; 0: none
         std::string where;      ///< of such a one: its node's label, as soon as that is known
         net::link::handle wire; ///< to its worker, while that is served
@@ -44,13 +44,13 @@ struct leased_workers::state {
         event end_told;
 
         /// For all tasks, and counted as a worker.
-        [[nodiscard]] bool is_shared() const noexcept { return kind == 0 && beside == 0; }
+        [[nodiscard]] bool is_shared() const noexcept { return !demand && beside == 0; }
     };
     using lease_ptr = std::shared_ptr<lease>; // its tasks may outlive its place in the table
     /// Leases for one demand.
     struct own_leases {
         rt::worker_demand what;
-        std::string demand;      ///< what.need as text
+        std::string text;        ///< what.need
         int failures = 0;        ///< starts, in a row
         time_point idle_since{}; ///< since when `what` is as it is
         bool watched = false;    ///< release_idle() is at work
@@ -74,7 +74,7 @@ struct leased_workers::state {
     leased_workers_options how;
     std::unique_ptr<net::link_endpoint> door;
     std::map<std::uint64_t, lease_ptr> leases;
-    std::map<std::uint32_t, own_leases> kinds;
+    std::map<sched::demand_id, own_leases> demands;
     std::map<std::uint64_t, group> groups;
     std::uint64_t last_number = 0;
     std::uint64_t cluster_cpus = 0;
@@ -132,8 +132,8 @@ struct leased_workers::state {
     [[nodiscard]] std::size_t shared() const noexcept;
     [[nodiscard]] known_lease known(const lease& l) const;
     void want_workers(const rt::worker_demand& what);
-    void fill_own(own_leases& kind);
-    static task<void> release_idle(state* self, std::uint32_t kind);
+    void fill_own(own_leases& own);
+    static task<void> release_idle(state* self, sched::demand_id demand);
     void fill();
     void want(const lease_ptr& l);
     void give_back(const lease_ptr& l);

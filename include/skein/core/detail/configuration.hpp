@@ -6,9 +6,11 @@
 // Two versions, a frame pool that is on in one file and off in another, header-only files beside
 // compiled ones, single_include/ beside the split headers: all of it would link without a word, and
 // corrupt memory. So every object file says how it was compiled, twice:
-//   - to the linker: one strong symbol in a section group that is named after the configuration. Files alike share
-//     the group; files that differ define the symbol twice, and the error names both sections (ELF only).
-//   - at the start of the program, for what the linker does not see: shared libraries, link-time optimisation.
+//   - to the linker: one strong symbol in a section group that is named after the configuration.
+//     Files alike share the group; files that differ define the symbol twice, and the error names
+//     both sections (ELF only).
+//   - at the start of the program, for what the linker does not see: shared libraries, link-time
+//     optimisation.
 
 #include <cstdio>
 #include <cstdlib>

@@ -56,7 +56,8 @@ SKEIN_INLINE std::uint64_t desk::rows_for(const executor_state& who, std::uint64
                                 std::clamp(fit, 1.0, static_cast<double>(how_.most_rows))));
     if (who.most_rows > 0) count = std::min(count, who.most_rows);
     // The end of a batch is shared: nobody takes more than half of his part of what is left.
-    const auto share = std::max<std::uint64_t>(1, left / std::max<std::size_t>(1, executors_.size()));
+    const auto share =
+        std::max<std::uint64_t>(1, left / std::max<std::size_t>(1, executors_.size()));
     return std::max<std::uint64_t>(1, std::min(count, std::max<std::uint64_t>(1, share)));
 }
 
@@ -89,7 +90,8 @@ SKEIN_INLINE work_range desk::give(std::uint64_t executor, std::uint64_t batch, 
 
 SKEIN_INLINE std::optional<work_range> desk::take(std::uint64_t executor, time_point now) {
     const auto& who = executors_.at(executor);
-    const auto overdue = [&](std::uint64_t number, batch_state& batch) -> std::optional<work_range> {
+    const auto overdue = [&](std::uint64_t number,
+                             batch_state& batch) -> std::optional<work_range> {
         for (auto& each : batch.pieces)
             if ((each.holders.empty() || each.deadline <= now) && may_have(each, executor))
                 return give(executor, number, each, now);

@@ -19,12 +19,13 @@ struct loader_options {
     int rank = 0, world_size = 1; ///< batches are this rank's parts of the global ones
     std::uint64_t seed = 0;
     int threads = 0; ///< that make rows; 0: the cores of this process, shared with the ranks here
-    int local_size = 1;                            ///< ranks of this host
-    std::size_t budget = std::size_t{512} << 20;   ///< bytes of all batches that are being made,
-                                                   ///< wait, or are still held
-    std::uint64_t bad_rows = 0; ///< left out before an error ends it, of each rank; 0: the first does
-    bool drop_last = false;     ///< the last batch of an epoch only if it is full
-    std::uint64_t epochs = 0;   ///< passes over the data; 0: until nobody asks any more
+    int local_size = 1;                          ///< ranks of this host
+    std::size_t budget = std::size_t{512} << 20; ///< bytes of all batches that are being made,
+                                                 ///< wait, or are still held
+    std::uint64_t bad_rows =
+        0;                    ///< left out before an error ends it, of each rank; 0: the first does
+    bool drop_last = false;   ///< the last batch of an epoch only if it is full
+    std::uint64_t epochs = 0; ///< passes over the data; 0: until nobody asks any more
 };
 
 /// What a loader has done so far.

@@ -46,11 +46,12 @@ SKEIN_INLINE loader_place loader_place::restored(std::string_view saved,
     if (numbers[0] != 0x31646b73u)
         throw error(errc::malformed, "the saved place of a loader is of no format that is known");
     if (numbers[2] != seed)
-        throw error(errc::mismatch, fmt::format("the run was started with seed {}, now it is {}",
-                                                numbers[2], seed))
+        throw error(errc::mismatch,
+                    fmt::format("the run was started with seed {}, now it is {}", numbers[2], seed))
             .with_hint("go on with the same seed, or start anew");
     if (numbers[1] != fingerprint)
-        throw error(errc::mismatch, fmt::format("the checkpoint is of other data than {}", pipeline))
+        throw error(errc::mismatch,
+                    fmt::format("the checkpoint is of other data than {}", pipeline))
             .with_hint("go on with the pipeline and the data that it was started with, or start "
                        "anew");
     return {numbers[1], numbers[2], numbers[3], numbers[4]};
@@ -73,8 +74,8 @@ public:
         const int threads = row_threads(how_);
         const auto wanted = program_->wanted();
         if (wanted.most < 0 || wanted.cpus < 1 || wanted.most > 1024)
-            throw error(errc::invalid_argument, fmt::format("{} helpers of {} cpus each",
-                                                            wanted.most, wanted.cpus))
+            throw error(errc::invalid_argument,
+                        fmt::format("{} helpers of {} cpus each", wanted.most, wanted.cpus))
                 .with_hint("give at most 1024, of at least one cpu");
         pool_.emplace(static_cast<unsigned>(threads));
         // What is under way at helpers counts, too.
@@ -91,9 +92,7 @@ public:
             thread_.emplace("data");
         }
         run([this, make]() -> task<void> { return start(make); });
-        slots_->on_return([this] {
-            post([this] { engine_->room_changed(); });
-        });
+        slots_->on_return([this] { post([this] { engine_->room_changed(); }); });
     }
     impl(const impl&) = delete;
     impl& operator=(const impl&) = delete;
@@ -135,7 +134,8 @@ public:
             now.waited = waited_;
             if (begun_)
                 now.lasted =
-                    std::chrono::duration<double>(std::chrono::steady_clock::now() - first_).count();
+                    std::chrono::duration<double>(std::chrono::steady_clock::now() - first_)
+                        .count();
         }
         run([&]() -> task<void> { return look(now); });
         now.peak_bytes = slots_->peak();
@@ -245,7 +245,8 @@ private:
         std::uint64_t lowest = ~std::uint64_t{0};
         const bad_row* first = &out.bad.front();
         for (std::uint64_t i = 0; i < out.wanted.count; ++i) {
-            const auto sample = program_->sample_at(how_.seed, out.wanted.epoch, out.wanted.first + i);
+            const auto sample =
+                program_->sample_at(how_.seed, out.wanted.epoch, out.wanted.first + i);
             for (const auto& each : out.bad)
                 if (each.sample == sample && i < lowest) {
                     lowest = i;
@@ -302,11 +303,11 @@ SKEIN_INLINE std::uint64_t loader_core::fingerprint() const noexcept {
 namespace skein::data {
 
 SKEIN_INLINE std::string loader_stats::text() const {
-    std::string out = fmt::format(
-        "{} batches, {} rows of {} bytes, {} left out by filters, {} bad; waited {:.1f} % of {:.2f} s; "
-        "at most {} of {} MiB\n",
-        batches, rows, row_bytes, dropped, bad, 100 * wait_fraction(), lasted, peak_bytes >> 20,
-        budget >> 20);
+    std::string out = fmt::format("{} batches, {} rows of {} bytes, {} left out by filters, {} "
+                                  "bad; waited {:.1f} % of {:.2f} s; "
+                                  "at most {} of {} MiB\n",
+                                  batches, rows, row_bytes, dropped, bad, 100 * wait_fraction(),
+                                  lasted, peak_bytes >> 20, budget >> 20);
     if (given_again > 0)
         out += fmt::format("  {} ranges were given out again, {} answers came too late\n",
                            given_again, late);

@@ -57,7 +57,9 @@ struct selection {
 
 template <class Source>
 [[nodiscard]] std::string describe_source(const Source& source) {
-    if constexpr (requires { { source.describe() } -> std::convertible_to<std::string>; })
+    if constexpr (requires {
+                      { source.describe() } -> std::convertible_to<std::string>;
+                  })
         return source.describe();
     else
         return short_name(typeid(Source)) + "(" + std::to_string(source.size()) + ")";
@@ -131,9 +133,8 @@ template <std::size_t At, class Ops, class Row>
     }
 }
 template <class Ops, class Row>
-using row_after =
-    typename decltype(run_operators<0>(std::declval<const Ops&>(), row_key{}, 0,
-                                       std::declval<const Row&>()))::value_type;
+using row_after = typename decltype(run_operators<0>(std::declval<const Ops&>(), row_key{}, 0,
+                                                     std::declval<const Row&>()))::value_type;
 
 /// How a source is read: through its reader where it has one.
 template <class Source>

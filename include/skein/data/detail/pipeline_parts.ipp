@@ -43,8 +43,7 @@ SKEIN_INLINE void selection::keep(std::uint64_t first, std::uint64_t count) noex
     end = begin + std::min(count, held - skipped);
 }
 
-SKEIN_INLINE std::uint64_t selection::split(std::uint64_t of, double fraction,
-                                            std::uint64_t seed) {
+SKEIN_INLINE std::uint64_t selection::split(std::uint64_t of, double fraction, std::uint64_t seed) {
     if (!(fraction >= 0 && fraction <= 1))
         throw error(errc::invalid_argument,
                     fmt::format("a pipeline cannot be split at {}", fraction))

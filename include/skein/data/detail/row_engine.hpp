@@ -70,7 +70,7 @@ struct engine_options {
     int threads = 1;
     std::size_t most_ahead = 64; ///< batches that are being made or wait, within the budget
     desk_options desk{};
-    std::size_t most_answer = std::size_t{4} << 20; ///< bytes of a helper's answer
+    std::size_t most_answer = std::size_t{4} << 20;         ///< bytes of a helper's answer
     duration helper_retry = std::chrono::milliseconds(500); ///< doubles, up to 64 times of it
 };
 

@@ -45,16 +45,14 @@ SKEIN_INLINE row_engine::row_engine(std::shared_ptr<const row_program> program, 
                                     unique_function<void(finished_batch)> deliver,
                                     unique_function<void(std::string)> note)
     : program_(std::move(program)), how_(how), slots_(std::move(slots)), pool_(pool),
-      deliver_(std::move(deliver)), note_(std::move(note)),
-      desk_(how.desk) {
+      deliver_(std::move(deliver)), note_(std::move(note)), desk_(how.desk) {
     stats_.push_back({.name = "here"});
 }
 
 SKEIN_INLINE task<void> row_engine::serve() {
     scope parts;
     parts.spawn(plan());
-    for (int i = 0; i < how_.threads; ++i)
-        parts.spawn(make_here(desk_.join(desk::place::here)));
+    for (int i = 0; i < how_.threads; ++i) parts.spawn(make_here(desk_.join(desk::place::here)));
     if (const auto wanted = program_->wanted(); wanted.most > 0) {
         parts.spawn(watch_deadlines());
         for (int i = 0; i < wanted.most; ++i) parts.spawn(keep_helper());
@@ -188,9 +186,8 @@ SKEIN_INLINE void row_engine::write(const filling& batch, std::uint64_t row,
     const auto& columns = batch.out.memory->layout().columns;
     for (std::size_t i = 0; i < columns.size(); ++i)
         if (!values[i].is_like(columns[i]))
-            throw error(errc::mismatch,
-                        fmt::format("column {} is {}, in the rows before it was {}", i,
-                                    text_of(values[i]), text_of(columns[i])))
+            throw error(errc::mismatch, fmt::format("column {} is {}, in the rows before it was {}",
+                                                    i, text_of(values[i]), text_of(columns[i])))
                 .with_hint("rows of one batch have one shape: resize or crop images, pad arrays");
     batch.out.memory->write(row, values);
 }
@@ -342,7 +339,8 @@ SKEIN_INLINE task<bool> row_engine::one_range(helper_state* it) {
     if (!range) co_return false;
     given_.set();
     const auto batch = batches_.at(range->batch);
-    rows_request request{.seed = how_.seed, .epoch = batch->out.wanted.epoch, .samples = {}, .places = {}};
+    rows_request request{
+        .seed = how_.seed, .epoch = batch->out.wanted.epoch, .samples = {}, .places = {}};
     const auto from = batch->samples.begin() + static_cast<std::ptrdiff_t>(range->first);
     request.samples.assign(from, from + static_cast<std::ptrdiff_t>(range->count));
     rows_answer answer;
@@ -386,15 +384,16 @@ SKEIN_INLINE task<bool> row_engine::one_range(helper_state* it) {
                               answer.bad.front().why.what()));
         if (++it->failures < 3) co_return true;
         it->broken = true;
-        throw error(errc::not_found, fmt::format("it cannot read: {}", answer.bad.front().why.what()));
+        throw error(errc::not_found,
+                    fmt::format("it cannot read: {}", answer.bad.front().why.what()));
     }
     it->failures = 0;
     if (!desk_.begin_write(it->executor, range->id)) co_return true;
     const auto there = loop::current().exact_now() - begin;
     std::optional<range_result> made;
     try {
-        auto taken = net::offload([this, batch, r = *range, &answer] { return take_in(*batch, r, answer); },
-                                  pool_);
+        auto taken = net::offload(
+            [this, batch, r = *range, &answer] { return take_in(*batch, r, answer); }, pool_);
         made = co_await taken;
     } catch (const error& e) {
         failed = e;

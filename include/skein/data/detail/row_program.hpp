@@ -39,9 +39,9 @@ struct segment {
 
 /// Makes the rows of a request, one after the other; what a helper does. The rest is type-free.
 ///   make  writes row `index` of the request to the writer
-[[nodiscard]] rows_answer
-make_rows(const rows_request& wanted,
-          unique_function<row_fate(std::uint64_t, std::uint64_t, wire::reader&, wire::writer&)> make);
+[[nodiscard]] rows_answer make_rows(
+    const rows_request& wanted,
+    unique_function<row_fate(std::uint64_t, std::uint64_t, wire::reader&, wire::writer&)> make);
 
 /// Thrown by make() of make_rows: the row cannot be read on this host.
 struct not_here {
@@ -192,9 +192,10 @@ private:
         if (!made) return false;
         // The cells refer to it: it lives as long as what its handles refer to.
         using last = typename decltype(made)::value_type;
-        static_assert(std::is_trivially_destructible_v<last>,
-                      "skein: the last row of a pipeline has fields that a batch can hold: numbers, "
-                      "enums, std::array, data::array or data::image");
+        static_assert(
+            std::is_trivially_destructible_v<last>,
+            "skein: the last row of a pipeline has fields that a batch can hold: numbers, "
+            "enums, std::array, data::array or data::image");
         auto* const kept = new (arena::current().allocate(sizeof(last))) last(*made);
         describe_row(*kept, out);
         return true;

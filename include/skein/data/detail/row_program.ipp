@@ -48,10 +48,10 @@ SKEIN_INLINE rows_answer make_rows(
         }
     }
     answer.rows = std::move(out).take();
-    answer.nanoseconds = static_cast<std::uint64_t>(
-        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() -
-                                                             begin)
-            .count());
+    answer.nanoseconds =
+        static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                       std::chrono::steady_clock::now() - begin)
+                                       .count());
     return answer;
 }
 

@@ -79,8 +79,9 @@ consteval number_type number_type_of() {
         return std::is_signed_v<T> ? number_type::i8 : number_type::u8;
     else {
         static_assert(std::is_integral_v<T>, "skein: a column holds numbers");
-        static_assert(std::is_signed_v<T>, "skein: a column has no unsigned numbers but bytes, as tensors: "
-                                           "use std::int64_t");
+        static_assert(std::is_signed_v<T>,
+                      "skein: a column has no unsigned numbers but bytes, as tensors: "
+                      "use std::int64_t");
         return sizeof(T) == 2   ? number_type::i16
                : sizeof(T) == 4 ? number_type::i32
                                 : number_type::i64;
@@ -121,9 +122,10 @@ void describe_field(const T& field, cells& out) {
         made.data = reinterpret_cast<const std::byte*>(&field);
         out.push_back(made);
     } else {
-        static_assert(!sizeof(T), "skein: the last row of a pipeline for training has fields that are "
-                                  "numbers, enums, std::array, data::array or data::image: "
-                                  "map text and bytes to one of these");
+        static_assert(!sizeof(T),
+                      "skein: the last row of a pipeline for training has fields that are "
+                      "numbers, enums, std::array, data::array or data::image: "
+                      "map text and bytes to one of these");
     }
 }
 
@@ -152,9 +154,10 @@ void write_field(wire::writer& out, const T& field) {
         out.varint(field.size());
         out.raw(as_bytes(field));
     } else {
-        static_assert(std::is_trivially_copyable_v<T> && !std::is_pointer_v<T>,
-                      "skein: rows left of on() travel: their fields are numbers, enums, std::array, "
-                      "data::text, data::bytes, data::array or data::image");
+        static_assert(
+            std::is_trivially_copyable_v<T> && !std::is_pointer_v<T>,
+            "skein: rows left of on() travel: their fields are numbers, enums, std::array, "
+            "data::text, data::bytes, data::array or data::image");
         out.fixed(field);
     }
 }

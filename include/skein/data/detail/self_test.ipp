@@ -3,12 +3,6 @@
 // Bodies of <skein/data/detail/self_test.hpp>.
 
 #include <skein/core/error.hpp>
-<<<<<<< HEAD
-#include <skein/data/detail/draws_kernels.hpp>
-
-#include <array>
-#include <bit>
-=======
 #include <skein/data/detail/blur_kernels.hpp>
 #include <skein/data/detail/draws_kernels.hpp>
 #include <skein/data/detail/exact_math.hpp>
@@ -16,7 +10,6 @@
 #include <array>
 #include <bit>
 #include <cstddef>
->>>>>>> kernels
 #include <span>
 
 #include <fmt/format.h>
@@ -35,9 +28,6 @@ SKEIN_INLINE std::uint64_t hash_of_kernels() {
     add(values);
     fill(values.data(), values.size(), {1, 2, 3}, false);
     add(values);
-<<<<<<< HEAD
-    return hash;
-=======
     // A width that has blocks of 32, of 8, and single values.
     constexpr std::ptrdiff_t height = 20, width = 45, radius = 3;
     constexpr std::array<float, radius + 1> half{0.4f, 0.2f, 0.07f, 0.03f};
@@ -50,7 +40,6 @@ SKEIN_INLINE std::uint64_t hash_of_kernels() {
     add(filtered);
     return (hash ^ std::bit_cast<std::uint64_t>(exponent_of(-1.7) + logarithm_of(1.3))) *
            0x100000001b3ULL;
->>>>>>> kernels
 }
 
 SKEIN_INLINE void require_exact_kernels() {

@@ -27,7 +27,7 @@ SKEIN_INLINE bool hierarchical_communicator::sums_travel() const noexcept {
 }
 
 /// Where sums of `io` are when they leave a host: in io itself, or in float32 for bf16 and f16. The
-/// maximum of two halves is a half and needs no more room. Only the leader has the place.
+/// maximum of two halves is a half and needs no more memory. Only the leader has the place.
 SKEIN_INLINE buffer_view hierarchical_communicator::place_of_sums(buffer_view io, dtype into,
                                                                   reduce_op op) {
     const bool adds = op == reduce_op::sum || op == reduce_op::mean;

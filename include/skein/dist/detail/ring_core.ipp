@@ -87,7 +87,7 @@ private:
     task<void> run_sender(plan& p);
     task<void> run_receiver(plan& p);
     task<void> gather(plan& p, buffer_view own);
-    task<void> room_for(const plan& p, std::uint32_t frame, int step);
+    task<void> wait_for_place(const plan& p, std::uint32_t frame, int step);
     void add(const plan& p, std::uint32_t frame, std::byte* dst);
     void prepare(plan& p);
     task<void> send_frame(std::uint32_t step, byte_span data);

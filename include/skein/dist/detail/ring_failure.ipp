@@ -165,7 +165,7 @@ SKEIN_INLINE task<void> ring_communicator::core::close() {
     const bool was_failed = failed_.has_value();
     closed_ = true;
     if (was_failed) { // the notices get their time
-        auto patience = as_result(with_timeout(wait_until_told(), times.ring_farewell));
+        auto patience = as_result(with_timeout(wait_until_told(), times.ring_goodbye));
         auto ignored = co_await std::move(patience);
         (void)ignored;
     }

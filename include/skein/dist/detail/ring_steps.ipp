@@ -36,7 +36,7 @@ struct ring_communicator::core::plan {
     std::size_t piece = 0;      // elements
     std::uint32_t per_step = 0; // frames
     std::uint32_t frames = 0;
-    std::size_t room = 0; // bytes of one of the two places for partial sums
+    std::size_t half_bytes = 0; // bytes of one of the two places for partial sums
     std::byte* partial = nullptr;
     std::uint32_t received = 0, sent = 0;
 
@@ -62,7 +62,7 @@ struct ring_communicator::core::plan {
     /// The partial sums that reducing step `step` makes of slice s: two places in turn.
     [[nodiscard]] std::byte* at_partial(int step, const slice& s, const slice& part) const {
         if (in_place) return at_source(s, part);
-        return partial + static_cast<std::size_t>(step & 1) * room + part.at * size_of(wide);
+        return partial + static_cast<std::size_t>(step & 1) * half_bytes + part.at * size_of(wide);
     }
 };
 
@@ -160,9 +160,9 @@ SKEIN_INLINE void ring_communicator::core::prepare(plan& p) {
     const std::size_t head = 64 + std::max<std::size_t>(bytes, detail::ring_header::max_notice);
     if (scratch_.size() < head) scratch_.resize(head);
     if (p.in_place || p.reducing < 2) return;
-    p.room = longest * size_of(p.wide);
+    p.half_bytes = longest * size_of(p.wide);
     const std::size_t places = p.reducing > 2 ? 2 : 1;
-    if (work_.size() < places * p.room) work_.resize(places * p.room);
+    if (work_.size() < places * p.half_bytes) work_.resize(places * p.half_bytes);
     p.partial = work_.data();
 }
 
@@ -227,8 +227,8 @@ SKEIN_INLINE task<void> ring_communicator::core::run_sender(plan& p) {
 
 /// Waits until the place for the partial sums of frame f is free: the step before the last one has
 /// been sent. No cycle of waits: each rank would have to be a step behind the one before it.
-SKEIN_INLINE task<void> ring_communicator::core::room_for(const plan& p, std::uint32_t frame,
-                                                          int step) {
+SKEIN_INLINE task<void> ring_communicator::core::wait_for_place(const plan& p, std::uint32_t frame,
+                                                                int step) {
     const bool kept = step + 1 < p.reducing;
     while (kept && step >= 2 && p.sent + p.per_step < frame + 1) {
         auto more = moved_.wait();
@@ -276,8 +276,8 @@ SKEIN_INLINE task<void> ring_communicator::core::run_receiver(plan& p) {
         co_await std::move(receiving);
         if (reduces && n > 0) {
             if (!p.in_place) {
-                auto room = room_for(p, f, step);
-                co_await std::move(room);
+                auto place = wait_for_place(p, f, step);
+                co_await std::move(place);
             }
             add(p, f,
                 step + 1 == p.reducing ? p.own + part.at * size_of(p.into)

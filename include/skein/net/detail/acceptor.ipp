@@ -177,7 +177,7 @@ SKEIN_INLINE time_point acceptor::grace_of(const admission& a) const noexcept {
 
 /// Waits until there is a place for a stream from there; who has had its time has to go. What it
 /// has said while this thread computed is heard before.
-SKEIN_INLINE task<void> acceptor::make_room(std::string from) {
+SKEIN_INLINE task<void> acceptor::wait_for_place(std::string from) {
     constexpr int turns_of_the_loop = 8;
     for (int heard = 0;;) {
         const bool share_used = !from.empty() && count(from) >= options_.places_per_address;
@@ -253,8 +253,8 @@ SKEIN_INLINE task<void> acceptor::accept_loop(scope& children, acceptor* self) {
         }
         if (self->is_foreign(*next)) continue;
         std::string from = detail::share_of(next->peer_host());
-        auto room = self->make_room(from);
-        co_await room;
+        auto free = self->wait_for_place(from);
+        co_await free;
         std::unique_ptr<admission> place(new admission(*self, std::move(from)));
         children.spawn(one(self, std::move(next), std::move(place)));
     }

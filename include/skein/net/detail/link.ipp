@@ -109,12 +109,12 @@ SKEIN_INLINE void link::hand_out() {
 
 /// Hands out what the connection takes now; a task does the rest.
 SKEIN_INLINE void link::push_on() {
-    const auto has_room = [&] {
+    const auto takes_more = [&] {
         return connected_ && connection_->is_open() &&
                connection_->queued_bytes() <= how_.queue_bytes;
     };
     if (pumping_ == generation_) return;
-    while (window_.has_pending() && has_room()) hand_out();
+    while (window_.has_pending() && takes_more()) hand_out();
     if (!window_.has_pending() || !connected_ || !connection_->is_open()) return;
     pumping_ = generation_;
     spawn(pump(self_, connection_));
@@ -126,8 +126,8 @@ SKEIN_INLINE task<void> link::pump(core self, connection::handle over) {
     const auto present = [&] { return l.connected_ && l.connection_ == over; };
     try {
         while (present() && l.window_.has_pending()) {
-            auto room = over->send_ready(l.how_.queue_bytes);
-            co_await room;
+            auto ready = over->send_ready(l.how_.queue_bytes);
+            co_await ready;
             while (present() && over->is_open() && l.window_.has_pending() &&
                    over->queued_bytes() <= l.how_.queue_bytes) {
                 l.hand_out();
@@ -136,7 +136,7 @@ SKEIN_INLINE task<void> link::pump(core self, connection::handle over) {
     } catch (const error&) { // the connection has ended, which is told elsewhere
     }
     if (l.pumping_ == mine) l.pumping_ = 0;
-    l.room_.wake_all();
+    l.window_change_.wake_all();
 }
 
 SKEIN_INLINE std::size_t link::queued_bytes() const noexcept {
@@ -158,15 +158,15 @@ SKEIN_INLINE task<void> link::send_ready(std::size_t most_queued) {
         if (!full && connected_ && !window_.has_pending()) {
             const auto over = connection_;
             try {
-                auto room = over->send_ready(most_queued);
-                co_await room;
+                auto ready = over->send_ready(most_queued);
+                co_await ready;
                 moved = true;
             } catch (const error& e) {
                 if (e.code() == errc::cancelled || !resumes_) throw;
             }
         }
         if (moved || state_ != state::open) continue;
-        auto change = room_.wait();
+        auto change = window_change_.wait();
         co_await change;
     }
 }
@@ -185,7 +185,7 @@ SKEIN_INLINE void link::on_frame(const frame_view& f) { // the connection's hand
         deliver(f);
     } catch (...) { // of the handler, too: going on would lose its message
         const error why = to_error(std::current_exception());
-        say_farewell(static_cast<std::uint64_t>(detail::link_verdict::ended), why.text());
+        say_goodbye(static_cast<std::uint64_t>(detail::link_verdict::ended), why.text());
         end(why, link_end::here);
     }
 }
@@ -227,7 +227,7 @@ SKEIN_INLINE void link::on_own_frame(const frame_view& f) {
                                     peer_name_, f.id, window_.pushed(), window_.acknowledged()));
         }
         ++statistics_.acks_in;
-        room_.wake_all();
+        window_change_.wake_all();
         settle();
         return;
     case detail::link_fin_kind:
@@ -241,7 +241,7 @@ SKEIN_INLINE void link::on_own_frame(const frame_view& f) {
         begin_close();
         settle();
         return;
-    case detail::link_farewell_kind: {
+    case detail::link_goodbye_kind: {
         const std::string why(as_text(f.body.first(std::min<std::size_t>(f.body.size(), 1024))));
         const bool dead = f.id == static_cast<std::uint64_t>(detail::link_verdict::dead);
         end(error(dead ? errc::peer_lost : errc::reset,
@@ -343,7 +343,7 @@ SKEIN_INLINE void link::begin_close() noexcept {
     if (state_ != state::open) return;
     state_ = state::closing;
     sent_fin_ = true;
-    room_.wake_all();
+    window_change_.wake_all();
     try {
         if (resumes_) {
             window_.push(detail::link_fin_kind, 0, 0, {}, {});
@@ -404,11 +404,11 @@ SKEIN_INLINE task<void> link::close() {
     }
 }
 
-SKEIN_INLINE void link::say_farewell(std::uint64_t verdict, const std::string& why) noexcept {
+SKEIN_INLINE void link::say_goodbye(std::uint64_t verdict, const std::string& why) noexcept {
     if (!connected_ || !connection_->is_open()) return;
     try {
         const auto over = connection_;
-        over->send(detail::link_farewell_kind, 0, verdict,
+        over->send(detail::link_goodbye_kind, 0, verdict,
                    as_bytes(std::string_view(why).substr(0, 1024)));
         over->flush();
     } catch (const std::exception&) { // it is a courtesy
@@ -418,14 +418,14 @@ SKEIN_INLINE void link::say_farewell(std::uint64_t verdict, const std::string& w
 SKEIN_INLINE void link::abort(error why) noexcept {
     if (state_ == state::ended) return;
     const auto keep = self_;
-    say_farewell(static_cast<std::uint64_t>(detail::link_verdict::ended), why.text());
+    say_goodbye(static_cast<std::uint64_t>(detail::link_verdict::ended), why.text());
     end(std::move(why), link_end::here);
 }
 
 SKEIN_INLINE void link::declare_dead(std::string why) noexcept {
     if (state_ == state::ended) return;
     const auto keep = self_;
-    say_farewell(static_cast<std::uint64_t>(detail::link_verdict::dead), why);
+    say_goodbye(static_cast<std::uint64_t>(detail::link_verdict::dead), why);
     end(error(errc::peer_lost, peer_name_ + " was declared dead").with_cause(std::move(why)),
         link_end::declared_dead);
 }
@@ -447,7 +447,7 @@ SKEIN_INLINE void link::end(std::optional<error> why, link_end how) noexcept {
     if (tables_) tables_->leave(*this);
     window_.clear();
     tasks_.cancel();
-    room_.wake_all();
+    window_change_.wake_all();
     receivers_.wake_all();
     ended_.set();
     if (auto told = std::move(closed_handler_)) {

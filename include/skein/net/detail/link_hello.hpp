@@ -26,9 +26,9 @@ namespace skein::net::detail {
 enum link_kind : std::uint16_t {
     link_hello_kind = 0xfe01,
     link_answer_kind = 0xfe02,
-    link_ack_kind = 0xfe03,      ///< id: messages received
-    link_fin_kind = 0xfe04,      ///< no more messages follow; counts as one
-    link_farewell_kind = 0xfe05, ///< the link ends now; the body says why, id: an answer's verdict
+    link_ack_kind = 0xfe03,     ///< id: messages received
+    link_fin_kind = 0xfe04,     ///< no more messages follow; counts as one
+    link_goodbye_kind = 0xfe05, ///< the link ends now; the body says why, id: an answer's verdict
 };
 
 inline constexpr std::uint32_t link_version = 1;

@@ -309,7 +309,7 @@ SKEIN_INLINE void link::attach(connection::handle over, std::uint64_t peer_has) 
     });
     if (!connected_ || connection_ != now) return;
     push_on();
-    room_.wake_all();
+    window_change_.wake_all();
     settle();
 }
 
@@ -342,7 +342,7 @@ SKEIN_INLINE void link::break_off(error why) noexcept {
     connection_->abort(why);
     break_ = std::move(why);
     loop_.set_timer(deadline_, deadline_after(loop_.exact_now(), how_.resume_within));
-    room_.wake_all();
+    window_change_.wake_all();
     if (dialling_) {
         if (!std::exchange(dialing_again_, true)) spawn(dial_again(self_));
     } else if (!tables_ || !tables_->wait_for(*this)) {

@@ -36,9 +36,9 @@ struct load_words {
 
 } // namespace detail
 
-SKEIN_INLINE std::optional<error> no_room(request_hold::field what, std::size_t amount,
-                                          const request_load& most, const request_load& held,
-                                          bool of_all, std::string_view peer, bool alone) {
+SKEIN_INLINE std::optional<error> over_budget(request_hold::field what, std::size_t amount,
+                                              const request_load& most, const request_load& held,
+                                              bool of_all, std::string_view peer, bool alone) {
     const std::size_t now = held.*what, bound = most.*what;
     if (amount <= bound && now <= bound - amount) return std::nullopt;
     if (alone && now == 0) return std::nullopt;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The two lanes of a link, and what of its peer finds room here.
+// The two lanes of a link, and what of its peer is taken here.
 
 #include <skein/core/timeout.hpp>
 #include <skein/net/detail/request_head.hpp>
@@ -42,7 +42,7 @@ SKEIN_INLINE void requests::send_large(std::uint16_t kind, std::uint64_t id, byt
     if (!std::exchange(bulk_runs_, true)) spawn(bulk_lane(self_));
 }
 
-// --- room -------------------------------------------------------------------------------------
+// --- budget -----------------------------------------------------------------------------------
 
 SKEIN_INLINE request_hold requests::hold(request_hold::field what, std::size_t amount) const {
     request_hold h(budget_, held_, what);
@@ -50,46 +50,47 @@ SKEIN_INLINE request_hold requests::hold(request_hold::field what, std::size_t a
     return h;
 }
 
-SKEIN_INLINE std::optional<error> requests::no_room(request_hold::field what, std::size_t amount,
-                                                    bool alone) const {
-    auto full = net::no_room(what, amount, options_.peer, *held_, false, peer_name(), alone);
+SKEIN_INLINE std::optional<error> requests::over_budget(request_hold::field what,
+                                                        std::size_t amount, bool alone) const {
+    auto full = net::over_budget(what, amount, options_.peer, *held_, false, peer_name(), alone);
     if (full) return full;
-    return net::no_room(what, amount, budget_->most(), budget_->held(), true, peer_name(), alone);
+    return net::over_budget(what, amount, budget_->most(), budget_->held(), true, peer_name(),
+                            alone);
 }
 
 /// Why no more handler may run for the peer; a peer that does not read its replies gets no more of
 /// them.
-SKEIN_INLINE std::optional<error> requests::no_room_to_run(std::size_t bytes) const {
-    if (auto full = no_room(&request_load::running, 1, false)) return full;
-    if (auto full = no_room(&request_load::request_bytes, bytes, true)) return full;
-    return no_room(&request_load::reply_bytes, 1, true);
+SKEIN_INLINE std::optional<error> requests::over_budget_to_run(std::size_t bytes) const {
+    if (auto full = over_budget(&request_load::running, 1, false)) return full;
+    if (auto full = over_budget(&request_load::request_bytes, bytes, true)) return full;
+    return over_budget(&request_load::reply_bytes, 1, true);
 }
 
 SKEIN_INLINE detail::request_place requests::place_of(std::size_t bytes) const {
     return {hold(&request_load::running, 1), hold(&request_load::request_bytes, bytes)};
 }
 
-SKEIN_INLINE bool requests::has_call_room(std::size_t bytes) const noexcept {
+SKEIN_INLINE bool requests::may_call(std::size_t bytes) const noexcept {
     return call_bytes_ == 0 ||
            (bytes <= options_.call_bytes && call_bytes_ <= options_.call_bytes - bytes);
 }
 
-/// Calls with large messages leave in the order in which they came: the first waits for room, the
-/// others for it.
-SKEIN_INLINE task<mutex::guard> requests::wait_call_room(requests* self, std::size_t bytes) {
+/// Calls with large messages leave in the order in which they came: the first waits for earlier
+/// ones to end, the others for it.
+SKEIN_INLINE task<mutex::guard> requests::wait_to_call(requests* self, std::size_t bytes) {
     auto turn = self->call_line_.lock();
     auto mine = co_await turn;
-    while (self->open_ && !self->has_call_room(bytes)) {
-        auto room = self->call_room_.wait();
-        co_await room;
+    while (self->open_ && !self->may_call(bytes)) {
+        auto freed = self->call_ended_.wait();
+        co_await freed;
     }
     self->check_open();
     co_return mine;
 }
 
-SKEIN_INLINE void requests::give_call_room(std::size_t bytes) noexcept {
+SKEIN_INLINE void requests::forget_call_bytes(std::size_t bytes) noexcept {
     call_bytes_ -= bytes;
-    call_room_.wake_all();
+    call_ended_.wake_all();
 }
 
 // --- the lane of large messages ---------------------------------------------------------------
@@ -101,7 +102,7 @@ SKEIN_INLINE void requests::drop_transfer(std::uint64_t id) noexcept {
     });
     if (found == bulk_.end()) return;
     bulk_bytes_ -= found->body.size() - found->at;
-    give_call_room(found->body.size());
+    forget_call_bytes(found->body.size());
     if (found->at == 0) {
         bulk_.erase(found);
         return;
@@ -116,8 +117,8 @@ SKEIN_INLINE task<void> requests::bulk_lane(core self) {
     requests& r = *self;
     try {
         while (r.open_ && !r.bulk_.empty()) {
-            auto room = r.below_->send_ready(r.options_.chunk_bytes / 2);
-            co_await room;
+            auto ready = r.below_->send_ready(r.options_.chunk_bytes / 2);
+            co_await ready;
             if (r.open_ && !r.bulk_.empty()) r.send_chunk();
         }
     } catch (const error& e) { // the end of the link is told elsewhere
@@ -149,7 +150,7 @@ SKEIN_INLINE void requests::send_chunk() {
     const bool first = (flags & detail::first_chunk) != 0;
     below_->send(detail::chunk_kind, flags, t.id, first ? byte_span(head) : byte_span(), piece);
     if ((flags & detail::last_chunk) == 0) return;
-    if (t.kind == detail::request_kind) give_call_room(t.body.size());
+    if (t.kind == detail::request_kind) forget_call_bytes(t.body.size());
     bulk_.pop_front();
 }
 

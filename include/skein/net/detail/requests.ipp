@@ -130,11 +130,11 @@ SKEIN_INLINE task<byte_buffer> requests::call_raw(std::uint16_t number, byte_buf
     check_open();
     std::optional<mutex::guard> turn;
     const std::size_t bytes = detail::request_head::bytes + body.size();
-    if (bytes > options_.control_bytes && (call_line_.is_locked() || !has_call_room(bytes))) {
+    if (bytes > options_.control_bytes && (call_line_.is_locked() || !may_call(bytes))) {
         const auto begin = loop_.exact_now();
-        auto room = wait_call_room(this, bytes);
+        auto waiting = wait_to_call(this, bytes);
         auto limited =
-            how.deadline ? with_timeout(std::move(room), *how.deadline) : std::move(room);
+            how.deadline ? with_timeout(std::move(waiting), *how.deadline) : std::move(waiting);
         turn.emplace(co_await limited);
         if (how.deadline) *how.deadline -= loop_.exact_now() - begin;
     }
@@ -189,7 +189,7 @@ SKEIN_INLINE void requests::tell_raw(std::uint16_t number, byte_buffer body,
                                      std::uint64_t generation) {
     check_open();
     const std::size_t bytes = detail::request_head::bytes + body.size();
-    if (bytes > options_.control_bytes && (call_line_.is_locked() || !has_call_room(bytes))) {
+    if (bytes > options_.control_bytes && (call_line_.is_locked() || !may_call(bytes))) {
         throw error(errc::exhausted,
                     fmt::format("a message of {} bytes: {} bytes of large ones wait for {}, "
                                 "call_bytes is {}",
@@ -208,13 +208,13 @@ SKEIN_INLINE void requests::tell_raw(std::uint16_t number, byte_buffer body,
 
 // --- being called -----------------------------------------------------------------------------
 
-/// Memory follows what has come. What finds no room is refused at once, and its call fails; the
-/// link goes on.
+/// Memory follows what has come. What is over the budget is refused at once, and its call fails;
+/// the link goes on.
 SKEIN_INLINE void requests::keep_piece(byte_span piece) {
     assembly& a = *arriving_;
     a.came += piece.size();
     if (a.refused) return;
-    const auto full = no_room(&request_load::assembling_bytes, piece.size(), false);
+    const auto full = over_budget(&request_load::assembling_bytes, piece.size(), false);
     if (!full) {
         append(a.body, piece);
         if (a.held.amount() == 0) a.held = hold(&request_load::assembling_bytes, 0);
@@ -352,11 +352,12 @@ SKEIN_INLINE void requests::on_request(std::uint64_t id, byte_buffer body) {
         return;
     }
     const bool keyed = head.key != 0 && !one_way;
-    auto full = no_room_to_run(body.size() - detail::request_head::bytes);
+    auto full = over_budget_to_run(body.size() - detail::request_head::bytes);
     const bool crowded = running_.size() >= options_.peer.running; // repeats of one key, too
     if (!full && crowded)
-        full = net::no_room(&request_load::running, 1, options_.peer,
-                            request_load{.running = running_.size()}, false, peer_name(), false);
+        full =
+            net::over_budget(&request_load::running, 1, options_.peer,
+                             request_load{.running = running_.size()}, false, peer_name(), false);
     if (full && (!keyed || crowded)) {
         refuse(id, one_way, *full);
         return;
@@ -368,7 +369,7 @@ SKEIN_INLINE void requests::on_request(std::uint64_t id, byte_buffer body) {
     who.deadline = detail::deadline_of(head, loop_.exact_now());
     body.erase(body.begin(), body.begin() + detail::request_head::bytes);
     const auto stop = running_[id].stop.token();
-    if (keyed) { // what runs or has run already needs no room
+    if (keyed) { // what runs or has run already needs no budget
         auto once = service_->start_or_join(head, std::move(body), std::move(who),
                                             &found->second.run, {self_, id}, std::move(full));
         if (once) running_[id].once = std::move(once);
@@ -411,7 +412,8 @@ SKEIN_INLINE void requests::answer(std::uint64_t id,
     if (!open_) return;
     try {
         if (outcome.bytes.size() > options_.control_bytes)
-            if (const auto full = no_room(&request_load::reply_bytes, outcome.bytes.size(), true))
+            if (const auto full =
+                    over_budget(&request_load::reply_bytes, outcome.bytes.size(), true))
                 return send(detail::failure_kind, id, wire::encode(*full));
         send(outcome.good ? detail::reply_kind : detail::failure_kind, id, outcome.bytes);
     } catch (const error& e) {
@@ -447,7 +449,7 @@ SKEIN_INLINE void requests::on_end(const error* why) noexcept {
     running_.clear();
     bulk_.clear();
     bulk_bytes_ = call_bytes_ = 0;
-    call_room_.wake_all();
+    call_ended_.wake_all();
     drop_arriving();
     tasks_.cancel();
     if (auto handler = std::move(closed_handler_)) {

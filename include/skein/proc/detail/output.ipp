@@ -21,8 +21,8 @@ SKEIN_INLINE void line_queue::add(bool is_error, std::string_view bytes) {
     auto& unended = unended_[is_error ? 1 : 0];
     while (!bytes.empty()) {
         const auto end = bytes.find('\n');
-        const auto room = most_line - unended.size();
-        if (room == 0 && end != 0) push(is_error, std::exchange(unended, {}));
+        const auto left = most_line - unended.size();
+        if (left == 0 && end != 0) push(is_error, std::exchange(unended, {}));
         const auto n = std::min({end, bytes.size(), most_line - unended.size()});
         unended.append(bytes.substr(0, n));
         bytes.remove_prefix(n);

@@ -8,9 +8,9 @@
 #include <skein/net/real_loop.hpp>
 #include <skein/proc/process.hpp>
 #include <skein/proc/standard_files.hpp>
+#include <skein/program/detail/near_flag.hpp>
 #include <skein/program/local_workers.hpp>
 #include <skein/program/run_options.hpp>
-#include <skein/rt/detail/near_flag.hpp>
 
 #include <algorithm>
 #include <cerrno>
@@ -205,7 +205,7 @@ SKEIN_INLINE driver_plan plan_driver(int argc, char** argv, run_options& how, bo
     const bool is_cluster =
         cluster.head || !cluster.join.empty() || !cluster_address(cluster).empty();
     if (begins) {
-        const auto meant = rt::detail::near_flag(line.rest.front(), is_cluster);
+        const auto meant = detail::near_flag(line.rest.front(), is_cluster);
         throw error(errc::usage, fmt::format("unknown argument {}", line.rest.front()))
             .with_hint(fmt::format("{}this program takes skein's flags only; see --help",
                                    meant.empty() ? "" : fmt::format("is {} meant? ", meant)));
@@ -228,7 +228,7 @@ SKEIN_INLINE driver_plan plan_driver(int argc, char** argv, run_options& how, bo
             std::exit(*plan.part.exit_code); // what follows is the driver's, as in workers
         if (plan.part.leads) plan.head = cluster.address = plan.part.leads->address();
         for (const auto& argument : line.rest)
-            if (const auto meant = rt::detail::near_flag(argument, is_cluster); !meant.empty())
+            if (const auto meant = detail::near_flag(argument, is_cluster); !meant.empty())
                 fmt::print(stderr, "warning: {} is left to the program; skein's flag is {}\n",
                            printable(argument), meant);
     }

@@ -47,10 +47,10 @@ public:
         return false;
     }
     /// Those that nobody holds any more give their room back when their last worker has ended;
-    /// gives them. Of each kind of worker it knows the demand, `what`, how many there are, `alive`,
+    /// gives them. Of the workers for a demand it knows this, `what`, how many there are, `alive`,
     /// and what is asked for, `asked`.
-    template <class Kinds>
-    [[nodiscard]] std::vector<group> close(Kinds& kinds) {
+    template <class Demands>
+    [[nodiscard]] std::vector<group> close(Demands& demands) {
         std::vector<group> closed;
         for (const auto& [number, g] : all_) {
             if (!g.closing) continue;
@@ -58,13 +58,13 @@ public:
                 return k.second.what.group == n;
             };
             bool any = false;
-            for (auto& k : kinds) {
+            for (auto& k : demands) {
                 if (!is_of(k)) continue;
                 if (k.second.asked) (void)host_.cancel(std::exchange(k.second.asked, {}));
                 any = any || k.second.alive > 0;
             }
             if (any) continue;
-            std::erase_if(kinds, is_of);
+            std::erase_if(demands, is_of);
             if (g.id) (void)host_.remove_group(g.id);
             closed.push_back(g);
         }

@@ -8,8 +8,9 @@
 #include <skein/net/connection.hpp>
 #include <skein/net/stream.hpp>
 #include <skein/proc/children.hpp>
-#include <skein/rt/detail/claims.hpp>
+#include <skein/proc/claims.hpp>
 #include <skein/rt/worker_source.hpp>
+#include <skein/sched/demands.hpp>
 #include <skein/sched/resources.hpp>
 #include <skein/sched/scheduler.hpp>
 
@@ -27,10 +28,10 @@ struct local_life {
     std::string name;
     std::unique_ptr<net::listener> listener; ///< over TCP: where it connects
     std::unique_ptr<proc::child> process;
-    rt::detail::claims page; ///< shared with it
+    proc::claims page; ///< shared with it
     std::shared_ptr<net::connection> wire;
     std::uint16_t cpus = 0;
-    rt::worker_room room;
+    rt::worker_info info;
     std::vector<std::pair<std::string, std::string>> env;
     std::string folder;          ///< empty: that of the program's start
     sched::gpu_set gpus;         ///< that it sees
@@ -54,5 +55,9 @@ struct own_workers {
     int failures = 0;        ///< starts, in a row
     bool leaving = false;    ///< one is being retired
 };
+/// Of a request with that tag.
+[[nodiscard]] inline sched::demand_id demand_of(std::uint64_t tag) noexcept {
+    return sched::demand_id(static_cast<std::uint16_t>(tag));
+}
 
 } // namespace skein::program::detail

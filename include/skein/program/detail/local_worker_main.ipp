@@ -62,8 +62,7 @@ SKEIN_INLINE task<net::channel::handle> meet(net::network* via, net::address dri
                                              net::connection_options options, rt::runtime* self) {
     auto how = worker_links(*self, time_constants::lan().worker_computes);
     how.first.max_tries = 10; // its door may be full
-    auto connecting =
-        net::link::connect(*via, std::move(driver), std::move(options), std::move(how));
+    auto connecting = net::link::connect(*via, std::move(driver), std::move(options), how);
     co_return co_await connecting;
 }
 
@@ -101,8 +100,8 @@ SKEIN_INLINE task<void> work_for_driver(net::network* via, rt::runtime* self, by
     auto meeting = mine->resumes ? detail::meet(via, std::move(to), std::move(options), self)
                                  : detail::meet(&network, std::move(to), std::move(options));
     auto wire = co_await meeting;
-    auto served = self->serve_driver(wire, memory ? rt::detail::claims(std::move(memory))
-                                                  : rt::detail::claims());
+    auto served =
+        self->serve_driver(wire, memory ? proc::claims(std::move(memory)) : proc::claims());
     co_await served;
     auto closed = wire->close();
     co_await closed;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Part of the bodies of program/local_workers.hpp: the driver's side (local_worker_main.ipp: theirs).
+// Part of the bodies of program/local_workers.hpp: the driver's side, see local_worker_main.ipp.
 
 #include <skein/core/awaitable.hpp>
 #include <skein/core/cancel.hpp>
@@ -84,9 +84,9 @@ public:
         changed_.set();
     }
     void want(const rt::worker_demand& what) {
-        auto& kind = kinds_[what.kind];
-        kind.what = what;
-        kind.idle_since = loop_.now();
+        auto& own = demands_[what.demand];
+        own.what = what;
+        own.idle_since = loop_.now();
         changed_.set();
     }
     void want_group(const rt::worker_group& what) {
@@ -141,7 +141,7 @@ private:
             life one;
             one.name = fmt::format("worker-{}", number);
             one.cpus = cpus_;
-            one.room.labels = {label_};
+            one.info.labels = {label_};
             auto lived = live(&one, &again);
             const auto failed = co_await lived;
             if (!failed) continue;
@@ -181,13 +181,13 @@ private:
             serving_.push_back(one);
             watching.spawn(
                 detail::watch_process(one->process.get(), one->wire, &driver_, how_.times));
-            if (one->room.aside_of != nullptr)
+            if (one->info.aside_of != nullptr)
                 watching.spawn(detail::leave_when_idle(one->wire, &driver_, how_.times));
             again->worked();
             last_warning_ = last_error_ = {};
             auto served = driver_.serve_worker(
                 one->wire, [this, one](const rt::peer&) { return exit_reason(one); }, one->page,
-                one->room);
+                one->info);
             co_await served;
         } catch (const error& e) {
             failed = e;
@@ -202,7 +202,7 @@ private:
             // It may still be loading and hear nobody.
             if (failed && (failed->code() == errc::cancelled || failed->code() == errc::timeout))
                 one->process->signal(SIGTERM);
-            auto gone = farewell(one->process.get());
+            auto gone = wait_exit(one->process.get());
             auto sure = shield(std::move(gone));
             (void)co_await sure;
         }
@@ -227,7 +227,7 @@ private:
         boot.cpus = one.cpus;
         boot.direct = how_.direct_calls;
         boot.is_read = static_cast<bool>(how_.print);
-        boot.is_shared = one.room.kind == 0 && one.cpus > 1;
+        boot.is_shared = !one.info.demand && one.cpus > 1;
         if (how_.over_tcp) {
             one.listener = network_.listen(net::address::tcp("127.0.0.1", 0));
             boot.address = net::to_string(one.listener->local());
@@ -238,14 +238,14 @@ private:
         how.message = wire::encode(boot);
         how.socket = !how_.over_tcp;
         how.reads_output = boot.is_read;
-        how.memory = proc::shared_memory::create(rt::detail::claims::bytes);
-        one.page = rt::detail::claims(how.memory);
+        how.memory = proc::shared_memory::create(proc::claims::bytes);
+        one.page = proc::claims(how.memory);
         how.executable = how_.executable;
         how.argv = {how_.program, "--skein-worker=" + one.name};
         how.env = std::move(one.env);
         how.env.emplace_back(proc::gpus_variable, proc::gpus_by_name(one.gpus, how_.gpu_names));
         how.cwd = std::move(one.folder);
-        how.threads = one.room.kind == 0 ? 1 : one.cpus; // see use_threads()
+        how.threads = !one.info.demand ? 1 : one.cpus; // see use_threads()
         return how;
     }
 
@@ -259,7 +259,7 @@ private:
             while (!stopping_) {
                 changed_.reset();
                 for (const auto& [number, why] : groups_.ask()) driver_.group_refused(number, why);
-                ask_for_room();
+                ask_for_workers();
                 start_granted(lives);
                 for (auto& of : std::exchange(beside_, {})) lives.spawn(live_beside(std::move(of)));
                 const auto pause = retire_idle(lives);
@@ -294,31 +294,31 @@ private:
     }
 
     /// One request per demand at a time: who has one more asks for the next.
-    void ask_for_room() {
-        for (auto& [number, kind] : kinds_) {
-            if (kind.asked || kind.what.wanted <= kind.alive) continue;
+    void ask_for_workers() {
+        for (auto& [demand, own] : demands_) {
+            if (own.asked || own.what.wanted <= own.alive) continue;
             sched::request r;
-            r.demand = kind.what.need;
-            if (kind.what.group != 0) {
-                const auto where = groups_.where(kind.what);
+            r.demand = own.what.need;
+            if (own.what.group != 0) {
+                const auto where = groups_.where(own.what);
                 if (!where) continue; // what waits for it fails
                 r.where = *where;
             } else {
-                r.where = rt::where_labelled(kind.what.label);
+                r.where = sched::where_labelled(own.what.label);
             }
-            r.tag = number;
+            r.tag = demand.value();
             r.for_life = true;
             r.fail_if_infeasible = true;
             if (const auto good = proc::check_gpus_together(r.demand.gpu, how_.gpu_names); !good) {
-                driver_.refuse_demand(number, good.error());
+                driver_.refuse_demand(demand, good.error());
                 continue;
             }
             const auto asked = host_.submit(r);
             if (asked) {
-                kind.asked = *asked;
+                own.asked = *asked;
             } else {
                 driver_.refuse_demand(
-                    number, proc::with_gpu_reason(asked.error(), r.demand.gpu, how_.gpu_names));
+                    demand, proc::with_gpu_reason(asked.error(), r.demand.gpu, how_.gpu_names));
             }
         }
     }
@@ -333,18 +333,18 @@ private:
                 lives.spawn(hold_group(n.tag));
                 continue;
             }
-            const auto found = kinds_.find(static_cast<std::uint32_t>(n.tag));
-            if (found == kinds_.end() || n.what != sched::notice::kind::refused) continue;
+            const auto found = demands_.find(detail::demand_of(n.tag));
+            if (found == demands_.end() || n.what != sched::notice::kind::refused) continue;
             found->second.asked = {};
             driver_.refuse_demand(found->first, n.why);
         }
         for (const auto& g : granted) {
             if (g.resumed) continue; // see blocked()
-            auto& kind = kinds_.at(static_cast<std::uint32_t>(g.tag));
-            kind.asked = {};
-            ++kind.alive;
+            auto& own = demands_.at(detail::demand_of(g.tag));
+            own.asked = {};
+            ++own.alive;
             changed_.set(); // there may be room for one more
-            lives.spawn(live_for(static_cast<std::uint32_t>(g.tag), g));
+            lives.spawn(live_for(detail::demand_of(g.tag), g));
         }
     }
 
@@ -365,7 +365,7 @@ private:
         driver_.lend(std::min<std::uint32_t>(lent_, static_cast<std::uint32_t>(alive_) * cpus_));
     }
     void close_groups() {
-        for (const auto& g : groups_.close(kinds_)) {
+        for (const auto& g : groups_.close(demands_)) {
             if (g.placed) lent_ -= g.cores;
             lend();
             changed_.set();
@@ -376,56 +376,56 @@ private:
     /// Gives when to look again.
     duration retire_idle(scope& lives) {
         const bool is_short =
-            groups_.any_waits() || std::any_of(kinds_.begin(), kinds_.end(),
+            groups_.any_waits() || std::any_of(demands_.begin(), demands_.end(),
                                                [](const auto& k) { return bool(k.second.asked); });
         auto next = duration::max();
-        for (auto& [number, kind] : kinds_) {
-            if (kind.asked && kind.what.wanted <= kind.alive)
-                (void)host_.cancel(std::exchange(kind.asked, {}));
-            if (kind.alive <= kind.what.wanted || kind.leaving) continue;
-            const auto* const group = groups_.find(kind.what.group);
+        for (auto& [demand, own] : demands_) {
+            if (own.asked && own.what.wanted <= own.alive)
+                (void)host_.cancel(std::exchange(own.asked, {}));
+            if (own.alive <= own.what.wanted || own.leaving) continue;
+            const auto* const group = groups_.find(own.what.group);
             const bool at_once = is_short || (group != nullptr && group->closing);
-            const auto due = at_once ? kind.idle_since : kind.idle_since + how_.times.idle_worker;
+            const auto due = at_once ? own.idle_since : own.idle_since + how_.times.idle_worker;
             if (loop_.now() < due) {
                 next = std::min<duration>(next, due - loop_.now());
                 continue;
             }
-            const auto idle = std::find_if(own_.begin(), own_.end(), [&, n = number](life* one) {
-                return one->room.kind == n && one->wire && driver_.is_idle(one->wire);
+            const auto idle = std::find_if(own_.begin(), own_.end(), [&, n = demand](life* one) {
+                return one->info.demand == n && one->wire && driver_.is_idle(one->wire);
             });
             if (idle == own_.end()) { // they load, or do what nobody waits for any more
                 next = std::min<duration>(next, how_.times.idle_worker);
                 continue;
             }
-            kind.leaving = true;
-            lives.spawn(retire(number, (*idle)->wire));
+            own.leaving = true;
+            lives.spawn(retire(demand, (*idle)->wire));
         }
         return next;
     }
-    task<void> retire(std::uint32_t number, std::shared_ptr<net::connection> wire) {
+    task<void> retire(sched::demand_id demand, std::shared_ptr<net::connection> wire) {
         auto asked = as_result(driver_.retire(std::move(wire)));
         const auto left = co_await asked;
         if (!left || !*left)
             co_await sleep_for(how_.times.idle_worker); // it is ending, or has actors
-        if (const auto kind = kinds_.find(number); kind != kinds_.end())
-            kind->second.leaving = false; // else its group has gone
+        if (const auto own = demands_.find(demand); own != demands_.end())
+            own->second.leaving = false; // else its group has gone
         changed_.set();
     }
 
     /// A worker that holds what it was granted, until nothing waits for it any more.
-    task<void> live_for(std::uint32_t number, sched::grant g) {
-        auto& kind = kinds_.at(number);
-        auto cores = whole_cores(kind.what.need.cpu);
+    task<void> live_for(sched::demand_id demand, sched::grant g) {
+        auto& own = demands_.at(demand);
+        auto cores = whole_cores(own.what.need.cpu);
         life one;
         one.name = fmt::format("worker-{}", how_.count + ++last_own_);
         one.cpus = static_cast<std::uint16_t>(std::max<std::uint32_t>(cores, 1));
-        if (kind.what.group != 0) {
+        if (own.what.group != 0) {
             cores = 0; // those of the group are lent already
             one.in_bundle = g.id;
         }
-        one.room = {number, {label_}};
-        one.env = kind.what.env.variables;
-        one.folder = kind.what.env.folder;
+        one.info = {demand, {label_}};
+        one.env = own.what.env.variables;
+        one.folder = own.what.env.folder;
         one.gpus = g.gpus;
         own_.push_back(&one);
         lent_ += cores;
@@ -448,14 +448,14 @@ private:
         lent_ -= cores;
         lend();
         (void)host_.release(g.id);
-        --kind.alive;
+        --own.alive;
         if (!failed) {
-            kind.failures = 0;
+            own.failures = 0;
         } else if (!stopping_ && failed->code() != errc::cancelled) {
             constexpr int most_failures = 3;
-            if (++kind.failures >= most_failures || detail::is_hopeless(failed->code())) {
-                kind.failures = 0;
-                driver_.refuse_demand(number, *failed);
+            if (++own.failures >= most_failures || detail::is_hopeless(failed->code())) {
+                own.failures = 0;
+                driver_.refuse_demand(demand, *failed);
             } else {
                 logging::warn("rt", failed->what());
                 co_await sleep_for(how_.times.reconnect_first);
@@ -468,8 +468,8 @@ private:
         life one;
         one.name = fmt::format("worker-{}", how_.count + ++last_own_);
         one.cpus = cpus_;
-        one.room.labels = {label_};
-        one.room.aside_of = of.get();
+        one.info.labels = {label_};
+        one.info.aside_of = of.get();
         proc::restart_policy once{proc::restart_rules{}};
         auto lived = live(&one, &once);
         const auto failed = co_await lived;
@@ -531,16 +531,16 @@ private:
 
     /// How a worker ended; told, if nobody wanted that. Its calls say themselves what they do.
     task<std::string> exit_reason(life* one) {
-        auto leaving = farewell(one->process.get());
+        auto leaving = wait_exit(one->process.get());
         const auto end = co_await leaving;
         if (!stopping_ && !one->is_unwanted && !end.status.success()) detail::say_lost(*one, end);
         co_return end.status.describe();
     }
 
     /// Waits for the end of a process whose link has ended; asks, then insists.
-    task<proc::child_end> farewell(proc::child* process) {
+    task<proc::child_end> wait_exit(proc::child* process) {
         const auto first =
-            patience(stopping_ ? how_.times.farewell_stopping : how_.times.farewell_first);
+            patience(stopping_ ? how_.times.exit_grace_stopping : how_.times.exit_grace);
         const auto all = patience(first + how_.times.shutdown_grace);
         auto stopped = proc::stop(*process, first, all - first);
         co_return co_await stopped;
@@ -565,7 +565,7 @@ private:
     /// What it has for workers of one demand.
     sched::scheduler host_{sched::scheduler_options{.place_is = "host"}};
     detail::local_groups groups_{host_};
-    std::map<std::uint32_t, own_workers> kinds_;
+    std::map<sched::demand_id, own_workers> demands_;
     std::vector<life*> own_; ///< that run
     std::uint32_t lent_ = 0; ///< cores
     int last_own_ = 0;

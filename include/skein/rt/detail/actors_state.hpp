@@ -52,7 +52,7 @@ struct actor_plan {
     byte_buffer arguments; ///< as they were encoded
     std::optional<byte_buffer> snapshot;
     std::int32_t made_again = 0;
-    std::uint16_t shape = 0; ///< what it holds, a number of its runtime; 0: nothing
+    sched::demand_id demand; ///< what it holds
     actor_id beside;         ///< and where: where that actor is
 
     [[nodiscard]] bool lasts() const noexcept { return terms.restarts != 0; }

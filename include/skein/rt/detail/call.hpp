@@ -24,6 +24,7 @@
 #include <skein/rt/options.hpp>
 #include <skein/rt/registry.hpp>
 #include <skein/rt/remote_error.hpp>
+#include <skein/sched/demands.hpp>
 #include <skein/wire/reader.hpp>
 #include <skein/wire/writer.hpp>
 
@@ -181,8 +182,8 @@ public:
     /// at most, and nothing is sent behind it.
     std::uint8_t alone = 0;
     static constexpr std::uint8_t most_passes = 255;
-    std::uint16_t cpus = 0;  ///< cores it counts for on its worker, rounded up
-    std::uint16_t shape = 0; ///< its whole demand, a number of its runtime, see demand_table
+    std::uint16_t cpus = 0;          ///< cores it counts for on its worker, rounded up
+    sched::demand_id demand;         ///< all that it needs
     std::uint16_t lost_attempts = 0; ///< times it was sent to a worker that died: it may have run
     credit_taken taken;              ///< until its worker has begun it
     std::uint32_t kept =
@@ -237,8 +238,8 @@ public:
     credit_line credit;
     std::uint32_t returned = 0; ///< calls whose credit has come back since `waiting` was looked at
     std::uint32_t ended = 0;    ///< about so many of `waiting` are done
-    std::vector<gate_line> gates;    ///< by number, as far as calls have waited for one
-    std::unique_ptr<event> has_room; ///< set for a moment; made when somebody waits for it
+    std::vector<gate_line> gates;       ///< by number, as far as calls have waited for one
+    std::unique_ptr<event> credit_came; ///< set for a moment; made when somebody waits for it
     /// Linked when credit has come back in this turn of the loop: at its end more is sent.
     struct sending : turn_hook {
         explicit sending(actor_queue& of) noexcept : turn_hook(&sending::go), queue(of) {}

@@ -47,8 +47,9 @@ struct runtime::credits {
     static void send_held(runtime& self, detail::actor_queue& queue);
     static void forget(detail::actor_queue& queue, detail::call_base& call);
     static void fail_all(runtime& self, const error& why);
-    static void tell_room(const state& of, detail::actor_queue& queue) noexcept;
-    [[nodiscard]] static bool has_room(const state& of, const detail::actor_queue& queue) noexcept;
+    static void tell_credit(const state& of, detail::actor_queue& queue) noexcept;
+    [[nodiscard]] static bool has_credit(const state& of,
+                                         const detail::actor_queue& queue) noexcept;
     static void waits_here(runtime& self, detail::call_base& call);
 
 private:

@@ -47,7 +47,7 @@ struct runtime::group_desk {
 
     // For calls.
     static void join(runtime& self, detail::call_base& call);
-    [[nodiscard]] static state_ptr of(const runtime& self, std::uint16_t shape);
+    [[nodiscard]] static state_ptr of(const runtime& self, sched::demand_id demand);
     [[nodiscard]] static std::optional<error> resolve(const runtime& self, location& on);
     [[nodiscard]] static std::optional<error> resolve_label(const runtime& self, const peer& from,
                                                             std::string& label);

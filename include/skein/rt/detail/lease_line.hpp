@@ -6,7 +6,7 @@
 #include <skein/core/counted_ptr.hpp>
 #include <skein/core/intrusive_list.hpp>
 #include <skein/rt/detail/call.hpp>
-#include <skein/rt/detail/demand_table.hpp>
+#include <skein/sched/demands.hpp>
 #include <skein/sched/scheduler.hpp>
 
 #include <cstddef>
@@ -35,7 +35,7 @@ struct lease_share : list_node<lease_share> {
 
 /// The tasks with one demand: those that wait, and where they may go.
 struct lease_line {
-    enum room : std::uint8_t {
+    enum list : std::uint8_t {
         unused,  ///< a lease without a task
         beside,  ///< the same, but something is at its worker that the scheduler knows nothing of
         ahead,   ///< each lease has a task, and the worker takes more ahead of time
@@ -51,9 +51,9 @@ struct lease_line {
         asked; ///< the request that waits in the scheduler: one at a time, so that lines take turns
     std::uint64_t full_at = 0;      ///< lease_state::state when there was no room for it
     std::uint64_t none_free_at = 0; ///< the same for a worker whose loop nobody needs
-    const demand* need = nullptr;
-    std::uint16_t shape = 0;
-    std::uint16_t cpus = 0; ///< of the demand
+    const sched::demand* need = nullptr;
+    sched::demand_id demand; ///< its number
+    std::uint16_t cpus = 0;  ///< of the demand
     /// Who serves it: any worker with room, or those that are started for it alone and are no
     /// places of the scheduler.
     enum class service : std::uint8_t { undecided, shared, own } by = service::undecided;

@@ -88,7 +88,7 @@ struct call_head {
     trace_context who;
     bool is_told = false; ///< who travels, not its number alone
     // Texts of what is decoded are in its bytes.
-    std::string_view demand{};   ///< see demand_table::text(); "": `cpus` says it all
+    std::string_view demand{};   ///< see sched::demand_table::text(); "": `cpus` says it all
     std::string_view retry_on{}; ///< see failures::text(); "": none
 
     static constexpr std::size_t most_retry_on = 4096; ///< bytes

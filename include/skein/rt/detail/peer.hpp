@@ -9,8 +9,8 @@
 #include <skein/core/id_map.hpp>
 #include <skein/core/intrusive_list.hpp>
 #include <skein/net/channel.hpp>
+#include <skein/proc/claims.hpp>
 #include <skein/rt/detail/call.hpp>
-#include <skein/rt/detail/claims.hpp>
 #include <skein/rt/detail/groups_state.hpp>
 #include <skein/rt/detail/lease_line.hpp>
 #include <skein/sched/scheduler.hpp>
@@ -71,7 +71,7 @@ struct peer : list_node<peer> {
     bool is_space_client = false;      ///< another program: nothing runs there
     bool is_aside = false;             ///< it runs tasks of another worker, see `principal`
     bool spent = false;                ///< it was for one actor, which has ended: it leaves
-    std::uint32_t kind = 0;            ///< the only demand it serves; 0: all
+    sched::demand_id demand;           ///< the only one it serves; none: all
     bool is_paused = false;            ///< nothing is read from it for a while
     std::vector<std::string> labels;   ///< of its node
     bool labels_follow = false;        ///< they are not known yet
@@ -109,12 +109,12 @@ struct peer : list_node<peer> {
         slot_id slot;
         std::uint64_t order;
     };
-    detail::claims page;
+    proc::claims page;
     std::uint64_t sent = 0;                   ///< calls
     const detail::call_base* alone = nullptr; ///< a task behind which no other is sent
     sched::request_id whole;                  ///< its lease of all that the worker has
     std::deque<waiting_task> tasks;
-    std::size_t prune_at = 2 * detail::claims::entries;
+    std::size_t prune_at = 2 * proc::claims::entries;
     std::vector<std::unique_ptr<detail::lease_share>> shares;
     std::uint32_t unleased = 0; ///< cores of `busy` that calls have without a lease
     std::map<std::uint64_t, detail::held_group> groups; ///< placement groups that it holds
@@ -145,7 +145,7 @@ struct peer : list_node<peer> {
     void remember_task(waiting_task one) {
         tasks.push_back(one);
         if (tasks.size() < prune_at) return;
-        prune_at = std::max<std::size_t>(2 * detail::claims::entries, 2 * prune_tasks());
+        prune_at = std::max<std::size_t>(2 * proc::claims::entries, 2 * prune_tasks());
     }
     /// Forgets the tasks that the worker has begun; gives how many are left to take back.
     std::size_t prune_tasks() {

@@ -117,12 +117,12 @@ SKEIN_INLINE void runtime::refuse(detail::call_base& call, error why) {
 SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const call_options& how) {
     if (!how.on.is_any() || how.on.is_anywhere()) return followers::set_demand(*this, call, how);
     auto& demands = state_->leases.demands;
-    const auto number = demands.number(how);
+    const auto number = detail::demand_of(demands, how);
     if (!number) {
         call.extra().bad_options = number.error();
         return;
     }
-    call.shape = *number;
+    call.demand = *number;
     call.cpus = demands.at(*number).cpus;
 }
 
@@ -202,13 +202,13 @@ SKEIN_INLINE void runtime::adopt_child(detail::call_base& call) {
 namespace detail {
 
 SKEIN_INLINE void encode_head(wire::writer& to, const call_base& call, std::uint64_t incarnation,
-                              bool is_worker, const demand_table& demands) {
+                              bool is_worker, const sched::demand_table& demands) {
     std::string demand; // for the driver, which places the calls of workers
     const bool is_placed = call.rare && !call.rare->label.empty();
     if (is_worker && is_placed)
-        demand = demands.text(call.shape, call.rare->label);
-    else if (is_worker && call.shape > 1 && !demands.at(call.shape).is_simple)
-        demand = demands.text(call.shape);
+        demand = demands.text(call.demand, call.rare->label);
+    else if (is_worker && call.demand > sched::one_cpu && !demands.at(call.demand).is_simple)
+        demand = demands.text(call.demand);
     call_head head;
     head.function = call.fn != nullptr ? call.fn->index : 0;
     head.kind = call.kind;
@@ -459,7 +459,7 @@ SKEIN_INLINE void runtime::drain(detail::actor_queue& queue) {
         if (queue.waiting.empty() && queue.waiting.capacity() > few * few)
             queue.waiting.shrink_to_fit();
     }
-    credits::tell_room(*state_, queue);
+    credits::tell_credit(*state_, queue);
 }
 
 SKEIN_INLINE void runtime::cancel(detail::call_base& call, bool by_force) noexcept {
@@ -514,7 +514,7 @@ SKEIN_INLINE void runtime::give_up(error why) {
     state_->start_workers = {};
     for (const auto& call : state_->take_waiting())
         if (!call->is_done()) refuse(*call, why);
-    for (auto& [shape, line] : state_->leases.lines)
+    for (auto& [demand, line] : state_->leases.lines)
         if (line.wanted > 0) tell_demand(line);
     group_desk::fail_all(*this, why);
 }

@@ -152,7 +152,7 @@ SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::credits::give(
     auto& line =
         std::exchange(call.held, false) ? queue->gates[call.fn->group].held : queue->credit;
     line.give(taken.bytes);
-    if (!queue->has_waiting() && !queue->has_room) return {};
+    if (!queue->has_waiting() && !queue->credit_came) return {};
     if (++queue->returned >= of.credit_batch) return counted_ptr<detail::actor_queue>(queue);
     loop::current().at_turn_end(queue->sends);
     return {};
@@ -291,30 +291,30 @@ SKEIN_INLINE void runtime::credits::fail_all(runtime& self, const error& why) {
             calls.insert(calls.end(), gate.waiting.begin(), gate.waiting.end());
         for (const auto& call : calls)
             if (!call->is_done()) call->fail({why, nullptr});
-        tell_room(*self.state_, *queue);
+        tell_credit(*self.state_, *queue);
     }
 }
 
-// ---- who waits for room ------------------------------------------------------------------------
+// ---- who waits for credit ----------------------------------------------------------------------
 
 /// Of calls whose actor has no place at the moment one may wait here.
-SKEIN_INLINE bool runtime::credits::has_room(const state& of,
-                                             const detail::actor_queue& queue) noexcept {
+SKEIN_INLINE bool runtime::credits::has_credit(const state& of,
+                                               const detail::actor_queue& queue) noexcept {
     if (queue.lost || queue.owner == nullptr || of.closing) return true;
     return !queue.has_waiting() && has(of, queue.credit);
 }
 
-SKEIN_INLINE void runtime::credits::tell_room(const state& of,
-                                              detail::actor_queue& queue) noexcept {
-    if (!queue.has_room || !has_room(of, queue)) return;
-    queue.has_room->set();
-    queue.has_room->reset(); // who is woken looks again: another one may have been faster
+SKEIN_INLINE void runtime::credits::tell_credit(const state& of,
+                                                detail::actor_queue& queue) noexcept {
+    if (!queue.credit_came || !has_credit(of, queue)) return;
+    queue.credit_came->set();
+    queue.credit_came->reset(); // who is woken looks again: another one may have been faster
 }
 
-SKEIN_INLINE task<void> runtime::wait_room(counted_ptr<detail::actor_queue> queue) {
-    while (!credits::has_room(*state_, *queue)) {
-        if (!queue->has_room) queue->has_room = std::make_unique<event>();
-        co_await queue->has_room->wait();
+SKEIN_INLINE task<void> runtime::wait_credit(counted_ptr<detail::actor_queue> queue) {
+    while (!credits::has_credit(*state_, *queue)) {
+        if (!queue->credit_came) queue->credit_came = std::make_unique<event>();
+        co_await queue->credit_came->wait();
     }
 }
 

@@ -43,7 +43,7 @@ SKEIN_INLINE void lease_state::decide(lease_line& line) {
 
 /// Cores that were lent for it, at a worker of its own.
 SKEIN_INLINE std::uint32_t lease_state::cores_of(const call_base& call) const {
-    return whole_cores(demands.at(call.shape).need.cpu);
+    return whole_cores(demands.at(call.demand).need.cpu);
 }
 
 /// Takes as many workers out of the scheduler as were asked for, those with the least to do first.
@@ -89,6 +89,59 @@ SKEIN_INLINE bool lease_state::has_lent() const {
                         [](const auto& one) { return one.second->lent && one.second->busy != 0; });
 }
 
+SKEIN_INLINE result<sched::demand_id> demand_of(sched::demand_table& demands,
+                                                const call_options& how, bool for_life) {
+    const bool only_cpus = how.gpus.value == 0 && how.memory == 0 && how.resources.empty() &&
+                           how.on.is_any() && how.env.empty() && how.cwd.empty();
+    if (only_cpus && how.cpus.value == 1 && !for_life) return sched::one_cpu;
+    if (only_cpus && how.cpus.value == 0) return sched::demand_id();
+    const bool in_group = how.on.group() != 0;
+    if (how.on.is_group() && !in_group)
+        return error(errc::invalid_argument, ".on is an empty placement_group");
+    if (how.on.is_named_group())
+        return error(errc::invalid_argument, ".on names no placement_group");
+    if (how.on.is_actor() && !how.on.actor())
+        return error(errc::invalid_argument, ".on is an empty actor_handle");
+    const bool has_text =
+        !how.on.is_any() && !in_group && !how.on.is_actor() && !how.on.is_spread();
+    if (has_text && how.on.text().empty())
+        return error(errc::invalid_argument,
+                     fmt::format(".on names no {}", how.on.is_node() ? "node" : "label"));
+    if (has_text && how.on.text().find('@') != std::string_view::npos)
+        return error(errc::invalid_argument, fmt::format("{} is not a label", how.on.text()))
+            .with_hint("none has an @ in it");
+    auto env = sched::parse_task_environment(how.env, how.cwd);
+    if (!env) return env.error();
+    sched::resources need;
+    if (!how.resources.empty()) {
+        auto custom = sched::parse_resources(how.resources);
+        if (!custom) return custom.error();
+        need = std::move(*custom);
+        if (need.cpu || need.gpu || need.memory != 0)
+            return error(errc::invalid_argument,
+                         fmt::format(".resources = \"{}\" names cpus, gpus or memory",
+                                     how.resources.view()))
+                .with_hint("they have options of their own: .cpus, .gpus, .memory");
+    }
+    try {
+        need.cpu = sched::amount::from(how.cpus.value);
+        need.gpu = sched::amount::from(how.gpus.value);
+    } catch (const error& e) {
+        return e;
+    }
+    need.memory = how.memory;
+    // The node of an actor is found when the call is placed.
+    if (how.on.is_any() || how.on.is_actor())
+        return demands.number(need, {}, for_life, std::move(*env));
+    if (how.on.is_spread())
+        return demands.number(need, sched::spread_label, for_life, std::move(*env));
+    std::string where(how.on.text());
+    if (in_group) where = sched::group_label(how.on.group(), how.on.bundle());
+    if (in_group && how.on.has_children()) where += '+';
+    if (how.on.is_node()) where = fmt::format("node={}", how.on.text());
+    return demands.number(need, where, for_life, std::move(*env));
+}
+
 } // namespace detail
 
 /// Driver: what an actor holds.
@@ -109,16 +162,16 @@ SKEIN_INLINE void runtime::keep_demand(const detail::call_base& call) {
     auto* const entry = state_->actors.find(call.target);
     if (entry == nullptr) return;
     if (entry->plan) {
-        entry->plan->shape = call.shape;
+        entry->plan->demand = call.demand;
         if (call.rare) entry->plan->beside = call.rare->beside;
     }
-    entry->group = group_desk::of(*this, call.shape);
+    entry->group = group_desk::of(*this, call.demand);
 }
 
 /// Driver: to the end of its line.
 SKEIN_INLINE void runtime::line_up(counted_ptr<detail::call_base> call) {
     if (call->kind == detail::call_kind::create) {
-        if (call->shape == 0) {
+        if (!call->demand) {
             state_->creations.push_back(std::move(call));
             return;
         }
@@ -132,10 +185,10 @@ SKEIN_INLINE void runtime::line_up(counted_ptr<detail::call_base> call) {
 SKEIN_INLINE void runtime::actor_left(peer& at) {
     --at.actors;
     state_->leases.note_use(at);
-    if (at.kind == 0 || at.spent) return;
+    if (!at.demand || at.spent) return;
     state_->leases.spend(at);
     at.ended.set();
-    tell_demand(state_->leases.line_of(static_cast<std::uint16_t>(at.kind)));
+    tell_demand(state_->leases.line_of(at.demand));
 }
 
 /// Over the workers that are for this line alone, one task each. More of them are asked for, or
@@ -146,7 +199,7 @@ SKEIN_INLINE void runtime::use_own_workers(detail::lease_line& line) {
         while (leases.front(line) != nullptr) refuse_impossible(*leases.pop(line));
         return;
     }
-    if (const auto group = group_desk::of(*this, line.shape); group && group->why) {
+    if (const auto group = group_desk::of(*this, line.demand); group && group->why) {
         while (leases.front(line) != nullptr) {
             const auto call = leases.pop(line);
             refuse(*call,
@@ -170,7 +223,7 @@ SKEIN_INLINE void runtime::tell_demand(detail::lease_line& line) {
     if (line.wanted == wanted || state_->leases.source == nullptr) return;
     line.wanted = wanted;
     worker_demand what;
-    what.kind = line.shape;
+    what.demand = line.demand;
     what.need = line.need->need;
     what.label = line.need->label;
     what.group = line.need->group;
@@ -182,9 +235,9 @@ SKEIN_INLINE void runtime::tell_demand(detail::lease_line& line) {
 
 SKEIN_INLINE void runtime::ask(worker_source* source) noexcept { state_->leases.source = source; }
 
-SKEIN_INLINE void runtime::refuse_demand(std::uint32_t kind, const error& why) {
+SKEIN_INLINE void runtime::refuse_demand(sched::demand_id demand, const error& why) {
     auto& leases = state_->leases;
-    const auto found = leases.lines.find(static_cast<std::uint16_t>(kind));
+    const auto found = leases.lines.find(demand);
     if (found == leases.lines.end()) return;
     auto& line = found->second;
     std::vector<counted_ptr<detail::call_base>> all;

@@ -48,7 +48,7 @@ SKEIN_INLINE void lease_state::take_followers(actor_id of,
         gone += into.size() - first; // who waits behind them does so no more
         is_thinned = true;
     };
-    for (auto& [shape, line] : lines) {
+    for (auto& [demand, line] : lines) {
         take_out(line.inner);
         take_out(line.waiting);
     }
@@ -67,12 +67,12 @@ SKEIN_INLINE void runtime::followers::set_demand(runtime& self, detail::call_bas
     const bool for_life = call.kind == detail::call_kind::create;
     auto& demands = self.state_->leases.demands;
     if (!take_location(self, call, how.on)) return;
-    const auto number = demands.number(how, for_life);
+    const auto number = detail::demand_of(demands, how, for_life);
     if (!number) {
         call.extra().bad_options = number.error();
         return;
     }
-    call.shape = *number;
+    call.demand = *number;
     if (!for_life) call.cpus = demands.at(*number).cpus;
     if (self.state_->upstream == nullptr) group_desk::join(self, call);
 }
@@ -90,12 +90,12 @@ SKEIN_INLINE bool runtime::followers::take_location(runtime& self, detail::call_
         return !call.rare || !call.rare->bad_options;
     } else if (on.is_group() && on.group() != 0) {
         group_desk::keep(self, call, on.group());
-        call.extra().label = group_label(on.group(), on.bundle());
+        call.extra().label = sched::group_label(on.group(), on.bundle());
         if (on.has_children()) call.extra().label += '+';
     } else if (on.is_named_group() && !on.text().empty()) {
         call.extra().label = detail::named_group_label(on);
     } else {
-        if (on.is_anywhere()) call.extra().label = detail::anywhere_label;
+        if (on.is_anywhere()) call.extra().label = sched::anywhere_label;
         return true;
     }
     on = {};
@@ -105,7 +105,7 @@ SKEIN_INLINE bool runtime::followers::take_location(runtime& self, detail::call_
 /// The call is to run where that actor is, which it keeps, as an argument would, until it is over.
 SKEIN_INLINE void runtime::followers::follow(runtime& self, detail::call_base& call, actor_id of) {
     if (self.state_->upstream != nullptr)
-        call.extra().label = detail::actor_label(of);
+        call.extra().label = sched::actor_label(of);
     else
         call.extra().beside = of;
     const auto queue = self.state_->actor_queues.find(of);
@@ -140,13 +140,13 @@ SKEIN_INLINE bool runtime::followers::may_go(runtime& self,
         return false;
     }
     auto& demands = state.leases.demands;
-    const auto number = demands.number_on(call->shape, detail::node_label(*entry->where));
+    const auto number = demands.number_on(call->demand, detail::node_label(*entry->where));
     if (!number) {
         self.refuse(*call, detail::cannot_follow(*call, number.error()));
         return false;
     }
     entry->is_followed = true;
-    call->shape = *number;
+    call->demand = *number;
     if (call->kind == detail::call_kind::task) call->cpus = demands.at(*number).cpus;
     return true;
 }

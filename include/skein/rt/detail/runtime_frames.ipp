@@ -152,17 +152,17 @@ namespace detail {
 
 /// Of a call that says nothing of its place: that of the group of the call that has made it, if
 /// children are to be there.
-[[nodiscard]] inline std::string label_of_children(const demand_table& demands,
+[[nodiscard]] inline std::string label_of_children(const sched::demand_table& demands,
                                                    const forwarded_call& call) {
-    const auto kind = static_cast<std::uint16_t>(call.origin().kind);
-    if (kind == 0 || !demands.at(kind).captures) return {};
-    return group_label(demands.at(kind).group, -1) + "+";
+    const auto its = call.origin().demand;
+    if (!its || !demands.at(its).captures) return {};
+    return sched::group_label(demands.at(its).group, -1) + "+";
 }
 
 /// Whether a demand's text says more than where: "@@*" does not.
 [[nodiscard]] inline bool has_needs(std::string_view text) {
-    return !text.empty() &&
-           (!text.starts_with('@') || text.size() != 1 + demand_table::label_in(text).size());
+    return !text.empty() && (!text.starts_with('@') ||
+                             text.size() != 1 + sched::demand_table::label_in(text).size());
 }
 
 } // namespace detail
@@ -172,16 +172,16 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::cal
     auto& demands = state_->leases.demands;
     const bool for_life = call.kind == detail::call_kind::create;
     const bool all_own = state_->leases.all_own; // then there are no workers for all
-    std::string label(detail::demand_table::label_in(head.demand));
+    std::string label(sched::demand_table::label_in(head.demand));
     if (label.empty())
         label = detail::label_of_children(demands, static_cast<detail::forwarded_call&>(call));
-    if (label == detail::anywhere_label) label.clear();
+    if (label == sched::anywhere_label) label.clear();
     const auto& caller = static_cast<detail::forwarded_call&>(call).origin();
     if (auto why = group_desk::resolve_label(*this, caller, label)) {
         call.extra().bad_options = std::move(why);
         return;
     }
-    if (actor_id beside; detail::parse_actor_label(label, beside)) {
+    if (actor_id beside; sched::parse_actor_label(label, beside)) {
         call.extra().beside = beside;
         label.clear();
     }
@@ -198,7 +198,7 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::cal
         call.extra().bad_options = number.error();
         return;
     }
-    call.shape = *number;
+    call.demand = *number;
     if (!for_life) call.cpus = demands.at(*number).cpus;
     group_desk::join(*this, call);
     if (for_life) keep_demand(call);

@@ -24,7 +24,7 @@ enum class group_strategy : std::uint8_t;
 namespace skein::rt {
 
 class worker_source;
-struct worker_room;
+struct worker_info;
 
 namespace detail {
 

@@ -118,8 +118,9 @@ SKEIN_INLINE std::optional<error> runtime::group_desk::resolve_label(const runti
         const auto named = std::string_view(label).substr(0, label.size() - (captures ? 1 : 0));
         std::uint64_t number = 0;
         int bundle = -1;
-        if (parse_group_label(named, number, bundle))
-            label = group_label(detail::number_here(from, number), bundle) + (captures ? "+" : "");
+        if (sched::parse_group_label(named, number, bundle))
+            label = sched::group_label(detail::number_here(from, number), bundle) +
+                    (captures ? "+" : "");
     }
     if (!label.starts_with("@=")) return std::nullopt;
     const auto slash = std::min(label.find('/'), label.size());
@@ -134,7 +135,7 @@ SKEIN_INLINE std::optional<error> runtime::group_desk::resolve_label(const runti
         return error(errc::invalid_argument, fmt::format("{} is not a label", label));
     auto on = group_named(std::string_view(label).substr(slash + 1), bundle);
     if (auto why = resolve(self, on)) return why;
-    label = group_label(on.group(), bundle) + (children ? "+" : "");
+    label = sched::group_label(on.group(), bundle) + (children ? "+" : "");
     return std::nullopt;
 }
 
@@ -392,8 +393,7 @@ SKEIN_INLINE void runtime::group_desk::changed(runtime& self, detail::group_stat
     state.changed.set();
     auto& leases = self.state_->leases;
     const auto is_inside = [&](const peer& worker) {
-        return worker.kind != 0 &&
-               leases.demands.at(static_cast<std::uint16_t>(worker.kind)).group == state.number;
+        return worker.demand && leases.demands.at(worker.demand).group == state.number;
     };
     std::vector<detail::group_state::asker> rest;
     for (const auto& one : std::exchange(state.askers, {})) {

@@ -183,7 +183,7 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::make(
 
 /// What a call asks for must be in its group, which it keeps from now on.
 SKEIN_INLINE void runtime::group_desk::join(runtime& self, detail::call_base& call) {
-    const auto& demand = self.state_->leases.demands.at(call.shape);
+    const auto& demand = self.state_->leases.demands.at(call.demand);
     if (demand.group == 0) return;
     keep(self, call, demand.group);
     if (call.extra().bad_options) return;
@@ -193,9 +193,9 @@ SKEIN_INLINE void runtime::group_desk::join(runtime& self, detail::call_base& ca
 
 /// Driver: the group in which an actor with this demand lives, if it is one.
 SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::of(const runtime& self,
-                                                                    std::uint16_t shape) {
+                                                                    sched::demand_id demand) {
     const auto& state_ = self.state_;
-    const auto number = state_->leases.demands.at(shape).group;
+    const auto number = state_->leases.demands.at(demand).group;
     if (number == 0) return {};
     const auto found = state_->groups.entries.find(number);
     if (found == state_->groups.entries.end()) return {};
@@ -261,10 +261,10 @@ SKEIN_INLINE void runtime::group_desk::end(runtime& self, detail::group_state& g
 /// What waits for a place in it fails.
 SKEIN_INLINE void runtime::group_desk::refuse(runtime& self, std::uint64_t number,
                                               const error& why) {
-    std::vector<std::uint16_t> kinds;
+    std::vector<sched::demand_id> inside;
     self.state_->leases.demands.for_each_in_group(number,
-                                                  [&](auto kind) { kinds.push_back(kind); });
-    for (const auto kind : kinds) self.refuse_demand(kind, why);
+                                                  [&](auto demand) { inside.push_back(demand); });
+    for (const auto demand : inside) self.refuse_demand(demand, why);
 }
 
 /// Its numbers serve others when nobody uses them any more.
@@ -275,17 +275,17 @@ SKEIN_INLINE void runtime::group_desk::forget(runtime& self, std::uint64_t numbe
         return;
     auto& leases = self.state_->leases;
     bool used = false;
-    leases.demands.for_each_in_group(number, [&](auto kind) {
-        const auto line = leases.lines.find(kind);
+    leases.demands.for_each_in_group(number, [&](auto demand) {
+        const auto line = leases.lines.find(demand);
         if (line == leases.lines.end()) return;
         (void)leases.front(line->second);
         used = used || !line->second.is_empty() || line->second.held > 0 ||
                line->second.parents > 0 || line->second.out > 0;
         for (const auto& l : self.state_->links)
-            used = used || l->kind == kind; // it has a share of it
+            used = used || l->demand == demand; // it has a share of it
     });
     if (used) return; // at the end of a program: what is left is settled in another order
-    leases.demands.for_each_in_group(number, [&](auto kind) { leases.lines.erase(kind); });
+    leases.demands.for_each_in_group(number, [&](auto demand) { leases.lines.erase(demand); });
     leases.demands.forget_group(number);
     groups.entries.erase(found);
 }

@@ -29,22 +29,22 @@ inline constexpr std::uint64_t whole_tag = std::uint64_t{most_cpus} + 1;
 /// Puts the leases of a line on a worker into the list where they belong now.
 inline void file(lease_share& share) {
     const auto& at = *share.at;
-    auto room = lease_line::nowhere;
+    auto list = lease_line::nowhere;
     if (share.line->by == lease_line::service::own)
-        room = share.out < share.leases.size() ? lease_line::unused : lease_line::nowhere;
+        list = share.out < share.leases.size() ? lease_line::unused : lease_line::nowhere;
     else if (share.out < share.leases.size())
-        room = at.unleased == 0 && at.alone == nullptr ? lease_line::unused : lease_line::beside;
+        list = at.unleased == 0 && at.alone == nullptr ? lease_line::unused : lease_line::beside;
     else if (!share.line->need->spreads && share.out < share.leases.size() * at.window)
-        room = lease_line::ahead; // what is sent ahead would not be spread
+        list = lease_line::ahead; // what is sent ahead would not be spread
     share.unlink();
-    if (room != lease_line::nowhere) share.line->with[room].push_back(share);
+    if (list != lease_line::nowhere) share.line->with[list].push_back(share);
 }
 
-SKEIN_INLINE lease_line& lease_state::line_of(std::uint16_t shape) {
-    auto& line = lines[shape];
+SKEIN_INLINE lease_line& lease_state::line_of(sched::demand_id demand) {
+    auto& line = lines[demand];
     if (line.need != nullptr) return line;
-    line.need = &demands.at(shape);
-    line.shape = shape;
+    line.need = &demands.at(demand);
+    line.demand = demand;
     line.cpus = line.need->cpus;
     return line;
 }
@@ -65,8 +65,8 @@ SKEIN_INLINE lease_share& lease_state::share_for(peer& at, lease_line& line) {
 
 SKEIN_INLINE void lease_state::add(peer& worker) {
     if (worker.is_space_client || worker.is_aside) return; // no place
-    if (worker.kind != 0) {
-        auto& line = line_of(static_cast<std::uint16_t>(worker.kind));
+    if (worker.demand) {
+        auto& line = line_of(worker.demand);
         line.by = lease_line::service::own;
         auto& share = share_for(worker, line);
         share.leases.emplace_back(); // of no scheduler: it lasts as long as the worker
@@ -89,29 +89,28 @@ SKEIN_INLINE void lease_state::add(peer& worker) {
 
 /// What it had is gone with it.
 SKEIN_INLINE void lease_state::remove(peer& worker) {
-    if (workers.erase(place_of(worker)) == 0 && worker.kind == 0) return;
+    if (workers.erase(place_of(worker)) == 0 && !worker.demand) return;
     if (worker.lent) worker_idle.set();
-    if (worker.kind == 0) (void)places.remove_place(place_of(worker));
+    if (!worker.demand) (void)places.remove_place(place_of(worker));
     for (const auto& share : worker.shares) {
         share->line->held -= share->leases.size();
-        if (worker.kind != 0)
-            share->line->out -= std::min<std::size_t>(share->line->out, share->out);
+        if (worker.demand) share->line->out -= std::min<std::size_t>(share->line->out, share->out);
     }
     worker.shares.clear();
     parents.erase_if([&](call_id, const parent& one) {
         if (one.at != &worker) return false;
-        auto& line = line_of(one.call->shape);
+        auto& line = line_of(one.call->demand);
         --line.parents;
-        if (worker.kind != 0 && one.children > 0) resting -= std::min(resting, cores_of(*one.call));
+        if (worker.demand && one.children > 0) resting -= std::min(resting, cores_of(*one.call));
         return true;
     });
-    for (auto& [shape, line] : lines) { // whoever had its label may have gone
+    for (auto& [demand, line] : lines) { // whoever had its label may have gone
         if (line.by != lease_line::service::shared || line.held > 0 || line.need->is_anywhere())
             continue;
         withdraw(line);
         line.by = lease_line::service::undecided;
     }
-    if (worker.kind != 0) return;
+    if (worker.demand) return;
     worker.whole = {};
     largest = 0;
     for (const auto& [place, other] : workers) largest = std::max(largest, other->capacity);
@@ -135,7 +134,7 @@ SKEIN_INLINE void lease_state::push(counted_ptr<call_base> call) {
         suspects.push_back({std::move(call), gone + waiting});
         return;
     }
-    auto& line = line_of(call->shape);
+    auto& line = line_of(call->demand);
     (call->nested ? line.inner : line.waiting).push_back(std::move(call));
     ++waiting;
 }
@@ -147,7 +146,7 @@ SKEIN_INLINE void lease_state::run_again(const std::vector<counted_ptr<call_base
             push(*at);
             continue;
         }
-        auto& line = line_of((*at)->shape);
+        auto& line = line_of((*at)->demand);
         ((*at)->nested ? line.inner : line.waiting).push_front(*at);
         ++waiting;
     }
@@ -182,13 +181,13 @@ SKEIN_INLINE sched::request_id lease_state::submit(sched::request r) {
 }
 
 /// For one lease of a line.
-SKEIN_INLINE sched::request_id lease_state::request_room(const lease_line& line,
-                                                         const sched::constraint& where) {
+SKEIN_INLINE sched::request_id lease_state::request_lease(const lease_line& line,
+                                                          const sched::constraint& where) {
     sched::request r;
     r.demand = line.need->need;
     r.where = where;
-    if (where == sched::constraint()) r.where = where_labelled(line.need->label);
-    r.tag = line.shape;
+    if (where == sched::constraint()) r.where = sched::where_labelled(line.need->label);
+    r.tag = line.demand.value();
     return submit(std::move(r));
 }
 
@@ -197,7 +196,7 @@ SKEIN_INLINE sched::request_id lease_state::request_room(const lease_line& line,
 SKEIN_INLINE bool lease_state::ask(lease_line& line) {
     if (!line.asked) {
         if (line.full_at == state) return false;
-        line.asked = request_room(line, {});
+        line.asked = request_lease(line, {});
         ++asking;
     }
     if (take()) again = true; // another line may have one, too
@@ -232,7 +231,7 @@ SKEIN_INLINE void lease_state::book(const sched::grant& g) {
         at.whole = g.id;
         return;
     }
-    auto& line = lines.at(static_cast<std::uint16_t>(g.tag));
+    auto& line = lines.at(sched::demand_id(static_cast<std::uint16_t>(g.tag)));
     if (line.asked == g.id) {
         line.asked = {};
         line.stands = false;
@@ -247,17 +246,17 @@ SKEIN_INLINE void lease_state::book(const sched::grant& g) {
 
 /// One more lease on this worker. False: it has no room for it.
 SKEIN_INLINE bool lease_state::lease_on(peer& worker, lease_line& line) {
-    const auto id = request_room(line, sched::constraint::on(place_of(worker)));
+    const auto id = request_lease(line, sched::constraint::on(place_of(worker)));
     (void)take();
     return !places.cancel(id);
 }
 
 /// A worker with nothing to do that could have this, all of whose cpus belong to the next call
 /// there; nullptr: there is none.
-SKEIN_INLINE peer* lease_state::take_whole(const peers& links, const demand& what) {
+SKEIN_INLINE peer* lease_state::take_whole(const peers& links, const sched::demand& what) {
     std::vector<peer*> idle; // those whose loop nobody needs go first
     for (const auto& l : links)
-        if (l->up && !l->retiring && !l->lent && l->kind == 0 && !l->is_space_client &&
+        if (l->up && !l->retiring && !l->lent && !l->demand && !l->is_space_client &&
             !l->is_aside && l->busy == 0 && l->alone == nullptr && l->capacity >= what.cpus &&
             (what.is_anywhere() || has_label(*l, what.label)))
             idle.push_back(l.get());
@@ -296,9 +295,9 @@ SKEIN_INLINE bool lease_state::reclaim() {
     const auto before = state;
     for (auto& [cpus, line] : lines) {
         if (line.by == lease_line::service::own) continue;
-        for (const auto room : {lease_line::unused, lease_line::beside}) {
+        for (const auto list : {lease_line::unused, lease_line::beside}) {
             intrusive_list<lease_share, lease_share> all;
-            all.splice_back(line.with[room]);
+            all.splice_back(line.with[list]);
             while (!all.empty()) {
                 auto& share = all.pop_front();
                 if (line.is_empty() || (share.turn == 0 && others_wait(line)))
@@ -348,11 +347,11 @@ SKEIN_INLINE void lease_state::sent(peer& to, call_base& call) {
         for (const auto& share : to.shares) file(*share);
         return;
     }
-    auto& line = line_of(call.shape);
+    auto& line = line_of(call.demand);
     auto* share = share_of(to, line);
     SKEIN_CHECK(share != nullptr, "{} was sent without a lease", call.name());
     ++share->out;
-    if (to.kind != 0) ++line.out;
+    if (to.demand) ++line.out;
     if (share->turn > 0) --share->turn;
     file(*share);
     if (call.fn == nullptr || !call.fn->is_coroutine) return; // the others cannot wait
@@ -368,12 +367,12 @@ SKEIN_INLINE void lease_state::begin_wait(const peer& at, call_id id) {
     if (found->children++ > 0) return;
     const auto [call, where, children] = *found;
     ++where->parents;
-    if (where->kind != 0) { // what else it has nobody can use meanwhile
+    if (where->demand) { // what else it has nobody can use meanwhile
         resting += cores_of(*call);
         if (source != nullptr) source->blocked(*where->wire, true);
         return lend_now();
     }
-    auto& share = share_for(*where, line_of(call->shape));
+    auto& share = share_for(*where, line_of(call->demand));
     share.out -= std::min<std::uint32_t>(share.out, 1);
     file(share);
     occupy(*where, where->busy - std::min<std::uint32_t>(where->busy, call->cpus));
@@ -386,12 +385,12 @@ SKEIN_INLINE void lease_state::end_wait(const peer& at, call_id id) {
     if (found->children == 0 || --found->children > 0) return;
     const auto [call, where, children] = *found;
     --where->parents;
-    if (where->kind != 0) {
+    if (where->demand) {
         resting -= std::min(resting, cores_of(*call));
         if (source != nullptr) source->blocked(*where->wire, false);
         return lend_now();
     }
-    auto& share = share_for(*where, line_of(call->shape));
+    auto& share = share_for(*where, line_of(call->demand));
     ++share.out;
     file(share);
     occupy(*where, where->busy + call->cpus);
@@ -405,20 +404,20 @@ SKEIN_INLINE bool lease_state::forget_parent(const call_base& call) {
     if (found == nullptr) return true; // its worker is lost
     bool had_cores = found->children == 0;
     if (!had_cores) --found->at->parents;
-    if (!had_cores && found->at->kind != 0) {
+    if (!had_cores && found->at->demand) {
         resting -= std::min(resting, cores_of(call));
         if (source != nullptr) source->blocked(*found->at->wire, false);
         lend_now();
         had_cores = true;
     }
     parents.erase(id);
-    --line_of(call.shape).parents;
+    --line_of(call.demand).parents;
     return had_cores;
 }
 
 /// An actor goes to a worker that is for it alone.
 SKEIN_INLINE void lease_state::settle_in(peer& at) {
-    auto* const share = share_of(at, line_of(static_cast<std::uint16_t>(at.kind)));
+    auto* const share = share_of(at, line_of(at.demand));
     if (share == nullptr) return;
     ++share->out;
     ++share->line->out;
@@ -428,7 +427,7 @@ SKEIN_INLINE void lease_state::settle_in(peer& at) {
 /// The actor has ended: nobody follows it there.
 SKEIN_INLINE void lease_state::spend(peer& at) {
     at.spent = true;
-    auto* const share = share_of(at, line_of(static_cast<std::uint16_t>(at.kind)));
+    auto* const share = share_of(at, line_of(at.demand));
     if (share == nullptr) return;
     auto& line = *share->line;
     line.held -= share->leases.size();
@@ -445,15 +444,15 @@ SKEIN_INLINE void lease_state::settled(peer& from, const call_base& call, bool h
         (void)places.release(std::exchange(from.whole, {}));
         ++state;
         is_changed = true;
-    } else if (auto* share = share_of(from, line_of(call.shape)); share != nullptr && had_cores) {
+    } else if (auto* share = share_of(from, line_of(call.demand)); share != nullptr && had_cores) {
         share->out -= std::min<std::uint32_t>(share->out, 1);
-        if (from.kind != 0) share->line->out -= std::min<std::size_t>(share->line->out, 1);
+        if (from.demand) share->line->out -= std::min<std::size_t>(share->line->out, 1);
     }
     for (const auto& share : from.shares) file(*share); // its pace may be another, too
     // Each task that is spread asks for the next node.
-    if (!demands.at(call.shape).spreads || from.kind != 0 || !is_leased(call) || call.alone != 0)
+    if (!demands.at(call.demand).spreads || from.demand || !is_leased(call) || call.alone != 0)
         return;
-    if (auto* const share = share_of(from, line_of(call.shape))) release_unused(*share);
+    if (auto* const share = share_of(from, line_of(call.demand))) release_unused(*share);
 }
 
 } // namespace detail
@@ -470,7 +469,7 @@ SKEIN_INLINE void runtime::pump_leases() {
     leases.pumping = true;
     while (std::exchange(leases.again, false)) {
         if (!leases.suspects.empty()) try_suspects();
-        for (auto& [shape, line] : leases.lines)
+        for (auto& [demand, line] : leases.lines)
             if (!line.is_empty() || line.asked || line.wanted > 0) use_leases(line);
         if (leases.asking > 0 && leases.reclaim()) leases.again = true;
         if (leases.take()) leases.again = true;
@@ -503,7 +502,7 @@ SKEIN_INLINE void runtime::use_leases(detail::lease_line& line) {
     }
     if (line.is_empty()) return leases.withdraw(line);
     if (!line.asked && may_ask()) { // there was no room before: stand in line for what comes
-        line.asked = leases.request_room(line, {});
+        line.asked = leases.request_lease(line, {});
         ++leases.asking;
     }
     line.stands = static_cast<bool>(line.asked);
@@ -519,7 +518,7 @@ SKEIN_INLINE void runtime::try_suspects() {
         leases.suspects.pop_front();
         auto& call = *one.call;
         if (call.is_done()) continue;
-        const auto& what = leases.demands.at(call.shape);
+        const auto& what = leases.demands.at(call.demand);
         const bool is_elsewhere = !what.is_anywhere() && !leases.any_has(what.label);
         if (call.cpus > leases.largest || is_elsewhere) { // those for it have gone meanwhile
             call.alone = 0;
@@ -543,10 +542,10 @@ SKEIN_INLINE void runtime::try_suspects() {
 }
 
 SKEIN_INLINE void runtime::refuse_impossible(detail::call_base& call) {
-    refuse(call,
-           error(errc::exhausted, fmt::format("{} asks for {}, more than any worker has",
-                                              call.name(), state_->leases.demands.text(call.shape)))
-               .with_hint("start fewer workers with more cores each, or lower .cpus"));
+    refuse(call, error(errc::exhausted,
+                       fmt::format("{} asks for {}, more than any worker has", call.name(),
+                                   state_->leases.demands.text(call.demand)))
+                     .with_hint("start fewer workers with more cores each, or lower .cpus"));
 }
 
 } // namespace skein::rt

@@ -22,7 +22,7 @@
 namespace skein::rt {
 
 SKEIN_INLINE std::shared_ptr<peer> runtime::attach(std::shared_ptr<net::channel> wire,
-                                                   detail::claims page) {
+                                                   proc::claims page) {
     auto l = std::make_shared<peer>();
     l->wire = std::move(wire);
     l->page = std::move(page);
@@ -92,26 +92,26 @@ SKEIN_INLINE task<void> runtime::part_from(std::shared_ptr<peer> l) {
 }
 
 SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire, exit_reason after,
-                                              detail::claims page) {
-    return serve_worker(std::move(wire), std::move(after), std::move(page), worker_room{});
+                                              proc::claims page) {
+    return serve_worker(std::move(wire), std::move(after), std::move(page), worker_info{});
 }
 
 SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire, exit_reason after,
-                                              detail::claims page, worker_room room) {
+                                              proc::claims page, worker_info info) {
     SKEIN_CHECK(state_->upstream == nullptr, "a worker cannot have workers of its own");
     auto l = attach(std::move(wire), std::move(page));
-    l->kind = room.kind;
-    l->labels = std::move(room.labels);
-    l->labels_follow = room.labels_follow;
-    l->is_space_client = room.is_space_client;
+    l->demand = info.demand;
+    l->labels = std::move(info.labels);
+    l->labels_follow = info.labels_follow;
+    l->is_space_client = info.is_space_client;
     if (!has_own_incarnation(*l)) {
         l->wire->abort(
             error(errc::malformed, l->who + " does not say which process it is, or says that it is "
                                             "another one"));
         co_return;
     }
-    if (room.aside_of != nullptr &&
-        !state_->leases.stand_beside(*l, state_->links, *room.aside_of)) {
+    if (info.aside_of != nullptr &&
+        !state_->leases.stand_beside(*l, state_->links, *info.aside_of)) {
         auto goodbye = l->wire->close();
         co_await goodbye;
         co_return;
@@ -171,7 +171,7 @@ SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::channel> wire) {
     bool blocked = false;
     const auto rest = [&](bool on) {
         auto* const source = state_->leases.source;
-        if (l->kind == 0 && std::exchange(blocked, on) != on && source != nullptr)
+        if (!l->demand && std::exchange(blocked, on) != on && source != nullptr)
             source->blocked(*wire, on);
     };
     try {
@@ -193,7 +193,7 @@ SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::channel> wire) {
 }
 
 SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire,
-                                              detail::claims page) {
+                                              proc::claims page) {
     SKEIN_CHECK(state_->links.empty() && state_->upstream == nullptr, "a worker has one driver");
     auto l = attach(std::move(wire), std::move(page));
     state_->upstream = l.get();
@@ -315,7 +315,7 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     for (const auto id : lost.orphaned) let_go(id);
     run_again(lost);
     resume_restarts(lost);
-    if (l.kind != 0) tell_demand(state_->leases.line_of(static_cast<std::uint16_t>(l.kind)));
+    if (l.demand) tell_demand(state_->leases.line_of(l.demand));
     group_desk::forget_holds(*this, l);
 }
 
@@ -340,7 +340,7 @@ SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
                 ++call->lost_attempts;
                 // A coroutine may only have been there: it shares its worker with all others that
                 // run.
-                if (call->order == l.page.last_begun() && !call->fn->is_coroutine && l.kind == 0) {
+                if (call->order == l.page.last_begun() && !call->fn->is_coroutine && !l.demand) {
                     into.suspect = call;
                     call->alone = detail::call_base::most_passes;
                 }

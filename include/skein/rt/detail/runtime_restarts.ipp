@@ -158,7 +158,7 @@ SKEIN_INLINE void runtime::make_again(actor_id id) {
     call->fn = entry->plan->fn;
     call->kind = detail::call_kind::create;
     call->target = id;
-    call->shape = entry->plan->shape;
+    call->demand = entry->plan->demand;
     if (entry->plan->beside) call->extra().beside = entry->plan->beside;
     call->retries_left = 1; // there are terms
     if (!prepare(*call)) return;

@@ -38,7 +38,7 @@ inline constexpr int most_looked_at = 8;
 
 /// What a worker has to do has changed.
 SKEIN_INLINE void lease_state::note_use(peer& at) noexcept {
-    const bool is_free = at.busy == 0 && !is_needed(at) && at.up && at.kind == 0 &&
+    const bool is_free = at.busy == 0 && !is_needed(at) && at.up && !at.demand &&
                          !at.is_space_client && !at.is_aside && workers.contains(place_of(at));
     if (is_free == at.is_linked()) return;
     if (!is_free) return at.unlink();
@@ -93,7 +93,7 @@ SKEIN_INLINE peer* lease_state::choose(lease_line& line) {
 }
 
 /// The least busy of the workers that a line's next task may go to now.
-SKEIN_INLINE peer* lease_state::pick(lease_line& line, lease_line::room where) const {
+SKEIN_INLINE peer* lease_state::pick(lease_line& line, lease_line::list where) const {
     const bool is_last_turn = others_wait(line) && line.by != lease_line::service::own;
     peer* best = nullptr;
     int seen = 0;
@@ -117,8 +117,9 @@ SKEIN_INLINE peer* lease_state::straight_to(const call_base& call) {
     if (lines.size() != 1 || waiting > 0 || asking > 0 || pumping || call.alone != 0 ||
         !suspects.empty())
         return nullptr;
-    auto& [shape, line] = *lines.begin();
-    if (shape != call.shape || is_changed || line.by != lease_line::service::shared) return nullptr;
+    auto& [demand, line] = *lines.begin();
+    if (demand != call.demand || is_changed || line.by != lease_line::service::shared)
+        return nullptr;
     auto* to = pick(line, lease_line::unused);
     if (to == nullptr && line.full_at != state) return nullptr; // there may be more leases
     if (to != nullptr && is_needed(*to) && may_be_free(*this, line)) return nullptr;
@@ -135,7 +136,7 @@ SKEIN_INLINE peer* lease_state::straight_to(const call_base& call) {
 /// It would make somebody wait there who has made calls, and is to hear of them.
 SKEIN_INLINE bool lease_state::needs_aside(const peer& at, const call_base& call) const noexcept {
     if (call.kind != call_kind::task || call.cpus == 0 || call.fn == nullptr ||
-        call.fn->is_coroutine || at.kind != 0 || source == nullptr)
+        call.fn->is_coroutine || at.demand || source == nullptr)
         return false;
     return at.parents > 0 || (!at.forwarded.empty() && is_needed(at));
 }
@@ -143,7 +144,7 @@ SKEIN_INLINE bool lease_state::needs_aside(const peer& at, const call_base& call
 /// It would make an actor or a coroutine wait there, and workers are about to come: for one of
 /// them.
 SKEIN_INLINE bool lease_state::awaits_others(const peer& at, const call_base& call) const noexcept {
-    return workers.size() < expected && at.kind == 0 && is_needed(at) && call.fn != nullptr &&
+    return workers.size() < expected && !at.demand && is_needed(at) && call.fn != nullptr &&
            call.kind == call_kind::task && !call.fn->is_coroutine && call.cpus > 0;
 }
 
@@ -195,7 +196,7 @@ SKEIN_INLINE void runtime::suspect(const net::channel& worker, bool on) {
         if (l->wire.get() != &worker || !l->up || l->suspected == on || !l->ended_for.empty())
             continue;
         l->suspected = on;
-        if (l->kind == 0 && !l->is_aside) leases.retire(*l, on);
+        if (!l->demand && !l->is_aside) leases.retire(*l, on);
         std::vector<counted_ptr<detail::call_base>> moved;
         for (auto& s : state_->slots)
             if (on && s.call && s.call->on == l.get() && !s.call->is_done() &&

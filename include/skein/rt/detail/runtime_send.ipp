@@ -38,7 +38,7 @@ SKEIN_INLINE peer* runtime::pick(const detail::call_base& call, bool& possible) 
     std::uint32_t largest = 0;
     bool any = false;
     for (const auto& l : state_->links) {
-        if (!l->up || l->kind != 0 || l->is_space_client || l->is_aside) continue;
+        if (!l->up || l->demand || l->is_space_client || l->is_aside) continue;
         any = true;
         largest = std::max(largest, l->capacity);
         if (call.cpus > l->capacity || l->retiring) continue;
@@ -135,7 +135,7 @@ SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
     } else if (raw.kind == detail::call_kind::create && state_->upstream == nullptr) {
         ++to.actors;
         state_->leases.note_use(to);
-        if (to.kind != 0) state_->leases.settle_in(to);
+        if (to.demand) state_->leases.settle_in(to);
     }
     credits::take(*state_, to, raw, raw.body.size());
     detail::stamp_deadline(raw, raw.body);
@@ -208,7 +208,7 @@ SKEIN_INLINE void runtime::account(peer& ran_at, const detail::call_base& call) 
         from.finished = 0;
     }
     leases.settled(from, call, had_cores);
-    if (from.kind != 0) tell_demand(leases.line_of(call.shape));
+    if (from.demand) tell_demand(leases.line_of(call.demand));
 }
 
 /// True: a call that was sent has not begun and never will; it is out of its slot and
@@ -229,7 +229,7 @@ SKEIN_INLINE bool runtime::take_back(detail::call_base& call) {
 /// the one where most does. The guess how long tasks take was wrong then, or one of them is much
 /// longer than the others.
 SKEIN_INLINE void runtime::feed(peer& idle) {
-    if (state_->leases.crowded == 0 || !idle.up || idle.retiring || idle.lent || idle.kind != 0 ||
+    if (state_->leases.crowded == 0 || !idle.up || idle.retiring || idle.lent || idle.demand ||
         idle.is_space_client || idle.is_aside || idle.busy != 0 || state_->closing)
         return;
     auto& leases = state_->leases;
@@ -257,7 +257,7 @@ SKEIN_INLINE void runtime::feed(peer& idle) {
             (call->cpus == 0 && !credits::has(*state_, idle.credit)))
             continue;
         if (detail::lease_state::is_leased(*call)) {
-            auto& line = leases.line_of(call->shape);
+            auto& line = leases.line_of(call->demand);
             if (line.by != detail::lease_line::service::shared || !line.need->is_anywhere())
                 continue;
             more = more && leases.lease_on(idle, line);

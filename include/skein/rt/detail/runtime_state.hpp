@@ -10,11 +10,10 @@
 #include <skein/core/scope.hpp>
 #include <skein/core/timer_wheel.hpp>
 #include <skein/net/channel.hpp>
+#include <skein/proc/claims.hpp>
 #include <skein/rt/detail/actors_state.hpp>
 #include <skein/rt/detail/call.hpp>
-#include <skein/rt/detail/claims.hpp>
 #include <skein/rt/detail/credit_state.hpp>
-#include <skein/rt/detail/demand_table.hpp>
 #include <skein/rt/detail/execution_state.hpp>
 #include <skein/rt/detail/follower_state.hpp>
 #include <skein/rt/detail/given_call.hpp>
@@ -24,6 +23,7 @@
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/detail/peer.hpp>
 #include <skein/rt/worker_source.hpp>
+#include <skein/sched/demands.hpp>
 #include <skein/sched/scheduler.hpp>
 
 #include <algorithm>
@@ -80,6 +80,11 @@ struct call_base::rarities {
 struct direct_state; // in detail/direct_state.hpp
 struct space_state;  // in detail/space_state.hpp
 
+/// The number of what a caller asks for.
+///   errors  invalid_argument (no place could have it), exhausted (so many different ones)
+[[nodiscard]] result<sched::demand_id> demand_of(sched::demand_table& demands,
+                                                 const call_options& how, bool for_life = false);
+
 /// Driver: which tasks wait for which cores, and who holds some. Bodies in runtime_leases.ipp.
 struct lease_state {
     using peers = std::vector<std::shared_ptr<peer>>;
@@ -97,8 +102,8 @@ struct lease_state {
     };
 
     sched::scheduler places{sched::scheduler_options{sched::placement::spread, 16}};
-    demand_table demands;
-    std::map<std::uint16_t, lease_line> lines; ///< by demand
+    sched::demand_table demands;
+    std::map<sched::demand_id, lease_line> lines;
     std::deque<suspect> suspects;
     id_map<call_id, parent> parents;
     std::uint64_t incarnation = 0; ///< of the driver
@@ -131,14 +136,14 @@ struct lease_state {
         return asking > (line.asked ? 1U : 0U);
     }
 
-    [[nodiscard]] lease_line& line_of(std::uint16_t shape);
+    [[nodiscard]] lease_line& line_of(sched::demand_id demand);
     /// An actor that holds what it asks for waits in a line as tasks do.
     [[nodiscard]] static bool is_lined_up(const call_base& call) noexcept {
-        return is_leased(call) || (call.kind == call_kind::create && call.shape != 0);
+        return is_leased(call) || (call.kind == call_kind::create && call.demand);
     }
     /// Its line is served by workers of its own.
     [[nodiscard]] bool has_own(const call_base& call) const {
-        const auto line = lines.find(call.shape);
+        const auto line = lines.find(call.demand);
         return line != lines.end() && line->second.by == lease_line::service::own;
     }
     void decide(lease_line& line);
@@ -157,21 +162,21 @@ struct lease_state {
     [[nodiscard]] counted_ptr<call_base> pop(lease_line& line);
     void take_waiting(std::vector<counted_ptr<call_base>>& into);
 
-    [[nodiscard]] sched::request_id request_room(const lease_line& line,
-                                                 const sched::constraint& where);
+    [[nodiscard]] sched::request_id request_lease(const lease_line& line,
+                                                  const sched::constraint& where);
     [[nodiscard]] sched::request_id submit(sched::request r);
     [[nodiscard]] bool ask(lease_line& line);
     void withdraw(lease_line& line);
     bool take();
     void book(const sched::grant& g);
     [[nodiscard]] bool lease_on(peer& worker, lease_line& line);
-    [[nodiscard]] peer* take_whole(const peers& links, const demand& what);
+    [[nodiscard]] peer* take_whole(const peers& links, const sched::demand& what);
     bool is_thinned = false; ///< calls were taken out of lines, which may be empty now
     void take_followers(actor_id of, std::vector<counted_ptr<call_base>>& into);
     void release_unused(lease_share& share);
     bool reclaim();
     void forget_idle_lines();
-    [[nodiscard]] peer* pick(lease_line& line, lease_line::room where) const;
+    [[nodiscard]] peer* pick(lease_line& line, lease_line::list where) const;
     [[nodiscard]] peer* pick_free(lease_line& line);
     [[nodiscard]] peer* choose(lease_line& line);
     void note_use(peer& at) noexcept;

@@ -5,9 +5,6 @@
 #include <skein/core/error.hpp>
 #include <skein/net/address.hpp>
 
-#include <charconv>
-#include <system_error>
-
 #include <fmt/format.h>
 
 namespace skein::rt {
@@ -29,26 +26,5 @@ SKEIN_INLINE task<space_place> worker_source::find_space(std::string space, std:
 }
 
 SKEIN_INLINE bool worker_source::want_beside(const net::channel&) { return false; }
-
-SKEIN_INLINE sched::constraint where_labelled(const std::string& label) {
-    if (label.empty()) return {};
-    return label == spread_label ? sched::constraint::spread() : sched::constraint::labelled(label);
-}
-
-SKEIN_INLINE std::string group_label(std::uint64_t group, int bundle) {
-    return bundle < 0 ? fmt::format("@{}", group) : fmt::format("@{}/{}", group, bundle);
-}
-
-SKEIN_INLINE bool parse_group_label(std::string_view label, std::uint64_t& group, int& bundle) {
-    if (!label.starts_with('@')) return false;
-    const auto* const last = label.data() + label.size();
-    auto [at, bad] = std::from_chars(label.data() + 1, last, group);
-    if (bad != std::errc() || group == 0) return false;
-    bundle = -1;
-    if (at == last) return true;
-    if (*at != '/') return false;
-    const auto [end, none] = std::from_chars(at + 1, last, bundle);
-    return none == std::errc() && end == last && bundle >= 0;
-}
 
 } // namespace skein::rt

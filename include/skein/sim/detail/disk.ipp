@@ -251,8 +251,8 @@ SKEIN_INLINE result<void> disk::write(const std::string& path, inode& node, std:
                                       byte_span bytes) {
     const std::uint64_t grows =
         offset + bytes.size() > node.now.size() ? offset + bytes.size() - node.now.size() : 0;
-    const auto room = free_space(path);
-    const std::uint64_t missing_bytes = grows > *room ? grows - *room : 0;
+    const auto left = free_space(path);
+    const std::uint64_t missing_bytes = grows > *left ? grows - *left : 0;
     // What fits is written, as a kernel does.
     bytes = bytes.first(bytes.size() - std::min<std::uint64_t>(bytes.size(), missing_bytes));
     change c;

@@ -61,8 +61,8 @@ public:
             if (put == 0) {
                 writing_ = true;
                 const flag_guard guard(writing_);
-                auto room = out_.writable.wait();
-                co_await room;
+                auto writable = out_.writable.wait();
+                co_await writable;
             }
         }
     }
@@ -158,7 +158,7 @@ private:
             in_.ready.clear();
             in_.taken = 0;
         }
-        in_.writable.wake_all(); // room in the window
+        in_.writable.wake_all(); // the window has opened
         return n;
     }
 
@@ -176,8 +176,8 @@ private:
             fail("write to");
         }
         const std::size_t used = out_.under_way + out_.unread();
-        const std::size_t room = net_.faults_.window > used ? net_.faults_.window - used : 0;
-        std::size_t n = std::min(total, room);
+        const std::size_t left = net_.faults_.window > used ? net_.faults_.window - used : 0;
+        std::size_t n = std::min(total, left);
         if (n > 1 && net_.loop_.draw(net_.faults_.partial_write)) {
             net_.counts_.add(fault::partial_write);
             n = 1 + static_cast<std::size_t>(net_.loop_.random().below(n - 1));

@@ -3,7 +3,8 @@
 // How the tensors of a checkpoint lie in its shards: who writes which rows, one shard as a stream,
 // and the first row of each tensor of a shard, where PyTorch's HuggingFaceStorageReader looks for
 // it. Used by the other files of <skein/train/checkpoint.hpp> alone.
-//   source: pytorch, torch/distributed/checkpoint/hf_storage.py (the reader asks for every tensor of a file)
+//   source: pytorch, torch/distributed/checkpoint/hf_storage.py (the reader asks for every
+//   tensor of a file)
 
 #include <skein/core/crc32c.hpp>
 #include <skein/core/disk.hpp>

@@ -15,12 +15,13 @@ SKEIN_INLINE torch::Tensor column_tensor(const data::detail::finished_batch& mad
     const auto& column = made.memory->layout().columns[index];
     std::vector<std::int64_t> sizes{static_cast<std::int64_t>(made.samples.size())};
     sizes.insert(sizes.end(), column.dims.begin(), column.dims.begin() + column.rank);
-    static constexpr torch::ScalarType types[] = {torch::kUInt8, torch::kInt8,    torch::kInt16,
-                                                  torch::kInt32, torch::kInt64,   torch::kFloat32,
+    static constexpr torch::ScalarType types[] = {torch::kUInt8,   torch::kInt8,  torch::kInt16,
+                                                  torch::kInt32,   torch::kInt64, torch::kFloat32,
                                                   torch::kFloat64, torch::kBool};
     // The slot lives as long as the tensor does.
-    return torch::from_blob(made.memory->column(index), sizes, [held = made.memory](void*) {},
-                            torch::TensorOptions(types[static_cast<std::size_t>(column.type)]));
+    return torch::from_blob(
+        made.memory->column(index), sizes, [held = made.memory](void*) {},
+        torch::TensorOptions(types[static_cast<std::size_t>(column.type)]));
 }
 
 SKEIN_INLINE data::loader_options loader_options_of(const context& ctx, const run_config& run,
@@ -57,8 +58,8 @@ SKEIN_INLINE fed_places::fed_places(std::shared_ptr<const data::detail::row_prog
     deal_.world_size = ctx.world_size();
 }
 
-SKEIN_INLINE std::optional<data::detail::finished_batch>
-fed_places::next(const stream_share& share) {
+SKEIN_INLINE std::optional<data::detail::finished_batch> fed_places::next(
+    const stream_share& share) {
     deal_.rank = share.rank;
     deal_.world_size = share.world_size;
     if (share.epoch > place_.epoch) {
@@ -98,8 +99,8 @@ SKEIN_INLINE numbered_places::numbered_places(
                                                         loader_options_of(ctx, run, how));
 }
 
-SKEIN_INLINE data::detail::finished_batch
-numbered_places::batch(std::span<const std::uint64_t> ids) const {
+SKEIN_INLINE data::detail::finished_batch numbered_places::batch(
+    std::span<const std::uint64_t> ids) const {
     for (std::size_t i = 0; i < ids.size(); ++i)
         if (ids[i] != ids[0] + i || ids[i] >= size_)
             throw error(errc::not_supported,

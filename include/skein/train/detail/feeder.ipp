@@ -71,8 +71,7 @@ public:
                 total_ = total_steps(config, source_.size());
             state_ = source_.state();
         }
-        depth_ =
-            source_.reads_ahead() ? 0 : static_cast<std::size_t>(config.prefetch_batches);
+        depth_ = source_.reads_ahead() ? 0 : static_cast<std::size_t>(config.prefetch_batches);
     }
     feeder(const feeder&) = delete;
     feeder& operator=(const feeder&) = delete;

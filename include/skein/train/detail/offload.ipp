@@ -29,7 +29,8 @@ SKEIN_INLINE void activation_store::moved(std::size_t bytes) {
     // requests no place; only trimming gives its pages back. The price is a page fault each when
     // they are used again.
     constexpr std::size_t often = std::size_t{32} << 20;
-    if ((since_trim_ += bytes) < often) return;
+    since_trim_ += bytes;
+    if (since_trim_ < often) return;
     since_trim_ = 0;
 #if defined(__GLIBC__)
     ::malloc_trim(0);
@@ -94,7 +95,7 @@ public:
     }
 
 private:
-    /// Steps save tensors of the same sizes again and again: a range of the very size, or new room.
+    /// Steps save tensors of the same sizes again and again: one of the very size, or new memory.
     std::uint64_t take(std::size_t bytes) {
         if (const auto fits = free_.find(bytes); fits != free_.end()) {
             const auto at = fits->second;

@@ -77,8 +77,8 @@ SKEIN_INLINE report::settings described_settings(const session_request& request)
 /// The same for the data.
 SKEIN_INLINE std::vector<spmd::setting> data_settings(const input_source& input,
                                                       std::uint64_t held_out) {
-    return {{"samples", input.is_stream() && input.size() == 0 ? "a stream"
-                                                                : fmt::format("{}", input.size())},
+    return {{"samples",
+             input.is_stream() && input.size() == 0 ? "a stream" : fmt::format("{}", input.size())},
             {"data", input.describe()},
             {"evaluation samples", fmt::format("{}", held_out)}};
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The bodies of proc/task_environment.hpp.
+// The bodies of sched/task_environment.hpp.
 
 #include <skein/core/error.hpp>
 
@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-namespace skein::proc {
+namespace skein::sched {
 
 namespace detail {
 
@@ -83,4 +83,4 @@ SKEIN_INLINE std::string variables_as_text(const task_environment& of) {
     return out;
 }
 
-} // namespace skein::proc
+} // namespace skein::sched

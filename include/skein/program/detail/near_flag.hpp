@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-namespace skein::rt::detail {
+namespace skein::program::detail {
 
 /// Letters to be added, left out, changed, or swapped with their neighbour, to make one word of the
 /// other.
@@ -50,4 +50,4 @@ namespace skein::rt::detail {
     return {};
 }
 
-} // namespace skein::rt::detail
+} // namespace skein::program::detail

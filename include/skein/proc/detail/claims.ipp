@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The bodies of rt/detail/claims.hpp.
+// The bodies of proc/claims.hpp.
 
 #include <skein/core/error.hpp>
 
 #include <utility>
 
-namespace skein::rt::detail {
+namespace skein::proc {
 
-SKEIN_INLINE claims::claims(proc::shared_memory in) : memory_(std::move(in)) {
+SKEIN_INLINE claims::claims(shared_memory in) : memory_(std::move(in)) {
     if (memory_.bytes().size() != bytes)
         throw error(errc::malformed,
                     "the memory that a worker shares with its driver has not the size "
@@ -17,4 +17,4 @@ SKEIN_INLINE claims::claims(proc::shared_memory in) : memory_(std::move(in)) {
     page_ = reinterpret_cast<page*>(memory_.bytes().data());
 }
 
-} // namespace skein::rt::detail
+} // namespace skein::proc

@@ -23,7 +23,7 @@
 #include <cstdint>
 #include <memory>
 
-namespace skein::rt::detail {
+namespace skein::proc {
 
 /// One end of such a page. Copies share the page and each count for themselves: one per side.
 class claims {
@@ -34,7 +34,7 @@ public:
     /// No page: everything that was sent may have begun.
     claims() noexcept = default;
     ///   errors  malformed: the memory is not of the size of a page of claims
-    explicit claims(proc::shared_memory in);
+    explicit claims(shared_memory in);
 
     explicit operator bool() const noexcept { return page_ != nullptr; }
 
@@ -91,7 +91,7 @@ private:
     };
     static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "shared by processes");
 
-    proc::shared_memory memory_;
+    shared_memory memory_;
     page* page_ = nullptr; ///< in memory_
     std::uint64_t last_ = 0;
 
@@ -99,8 +99,8 @@ public:
     static constexpr std::size_t bytes = sizeof(page);
 };
 
-} // namespace skein::rt::detail
+} // namespace skein::proc
 
 #if SKEIN_HEADER_ONLY
-#include <skein/rt/detail/claims.ipp>
+#include <skein/proc/detail/claims.ipp>
 #endif

@@ -3,7 +3,7 @@
 // Variables and working directory that a task asks for. They belong to processes, so such a task
 // runs on a worker that was started with them.
 //
-//     auto r = skein::remote<&f>.with({.env = "OMP_NUM_THREADS=4\nTITLE=two words", .cwd = "/data"})(7);
+//     auto r = skein::remote<&f>.with({.env = "A=4\nTITLE=two words", .cwd = "/data"})(7);
 
 #include <skein/core/config.hpp>
 #include <skein/core/result.hpp>
@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-namespace skein::proc {
+namespace skein::sched {
 
 /// What a worker has that other workers of its program have not.
 struct task_environment {
@@ -41,8 +41,8 @@ struct task_environment {
 /// The variables as parse_task_environment() reads them.
 [[nodiscard]] std::string variables_as_text(const task_environment& of);
 
-} // namespace skein::proc
+} // namespace skein::sched
 
 #if SKEIN_HEADER_ONLY
-#include <skein/proc/detail/task_environment.ipp>
+#include <skein/sched/detail/task_environment.ipp>
 #endif
