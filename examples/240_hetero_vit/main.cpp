@@ -33,6 +33,8 @@ namespace {
 
 namespace data = skein::data;
 
+// [rows]
+// A row of the pipeline: a plain struct.
 struct sample {
     data::image<float, 3> pixels;
     std::int64_t label = 0, id = 0;
@@ -54,10 +56,12 @@ struct numbers {
     }
     std::string describe() const { return fmt::format("numbers({}, {})", count, image); }
 };
+// `random` is a function of (seed, epoch, sample, operator): every machine draws the same numbers.
 sample draw(sample s, data::draws& random) {
     random.fill_normal(s.pixels.values());
     return s;
 }
+// [/rows]
 
 struct program_options {
     vit::options model;
@@ -96,11 +100,13 @@ void train_on(skein::train::context& ctx, const program_options& o, Pipeline ima
     skein::Trainer<skein::DDP<>> trainer(ctx, o.run);
     torch::manual_seed(o.run.seed);
     vit::Model model(o.model);
+    // [feed]
     const skein::train::feed_options how{.threads = o.threads,
                                          .budget = static_cast<std::size_t>(o.budget_mib) << 20};
     auto [seen, held_out] = data::split(std::move(images), 0.998);
     auto batches = skein::train::feed<points>(ctx, o.run, std::move(seen) | data::shuffle(), how);
     auto test = skein::train::numbered<points>(ctx, o.run, std::move(held_out), how);
+    // [/feed]
     digest rows;
     const auto loss = [&](vit::Model& net, const points& b) {
         if (o.digest && net->is_training()) rows.add(b);
@@ -127,6 +133,7 @@ void train_on(skein::train::context& ctx, const program_options& o, Pipeline ima
 }
 
 void train(skein::train::context& ctx, const program_options& o) {
+    // [plan]
     const numbers source{static_cast<std::uint64_t>(o.samples),
                          static_cast<std::int32_t>(o.model.image)};
     constexpr auto blur = data::blur<&sample::pixels>({.taps = 11, .least = 0.1f, .most = 2.0f});
@@ -136,6 +143,7 @@ void train(skein::train::context& ctx, const program_options& o) {
                  std::move(drawn) | data::repeat<10>(data::apart(blur)) | data::on(o.helpers));
     else
         train_on(ctx, o, std::move(drawn) | data::repeat<10>(blur) | data::on(o.helpers));
+    // [/plan]
 }
 
 } // namespace

@@ -20559,8 +20559,7 @@ public:
                 total_ = total_steps(config, source_.size());
             state_ = source_.state();
         }
-        depth_ =
-            source_.reads_ahead() ? 0 : static_cast<std::size_t>(config.prefetch_batches);
+        depth_ = source_.reads_ahead() ? 0 : static_cast<std::size_t>(config.prefetch_batches);
     }
     feeder(const feeder&) = delete;
     feeder& operator=(const feeder&) = delete;
@@ -20946,8 +20945,8 @@ SKEIN_INLINE report::settings described_settings(const session_request& request)
 /// The same for the data.
 SKEIN_INLINE std::vector<spmd::setting> data_settings(const input_source& input,
                                                       std::uint64_t held_out) {
-    return {{"samples", input.is_stream() && input.size() == 0 ? "a stream"
-                                                                : fmt::format("{}", input.size())},
+    return {{"samples",
+             input.is_stream() && input.size() == 0 ? "a stream" : fmt::format("{}", input.size())},
             {"data", input.describe()},
             {"evaluation samples", fmt::format("{}", held_out)}};
 }

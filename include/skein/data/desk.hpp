@@ -109,7 +109,7 @@ private:
         std::uint64_t first = 0, count = 0;
         std::vector<holder> holders;        // who has them; several when overdue
         std::vector<std::uint64_t> refused; // executors that could not
-        bool writing = false;
+        std::uint64_t writer = 0;           // the range that writes it; 0: none
         time_point deadline = time_point::max();
     };
     struct batch_state {

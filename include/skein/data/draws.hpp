@@ -38,7 +38,7 @@ public:
     bool flip(double p) noexcept { return unit() < p; }
 
     /// Uniform values in [0, 1), 24 random bits each.
-    ///   cost  0.05 ns a value with AVX2; whole groups of 32 are drawn
+    ///   cost  0.8 ns a value with AVX2; whole groups of 32 are drawn
     void fill_uniform(std::span<float> values);
     /// Normal values, as normal() has them.
     ///   cost  2 ns a value with AVX2; whole groups of 32 are drawn

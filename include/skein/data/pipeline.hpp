@@ -282,6 +282,6 @@ inline constexpr bool has_filter =
 
 /// The rows that a pipeline gives.
 template <class Pipeline>
-using row_of = typename detail::rows_of<Pipeline>::type;
+using row_of = typename detail::pipeline_rows<Pipeline>::type;
 
 } // namespace skein::data

@@ -62,7 +62,7 @@ SKEIN_INLINE std::uint64_t desk::rows_for(const executor_state& who, std::uint64
 }
 
 SKEIN_INLINE bool desk::may_have(const piece& what, std::uint64_t executor) const {
-    if (what.writing || std::ranges::find(what.refused, executor) != what.refused.end())
+    if (what.writer != 0 || std::ranges::find(what.refused, executor) != what.refused.end())
         return false;
     return std::ranges::find(what.holders, executor, &holder::executor) == what.holders.end();
 }
@@ -76,7 +76,7 @@ SKEIN_INLINE work_range desk::give(std::uint64_t executor, std::uint64_t batch, 
     who.holds += 1;
     batch_of_[given.id] = batch;
     if (who.where == place::here) {
-        what.writing = true;
+        what.writer = given.id;
         what.deadline = time_point::max();
     } else {
         const double each = who.row_seconds > 0 ? who.row_seconds : row_seconds_;
@@ -134,11 +134,11 @@ SKEIN_INLINE desk::piece* desk::find(std::uint64_t range, batch_state** in) {
 
 SKEIN_INLINE bool desk::begin_write(std::uint64_t executor, std::uint64_t range) {
     auto* const what = find(range);
-    if (what == nullptr || what->writing || !executors_.contains(executor)) {
+    if (what == nullptr || what->writer != 0 || !executors_.contains(executor)) {
         dropped_ += 1;
         return false;
     }
-    what->writing = true;
+    what->writer = range;
     return true;
 }
 
@@ -169,17 +169,12 @@ SKEIN_INLINE void desk::release(std::uint64_t range) {
         who->second.holds -= 1;
     what->holders.erase(mine);
     batch_of_.erase(range);
-    if (what->holders.empty()) {
-        what->writing = false;
-        what->deadline = time_point::max();
-    }
+    if (what->writer == range) what->writer = 0;
+    if (what->holders.empty()) what->deadline = time_point::max();
 }
 
 SKEIN_INLINE void desk::give_up(std::uint64_t executor, std::uint64_t range) {
-    if (auto* const what = find(range)) {
-        what->refused.push_back(executor);
-        if (what->writing) what->writing = false;
-    }
+    if (auto* const what = find(range)) what->refused.push_back(executor);
     release(range);
 }
 
@@ -194,7 +189,7 @@ SKEIN_INLINE std::optional<time_point> desk::next_deadline() const {
     auto soonest = time_point::max();
     for (const auto& [number, batch] : batches_)
         for (const auto& each : batch.pieces)
-            if (!each.writing) soonest = std::min(soonest, each.deadline);
+            if (each.writer == 0) soonest = std::min(soonest, each.deadline);
     if (soonest == time_point::max()) return std::nullopt;
     return soonest;
 }

@@ -4,6 +4,7 @@
 
 #include <skein/core/available_cores.hpp>
 #include <skein/core/bytes.hpp>
+#include <skein/core/clock.hpp>
 #include <skein/core/fnv.hpp>
 #include <skein/core/log.hpp>
 #include <skein/data/order.hpp>
@@ -102,7 +103,7 @@ public:
     }
 
     finished_batch next(const batch_request& wanted) {
-        const auto begin = std::chrono::steady_clock::now();
+        const auto begin = system_clock().now();
         std::unique_lock lock(mutex_);
         if (!begun_) first_ = begin;
         if (!begun_ || !expected_ || *expected_ != wanted) {
@@ -115,7 +116,7 @@ public:
         auto out = wait(lock);
         ready_.pop_front();
         post([this, generation = generation_] { engine_->taken(generation); });
-        waited_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+        waited_ += to_seconds(between(begin, system_clock().now()));
         SKEIN_CHECK(out.wanted == wanted, "a loader made places {} to {} where {} were wanted",
                     out.wanted.first, out.wanted.first + out.wanted.count, wanted.first);
         counts_.batches += 1;
@@ -133,9 +134,7 @@ public:
             now = counts_;
             now.waited = waited_;
             if (begun_)
-                now.lasted =
-                    std::chrono::duration<double>(std::chrono::steady_clock::now() - first_)
-                        .count();
+                now.lasted = std::chrono::duration<double>(system_clock().now() - first_).count();
         }
         run([&]() -> task<void> { return look(now); });
         now.peak_bytes = slots_->peak();
@@ -214,12 +213,12 @@ private:
 
     finished_batch wait(std::unique_lock<std::mutex>& lock) {
         // While nothing moves because all slots are out, nobody but the caller can give one back.
-        auto looked = std::chrono::steady_clock::now();
+        auto looked = system_clock().now();
         while (ready_.empty()) {
             if (failure_) std::rethrow_exception(failure_);
             (void)changed_.wait_for(lock, std::chrono::milliseconds(200));
-            const auto now = std::chrono::steady_clock::now();
-            if (!ready_.empty() || now - looked < std::chrono::seconds(5)) continue;
+            const auto now = system_clock().now();
+            if (!ready_.empty() || between(looked, now) < std::chrono::seconds(5)) continue;
             looked = now;
             lock.unlock();
             bool is_out = false;
@@ -279,7 +278,7 @@ private:
     std::uint64_t generation_ = 0;
     loader_stats counts_;
     double waited_ = 0;
-    std::chrono::steady_clock::time_point first_{};
+    time_point first_{};
 };
 
 SKEIN_INLINE loader_core::loader_core(std::shared_ptr<const row_program> program,

@@ -160,7 +160,7 @@ using source_row = std::remove_cvref_t<decltype(std::declval<const reader_type<S
     std::declval<const place_type<Source>&>()))>;
 
 template <class P>
-struct rows_of {
+struct pipeline_rows {
     using source = decltype(P::source);
     using left = row_after<decltype(P::left), source_row<source>>;
     using type = row_after<decltype(P::right), left>;

@@ -10,6 +10,9 @@
 
 namespace skein::data::detail {
 
+/// Bits behind the point of a weight, as Pillow's.
+inline constexpr int weight_bits = 22;
+
 /// What each result is made of: `taps` weights from `first` on; they stand at results * most.
 struct resize_weights {
     std::span<std::int32_t> first, taps, weight;

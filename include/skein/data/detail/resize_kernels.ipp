@@ -9,8 +9,6 @@ namespace skein::data::detail {
 
 using u8x8 [[gnu::vector_size(8)]] = std::uint8_t;
 
-inline constexpr int weight_bits = 22;
-
 SKEIN_ALWAYS_INLINE std::uint8_t byte_of(std::int32_t sum) {
     return static_cast<std::uint8_t>(std::clamp(sum >> weight_bits, 0, 255));
 }

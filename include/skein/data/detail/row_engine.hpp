@@ -144,6 +144,10 @@ private:
     task<void> keep_helper();
     task<void> use_helper(helper_state* it);
     task<bool> one_range(helper_state* it);
+    [[nodiscard]] rows_request request_for(const filling& batch, work_range range) const;
+    void hand_back(const helper_state& it, const work_range& range);
+    [[nodiscard]] bool is_usable(helper_state& it, const work_range& range,
+                                 const rows_answer& answer);
     [[nodiscard]] probed probe(const filling& batch) const;
     [[nodiscard]] range_result fill(const filling& batch, work_range range) const;
     [[nodiscard]] range_result take_in(const filling& batch, work_range range,

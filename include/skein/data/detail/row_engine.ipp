@@ -3,6 +3,7 @@
 // Bodies of <skein/data/detail/row_engine.hpp>.
 
 #include <skein/core/check.hpp>
+#include <skein/core/clock.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
@@ -197,7 +198,7 @@ SKEIN_INLINE row_engine::range_result row_engine::fill(const filling& batch,
                                                        work_range range) const {
     static thread_local arena memory;
     const arena_scope scope(memory);
-    const auto begin = std::chrono::steady_clock::now();
+    const auto begin = system_clock().now();
     range_result made;
     cells values;
     auto& fates = const_cast<std::vector<row_fate>&>(batch.fates); // rows of this range
@@ -215,7 +216,7 @@ SKEIN_INLINE row_engine::range_result row_engine::fill(const filling& batch,
             made.bad.push_back({sample, error_of_row(std::current_exception(), sample)});
         }
     }
-    made.spent = std::chrono::duration_cast<duration>(std::chrono::steady_clock::now() - begin);
+    made.spent = between(begin, system_clock().now());
     return made;
 }
 
@@ -332,6 +333,56 @@ SKEIN_INLINE task<void> row_engine::use_helper(helper_state* it) {
     }
 }
 
+/// What a range asks a helper for.
+SKEIN_INLINE rows_request row_engine::request_for(const filling& batch, work_range range) const {
+    rows_request request;
+    request.seed = how_.seed;
+    request.epoch = batch.out.wanted.epoch;
+    const auto from = batch.samples.begin() + static_cast<std::ptrdiff_t>(range.first);
+    request.samples.assign(from, from + static_cast<std::ptrdiff_t>(range.count));
+    request.places = program_->locate(request.samples);
+    return request;
+}
+
+/// Somebody else makes the range.
+SKEIN_INLINE void row_engine::hand_back(const helper_state& it, const work_range& range) {
+    desk_.give_up(it.executor, range.id);
+    work_.set();
+}
+
+/// Whether an answer has every row that was wanted, each made, dropped or bad. False: its rows are
+/// made elsewhere.
+///   errors  not_found, mismatch: the helper is of no use
+SKEIN_INLINE bool row_engine::is_usable(helper_state& it, const work_range& range,
+                                        const rows_answer& answer) {
+    const auto count = [&](row_fate fate) {
+        return static_cast<std::size_t>(std::ranges::count(answer.fates, fate));
+    };
+    const auto away = count(row_fate::away);
+    if (answer.fates.size() != range.count || answer.bad.size() != away + count(row_fate::bad)) {
+        hand_back(it, range);
+        it.broken = true;
+        throw error(errc::mismatch,
+                    fmt::format("it answered with {} rows and {} errors where {} rows were wanted",
+                                answer.fates.size(), answer.bad.size(), range.count))
+            .with_hint("is it the same build of the program?");
+    }
+    if (away == 0) {
+        it.failures = 0;
+        return true;
+    }
+    // What a host cannot read is made here; one that cannot read again and again is left out.
+    hand_back(it, range);
+    auto& mine = stats_[it.index];
+    if (mine.away == 0)
+        note_(fmt::format("helper {} cannot read: {}; its rows are made here", mine.name,
+                          answer.bad.front().why.what()));
+    mine.away += away;
+    if (++it.failures < 3) return false;
+    it.broken = true;
+    throw error(errc::not_found, fmt::format("it cannot read: {}", answer.bad.front().why.what()));
+}
+
 /// False: there is nothing to do for it.
 SKEIN_INLINE task<bool> row_engine::one_range(helper_state* it) {
     desk_.limit(it->executor, most_rows());
@@ -339,57 +390,22 @@ SKEIN_INLINE task<bool> row_engine::one_range(helper_state* it) {
     if (!range) co_return false;
     given_.set();
     const auto batch = batches_.at(range->batch);
-    rows_request request{
-        .seed = how_.seed, .epoch = batch->out.wanted.epoch, .samples = {}, .places = {}};
-    const auto from = batch->samples.begin() + static_cast<std::ptrdiff_t>(range->first);
-    request.samples.assign(from, from + static_cast<std::ptrdiff_t>(range->count));
     rows_answer answer;
     std::optional<error> failed;
     const auto begin = loop::current().exact_now();
     try {
-        request.places = program_->locate(request.samples);
-        auto asked = it->remote->make(std::move(request));
+        auto asked = it->remote->make(request_for(*batch, *range));
         answer = co_await asked;
     } catch (const error& e) {
         failed = e;
     }
     if (failed) {
-        desk_.give_up(it->executor, range->id);
-        work_.set();
-        if (failed->code() != errc::cancelled) it->failures += 1;
+        hand_back(*it, *range);
         throw *failed;
     }
-    auto& mine = stats_[it->index];
-    const auto count = [&](row_fate fate) { return std::ranges::count(answer.fates, fate); };
-    const auto away = count(row_fate::away);
-    const bool is_whole =
-        answer.fates.size() == range->count &&
-        answer.bad.size() == static_cast<std::size_t>(away + count(row_fate::bad));
-    if (!is_whole) {
-        desk_.give_up(it->executor, range->id);
-        work_.set();
-        it->broken = true;
-        throw error(errc::mismatch,
-                    fmt::format("it answered with {} rows and {} errors where {} rows were wanted",
-                                answer.fates.size(), answer.bad.size(), range->count))
-            .with_hint("is it the same build of the program?");
-    }
-    if (away > 0) {
-        // What a host cannot read is made here; one that cannot read again and again is left out.
-        desk_.give_up(it->executor, range->id);
-        work_.set();
-        mine.away += static_cast<std::uint64_t>(away);
-        if (mine.away == static_cast<std::uint64_t>(away))
-            note_(fmt::format("helper {} cannot read: {}; its rows are made here", mine.name,
-                              answer.bad.front().why.what()));
-        if (++it->failures < 3) co_return true;
-        it->broken = true;
-        throw error(errc::not_found,
-                    fmt::format("it cannot read: {}", answer.bad.front().why.what()));
-    }
-    it->failures = 0;
+    if (!is_usable(*it, *range, answer)) co_return true;
     if (!desk_.begin_write(it->executor, range->id)) co_return true;
-    const auto there = loop::current().exact_now() - begin;
+    const auto there = between(begin, loop::current().exact_now());
     std::optional<range_result> made;
     try {
         auto taken = net::offload(
@@ -399,11 +415,11 @@ SKEIN_INLINE task<bool> row_engine::one_range(helper_state* it) {
         failed = e;
     }
     if (!made) {
-        desk_.give_up(it->executor, range->id);
-        work_.set();
-        if (failed->code() != errc::cancelled) it->broken = true;
+        hand_back(*it, *range);
+        it->broken = failed->code() != errc::cancelled;
         throw *failed;
     }
+    auto& mine = stats_[it->index];
     mine.rows += range->count;
     mine.seconds += static_cast<double>(answer.nanoseconds) * 1e-9;
     mine.receive_seconds += to_seconds(made->spent);
@@ -415,7 +431,7 @@ SKEIN_INLINE row_engine::range_result row_engine::take_in(const filling& batch, 
                                                           const rows_answer& answer) const {
     static thread_local arena memory;
     const arena_scope scope(memory);
-    const auto begin = std::chrono::steady_clock::now();
+    const auto begin = system_clock().now();
     range_result made;
     cells values;
     auto& fates = const_cast<std::vector<row_fate>&>(batch.fates); // rows of this range
@@ -443,7 +459,7 @@ SKEIN_INLINE row_engine::range_result row_engine::take_in(const filling& batch, 
         }
     }
     if (!from.finish()) from.status().value();
-    made.spent = std::chrono::duration_cast<duration>(std::chrono::steady_clock::now() - begin);
+    made.spent = between(begin, system_clock().now());
     return made;
 }
 

@@ -205,6 +205,9 @@ private:
     reader_type<Source> reader_;
 };
 
+template <class P>
+typed_program(P) -> typed_program<P>;
+
 } // namespace skein::data::detail
 
 /// How a segment travels: the fields of its reader and of its operators; code does not.

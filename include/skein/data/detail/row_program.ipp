@@ -2,6 +2,8 @@
 #pragma once
 // Bodies of <skein/data/detail/row_program.hpp>.
 
+#include <skein/core/clock.hpp>
+
 #include <unistd.h>
 
 #include <fmt/core.h>
@@ -24,7 +26,7 @@ SKEIN_INLINE error error_of_row(std::exception_ptr failure, std::uint64_t sample
 SKEIN_INLINE rows_answer make_rows(
     const rows_request& wanted,
     unique_function<row_fate(std::uint64_t, std::uint64_t, wire::reader&, wire::writer&)> make) {
-    const auto begin = std::chrono::steady_clock::now();
+    const auto begin = system_clock().now();
     static thread_local arena memory; // its blocks serve the next request, too
     const arena_scope scope(memory);
     rows_answer answer;
@@ -48,10 +50,8 @@ SKEIN_INLINE rows_answer make_rows(
         }
     }
     answer.rows = std::move(out).take();
-    answer.nanoseconds =
-        static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                       std::chrono::steady_clock::now() - begin)
-                                       .count());
+    answer.nanoseconds = static_cast<std::uint64_t>(
+        std::chrono::duration_cast<std::chrono::nanoseconds>(system_clock().now() - begin).count());
     return answer;
 }
 

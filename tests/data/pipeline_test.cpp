@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <skein/data/detail/row_program.hpp>
+#include <skein/data/pipeline.hpp>
+
+#include <cstdint>
+#include <type_traits>
+
+#include <catch2/catch_test_macros.hpp>
+
+namespace pipeline_test {
+
+using namespace skein;
+
+struct pair {
+    std::int64_t a = 0;
+    float b = 0;
+};
+pair make(std::int64_t i) { return {i, float(i) / 2}; }
+pair shift(pair p, data::draws& random) {
+    p.b += random.uniform(1, 2);
+    return p;
+}
+bool small(const pair& p) { return p.a < 3; }
+
+template <class P>
+data::detail::cells row_of(const P& plan, std::uint64_t sample, std::uint64_t epoch = 0) {
+    const data::detail::typed_program<P> program(plan);
+    data::detail::cells out;
+    if (!program.make(1, epoch, sample, out)) out.clear();
+    return out;
+}
+
+TEST_CASE("a plan's type says what its rows are") {
+    const auto plan = data::range(9) | data::map<&make>() | data::filter<&small>();
+    static_assert(std::is_same_v<data::row_of<decltype(plan)>, pair>);
+    static_assert(data::detail::has_filter<std::remove_const_t<decltype(plan)>>);
+    CHECK(plan.size() == 9);
+    CHECK(plan.describe() == "range(9) | map(make) | filter(small)");
+    data::arena memory;
+    const data::arena_scope scope(memory);
+    const auto row = row_of(plan, 2);
+    REQUIRE(row.size() == 2);
+    CHECK(row[0].type == data::number_type::i64);
+    CHECK(*reinterpret_cast<const float*>(row[1].data) == 1.0f);
+    CHECK(row_of(plan, 3).empty());
+}
+
+TEST_CASE("draws differ by sample, epoch and operator, and by nothing else") {
+    const auto once = data::range(9) | data::map<&make>() | data::map<&shift>();
+    const auto twice = once | data::map<&shift>();
+    const auto shipped = data::range(9) | data::map<&make>() | data::map<&shift>() |
+                         data::on(data::helpers{}) | data::map<&shift>();
+    data::arena memory;
+    const data::arena_scope scope(memory);
+    const auto value = [](const data::detail::cells& row) {
+        return *reinterpret_cast<const float*>(row.at(1).data);
+    };
+    CHECK(value(row_of(once, 2)) == value(row_of(once, 2)));
+    CHECK(value(row_of(once, 2)) != value(row_of(once, 2, 1)));
+    CHECK(value(row_of(once, 2)) - 1 != value(row_of(once, 4)) - 2);
+    const auto first = value(row_of(once, 2)) - 1, second = value(row_of(twice, 2)) - 1 - first;
+    CHECK(first != second);
+    CHECK(value(row_of(twice, 2)) == value(row_of(shipped, 2)));
+}
+
+TEST_CASE("take, skip and repeat") {
+    const auto plan = data::range(100) | data::map<&make>() | data::skip(10) | data::take(5) |
+                      data::repeat<3>(data::map<&shift>());
+    CHECK(plan.size() == 5);
+    const data::detail::typed_program program(plan);
+    CHECK(program.sample_at(1, 0, 4) == 14);
+    CHECK((data::range(3) | data::skip(7) | data::map<&make>()).size() == 0);
+    CHECK(plan.describe() ==
+          "range(100) | skip(10) | take(5) | map(make) | map(shift) | map(shift) | map(shift)");
+}
+
+} // namespace pipeline_test

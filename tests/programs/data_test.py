@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# label: runtime
+"""Rows made by threads and helpers are the same bytes, whatever becomes of the helpers."""
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+PROGRAM = os.path.join(os.environ["SKEIN_BUILD_DIR"], "tests", "programs", "data_rows")
+
+
+def arguments(**options) -> list:
+    return [PROGRAM, *(word for name, value in options.items() for word in ("--" + name.replace("_", "-"), str(value)))]
+
+
+def run(**options) -> subprocess.CompletedProcess:
+    return subprocess.run(arguments(**options), capture_output=True, text=True, timeout=120, check=False)
+
+
+def found(text: str, what: str) -> str:
+    match = re.search(rf"^{what} (\S+)$", text, re.M)
+    assert match, text
+    return match.group(1)
+
+
+def children(pid: int) -> list:
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+        return [int(word) for word in file.read().split()]
+
+
+def busiest(pids: list) -> int:
+    """The helper: workers that wait have used no time."""
+    def used(pid: int) -> int:
+        try:
+            with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+                fields = file.read().rsplit(")", 1)[1].split()
+            return int(fields[11]) + int(fields[12])
+        except OSError:
+            return -1
+    return max(pids, key=used)
+
+
+class Data(unittest.TestCase):
+    def test_threads_and_helpers_make_the_same_rows(self):
+        wanted = run(epochs=2)
+        self.assertEqual(wanted.returncode, 0, wanted.stderr)
+        for options in ({"threads": 2}, {"threads": 7}, {"helpers": 1}, {"helpers": 2, "threads": 2}, {"helpers": 1, "cpus": 2}):
+            with self.subTest(options):
+                got = run(epochs=2, row_us=200, **options)
+                self.assertEqual(got.returncode, 0, got.stderr)
+                for what in ("rows", "sha256"):
+                    self.assertEqual(found(got.stdout, what), found(wanted.stdout, what))
+                if "helpers" in options:
+                    self.assertRegex(got.stdout, r"\d+@\S+ +[1-9]\d* rows", "a helper made some")
+
+    def test_helpers_that_die_stop_or_leave_cost_no_row(self):
+        wanted = found(run(count=1500).stdout, "sha256")
+        for sig in (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM):
+            with self.subTest(sig), subprocess.Popen(arguments(count=1500, helpers=1, row_us=2000), stdout=subprocess.PIPE,
+                                                     stderr=subprocess.PIPE, text=True) as driver:
+                first = []
+                for line in driver.stdout:   # until the helper has been at work for a while
+                    first.append(line)
+                    if len(first) == 30:
+                        break
+                mine = children(driver.pid)
+                os.kill(busiest(mine), sig)
+                rest, errors = driver.communicate(timeout=100)
+                self.assertEqual(driver.returncode, 0, errors)
+                self.assertEqual(found(rest, "sha256"), wanted)
+                # One second and a range: a batch waits no longer for rows that a helper has.
+                self.assertLess(float(found(rest, "longest")), 10.0)
+                self.assertIn("given out again" if sig == signal.SIGSTOP else "rows", rest)
+                for pid in mine:
+                    self.assertFalse(self.lives(pid), f"process {pid} is left behind")
+
+    @staticmethod
+    def lives(pid: int) -> bool:
+        until = time.monotonic() + 20
+        while time.monotonic() < until:
+            try:
+                with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+                    if file.read().rsplit(")", 1)[1].split()[0] == "Z":
+                        return False
+            except OSError:
+                return False
+            time.sleep(0.05)
+        return True
+
+    def test_what_a_helper_cannot_read_is_made_here(self):
+        wanted = found(run().stdout, "sha256")
+        got = run(helpers=1, needs="/no/such/file", row_us=500)
+        self.assertEqual(got.returncode, 0, got.stderr)
+        self.assertEqual(found(got.stdout, "sha256"), wanted)
+        self.assertIn("cannot read", got.stderr)
+        self.assertIn("is left out", got.stderr)
+
+    def test_a_row_that_throws_is_named_wherever_it_is_made(self):
+        for helpers in (0, 1):
+            with self.subTest(helpers=helpers):
+                got = run(throws=1, helpers=helpers, row_us=500)
+                self.assertEqual(got.returncode, 1, got.stdout)
+                self.assertIn("sample 77", got.stderr)
+                self.assertIn("seventy-seven", got.stderr)
+                left_out = run(throws=1, helpers=helpers, row_us=500, bad_rows=1)
+                self.assertEqual(left_out.returncode, 0, left_out.stderr)
+                self.assertEqual(found(left_out.stdout, "rows"), "499")
+
+    def test_a_place_is_gone_on_from_with_and_without_helpers(self):
+        with tempfile.TemporaryDirectory() as folder:
+            place = os.path.join(folder, "place")
+            whole = run(steps=20, epochs=2)
+            run(steps=12, epochs=2, save=place, helpers=1, row_us=500)
+            self.assertLessEqual(os.path.getsize(place), 64)
+            rest = [run(epochs=2, steps=8, restore=place, helpers=helpers) for helpers in (0, 1)]
+            self.assertEqual(found(rest[0].stdout, "sha256"), found(rest[1].stdout, "sha256"))
+            rows = [sum(int(n) for n in re.findall(r"^batch \d+ (\d+)$", r.stdout, re.M)) for r in (whole, run(steps=12, epochs=2), rest[0])]
+            self.assertEqual(rows[0], rows[1] + rows[2])
+            other = run(count=501, restore=place)
+            self.assertEqual(other.returncode, 1)
+            self.assertIn("of other data", other.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
