@@ -12,6 +12,7 @@
 #include <skein/core/sha256.hpp>
 #include <skein/data/blur_operator.hpp>
 #include <skein/data/pipeline.hpp>
+#include <skein/program/run_options.hpp>
 #include <skein/report/summary.hpp>
 #include <skein/train/collective.hpp>
 #include <skein/train/ddp.hpp>
@@ -149,6 +150,7 @@ void train(skein::train::context& ctx, const program_options& o) {
 } // namespace
 
 int main(int argc, char** argv) {
+    skein::serve_if_worker(); // a helper is this program, too: it lives here, before any parsing
     program_options o;
     o.run.name = "hetero_vit";
     o.run.max_steps = 20;

@@ -71,6 +71,7 @@ struct engine_options {
     std::size_t most_ahead = 64; ///< batches that are being made or wait, within the budget
     desk_options desk{};
     std::size_t most_answer = std::size_t{4} << 20;         ///< bytes of a helper's answer
+    duration helper_reminder = std::chrono::seconds(10);    ///< until it is said that none comes
     duration helper_retry = std::chrono::milliseconds(500); ///< doubles, up to 64 times of it
 };
 
@@ -141,6 +142,8 @@ private:
     task<void> plan();
     task<void> make_here(std::uint64_t me);
     task<void> watch_deadlines();
+    task<void> remind();
+    task<std::unique_ptr<row_helper>> wait_for_helper();
     task<void> keep_helper();
     task<void> use_helper(helper_state* it);
     task<bool> one_range(helper_state* it);
@@ -173,6 +176,7 @@ private:
     std::shared_ptr<const row_layout> layout_;
     std::size_t waiting_ = 0; // delivered, not taken
     bool out_of_slots_ = false;
+    bool has_reminded_ = false;
     std::vector<executor_stats> stats_;
 };
 

@@ -268,6 +268,39 @@ SKEIN_INLINE task<void> row_engine::watch_deadlines() {
     }
 }
 
+/// Says once that a helper is waited for: nobody else would.
+SKEIN_INLINE task<void> row_engine::remind() {
+    auto slept = sleep_for(how_.helper_reminder);
+    co_await slept;
+    if (!std::exchange(has_reminded_, true))
+        note_(fmt::format("no helper has come in {:.0f} s: its rows are made here until one does; "
+                          "without a cluster the program's main begins with "
+                          "skein::serve_if_worker()",
+                          to_seconds(how_.helper_reminder)));
+}
+
+/// A helper, whenever there is one to be had.
+SKEIN_INLINE task<std::unique_ptr<row_helper>> row_engine::wait_for_helper() {
+    std::unique_ptr<row_helper> made;
+    std::exception_ptr failure;
+    scope reminder;
+    reminder.spawn(remind());
+    try {
+        auto making = program_->make_helper();
+        made = co_await making;
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    reminder.cancel();
+    try {
+        auto joined = reminder.join();
+        co_await joined;
+    } catch (const error&) { // cancelled
+    }
+    if (failure) std::rethrow_exception(failure);
+    co_return made;
+}
+
 /// One place for a helper: makes it, works with it, and makes another one when it is lost.
 SKEIN_INLINE task<void> row_engine::keep_helper() {
     const auto wanted = program_->wanted();
@@ -276,7 +309,7 @@ SKEIN_INLINE task<void> row_engine::keep_helper() {
         helper_state it;
         std::optional<error> failed;
         try {
-            auto making = program_->make_helper();
+            auto making = wait_for_helper();
             it.remote = co_await making;
         } catch (const error& e) {
             if (e.code() == errc::cancelled) throw;
