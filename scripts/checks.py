@@ -12,8 +12,6 @@ import shutil
 import sys
 import tomllib
 
-import compiling
-
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.abspath(sys.argv[1]) if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else os.path.dirname(HERE)
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.M)
@@ -94,6 +92,8 @@ def code_only(text: str, keep_includes: bool = False) -> str:
 
 def tool(name: str) -> str:
     """A program of packaging/test-python.txt, where scripts/setup --test puts it or on the PATH; "" when it is missing."""
+    import compiling   # not installed with this file, whose rules users run over trees of their own
+
     own = os.path.join(compiling.deps_folder(), "test-python", "bin", name)
     return shutil.which(own) or shutil.which(name) or ""
 
