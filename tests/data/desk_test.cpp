@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <skein/data/desk.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <random>

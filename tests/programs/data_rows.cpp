@@ -33,15 +33,16 @@ struct row {
 /// What differs between hosts: a file that must be there.
 struct source {
     std::uint64_t count = 0;
-    std::int64_t us = 0, driver = 0;
+    std::int64_t us = 0, local_us = 0, driver = 0; // a row's work, at helpers and here
     std::string needs;
     bool lies = false;
 
     std::uint64_t size() const { return count; }
     row read(std::uint64_t i) const {
-        if (!needs.empty() && ::getpid() != driver)
+        const bool is_here = ::getpid() == driver;
+        if (!needs.empty() && !is_here)
             throw skein::error(skein::errc::not_found, "no file " + needs);
-        return {{}, static_cast<std::int64_t>(i), us};
+        return {{}, static_cast<std::int64_t>(i), is_here ? local_us : us};
     }
 };
 
@@ -71,6 +72,7 @@ int consume(Plan plan, data::loader_options how, std::map<std::string, std::stri
     skein::sha256 hash;
     std::uint64_t rows = 0, steps = 0;
     double longest = 0;
+    bool helped = o["helpers"] == "0";
     for (;;) {
         if (most > 0 && steps == most) break;
         const auto begin = std::chrono::steady_clock::now();
@@ -85,6 +87,10 @@ int consume(Plan plan, data::loader_options how, std::map<std::string, std::stri
         rows += b->rows();
         steps += 1;
         fmt::print("batch {} {}\n", steps, b->rows());
+        if (!helped && batches.stats().makers.size() > 1 && batches.stats().makers[1].rows > 0) {
+            helped = true;
+            fmt::print("helped\n");
+        }
         std::fflush(stdout);
         std::this_thread::sleep_for(pause);
     }
@@ -111,7 +117,8 @@ int main(int argc, char** argv) {
                                    .threads = static_cast<int>(number("threads")),
                                    .bad_rows = static_cast<std::uint64_t>(number("bad-rows")),
                                    .epochs = static_cast<std::uint64_t>(number("epochs"))};
-    const source from{static_cast<std::uint64_t>(number("count")), number("row-us"), ::getpid(),
+    const source from{static_cast<std::uint64_t>(number("count")), number("row-us"),
+                      o["local-us"].empty() ? number("row-us") : number("local-us"), ::getpid(),
                       o["needs"]};
     const data::helpers to{.most = static_cast<int>(number("helpers")),
                            .cpus = static_cast<int>(number("cpus")),

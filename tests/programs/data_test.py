@@ -30,8 +30,12 @@ def found(text: str, what: str) -> str:
 
 
 def children(pid: int) -> list:
-    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
-        return [int(word) for word in file.read().split()]
+    """Of all its threads: a thread of its own starts the workers."""
+    found_here = []
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{thread}/children", encoding="ascii") as file:
+            found_here += [int(word) for word in file.read().split()]
+    return found_here
 
 
 def busiest(pids: list) -> int:
@@ -52,7 +56,7 @@ class Data(unittest.TestCase):
         self.assertEqual(wanted.returncode, 0, wanted.stderr)
         for options in ({"threads": 2}, {"threads": 7}, {"helpers": 1}, {"helpers": 2, "threads": 2}, {"helpers": 1, "cpus": 2}):
             with self.subTest(options):
-                got = run(epochs=2, row_us=200, **options)
+                got = run(epochs=2, row_us=100, local_us=5000, **options)
                 self.assertEqual(got.returncode, 0, got.stderr)
                 for what in ("rows", "sha256"):
                     self.assertEqual(found(got.stdout, what), found(wanted.stdout, what))
@@ -60,14 +64,12 @@ class Data(unittest.TestCase):
                     self.assertRegex(got.stdout, r"\d+@\S+ +[1-9]\d* rows", "a helper made some")
 
     def test_helpers_that_die_stop_or_leave_cost_no_row(self):
-        wanted = found(run(count=1500).stdout, "sha256")
+        wanted = found(run(count=3000).stdout, "sha256")
         for sig in (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM):
-            with self.subTest(sig), subprocess.Popen(arguments(count=1500, helpers=1, row_us=2000), stdout=subprocess.PIPE,
+            with self.subTest(sig), subprocess.Popen(arguments(count=3000, helpers=1, row_us=1000, local_us=5000), stdout=subprocess.PIPE,
                                                      stderr=subprocess.PIPE, text=True) as driver:
-                first = []
-                for line in driver.stdout:   # until the helper has been at work for a while
-                    first.append(line)
-                    if len(first) == 30:
+                for line in driver.stdout:
+                    if line == "helped\n":
                         break
                 mine = children(driver.pid)
                 os.kill(busiest(mine), sig)
@@ -94,8 +96,8 @@ class Data(unittest.TestCase):
         return True
 
     def test_what_a_helper_cannot_read_is_made_here(self):
-        wanted = found(run().stdout, "sha256")
-        got = run(helpers=1, needs="/no/such/file", row_us=500)
+        wanted = found(run(count=1000).stdout, "sha256")
+        got = run(helpers=1, needs="/no/such/file", count=1000, local_us=5000)
         self.assertEqual(got.returncode, 0, got.stderr)
         self.assertEqual(found(got.stdout, "sha256"), wanted)
         self.assertIn("cannot read", got.stderr)
@@ -116,7 +118,7 @@ class Data(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             place = os.path.join(folder, "place")
             whole = run(steps=20, epochs=2)
-            run(steps=12, epochs=2, save=place, helpers=1, row_us=500)
+            run(steps=12, epochs=2, save=place, helpers=1, local_us=5000)
             self.assertLessEqual(os.path.getsize(place), 64)
             rest = [run(epochs=2, steps=8, restore=place, helpers=helpers) for helpers in (0, 1)]
             self.assertEqual(found(rest[0].stdout, "sha256"), found(rest[1].stdout, "sha256"))

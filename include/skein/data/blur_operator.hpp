@@ -55,11 +55,11 @@ struct blur_operator {
         return row;
     }
     [[nodiscard]] std::string describe() const {
-        std::string text;
+        std::string line;
         for (std::size_t i = 0; i < Count; ++i)
-            text += std::string(i == 0 ? "" : " | ") + "blur(" + std::to_string(taps[i]) + ", " +
+            line += std::string(i == 0 ? "" : " | ") + "blur(" + std::to_string(taps[i]) + ", " +
                     detail::number_text(least[i]) + ", " + detail::number_text(most[i]) + ")";
-        return text;
+        return line;
     }
 };
 

@@ -172,12 +172,12 @@ struct pipeline {
     }
     /// The pipeline in one line.
     [[nodiscard]] std::string describe() const {
-        auto text = detail::describe_source(source);
-        text += chosen.describe();
-        detail::describe_operators(left, text);
-        detail::describe_operators(right, text);
-        if (is_shuffled) text += " | shuffle";
-        return text;
+        auto line = detail::describe_source(source);
+        line += chosen.describe();
+        detail::describe_operators(left, line);
+        detail::describe_operators(right, line);
+        if (is_shuffled) line += " | shuffle";
+        return line;
     }
 };
 

@@ -147,9 +147,9 @@ public:
     [[nodiscard]] std::uint64_t fingerprint() const noexcept { return fingerprint_; }
 
 private:
-    static std::uint64_t hash_of(std::string_view text) {
+    static std::uint64_t hash_of(std::string_view line) {
         fnv1a hash;
-        hash.text(text);
+        hash.text(line);
         return hash.value();
     }
     template <class F>

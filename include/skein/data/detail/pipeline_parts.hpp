@@ -66,8 +66,8 @@ template <class Source>
 }
 
 template <class Ops>
-void describe_operators(const Ops& ops, std::string& text) {
-    std::apply([&](const auto&... op) { ((text += " | " + op.describe()), ...); }, ops);
+void describe_operators(const Ops& ops, std::string& line) {
+    std::apply([&](const auto&... op) { ((line += " | " + op.describe()), ...); }, ops);
 }
 
 /// How many operators of the user one of a plan stands for: folded ones draw as themselves.

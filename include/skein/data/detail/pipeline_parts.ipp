@@ -60,11 +60,11 @@ SKEIN_INLINE std::uint64_t selection::split(std::uint64_t of, double fraction, s
 }
 
 SKEIN_INLINE std::string selection::describe() const {
-    std::string text;
-    if (is_split) text += fmt::format(" | split({:x})", key);
-    if (begin != 0) text += fmt::format(" | skip({})", begin);
-    if (end != ~std::uint64_t{0}) text += fmt::format(" | take({})", end - begin);
-    return text;
+    std::string line;
+    if (is_split) line += fmt::format(" | split({:x})", key);
+    if (begin != 0) line += fmt::format(" | skip({})", begin);
+    if (end != ~std::uint64_t{0}) line += fmt::format(" | take({})", end - begin);
+    return line;
 }
 
 } // namespace skein::data::detail
