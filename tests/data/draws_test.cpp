@@ -5,6 +5,7 @@
 #include <skein/data/draws.hpp>
 #include <skein/data/order.hpp>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>

@@ -47,7 +47,7 @@ TEST_CASE("crops take the part that they name, and the middle as torchvision has
                              data::crop(data::to_float(pixels), 5, 7, 30, 41).values()));
     CHECK_THROWS_AS(data::crop(pixels, 20, 0, 30, 10), error);
     CHECK_THROWS_AS(data::crop(pixels, -1, 0, 30, 10), error);
-    for (const auto [height, width] : {std::pair{21, 33}, {60, 40}, {60, 77}})
+    for (const auto& [height, width] : {std::pair{21, 33}, {60, 40}, {60, 77}})
         CHECK(difference(data::center_crop(pixels, height, width).values(),
                          oracle().at("center/" + std::to_string(height) + "x" +
                                      std::to_string(width))) == 0);

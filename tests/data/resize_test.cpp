@@ -13,7 +13,7 @@ TEST_CASE("resizing gives Pillow's values, smaller and larger") {
     data::arena memory;
     const data::arena_scope scope(memory);
     const auto pixels = oracle().at("pixels").picture<std::uint8_t, 3>();
-    for (const auto [height, width] :
+    for (const auto& [height, width] :
          {std::pair{20, 31}, {96, 100}, {48, 17}, {11, 64}, {48, 64}, {1, 1}})
         CHECK(difference(data::resize(pixels, height, width).values(),
                          oracle().at("resize/" + std::to_string(height) + "x" +
