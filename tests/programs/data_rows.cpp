@@ -16,7 +16,6 @@
 #include <fstream>
 #include <map>
 #include <string>
-#include <thread>
 
 #include <unistd.h>
 
@@ -35,7 +34,6 @@ struct source {
     std::uint64_t count = 0;
     std::int64_t us = 0, local_us = 0, driver = 0; // a row's work, at helpers and here
     std::string needs;
-    bool lies = false;
 
     std::uint64_t size() const { return count; }
     row read(std::uint64_t i) const {
@@ -68,7 +66,6 @@ int consume(Plan plan, data::loader_options how, std::map<std::string, std::stri
         batches.restore(std::string(std::istreambuf_iterator<char>(in), {}));
     }
     const auto most = std::strtoull(o["steps"].c_str(), nullptr, 10);
-    const auto pause = std::chrono::milliseconds(std::strtoll(o["pause-ms"].c_str(), nullptr, 10));
     skein::sha256 hash;
     std::uint64_t rows = 0, steps = 0;
     double longest = 0;
@@ -92,7 +89,6 @@ int consume(Plan plan, data::loader_options how, std::map<std::string, std::stri
             fmt::print("helped\n");
         }
         std::fflush(stdout);
-        std::this_thread::sleep_for(pause);
     }
     if (!o["save"].empty()) std::ofstream(o["save"], std::ios::binary) << batches.state();
     fmt::print("rows {}\nsha256 {}\nlongest {:.3f}\n{}", rows, skein::to_hex(hash.finish()),

@@ -55,10 +55,8 @@ SKEIN_INLINE std::uint64_t desk::rows_for(const executor_state& who, std::uint64
     count = std::min(count, static_cast<std::uint64_t>(
                                 std::clamp(fit, 1.0, static_cast<double>(how_.most_rows))));
     if (who.most_rows > 0) count = std::min(count, who.most_rows);
-    // The end of a batch is shared: nobody takes more than half of his part of what is left.
-    const auto share =
-        std::max<std::uint64_t>(1, left / std::max<std::size_t>(1, executors_.size()));
-    return std::max<std::uint64_t>(1, std::min(count, std::max<std::uint64_t>(1, share)));
+    // What is left of a batch is shared: nobody takes more than his part of it.
+    return std::clamp<std::uint64_t>(left / std::max<std::size_t>(1, executors_.size()), 1, count);
 }
 
 SKEIN_INLINE bool desk::may_have(const piece& what, std::uint64_t executor) const {

@@ -77,14 +77,14 @@ public:
         if (wanted.most < 0 || wanted.cpus < 1 || wanted.most > 1024)
             throw error(errc::invalid_argument,
                         fmt::format("{} helpers of {} cpus each", wanted.most, wanted.cpus))
-                .with_hint("give at most 1024, of at least one cpu");
+                .with_hint("give 0 to 1024, of at least one cpu");
         pool_.emplace(static_cast<unsigned>(threads));
-        // What is under way at helpers counts, too.
-        const engine_options make{.seed = how_.seed, .threads = threads};
-        const auto out = static_cast<std::size_t>(wanted.most) *
-                         static_cast<std::size_t>(wanted.cpus + 1) * make.most_answer;
-        slots_ = std::make_shared<slot_pool>(how_.budget > 2 * out ? how_.budget - out
-                                                                   : how_.budget / 2);
+        // What is under way at helpers counts, too: half of the budget at most.
+        engine_options make{.seed = how_.seed, .threads = threads};
+        const auto answers =
+            static_cast<std::size_t>(wanted.most) * static_cast<std::size_t>(wanted.cpus + 1);
+        if (answers > 0) make.most_answer = std::min(make.most_answer, how_.budget / 2 / answers);
+        slots_ = std::make_shared<slot_pool>(how_.budget - answers * make.most_answer);
         if (wanted.most > 0) {
             run_options to;
             to.workers = 1; // helpers hold cores, so each has a process of its own
@@ -239,20 +239,8 @@ private:
         co_return;
     }
 
-    [[noreturn]] void throw_bad(finished_batch& out) const {
-        // The first in the order of the epoch, whoever made it first.
-        std::uint64_t lowest = ~std::uint64_t{0};
-        const bad_row* first = &out.bad.front();
-        for (std::uint64_t i = 0; i < out.wanted.count; ++i) {
-            const auto sample =
-                program_->sample_at(how_.seed, out.wanted.epoch, out.wanted.first + i);
-            for (const auto& each : out.bad)
-                if (each.sample == sample && i < lowest) {
-                    lowest = i;
-                    first = &each;
-                }
-        }
-        auto why = first->why;
+    [[noreturn]] void throw_bad(const finished_batch& out) const {
+        auto why = out.bad.front().why;
         if (how_.bad_rows > 0)
             std::move(why).with_hint(fmt::format("{} rows could not be made, {} may be left out",
                                                  counts_.bad, how_.bad_rows));

@@ -152,8 +152,14 @@ private:
     [[nodiscard]] bool is_usable(helper_state& it, const work_range& range,
                                  const rows_answer& answer);
     [[nodiscard]] probed probe(const filling& batch) const;
-    [[nodiscard]] range_result fill(const filling& batch, work_range range) const;
-    [[nodiscard]] range_result take_in(const filling& batch, work_range range,
+    /// Makes the rows of a range, one by one, by row(index in the range, sample, values): each is
+    /// written to its place. Other threads write the other rows of the batch meanwhile.
+    ///   errors  those that row() throws when `fatal` says so
+    template <class Row, class Fatal>
+    [[nodiscard]] range_result each_row(filling& batch, work_range range, Row row,
+                                        Fatal fatal) const;
+    [[nodiscard]] range_result fill(filling& batch, work_range range) const;
+    [[nodiscard]] range_result take_in(filling& batch, work_range range,
                                        const rows_answer& answer) const;
     void write(const filling& batch, std::uint64_t row, const cells& values) const;
     void finish(std::uint64_t executor, const work_range& range, const batch_ptr& batch,

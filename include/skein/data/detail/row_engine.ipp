@@ -143,6 +143,11 @@ SKEIN_INLINE void row_engine::hand_out() {
         batches_.erase(batches_.begin());
         desk_.close(batch->number);
         auto& out = batch->out;
+        // Errors come in the order of the places, whoever found them first.
+        const auto place_of = [&](const bad_row& one) {
+            return std::ranges::find(batch->samples, one.sample) - batch->samples.begin();
+        };
+        std::ranges::sort(out.bad, {}, place_of);
         // Rows move up to where filters left holes.
         if (out.memory) {
             std::uint64_t kept = 0;
@@ -193,31 +198,40 @@ SKEIN_INLINE void row_engine::write(const filling& batch, std::uint64_t row,
     batch.out.memory->write(row, values);
 }
 
-/// Writes to the rows of its range alone: other threads write to the others.
-SKEIN_INLINE row_engine::range_result row_engine::fill(const filling& batch,
-                                                       work_range range) const {
-    static thread_local arena memory;
+template <class Row, class Fatal>
+row_engine::range_result row_engine::each_row(filling& batch, work_range range, Row row,
+                                              Fatal fatal) const {
+    static thread_local arena memory; // its blocks serve the next range, too
     const arena_scope scope(memory);
     const auto begin = system_clock().now();
     range_result made;
     cells values;
-    auto& fates = const_cast<std::vector<row_fate>&>(batch.fates); // rows of this range
-    for (auto row = range.first; row < range.first + range.count; ++row) {
-        const auto sample = batch.samples[row];
+    for (std::uint64_t i = 0; i < range.count; ++i) {
+        const auto at = range.first + i;
         memory.reset();
-        fates[row] = row_fate::dropped;
         try {
-            if (program_->make(how_.seed, batch.out.wanted.epoch, sample, values)) {
-                write(batch, row, values);
-                fates[row] = row_fate::made;
-            }
+            batch.fates[at] = row(i, batch.samples[at], values);
+            if (batch.fates[at] == row_fate::made) write(batch, at, values);
         } catch (...) {
-            fates[row] = row_fate::bad;
-            made.bad.push_back({sample, error_of_row(std::current_exception(), sample)});
+            if (fatal()) throw;
+            batch.fates[at] = row_fate::bad;
+            made.bad.push_back(
+                {batch.samples[at], error_of_row(std::current_exception(), batch.samples[at])});
         }
     }
     made.spent = between(begin, system_clock().now());
     return made;
+}
+
+SKEIN_INLINE row_engine::range_result row_engine::fill(filling& batch, work_range range) const {
+    return each_row(
+        batch, range,
+        [&](std::uint64_t, std::uint64_t sample, cells& values) {
+            const auto epoch = batch.out.wanted.epoch;
+            return program_->make(how_.seed, epoch, sample, values) ? row_fate::made
+                                                                    : row_fate::dropped;
+        },
+        [] { return false; });
 }
 
 SKEIN_INLINE task<void> row_engine::make_here(std::uint64_t me) {
@@ -460,39 +474,21 @@ SKEIN_INLINE task<bool> row_engine::one_range(helper_state* it) {
     co_return true;
 }
 
-SKEIN_INLINE row_engine::range_result row_engine::take_in(const filling& batch, work_range range,
+SKEIN_INLINE row_engine::range_result row_engine::take_in(filling& batch, work_range range,
                                                           const rows_answer& answer) const {
-    static thread_local arena memory;
-    const arena_scope scope(memory);
-    const auto begin = system_clock().now();
-    range_result made;
-    cells values;
-    auto& fates = const_cast<std::vector<row_fate>&>(batch.fates); // rows of this range
     wire::reader from(answer.rows);
     std::size_t bad = 0;
-    for (std::uint64_t i = 0; i < range.count; ++i) {
-        const auto row = range.first + i;
-        const auto sample = batch.samples[row];
-        memory.reset();
-        fates[row] = row_fate::dropped;
-        if (answer.fates[i] == row_fate::bad) {
-            fates[row] = row_fate::bad;
-            made.bad.push_back({sample, answer.bad[bad++].why});
-        } else if (answer.fates[i] == row_fate::made) {
-            try {
-                if (program_->finish(from, how_.seed, batch.out.wanted.epoch, sample, values)) {
-                    write(batch, row, values);
-                    fates[row] = row_fate::made;
-                }
-            } catch (...) {
-                if (!from.ok()) throw; // the answer itself is wrong
-                fates[row] = row_fate::bad;
-                made.bad.push_back({sample, error_of_row(std::current_exception(), sample)});
-            }
-        }
-    }
+    auto made = each_row(
+        batch, range,
+        [&](std::uint64_t i, std::uint64_t sample, cells& values) {
+            if (answer.fates[i] == row_fate::bad) throw error(answer.bad[bad++].why);
+            if (answer.fates[i] != row_fate::made) return row_fate::dropped;
+            const auto epoch = batch.out.wanted.epoch;
+            return program_->finish(from, how_.seed, epoch, sample, values) ? row_fate::made
+                                                                            : row_fate::dropped;
+        },
+        [&] { return !from.ok(); }); // the answer itself is wrong
     if (!from.finish()) from.status().value();
-    made.spent = between(begin, system_clock().now());
     return made;
 }
 

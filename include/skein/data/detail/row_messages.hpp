@@ -78,11 +78,8 @@ public:
     /// Reads the next row of an answer and does what is left to do with it.
     ///   result  as of make()
     ///   errors  malformed; what its functions throw
-    [[nodiscard]] virtual bool finish(wire::reader&, std::uint64_t /*seed*/,
-                                      std::uint64_t /*epoch*/, std::uint64_t /*sample*/,
-                                      cells&) const {
-        return false;
-    }
+    [[nodiscard]] virtual bool finish(wire::reader&, std::uint64_t seed, std::uint64_t epoch,
+                                      std::uint64_t sample, cells&) const;
     /// Makes a helper; on a loop of a runtime.
     ///   errors  those of making an actor
     [[nodiscard]] virtual task<std::unique_ptr<row_helper>> make_helper() const;

@@ -19,6 +19,7 @@ SKEIN_INLINE std::string name_of_this_process() {
 SKEIN_INLINE error error_of_row(std::exception_ptr failure, std::uint64_t sample) {
     auto why = to_error(std::move(failure), errc::invalid_argument);
     auto where = fmt::format("sample {}", sample);
+    if (why.where().starts_with(where)) return why; // said where it was made
     if (!why.where().empty()) where += ", " + why.where();
     return std::move(why).with_where(std::move(where));
 }

@@ -156,9 +156,16 @@ public:
         json states = json::array();
         for (const auto& state : gather_bytes(ctx_, as_bytes(std::string_view(state_))))
             states.push_back(to_hex(state));
-        return {{"epoch", committed_epoch_}, {"states", std::move(states)}};
+        return {{"epoch", committed_epoch_},
+                {"data", source_.describe()},
+                {"states", std::move(states)}};
     }
     void restore_stream(const json& saved, const std::string& where) {
+        if (const auto data = saved.value("data", ""); !data.empty() && data != source_.describe())
+            throw error(errc::mismatch, fmt::format("the checkpoint is of other data: {}, now {}",
+                                                    data, source_.describe()))
+                .with_where(where)
+                .with_hint("go on with the data that the run was started with, or start anew");
         const auto& states = saved.at("states");
         const auto mine = static_cast<std::size_t>(ctx_.rank());
         bool alike = true;
