@@ -242,8 +242,8 @@ private:
     [[noreturn]] void throw_bad(const finished_batch& out) const {
         auto why = out.bad.front().why;
         if (how_.bad_rows > 0)
-            std::move(why).with_hint(fmt::format("{} rows could not be made, {} may be left out",
-                                                 counts_.bad, how_.bad_rows));
+            (void)why.with_hint(fmt::format("{} rows could not be made, {} may be left out",
+                                            counts_.bad, how_.bad_rows));
         throw why;
     }
 
