@@ -24,6 +24,8 @@ DEPENDENCIES = [
     ("boost-pfr", "BSL-1.0", "https://www.boost.org/libs/pfr/"),
     ("nlohmann-json", "MIT", "https://json.nlohmann.me/"),
     ("cli11", "BSD-3-Clause", "https://github.com/CLIUtils/CLI11"),
+    ("libjpeg-turbo", "IJG AND BSD-3-Clause AND Zlib", "https://libjpeg-turbo.org/"),
+    ("libpng", "libpng-2.0", "https://www.libpng.org/"),
     ("libtorch", "BSD-3-Clause", "https://pytorch.org/"),
 ]
 

@@ -20,6 +20,8 @@ class skein(ConanFile):
     package_type = "header-library"
     settings = "os", "arch", "compiler", "build_type"
     no_copy_source = True
+    options = {"images": [True, False]}     # skein::images: JPEG and PNG in data pipelines
+    default_options = {"images": False}
 
     def set_version(self):
         text = load(self, os.path.join(self.recipe_folder, "..", "..", "include", "skein", "core", "config.hpp"))
@@ -33,6 +35,9 @@ class skein(ConanFile):
     def requirements(self):
         for package in ("asio/[>=1.22 <2]", "fmt/[>=9.1 <13]", "pfr/[>=2.1 <3]", "nlohmann_json/[>=3.9 <4]"):
             self.requires(package, transitive_headers=True, transitive_libs=True)
+        if self.options.images:
+            for package in ("libjpeg-turbo/[>=2.1 <4]", "libpng/[>=1.6 <2]"):
+                self.requires(package, transitive_headers=True, transitive_libs=True)
 
     def validate(self):
         compiler, version = str(self.settings.compiler), str(self.settings.compiler.version)
@@ -58,7 +63,7 @@ class skein(ConanFile):
         self.cpp_info.set_property("cmake_file_name", "skein")
         self.cpp_info.set_property("cmake_config_version_compat", "SameMinorVersion")
         self.cpp_info.set_property("cmake_build_modules", ["share/skein/SkeinCompiler.cmake", "share/skein/SkeinPrecompile.cmake"])
-        for name in ("header_only", "runtime", "core", "sim"):
+        for name in ("header_only", "runtime", "core", "sim", *(["images", "images_header_only"] if self.options.images else [])):
             part = self.cpp_info.components[name]
             part.set_property("cmake_target_name", f"skein::{name}")
             part.bindirs, part.libdirs = [], []
@@ -68,4 +73,4 @@ class skein(ConanFile):
                 part.system_libs = ["pthread"]
             else:
                 part.includedirs = []
-                part.requires = ["header_only"]
+                part.requires = ["header_only", *(["libjpeg-turbo::libjpeg-turbo", "libpng::libpng"] if name.startswith("images") else [])]

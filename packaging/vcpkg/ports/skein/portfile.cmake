@@ -7,6 +7,10 @@ set(skein_torch OFF)
 if("train" IN_LIST FEATURES)
   set(skein_torch ON)
 endif()
+set(skein_images OFF)
+if("images" IN_LIST FEATURES)
+  set(skein_images ON)
+endif()
 vcpkg_cmake_configure(
   SOURCE_PATH "${SOURCE_PATH}"
   OPTIONS
@@ -14,6 +18,7 @@ vcpkg_cmake_configure(
     -DSKEIN_COMPILED=OFF
     -DSKEIN_MODULE=OFF
     "-DSKEIN_TORCH=${skein_torch}"
+    "-DSKEIN_IMAGES=${skein_images}"
 )
 vcpkg_cmake_install()
 vcpkg_cmake_config_fixup(CONFIG_PATH share/cmake/skein)
