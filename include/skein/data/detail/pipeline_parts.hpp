@@ -112,6 +112,19 @@ auto add_operator(std::tuple<Ops...> ops, Op op) {
 template <class Op>
 concept filtering = requires { requires Op::is_filter; };
 
+/// The exception that is being handled, as an error of this operator.
+[[noreturn]] void rethrow_in_operator(const std::string& what);
+
+/// What an operator gives; what it throws names it.
+template <class Op, class Call>
+[[nodiscard]] auto in_operator(const Op& op, Call call) {
+    try {
+        return call();
+    } catch (...) {
+        rethrow_in_operator(op.describe());
+    }
+}
+
 /// Runs operators At.. on a row; nothing when a filter leaves it out.
 ///   first  number of the first operator of `ops` in its pipeline
 template <std::size_t At, class Ops, class Row>
@@ -125,10 +138,11 @@ template <std::size_t At, class Ops, class Row>
         using op_type = std::tuple_element_t<At, Ops>;
         if constexpr (filtering<op_type>) {
             using result = decltype(run_operators<At + 1>(ops, key, first, row));
-            if (!op.keeps(key, number, row)) return result();
+            if (!in_operator(op, [&] { return op.keeps(key, number, row); })) return result();
             return run_operators<At + 1>(ops, key, first, row);
         } else {
-            return run_operators<At + 1>(ops, key, first, op.apply(key, number, row));
+            const auto next = in_operator(op, [&] { return op.apply(key, number, row); });
+            return run_operators<At + 1>(ops, key, first, next);
         }
     }
 }

@@ -12,6 +12,11 @@
 
 namespace skein::data::detail {
 
+SKEIN_INLINE void rethrow_in_operator(const std::string& what) {
+    auto why = to_error(std::current_exception(), errc::invalid_argument);
+    throw std::move(why).with_where(why.where().empty() ? what : what + ", " + why.where());
+}
+
 SKEIN_INLINE std::string short_name(const std::type_info& of) {
     auto name = type_name(of);
     name.resize(std::min(name.find('<'), name.size()));

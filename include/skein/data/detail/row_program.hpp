@@ -12,6 +12,7 @@
 #include <skein/wire/encode.hpp>
 
 #include <chrono>
+#include <concepts>
 #include <cstdint>
 #include <memory>
 #include <new>
@@ -34,8 +35,9 @@ struct segment {
 /// "pid@host".
 [[nodiscard]] std::string name_of_this_process();
 
-/// The sample and operator that an error of a row names.
-[[nodiscard]] error error_of_row(std::exception_ptr failure, std::uint64_t sample);
+/// An error of a row, with its sample in front: "sample 17 (cat/1.jpg)".
+[[nodiscard]] error error_of_row(std::exception_ptr failure, std::uint64_t sample,
+                                 const row_program& program);
 
 /// Makes the rows of a request, one after the other; what a helper does. The rest is type-free.
 ///   make  writes row `index` of the request to the writer
@@ -134,6 +136,15 @@ public:
         const auto count = plan_.size();
         const auto visited = plan_.is_shuffled ? epoch_order(count, seed, epoch)(place) : place;
         return plan_.chosen.sample(visited, static_cast<std::uint64_t>(plan_.source.size()));
+    }
+    std::string name_of(std::uint64_t sample) const override {
+        using place = place_type<Source>;
+        if constexpr (requires(const place& at) {
+                          { at.name() } -> std::convertible_to<std::string>;
+                      })
+            return place_of(plan_.source, sample).name();
+        else
+            return {};
     }
     std::string describe() const override { return plan_.describe(); }
     bool make(std::uint64_t seed, std::uint64_t epoch, std::uint64_t sample,
