@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <type_traits>
+#include <vector>
 
 #include <catch2/catch_test_macros.hpp>
 
@@ -21,6 +22,10 @@ pair shift(pair p, data::draws& random) {
     return p;
 }
 bool small(const pair& p) { return p.a < 3; }
+template <int By, class T>
+pair move_by(const pair& p, data::draws&) {
+    return {p.a + By, p.b};
+}
 
 template <class P>
 data::detail::cells row_of(const P& plan, std::uint64_t sample, std::uint64_t epoch = 0) {
@@ -43,6 +48,16 @@ TEST_CASE("a plan's type says what its rows are") {
     CHECK(row[0].type == data::number_type::i64);
     CHECK(*reinterpret_cast<const float*>(row[1].data) == 1.0f);
     CHECK(row_of(plan, 3).empty());
+}
+
+TEST_CASE("functions that are made of one template have names of their own") {
+    const auto of = [](const auto& plan) { return plan.describe(); };
+    CHECK(of(data::range(9) | data::map<&make>() | data::map<&move_by<64, std::vector<int>>>())
+              .starts_with("range(9) | map(make) | map(move_by<64, std::vector<int"));
+    CHECK(of(data::range(9) | data::map<&make>() | data::map<&move_by<64, int>>()) ==
+          "range(9) | map(make) | map(move_by<64, int>)");
+    CHECK(of(data::range(9) | data::map<[](std::int64_t i) { return make(i); }>()) ==
+          "range(9) | map(lambda)");
 }
 
 TEST_CASE("draws differ by sample, epoch and operator, and by nothing else") {
