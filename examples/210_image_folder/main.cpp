@@ -48,19 +48,24 @@ struct points {
 
 constexpr data::per_channel<3> mean{0.485f, 0.456f, 0.406f}, deviation{0.229f, 0.224f, 0.225f};
 
-/// What a row function needs beside its row travels as its template argument.
-template <std::int32_t Side>
-sample augment(const data::folder_file& f, data::draws& random) {
-    auto x =
-        data::random_resized_crop(data::decode_image(f.content), Side, Side, random, {0.4f, 1.0f});
-    if (random.uniform(0, 1) < 0.5f) x = data::flip_horizontal(x);
-    return {data::to_float_normalized(x, mean, deviation), f.label};
-}
-template <std::int32_t Side>
-sample prepare(const data::folder_file& f) {
-    const auto x = data::resize_short_side(data::decode_image(f.content), Side * 8 / 7);
-    return {data::to_float_normalized(data::center_crop(x, Side, Side), mean, deviation), f.label};
-}
+// Functions with fields: the fields travel to helpers.
+struct augment {
+    std::int32_t side = 224;
+    sample operator()(const data::folder_file& f, data::draws& random) const {
+        auto x = data::decode_image(f.content);
+        x = data::random_resized_crop(x, side, side, random, {0.4f, 1.0f});
+        if (random.uniform(0, 1) < 0.5f) x = data::flip_horizontal(x);
+        return {data::to_float_normalized(x, mean, deviation), f.label};
+    }
+};
+struct prepare {
+    std::int32_t side = 224;
+    sample operator()(const data::folder_file& f) const {
+        const auto x = data::resize_short_side(data::decode_image(f.content), side * 8 / 7);
+        return {data::to_float_normalized(data::center_crop(x, side, side), mean, deviation),
+                f.label};
+    }
+};
 // [/rows]
 
 struct program_options {
@@ -68,7 +73,8 @@ struct program_options {
     skein::run_config run;
     data::helpers helpers;
     std::string folder, make_data;
-    int image = 64, threads = 0;
+    std::int32_t image = 64;
+    int threads = 0;
     std::uint64_t skip = 0;
     std::int64_t make_train = 2000, make_val = 400;
     double lr = 0.05;
@@ -83,7 +89,6 @@ struct accuracy_of {
     }
 };
 
-template <std::int32_t Side>
 void train(skein::train::context& ctx, program_options o) {
     // [plan]
     const data::image_folder seen(o.folder + "/train"), held_out(o.folder + "/val");
@@ -93,10 +98,10 @@ void train(skein::train::context& ctx, program_options o) {
                                        o.folder, seen.classes().size(), held_out.classes().size()));
     const skein::train::feed_options how{.threads = o.threads, .bad_rows = o.skip};
     auto batches = skein::train::feed<points>(
-        ctx, o.run, seen | data::map<&augment<Side>>() | data::on(o.helpers) | data::shuffle(),
+        ctx, o.run, seen | data::map(augment{o.image}) | data::on(o.helpers) | data::shuffle(),
         how);
     auto test =
-        skein::train::numbered<points>(ctx, o.run, held_out | data::map<&prepare<Side>>(), how);
+        skein::train::numbered<points>(ctx, o.run, held_out | data::map(prepare{o.image}), how);
     // [/plan]
     double accuracy = 0;
     skein::Trainer<skein::DDP<>, accuracy_of> trainer(ctx, o.run, accuracy_of{&accuracy});
@@ -113,7 +118,7 @@ void train(skein::train::context& ctx, program_options o) {
     };
     const auto steps = skein::train::total_steps(o.run, seen.size());
     const skein::train::warmup_cosine schedule{.peak = o.lr, .warmup = steps / 10, .total = steps};
-    trainer.describe({{"layers", o.model.layers}, {"image", Side}, {"lr", o.lr}});
+    trainer.describe({{"layers", o.model.layers}, {"image", o.image}, {"lr", o.lr}});
     const auto result = trainer.fit(model, skein::SGD{.momentum = 0.9, .weight_decay = 1e-4},
                                     schedule, loss, batches, test);
     if (!ctx.is_first() || o.run.output == skein::train::output_mode::quiet) return;
@@ -145,7 +150,7 @@ int main(int argc, char** argv) {
     app.add_option("--make-val", o.make_val, "pictures of val that --make-data draws");
     app.add_option("--layers", o.model.layers, "18 or 50")->check(CLI::IsMember({18, 50}));
     app.add_option("--width", o.model.width, "channels behind the first convolution");
-    app.add_option("--image", o.image, "height and width")->check(CLI::IsMember({32, 64, 224}));
+    app.add_option("--image", o.image, "height and width")->check(CLI::Range(32, 4096));
     app.add_option("--workers", o.run.workers, "processes that train together");
     app.add_option("--epochs", o.run.epochs, "passes over the pictures")
         ->check(CLI::PositiveNumber);
@@ -179,9 +184,5 @@ int main(int argc, char** argv) {
             return 1;
         }
     }
-    return skein::train::launch(o.run, [&](skein::train::context& ctx) {
-        if (o.image == 32) train<32>(ctx, o);
-        if (o.image == 64) train<64>(ctx, o);
-        if (o.image == 224) train<224>(ctx, o);
-    });
+    return skein::train::launch(o.run, [&](skein::train::context& ctx) { train(ctx, o); });
 }

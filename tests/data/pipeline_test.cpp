@@ -2,7 +2,9 @@
 #include <skein/data/detail/row_program.hpp>
 #include <skein/data/pipeline.hpp>
 
+#include <array>
 #include <cstdint>
+#include <string>
 #include <type_traits>
 #include <vector>
 
@@ -58,6 +60,34 @@ TEST_CASE("functions that are made of one template have names of their own") {
           "range(9) | map(make) | map(move_by<64, int>)");
     CHECK(of(data::range(9) | data::map<[](std::int64_t i) { return make(i); }>()) ==
           "range(9) | map(lambda)");
+}
+
+enum class corner { left = 3 };
+struct scale {
+    float by = 1;
+    std::array<int, 2> shift = std::array<int, 2>();
+    std::string name{};
+    corner from = corner::left;
+    pair operator()(const pair& p) const { return {p.a * 2 + shift[1], p.b * by}; }
+};
+struct below {
+    std::int64_t most = 0;
+    bool operator()(const pair& p) const { return p.a < most; }
+};
+
+TEST_CASE("functions with fields are told apart by them") {
+    const auto plan = data::range(9) | data::map<&make>() |
+                      data::map(scale{.by = 0.1f, .shift = {1, -2}, .name = "x"}) |
+                      data::filter(below{6}) | data::map([](const pair& p) { return p.a; });
+    CHECK(plan.describe() == "range(9) | map(make) | map(scale(0.1, [1, -2], \"x\", 3)) | "
+                             "filter(below(6)) | map(lambda)");
+    data::arena memory;
+    const data::arena_scope scope(memory);
+    const data::detail::typed_program program(plan);
+    data::detail::cells out;
+    REQUIRE(program.make(1, 0, 3, out));
+    CHECK(*reinterpret_cast<const std::int64_t*>(out[0].data) == 4);
+    CHECK_FALSE(program.make(1, 0, 4, out));
 }
 
 TEST_CASE("draws differ by sample, epoch and operator, and by nothing else") {

@@ -3,12 +3,15 @@
 // Machinery of <skein/data/pipeline.hpp>: chosen samples, tuples of operators, names.
 
 #include <skein/core/config.hpp>
+#include <skein/core/fields.hpp>
 #include <skein/core/permutation.hpp>
 #include <skein/core/type_name.hpp>
+#include <skein/data/draws.hpp>
 
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,6 +19,8 @@
 #include <type_traits>
 #include <typeinfo>
 #include <utility>
+
+#include <fmt/format.h>
 
 namespace skein::data {
 
@@ -34,6 +39,67 @@ struct row_key {
 
 /// A number as short as it can be read back.
 [[nodiscard]] std::string number_text(float value);
+
+/// A row function, called: with draws of its own if it takes some.
+template <class F, class Row>
+[[nodiscard]] auto call_of_row(const F& function, const row_key& key, std::uint64_t number,
+                               const Row& row) {
+    if constexpr (std::invocable<const F&, const Row&, draws&>) {
+        draws random(key.seed, key.epoch, key.sample, number);
+        return function(row, random);
+    } else {
+        static_assert(std::invocable<const F&, const Row&>,
+                      "skein: a function of map or filter takes the row that stands left of it, "
+                      "and data::draws& if it draws random numbers; one with fields is const");
+        return function(row);
+    }
+}
+
+/// What the values of a function's fields are, for describe().
+template <class T>
+void append_value(std::string& to, const T& value) {
+    if constexpr (std::is_enum_v<T>) {
+        append_value(to, static_cast<std::underlying_type_t<T>>(value));
+    } else if constexpr (std::is_arithmetic_v<T>) {
+        to += fmt::format("{}", value);
+    } else if constexpr (std::convertible_to<const T&, std::string_view>) {
+        to += fmt::format("\"{}\"", std::string_view(value));
+    } else if constexpr (requires { std::begin(value); }) {
+        to += '[';
+        for (const auto& each : value) {
+            if (to.back() != '[') to += ", ";
+            append_value(to, each);
+        }
+        to += ']';
+    } else {
+        static_assert(plain_aggregate<T>,
+                      "skein: a function of map or filter is a pointer, map<&f>(), or a struct "
+                      "whose fields are numbers, enums, text, arrays and structs of them; or it "
+                      "has describe(). Captures of a lambda cannot travel");
+        to += '(';
+        std::apply(
+            [&](const auto&... each) {
+                ((to += to.back() == '(' ? "" : ", ", append_value(to, each)), ...);
+            },
+            tie_fields(value));
+        to += ')';
+    }
+}
+/// "crop(64, 0.5)".
+template <class F>
+[[nodiscard]] std::string describe_function(const F& function) {
+    if constexpr (requires {
+                      { function.describe() } -> std::convertible_to<std::string>;
+                  }) {
+        return function.describe();
+    } else if constexpr (std::is_empty_v<F>) {
+        return short_name(typeid(F));
+    } else {
+        auto line = short_name(typeid(F));
+        append_value(line, function);
+        return line;
+    }
+}
 
 /// Samples of a source that a pipeline visits: [begin, end) of its numbers, or of a fixed shuffle.
 struct selection {

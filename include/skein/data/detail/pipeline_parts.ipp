@@ -19,6 +19,8 @@ SKEIN_INLINE void rethrow_in_operator(const std::string& what) {
 
 SKEIN_INLINE std::string short_name(const std::type_info& of) {
     auto name = type_name(of);
+    if (name.find("lambda") != std::string::npos || name.find("$_") != std::string::npos)
+        return "lambda";
     name.resize(std::min(name.find('<'), name.size()));
     const auto at = name.rfind("::");
     return at == std::string::npos ? name : name.substr(at + 2);

@@ -238,8 +238,11 @@ struct skein::wire::codec<skein::data::detail::segment_of<Source, Ops>> {
 
 private:
     template <class T>
+    static constexpr bool is_stateless =
+        std::is_empty_v<T> || requires { requires T::is_stateless; };
+    template <class T>
     static void put(writer& to, const T& part) {
-        if constexpr (!std::is_empty_v<T>) {
+        if constexpr (!is_stateless<T>) {
             static_assert(encodable<T>,
                           "skein: what stands left of on() travels to helpers: the source (or its "
                           "reader()) and the operators are plain aggregates of values");
@@ -248,7 +251,7 @@ private:
     }
     template <class T>
     static void get(reader& from, T& part) {
-        if constexpr (!std::is_empty_v<T>) {
+        if constexpr (!is_stateless<T>) {
             if (from.ok()) (void)skein::wire::decode(from, part);
         }
     }
