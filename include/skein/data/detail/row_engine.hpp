@@ -159,8 +159,8 @@ private:
     [[nodiscard]] range_result each_row(filling& batch, work_range range, Row row,
                                         Fatal fatal) const;
     [[nodiscard]] range_result fill(filling& batch, work_range range) const;
-    [[nodiscard]] range_result take_in(filling& batch, work_range range,
-                                       const rows_answer& answer) const;
+    [[nodiscard]] range_result take_in(filling& batch, work_range range, const rows_answer& answer,
+                                       const std::string& maker) const;
     void write(const filling& batch, std::uint64_t row, const cells& values) const;
     void finish(std::uint64_t executor, const work_range& range, const batch_ptr& batch,
                 range_result made, duration spent);
