@@ -252,6 +252,10 @@ TEST_CASE("bytes that are no JPEG and no PNG are told apart") {
                    ContainsSubstring("not supported: a picture in the format " + format));
         CHECK_THROWS_AS(data::image_size(bytes_of(head)), error);
     }
+    auto twelve_bits = file("444.jpg");
+    twelve_bits[twelve_bits.find("\xff\xc0") + 4] = 12;
+    CHECK(refused(twelve_bits).code == errc::not_supported);
+    CHECK_THAT(refused(twelve_bits).text, ContainsSubstring("precision 12"));
 }
 
 /// The JPEG with another size in its head.

@@ -35,7 +35,7 @@ struct decode_limits {
 /// The pixels of a JPEG or PNG file. Grey becomes RGB, CMYK too, alpha is dropped, 16 bits become
 /// their upper 8; gamma and colour profiles are left alone. A file that ends early or does not decode
 /// is an error, never grey pixels. May be called by several threads at a time.
-///   cost    2 ms for a JPEG of 500 x 375
+///   cost    1.1 ms for a JPEG of 500 x 375 and 58 KB; 3.4 ms for a PNG of 384 KB
 ///   errors  malformed: no picture, or a damaged one; not_supported: a picture of another format;
 ///           too_large: more pixels than the limit
 [[nodiscard]] image<std::uint8_t, 3> decode_image(bytes file, decode_limits limits = {});

@@ -70,8 +70,16 @@ SKEIN_INLINE picture_kind kind_of(bytes file) {
     throw error(errc::malformed, fmt::format("{} is neither JPEG nor PNG", looks_like(head)));
 }
 
+SKEIN_INLINE void require_known_kind(const jpeg_job& job) {
+    if (is_unknown_kind(job))
+        throw error(errc::not_supported, "not supported: a JPEG of an uncommon kind")
+            .with_cause(job.message)
+            .with_hint("convert it to a JPEG of 8 bits");
+}
+
 SKEIN_INLINE void begin(jpeg_job& job, bytes file) {
     if (jpeg_begin(job, reinterpret_cast<const unsigned char*>(file.data()), file.size())) return;
+    require_known_kind(job);
     if (job.ended)
         throw error(errc::malformed,
                     fmt::format("a JPEG ends after {} bytes, in its head", file.size()));
@@ -124,6 +132,7 @@ SKEIN_INLINE image<std::uint8_t, 3> decode_jpeg(bytes file, decode_limits limits
         scratch =
             arena::current().array<std::uint8_t>(std::size_t{job.info.image_width} * 4).data();
     if (jpeg_rows(job, made.data, scratch)) return made;
+    require_known_kind(job);
     if (job.ended)
         throw error(errc::malformed,
                     fmt::format("a JPEG of {}x{} pixels ends after {} bytes, in row {}",

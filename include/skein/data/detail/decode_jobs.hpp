@@ -37,6 +37,8 @@ struct jpeg_job {
 /// Rows of RGB, `width * 3` bytes apart; `scratch`: one row of CMYK, where the file is that.
 [[nodiscard]] bool jpeg_rows(jpeg_job& job, std::uint8_t* to, std::uint8_t* scratch);
 [[nodiscard]] bool is_cmyk(const jpeg_job& job) noexcept;
+/// After a jump: the file is a JPEG of a kind that this libjpeg does not decode.
+[[nodiscard]] bool is_unknown_kind(const jpeg_job& job) noexcept;
 
 /// A PNG file.
 struct png_job {

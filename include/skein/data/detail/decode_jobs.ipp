@@ -58,6 +58,18 @@ SKEIN_INLINE bool is_cmyk(const jpeg_job& job) noexcept {
     return job.info.jpeg_color_space == JCS_CMYK || job.info.jpeg_color_space == JCS_YCCK;
 }
 
+SKEIN_INLINE bool is_unknown_kind(const jpeg_job& job) noexcept {
+    switch (job.errors.msg_code) {
+    case JERR_ARITH_NOTIMPL:
+    case JERR_BAD_PRECISION:
+    case JERR_CONVERSION_NOTIMPL:
+    case JERR_FRACT_SAMPLE_NOTIMPL:
+    case JERR_NOT_COMPILED:
+    case JERR_SOF_UNSUPPORTED: return true;
+    default: return false;
+    }
+}
+
 /// Adobe writes CMYK inverted, and Pillow takes every CMYK file for one of Adobe's.
 SKEIN_INLINE void rgb_of_cmyk(std::uint8_t* to, const std::uint8_t* from, std::size_t pixels) {
     for (; pixels > 0; --pixels, to += 3, from += 4)
