@@ -327,6 +327,7 @@ using skein::net::request_service;
 using skein::net::requests;
 using skein::net::resume_mode;
 using skein::net::scheme;
+using skein::net::seem_to_take;
 using skein::net::side;
 using skein::net::socket_pair;
 using skein::net::stream;

@@ -25,6 +25,7 @@
 #include <skein/data/detail/rows.hpp>
 #include <skein/data/detail/self_test.hpp>
 #include <skein/data/draws.hpp>
+#include <skein/data/explain.hpp>
 #include <skein/data/folder.hpp>
 #include <skein/data/pixels.hpp>
 #include <skein/data/resize.hpp>
@@ -36,6 +37,7 @@
 #include <skein/data/detail/desk.ipp>
 #include <skein/data/detail/draws.ipp>
 #include <skein/data/detail/draws_kernels.ipp>
+#include <skein/data/detail/explain.ipp>
 #include <skein/data/detail/folder.ipp>
 #include <skein/data/detail/folder_index.ipp>
 #include <skein/data/detail/folder_listing.ipp>

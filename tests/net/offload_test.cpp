@@ -103,6 +103,30 @@ TEST_CASE("on a simulated loop work runs inline and takes a drawn time") {
     CHECK(a.trace_hash() == b.trace_hash());
 }
 
+TEST_CASE("work says how long it seems to take, and who asks hears how long it took") {
+    const auto body = [](duration* spent) -> task<void> {
+        auto work = net::offload(
+            [] {
+                net::seem_to_take(std::chrono::seconds(2));
+                net::seem_to_take(std::chrono::seconds(1));
+            },
+            nullptr, spent);
+        co_await work;
+        duration after{};
+        auto quick = net::offload([] {}, nullptr, &after);
+        co_await quick;
+        CHECK(after < std::chrono::seconds(1)); // what was said counts once
+    };
+    duration spent{};
+    sim::loop simulated(1);
+    simulated.run(body(&spent));
+    CHECK(spent >= std::chrono::seconds(3));
+    CHECK(simulated.elapsed() >= spent);
+    const auto real = [&](net::real_loop&) -> task<void> { return body(&spent); };
+    run_real<void>(real);
+    CHECK(spent < std::chrono::seconds(3)); // as it was: nothing was done
+}
+
 TEST_CASE("a pool finishes what it has before it goes") {
     std::atomic<int> done{0};
     {

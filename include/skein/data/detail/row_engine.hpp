@@ -122,11 +122,6 @@ private:
         bool is_done = false;
     };
     using batch_ptr = std::shared_ptr<filling>;
-    /// What a thread did with a range.
-    struct range_result {
-        std::vector<bad_row> bad;
-        duration spent{};
-    };
     struct probed {
         std::shared_ptr<const row_layout> layout; // null: no row of the batch was made
         std::vector<bad_row> bad;
@@ -154,16 +149,18 @@ private:
     [[nodiscard]] probed probe(const filling& batch) const;
     /// Makes the rows of a range, one by one, by row(index in the range, sample, values): each is
     /// written to its place. Other threads write the other rows of the batch meanwhile.
+    ///   result  those that could not be made
     ///   errors  those that row() throws when `fatal` says so
     template <class Row, class Fatal>
-    [[nodiscard]] range_result each_row(filling& batch, work_range range, Row row,
-                                        Fatal fatal) const;
-    [[nodiscard]] range_result fill(filling& batch, work_range range) const;
-    [[nodiscard]] range_result take_in(filling& batch, work_range range, const rows_answer& answer,
-                                       const std::string& maker) const;
+    [[nodiscard]] std::vector<bad_row> each_row(filling& batch, work_range range, Row row,
+                                                Fatal fatal) const;
+    [[nodiscard]] std::vector<bad_row> fill(filling& batch, work_range range) const;
+    [[nodiscard]] std::vector<bad_row> take_in(filling& batch, work_range range,
+                                               const rows_answer& answer,
+                                               const std::string& maker) const;
     void write(const filling& batch, std::uint64_t row, const cells& values) const;
     void finish(std::uint64_t executor, const work_range& range, const batch_ptr& batch,
-                range_result made, duration spent);
+                std::vector<bad_row> bad, duration spent);
     void hand_out();
     [[nodiscard]] std::uint64_t most_rows() const noexcept;
 

@@ -3,7 +3,6 @@
 // Bodies of <skein/data/detail/row_engine.hpp>.
 
 #include <skein/core/check.hpp>
-#include <skein/core/clock.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
@@ -200,12 +199,11 @@ SKEIN_INLINE void row_engine::write(const filling& batch, std::uint64_t row,
 }
 
 template <class Row, class Fatal>
-row_engine::range_result row_engine::each_row(filling& batch, work_range range, Row row,
-                                              Fatal fatal) const {
+std::vector<bad_row> row_engine::each_row(filling& batch, work_range range, Row row,
+                                          Fatal fatal) const {
     static thread_local arena memory; // its blocks serve the next range, too
     const arena_scope scope(memory);
-    const auto begin = system_clock().now();
-    range_result made;
+    std::vector<bad_row> bad;
     cells values;
     for (std::uint64_t i = 0; i < range.count; ++i) {
         const auto at = range.first + i;
@@ -216,15 +214,14 @@ row_engine::range_result row_engine::each_row(filling& batch, work_range range, 
         } catch (...) {
             if (fatal()) throw;
             batch.fates[at] = row_fate::bad;
-            made.bad.push_back({batch.samples[at], error_of_row(std::current_exception(),
-                                                                batch.samples[at], *program_)});
+            bad.push_back({batch.samples[at],
+                           error_of_row(std::current_exception(), batch.samples[at], *program_)});
         }
     }
-    made.spent = between(begin, system_clock().now());
-    return made;
+    return bad;
 }
 
-SKEIN_INLINE row_engine::range_result row_engine::fill(filling& batch, work_range range) const {
+SKEIN_INLINE std::vector<bad_row> row_engine::fill(filling& batch, work_range range) const {
     return each_row(
         batch, range,
         [&](std::uint64_t, std::uint64_t sample, cells& values) {
@@ -245,18 +242,20 @@ SKEIN_INLINE task<void> row_engine::make_here(std::uint64_t me) {
             continue;
         }
         const auto batch = batches_.at(range->batch);
-        auto filled = net::offload([this, batch, r = *range] { return fill(*batch, r); }, pool_);
-        auto made = co_await filled;
-        const auto spent = made.spent;
+        duration spent{};
+        auto filled =
+            net::offload([this, batch, r = *range] { return fill(*batch, r); }, pool_, &spent);
+        auto bad = co_await filled;
         stats_[0].rows += range->count;
         stats_[0].seconds += to_seconds(spent);
-        finish(me, *range, batch, std::move(made), spent);
+        finish(me, *range, batch, std::move(bad), spent);
     }
 }
 
 SKEIN_INLINE void row_engine::finish(std::uint64_t executor, const work_range& range,
-                                     const batch_ptr& batch, range_result made, duration spent) {
-    for (auto& each : made.bad) batch->out.bad.push_back(std::move(each));
+                                     const batch_ptr& batch, std::vector<bad_row> bad,
+                                     duration spent) {
+    for (auto& each : bad) batch->out.bad.push_back(std::move(each));
     if (desk_.finish(executor, range.id, spent)) {
         batch->is_done = true;
         hand_out();
@@ -454,17 +453,18 @@ SKEIN_INLINE task<bool> row_engine::one_range(helper_state* it) {
     if (!is_usable(*it, *range, answer)) co_return true;
     if (!desk_.begin_write(it->executor, range->id)) co_return true;
     const auto there = between(begin, loop::current().exact_now());
-    std::optional<range_result> made;
+    std::optional<std::vector<bad_row>> bad;
+    duration receiving{};
     try {
         auto taken =
             net::offload([this, it, batch, r = *range,
                           &answer] { return take_in(*batch, r, answer, it->remote->name()); },
-                         pool_);
-        made = co_await taken;
+                         pool_, &receiving);
+        bad = co_await taken;
     } catch (const error& e) {
         failed = e;
     }
-    if (!made) {
+    if (!bad) {
         hand_back(*it, *range);
         it->broken = failed->code() != errc::cancelled;
         throw *failed;
@@ -472,21 +472,21 @@ SKEIN_INLINE task<bool> row_engine::one_range(helper_state* it) {
     auto& mine = stats_[it->index];
     mine.rows += range->count;
     mine.seconds += static_cast<double>(answer.nanoseconds) * 1e-9;
-    mine.receive_seconds += to_seconds(made->spent);
-    finish(it->executor, *range, batch, std::move(*made), there);
+    mine.receive_seconds += to_seconds(receiving);
+    finish(it->executor, *range, batch, std::move(*bad), there);
     co_return true;
 }
 
-SKEIN_INLINE row_engine::range_result row_engine::take_in(filling& batch, work_range range,
-                                                          const rows_answer& answer,
-                                                          const std::string& maker) const {
+SKEIN_INLINE std::vector<bad_row> row_engine::take_in(filling& batch, work_range range,
+                                                      const rows_answer& answer,
+                                                      const std::string& maker) const {
     wire::reader from(answer.rows);
-    std::size_t bad = 0;
-    auto made = each_row(
+    std::size_t next_bad = 0;
+    auto bad = each_row(
         batch, range,
         [&](std::uint64_t i, std::uint64_t sample, cells& values) {
             if (answer.fates[i] == row_fate::bad) {
-                auto why = answer.bad[bad++].why;
+                auto why = answer.bad[next_bad++].why;
                 throw std::move(why).with_where(
                     fmt::format("{}{}on {}", why.where(), why.where().empty() ? "" : ", ", maker));
             }
@@ -497,7 +497,7 @@ SKEIN_INLINE row_engine::range_result row_engine::take_in(filling& batch, work_r
         },
         [&] { return !from.ok(); }); // the answer itself is wrong
     if (!from.finish()) from.status().value();
-    return made;
+    return bad;
 }
 
 SKEIN_INLINE std::vector<executor_stats> row_engine::stats() const { return stats_; }

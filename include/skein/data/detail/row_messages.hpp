@@ -38,9 +38,9 @@ struct bad_row {
 
 struct rows_answer {
     std::vector<row_fate> fates;
-    std::vector<bad_row> bad; ///< of rows that are bad or away, in their order
-    byte_buffer rows;         ///< those that were made, one after the other
-    std::uint64_t nanoseconds = 0;
+    std::vector<bad_row> bad;      ///< of rows that are bad or away, in their order
+    byte_buffer rows;              ///< those that were made, one after the other
+    std::uint64_t nanoseconds = 0; ///< that making them took there
 };
 
 /// A helper that was made.

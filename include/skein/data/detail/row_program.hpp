@@ -63,8 +63,11 @@ public:
     /// Makes rows on a thread of its own: the loop goes on sending meanwhile.
     task<rows_answer> make(rows_request wanted) {
         auto work = [plan = plan_, wanted = std::move(wanted)] { return run(*plan, wanted); };
-        auto done = net::offload(std::move(work), pool_.get());
-        co_return co_await done;
+        duration spent{};
+        auto done = net::offload(std::move(work), pool_.get(), &spent);
+        auto answer = co_await done;
+        answer.nanoseconds = static_cast<std::uint64_t>(spent.count());
+        co_return answer;
     }
 
 private:

@@ -2,7 +2,6 @@
 #pragma once
 // Bodies of <skein/data/detail/row_program.hpp>.
 
-#include <skein/core/clock.hpp>
 #include <skein/core/printable.hpp>
 
 #include <unistd.h>
@@ -30,7 +29,6 @@ SKEIN_INLINE error error_of_row(std::exception_ptr failure, std::uint64_t sample
 SKEIN_INLINE rows_answer make_rows(
     const rows_request& wanted,
     unique_function<row_fate(std::uint64_t, std::uint64_t, wire::reader&, wire::writer&)> make) {
-    const auto begin = system_clock().now();
     static thread_local arena memory; // its blocks serve the next request, too
     const arena_scope scope(memory);
     rows_answer answer;
@@ -55,8 +53,6 @@ SKEIN_INLINE rows_answer make_rows(
         }
     }
     answer.rows = std::move(out).take();
-    answer.nanoseconds = static_cast<std::uint64_t>(
-        std::chrono::duration_cast<std::chrono::nanoseconds>(system_clock().now() - begin).count());
     return answer;
 }
 
