@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The installed tree: headers, static libraries, and one export per group of targets that needs the same
-# third parties: runtime (Threads, Asio, fmt, Boost.PFR), header_only (nlohmann-json too), train (LibTorch).
+# third parties: runtime (Threads, Asio, fmt, Boost.PFR), header_only (nlohmann-json too), train (LibTorch), images
+# (libjpeg, libpng).
 set(config_folder "${CMAKE_INSTALL_DATADIR}/cmake/skein")
 if(SKEIN_COMPILED)   # the libraries are of one machine and one compiler
   set(config_folder "${CMAKE_INSTALL_LIBDIR}/cmake/skein")
@@ -23,6 +24,9 @@ else()
 endif()
 if(SKEIN_HAVE_TORCH)
   skein_export(train skein_torch skein_train_header_only skein_train)
+endif()
+if(TARGET skein_images)
+  skein_export(images skein_images_header_only skein_images)
 endif()
 
 if(SKEIN_HAVE_MODULE)
@@ -59,11 +63,13 @@ set(pc_folder "${CMAKE_INSTALL_DATADIR}/pkgconfig")
 set(skein_pc_libdir "")
 set(skein_pc_cflags "")
 set(skein_pc_libs "")
+set(skein_pc_images_libs "")
 if(SKEIN_COMPILED)
   set(pc_folder "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
   set(skein_pc_cflags " -DSKEIN_COMPILED -DSKEIN_FMT_MAJOR=${fmt_VERSION_MAJOR}")
   set(skein_pc_libdir "libdir=\${prefix}/${CMAKE_INSTALL_LIBDIR}\n")
   set(skein_pc_libs " -L\${libdir} -lskein_runtime")
+  set(skein_pc_images_libs " -L\${libdir} -lskein_images")
 endif()
 if(IS_ABSOLUTE "${pc_folder}" OR IS_ABSOLUTE "${CMAKE_INSTALL_LIBDIR}" OR IS_ABSOLUTE "${CMAKE_INSTALL_INCLUDEDIR}")
   message(STATUS "skein: no skein.pc: it can be moved, and an absolute install folder cannot")
@@ -72,4 +78,8 @@ else()
   string(REGEX REPLACE "/$" "" skein_pc_prefix "${skein_pc_prefix}")
   configure_file(cmake/skein.pc.in skein.pc @ONLY)
   install(FILES "${CMAKE_CURRENT_BINARY_DIR}/skein.pc" DESTINATION "${pc_folder}")
+  if(TARGET skein_images)
+    configure_file(cmake/skein-images.pc.in skein-images.pc @ONLY)
+    install(FILES "${CMAKE_CURRENT_BINARY_DIR}/skein-images.pc" DESTINATION "${pc_folder}")
+  endif()
 endif()

@@ -70,6 +70,19 @@ if(SKEIN_HAVE_TORCH)
   list(APPEND skein_components torch train_header_only train)
 endif()
 
+# JPEG and PNG: a library of its own, so that programs without pictures need neither.
+if(NOT skein_no_images)
+  add_library(skein_images_header_only INTERFACE)
+  target_link_libraries(skein_images_header_only INTERFACE skein_header_only JPEG::JPEG PNG::PNG)
+  if(SKEIN_COMPILED)
+    skein_component(images SOURCES data_images.cpp LINKS skein_runtime JPEG::JPEG PNG::PNG)
+  else()
+    add_library(skein_images INTERFACE)
+    target_link_libraries(skein_images INTERFACE skein_images_header_only)
+  endif()
+  list(APPEND skein_components images_header_only images)
+endif()
+
 # A static library, because a file set of modules needs one; it holds little more than the module's initialiser.
 set(SKEIN_HAVE_MODULE FALSE)
 include("${PROJECT_SOURCE_DIR}/cmake/SkeinModule.cmake")

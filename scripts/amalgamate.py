@@ -7,7 +7,7 @@ single_include/skein/skein.hpp is the torch-free part as one file; train.hpp inc
 Depth first, every header and its bodies (.ipp) once, a banner per file; includes of others stay where they are.
 
 src/<layer>.cpp compiles the bodies of one layer once; src/skein.cpp and src/skein_train.cpp are all of them,
-for those who build without CMake.
+for those who build without CMake, but for those that link further libraries (own_sources in layers.toml).
 """
 import os
 import re
@@ -107,6 +107,7 @@ SOURCE = """// SPDX-License-Identifier: Apache-2.0
 def sources() -> dict:
     """path -> content of the compiled form's files."""
     groups: dict = {}
+    own = checks.rules().get("own_sources", [])
     for path in checks.files("include/skein", suffixes=(".ipp",)):
         name = path[len("include/"):]
         layer = name.split("/")[1]
@@ -115,11 +116,13 @@ def sources() -> dict:
             layer = "train_torch_free"
         elif with_torch:
             layer = "train"
+        layer = next((source for source, patterns, _ in own if checks.matches(name[len("skein/"):], patterns)), layer)
         groups.setdefault(layer, []).append(name)
     result = {}
     for layer, names in groups.items():
         title = {"train": "The bodies of torch, dist and train that need LibTorch, compiled once.",
-                 "train_torch_free": "The bodies of train that need no LibTorch, compiled once."}.get(layer, f"The bodies of the layer {layer}, compiled once.")
+                 "train_torch_free": "The bodies of train that need no LibTorch, compiled once.",
+                 **{source: f"Compiled once, in a library of its own: {why}." for source, _, why in own}}.get(layer, f"The bodies of the layer {layer}, compiled once.")
         lines = sorted({f"#include <{part}>" for name in names for part in twins(name)}) + [""] + [f"#include <{name}>" for name in sorted(names)]
         result[f"src/{layer}.cpp"] = SOURCE.format(title=title) + "\n" + "\n".join(lines) + "\n"
     order = [layer for layer in (*checks.rules()["layers"], "train_torch_free") if layer in groups and layer not in ("train", "sim")]

@@ -14,6 +14,8 @@
 #include <skein/data/desk.hpp>
 #include <skein/data/detail/blur_kernels.hpp>
 #include <skein/data/detail/draws_kernels.hpp>
+#include <skein/data/detail/folder_index.hpp>
+#include <skein/data/detail/folder_listing.hpp>
 #include <skein/data/detail/loader_core.hpp>
 #include <skein/data/detail/pipeline_parts.hpp>
 #include <skein/data/detail/resize_kernels.hpp>
@@ -23,6 +25,8 @@
 #include <skein/data/detail/rows.hpp>
 #include <skein/data/detail/self_test.hpp>
 #include <skein/data/draws.hpp>
+#include <skein/data/explain.hpp>
+#include <skein/data/folder.hpp>
 #include <skein/data/pixels.hpp>
 #include <skein/data/resize.hpp>
 #include <skein/data/slots.hpp>
@@ -33,6 +37,10 @@
 #include <skein/data/detail/desk.ipp>
 #include <skein/data/detail/draws.ipp>
 #include <skein/data/detail/draws_kernels.ipp>
+#include <skein/data/detail/explain.ipp>
+#include <skein/data/detail/folder.ipp>
+#include <skein/data/detail/folder_index.ipp>
+#include <skein/data/detail/folder_listing.ipp>
 #include <skein/data/detail/loader_core.ipp>
 #include <skein/data/detail/pipeline_parts.ipp>
 #include <skein/data/detail/pixels.ipp>

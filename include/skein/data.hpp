@@ -8,6 +8,8 @@
 #include <skein/data/blur_operator.hpp>
 #include <skein/data/desk.hpp>
 #include <skein/data/draws.hpp>
+#include <skein/data/explain.hpp>
+#include <skein/data/folder.hpp>
 #include <skein/data/helpers.hpp>
 #include <skein/data/image.hpp>
 #include <skein/data/loader.hpp>

@@ -7334,6 +7334,7 @@ struct progress_update {
     std::optional<double> loss{};
     std::optional<double> tokens_per_s{};
     std::optional<double> step_seconds{}; ///< newest average time of a step
+    std::optional<double> data_share{};   ///< part of it that waited for data; from 0.5 % on shown
     std::vector<std::pair<std::string, double>>
         more{}; ///< e.g. {"lr", 6e-4}; shown if there is space
     std::vector<std::pair<std::string, double>> also{}; ///< for programs: JSON lines only
@@ -7667,6 +7668,8 @@ SKEIN_INLINE std::string progress::line(const progress_update& now, int columns)
         parts.push_back(
             {human_count(*now.tokens_per_s) + (options_.samples ? " samples/s" : " tok/s"), 3});
     if (now.step_seconds) parts.push_back({human_seconds(*now.step_seconds) + "/step", 4});
+    if (now.data_share && *now.data_share >= 0.005)
+        parts.push_back({fmt::format("data {:.0f} %", 100 * *now.data_share), 5});
     if (auto left = seconds_left(now)) parts.push_back({"ETA " + human_clock(*left), 1});
 
     auto length = [&] {
@@ -19125,6 +19128,7 @@ private:
     std::optional<report::run_dir> dir_;
     std::unique_ptr<report::progress> show_;
     double average_ = 0.0;      // of the seconds per step, exponential
+    double waited_ = 0.0;       // of those that waited for data
     double seconds_ = 0.0;      // of all steps
     std::vector<double> spent_; // of them, in the order of detail::timings()
 };
@@ -19342,7 +19346,11 @@ void reporter::attempt(Write write, bool& failing, std::string_view what) {
 SKEIN_INLINE void reporter::step(const step_info& now,
                                  const std::vector<report::metric_value>& evaluated) {
     if (!first_) return;
-    average_ = average_ == 0.0 ? now.seconds : 0.9 * average_ + 0.1 * now.seconds;
+    const auto smooth = [](double before, double newest) {
+        return before == 0.0 ? newest : 0.9 * before + 0.1 * newest;
+    };
+    average_ = smooth(average_, now.seconds);
+    waited_ = smooth(waited_, now.timing.data);
     write_row(now, evaluated);
     seconds_ += now.seconds;
     const auto parts = detail::timings(now.timing);
@@ -19352,6 +19360,7 @@ SKEIN_INLINE void reporter::step(const step_info& now,
     update.step = now.step;
     update.loss = now.loss;
     update.step_seconds = average_;
+    if (average_ > 0) update.data_share = waited_ / average_;
     if (average_ > 0) update.tokens_per_s = now.tokens_per_s * now.seconds / average_;
     update.more = {{"lr", now.lr}};
     for (const auto& m : *now.metrics)

@@ -2,8 +2,11 @@
 #include <skein/data/detail/row_program.hpp>
 #include <skein/data/pipeline.hpp>
 
+#include <array>
 #include <cstdint>
+#include <string>
 #include <type_traits>
+#include <vector>
 
 #include <catch2/catch_test_macros.hpp>
 
@@ -21,6 +24,10 @@ pair shift(pair p, data::draws& random) {
     return p;
 }
 bool small(const pair& p) { return p.a < 3; }
+template <int By, class T>
+pair move_by(const pair& p, data::draws&) {
+    return {p.a + By, p.b};
+}
 
 template <class P>
 data::detail::cells row_of(const P& plan, std::uint64_t sample, std::uint64_t epoch = 0) {
@@ -43,6 +50,44 @@ TEST_CASE("a plan's type says what its rows are") {
     CHECK(row[0].type == data::number_type::i64);
     CHECK(*reinterpret_cast<const float*>(row[1].data) == 1.0f);
     CHECK(row_of(plan, 3).empty());
+}
+
+TEST_CASE("functions that are made of one template have names of their own") {
+    const auto of = [](const auto& plan) { return plan.describe(); };
+    CHECK(of(data::range(9) | data::map<&make>() | data::map<&move_by<64, std::vector<int>>>())
+              .starts_with("range(9) | map(make) | map(move_by<64, std::vector<int"));
+    CHECK(of(data::range(9) | data::map<&make>() | data::map<&move_by<64, int>>()) ==
+          "range(9) | map(make) | map(move_by<64, int>)");
+    CHECK(of(data::range(9) | data::map<[](std::int64_t i) { return make(i); }>()) ==
+          "range(9) | map(lambda)");
+}
+
+enum class corner { left = 3 };
+struct scale {
+    float by = 1;
+    std::array<int, 2> shift = std::array<int, 2>();
+    std::string name{};
+    corner from = corner::left;
+    pair operator()(const pair& p) const { return {p.a * 2 + shift[1], p.b * by}; }
+};
+struct below {
+    std::int64_t most = 0;
+    bool operator()(const pair& p) const { return p.a < most; }
+};
+
+TEST_CASE("functions with fields are told apart by them") {
+    const auto plan = data::range(9) | data::map<&make>() |
+                      data::map(scale{.by = 0.1f, .shift = {1, -2}, .name = "x"}) |
+                      data::filter(below{6}) | data::map([](const pair& p) { return p.a; });
+    CHECK(plan.describe() == "range(9) | map(make) | map(scale(0.1, [1, -2], \"x\", 3)) | "
+                             "filter(below(6)) | map(lambda)");
+    data::arena memory;
+    const data::arena_scope scope(memory);
+    const data::detail::typed_program program(plan);
+    data::detail::cells out;
+    REQUIRE(program.make(1, 0, 3, out));
+    CHECK(*reinterpret_cast<const std::int64_t*>(out[0].data) == 4);
+    CHECK_FALSE(program.make(1, 0, 4, out));
 }
 
 TEST_CASE("draws differ by sample, epoch and operator, and by nothing else") {

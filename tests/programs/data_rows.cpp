@@ -9,12 +9,14 @@
 
 #include <fmt/core.h>
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <span>
 #include <string>
 
 #include <unistd.h>
@@ -52,6 +54,17 @@ row work(row r, data::draws& random) {
     r.x = x;
     return r;
 }
+/// Left of on(): its number travels.
+struct scale {
+    float by = 1;
+    row operator()(const row& r) const {
+        for (auto& x : made(r.x)) x *= by;
+        return r;
+    }
+    static std::span<float> made(data::array<float> x) {
+        return {const_cast<float*>(x.data()), x.size()}; // of this row's arena
+    }
+};
 bool keep(const row& r) { return r.id % 5 != 3; }
 row throw_on_77(row r) {
     if (r.id == 77) throw std::runtime_error("seventy-seven");
@@ -67,6 +80,8 @@ int consume(Plan plan, data::loader_options how, std::map<std::string, std::stri
     }
     const auto most = std::strtoull(o["steps"].c_str(), nullptr, 10);
     skein::sha256 hash;
+    std::array<std::byte, 32> digest{}; // of all rows, in any order
+    std::ofstream ids(o["ids"]);
     std::uint64_t rows = 0, steps = 0;
     double longest = 0;
     bool helped = o["helpers"] == "0";
@@ -81,6 +96,14 @@ int consume(Plan plan, data::loader_options how, std::map<std::string, std::stri
         if (!b) break;
         hash.update(skein::as_bytes(std::span(b->samples())));
         hash.update(std::as_bytes(b->template column<0>()));
+        for (std::size_t i = 0; i < b->rows(); ++i) {
+            skein::sha256 one;
+            one.update(skein::as_bytes(std::span(&b->samples()[i], 1)));
+            one.update(std::as_bytes(b->template column<0>().subspan(i * 64, 64)));
+            const auto sum = one.finish();
+            for (std::size_t k = 0; k < digest.size(); ++k) digest[k] ^= sum[k];
+            if (!o["ids"].empty()) ids << b->epoch() << ' ' << b->samples()[i] << '\n';
+        }
         rows += b->rows();
         steps += 1;
         fmt::print("batch {} {}\n", steps, b->rows());
@@ -91,8 +114,9 @@ int consume(Plan plan, data::loader_options how, std::map<std::string, std::stri
         std::fflush(stdout);
     }
     if (!o["save"].empty()) std::ofstream(o["save"], std::ios::binary) << batches.state();
-    fmt::print("rows {}\nsha256 {}\nlongest {:.3f}\n{}", rows, skein::to_hex(hash.finish()),
-               longest, batches.stats().text());
+    fmt::print("rows {}\nsha256 {}\ndigest {}\nlongest {:.3f}\n{}", rows,
+               skein::to_hex(hash.finish()), skein::to_hex(digest), longest,
+               batches.stats().text());
     return 0;
 }
 
@@ -121,8 +145,8 @@ int main(int argc, char** argv) {
                            .on = o["on"]};
     try {
         if (o["throws"].empty())
-            return consume(from | data::map<&work>() | data::on(to) | data::filter<&keep>() |
-                               data::shuffle() |
+            return consume(from | data::map<&work>() | data::map(scale{.by = 0.5f}) | data::on(to) |
+                               data::filter<&keep>() | data::shuffle() |
                                data::batch(static_cast<std::uint64_t>(number("batch"))),
                            how, o);
         return consume(from | data::map<&throw_on_77>() | data::map<&work>() | data::on(to) |

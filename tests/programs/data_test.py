@@ -1,7 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # label: runtime
-"""Rows made by threads and helpers are the same bytes, whatever becomes of the helpers."""
+"""Rows made by threads and helpers are the same bytes, whatever becomes of the helpers.
+
+SKEIN_DATA_MATRIX=full tries every combination of ranks, threads, helpers and what becomes of them (minutes); without it
+a choice that has every pair of ranks, threads and helpers.
+"""
+import itertools
 import os
 import re
 import signal
@@ -12,6 +17,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from cluster_test import Cluster  # noqa: E402
 PROGRAM = os.path.join(os.environ["SKEIN_BUILD_DIR"], "tests", "programs", "data_rows")
 
 
@@ -127,6 +133,86 @@ class Data(unittest.TestCase):
             other = run(count=501, restore=place)
             self.assertEqual(other.returncode, 1)
             self.assertIn("of other data", other.stderr)
+
+    # ---- ranks, threads, helpers, and what becomes of them ---------------------------------------
+    COUNT, BATCH, EPOCHS = 600, 40, 2
+
+    def world(self, ranks: int, event=None, folder="", **options) -> int:
+        """Exclusive or of the digests of all ranks; the samples are added to self.seen."""
+        options = {"count": self.COUNT, "batch": self.BATCH, "epochs": self.EPOCHS, "row_us": 300, "local_us": 1500, **options}
+        with tempfile.TemporaryDirectory() as own:
+            ids = [os.path.join(own, str(rank)) for rank in range(ranks)]
+            started = [subprocess.Popen(arguments(rank=rank, world=ranks, ids=ids[rank], **options), stdout=subprocess.PIPE,
+                                        stderr=subprocess.PIPE, text=True) for rank in range(ranks)]
+            helpers = []
+            if event is not None:
+                for line in started[0].stdout:
+                    if line == "helped\n":
+                        break
+                helpers = children(started[0].pid)
+                os.kill(busiest(helpers), event)
+            digest = 0
+            for process in started:
+                text, errors = process.communicate(timeout=120)
+                self.assertEqual(process.returncode, 0, errors)
+                digest ^= int(found(text, "digest"), 16)
+            for pid in helpers:
+                self.assertFalse(self.lives(pid), f"process {pid} is left behind")
+            for name in ids:
+                with open(name, encoding="ascii") as file:
+                    self.seen += [tuple(map(int, line.split())) for line in file]
+        return digest
+
+    def each_once(self, epochs: int):
+        wanted = [(epoch, sample) for epoch in range(epochs) for sample in range(self.COUNT) if sample % 5 != 3]
+        self.assertEqual(sorted(self.seen), wanted)
+
+    def combinations(self):
+        signals = (None, signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM)
+        every = [one for one in itertools.product((1, 2, 3), (1, 2, 7), (0, 1, 2), signals) if one[2] > 0 or one[3] is None]
+        if os.environ.get("SKEIN_DATA_MATRIX") == "full":
+            return every
+        square = [(ranks, threads, (i + j) % 3) for i, ranks in enumerate((1, 2, 3)) for j, threads in enumerate((1, 2, 7))]
+        return [(*one, signals[n % 4] if one[2] > 0 else None) for n, one in enumerate(square)]
+
+    def test_one_digest_and_each_sample_once_for_ranks_threads_helpers_and_signals(self):
+        self.seen = []
+        wanted = self.world(1, threads=1)
+        self.each_once(self.EPOCHS)
+        for ranks, threads, helpers, event in self.combinations():
+            with self.subTest(ranks=ranks, threads=threads, helpers=helpers, event=event):
+                self.seen = []
+                self.assertEqual(self.world(ranks, event, threads=threads, helpers=helpers), wanted)
+                self.each_once(self.EPOCHS)
+
+    def test_worlds_of_3_2_1_3_ranks_go_on_from_each_other(self):
+        self.seen = []
+        wanted = self.world(1, threads=2)
+        self.seen = []
+        digest = 0
+        with tempfile.TemporaryDirectory() as folder:
+            place = ""
+            for number, (ranks, steps) in enumerate(((3, 7), (2, 11), (1, 5), (3, 0))):
+                options = {"restore": place} if place else {}
+                place = os.path.join(folder, str(number))
+                digest ^= self.world(ranks, threads=2, helpers=ranks % 2, save=place, steps=steps, **options)
+        self.assertEqual(digest, wanted)
+        self.each_once(self.EPOCHS)
+
+    def test_a_node_that_joins_helps_and_one_that_dies_costs_no_row(self):
+        wanted = found(run(count=4000, epochs=1).stdout, "sha256")
+        with Cluster() as cluster:
+            cluster.join("first", "--labels", "role=cpu")
+            cluster.joined("first")
+            rank = cluster.run(*arguments(count=4000, helpers=2, on="role=cpu", row_us=500, local_us=4000), SKEIN_ADDRESS=cluster.address)
+            rank.wait_until(lambda: "helped\n" in rank.stdout, "rows of the first node", 60)
+            cluster.join("second", "--labels", "role=cpu")
+            cluster.joined("second")
+            cluster.nodes["first"].process.kill()
+            self.assertEqual(rank.wait(100), 0, rank.stderr)
+            self.assertEqual(found(rank.stdout, "sha256"), wanted)
+            helpers = re.findall(r"\d+@\S+ +([1-9]\d*) rows", rank.stdout)
+            self.assertGreaterEqual(len(helpers), 2, rank.stdout)
 
 
 if __name__ == "__main__":

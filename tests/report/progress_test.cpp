@@ -71,6 +71,10 @@ TEST_CASE("the line never reaches the last column, and the loss stays longest") 
     CHECK_THAT(p.line(u, 41), ContainsSubstring("ETA") && ContainsSubstring("loss") &&
                                   !ContainsSubstring("tok/s"));
     CHECK_THAT(p.line(u, 199), ContainsSubstring("lr 0.0006"));
+    u.data_share = 0.031;
+    CHECK_THAT(p.line(u, 199), ContainsSubstring("190 ms/step  data 3 %  ETA"));
+    u.data_share = 0.004;
+    CHECK_THAT(p.line(u, 199), !ContainsSubstring("data"));
 }
 
 TEST_CASE("the last update is shown however soon it comes") {

@@ -58,15 +58,7 @@ struct map_operator {
     template <class Row>
     [[nodiscard]] static auto apply(const detail::row_key& key, std::uint64_t number,
                                     const Row& row) {
-        if constexpr (std::invocable<decltype(F), const Row&, draws&>) {
-            draws random(key.seed, key.epoch, key.sample, number);
-            return F(row, random);
-        } else {
-            static_assert(std::invocable<decltype(F), const Row&>,
-                          "skein: a function of map takes the row that stands left of it, and "
-                          "data::draws& if it draws random numbers");
-            return F(row);
-        }
+        return detail::call_of_row(F, key, number, row);
     }
     [[nodiscard]] static std::string describe() {
         return "map(" + detail::function_name(typeid(map_operator)) + ")";
@@ -78,6 +70,29 @@ template <auto F>
     return {};
 }
 
+/// A function with fields: they travel to helpers, and tell checkpoints apart.
+template <class F>
+struct map_with_operator {
+    static constexpr bool is_stateless = std::is_empty_v<F>;
+    F function;
+    template <class Row>
+    [[nodiscard]] auto apply(const detail::row_key& key, std::uint64_t number,
+                             const Row& row) const {
+        return detail::call_of_row(function, key, number, row);
+    }
+    [[nodiscard]] std::string describe() const {
+        return "map(" + detail::describe_function(function) + ")";
+    }
+};
+/// function(row) or function(row, draws&), by an object that is const: struct crop { int side; };
+/// its fields are numbers, enums, text, std::array or std::vector of them, and structs of these;
+/// or it has describe(). Called by several threads at a time.
+template <class F>
+    requires std::is_class_v<F>
+[[nodiscard]] constexpr map_with_operator<F> map(F function) {
+    return {std::move(function)};
+}
+
 /// Leaves out rows for which F(row) is false.
 template <auto F>
 struct filter_operator {
@@ -85,12 +100,7 @@ struct filter_operator {
     template <class Row>
     [[nodiscard]] static bool keeps(const detail::row_key& key, std::uint64_t number,
                                     const Row& row) {
-        if constexpr (std::invocable<decltype(F), const Row&, draws&>) {
-            draws random(key.seed, key.epoch, key.sample, number);
-            return F(row, random);
-        } else {
-            return F(row);
-        }
+        return detail::call_of_row(F, key, number, row);
     }
     [[nodiscard]] static std::string describe() {
         return "filter(" + detail::function_name(typeid(filter_operator)) + ")";
@@ -101,6 +111,27 @@ struct filter_operator {
 template <auto F>
 [[nodiscard]] constexpr filter_operator<F> filter() {
     return {};
+}
+
+/// A filter with fields, as map_with_operator.
+template <class F>
+struct filter_with_operator {
+    static constexpr bool is_filter = true, is_stateless = std::is_empty_v<F>;
+    F function;
+    template <class Row>
+    [[nodiscard]] bool keeps(const detail::row_key& key, std::uint64_t number,
+                             const Row& row) const {
+        return detail::call_of_row(function, key, number, row);
+    }
+    [[nodiscard]] std::string describe() const {
+        return "filter(" + detail::describe_function(function) + ")";
+    }
+};
+/// Leaves out rows for which function(row) or function(row, draws&) is false.
+template <class F>
+    requires std::is_class_v<F>
+[[nodiscard]] constexpr filter_with_operator<F> filter(F function) {
+    return {std::move(function)};
 }
 
 /// An operator that is not folded with its neighbours.

@@ -39,6 +39,7 @@ struct progress_update {
     std::optional<double> loss{};
     std::optional<double> tokens_per_s{};
     std::optional<double> step_seconds{}; ///< newest average time of a step
+    std::optional<double> data_share{};   ///< part of it that waited for data; from 0.5 % on shown
     std::vector<std::pair<std::string, double>>
         more{}; ///< e.g. {"lr", 6e-4}; shown if there is space
     std::vector<std::pair<std::string, double>> also{}; ///< for programs: JSON lines only

@@ -93,6 +93,7 @@ private:
     std::optional<report::run_dir> dir_;
     std::unique_ptr<report::progress> show_;
     double average_ = 0.0;      // of the seconds per step, exponential
+    double waited_ = 0.0;       // of those that waited for data
     double seconds_ = 0.0;      // of all steps
     std::vector<double> spent_; // of them, in the order of detail::timings()
 };

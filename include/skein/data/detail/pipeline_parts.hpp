@@ -3,12 +3,15 @@
 // Machinery of <skein/data/pipeline.hpp>: chosen samples, tuples of operators, names.
 
 #include <skein/core/config.hpp>
+#include <skein/core/fields.hpp>
 #include <skein/core/permutation.hpp>
 #include <skein/core/type_name.hpp>
+#include <skein/data/draws.hpp>
 
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,6 +19,8 @@
 #include <type_traits>
 #include <typeinfo>
 #include <utility>
+
+#include <fmt/format.h>
 
 namespace skein::data {
 
@@ -34,6 +39,67 @@ struct row_key {
 
 /// A number as short as it can be read back.
 [[nodiscard]] std::string number_text(float value);
+
+/// A row function, called: with draws of its own if it takes some.
+template <class F, class Row>
+[[nodiscard]] auto call_of_row(const F& function, const row_key& key, std::uint64_t number,
+                               const Row& row) {
+    if constexpr (std::invocable<const F&, const Row&, draws&>) {
+        draws random(key.seed, key.epoch, key.sample, number);
+        return function(row, random);
+    } else {
+        static_assert(std::invocable<const F&, const Row&>,
+                      "skein: a function of map or filter takes the row that stands left of it, "
+                      "and data::draws& if it draws random numbers; one with fields is const");
+        return function(row);
+    }
+}
+
+/// What the values of a function's fields are, for describe().
+template <class T>
+void append_value(std::string& to, const T& value) {
+    if constexpr (std::is_enum_v<T>) {
+        append_value(to, static_cast<std::underlying_type_t<T>>(value));
+    } else if constexpr (std::is_arithmetic_v<T>) {
+        to += fmt::format("{}", value);
+    } else if constexpr (std::convertible_to<const T&, std::string_view>) {
+        to += fmt::format("\"{}\"", std::string_view(value));
+    } else if constexpr (requires { std::begin(value); }) {
+        to += '[';
+        for (const auto& each : value) {
+            if (to.back() != '[') to += ", ";
+            append_value(to, each);
+        }
+        to += ']';
+    } else {
+        static_assert(plain_aggregate<T>,
+                      "skein: a function of map or filter is a pointer, map<&f>(), or a struct "
+                      "whose fields are numbers, enums, text, arrays and structs of them; or it "
+                      "has describe(). Captures of a lambda cannot travel");
+        to += '(';
+        std::apply(
+            [&](const auto&... each) {
+                ((to += to.back() == '(' ? "" : ", ", append_value(to, each)), ...);
+            },
+            tie_fields(value));
+        to += ')';
+    }
+}
+/// "crop(64, 0.5)".
+template <class F>
+[[nodiscard]] std::string describe_function(const F& function) {
+    if constexpr (requires {
+                      { function.describe() } -> std::convertible_to<std::string>;
+                  }) {
+        return function.describe();
+    } else if constexpr (std::is_empty_v<F>) {
+        return short_name(typeid(F));
+    } else {
+        auto line = short_name(typeid(F));
+        append_value(line, function);
+        return line;
+    }
+}
 
 /// Samples of a source that a pipeline visits: [begin, end) of its numbers, or of a fixed shuffle.
 struct selection {
@@ -112,6 +178,19 @@ auto add_operator(std::tuple<Ops...> ops, Op op) {
 template <class Op>
 concept filtering = requires { requires Op::is_filter; };
 
+/// The exception that is being handled, as an error of this operator.
+[[noreturn]] void rethrow_in_operator(const std::string& what);
+
+/// What an operator gives; what it throws names it.
+template <class Op, class Call>
+[[nodiscard]] auto in_operator(const Op& op, Call call) {
+    try {
+        return call();
+    } catch (...) {
+        rethrow_in_operator(op.describe());
+    }
+}
+
 /// Runs operators At.. on a row; nothing when a filter leaves it out.
 ///   first  number of the first operator of `ops` in its pipeline
 template <std::size_t At, class Ops, class Row>
@@ -125,10 +204,11 @@ template <std::size_t At, class Ops, class Row>
         using op_type = std::tuple_element_t<At, Ops>;
         if constexpr (filtering<op_type>) {
             using result = decltype(run_operators<At + 1>(ops, key, first, row));
-            if (!op.keeps(key, number, row)) return result();
+            if (!in_operator(op, [&] { return op.keeps(key, number, row); })) return result();
             return run_operators<At + 1>(ops, key, first, row);
         } else {
-            return run_operators<At + 1>(ops, key, first, op.apply(key, number, row));
+            const auto next = in_operator(op, [&] { return op.apply(key, number, row); });
+            return run_operators<At + 1>(ops, key, first, next);
         }
     }
 }

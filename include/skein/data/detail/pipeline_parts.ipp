@@ -12,26 +12,59 @@
 
 namespace skein::data::detail {
 
+SKEIN_INLINE void rethrow_in_operator(const std::string& what) {
+    auto why = to_error(std::current_exception(), errc::invalid_argument);
+    throw std::move(why).with_where(why.where().empty() ? what : what + ", " + why.where());
+}
+
 SKEIN_INLINE std::string short_name(const std::type_info& of) {
     auto name = type_name(of);
+    if (name.find("lambda") != std::string::npos || name.find("$_") != std::string::npos)
+        return "lambda";
     name.resize(std::min(name.find('<'), name.size()));
     const auto at = name.rfind("::");
     return at == std::string::npos ? name : name.substr(at + 2);
 }
 
+/// Places in a name that are in no brackets and hold this character.
+struct outer_place {
+    std::size_t first = std::string::npos, last = std::string::npos;
+};
+SKEIN_INLINE outer_place outside_brackets(std::string_view name, char wanted) {
+    outer_place found;
+    int depth = 0;
+    for (std::size_t i = 0; i < name.size(); ++i) {
+        const char c = name[i];
+        if (depth == 0 && c == wanted) {
+            if (found.first == std::string::npos) found.first = i;
+            found.last = i;
+        }
+        depth += c == '<' || c == '(' ? 1 : c == '>' || c == ')' ? -1 : 0;
+    }
+    return found;
+}
+
 SKEIN_INLINE std::string function_name(const std::type_info& of) {
-    // "map_operator<&ns::draw>" under clang, "map_operator<ns::draw>" or with a signature under g++.
+    // "map_operator<&ns::draw>"; of a template with all of it: "map_operator<&(ns::row ns::cut<64>(long))>".
     auto name = type_name(of);
-    name = name.substr(std::min(name.find('<'), name.size()));
-    if (name.find("lambda") != std::string::npos) return "lambda";
-    // Up to the signature, if there is one: "(&(ns::draw(long, ...)))".
-    std::size_t from = 0;
-    while (from < name.size() && (name[from] == '<' || name[from] == '(' || name[from] == '&'))
-        from += 1;
-    name = name.substr(from);
-    name.resize(std::min(name.find_first_of("(>"), name.size()));
-    const auto at = name.rfind("::");
-    return at == std::string::npos ? name : name.substr(at + 2);
+    const auto end = std::min(name.rfind('>'), name.size());
+    const auto begin = std::min(name.find('<'), end);
+    name = name.substr(begin, end - begin);
+    for (const std::string_view nameless : {"(anonymous namespace)::", "{anonymous}::"})
+        for (auto at = name.find(nameless); at != std::string::npos; at = name.find(nameless))
+            name.erase(at, nameless.size());
+    if (name.find("lambda") != std::string::npos || name.find("$_") != std::string::npos)
+        return "lambda";
+    std::string_view rest = name;
+    rest.remove_prefix(std::min(rest.find_first_not_of("<(&"), rest.size()));
+    rest = rest.substr(0, outside_brackets(rest, '(').first); // the signature
+    if (const auto at = outside_brackets(rest, ' ').last; at != std::string::npos)
+        rest.remove_prefix(at + 1); // what it gives
+    if (const auto at = outside_brackets(rest, ':').last; at != std::string::npos)
+        rest.remove_prefix(at + 1);
+    while (rest.ends_with(')') && outside_brackets(rest, ')').last == rest.size() - 1)
+        rest.remove_suffix(1);
+    return std::string(rest);
 }
 
 SKEIN_INLINE std::string number_text(float value) { return fmt::format("{}", value); }

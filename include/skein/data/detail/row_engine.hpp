@@ -156,7 +156,8 @@ private:
                                                 Fatal fatal) const;
     [[nodiscard]] std::vector<bad_row> fill(filling& batch, work_range range) const;
     [[nodiscard]] std::vector<bad_row> take_in(filling& batch, work_range range,
-                                               const rows_answer& answer) const;
+                                               const rows_answer& answer,
+                                               const std::string& maker) const;
     void write(const filling& batch, std::uint64_t row, const cells& values) const;
     void finish(std::uint64_t executor, const work_range& range, const batch_ptr& batch,
                 std::vector<bad_row> bad, duration spent);

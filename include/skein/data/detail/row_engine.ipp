@@ -174,7 +174,8 @@ SKEIN_INLINE row_engine::probed row_engine::probe(const filling& batch) const {
         try {
             if (!program_->make(how_.seed, batch.out.wanted.epoch, sample, values)) continue;
         } catch (...) {
-            found.bad.push_back({sample, error_of_row(std::current_exception(), sample)});
+            found.bad.push_back(
+                {sample, error_of_row(std::current_exception(), sample, *program_)});
             continue;
         }
         auto layout = std::make_shared<row_layout>();
@@ -213,8 +214,8 @@ std::vector<bad_row> row_engine::each_row(filling& batch, work_range range, Row 
         } catch (...) {
             if (fatal()) throw;
             batch.fates[at] = row_fate::bad;
-            bad.push_back(
-                {batch.samples[at], error_of_row(std::current_exception(), batch.samples[at])});
+            bad.push_back({batch.samples[at],
+                           error_of_row(std::current_exception(), batch.samples[at], *program_)});
         }
     }
     return bad;
@@ -459,7 +460,8 @@ SKEIN_INLINE task<bool> row_engine::one_range(helper_state* it) {
     duration receiving{};
     try {
         auto taken =
-            net::offload([this, batch, r = *range, &answer] { return take_in(*batch, r, answer); },
+            net::offload([this, it, batch, r = *range,
+                          &answer] { return take_in(*batch, r, answer, it->remote->name()); },
                          pool_, &receiving);
         bad = co_await taken;
     } catch (const error& e) {
@@ -479,13 +481,18 @@ SKEIN_INLINE task<bool> row_engine::one_range(helper_state* it) {
 }
 
 SKEIN_INLINE std::vector<bad_row> row_engine::take_in(filling& batch, work_range range,
-                                                      const rows_answer& answer) const {
+                                                      const rows_answer& answer,
+                                                      const std::string& maker) const {
     wire::reader from(answer.rows);
     std::size_t next_bad = 0;
     auto bad = each_row(
         batch, range,
         [&](std::uint64_t i, std::uint64_t sample, cells& values) {
-            if (answer.fates[i] == row_fate::bad) throw error(answer.bad[next_bad++].why);
+            if (answer.fates[i] == row_fate::bad) {
+                auto why = answer.bad[next_bad++].why;
+                throw std::move(why).with_where(
+                    fmt::format("{}{}on {}", why.where(), why.where().empty() ? "" : ", ", maker));
+            }
             if (answer.fates[i] != row_fate::made) return row_fate::dropped;
             const auto epoch = batch.out.wanted.epoch;
             return program_->finish(from, how_.seed, epoch, sample, values) ? row_fate::made

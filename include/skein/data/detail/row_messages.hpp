@@ -63,6 +63,8 @@ public:
     /// The sample at a place of an epoch's order.
     [[nodiscard]] virtual std::uint64_t sample_at(std::uint64_t seed, std::uint64_t epoch,
                                                   std::uint64_t place) const = 0;
+    /// How the source calls a sample, for messages: "cat/1.jpg". Empty: by its number alone.
+    [[nodiscard]] virtual std::string name_of(std::uint64_t) const { return {}; }
     /// What a pipeline is, in one line: equal texts give equal rows.
     [[nodiscard]] virtual std::string describe() const = 0;
     /// Makes a row in the current arena, which the cells refer to.

@@ -12,6 +12,7 @@
 #include <skein/wire/encode.hpp>
 
 #include <chrono>
+#include <concepts>
 #include <cstdint>
 #include <memory>
 #include <new>
@@ -34,8 +35,9 @@ struct segment {
 /// "pid@host".
 [[nodiscard]] std::string name_of_this_process();
 
-/// The sample and operator that an error of a row names.
-[[nodiscard]] error error_of_row(std::exception_ptr failure, std::uint64_t sample);
+/// An error of a row, with its sample in front: "sample 17 (cat/1.jpg)".
+[[nodiscard]] error error_of_row(std::exception_ptr failure, std::uint64_t sample,
+                                 const row_program& program);
 
 /// Makes the rows of a request, one after the other; what a helper does. The rest is type-free.
 ///   make  writes row `index` of the request to the writer
@@ -138,6 +140,15 @@ public:
         const auto visited = plan_.is_shuffled ? epoch_order(count, seed, epoch)(place) : place;
         return plan_.chosen.sample(visited, static_cast<std::uint64_t>(plan_.source.size()));
     }
+    std::string name_of(std::uint64_t sample) const override {
+        using place = place_type<Source>;
+        if constexpr (requires(const place& at) {
+                          { at.name() } -> std::convertible_to<std::string>;
+                      })
+            return place_of(plan_.source, sample).name();
+        else
+            return {};
+    }
     std::string describe() const override { return plan_.describe(); }
     bool make(std::uint64_t seed, std::uint64_t epoch, std::uint64_t sample,
               cells& out) const override {
@@ -230,8 +241,11 @@ struct skein::wire::codec<skein::data::detail::segment_of<Source, Ops>> {
 
 private:
     template <class T>
+    static constexpr bool is_stateless =
+        std::is_empty_v<T> || requires { requires T::is_stateless; };
+    template <class T>
     static void put(writer& to, const T& part) {
-        if constexpr (!std::is_empty_v<T>) {
+        if constexpr (!is_stateless<T>) {
             static_assert(encodable<T>,
                           "skein: what stands left of on() travels to helpers: the source (or its "
                           "reader()) and the operators are plain aggregates of values");
@@ -240,7 +254,7 @@ private:
     }
     template <class T>
     static void get(reader& from, T& part) {
-        if constexpr (!std::is_empty_v<T>) {
+        if constexpr (!is_stateless<T>) {
             if (from.ok()) (void)skein::wire::decode(from, part);
         }
     }

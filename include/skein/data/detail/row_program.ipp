@@ -2,6 +2,8 @@
 #pragma once
 // Bodies of <skein/data/detail/row_program.hpp>.
 
+#include <skein/core/printable.hpp>
+
 #include <unistd.h>
 
 #include <fmt/core.h>
@@ -14,10 +16,12 @@ SKEIN_INLINE std::string name_of_this_process() {
     return fmt::format("{}@{}", ::getpid(), host);
 }
 
-SKEIN_INLINE error error_of_row(std::exception_ptr failure, std::uint64_t sample) {
+SKEIN_INLINE error error_of_row(std::exception_ptr failure, std::uint64_t sample,
+                                const row_program& program) {
     auto why = to_error(std::move(failure), errc::invalid_argument);
     auto where = fmt::format("sample {}", sample);
-    if (why.where().starts_with(where)) return why; // said where it was made
+    if (const auto name = program.name_of(sample); !name.empty())
+        where += fmt::format(" ({})", printable(name));
     if (!why.where().empty()) where += ", " + why.where();
     return std::move(why).with_where(std::move(where));
 }
@@ -38,13 +42,14 @@ SKEIN_INLINE rows_answer make_rows(
             answer.fates.push_back(make(i, sample, places, out));
         } catch (const not_here& e) {
             answer.fates.push_back(row_fate::away);
-            answer.bad.push_back({sample, error_of_row(e.why, sample)});
+            answer.bad.push_back({sample, to_error(e.why, errc::io)});
         } catch (...) {
             // Half a row may be written: no operator writes, but write_row of a large one may
             // throw.
             if (out.size() != before) throw;
             answer.fates.push_back(row_fate::bad);
-            answer.bad.push_back({sample, error_of_row(std::current_exception(), sample)});
+            answer.bad.push_back(
+                {sample, to_error(std::current_exception(), errc::invalid_argument)});
         }
     }
     answer.rows = std::move(out).take();

@@ -131,6 +131,8 @@ SKEIN_INLINE std::string progress::line(const progress_update& now, int columns)
         parts.push_back(
             {human_count(*now.tokens_per_s) + (options_.samples ? " samples/s" : " tok/s"), 3});
     if (now.step_seconds) parts.push_back({human_seconds(*now.step_seconds) + "/step", 4});
+    if (now.data_share && *now.data_share >= 0.005)
+        parts.push_back({fmt::format("data {:.0f} %", 100 * *now.data_share), 5});
     if (auto left = seconds_left(now)) parts.push_back({"ETA " + human_clock(*left), 1});
 
     auto length = [&] {

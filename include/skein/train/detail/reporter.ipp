@@ -205,7 +205,11 @@ void reporter::attempt(Write write, bool& failing, std::string_view what) {
 SKEIN_INLINE void reporter::step(const step_info& now,
                                  const std::vector<report::metric_value>& evaluated) {
     if (!first_) return;
-    average_ = average_ == 0.0 ? now.seconds : 0.9 * average_ + 0.1 * now.seconds;
+    const auto smooth = [](double before, double newest) {
+        return before == 0.0 ? newest : 0.9 * before + 0.1 * newest;
+    };
+    average_ = smooth(average_, now.seconds);
+    waited_ = smooth(waited_, now.timing.data);
     write_row(now, evaluated);
     seconds_ += now.seconds;
     const auto parts = detail::timings(now.timing);
@@ -215,6 +219,7 @@ SKEIN_INLINE void reporter::step(const step_info& now,
     update.step = now.step;
     update.loss = now.loss;
     update.step_seconds = average_;
+    if (average_ > 0) update.data_share = waited_ / average_;
     if (average_ > 0) update.tokens_per_s = now.tokens_per_s * now.seconds / average_;
     update.more = {{"lr", now.lr}};
     for (const auto& m : *now.metrics)
