@@ -82,6 +82,27 @@ TEST_CASE(
     CHECK(work.finish(here, mine->id, 1ms));
 }
 
+TEST_CASE(
+    "a slow helper that is lost is waited for a second longer than it takes, not four times so "
+    "long") {
+    desk work;
+    const auto there = work.join(desk::place::there);
+    work.open(1, 1);
+    const auto first = work.take(there, at(0ms));
+    REQUIRE(first);
+    REQUIRE(work.begin_write(there, first->id));
+    work.finish(there, first->id, 600ms);
+    work.open(2, 2);
+    REQUIRE(work.take(there, at(0ms)));
+    REQUIRE(work.next_deadline());
+    CHECK(*work.next_deadline() == at(1600ms));
+    const auto me = work.join(desk::place::here);
+    REQUIRE(work.take(there, at(0ms))); // what it has already is in the time that it takes
+    REQUIRE(work.take(me, at(1600ms)));
+    REQUIRE(work.take(me, at(1600ms)));
+    CHECK(work.given_again() == 2);
+}
+
 TEST_CASE("overdue rows of the first batch go before open ones of the next") {
     desk work;
     const auto here = work.join(desk::place::here), there = work.join(desk::place::there);

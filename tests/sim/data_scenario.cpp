@@ -6,8 +6,8 @@
 //
 // Invariants: batches come in the order of their requests, with the samples, bytes and errors that
 // one thread makes, and keep them while they are held; a row is written once; slots that are out
-// are within the budget, and come back all; a reader waits no longer than rows here take and a
-// second, whatever becomes of helpers; after the calm each place for a helper has one, and the
+// are within the budget, and come back all; a reader waits no longer than its rows take
+// here, a helper's slowest row, and a second, whatever becomes of helpers; after the calm each place for a helper has one, and the
 // epochs end. When all has ended no actor, worker or job is left.
 #include "sim/scenario.hpp"
 
@@ -47,6 +47,7 @@ using test::sim_nodes;
 struct hosts {
     duration row_time{};
     std::map<std::string, int> slow; ///< so many times
+    int slowest = 1;                 ///< of all that were
     std::set<std::string> blind;     ///< they cannot read every fifth sample
 };
 thread_local hosts* here = nullptr;
@@ -131,8 +132,9 @@ class watched_program final : public data::detail::row_program {
 public:
     explicit watched_program(program_type of) : of_(std::move(of)) {}
 
-    int helpers_alive = 0, helpers_made = 0;
-    int most_requests = 0; ///< under way at one helper
+    int helpers_alive = 0;
+    int most_requests = 0;       ///< under way at one helper
+    std::uint64_t most_rows = 0; ///< of one request
     std::uint64_t rows_there = 0;
     std::function<bool()> has_layout{}; ///< else the first row is being looked for
     std::map<std::pair<std::uint64_t, std::uint64_t>, int> written{}; ///< by epoch and sample
@@ -175,7 +177,6 @@ private:
         watched_helper(watched_program* by, std::unique_ptr<data::detail::row_helper> of)
             : by_(by), of_(std::move(of)) {
             ++by_->helpers_alive;
-            ++by_->helpers_made;
         }
         ~watched_helper() override { --by_->helpers_alive; }
         task<data::detail::rows_answer> make(data::detail::rows_request wanted) override {
@@ -187,6 +188,7 @@ private:
             } const asked(requests_);
             by_->most_requests = std::max(by_->most_requests, requests_);
             const auto count = wanted.samples.size();
+            by_->most_rows = std::max(by_->most_rows, count);
             auto making = of_->make(std::move(wanted));
             auto made = co_await making;
             by_->rows_there += count;
@@ -274,9 +276,12 @@ struct reader : std::enable_shared_from_this<reader> {
     std::uint64_t batches = 0;
     duration longest{};
 
-    void start(data::detail::engine_options how, std::size_t budget);
+    data::detail::engine_options how;
+
+    void start(std::size_t budget);
     task<void> serve();
     task<void> stop();
+    void ask(const batch_request& wanted);
     task<finished_batch> next(batch_request wanted);
     task<void> wait_for_one(batch_request wanted);
     void deliver(finished_batch made);
@@ -292,7 +297,7 @@ struct reader : std::enable_shared_from_this<reader> {
     }
 };
 
-void reader::start(data::detail::engine_options how, std::size_t budget) {
+void reader::start(std::size_t budget) {
     slots = std::make_shared<data::slot_pool>(budget);
     engine = std::make_unique<data::detail::row_engine>(
         program, how, slots, nullptr, [this](finished_batch made) { deliver(std::move(made)); },
@@ -351,6 +356,7 @@ void reader::deliver(finished_batch made) {
     if (made.memory) out.push_back(made.memory);
     check_budget();
     ready.push_back(std::move(made));
+    s->w.check(ready.size() <= how.most_ahead, "more batches wait than may");
     changed.set();
 }
 
@@ -384,7 +390,7 @@ void reader::let_go() {
     held.clear();
 }
 
-/// No longer than threads here take for the batch, and a second.
+/// No longer than one thread takes for its rows, a helper for its slowest one, and a second.
 task<void> reader::wait_for_one(batch_request wanted) {
     auto begin = loop::current().exact_now();
     while (ready.empty()) {
@@ -406,18 +412,26 @@ task<void> reader::wait_for_one(batch_request wanted) {
     }
     const auto waited = loop::current().exact_now() - begin;
     longest = std::max(longest, waited);
+    const auto rows = s->what.row_time * static_cast<int>(wanted.count);
+    s->w.check(waited <= rows + 1s + s->what.row_time * s->what.slowest,
+               fmt::format("{} waited {:.3f} s for {} rows of {:.3f} s", name, to_seconds(waited),
+                           wanted.count, to_seconds(rows)));
+}
+
+/// Anything but what is due begins anew.
+void reader::ask(const batch_request& wanted) {
+    if (asked_next && *asked_next == wanted) return;
+    ready.clear();
+    const auto mine = ++generation;
+    asked_next = delivered_next = wanted;
+    post([mine, wanted](reader& me) {
+        me.program->written.clear();
+        me.engine->restart(mine, wanted);
+    });
 }
 
 task<finished_batch> reader::next(batch_request wanted) {
-    if (!asked_next || *asked_next != wanted) {
-        ready.clear();
-        const auto mine = ++generation;
-        delivered_next = wanted;
-        post([mine, wanted](reader& me) {
-            me.program->written.clear();
-            me.engine->restart(mine, wanted);
-        });
-    }
+    ask(wanted);
     asked_next = wanted.after();
     auto waiting = wait_for_one(wanted);
     co_await waiting;
@@ -432,7 +446,11 @@ task<finished_batch> reader::next(batch_request wanted) {
 task<void> read_on(reader* r, batch_request from) {
     auto& w = r->s->w;
     for (auto wanted = std::optional(from); wanted; wanted = wanted->after()) {
-        if (!r->s->calm && w.chance(0.03)) co_return;
+        if (!r->s->calm && w.chance(0.03)) { // it changes its mind while it waits
+            if (w.chance(0.5)) r->ask(*wanted);
+            if (w.chance(0.5)) co_await sleep_for(std::chrono::microseconds(w.below(5000)));
+            co_return;
+        }
         auto reading = r->next(*wanted);
         auto made = co_await reading;
         w.loop.trace(made.samples.size());
@@ -477,10 +495,22 @@ task<void> read_all(reader* r) {
     co_await whole;
 }
 
-task<void> live(reader* r, data::detail::engine_options how, std::size_t budget) {
-    r->start(how, budget);
+/// Answers under way are taken off the budget: they are as many and as large as was said.
+void check_requests(reader* r) {
+    const auto& by = *r->program;
+    r->s->w.check(by.most_requests <= by.wanted().cpus + 1,
+                  fmt::format("{} requests at one helper", by.most_requests));
+    const auto row = std::max<std::size_t>(1, r->engine->row_bytes());
+    r->s->w.check(by.most_rows <= std::max<std::size_t>(1, r->how.most_answer / row),
+                  fmt::format("{} rows of {} bytes were asked for, of {} bytes at most",
+                              by.most_rows, row, r->how.most_answer));
+}
+
+task<void> live(reader* r, std::size_t budget) {
+    r->start(budget);
     auto reading = as_result(read_all(r));
     const auto done = co_await reading;
+    check_requests(r);
     auto stopped = as_result(r->stop());
     const auto over = co_await stopped;
     if (!done) throw done.error();
@@ -489,20 +519,19 @@ task<void> live(reader* r, data::detail::engine_options how, std::size_t budget)
 
 // ---- the world ----------------------------------------------------------------------------------
 
-/// As a loader makes them of its options.
-data::detail::engine_options draw_engine(sim::world* w, reader* r, std::size_t* budget) {
-    data::detail::engine_options how;
+/// Options of its engine, as a loader makes them of its own; the bytes of its slots.
+std::size_t draw_engine(sim::world* w, reader* r) {
+    auto& how = r->how;
     how.seed = r->seed;
     how.threads = 1 + static_cast<int>(w->below(3));
     how.most_ahead = w->chance(0.3) ? 1 + w->below(4) : 64;
     const auto wanted = r->program->wanted();
     const auto batch = (r->deal.global_batch + 1) * 500;
-    *budget = w->chance(0.2) ? w->below(2000) : w->below(batch * 8);
+    const auto budget = w->chance(0.2) ? w->below(2000) : w->below(batch * 8);
     const auto answers =
         static_cast<std::size_t>(wanted.most) * static_cast<std::size_t>(wanted.cpus + 1);
-    if (answers > 0) how.most_answer = std::min(how.most_answer, *budget / 2 / answers);
-    *budget -= answers * how.most_answer;
-    return how;
+    if (answers > 0) how.most_answer = std::min(how.most_answer, budget / 2 / answers);
+    return budget - answers * how.most_answer;
 }
 
 std::shared_ptr<reader> make_reader(stage* s, int rank, const data::detail::dealing& deal,
@@ -534,7 +563,12 @@ task<void> hurt_node(stage* s, sim_nodes::node* n) {
             n->children->pause(all[w.below(all.size())].pid,
                                std::chrono::milliseconds(w.below(8000)));
         break;
-    case 2: s->what.slow[n->host] = w.chance(0.5) ? 100 : 1 + static_cast<int>(w.below(9)); break;
+    case 2: {
+        auto& times = s->what.slow[n->host];
+        times = w.chance(0.5) ? 100 : 1 + static_cast<int>(w.below(9));
+        s->what.slowest = std::max(s->what.slowest, times);
+        break;
+    }
     case 3: w.network.isolate(n->host); break;
     case 4:
         if (w.chance(0.3)) s->what.blind.insert(n->host);
@@ -583,10 +617,9 @@ task<void> drive(stage* s) {
         readers.push_back(make_reader(s, rank, deal, from));
         auto& r = *readers.back();
         drivers.push_back(c.make_driver(r.name, 1));
-        std::size_t budget = 0;
-        const auto how = draw_engine(&w, &r, &budget);
-        reading.spawn(sim::run_on(drivers.back()->home,
-                                  drivers.back()->self.run_here(live(&r, how, budget))));
+        const auto budget = draw_engine(&w, &r);
+        reading.spawn(
+            sim::run_on(drivers.back()->home, drivers.back()->self.run_here(live(&r, budget))));
     }
     w.network.begin_link_faults();
     auto hurts = hurt(s);

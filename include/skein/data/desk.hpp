@@ -33,8 +33,9 @@ namespace skein::data {
 struct desk_options {
     duration range_time = std::chrono::milliseconds(4);       ///< that a range should take
     duration least_deadline = std::chrono::milliseconds(100); ///< of a helper's range
-    int deadline_factor = 4;       ///< times the usual time of so many rows
-    std::uint64_t most_rows = 256; ///< of one range
+    int deadline_factor = 4;                      ///< times the usual time of so many rows
+    duration most_late = std::chrono::seconds(1); ///< after the usual time, at most
+    std::uint64_t most_rows = 256;                ///< of one range
 };
 
 /// Rows [first, first + count) of an open batch.
@@ -99,7 +100,6 @@ private:
         place where = place::here;
         std::uint64_t most_rows = 0;
         double row_seconds = 0; // smoothed
-        std::size_t holds = 0;
     };
     struct holder {
         std::uint64_t executor = 0, range = 0;

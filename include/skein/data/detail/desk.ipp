@@ -44,7 +44,6 @@ SKEIN_INLINE void desk::open(std::uint64_t batch, std::uint64_t rows) {
 SKEIN_INLINE void desk::clear() noexcept {
     batches_.clear();
     batch_of_.clear();
-    for (auto& [number, who] : executors_) who.holds = 0;
 }
 
 SKEIN_INLINE std::uint64_t desk::rows_for(const executor_state& who, std::uint64_t left) const {
@@ -67,21 +66,21 @@ SKEIN_INLINE bool desk::may_have(const piece& what, std::uint64_t executor) cons
 
 SKEIN_INLINE work_range desk::give(std::uint64_t executor, std::uint64_t batch, piece& what,
                                    time_point now) {
-    auto& who = executors_.at(executor);
+    const auto& who = executors_.at(executor);
     if (!what.holders.empty()) given_again_ += 1;
     const work_range given{next_range_++, batch, what.first, what.count};
     what.holders.push_back({executor, given.id});
-    who.holds += 1;
     batch_of_[given.id] = batch;
     if (who.where == place::here) {
         what.writer = given.id;
         what.deadline = time_point::max();
     } else {
         const double each = who.row_seconds > 0 ? who.row_seconds : row_seconds_;
-        // A helper works on what it was given before, too.
-        const auto usual = std::chrono::duration_cast<duration>(std::chrono::duration<double>(
-            each * static_cast<double>(what.count) * static_cast<double>(who.holds)));
-        what.deadline = now + std::max(how_.least_deadline, usual * how_.deadline_factor);
+        const auto usual = std::chrono::duration_cast<duration>(
+            std::chrono::duration<double>(each * static_cast<double>(what.count)));
+        // A slow one that is lost is waited for no longer than a fast one.
+        const auto late = std::min(usual * (how_.deadline_factor - 1), how_.most_late);
+        what.deadline = now + std::max(how_.least_deadline, usual + late);
     }
     return given;
 }
@@ -149,11 +148,7 @@ SKEIN_INLINE bool desk::finish(std::uint64_t executor, std::uint64_t range, dura
         detail::smooth(who->second.row_seconds, each);
         if (who->second.where == place::here) detail::smooth(row_seconds_, each);
     }
-    for (const auto& h : what->holders) {
-        batch_of_.erase(h.range);
-        if (const auto who = executors_.find(h.executor); who != executors_.end())
-            who->second.holds -= 1;
-    }
+    for (const auto& h : what->holders) batch_of_.erase(h.range);
     batch->done += what->count;
     std::erase_if(batch->pieces, [what](const piece& each) { return &each == what; });
     return batch->done == batch->rows;
@@ -162,10 +157,7 @@ SKEIN_INLINE bool desk::finish(std::uint64_t executor, std::uint64_t range, dura
 SKEIN_INLINE void desk::release(std::uint64_t range) {
     auto* const what = find(range);
     if (what == nullptr) return;
-    const auto mine = std::ranges::find(what->holders, range, &holder::range);
-    if (const auto who = executors_.find(mine->executor); who != executors_.end())
-        who->second.holds -= 1;
-    what->holders.erase(mine);
+    what->holders.erase(std::ranges::find(what->holders, range, &holder::range));
     batch_of_.erase(range);
     if (what->writer == range) what->writer = 0;
     if (what->holders.empty()) what->deadline = time_point::max();

@@ -274,9 +274,11 @@ SKEIN_INLINE task<void> row_engine::watch_deadlines() {
             co_await given;
             continue;
         }
-        // Not at once again: whoever may take an overdue range looks when it is free.
-        const auto soonest = loop::current().exact_now() + how_.desk.range_time;
-        auto slept = sleep_until(std::max(*next, soonest));
+        // Not at once again: whoever may take an overdue range looks when it is free. Nor late: a
+        // range that is given meanwhile may be overdue before this one.
+        const auto now = loop::current().exact_now();
+        const auto until = std::min(*next, now + how_.desk.least_deadline);
+        auto slept = sleep_until(std::max(until, now + how_.desk.range_time));
         co_await slept;
         work_.set();
     }
@@ -436,12 +438,11 @@ SKEIN_INLINE task<bool> row_engine::one_range(helper_state* it) {
     const auto range = desk_.take(it->executor, loop::current().exact_now());
     if (!range) co_return false;
     given_.set();
-    const auto batch = batches_.at(range->batch);
     rows_answer answer;
     std::optional<error> failed;
     const auto begin = loop::current().exact_now();
     try {
-        auto asked = it->remote->make(request_for(*batch, *range));
+        auto asked = it->remote->make(request_for(*batches_.at(range->batch), *range));
         answer = co_await asked;
     } catch (const error& e) {
         failed = e;
@@ -453,6 +454,8 @@ SKEIN_INLINE task<bool> row_engine::one_range(helper_state* it) {
     if (!is_usable(*it, *range, answer)) co_return true;
     if (!desk_.begin_write(it->executor, range->id)) co_return true;
     const auto there = between(begin, loop::current().exact_now());
+    // Not before: the memory of a batch that was forgotten would stay out as long as it is silent.
+    const auto batch = batches_.at(range->batch);
     std::optional<std::vector<bad_row>> bad;
     duration receiving{};
     try {
