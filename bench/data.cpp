@@ -12,19 +12,16 @@
 
 #include "bench.hpp"
 #include "blurred_images.hpp"
+#include "other_programs.hpp"
 
-#include <skein/core/unique_fd.hpp>
 #include <skein/data/arena.hpp>
 #include <skein/data/loader.hpp>
-#include <skein/net/offload.hpp>
 #include <skein/proc/process.hpp>
 
 #include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <ctime>
-#include <optional>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -32,12 +29,7 @@
 #include <vector>
 
 #include <fmt/core.h>
-#include <poll.h>
 #include <unistd.h>
-
-#ifndef SKEIN_BENCH_SOURCE_DIR // the build says where its scripts are
-#define SKEIN_BENCH_SOURCE_DIR "bench"
-#endif
 
 namespace {
 
@@ -107,62 +99,14 @@ int take_first() {
     return 1;
 }
 
-// ---- other programs -----------------------------------------------------------------------------
-
-/// Runs a program; its output, and nothing if it fails.
-std::optional<std::string> output_of(skein::proc::process_options how) {
-    auto [ours, theirs] = skein::make_pipe();
-    how.stdout_fd = theirs.get();
-    auto child = skein::proc::child_process::spawn(how);
-    theirs.reset();
-    std::string all;
-    char piece[512];
-    for (;;) {
-        ::pollfd readable{ours.get(), POLLIN, 0};
-        (void)::poll(&readable, 1, -1);
-        const auto n = ::read(ours.get(), piece, sizeof piece);
-        if (n <= 0) break;
-        all.append(piece, static_cast<std::size_t>(n));
-    }
-    child.wait_blocking();
-    return all.empty() ? std::nullopt : std::optional(all);
-}
-
 /// Seconds from the start of a program to its first batch.
 double seconds_to_first() {
-    skein::proc::process_options how;
-    how.executable = "/proc/self/exe";
-    how.argv = {"bench-first", "--first"};
     return bench::seconds([&] {
-        if (!output_of(how)) std::abort();
+        skein::proc::process_options how;
+        how.executable = "/proc/self/exe";
+        how.argv = {"bench-first", "--first"};
+        if (!bench::output_of(std::move(how))) std::abort();
     });
-}
-
-/// What a Python script measured: "version V", "first S" (seconds from its start), "rate R", and
-/// perhaps "cpu C" (ms of processor time for each image).
-struct python_rates {
-    std::string version;
-    double first = 0, rate = 0, cpu_ms = 0;
-};
-std::optional<python_rates> python_run(const char* script) {
-    const char* python = std::getenv("SKEIN_PYTHON");
-    if (python == nullptr) return std::nullopt;
-    skein::proc::process_options how;
-    how.argv = {python, std::string(SKEIN_BENCH_SOURCE_DIR "/") + script};
-    how.env = {{"OMP_NUM_THREADS", "1"},
-               {"RAY_USAGE_STATS_ENABLED", "0"},
-               {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"}};
-    how.unset_env = {"RAY_ADDRESS"};
-    how.die_with_parent = false; // Ray ends its daemons itself
-    std::istringstream said(output_of(how).value_or(""));
-    python_rates found;
-    for (std::string key, value; said >> key >> value;) {
-        if (key == "version") found.version = value;
-        if (key == "first") found.first = std::strtod(value.c_str(), nullptr);
-        if (key == "rate") found.rate = std::strtod(value.c_str(), nullptr);
-        if (key == "cpu") found.cpu_ms = std::strtod(value.c_str(), nullptr);
-    }
-    return found.rate > 0 ? std::optional(found) : std::nullopt;
 }
 
 // ---- both ---------------------------------------------------------------------------------------
@@ -247,7 +191,7 @@ bool python_figures(const char* script, const char* who, const char* key, int co
                     std::array<double, 2> bars) {
     rounds all;
     for (int round = 0; round < count; ++round) {
-        const auto theirs = python_run(script);
+        const auto theirs = bench::python_run(script);
         if (!theirs) {
             fmt::print(stderr,
                        "bench data: {} skipped: SKEIN_PYTHON names no Python in which {} runs\n",
