@@ -30,6 +30,23 @@ TEST_CASE("an arena gives aligned memory that does not overlap, and keeps it ove
     CHECK(memory.reserved() == kept);
 }
 
+TEST_CASE("rows of one size take no more memory than the first one did") {
+    data::arena memory;
+    const auto make_row = [&] {
+        memory.reset();
+        auto* const first = memory.allocate(600'000);
+        for (int i = 0; i < 10; ++i) (void)memory.allocate(600'000);
+        (void)memory.allocate(3'000'000); // more than a block
+        return first;
+    };
+    auto* const first = make_row();
+    const auto kept = memory.reserved();
+    for (int row = 0; row < 5; ++row) {
+        CHECK(make_row() == first);
+        CHECK(memory.reserved() == kept);
+    }
+}
+
 TEST_CASE("the current arena is that of the innermost scope") {
     try {
         (void)data::arena::current();

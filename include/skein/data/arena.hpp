@@ -38,8 +38,8 @@ public:
         return {reinterpret_cast<T*>(allocate(count * sizeof(T))), count};
     }
 
-    /// Takes everything back: what allocate() gave must not be used any more. Memory is kept for
-    /// the next rows.
+    /// Takes everything back: what allocate() gave must not be used any more. All memory is kept:
+    /// rows of the same size take none from the system.
     void reset() noexcept;
 
     /// Bytes handed out since the last reset().
@@ -64,8 +64,9 @@ private:
     };
     static arena*& of_thread() noexcept;
 
-    std::vector<block> blocks_; // all but the last are full
-    std::size_t at_ = 0, used_ = 0;
+    std::vector<block> blocks_;
+    std::size_t now_ = 0, at_ = 0; // the next byte: in blocks_[now_], or there is no such block yet
+    std::size_t used_ = 0;
 };
 
 /// While it lives, its arena is the current one of this thread.

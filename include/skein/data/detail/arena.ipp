@@ -16,27 +16,26 @@ SKEIN_INLINE void arena::release::operator()(std::byte* memory) const noexcept {
 SKEIN_INLINE std::byte* arena::allocate(std::size_t size) {
     const auto rounded = (size + alignment - 1) / alignment * alignment;
     if (rounded < size) throw std::bad_alloc();
-    if (blocks_.empty() || blocks_.back().size - at_ < rounded) {
+    // The first block from here on that has room; one that is skipped is used after the next reset().
+    while (now_ < blocks_.size() && blocks_[now_].size - at_ < rounded) {
+        now_ += 1;
+        at_ = 0;
+    }
+    if (now_ == blocks_.size()) {
         const auto wanted =
             std::max({rounded, first_block, blocks_.empty() ? 0 : blocks_.back().size});
         blocks_.push_back({std::unique_ptr<std::byte, release>(static_cast<std::byte*>(
                                ::operator new(wanted, std::align_val_t{alignment}))),
                            wanted});
-        at_ = 0;
     }
-    auto* const given = blocks_.back().memory.get() + at_;
+    auto* const given = blocks_[now_].memory.get() + at_;
     at_ += rounded;
     used_ += rounded;
     return given;
 }
 
 SKEIN_INLINE void arena::reset() noexcept {
-    // The largest block stays; a range that needed several gets one that holds it all.
-    if (blocks_.size() > 1) {
-        const auto largest = std::ranges::max_element(blocks_, {}, &block::size);
-        std::swap(*largest, blocks_.front());
-        blocks_.resize(1);
-    }
+    now_ = 0;
     at_ = 0;
     used_ = 0;
 }
