@@ -2,6 +2,8 @@
 // Prints the batches of a pipeline, made by threads and helpers: for data_test.py.
 //
 //     data_rows --count 500 --batch 20 --epochs 2 --threads 2 --helpers 1 --row-us 500
+//
+// --stall-s N stands still after the third batch, to look at its memory.
 
 #include <skein/core/sha256.hpp>
 #include <skein/data/loader.hpp>
@@ -18,6 +20,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <thread>
 
 #include <unistd.h>
 
@@ -28,7 +31,7 @@ namespace data = skein::data;
 struct row {
     data::array<float> x;
     std::int64_t id = 0;
-    std::int64_t us = 0;
+    std::int64_t us = 0, floats = 64;
 };
 
 /// What differs between hosts: a file that must be there.
@@ -36,19 +39,20 @@ struct source {
     std::uint64_t count = 0;
     std::int64_t us = 0, local_us = 0, driver = 0; // a row's work, at helpers and here
     std::string needs;
+    std::int64_t floats = 64;
 
     std::uint64_t size() const { return count; }
     row read(std::uint64_t i) const {
         const bool is_here = ::getpid() == driver;
         if (!needs.empty() && !is_here)
             throw skein::error(skein::errc::not_found, "no file " + needs);
-        return {{}, static_cast<std::int64_t>(i), is_here ? local_us : us};
+        return {{}, static_cast<std::int64_t>(i), is_here ? local_us : us, floats};
     }
 };
 
 row work(row r, data::draws& random) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(r.us);
-    auto x = data::arena::current().array<float>(64);
+    auto x = data::arena::current().array<float>(static_cast<std::size_t>(r.floats));
     random.fill_normal(x);
     while (std::chrono::steady_clock::now() < end) {}
     r.x = x;
@@ -99,11 +103,14 @@ int consume(Plan plan, data::loader_options how, std::map<std::string, std::stri
         for (std::size_t i = 0; i < b->rows(); ++i) {
             skein::sha256 one;
             one.update(skein::as_bytes(std::span(&b->samples()[i], 1)));
-            one.update(std::as_bytes(b->template column<0>().subspan(i * 64, 64)));
+            const auto width = b->template column<0>().size() / b->rows();
+            one.update(std::as_bytes(b->template column<0>().subspan(i * width, width)));
             const auto sum = one.finish();
             for (std::size_t k = 0; k < digest.size(); ++k) digest[k] ^= sum[k];
             if (!o["ids"].empty()) ids << b->epoch() << ' ' << b->samples()[i] << '\n';
         }
+        if (steps == 3 && !o["stall-s"].empty())
+            std::this_thread::sleep_for(std::chrono::seconds(std::atoi(o["stall-s"].c_str())));
         rows += b->rows();
         steps += 1;
         fmt::print("batch {} {}\n", steps, b->rows());
@@ -124,9 +131,9 @@ int consume(Plan plan, data::loader_options how, std::map<std::string, std::stri
 
 int main(int argc, char** argv) {
     skein::serve_if_worker();
-    std::map<std::string, std::string> o{{"count", "500"}, {"batch", "20"},  {"epochs", "1"},
-                                         {"threads", "1"}, {"helpers", "0"}, {"cpus", "1"},
-                                         {"row-us", "0"},  {"rank", "0"},    {"world", "1"}};
+    std::map<std::string, std::string> o{
+        {"count", "500"}, {"batch", "20"}, {"epochs", "1"},  {"threads", "1"}, {"helpers", "0"},
+        {"cpus", "1"},    {"row-us", "0"}, {"floats", "64"}, {"rank", "0"},    {"world", "1"}};
     for (int i = 1; i + 1 < argc; i += 2) o[std::string(argv[i]).substr(2)] = argv[i + 1];
     const auto number = [&](const char* name) {
         return std::strtoll(o[name].c_str(), nullptr, 10);
@@ -137,9 +144,12 @@ int main(int argc, char** argv) {
                                    .threads = static_cast<int>(number("threads")),
                                    .bad_rows = static_cast<std::uint64_t>(number("bad-rows")),
                                    .epochs = static_cast<std::uint64_t>(number("epochs"))};
-    const source from{static_cast<std::uint64_t>(number("count")), number("row-us"),
-                      o["local-us"].empty() ? number("row-us") : number("local-us"), ::getpid(),
-                      o["needs"]};
+    const source from{static_cast<std::uint64_t>(number("count")),
+                      number("row-us"),
+                      o["local-us"].empty() ? number("row-us") : number("local-us"),
+                      ::getpid(),
+                      o["needs"],
+                      number("floats")};
     const data::helpers to{.most = static_cast<int>(number("helpers")),
                            .cpus = static_cast<int>(number("cpus")),
                            .on = o["on"]};
