@@ -4150,8 +4150,8 @@ SKEIN_INLINE std::vector<host_group> sagemaker_groups(const std::string& text,
             .with_hint("it is the text of /opt/ml/input/config/resourceconfig.json");
     }
     if (!config.current_host.empty() && config.current_host != here)
-        throw refuse(fmt::format("is of host {}, but SM_CURRENT_HOST is {}", config.current_host,
-                                 here));
+        throw refuse(
+            fmt::format("is of host {}, but SM_CURRENT_HOST is {}", config.current_host, here));
     std::string mine;
     std::vector<std::string> grouped;
     for (const auto& group : config.groups) {
@@ -4191,7 +4191,8 @@ SKEIN_INLINE const host_group& group_to_train(const std::vector<host_group>& gro
         throw error(errc::invalid_argument,
                     fmt::format("SKEIN_TRAIN_GROUP={}: no such group of hosts (SageMaker launch), "
                                 "there are: {}",
-                                wanted, names.empty() ? "none" : fmt::to_string(fmt::join(names, ", "))));
+                                wanted,
+                                names.empty() ? "none" : fmt::to_string(fmt::join(names, ", "))));
     if (found == groups.end())
         throw error(errc::invalid_argument,
                     fmt::format("SageMaker has started several groups of hosts, and none is called "
@@ -4202,8 +4203,8 @@ SKEIN_INLINE const host_group& group_to_train(const std::vector<host_group>& gro
     if (found->hosts.empty())
         throw error(errc::invalid_argument,
                     fmt::format("the group that trains, {}, has no hosts (SageMaker launch)", name))
-            .with_hint(fmt::format("set SKEIN_TRAIN_GROUP to another one of {}",
-                                   fmt::join(names, ", ")));
+            .with_hint(
+                fmt::format("set SKEIN_TRAIN_GROUP to another one of {}", fmt::join(names, ", ")));
     return *found;
 }
 

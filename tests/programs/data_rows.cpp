@@ -7,7 +7,9 @@
 #include <skein/core/sha256.hpp>
 #include <skein/data/loader.hpp>
 #include <skein/program/run_options.hpp>
+#include <skein/train/context.hpp>
 #include <skein/train/launch.hpp>
+#include <skein/train/run_config.hpp>
 
 #include <fmt/core.h>
 
@@ -60,6 +62,8 @@ row throw_on_77(row r) {
     return r;
 }
 
+const skein::train::context* trains_in = nullptr; // under --launch
+
 template <class Plan>
 int consume(Plan plan, data::loader_options how, std::map<std::string, std::string>& o) {
     data::loader batches(plan, how);
@@ -74,6 +78,7 @@ int consume(Plan plan, data::loader_options how, std::map<std::string, std::stri
     bool helped = o["helpers"] == "0";
     for (;;) {
         if (most > 0 && steps == most) break;
+        if (trains_in != nullptr && trains_in->stop_requested()) break;
         const auto begin = std::chrono::steady_clock::now();
         auto b = batches.next();
         if (steps > 2)
@@ -120,8 +125,7 @@ int rows_of(std::map<std::string, std::string>& o) {
                            data::batch(static_cast<std::uint64_t>(number("batch"))),
                        how, o);
     return consume(from | data::map<&throw_on_77>() | data::map<&work>() | data::on(to) |
-                       data::shuffle() |
-                       data::batch(static_cast<std::uint64_t>(number("batch"))),
+                       data::shuffle() | data::batch(static_cast<std::uint64_t>(number("batch"))),
                    how, o);
 }
 
@@ -139,6 +143,7 @@ int main(int argc, char** argv) {
         return skein::train::launch(config, [&](skein::train::context& ctx) {
             o["rank"] = std::to_string(ctx.rank());
             o["world"] = std::to_string(ctx.world_size());
+            trains_in = &ctx;
             fmt::print("rank {} of {}\n", ctx.rank(), ctx.world_size());
             (void)rows_of(o);
         });

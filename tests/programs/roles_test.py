@@ -122,10 +122,10 @@ def rank_starts_again():
                 wait_helped(first)
                 first.process.kill()
                 check_ends(first, -signal.SIGKILL, "the rank that is killed")
-            again = job.start("algo-1", "--count", 5000)
+            again = job.start("algo-1", "--count", 3000)
             wait_helped(again)
             check_ends(again, 0, "the rank")
-            again.check(digest(again) == alone("--count", 5000), "other rows")
+            again.check(digest(again) == alone("--count", 3000), "other rows")
             check_ends(helper, 0, "the host that helps")
             helper.check(joins(helper) == 2, "it has not joined twice")
 
@@ -157,12 +157,18 @@ def another_token():
 
 
 def stopped():
-    """A stop signal for all, as a launcher sends it."""
-    with Job(TWO, "--count", 1000000, *SLOW_HERE[2:], *HELPED) as job:
-        helper, rank = job.start("algo-2"), job.start("algo-1")
+    """A host that helps may be stopped alone: the ranks go on. When rank 0 is stopped the job is over."""
+    with Job({"gpu": ["algo-1"], "cpu": ["algo-2", "algo-3"]}, "--count", 1000000, *SLOW_HERE[2:], *HELPED) as job:
+        helpers, rank = [job.start("algo-2"), job.start("algo-3")], job.start("algo-1")
         wait_helped(rank)
-        helper.process.send_signal(signal.SIGTERM)
-        check_ends(helper, 0, "the host that helps")
+        helpers[0].wait_until(lambda: joins(helpers[0]) == 1, "its head", SECONDS)
+        helpers[0].process.send_signal(signal.SIGTERM)
+        check_ends(helpers[0], 0, "the host that is stopped")
+        helpers[1].wait_until(lambda: joins(helpers[1]) == 1, "its head", SECONDS)
+        rank.check(rank.process.poll() is None, "the rank has ended with it")
+        rank.process.send_signal(signal.SIGTERM)
+        check_ends(rank, 143, "the rank")
+        check_ends(helpers[1], 0, "the other host that helps")
 
 
 def bad_input():

@@ -44,9 +44,9 @@ SKEIN_INLINE std::chrono::seconds helper_patience() {
     int seconds = 0;
     const auto [end, bad] = std::from_chars(text.data(), text.data() + text.size(), seconds);
     if (bad != std::errc() || end != text.data() + text.size() || seconds < 1 || seconds > 86'400)
-        throw error(errc::invalid_argument,
-                    fmt::format("SKEIN_HELPER_WAIT='{}' is no number of seconds from 1 to 86400",
-                                text));
+        throw error(
+            errc::invalid_argument,
+            fmt::format("SKEIN_HELPER_WAIT='{}' is no number of seconds from 1 to 86400", text));
     return std::chrono::seconds(seconds);
 }
 
