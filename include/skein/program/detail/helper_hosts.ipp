@@ -16,6 +16,8 @@
 #include <skein/proc/process.hpp>
 #include <skein/proc/standard_files.hpp>
 #include <skein/program/detail/job_node.hpp>
+#include <skein/program/job.hpp>
+#include <skein/spmd/environment.hpp>
 
 #include <charconv>
 #include <chrono>
