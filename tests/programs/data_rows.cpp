@@ -2,12 +2,16 @@
 // Prints the batches of a pipeline, made by threads and helpers: for data_test.py.
 //
 //     data_rows --count 500 --batch 20 --epochs 2 --threads 2 --helpers 1 --row-us 500
+//     data_rows --launch 1 ...        # in launch(), as a rank of its launcher: for roles_test.py
 //
 // --stall-s N stands still after the third batch, to look at its memory.
 
 #include <skein/core/sha256.hpp>
 #include <skein/data/loader.hpp>
 #include <skein/program/run_options.hpp>
+#include <skein/train/context.hpp>
+#include <skein/train/launch.hpp>
+#include <skein/train/run_config.hpp>
 
 #include <fmt/core.h>
 
@@ -75,6 +79,8 @@ row throw_on_77(row r) {
     return r;
 }
 
+const skein::train::context* trains_in = nullptr; // under --launch
+
 template <class Plan>
 int consume(Plan plan, data::loader_options how, std::map<std::string, std::string>& o) {
     data::loader batches(plan, how);
@@ -91,6 +97,7 @@ int consume(Plan plan, data::loader_options how, std::map<std::string, std::stri
     bool helped = o["helpers"] == "0";
     for (;;) {
         if (most > 0 && steps == most) break;
+        if (trains_in != nullptr && trains_in->stop_requested()) break;
         const auto begin = std::chrono::steady_clock::now();
         auto b = batches.next();
         if (steps > 2)
@@ -127,14 +134,7 @@ int consume(Plan plan, data::loader_options how, std::map<std::string, std::stri
     return 0;
 }
 
-} // namespace
-
-int main(int argc, char** argv) {
-    skein::serve_if_worker();
-    std::map<std::string, std::string> o{
-        {"count", "500"}, {"batch", "20"}, {"epochs", "1"},  {"threads", "1"}, {"helpers", "0"},
-        {"cpus", "1"},    {"row-us", "0"}, {"floats", "64"}, {"rank", "0"},    {"world", "1"}};
-    for (int i = 1; i + 1 < argc; i += 2) o[std::string(argv[i]).substr(2)] = argv[i + 1];
+int rows_of(std::map<std::string, std::string>& o) {
     const auto number = [&](const char* name) {
         return std::strtoll(o[name].c_str(), nullptr, 10);
     };
@@ -153,16 +153,38 @@ int main(int argc, char** argv) {
     const data::helpers to{.most = static_cast<int>(number("helpers")),
                            .cpus = static_cast<int>(number("cpus")),
                            .on = o["on"]};
-    try {
-        if (o["throws"].empty())
-            return consume(from | data::map<&work>() | data::map(scale{.by = 0.5f}) | data::on(to) |
-                               data::filter<&keep>() | data::shuffle() |
-                               data::batch(static_cast<std::uint64_t>(number("batch"))),
-                           how, o);
-        return consume(from | data::map<&throw_on_77>() | data::map<&work>() | data::on(to) |
+    if (o["throws"].empty())
+        return consume(from | data::map<&work>() | data::map(scale{.by = 0.5f}) | data::on(to) |
+                           data::filter<&keep>() |
                            data::shuffle() |
                            data::batch(static_cast<std::uint64_t>(number("batch"))),
                        how, o);
+    return consume(from | data::map<&throw_on_77>() | data::map<&work>() | data::on(to) |
+                       data::shuffle() | data::batch(static_cast<std::uint64_t>(number("batch"))),
+                   how, o);
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+    skein::serve_if_worker();
+    std::map<std::string, std::string> o{
+        {"count", "500"}, {"batch", "20"}, {"epochs", "1"},  {"threads", "1"}, {"helpers", "0"},
+        {"cpus", "1"},    {"row-us", "0"}, {"floats", "64"}, {"rank", "0"},    {"world", "1"}};
+    for (int i = 1; i + 1 < argc; i += 2) o[std::string(argv[i]).substr(2)] = argv[i + 1];
+    if (!o["launch"].empty()) {
+        skein::run_config config;
+        config.output = skein::train::output_mode::quiet;
+        return skein::train::launch(config, [&](skein::train::context& ctx) {
+            o["rank"] = std::to_string(ctx.rank());
+            o["world"] = std::to_string(ctx.world_size());
+            trains_in = &ctx;
+            fmt::print("rank {} of {}\n", ctx.rank(), ctx.world_size());
+            (void)rows_of(o);
+        });
+    }
+    try {
+        return rows_of(o);
     } catch (const std::exception& e) {
         fmt::print(stderr, "error: {}\n", e.what());
         return 1;
