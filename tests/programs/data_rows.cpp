@@ -155,8 +155,7 @@ int rows_of(std::map<std::string, std::string>& o) {
                            .on = o["on"]};
     if (o["throws"].empty())
         return consume(from | data::map<&work>() | data::map(scale{.by = 0.5f}) | data::on(to) |
-                           data::filter<&keep>() |
-                           data::shuffle() |
+                           data::filter<&keep>() | data::shuffle() |
                            data::batch(static_cast<std::uint64_t>(number("batch"))),
                        how, o);
     return consume(from | data::map<&throw_on_77>() | data::map<&work>() | data::on(to) |
