@@ -6,9 +6,11 @@
 //
 // Invariants: batches come in the order of their requests, with the samples, bytes and errors that
 // one thread makes, and keep them while they are held; a row is written once; slots that are out
-// are within the budget, and come back all; a reader waits no longer than its rows take
-// here, a helper's slowest row, and a second, whatever becomes of helpers; after the calm each place for a helper has one, and the
-// epochs end. When all has ended no actor, worker or job is left.
+// are within the budget, and come back all; no range is overdue while threads are idle; a reader
+// waits no longer than its rows take here, and a range and a second for each helper that falls
+// silent; no helper is asked for more at a time than was taken off the budget, nor again for what it
+// cannot read. After the calm each place for a helper has one, and the epochs end. When all has ended
+// no helper, slot, worker or job is left.
 #include "sim/scenario.hpp"
 
 #include <skein/core/event.hpp>
@@ -47,7 +49,6 @@ using test::sim_nodes;
 struct hosts {
     duration row_time{};
     std::map<std::string, int> slow; ///< so many times
-    int slowest = 1;                 ///< of all that were
     std::set<std::string> blind;     ///< they cannot read every fifth sample
 };
 thread_local hosts* here = nullptr;
@@ -136,6 +137,8 @@ public:
     int most_requests = 0;       ///< under way at one helper
     std::uint64_t most_rows = 0; ///< of one request
     std::uint64_t rows_there = 0;
+    std::uint64_t turn = 0;             ///< how often it went on elsewhere
+    bool asks_again = false;            ///< for rows that could not be read there
     std::function<bool()> has_layout{}; ///< else the first row is being looked for
     std::map<std::pair<std::uint64_t, std::uint64_t>, int> written{}; ///< by epoch and sample
 
@@ -187,11 +190,16 @@ private:
                 int& count;
             } const asked(requests_);
             by_->most_requests = std::max(by_->most_requests, requests_);
-            const auto count = wanted.samples.size();
-            by_->most_rows = std::max(by_->most_rows, count);
+            const auto samples = wanted.samples;
+            const auto time = std::pair(by_->turn, wanted.epoch);
+            by_->most_rows = std::max(by_->most_rows, samples.size());
+            for (const auto sample : samples)
+                if (away_.contains({time, sample})) by_->asks_again = true;
             auto making = of_->make(std::move(wanted));
             auto made = co_await making;
-            by_->rows_there += count;
+            by_->rows_there += samples.size();
+            if (!made.bad.empty() && std::ranges::count(made.fates, data::detail::row_fate::away))
+                for (const auto sample : samples) away_.insert({time, sample});
             co_return made;
         }
         std::string name() const override { return of_->name(); }
@@ -200,6 +208,8 @@ private:
         watched_program* by_;
         std::unique_ptr<data::detail::row_helper> of_;
         int requests_ = 0;
+        std::set<std::pair<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t>>
+            away_; // by turn, epoch and sample
     };
 
     void note(std::uint64_t epoch, std::uint64_t sample) const {
@@ -245,7 +255,18 @@ struct stage {
     sim_nodes& c;
     hosts what{};
     bool calm = false;
+    std::string violation{}; ///< seen where an error would be taken for a helper's
+
+    void expect(bool holds, const std::string& text) {
+        if (!holds && violation.empty()) violation = text;
+    }
+    void check() const { w.check(violation.empty(), violation); }
 };
+
+task<void> wait_for(event* what) {
+    auto waiting = what->wait();
+    co_await waiting;
+}
 
 /// What a loader is around its row engine, on one loop.
 struct reader : std::enable_shared_from_this<reader> {
@@ -283,7 +304,9 @@ struct reader : std::enable_shared_from_this<reader> {
     task<void> stop();
     void ask(const batch_request& wanted);
     task<finished_batch> next(batch_request wanted);
+    [[nodiscard]] duration range_there() const;
     task<void> wait_for_one(batch_request wanted);
+    task<void> watch();
     void deliver(finished_batch made);
     void check(const finished_batch& made, const expected_batch& wanted);
     void check_budget();
@@ -307,6 +330,7 @@ void reader::start(std::size_t budget) {
     program->has_layout = [this] { return engine->row_bytes() > 0; };
     slots->on_return([this] { post([](reader& me) { me.engine->room_changed(); }); });
     work.spawn(serve());
+    work.spawn(watch());
 }
 
 task<void> reader::serve() {
@@ -341,22 +365,22 @@ void reader::check_budget() {
             bytes += it->layout().slot_bytes(it->capacity());
             count += 1;
         }
-    s->w.check(bytes <= slots->budget() || count == 1,
-               fmt::format("{} slots of {} bytes are out, of {}", count, bytes, slots->budget()));
-    s->w.check(bytes <= slots->used(), "a slot is out and not counted");
-    s->w.check(slots->used() <= slots->budget() || slots->slots() == 1,
-               fmt::format("{} bytes are used of {}", slots->used(), slots->budget()));
+    s->expect(bytes <= slots->budget() || count == 1,
+              fmt::format("{} slots of {} bytes are out, of {}", count, bytes, slots->budget()));
+    s->expect(bytes <= slots->used(), "a slot is out and not counted");
+    s->expect(slots->used() <= slots->budget() || slots->slots() == 1,
+              fmt::format("{} bytes are used of {}", slots->used(), slots->budget()));
 }
 
 void reader::deliver(finished_batch made) {
     if (made.generation != generation) return;
-    s->w.check(delivered_next && made.wanted == *delivered_next, "a batch that was not due came");
+    s->expect(delivered_next && made.wanted == *delivered_next, "a batch that was not due came");
     delivered_next = made.wanted.after();
     check_written(made);
     if (made.memory) out.push_back(made.memory);
     check_budget();
     ready.push_back(std::move(made));
-    s->w.check(ready.size() <= how.most_ahead, "more batches wait than may");
+    s->expect(ready.size() <= how.most_ahead, "more batches wait than may");
     changed.set();
 }
 
@@ -366,8 +390,8 @@ void reader::check_written(const finished_batch& made) {
     for (auto at = r.first; at < r.first + r.count; ++at) {
         const auto sample = program->sample_at(seed, r.epoch, at);
         const auto times = program->written[{r.epoch, sample}];
-        s->w.check(times <= 1, fmt::format("a row was made {} times here", times));
-        s->w.check(times == 1 || !there.contains(sample), "a row came that nobody wrote");
+        s->expect(times <= 1, fmt::format("a row was made {} times here", times));
+        s->expect(times == 1 || !there.contains(sample), "a row came that nobody wrote");
     }
 }
 
@@ -390,32 +414,64 @@ void reader::let_go() {
     held.clear();
 }
 
-/// No longer than one thread takes for its rows, a helper for its slowest one, and a second.
+/// The longest that a helper takes for a range, as the desk knows it.
+duration reader::range_there() const {
+    double seconds = to_seconds(how.desk.range_time);
+    for (std::uint64_t each = 1; each < 300; ++each)
+        seconds = std::max(seconds, engine->work().row_time(each));
+    return std::chrono::duration_cast<duration>(std::chrono::duration<double>(seconds));
+}
+
+/// No longer than one thread takes for its rows, and a range and a second for each helper: rows of
+/// a silent one may go to the next one that falls silent.
 task<void> reader::wait_for_one(batch_request wanted) {
     auto begin = loop::current().exact_now();
+    auto there = range_there();
+    int out_for = 0;
     while (ready.empty()) {
+        s->check();
         if (failure) std::rethrow_exception(failure);
         changed.reset();
-        auto soon = as_result(with_timeout(
-            [](event* e) -> task<void> {
-                auto waiting = e->wait();
-                co_await waiting;
-            }(&changed),
-            1s));
-        (void)co_await soon;
-        if (!ready.empty()) break;
-        if (engine->is_out_of_slots() && !held.empty()) { // its own doing
-            let_go();
-            begin = loop::current().exact_now();
-        }
+        auto soon = as_result(with_timeout(wait_for(&changed), 250ms));
+        if (const auto came = co_await soon; !came && came.error().code() != errc::timeout)
+            throw came.error();
+        there = std::max(there, range_there());
         s->w.check(loop::current().exact_now() - begin < 60s, "a batch does not come");
+        out_for = ready.empty() && engine->is_out_of_slots() ? out_for + 1 : 0;
+        if (out_for < 3) continue;
+        s->w.check(!held.empty(), "all slots are out, and the reader has none");
+        let_go(); // its own doing
+        begin = loop::current().exact_now();
     }
     const auto waited = loop::current().exact_now() - begin;
     longest = std::max(longest, waited);
     const auto rows = s->what.row_time * static_cast<int>(wanted.count);
-    s->w.check(waited <= rows + 1s + s->what.row_time * s->what.slowest,
-               fmt::format("{} waited {:.3f} s for {} rows of {:.3f} s", name, to_seconds(waited),
-                           wanted.count, to_seconds(rows)));
+    const auto helpers = std::max(1, program->wanted().most);
+    s->w.check(waited <= rows + helpers * (1s + there),
+               fmt::format("{} waited {:.3f} s for {} rows of {:.3f} s, ranges of helpers take "
+                           "{:.3f} s",
+                           name, to_seconds(waited), wanted.count, to_seconds(rows),
+                           to_seconds(there)));
+}
+
+/// While threads are idle no range is overdue, and none is waited for too long.
+task<void> reader::watch() {
+    auto busy = loop::current().exact_now();
+    std::uint64_t made = 0;
+    duration there{}; // when the range was given it may have been longer than it is now
+    const auto most = 50ms + 2 * (s->what.row_time + how.desk.range_time);
+    for (;;) {
+        co_await sleep_for(20ms);
+        const auto now = loop::current().exact_now();
+        if (const auto rows = engine->stats()[0].rows; rows != std::exchange(made, rows))
+            busy = now;
+        const auto due = engine->work().next_deadline();
+        s->expect(!due || now - std::max(*due, busy) < most,
+                  "a range is overdue, and idle threads do not take it");
+        there = std::max(there, range_there());
+        s->expect(!due || *due <= now + there + 1s + 100ms,
+                  "a helper is waited for longer than a range takes and a second");
+    }
 }
 
 /// Anything but what is due begins anew.
@@ -426,6 +482,7 @@ void reader::ask(const batch_request& wanted) {
     asked_next = delivered_next = wanted;
     post([mine, wanted](reader& me) {
         me.program->written.clear();
+        me.program->turn += 1;
         me.engine->restart(mine, wanted);
     });
 }
@@ -446,13 +503,15 @@ task<finished_batch> reader::next(batch_request wanted) {
 task<void> read_on(reader* r, batch_request from) {
     auto& w = r->s->w;
     for (auto wanted = std::optional(from); wanted; wanted = wanted->after()) {
-        if (!r->s->calm && w.chance(0.03)) { // it changes its mind while it waits
+        if (!r->s->calm && w.chance(0.08)) { // it changes its mind while it waits
             if (w.chance(0.5)) r->ask(*wanted);
-            if (w.chance(0.5)) co_await sleep_for(std::chrono::microseconds(w.below(5000)));
+            const auto most = w.chance(0.5) ? 3000U : 60'000U;
+            if (w.chance(0.5)) co_await sleep_for(std::chrono::microseconds(w.below(most)));
             co_return;
         }
         auto reading = r->next(*wanted);
         auto made = co_await reading;
+        r->s->check();
         w.loop.trace(made.samples.size());
         auto alone = make_alone(*r->program, r->seed, *wanted);
         r->check(made, alone);
@@ -482,10 +541,14 @@ task<void> check_helpers(reader* r) {
 
 task<void> read_all(reader* r) {
     auto& w = r->s->w;
+    if (w.chance(0.5)) { // changes its mind while the first row is looked for
+        r->ask(somewhere(r));
+        co_await sleep_for(std::chrono::microseconds(w.below(3000)));
+    }
     while (!r->s->calm) {
         auto reading = read_on(r, somewhere(r));
         co_await reading;
-        if (w.chance(0.5)) co_await sleep_for(std::chrono::milliseconds(w.below(1500)));
+        if (w.chance(0.3)) co_await sleep_for(std::chrono::milliseconds(w.below(1500)));
     }
     auto first = read_on(r, somewhere(r));
     co_await first;
@@ -498,12 +561,13 @@ task<void> read_all(reader* r) {
 /// Answers under way are taken off the budget: they are as many and as large as was said.
 void check_requests(reader* r) {
     const auto& by = *r->program;
-    r->s->w.check(by.most_requests <= by.wanted().cpus + 1,
-                  fmt::format("{} requests at one helper", by.most_requests));
+    r->s->expect(by.most_requests <= by.wanted().cpus + 1,
+                 fmt::format("{} requests at one helper", by.most_requests));
+    r->s->expect(!by.asks_again, "a helper is asked again for what it cannot read");
     const auto row = std::max<std::size_t>(1, r->engine->row_bytes());
-    r->s->w.check(by.most_rows <= std::max<std::size_t>(1, r->how.most_answer / row),
-                  fmt::format("{} rows of {} bytes were asked for, of {} bytes at most",
-                              by.most_rows, row, r->how.most_answer));
+    r->s->expect(by.most_rows <= std::max<std::size_t>(1, r->how.most_answer / row),
+                 fmt::format("{} rows of {} bytes were asked for, of {} bytes at most",
+                             by.most_rows, row, r->how.most_answer));
 }
 
 task<void> live(reader* r, std::size_t budget) {
@@ -515,6 +579,7 @@ task<void> live(reader* r, std::size_t budget) {
     const auto over = co_await stopped;
     if (!done) throw done.error();
     if (!over) throw over.error();
+    r->s->check();
 }
 
 // ---- the world ----------------------------------------------------------------------------------
@@ -527,7 +592,7 @@ std::size_t draw_engine(sim::world* w, reader* r) {
     how.most_ahead = w->chance(0.3) ? 1 + w->below(4) : 64;
     const auto wanted = r->program->wanted();
     const auto batch = (r->deal.global_batch + 1) * 500;
-    const auto budget = w->chance(0.2) ? w->below(2000) : w->below(batch * 8);
+    const auto budget = w->chance(0.35) ? w->below(2000) : w->below(batch * 8);
     const auto answers =
         static_cast<std::size_t>(wanted.most) * static_cast<std::size_t>(wanted.cpus + 1);
     if (answers > 0) how.most_answer = std::min(how.most_answer, budget / 2 / answers);
@@ -550,6 +615,8 @@ std::shared_ptr<reader> make_reader(stage* s, int rank, const data::detail::deal
     return made;
 }
 
+int slowness(sim::world* w) { return w->chance(0.5) ? 100 : 1 + static_cast<int>(w->below(20)); }
+
 /// What goes wrong with one node.
 task<void> hurt_node(stage* s, sim_nodes::node* n) {
     auto& w = s->w;
@@ -563,15 +630,10 @@ task<void> hurt_node(stage* s, sim_nodes::node* n) {
             n->children->pause(all[w.below(all.size())].pid,
                                std::chrono::milliseconds(w.below(8000)));
         break;
-    case 2: {
-        auto& times = s->what.slow[n->host];
-        times = w.chance(0.5) ? 100 : 1 + static_cast<int>(w.below(9));
-        s->what.slowest = std::max(s->what.slowest, times);
-        break;
-    }
+    case 2: s->what.slow[n->host] = slowness(&w); break;
     case 3: w.network.isolate(n->host); break;
     case 4:
-        if (w.chance(0.3)) s->what.blind.insert(n->host);
+        if (w.chance(0.5)) s->what.blind.insert(n->host);
         break;
     default: {
         auto replaced = s->c.replace_agent(*n, w.chance(0.5));
@@ -580,12 +642,18 @@ task<void> hurt_node(stage* s, sim_nodes::node* n) {
     }
 }
 
+void add_node(stage* s) {
+    auto& w = s->w;
+    const auto& made = s->c.add_breaking_node(1 + static_cast<int>(w.below(3)));
+    if (w.chance(0.3)) s->what.slow[made.host] = slowness(&w);
+}
+
 task<void> hurt(stage* s) {
     auto& w = s->w;
     for (auto left = w.below(12); left > 0; --left) {
         co_await sleep_for(std::chrono::milliseconds(w.below(2500)));
         if (w.chance(0.15)) {
-            s->c.add_breaking_node(1 + static_cast<int>(w.below(3)));
+            add_node(s);
         } else if (w.chance(0.2)) {
             w.network.heal_all();
         } else {
@@ -599,8 +667,7 @@ task<void> drive(stage* s) {
     auto& w = s->w;
     auto& c = s->c;
     c.start_head();
-    for (auto left = 1 + w.below(3); left > 0; --left)
-        c.add_breaking_node(1 + static_cast<int>(w.below(3)));
+    for (auto left = 1 + w.below(3); left > 0; --left) add_node(s);
     store from{.count = 5 + w.below(150), .longest = w.below(300)};
     from.how.width = 1 + static_cast<std::int32_t>(w.below(60));
     if (w.chance(0.3)) from.how.bad_every = 3 + w.below(20);
