@@ -92,6 +92,36 @@ TEST_CASE("batches are the same for any number of threads; every sample comes on
     for (const int threads : {2, 7}) CHECK(hash_of(what, 1, threads, 2) == one);
 }
 
+TEST_CASE("what a batch gave keeps it, also when the batch was a temporary") {
+    const auto what = plan(64, 8);
+    std::vector<float> wanted, got;
+    data::loader kept(what, {.threads = 1, .epochs = 1});
+    while (const auto b = kept.next())
+        wanted.insert(wanted.end(), b->column<0>().begin(), b->column<0>().end());
+    // Memory for two batches: the slot of a batch that has gone is filled again at once.
+    data::loader batches(what, {.threads = 1, .budget = 2000, .epochs = 1});
+    for (int i = 0; i < 8; ++i)
+        for (const float x : batches.next()->column<0>()) got.push_back(x);
+    CHECK(got == wanted);
+}
+
+point of_another_length(std::int64_t i) {
+    return {data::arena::current().array<float>(i % 10 == 3 ? 3 : 2), {}, i};
+}
+TEST_CASE("rows of another shape end it on any rank, whatever may be left out") {
+    for (int world : {1, 2, 3})
+        for (int rank = 0; rank < world; ++rank) {
+            data::loader batches(data::range(60) | data::map<&of_another_length>() |
+                                     data::batch(60),
+                                 {.rank = rank,
+                                  .world_size = world,
+                                  .threads = 2,
+                                  .bad_rows = 1000,
+                                  .epochs = 1});
+            CHECK_THROWS_WITH(batches.next(), ContainsSubstring("rows of one batch have one shape"));
+        }
+}
+
 TEST_CASE("ranks together see the order that one rank sees") {
     const auto what = plan(103, 16);
     std::vector<std::uint64_t> one, three;
@@ -117,7 +147,7 @@ TEST_CASE("a loader goes on where its state was saved, with another number of ra
     std::vector<std::vector<std::uint64_t>> batches;
     std::vector<std::string> states;
     while (auto b = whole.next()) {
-        batches.push_back(b->samples());
+        batches.emplace_back(b->samples().begin(), b->samples().end());
         states.push_back(whole.state());
         CHECK(states.back().size() <= 64);
     }

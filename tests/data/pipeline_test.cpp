@@ -90,6 +90,26 @@ TEST_CASE("functions with fields are told apart by them") {
     CHECK_FALSE(program.make(1, 0, 4, out));
 }
 
+template <int By>
+struct times {
+    pair operator()(const pair& p) const { return {p.a * By, p.b}; }
+};
+struct shifted {
+    std::uint64_t count = 0;
+    int by = 0;
+    std::uint64_t size() const { return count; }
+    std::int64_t read(std::uint64_t i) const { return static_cast<std::int64_t>(i) + by; }
+};
+
+TEST_CASE("sources and functions of templates are told apart by what they were made with") {
+    const auto of = [](int by, auto f) {
+        return (shifted{9, by} | data::map<&make>() | data::map(f)).describe();
+    };
+    CHECK(of(1, times<2>{}) == "shifted(9, 1) | map(make) | map(times<2>)");
+    CHECK(of(1, times<2>{}) != of(1, times<3>{}));
+    CHECK(of(1, times<2>{}) != of(7, times<2>{}));
+}
+
 TEST_CASE("draws differ by sample, epoch and operator, and by nothing else") {
     const auto once = data::range(9) | data::map<&make>() | data::map<&shift>();
     const auto twice = once | data::map<&shift>();

@@ -46,6 +46,7 @@ struct source {
     std::int64_t floats = 64;
 
     std::uint64_t size() const { return count; }
+    std::string describe() const { return fmt::format("source({}, {})", count, floats); }
     row read(std::uint64_t i) const {
         const bool is_here = ::getpid() == driver;
         if (!needs.empty() && !is_here)

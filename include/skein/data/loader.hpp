@@ -45,39 +45,56 @@ struct number_of_field<std::array<T, N>> {
 };
 } // namespace detail
 
-/// Rows of one batch, a column per field; its memory goes back when the last copy has gone.
+/// Values of a batch, which lives as long as one of them is seen: what next() gave may be a
+/// temporary, as in `for (float x : loader.next()->column<0>())`.
+template <class T>
+class held_span : public std::span<const T> {
+public:
+    held_span() = default;
+    held_span(std::span<const T> values, std::shared_ptr<const void> keeper) noexcept
+        : std::span<const T>(values), keeper_(std::move(keeper)) {}
+
+private:
+    std::shared_ptr<const void> keeper_;
+};
+
+/// Rows of one batch, a column per field; its memory goes back when the last copy has gone, and
+/// the last of what it gave.
 template <class Row>
 class row_batch {
 public:
-    explicit row_batch(detail::finished_batch made) : made_(std::move(made)) {}
+    explicit row_batch(detail::finished_batch made)
+        : made_(std::make_shared<const detail::finished_batch>(std::move(made))) {}
 
     /// Rows; fewer than were asked for where a filter left some out, or at the end of an epoch.
-    [[nodiscard]] std::size_t rows() const noexcept { return made_.samples.size(); }
-    [[nodiscard]] std::uint64_t epoch() const noexcept { return made_.wanted.epoch; }
+    [[nodiscard]] std::size_t rows() const noexcept { return made_->samples.size(); }
+    [[nodiscard]] std::uint64_t epoch() const noexcept { return made_->wanted.epoch; }
     /// The sample that each row was made of.
-    [[nodiscard]] const std::vector<std::uint64_t>& samples() const noexcept {
-        return made_.samples;
+    [[nodiscard]] held_span<std::uint64_t> samples() const noexcept {
+        return {made_->samples, made_};
     }
     /// Values of field I of all rows: [rows, its dims], without gaps.
     template <std::size_t I>
     [[nodiscard]] auto column() const noexcept {
         using number = typename detail::number_of_field<field_type<Row, I>>::type;
-        if (!made_.memory) return std::span<const number>();
-        const auto& cell = made_.memory->layout().columns[I];
-        return std::span<const number>(reinterpret_cast<const number*>(made_.memory->column(I)),
-                                       rows() * (cell.size() / cell.width));
+        if (!made_->memory) return held_span<number>();
+        const auto& cell = made_->memory->layout().columns[I];
+        return held_span<number>(
+            {reinterpret_cast<const number*>(made_->memory->column(I)),
+             rows() * (cell.size() / cell.width)},
+            made_);
     }
     /// The dims of field I: {3, 224, 224}.
     [[nodiscard]] std::vector<std::int64_t> dims(std::size_t field) const {
-        if (!made_.memory) return {};
-        const auto& cell = made_.memory->layout().columns[field];
+        if (!made_->memory) return {};
+        const auto& cell = made_->memory->layout().columns[field];
         return {cell.dims.begin(), cell.dims.begin() + cell.rank};
     }
     /// Rows of this batch that could not be made and were left out.
-    [[nodiscard]] const std::vector<detail::bad_row>& bad() const noexcept { return made_.bad; }
+    [[nodiscard]] held_span<detail::bad_row> bad() const noexcept { return {made_->bad, made_}; }
 
 private:
-    detail::finished_batch made_;
+    std::shared_ptr<const detail::finished_batch> made_;
 };
 
 /// Batches of a pipeline, one rank's part of each. Used by one thread at a time.

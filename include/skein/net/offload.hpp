@@ -47,6 +47,7 @@ public:
 
 private:
     void main();
+    void stop() noexcept;
 
     std::mutex mutex_; // guards queue_ and stopping_
     std::condition_variable wake_;

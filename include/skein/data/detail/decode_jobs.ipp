@@ -21,6 +21,7 @@ SKEIN_INLINE void jpeg_said(j_common_ptr info, int level) {
     case JWRN_EXTRANEOUS_DATA: // stray bytes between two segments
     case JWRN_ADOBE_XFORM:     // an unknown colour transform: the usual one is taken
     case JWRN_JFIF_MAJOR:      // a version number
+    case JWRN_NOT_SEQUENTIAL:  // a scan that says it is of no sequence, in a file that has one scan
         return;
     case JWRN_JPEG_EOF: static_cast<jpeg_job*>(info->client_data)->ended = true; break;
     default: break;

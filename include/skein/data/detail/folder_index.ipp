@@ -249,7 +249,12 @@ SKEIN_INLINE std::shared_ptr<const folder_index> folder_index::open(const std::s
     std::string file;
     unique_fd lock;
     if (!keep_in.empty() && posix_disk().make_dirs(keep_in)) {
+        // Hosts that share a home each have one: they number folders in their own ways.
+        char host[256] = "";
+        (void)::gethostname(host, sizeof host - 1);
         fnv1a name;
+        name.text(host);
+        name.byte(0);
         name.text(root);
         file = join_path(keep_in, fmt::format("{:016x}-{}.folder", name.value(), ::geteuid()));
         if (auto kept = kept_index(file, root)) return kept;

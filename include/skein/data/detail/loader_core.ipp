@@ -67,17 +67,17 @@ public:
         if (program_->size() == 0)
             throw error(errc::usage, "the data set has no samples")
                 .with_where(program_->describe());
-        if (how_.threads < 0 || how_.world_size < 1 || how_.rank < 0 ||
+        if (how_.threads < 0 || how_.threads > 1024 || how_.world_size < 1 || how_.rank < 0 ||
             how_.rank >= how_.world_size)
             throw error(errc::invalid_argument,
                         fmt::format("a loader of {} threads for rank {} of {}", how_.threads,
                                     how_.rank, how_.world_size));
         const int threads = row_threads(how_);
         const auto wanted = program_->wanted();
-        if (wanted.most < 0 || wanted.cpus < 1 || wanted.most > 1024)
+        if (wanted.most < 0 || wanted.cpus < 1 || wanted.most > 1024 || wanted.cpus > 1024)
             throw error(errc::invalid_argument,
                         fmt::format("{} helpers of {} cpus each", wanted.most, wanted.cpus))
-                .with_hint("give 0 to 1024, of at least one cpu");
+                .with_hint("give 0 to 1024, of 1 to 1024 cpus");
         pool_.emplace(static_cast<unsigned>(threads));
         // What is under way at helpers counts, too: half of the budget at most.
         engine_options make{.seed = how_.seed, .threads = threads};
@@ -123,7 +123,9 @@ public:
         counts_.rows += out.samples.size();
         counts_.bad += out.bad.size();
         counts_.dropped += wanted.count - out.samples.size() - out.bad.size();
-        if (counts_.bad > how_.bad_rows) throw_bad(out);
+        if (counts_.bad > how_.bad_rows ||
+            std::ranges::any_of(out.bad, &bad_row::is_unlike))
+            throw_bad(out);
         return out;
     }
 
@@ -230,7 +232,7 @@ private:
                                         "gave are still held",
                                         how_.budget >> 20, slots_->slots()))
                     .with_hint("copy what has to be kept (clone() of a tensor), or give the loader "
-                               "a larger budget");
+                               "a larger budget: a step holds all of its micro-batches at once");
         }
         return std::move(ready_.front());
     }
@@ -240,6 +242,9 @@ private:
     }
 
     [[noreturn]] void throw_bad(const finished_batch& out) const {
+        if (const auto unlike = std::ranges::find_if(out.bad, &bad_row::is_unlike);
+            unlike != out.bad.end())
+            throw unlike->why;
         auto why = out.bad.front().why;
         if (how_.bad_rows > 0)
             (void)why.with_hint(fmt::format("{} rows could not be made, {} may be left out",

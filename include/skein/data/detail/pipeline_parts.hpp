@@ -85,6 +85,44 @@ void append_value(std::string& to, const T& value) {
         to += ')';
     }
 }
+/// Whether append_value() has a text for it.
+template <class T>
+constexpr bool has_text();
+template <class Fields>
+inline constexpr bool all_have_text = false;
+template <class... T>
+inline constexpr bool all_have_text<std::tuple<T...>> =
+    (has_text<std::remove_cvref_t<T>>() && ...);
+template <class T>
+constexpr bool has_text() {
+    if constexpr (std::is_enum_v<T> || std::is_arithmetic_v<T> ||
+                  std::convertible_to<const T&, std::string_view>)
+        return true;
+    else if constexpr (requires(const T& v) { std::begin(v); })
+        return has_text<std::remove_cvref_t<decltype(*std::begin(std::declval<const T&>()))>>();
+    else if constexpr (plain_aggregate<T>)
+        return all_have_text<decltype(tie_fields(std::declval<const T&>()))>;
+    else
+        return false;
+}
+
+/// A source by its describe(); else by its name, its fields if they have a text, and its size.
+template <class Source>
+[[nodiscard]] std::string describe_source(const Source& source) {
+    if constexpr (requires {
+                      { source.describe() } -> std::convertible_to<std::string>;
+                  }) {
+        return source.describe();
+    } else {
+        auto line = short_name(typeid(Source));
+        if constexpr (has_text<Source>() && !std::is_empty_v<Source>)
+            append_value(line, source);
+        else
+            line += "(" + std::to_string(source.size()) + ")";
+        return line;
+    }
+}
+
 /// "crop(64, 0.5)".
 template <class F>
 [[nodiscard]] std::string describe_function(const F& function) {
@@ -120,16 +158,6 @@ struct selection {
     [[nodiscard]] std::uint64_t split(std::uint64_t of, double fraction, std::uint64_t seed);
     [[nodiscard]] std::string describe() const;
 };
-
-template <class Source>
-[[nodiscard]] std::string describe_source(const Source& source) {
-    if constexpr (requires {
-                      { source.describe() } -> std::convertible_to<std::string>;
-                  })
-        return source.describe();
-    else
-        return short_name(typeid(Source)) + "(" + std::to_string(source.size()) + ")";
-}
 
 template <class Ops>
 void describe_operators(const Ops& ops, std::string& line) {

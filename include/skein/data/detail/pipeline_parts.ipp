@@ -17,15 +17,6 @@ SKEIN_INLINE void rethrow_in_operator(const std::string& what) {
     throw std::move(why).with_where(why.where().empty() ? what : what + ", " + why.where());
 }
 
-SKEIN_INLINE std::string short_name(const std::type_info& of) {
-    auto name = type_name(of);
-    if (name.find("lambda") != std::string::npos || name.find("$_") != std::string::npos)
-        return "lambda";
-    name.resize(std::min(name.find('<'), name.size()));
-    const auto at = name.rfind("::");
-    return at == std::string::npos ? name : name.substr(at + 2);
-}
-
 /// Places in a name that are in no brackets and hold this character.
 struct outer_place {
     std::size_t first = std::string::npos, last = std::string::npos;
@@ -44,15 +35,29 @@ SKEIN_INLINE outer_place outside_brackets(std::string_view name, char wanted) {
     return found;
 }
 
-SKEIN_INLINE std::string function_name(const std::type_info& of) {
-    // "map_operator<&ns::draw>"; of a template with all of it: "map_operator<&(ns::row ns::cut<64>(long))>".
+/// Without "(anonymous namespace)::", which compilers spell in their own ways.
+SKEIN_INLINE std::string named_type(const std::type_info& of) {
     auto name = type_name(of);
-    const auto end = std::min(name.rfind('>'), name.size());
-    const auto begin = std::min(name.find('<'), end);
-    name = name.substr(begin, end - begin);
     for (const std::string_view nameless : {"(anonymous namespace)::", "{anonymous}::"})
         for (auto at = name.find(nameless); at != std::string::npos; at = name.find(nameless))
             name.erase(at, nameless.size());
+    return name;
+}
+
+SKEIN_INLINE std::string short_name(const std::type_info& of) {
+    const auto name = named_type(of);
+    if (name.find("lambda") != std::string::npos || name.find("$_") != std::string::npos)
+        return "lambda";
+    const auto at = outside_brackets(name, ':').last; // what a template was made with stays
+    return at == std::string::npos ? name : name.substr(at + 1);
+}
+
+SKEIN_INLINE std::string function_name(const std::type_info& of) {
+    // "map_operator<&ns::draw>"; of a template with all of it: "map_operator<&(ns::row ns::cut<64>(long))>".
+    auto name = named_type(of);
+    const auto end = std::min(name.rfind('>'), name.size());
+    const auto begin = std::min(name.find('<'), end);
+    name = name.substr(begin, end - begin);
     if (name.find("lambda") != std::string::npos || name.find("$_") != std::string::npos)
         return "lambda";
     std::string_view rest = name;

@@ -146,7 +146,9 @@ private:
     task<void> keep_helper();
     task<void> use_helper(helper_state* it);
     task<bool> one_range(helper_state* it);
-    [[nodiscard]] rows_request request_for(const filling& batch, work_range range) const;
+    /// What a range asks a helper for; nothing: the source does not say where its samples are.
+    [[nodiscard]] std::optional<rows_request> request_for(helper_state& it, const filling& batch,
+                                                          work_range range);
     void say_if_it_does_not_pay(const executor_stats& helper);
     void hand_back(const helper_state& it, const work_range& range);
     [[nodiscard]] bool is_usable(helper_state& it, const work_range& range,
@@ -182,7 +184,8 @@ private:
     std::uint64_t next_number_ = 1, generation_ = 0, slot_rows_ = 0;
     std::optional<batch_request> wanted_;
     std::shared_ptr<const row_layout> layout_;
-    std::size_t waiting_ = 0; // delivered, not taken
+    std::size_t waiting_ = 0;      // delivered, not taken
+    std::size_t travel_bytes_ = 0; // of a row in an answer, at most; 0: there was none yet
     bool out_of_slots_ = false;
     bool has_reminded_ = false, has_said_pay_ = false;
     std::vector<executor_stats> stats_;

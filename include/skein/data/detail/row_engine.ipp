@@ -73,8 +73,8 @@ SKEIN_INLINE void row_engine::restart(std::uint64_t generation, batch_request fi
 }
 
 SKEIN_INLINE std::uint64_t row_engine::most_rows() const noexcept {
-    if (!layout_) return 1;
-    const auto bytes = std::max<std::size_t>(1, layout_->row_bytes());
+    if (!layout_ || travel_bytes_ == 0) return 1; // not known before the first answer
+    const auto bytes = std::max(travel_bytes_, layout_->row_bytes());
     return std::max<std::uint64_t>(1, how_.most_answer / bytes);
 }
 
@@ -208,14 +208,17 @@ std::vector<bad_row> row_engine::each_row(filling& batch, work_range range, Row 
     for (std::uint64_t i = 0; i < range.count; ++i) {
         const auto at = range.first + i;
         memory.reset();
+        bool is_made = false;
         try {
             batch.fates[at] = row(i, batch.samples[at], values);
-            if (batch.fates[at] == row_fate::made) write(batch, at, values);
+            is_made = batch.fates[at] == row_fate::made;
+            if (is_made) write(batch, at, values);
         } catch (...) {
             if (fatal()) throw;
             batch.fates[at] = row_fate::bad;
             bad.push_back({batch.samples[at],
-                           error_of_row(std::current_exception(), batch.samples[at], *program_)});
+                           error_of_row(std::current_exception(), batch.samples[at], *program_),
+                           is_made});
         }
     }
     return bad;
@@ -321,6 +324,11 @@ SKEIN_INLINE task<std::unique_ptr<row_helper>> row_engine::wait_for_helper() {
 SKEIN_INLINE task<void> row_engine::keep_helper() {
     const auto wanted = program_->wanted();
     int in_vain = 0;
+    // A loader that nobody asks takes no cores from one that somebody does.
+    while (generation_ == 0) {
+        auto asked = asked_.wait();
+        co_await asked;
+    }
     for (;;) {
         helper_state it;
         std::optional<error> failed;
@@ -383,14 +391,24 @@ SKEIN_INLINE task<void> row_engine::use_helper(helper_state* it) {
 }
 
 /// What a range asks a helper for.
-SKEIN_INLINE rows_request row_engine::request_for(const filling& batch, work_range range) const {
+SKEIN_INLINE std::optional<rows_request> row_engine::request_for(helper_state& it,
+                                                                 const filling& batch,
+                                                                 work_range range) {
     rows_request request;
     request.seed = how_.seed;
     request.epoch = batch.out.wanted.epoch;
     const auto from = batch.samples.begin() + static_cast<std::ptrdiff_t>(range.first);
     request.samples.assign(from, from + static_cast<std::ptrdiff_t>(range.count));
-    request.places = program_->locate(request.samples);
-    return request;
+    try {
+        request.places = program_->locate(request.samples);
+        return request;
+    } catch (...) {
+        const auto why = to_error(std::current_exception(), errc::invalid_argument);
+        hand_back(it, range);
+        if (++it.failures < 3) return std::nullopt;
+        it.broken = true;
+        throw why;
+    }
 }
 
 /// Somebody else makes the range.
@@ -441,8 +459,10 @@ SKEIN_INLINE task<bool> row_engine::one_range(helper_state* it) {
     rows_answer answer;
     std::optional<error> failed;
     const auto begin = loop::current().exact_now();
+    auto request = request_for(*it, *batches_.at(range->batch), *range);
+    if (!request) co_return true; // made here: its rows say why they cannot be
     try {
-        auto asked = it->remote->make(request_for(*batches_.at(range->batch), *range));
+        auto asked = it->remote->make(std::move(*request));
         answer = co_await asked;
     } catch (const error& e) {
         failed = e;
@@ -451,6 +471,7 @@ SKEIN_INLINE task<bool> row_engine::one_range(helper_state* it) {
         hand_back(*it, *range);
         throw *failed;
     }
+    travel_bytes_ = std::max(travel_bytes_, answer.rows.size() / range->count + 1);
     if (!is_usable(*it, *range, answer)) co_return true;
     if (!desk_.begin_write(it->executor, range->id)) co_return true;
     const auto there = between(begin, loop::current().exact_now());

@@ -34,6 +34,9 @@ enum class row_fate : std::uint8_t {
 struct bad_row {
     std::uint64_t sample = 0;
     error why{errc::unknown, ""};
+    /// It is of another shape than the first row that this rank happened to make: leaving it out
+    /// would leave out others on another rank.
+    bool is_unlike = false;
 };
 
 struct rows_answer {

@@ -144,6 +144,12 @@ void describe_row(const Row& row, cells& out) {
                    tie_fields(row));
 }
 
+/// Whether the bytes of a field are all there is to it.
+template <class T>
+inline constexpr bool is_numbers = std::is_arithmetic_v<T> || std::is_enum_v<T>;
+template <class T, std::size_t N>
+inline constexpr bool is_numbers<std::array<T, N>> = is_numbers<T>;
+
 /// How a row travels: its numbers as they are, handles as their lengths and their values.
 template <class T>
 void write_field(wire::writer& out, const T& field) {
@@ -158,10 +164,9 @@ void write_field(wire::writer& out, const T& field) {
         out.varint(field.size());
         out.raw(as_bytes(field));
     } else {
-        static_assert(
-            std::is_trivially_copyable_v<T> && !std::is_pointer_v<T>,
-            "skein: rows left of on() travel: their fields are numbers, enums, std::array, "
-            "data::text, data::bytes, data::array or data::image");
+        static_assert(is_numbers<T>,
+                      "skein: rows left of on() travel: their fields are numbers, enums, "
+                      "std::array of these, data::text, data::bytes, data::array or data::image");
         out.fixed(field);
     }
 }

@@ -4,10 +4,13 @@
 
 #include <skein/core/available_cores.hpp>
 #include <skein/core/check.hpp>
+#include <skein/core/error.hpp>
 #include <skein/core/sleep.hpp>
 
 #include <algorithm>
+#include <exception>
 
+#include <fmt/core.h>
 #include <pthread.h>
 #include <signal.h>
 
@@ -15,10 +18,20 @@ namespace skein::net {
 
 SKEIN_INLINE offload_pool::offload_pool(unsigned threads) {
     SKEIN_CHECK(threads > 0, "an offload pool needs a thread");
-    for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { main(); });
+    try {
+        for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { main(); });
+    } catch (const std::exception& e) { // no thread, or no memory for its stack
+        const auto made = threads_.size();
+        stop();
+        throw error(errc::exhausted, fmt::format("thread {} of {} cannot be made: {}", made + 1,
+                                                 threads, e.what()))
+            .with_hint("fewer threads, or a larger limit of processes (ulimit -u) or memory");
+    }
 }
 
-SKEIN_INLINE offload_pool::~offload_pool() {
+SKEIN_INLINE offload_pool::~offload_pool() { stop(); }
+
+SKEIN_INLINE void offload_pool::stop() noexcept {
     {
         const std::lock_guard lock(mutex_);
         stopping_ = true;
