@@ -28,6 +28,7 @@
 #include <array>
 #include <chrono>
 #include <condition_variable>
+#include <csignal>
 #include <cstdint>
 #include <cstdlib>
 #include <deque>
@@ -234,6 +235,21 @@ public:
     two_hosts(const two_hosts&) = delete;
     two_hosts& operator=(const two_hosts&) = delete;
     ~two_hosts() { remove(); }
+    /// Ends this process on SIGINT and SIGTERM, and leaves no namespace behind; before other
+    /// threads are made.
+    void remove_on_signals() const {
+        ::sigset_t signals;
+        ::sigemptyset(&signals);
+        ::sigaddset(&signals, SIGINT);
+        ::sigaddset(&signals, SIGTERM);
+        ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+        std::thread([this, signals] {
+            int which = 0;
+            ::sigwait(&signals, &which);
+            remove(); // the processes in it end with this one
+            ::_exit(128 + which);
+        }).detach();
+    }
 
     [[nodiscard]] bool has_own() const noexcept { return has_own_; }
     [[nodiscard]] bool is_whole() const noexcept { return has_own_ && has_cores_; }
@@ -272,13 +288,18 @@ private:
             shell(fmt::format("ip -n {} link add eth0 type veth peer name eth0 netns {}", a, b));
         int last = 0;
         for (const auto& name : names_)
-            ok = ok && shell(fmt::format("ip -n {0} addr add 10.78.0.{1}/24 dev eth0 && ip -n {0} "
-                                         "link set lo up && ip -n {0} link set eth0 up",
-                                         name, ++last));
+            // Not BBR where that is the default: its estimate of a cable between processes that wait
+            // for a core falls to a hundredth.
+            ok = ok &&
+                 shell("ip netns exec " + name +
+                       " sysctl -w net.ipv4.tcp_congestion_control=reno") &&
+                 shell(fmt::format("ip -n {0} addr add 10.78.0.{1}/24 dev eth0 && ip -n {0} "
+                                   "link set lo up && ip -n {0} link set eth0 up",
+                                   name, ++last));
         if (!ok) remove();
         return ok;
     }
-    void remove() {
+    void remove() const {
         for (const auto& name : names_) (void)shell("ip netns del " + name);
     }
 
@@ -444,6 +465,7 @@ int run_all() {
     const char* wanted = std::getenv("SKEIN_BENCH_ROUNDS");
     const int count = std::max(1, wanted != nullptr ? std::atoi(wanted) : 3);
     two_hosts hosts;
+    hosts.remove_on_signals();
     const cluster_of_two cluster(hosts);
     bool ok = true;
     std::vector<double> best; // as written, with a helper, over the widest cable

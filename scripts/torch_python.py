@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch_python.py WHEELS LIBTORCH INTO: PyTorch for Python on a CPU, out of the wheel that LibTorch came from.
 
-The tests read our files with it (tests/interop); it is no build of PyTorch's own, and no benchmark uses it. The wheel's
+The tests read our files with it (tests/interop); it is no build of PyTorch's own; what runs on a CPU is the wheel's. The wheel's
 Python half loads libtorch_cuda.so (500 MB with what it needs in turn), cuDNN and cuFile even where there is no GPU. Here
 stand-ins take their place: they define what libtorch_python.so asks for and no other library of the folder has, and a
 function of theirs that is called ends the process with its name. Libraries that LIBTORCH (the folder that

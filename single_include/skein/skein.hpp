@@ -3043,13 +3043,11 @@ public:
         return std::move(buffer_);
     }
     /// Makes space for `bytes` more.
-    void reserve(std::size_t bytes) {
-        if (buffer_.size() - size_ < bytes) grow(bytes);
-    }
+    void reserve(std::size_t bytes) { buffer_.reserve(size_ + bytes); }
     /// Starts anew and keeps the memory, unless it is that of a rare large message.
     void clear() noexcept {
         size_ = charged_ = 0;
-        if (buffer_.size() > kept_bytes) buffer_ = byte_buffer();
+        if (buffer_.capacity() > kept_bytes) buffer_ = byte_buffer();
     }
     static constexpr std::size_t kept_bytes = std::size_t{1} << 20;
     /// The memory it holds.
@@ -3124,8 +3122,13 @@ public:
     }
 
 private:
+    /// Memory doubles; what may be written to grows by a page at most, because it is cleared.
     [[gnu::noinline]] void grow(std::size_t bytes) {
-        buffer_.resize(std::max(size_ + bytes, std::max<std::size_t>(192, buffer_.size() * 2)));
+        const auto wanted = size_ + bytes;
+        if (wanted > buffer_.capacity())
+            buffer_.reserve(std::max({std::size_t{192}, wanted, buffer_.capacity() * 2}));
+        const auto step = std::clamp<std::size_t>(size_, 192, 4096);
+        buffer_.resize(std::max(wanted, std::min(buffer_.capacity(), size_ + step)));
     }
 
     [[noreturn, gnu::cold, gnu::noinline]] void refuse_much(std::size_t n, std::size_t each) const {
@@ -14518,6 +14521,7 @@ public:
 
 private:
     void main();
+    void stop() noexcept;
 
     std::mutex mutex_; // guards queue_ and stopping_
     std::condition_variable wake_;
@@ -14614,7 +14618,9 @@ template <class F>
 
 
 #include <algorithm>
+#include <exception>
 
+#include <fmt/core.h>
 #include <pthread.h>
 #include <signal.h>
 
@@ -14622,10 +14628,20 @@ namespace skein::net {
 
 SKEIN_INLINE offload_pool::offload_pool(unsigned threads) {
     SKEIN_CHECK(threads > 0, "an offload pool needs a thread");
-    for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { main(); });
+    try {
+        for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { main(); });
+    } catch (const std::exception& e) { // no thread, or no memory for its stack
+        const auto made = threads_.size();
+        stop();
+        throw error(errc::exhausted, fmt::format("thread {} of {} cannot be made: {}", made + 1,
+                                                 threads, e.what()))
+            .with_hint("fewer threads, or a larger limit of processes (ulimit -u) or memory");
+    }
 }
 
-SKEIN_INLINE offload_pool::~offload_pool() {
+SKEIN_INLINE offload_pool::~offload_pool() { stop(); }
+
+SKEIN_INLINE void offload_pool::stop() noexcept {
     {
         const std::lock_guard lock(mutex_);
         stopping_ = true;

@@ -111,14 +111,11 @@ point of_another_length(std::int64_t i) {
 TEST_CASE("rows of another shape end it on any rank, whatever may be left out") {
     for (int world : {1, 2, 3})
         for (int rank = 0; rank < world; ++rank) {
-            data::loader batches(data::range(60) | data::map<&of_another_length>() |
-                                     data::batch(60),
-                                 {.rank = rank,
-                                  .world_size = world,
-                                  .threads = 2,
-                                  .bad_rows = 1000,
-                                  .epochs = 1});
-            CHECK_THROWS_WITH(batches.next(), ContainsSubstring("rows of one batch have one shape"));
+            data::loader batches(
+                data::range(60) | data::map<&of_another_length>() | data::batch(60),
+                {.rank = rank, .world_size = world, .threads = 2, .bad_rows = 1000, .epochs = 1});
+            CHECK_THROWS_WITH(batches.next(),
+                              ContainsSubstring("rows of one batch have one shape"));
         }
 }
 

@@ -79,10 +79,9 @@ public:
         using number = typename detail::number_of_field<field_type<Row, I>>::type;
         if (!made_->memory) return held_span<number>();
         const auto& cell = made_->memory->layout().columns[I];
-        return held_span<number>(
-            {reinterpret_cast<const number*>(made_->memory->column(I)),
-             rows() * (cell.size() / cell.width)},
-            made_);
+        return held_span<number>({reinterpret_cast<const number*>(made_->memory->column(I)),
+                                  rows() * (cell.size() / cell.width)},
+                                 made_);
     }
     /// The dims of field I: {3, 224, 224}.
     [[nodiscard]] std::vector<std::int64_t> dims(std::size_t field) const {

@@ -45,13 +45,11 @@ public:
         return std::move(buffer_);
     }
     /// Makes space for `bytes` more.
-    void reserve(std::size_t bytes) {
-        if (buffer_.size() - size_ < bytes) grow(bytes);
-    }
+    void reserve(std::size_t bytes) { buffer_.reserve(size_ + bytes); }
     /// Starts anew and keeps the memory, unless it is that of a rare large message.
     void clear() noexcept {
         size_ = charged_ = 0;
-        if (buffer_.size() > kept_bytes) buffer_ = byte_buffer();
+        if (buffer_.capacity() > kept_bytes) buffer_ = byte_buffer();
     }
     static constexpr std::size_t kept_bytes = std::size_t{1} << 20;
     /// The memory it holds.
@@ -126,8 +124,13 @@ public:
     }
 
 private:
+    /// Memory doubles; what may be written to grows by a page at most, because it is cleared.
     [[gnu::noinline]] void grow(std::size_t bytes) {
-        buffer_.resize(std::max(size_ + bytes, std::max<std::size_t>(192, buffer_.size() * 2)));
+        const auto wanted = size_ + bytes;
+        if (wanted > buffer_.capacity())
+            buffer_.reserve(std::max({std::size_t{192}, wanted, buffer_.capacity() * 2}));
+        const auto step = std::clamp<std::size_t>(size_, 192, 4096);
+        buffer_.resize(std::max(wanted, std::min(buffer_.capacity(), size_ + step)));
     }
 
     [[noreturn, gnu::cold, gnu::noinline]] void refuse_much(std::size_t n, std::size_t each) const {

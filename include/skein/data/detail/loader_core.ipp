@@ -123,8 +123,7 @@ public:
         counts_.rows += out.samples.size();
         counts_.bad += out.bad.size();
         counts_.dropped += wanted.count - out.samples.size() - out.bad.size();
-        if (counts_.bad > how_.bad_rows ||
-            std::ranges::any_of(out.bad, &bad_row::is_unlike))
+        if (counts_.bad > how_.bad_rows || std::ranges::any_of(out.bad, &bad_row::is_unlike))
             throw_bad(out);
         return out;
     }
@@ -311,12 +310,9 @@ SKEIN_INLINE std::string loader_stats::text() const {
             all > 0 ? 100.0 * static_cast<double>(each.rows) / static_cast<double>(all) : 0.0,
             detail::time_text(each.seconds /
                               static_cast<double>(std::max<std::uint64_t>(1, each.rows))),
-            each.receive_seconds > 0
-                ? fmt::format(
-                      ", {} to receive",
-                      detail::time_text(each.receive_seconds /
-                                        static_cast<double>(std::max<std::uint64_t>(1, each.rows))))
-                : "",
+            each.receive_seconds > 0 ? fmt::format(", about {} to receive",
+                                                   detail::time_text(detail::receive_cost(each)))
+                                     : "",
             !detail::pays(makers.front(), each) ? ", which does not pay" : "",
             each.lost > 0 ? ", lost" : "",
             each.away > 0 ? fmt::format(", {} rows not readable there", each.away) : "");

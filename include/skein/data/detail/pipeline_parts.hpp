@@ -91,8 +91,7 @@ constexpr bool has_text();
 template <class Fields>
 inline constexpr bool all_have_text = false;
 template <class... T>
-inline constexpr bool all_have_text<std::tuple<T...>> =
-    (has_text<std::remove_cvref_t<T>>() && ...);
+inline constexpr bool all_have_text<std::tuple<T...>> = (has_text<std::remove_cvref_t<T>>() && ...);
 template <class T>
 constexpr bool has_text() {
     if constexpr (std::is_enum_v<T> || std::is_arithmetic_v<T> ||

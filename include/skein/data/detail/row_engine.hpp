@@ -65,8 +65,11 @@ struct executor_stats {
     double receive_seconds = 0; ///< that the rank spent to take them in
 };
 
-/// Whether taking a row in costs much less than making it: less than four fifths. Open, and taken for
-/// true, before both have done 64 rows.
+/// What taking a row in costs the rank, in seconds: what was measured is the copy into the batch, a
+/// quarter of what the kernel, the checksum and the decoder cost together (docs/benchmarks.md).
+[[nodiscard]] double receive_cost(const executor_stats& helper) noexcept;
+/// Whether that is much less than making it: less than four fifths. Open, and taken for true, before
+/// both have done 64 rows.
 [[nodiscard]] bool pays(const executor_stats& here, const executor_stats& helper) noexcept;
 
 struct engine_options {

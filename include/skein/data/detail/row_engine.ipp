@@ -505,18 +505,20 @@ SKEIN_INLINE task<bool> row_engine::one_range(helper_state* it) {
 SKEIN_INLINE bool pays(const executor_stats& here, const executor_stats& helper) noexcept {
     if (here.rows < 64 || helper.rows < 64) return true;
     const auto making = here.seconds / static_cast<double>(here.rows);
-    return helper.receive_seconds / static_cast<double>(helper.rows) < 0.8 * making;
+    return receive_cost(helper) < 0.8 * making;
+}
+
+SKEIN_INLINE double receive_cost(const executor_stats& helper) noexcept {
+    return 4 * helper.receive_seconds /
+           static_cast<double>(std::max<std::uint64_t>(1, helper.rows));
 }
 
 SKEIN_INLINE void row_engine::say_if_it_does_not_pay(const executor_stats& helper) {
     if (pays(stats_[0], helper) || std::exchange(has_said_pay_, true)) return;
-    const auto each = [](double seconds, std::uint64_t rows) {
-        return time_text(seconds / static_cast<double>(rows));
-    };
-    note_(fmt::format("helpers do not pay here: taking a row in costs {}, making it {}; "
+    const auto making = stats_[0].seconds / static_cast<double>(stats_[0].rows);
+    note_(fmt::format("helpers do not pay here: taking a row in costs about {}, making it {}; "
                       "helpers{{.most = 0}} leaves them out",
-                      each(helper.receive_seconds, helper.rows),
-                      each(stats_[0].seconds, stats_[0].rows)));
+                      time_text(receive_cost(helper)), time_text(making)));
 }
 
 SKEIN_INLINE std::vector<bad_row> row_engine::take_in(filling& batch, work_range range,

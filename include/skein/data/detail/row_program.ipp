@@ -40,6 +40,8 @@ SKEIN_INLINE rows_answer make_rows(
         memory.reset();
         try {
             answer.fates.push_back(make(i, sample, places, out));
+            // Rows are much alike; without this every few of them would be copied once more.
+            if (before == 0) out.reserve(out.size() * (wanted.samples.size() - i - 1));
         } catch (const not_here& e) {
             answer.fates.push_back(row_fate::away);
             answer.bad.push_back({sample, to_error(e.why, errc::io)});
