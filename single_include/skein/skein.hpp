@@ -14633,8 +14633,8 @@ SKEIN_INLINE offload_pool::offload_pool(unsigned threads) {
     } catch (const std::exception& e) { // no thread, or no memory for its stack
         const auto made = threads_.size();
         stop();
-        throw error(errc::exhausted, fmt::format("thread {} of {} cannot be made: {}", made + 1,
-                                                 threads, e.what()))
+        throw error(errc::exhausted,
+                    fmt::format("thread {} of {} cannot be made: {}", made + 1, threads, e.what()))
             .with_hint("fewer threads, or a larger limit of processes (ulimit -u) or memory");
     }
 }

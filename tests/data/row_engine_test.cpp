@@ -89,8 +89,10 @@ public:
         out = {number};
     }
     duration making{}, receiving{};
+    mutable int helpers_made = 0;
     data::helpers wanted() const override { return {.most = 1, .cpus = 1}; }
     task<std::unique_ptr<data::detail::row_helper>> make_helper() const override {
+        helpers_made += 1;
         if (asked_ != nullptr) co_return std::make_unique<silent_helper>(asked_);
         co_return std::make_unique<scripted_helper>(answer_);
     }
@@ -135,6 +137,35 @@ TEST_CASE("a forgotten batch gives its memory back though a helper never answers
         REQUIRE(!came.empty());
         CHECK(came.back() == 2);
     }
+}
+
+task<void> ask_late(std::shared_ptr<numbers> program, int* before, int* after) {
+    const auto slots = std::make_shared<data::slot_pool>(1 << 20);
+    data::detail::row_engine engine(
+        program, {}, slots, nullptr, [](const data::detail::finished_batch&) {},
+        [](const std::string&) {});
+    scope work;
+    work.spawn(engine.serve());
+    co_await sleep_for(60s);
+    *before = program->helpers_made;
+    engine.restart(1, batch_request::of({.size = 100, .global_batch = 20}, 0, 0, 0));
+    co_await sleep_for(1s);
+    *after = program->helpers_made;
+    work.cancel();
+    auto joined = work.join();
+    try {
+        co_await joined;
+    } catch (const error& e) {
+        CHECK(e.code() == errc::cancelled);
+    }
+}
+
+TEST_CASE("a loader that nobody asks takes no helper") {
+    int asked = 0, before = -1, after = -1;
+    sim::loop loop(1);
+    loop.run(ask_late(std::make_shared<numbers>(&asked), &before, &after));
+    CHECK(before == 0);
+    CHECK(after == 1);
 }
 
 /// What a helper should say.
