@@ -4,9 +4,12 @@
 
 #include <skein/core/available_cores.hpp>
 #include <skein/core/check.hpp>
+#include <skein/core/error.hpp>
 #include <skein/core/sleep.hpp>
 
 #include <algorithm>
+#include <exception>
+#include <string>
 
 #include <pthread.h>
 #include <signal.h>
@@ -15,10 +18,21 @@ namespace skein::net {
 
 SKEIN_INLINE offload_pool::offload_pool(unsigned threads) {
     SKEIN_CHECK(threads > 0, "an offload pool needs a thread");
-    for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { main(); });
+    try {
+        for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { main(); });
+    } catch (const std::exception& e) { // no destructor would join those that have begun
+        const auto begun = threads_.size();
+        stop();
+        throw error(errc::exhausted, "thread " + std::to_string(begun + 1) + " of " +
+                                         std::to_string(threads) + " cannot be started")
+            .with_cause(e.what())
+            .with_hint("take fewer threads, or raise the limits (ulimit -u, ulimit -v, pids.max)");
+    }
 }
 
-SKEIN_INLINE offload_pool::~offload_pool() {
+SKEIN_INLINE offload_pool::~offload_pool() { stop(); }
+
+SKEIN_INLINE void offload_pool::stop() {
     {
         const std::lock_guard lock(mutex_);
         stopping_ = true;
