@@ -34,7 +34,8 @@
 namespace skein::data {
 
 /// Samples by number, each read by itself. Laws: read(i) depends on i alone and may be called by
-/// several threads at a time.
+/// several threads at a time. size() counts once, when a loader is made: what is added later is seen
+/// by the next loader.
 template <class S>
 concept row_source = requires(const S& source) {
     { source.size() } -> std::convertible_to<std::uint64_t>;
