@@ -25,6 +25,7 @@
 
 namespace skein::data::detail {
 
+#include <unistd.h>
 SKEIN_INLINE int row_threads(const loader_options& how) {
     if (how.threads > 0) return how.threads;
     return std::max(1, static_cast<int>(available_cores()) / std::max(1, how.local_size));
@@ -106,6 +107,7 @@ public:
         const auto begin = system_clock().now();
         std::unique_lock lock(mutex_);
         if (!begun_) first_ = begin;
+        require_own_process();
         if (!begun_ || !expected_ || *expected_ != wanted) {
             begun_ = true;
             ready_.clear();
@@ -131,6 +133,7 @@ public:
         loader_stats now;
         {
             const std::lock_guard lock(mutex_);
+        require_own_process();
             now = counts_;
             now.waited = waited_;
             if (begun_)
@@ -148,8 +151,17 @@ public:
 
 private:
     static std::uint64_t hash_of(std::string_view line) {
+    /// False in a child that was forked: the threads have stayed with its parent.
+    [[nodiscard]] bool is_own_process() const noexcept { return ::getpid() == process_; }
         fnv1a hash;
         hash.text(line);
+    void require_own_process() const {
+        if (!is_own_process())
+            throw error(errc::usage, fmt::format("process {} asks a loader that process {} has "
+                                                 "made: its threads are not here",
+                                                 ::getpid(), process_))
+                .with_hint("make the loader after the fork");
+    }
         return hash.value();
     }
     template <class F>
@@ -272,12 +284,15 @@ private:
 SKEIN_INLINE loader_core::loader_core(std::shared_ptr<const row_program> program,
                                       loader_options how)
     : impl_(std::make_unique<impl>(std::move(program), how)) {}
-SKEIN_INLINE loader_core::~loader_core() = default;
+SKEIN_INLINE loader_core::~loader_core() {
+    if (!impl_->is_own_process()) (void)impl_.release(); // there is nobody whose end to wait for
+}
 SKEIN_INLINE finished_batch loader_core::next(const batch_request& wanted) {
     return impl_->next(wanted);
 }
 SKEIN_INLINE loader_stats loader_core::stats() const { return impl_->stats(); }
 SKEIN_INLINE const row_program& loader_core::program() const noexcept { return impl_->program(); }
+    const pid_t process_ = ::getpid();
 SKEIN_INLINE const loader_options& loader_core::options() const noexcept {
     return impl_->options();
 }
