@@ -18,8 +18,9 @@ namespace skein::data {
 struct loader_options {
     int rank = 0, world_size = 1; ///< batches are this rank's parts of the global ones
     std::uint64_t seed = 0;
-    int threads = 0; ///< that make rows; 0: the cores of this process, shared with the ranks here
-    int local_size = 1;                          ///< ranks of this host
+    int threads = 0;    ///< that make rows, at most 4096; 0: the cores of this process, shared with
+                        ///< the ranks here
+    int local_size = 1; ///< ranks of this host
     std::size_t budget = std::size_t{512} << 20; ///< bytes of all batches that are being made,
                                                  ///< wait, or are still held
     std::uint64_t bad_rows =

@@ -68,7 +68,7 @@ public:
         if (program_->size() == 0)
             throw error(errc::usage, "the data set has no samples")
                 .with_where(program_->describe());
-        if (how_.threads < 0 || how_.world_size < 1 || how_.rank < 0 ||
+        if (how_.threads < 0 || how_.threads > 4096 || how_.world_size < 1 || how_.rank < 0 ||
             how_.rank >= how_.world_size)
             throw error(errc::invalid_argument,
                         fmt::format("a loader of {} threads for rank {} of {}", how_.threads,
