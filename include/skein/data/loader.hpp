@@ -93,9 +93,9 @@ public:
                 .rank = how.rank,
                 .world_size = how.world_size,
                 .drop_last = how.drop_last} {
-        if (deal_.global_batch == 0)
         auto program = std::make_shared<detail::typed_program<Pipeline>>(std::move(plan));
         deal_.size = program->size();
+        if (deal_.global_batch == 0)
             throw error(errc::usage, "a loader does not know how large its batches are")
                 .with_hint("end the pipeline with | data::batch(n)");
         if (deal_.drop_last && deal_.size > 0 && deal_.size < deal_.global_batch)
@@ -108,7 +108,8 @@ public:
     }
 
     /// The next batch; goes on to the next epoch by itself. Nothing after the last one. Blocks.
-    ///   errors  of rows that could not be made (options.bad_rows); exhausted
+    ///   errors  of rows that could not be made (options.bad_rows); exhausted; usage: in a child
+    ///           that was forked. The loader then stands where it stood: next() tries this batch again
     [[nodiscard]] std::optional<row_batch<row_of<Pipeline>>> next() {
         auto samples = deal_.samples_at(place_.consumed);
         if (samples == 0) {
