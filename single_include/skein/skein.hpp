@@ -14261,6 +14261,7 @@ namespace skein::net {
 /// A pool of threads for blocking work. The destructor waits for the work in it.
 class offload_pool {
 public:
+    ///   errors  exhausted: the system starts no more threads
     explicit offload_pool(unsigned threads);
     offload_pool(const offload_pool&) = delete;
     offload_pool& operator=(const offload_pool&) = delete;
@@ -14275,6 +14276,7 @@ public:
 
 private:
     void main();
+    void stop();
 
     std::mutex mutex_; // guards queue_ and stopping_
     std::condition_variable wake_;
@@ -14371,6 +14373,8 @@ template <class F>
 
 
 #include <algorithm>
+#include <exception>
+#include <string>
 
 #include <pthread.h>
 #include <signal.h>
@@ -14379,10 +14383,21 @@ namespace skein::net {
 
 SKEIN_INLINE offload_pool::offload_pool(unsigned threads) {
     SKEIN_CHECK(threads > 0, "an offload pool needs a thread");
-    for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { main(); });
+    try {
+        for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { main(); });
+    } catch (const std::exception& e) { // no destructor would join those that have begun
+        const auto begun = threads_.size();
+        stop();
+        throw error(errc::exhausted, "thread " + std::to_string(begun + 1) + " of " +
+                                         std::to_string(threads) + " cannot be started")
+            .with_cause(e.what())
+            .with_hint("take fewer threads, or raise the limits (ulimit -u, ulimit -v, pids.max)");
+    }
 }
 
-SKEIN_INLINE offload_pool::~offload_pool() {
+SKEIN_INLINE offload_pool::~offload_pool() { stop(); }
+
+SKEIN_INLINE void offload_pool::stop() {
     {
         const std::lock_guard lock(mutex_);
         stopping_ = true;
