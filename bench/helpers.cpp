@@ -92,9 +92,7 @@ private:
         how.workers = 1;
         return how;
     }
-    void post(skein::unique_function<void()> call) {
-        (void)session_.door()->post(std::move(call));
-    }
+    void post(skein::unique_function<void()> call) { (void)session_.door()->post(std::move(call)); }
     skein::task<void> start() {
         detail::engine_options how;
         how.threads = 0;
@@ -260,8 +258,7 @@ public:
         how.argv.clear();
         how.argv = {"/usr/bin/env"}; // looks the program up, and becomes it
         if (has_own_) how.argv.insert(how.argv.end(), {"ip", "netns", "exec", names_[host]});
-        if (has_cores_)
-            how.argv.insert(how.argv.end(), {"taskset", "-c", std::to_string(host)});
+        if (has_cores_) how.argv.insert(how.argv.end(), {"taskset", "-c", std::to_string(host)});
         how.argv.push_back(program);
         how.argv.insert(how.argv.end(), arguments.begin(), arguments.end());
         return how;
@@ -270,8 +267,9 @@ public:
 private:
     bool make() {
         const auto& [a, b] = names_;
-        bool ok = shell("ip netns add " + a) && shell("ip netns add " + b) &&
-                  shell(fmt::format("ip -n {} link add eth0 type veth peer name eth0 netns {}", a, b));
+        bool ok =
+            shell("ip netns add " + a) && shell("ip netns add " + b) &&
+            shell(fmt::format("ip -n {} link add eth0 type veth peer name eth0 netns {}", a, b));
         int last = 0;
         for (const auto& name : names_)
             ok = ok && shell(fmt::format("ip -n {0} addr add 10.78.0.{1}/24 dev eth0 && ip -n {0} "
@@ -304,8 +302,7 @@ public:
         if (at == said.npos)
             throw skein::error(skein::errc::io, "the head of the benchmark has not started")
                 .with_cause(said);
-        address_ = said.substr(at + before.size(),
-                               said.find('\n', at) - at - before.size());
+        address_ = said.substr(at + before.size(), said.find('\n', at) - at - before.size());
         said_ = std::move(ours);
         auto node = hosts_.copy(1, "node", secret_, {address_});
         const skein::unique_fd nowhere(::open("/dev/null", O_WRONLY | O_CLOEXEC));
@@ -327,10 +324,10 @@ public:
     };
     [[nodiscard]] measured rank(std::size_t host, bool as_written, int threads, int helpers,
                                 double wanted) const {
-        auto how = hosts_.copy(host, "rank", secret_,
-                               {"--rank", as_written ? "written" : "folded",
-                                std::to_string(threads), std::to_string(helpers),
-                                fmt::format("{}", wanted)});
+        auto how =
+            hosts_.copy(host, "rank", secret_,
+                        {"--rank", as_written ? "written" : "folded", std::to_string(threads),
+                         std::to_string(helpers), fmt::format("{}", wanted)});
         if (helpers > 0) {
             std::erase(how.unset_env, "SKEIN_ADDRESS");
             how.env.emplace_back("SKEIN_ADDRESS", address_);
@@ -408,34 +405,34 @@ bool print(const rounds& all, const std::string& name, bool as_written, bool wid
               .against("alone", median(all.alone, &measured::rate))
               .print();
     ok &= show("all_remote", median(all.remote, &measured::rate), "images/s").print();
-    auto adds = show("helper_adds", own * over_rounds(count,
-                                                      [&](std::size_t i) {
-                                                          return (all.both[i].rate -
-                                                                  all.alone[i].rate) /
-                                                                 all.own[i].rate;
-                                                      }),
-                     "images/s")
-                    .against("the helper's core by itself", own);
+    auto adds =
+        show("helper_adds",
+             own * over_rounds(count,
+                               [&](std::size_t i) {
+                                   return (all.both[i].rate - all.alone[i].rate) / all.own[i].rate;
+                               }),
+             "images/s")
+            .against("the helper's core by itself", own);
     if (may_pay && whole) (void)std::move(adds).at_least(0.8);
     ok &= adds.print();
-    const double better = std::max(median(all.alone, &measured::rate),
-                                   median(all.remote, &measured::rate));
-    auto close = show("of_the_better",
-                      better * over_rounds(count,
-                                           [&](std::size_t i) {
-                                               return all.both[i].rate /
-                                                      std::max(all.alone[i].rate,
-                                                               all.remote[i].rate);
-                                           }),
-                      "images/s")
-                     .against("all here or all there", better);
+    const double better =
+        std::max(median(all.alone, &measured::rate), median(all.remote, &measured::rate));
+    auto close =
+        show("of_the_better",
+             better * over_rounds(count,
+                                  [&](std::size_t i) {
+                                      return all.both[i].rate /
+                                             std::max(all.alone[i].rate, all.remote[i].rate);
+                                  }),
+             "images/s")
+            .against("all here or all there", better);
     if (!may_pay && whole) (void)std::move(close).at_least(0.9);
     ok &= close.print();
-    auto waits = show("waited_at_a_fixed_rate", 100 * median(all.both_at_rate, &measured::waited),
-                      "%")
-                     .with("alone", fmt::format("{:.1f} %", 100 * median(all.alone_at_rate,
-                                                                         &measured::waited)))
-                     .with("rate", fmt::format("{:.0f} images/s", all.demand));
+    auto waits =
+        show("waited_at_a_fixed_rate", 100 * median(all.both_at_rate, &measured::waited), "%")
+            .with("alone",
+                  fmt::format("{:.1f} %", 100 * median(all.alone_at_rate, &measured::waited)))
+            .with("rate", fmt::format("{:.0f} images/s", all.demand));
     if (may_pay && whole) (void)std::move(waits).at_most(2);
     ok &= waits.print();
     ok &= show("made_there", 100 * median(all.both, &measured::there), "%").print();
@@ -477,9 +474,8 @@ int run_all() {
 
 int main(int argc, char** argv) {
     skein::serve_if_worker();
-    const std::string_view role = std::getenv(bench::role_variable) != nullptr
-                                      ? std::getenv(bench::role_variable)
-                                      : "";
+    const std::string_view role =
+        std::getenv(bench::role_variable) != nullptr ? std::getenv(bench::role_variable) : "";
     if (role == "head") return bench::play_role(role, argc, argv);
     if (role == "node") {
         skein::program::agent_program how;

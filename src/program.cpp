@@ -11,6 +11,7 @@
 
 #include <skein/program/detail/driver.hpp>
 #include <skein/program/detail/session_door.hpp>
+#include <skein/program/helper_hosts.hpp>
 #include <skein/program/job.hpp>
 #include <skein/program/local_workers.hpp>
 #include <skein/program/pending.hpp>
@@ -20,6 +21,7 @@
 #include <skein/program/session.hpp>
 
 #include <skein/program/detail/driver.ipp>
+#include <skein/program/detail/helper_hosts.ipp>
 #include <skein/program/detail/job.ipp>
 #include <skein/program/detail/local_worker_main.ipp>
 #include <skein/program/detail/local_workers.ipp>

@@ -1270,6 +1270,7 @@ inline constexpr std::uint16_t default_port = 7117;
 // variable.
 
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -1278,17 +1279,27 @@ inline constexpr std::uint16_t default_port = 7117;
 
 namespace skein::spmd {
 
+/// What a host does, where a launcher has started one program on unlike hosts.
+enum class host_role : std::uint8_t {
+    trains, ///< its processes are ranks
+    helps,  ///< it is no rank, but a node of rank 0's head (program/helper_hosts.hpp)
+};
+
 /// The place of one process among those that were started together.
 struct launch_environment {
     std::string source = "local"; ///< which row of the table answered
-    int rank = 0;
-    int world_size = 1;
+    int rank = 0;                 ///< among those that train; of a host that helps -1
+    int world_size = 1;           ///< of those that train
     int local_rank = 0;
     int local_size = 1;
     int attempt = 0;           ///< restarts so far, as far as the launcher says
     std::string master_host{}; ///< where rank 0 can be reached; empty: this host
     int master_port = 0;       ///< for rank 0's group server; 0: none given
     std::string job_id{};      ///< the same for all ranks; empty if the launcher has none
+    host_role role = host_role::trains;
+    std::string host{};   ///< this host, as the launcher calls it; empty: it has no groups of hosts
+    std::string group{};  ///< of this host, as the launcher calls it; empty as `host`
+    int helper_hosts = 0; ///< of the job: hosts that help
 
     /// True when a launcher has formed a world: this process is one of its ranks.
     [[nodiscard]] bool is_launched() const noexcept { return source != "local"; }
@@ -1320,7 +1331,10 @@ void take_variable(const char* name);
 ///   openmpi      OMPI_COMM_WORLD_RANK ...        pmi  PMI_RANK PMI_SIZE (MPICH, Intel MPI)
 ///   sagemaker    SM_HOSTS SM_CURRENT_HOST        skypilot  SKYPILOT_NODE_RANK SKYPILOT_NODE_IPS
 ///   local        none of them
-///   errors  invalid_argument: a row applies but a variable is missing or no number; names it
+/// SageMaker's SM_RESOURCE_CONFIG may have several instance groups: that of SKEIN_TRAIN_GROUP
+/// trains, else the one called "gpu"; hosts of the others help. A single group trains.
+///   errors  invalid_argument: a row applies but a variable is missing, no number, or contradicts
+///           another one; names it. Of groups: none or an unknown one is to train
 [[nodiscard]] launch_environment discover(const variable_reader& read = process_environment());
 
 /// "n[1-3,07],gpu" -> n1 n2 n3 n07 gpu, as Slurm writes node lists.
@@ -3714,6 +3728,169 @@ SKEIN_INLINE std::optional<boot> take_boot(std::string_view role) {
 
 } // namespace skein::proc
 
+// ======== skein/spmd/detail/resource_config.hpp
+// What SageMaker tells of the hosts of a job: SM_HOSTS, a list of names, and SM_RESOURCE_CONFIG, an
+// object with groups of like hosts. A reader for as much JSON as that takes: this layer has no JSON
+// library.
+
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace skein::spmd::detail {
+
+/// Goes along a JSON text.
+///   errors  malformed, of every member: what was expected at which byte
+class json_reader {
+public:
+    explicit json_reader(std::string_view text) : text_(text) {}
+
+    /// A string. Names need no escapes: of these only \" \\ \/ are read.
+    [[nodiscard]] std::string string() {
+        if (!take('"')) refuse("a string was expected");
+        std::string out;
+        for (; at_ < text_.size() && text_[at_] != '"'; ++at_) {
+            if (text_[at_] == '\\') {
+                ++at_;
+                if (at_ == text_.size() || std::string_view("\"\\/").find(text_[at_]) == npos)
+                    refuse("an escape in a name is not read");
+            }
+            out += text_[at_];
+        }
+        if (at_ == text_.size()) refuse("a string does not end");
+        ++at_;
+        return out;
+    }
+    /// Calls read() at each value of a list.
+    template <class F>
+    void list(F read) {
+        if (!take('[')) refuse("a list was expected");
+        if (take(']')) return;
+        do read();
+        while (take(','));
+        if (!take(']')) refuse("a list does not end");
+    }
+    /// Calls read(key) at each value of an object.
+    template <class F>
+    void object(F read) {
+        if (!take('{')) refuse("an object was expected");
+        if (take('}')) return;
+        do {
+            const auto key = string();
+            if (!take(':')) refuse("a colon was expected");
+            read(key);
+        } while (take(','));
+        if (!take('}')) refuse("an object does not end");
+    }
+    /// Goes over a value of any kind.
+    void skip(int depth = 0) {
+        if (depth > 32) refuse("it is nested too deep");
+        switch (next()) {
+        case '[': return list([&] { skip(depth + 1); });
+        case '{': return object([&](const std::string&) { skip(depth + 1); });
+        case '"':
+            for (++at_; at_ < text_.size() && text_[at_] != '"'; ++at_)
+                if (text_[at_] == '\\') ++at_;
+            if (at_ >= text_.size()) refuse("a string does not end");
+            ++at_;
+            return;
+        default: break;
+        }
+        const auto from = at_;
+        while (at_ < text_.size() && std::string_view("+-.").find(text_[at_]) != npos) ++at_;
+        at_ = std::min(text_.find_first_of(" \t\r\n,]}", at_), text_.size());
+        if (at_ == from) refuse("a value was expected");
+    }
+    /// Nothing follows.
+    void end() {
+        (void)next();
+        if (at_ != text_.size()) refuse("nothing more was expected");
+    }
+
+private:
+    static constexpr auto npos = std::string_view::npos;
+
+    /// The character behind white space; 0 at the end.
+    char next() {
+        at_ = std::min(text_.find_first_not_of(" \t\r\n", at_), text_.size());
+        return at_ < text_.size() ? text_[at_] : '\0';
+    }
+    bool take(char wanted) {
+        if (next() != wanted || at_ == text_.size()) return false;
+        ++at_;
+        return true;
+    }
+    [[noreturn]] void refuse(const char* why) const {
+        throw error(errc::malformed, fmt::format("byte {}: {}", at_, why));
+    }
+
+    std::string_view text_;
+    std::size_t at_ = 0;
+};
+
+/// Like hosts.
+struct host_group {
+    std::string name{};
+    std::vector<std::string> hosts{};
+};
+
+/// Of SM_RESOURCE_CONFIG what says who does what.
+struct resource_config {
+    std::string current_host{}, current_group{}; ///< empty: it does not say
+    std::vector<std::string> hosts{};
+    std::vector<host_group> groups{};
+};
+
+/// ["algo-1", "algo-2"]
+///   errors  malformed
+[[nodiscard]] inline std::vector<std::string> read_names(json_reader& from) {
+    std::vector<std::string> out;
+    from.list([&] { out.push_back(from.string()); });
+    return out;
+}
+
+///   errors  malformed
+[[nodiscard]] inline resource_config read_resource_config(std::string_view text) {
+    resource_config out;
+    json_reader from(text);
+    const auto group = [&] {
+        host_group one;
+        from.object([&](const std::string& key) {
+            if (key == "instance_group_name")
+                one.name = from.string();
+            else if (key == "hosts")
+                one.hosts = read_names(from);
+            else
+                from.skip();
+        });
+        if (one.name.empty())
+            throw error(errc::malformed, "an instance group has no instance_group_name");
+        out.groups.push_back(std::move(one));
+    };
+    from.object([&](const std::string& key) {
+        if (key == "current_host")
+            out.current_host = from.string();
+        else if (key == "current_group_name")
+            out.current_group = from.string();
+        else if (key == "hosts")
+            out.hosts = read_names(from);
+        else if (key == "instance_groups")
+            from.list(group);
+        else
+            from.skip();
+    });
+    from.end();
+    return out;
+}
+
+} // namespace skein::spmd::detail
+
 
 // ======== skein/spmd/detail/environment.ipp, continued
 #include <algorithm>
@@ -3957,52 +4134,118 @@ SKEIN_INLINE std::optional<launch_environment> from_pmi(const variable_reader& r
     return e;
 }
 
-/// The texts of a JSON list of host names, ["algo-1", "algo-2"]; empty when it is anything else.
-/// Host names need no escapes, and this layer no JSON library.
-SKEIN_INLINE std::vector<std::string> json_names(std::string_view text) {
-    std::vector<std::string> out;
-    const auto skip = [&] {
-        text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
+/// The groups of SM_RESOURCE_CONFIG, which have each of `hosts` once; empty: it tells of none.
+SKEIN_INLINE std::vector<host_group> sagemaker_groups(const std::string& text,
+                                                      std::vector<std::string> hosts,
+                                                      const std::string& here) {
+    const auto refuse = [](const std::string& why) {
+        return error(errc::invalid_argument,
+                     fmt::format("SM_RESOURCE_CONFIG (SageMaker launch) {}", why));
     };
-    const auto take = [&](char wanted) {
-        skip();
-        if (!text.starts_with(wanted)) return false;
-        text.remove_prefix(1);
-        return true;
-    };
-    if (!take('[')) return {};
-    do {
-        if (!take('"')) return {};
-        const auto end = text.find_first_of("\"\\");
-        if (end == std::string_view::npos || text[end] != '"') return {};
-        out.emplace_back(text.substr(0, end));
-        text.remove_prefix(end + 1);
-    } while (take(','));
-    const bool closed = take(']');
-    skip();
-    if (!closed || !text.empty()) out.clear();
-    return out;
+    resource_config config;
+    try {
+        config = read_resource_config(text);
+    } catch (const error& why) {
+        throw refuse(fmt::format("cannot be read: {}", why.text()))
+            .with_hint("it is the text of /opt/ml/input/config/resourceconfig.json");
+    }
+    if (!config.current_host.empty() && config.current_host != here)
+        throw refuse(
+            fmt::format("is of host {}, but SM_CURRENT_HOST is {}", config.current_host, here));
+    std::string mine;
+    std::vector<std::string> grouped;
+    for (const auto& group : config.groups) {
+        if (std::ranges::count(config.groups, group.name, &host_group::name) > 1)
+            throw refuse(fmt::format("has two groups called {}", group.name));
+        if (std::ranges::find(group.hosts, here) != group.hosts.end()) mine = group.name;
+        grouped.insert(grouped.end(), group.hosts.begin(), group.hosts.end());
+    }
+    if (config.groups.empty()) return {};
+    if (mine.empty())
+        throw refuse(fmt::format("has this host, {}, in no group; its groups have {}", here,
+                                 fmt::join(grouped, ", ")));
+    if (!config.current_group.empty() && config.current_group != mine)
+        throw refuse(fmt::format("has this host, {}, in group {}, but calls {} its group", here,
+                                 mine, config.current_group));
+    std::ranges::sort(hosts);
+    for (auto* list : {&grouped, &config.hosts}) {
+        std::ranges::sort(*list);
+        if (*list == hosts || (list == &config.hosts && list->empty())) continue;
+        throw refuse(fmt::format("and SM_HOSTS contradict each other: {} has {}, SM_HOSTS has {}",
+                                 list == &grouped ? "its groups together" : "its list of hosts",
+                                 fmt::join(*list, ", "), fmt::join(hosts, ", ")));
+    }
+    return std::move(config.groups);
+}
+
+/// The one whose hosts are ranks. `wanted`: SKEIN_TRAIN_GROUP, or empty.
+SKEIN_INLINE const host_group& group_to_train(const std::vector<host_group>& groups,
+                                              const std::string& wanted) {
+    std::vector<std::string> names;
+    for (const auto& group : groups) names.push_back(group.name);
+    const auto& name = wanted.empty() && groups.size() == 1 ? names.front()
+                       : wanted.empty()                     ? std::string("gpu")
+                                                            : wanted;
+    const auto found = std::ranges::find(groups, name, &host_group::name);
+    if (found == groups.end() && !wanted.empty())
+        throw error(errc::invalid_argument,
+                    fmt::format("SKEIN_TRAIN_GROUP={}: no such group of hosts (SageMaker launch), "
+                                "there are: {}",
+                                wanted,
+                                names.empty() ? "none" : fmt::to_string(fmt::join(names, ", "))));
+    if (found == groups.end())
+        throw error(errc::invalid_argument,
+                    fmt::format("SageMaker has started several groups of hosts, and none is called "
+                                "gpu: {}",
+                                fmt::join(names, ", ")))
+            .with_hint("set SKEIN_TRAIN_GROUP to the group that trains, on all hosts; the others "
+                       "help it");
+    if (found->hosts.empty())
+        throw error(errc::invalid_argument,
+                    fmt::format("the group that trains, {}, has no hosts (SageMaker launch)", name))
+            .with_hint(
+                fmt::format("set SKEIN_TRAIN_GROUP to another one of {}", fmt::join(names, ", ")));
+    return *found;
 }
 
 SKEIN_INLINE std::optional<launch_environment> from_sagemaker(const variable_reader& read) {
     const variables v(read, "SageMaker");
     if (!v.has("SM_HOSTS")) return std::nullopt;
-    const auto hosts = json_names(v.need("SM_HOSTS"));
-    const auto here = v.need("SM_CURRENT_HOST");
-    launch_environment e;
-    e.source = "sagemaker";
-    e.rank = -1;
-    for (std::size_t i = 0; i < hosts.size(); ++i) {
-        if (hosts[i] == here) e.rank = static_cast<int>(i);
+    const auto listed = v.need("SM_HOSTS"), here = v.need("SM_CURRENT_HOST");
+    std::vector<std::string> hosts;
+    try {
+        json_reader from(listed);
+        hosts = read_names(from);
+        from.end();
+    } catch (const error&) {
+        hosts.clear();
     }
-    if (e.rank < 0) {
+    if (std::ranges::find(hosts, here) == hosts.end())
         throw error(
             errc::invalid_argument,
             fmt::format("SM_HOSTS='{}' (SageMaker launch) is no list with SM_CURRENT_HOST='{}'",
-                        v.text("SM_HOSTS"), here));
+                        listed, here));
+    launch_environment e;
+    e.source = "sagemaker";
+    const auto wanted = v.text("SKEIN_TRAIN_GROUP"), config = v.text("SM_RESOURCE_CONFIG");
+    const auto groups =
+        config.empty() ? std::vector<host_group>() : sagemaker_groups(config, hosts, here);
+    auto ranks = hosts;
+    if (!groups.empty() || !wanted.empty()) {
+        const auto& train = group_to_train(groups, wanted);
+        std::erase_if(ranks, [&](const std::string& host) {
+            return std::ranges::find(train.hosts, host) == train.hosts.end();
+        });
+        e.host = here;
+        for (const auto& group : groups)
+            if (std::ranges::find(group.hosts, here) != group.hosts.end()) e.group = group.name;
+        e.helper_hosts = static_cast<int>(hosts.size() - ranks.size());
     }
-    e.world_size = static_cast<int>(hosts.size());
-    e.master_host = hosts[0];
+    const auto at = std::ranges::find(ranks, here);
+    e.role = at == ranks.end() ? host_role::helps : host_role::trains;
+    e.rank = e.role == host_role::helps ? -1 : static_cast<int>(at - ranks.begin());
+    e.world_size = static_cast<int>(ranks.size());
+    e.master_host = v.text("SKEIN_MASTER_HOST", ranks[0]);
     e.master_port = v.number("SKEIN_MASTER_PORT", 29500);
     e.job_id = v.text("TRAINING_JOB_NAME");
     return e;
@@ -23386,6 +23629,10 @@ SKEIN_INLINE bool worker_source::want_beside(const net::channel&) { return false
 #include <optional>
 #include <string>
 
+namespace skein::spmd {
+struct launch_environment;
+}
+
 namespace skein::program {
 
 /// What a program's command line asks of a cluster.
@@ -23419,6 +23666,18 @@ public:
 struct part_in_job {
     std::unique_ptr<job_cluster> leads;
     std::optional<int> exit_code;
+    std::string address{}; ///< of a head that the job has already; empty: none
+};
+/// A rank's job, which other hosts help (program/helper_hosts.hpp).
+class job_with_helpers {
+public:
+    job_with_helpers() = default;
+    job_with_helpers(const job_with_helpers&) = delete;
+    job_with_helpers& operator=(const job_with_helpers&) = delete;
+    /// Without end() the hosts take it for a crash, and wait for the next start.
+    virtual ~job_with_helpers() = default;
+    /// The job is over: the hosts' processes end.
+    virtual void end() = 0;
 };
 
 /// What the layer `cluster` gives to programs.
@@ -23435,6 +23694,10 @@ struct cluster_roles {
     int (*join)(const cluster_flags& flags);
     /// Asked where neither flags nor environment name a cluster. Throws error.
     part_in_job (*take_part)(const cluster_flags& flags);
+    /// The part of a rank in a job that other hosts help, as long as it trains. Throws error.
+    std::unique_ptr<job_with_helpers> (*take_helpers)(const spmd::launch_environment& where);
+    /// The whole life of a process on a host that helps; gives the exit code, throws error.
+    int (*help)(const spmd::launch_environment& where);
     /// The whole life of a namespace's space server, with the boot message of this process; gives
     /// the exit code.
     int (*keep)();
@@ -38595,7 +38858,8 @@ SKEIN_INLINE driver_plan plan_driver(int argc, char** argv, run_options& how, bo
         if (plan.head.empty()) plan.part = take_part_in_job(cluster);
         if (plan.part.exit_code)
             std::exit(*plan.part.exit_code); // what follows is the driver's, as in workers
-        if (plan.part.leads) plan.head = cluster.address = plan.part.leads->address();
+        if (plan.part.leads) plan.part.address = plan.part.leads->address();
+        if (!plan.part.address.empty()) plan.head = cluster.address = plan.part.address;
         for (const auto& argument : line.rest)
             if (const auto meant = detail::near_flag(argument, is_cluster); !meant.empty())
                 fmt::print(stderr, "warning: {} is left to the program; skein's flag is {}\n",

@@ -16438,7 +16438,9 @@ using batch_of = typename detail::batch_type<std::remove_cvref_t<D>>::type;
 //
 // As a rank of srun, mpirun, torchrun or another launcher it joins that world. Started by hand with
 // config.workers > 1 it becomes the supervisor of so many copies of itself and restarts them after
-// a failure. Otherwise it runs the function in this process.
+// a failure. Otherwise it runs the function in this process. On a host that helps (SageMaker's
+// groups, spmd/environment.hpp) it makes this process a node for the ranks' helpers, until their
+// job is over.
 
 
 #include <functional>
@@ -16760,6 +16762,48 @@ SKEIN_INLINE int run_as_rank(const spmd::launch_environment& where, const run_co
     }
 }
 
+namespace detail {
+
+/// What this program can be where other hosts help.
+SKEIN_INLINE const program::cluster_roles& roles_for_helpers() {
+    if (const auto* const roles = program::roles_of_program()) return *roles;
+    throw error(errc::not_supported,
+                "not supported: hosts that help a program that was compiled header-only without "
+                "the cluster")
+        .with_hint("include <skein/program/program.hpp> beside <skein/train.hpp>, or link "
+                   "skein::runtime");
+}
+
+/// A host that helps is a node of rank 0's head, and no rank. Gives the exit code.
+SKEIN_INLINE int run_as_helper(const spmd::launch_environment& where, const run_config& config) {
+    try {
+        return roles_for_helpers().help(where);
+    } catch (...) {
+        const auto why = to_error(std::current_exception());
+        print_error(config, "", why);
+        return exit_code_of(why);
+    }
+}
+
+/// A rank beside the hosts that help its job.
+SKEIN_INLINE int run_with_helpers(const spmd::launch_environment& where, const run_config& config,
+                                  const rank_function& body) {
+    std::unique_ptr<program::job_with_helpers> job;
+    try {
+        job = roles_for_helpers().take_helpers(where);
+    } catch (...) {
+        const auto why = to_error(std::current_exception());
+        print_error(config, fmt::format("rank {} of {}", where.rank, where.world_size), why);
+        return exit_code_of(why);
+    }
+    const int code = run_as_rank(where, config, body);
+    // After a failure the launcher may start the ranks again: hosts that help wait for that.
+    if (code == exit_code::done || code > 128) job->end();
+    return code;
+}
+
+} // namespace detail
+
 SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
     serve_if_worker(); // of a session that a rank has opened: it is no rank, nor a supervisor
     spmd::launch_environment where;
@@ -16770,9 +16814,11 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
         detail::print_error(config, "", why);
         return exit_code::usage;
     }
+    if (where.role == spmd::host_role::helps) return detail::run_as_helper(where, config);
     detail::say_unused_cluster(config);
     if (where.is_launched()) {
         detail::say_unused_workers(where, config);
+        if (where.helper_hosts > 0) return detail::run_with_helpers(where, config, body);
         return run_as_rank(where, config, body);
     }
     if (config.workers == 1) return detail::run_alone(config, body);

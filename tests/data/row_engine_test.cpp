@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <skein/core/error.hpp>
 #include <skein/core/event.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
+#include <skein/data/arena.hpp>
 #include <skein/data/detail/row_engine.hpp>
+#include <skein/net/offload.hpp>
 #include <skein/sim/loop.hpp>
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -36,10 +41,27 @@ private:
     int* asked_;
 };
 
+/// Answers as the test says.
+class scripted_helper final : public data::detail::row_helper {
+public:
+    using script = std::function<data::detail::rows_answer(const data::detail::rows_request&)>;
+    explicit scripted_helper(script answer) : answer_(std::move(answer)) {}
+    task<data::detail::rows_answer> make(data::detail::rows_request wanted) override {
+        auto slept = sleep_for(1ms);
+        co_await slept;
+        co_return answer_(wanted);
+    }
+    std::string name() const override { return "scripted"; }
+
+private:
+    script answer_;
+};
+
 /// Rows of one number, with one helper.
 class numbers final : public data::detail::row_program {
 public:
     explicit numbers(int* asked) : asked_(asked) {}
+    explicit numbers(scripted_helper::script answer) : answer_(std::move(answer)) {}
     std::uint64_t size() const override { return 100; }
     std::uint64_t sample_at(std::uint64_t, std::uint64_t, std::uint64_t place) const override {
         return place;
@@ -47,19 +69,35 @@ public:
     std::string describe() const override { return "numbers"; }
     bool make(std::uint64_t, std::uint64_t, std::uint64_t sample,
               data::detail::cells& out) const override {
-        static constexpr std::byte values[64]{};
-        auto number = data::detail::number_cell<std::int64_t>();
-        number.data = values + sample % 8 * 8;
-        out = {number};
+        net::seem_to_take(making);
+        put(static_cast<std::int64_t>(sample) * 3, out);
         return true;
     }
+    bool finish(wire::reader& from, std::uint64_t, std::uint64_t, std::uint64_t,
+                data::detail::cells& out) const override {
+        net::seem_to_take(receiving);
+        std::int64_t value = 0;
+        if (!from.fixed(value)) from.status().value();
+        put(value, out);
+        return true;
+    }
+    static void put(std::int64_t value, data::detail::cells& out) {
+        auto* const kept = data::arena::current().array<std::int64_t>(1).data();
+        *kept = value;
+        auto number = data::detail::number_cell<std::int64_t>();
+        number.data = reinterpret_cast<const std::byte*>(kept);
+        out = {number};
+    }
+    duration making{}, receiving{};
     data::helpers wanted() const override { return {.most = 1, .cpus = 1}; }
     task<std::unique_ptr<data::detail::row_helper>> make_helper() const override {
-        co_return std::make_unique<silent_helper>(asked_);
+        if (asked_ != nullptr) co_return std::make_unique<silent_helper>(asked_);
+        co_return std::make_unique<scripted_helper>(answer_);
     }
 
 private:
-    int* asked_;
+    int* asked_ = nullptr;
+    scripted_helper::script answer_;
 };
 
 task<void> go_on_elsewhere(int* asked, std::vector<std::uint64_t>* came) {
@@ -97,6 +135,125 @@ TEST_CASE("a forgotten batch gives its memory back though a helper never answers
         REQUIRE(!came.empty());
         CHECK(came.back() == 2);
     }
+}
+
+/// What a helper should say.
+data::detail::rows_answer right_answer(const data::detail::rows_request& wanted) {
+    data::detail::rows_answer answer;
+    wire::writer rows;
+    for (const auto sample : wanted.samples) {
+        answer.fates.push_back(data::detail::row_fate::made);
+        rows.fixed(static_cast<std::int64_t>(sample) * 3);
+    }
+    answer.rows = std::move(rows).take();
+    return answer;
+}
+
+struct outcome {
+    std::vector<std::uint64_t> samples;
+    std::vector<std::int64_t> values;
+    std::vector<data::detail::bad_row> bad;
+    std::string notes;
+    std::vector<data::detail::executor_stats> stats;
+};
+
+/// Ten epochs of 100 rows.
+task<void> make_all(std::shared_ptr<numbers> program, outcome* into) {
+    const auto slots = std::make_shared<data::slot_pool>(1 << 20);
+    std::size_t batches = 0;
+    data::detail::row_engine* running = nullptr;
+    event over;
+    const auto deliver = [&](data::detail::finished_batch made) {
+        batches += 1;
+        const auto* const column =
+            reinterpret_cast<const std::int64_t*>(made.memory ? made.memory->column(0) : nullptr);
+        into->samples.insert(into->samples.end(), made.samples.begin(), made.samples.end());
+        into->values.insert(into->values.end(), column, column + made.samples.size());
+        into->bad.insert(into->bad.end(), made.bad.begin(), made.bad.end());
+        running->taken(1);
+        if (batches == 50) over.set();
+    };
+    data::detail::engine_options how;
+    how.most_ahead = 3;
+    data::detail::row_engine engine(program, how, slots, nullptr, deliver,
+                                    [&](const std::string& line) { into->notes += line + "\n"; });
+    running = &engine;
+    slots->on_return([&] { engine.room_changed(); });
+    scope work;
+    work.spawn(engine.serve());
+    engine.restart(1, batch_request::of({.size = 100, .global_batch = 20, .epochs = 10}, 0, 0, 0));
+    auto ended = over.wait();
+    co_await ended;
+    into->stats = engine.stats();
+    work.cancel();
+    auto joined = work.join();
+    try {
+        co_await joined;
+    } catch (const error& e) {
+        CHECK(e.code() == errc::cancelled);
+    }
+    slots->on_return({});
+}
+
+outcome run_with(scripted_helper::script answer, duration making, duration receiving,
+                 std::uint64_t seed) {
+    const auto program = std::make_shared<numbers>(std::move(answer));
+    program->making = making;
+    program->receiving = receiving;
+    outcome made;
+    sim::loop loop(seed);
+    loop.run(make_all(program, &made));
+    return made;
+}
+
+void check_rows(const outcome& made) {
+    CHECK(made.bad.empty());
+    REQUIRE(made.samples.size() == 1000);
+    for (std::size_t i = 0; i < 1000; ++i) {
+        CHECK(made.samples[i] == i % 100);
+        CHECK(made.values[i] == std::int64_t(i % 100) * 3);
+    }
+}
+
+TEST_CASE("a helper that answers nonsense is left out, and its rows are made here") {
+    using data::detail::row_fate;
+    const auto wrong = [](auto change) {
+        return [change](const data::detail::rows_request& wanted) {
+            auto answer = right_answer(wanted);
+            change(answer);
+            return answer;
+        };
+    };
+    const std::vector<scripted_helper::script> scripts{
+        wrong([](auto& a) { a.fates.pop_back(); }),
+        wrong([](auto& a) { a.fates.push_back(row_fate::made); }),
+        wrong([](auto& a) { a.fates.clear(); }),
+        wrong([](auto& a) { a.fates[0] = row_fate::bad; }), // without its error
+        wrong([](auto& a) { a.bad.push_back({0, error(errc::io, "of no row")}); }),
+        wrong([](auto& a) { a.rows.pop_back(); }),
+        wrong([](auto& a) { a.rows.push_back(std::byte{}); }),
+        wrong([](auto& a) { a.rows.clear(); }),
+        wrong([](auto& a) { a.fates[0] = static_cast<row_fate>(17); }),
+    };
+    for (std::size_t i = 0; i < scripts.size(); ++i) {
+        INFO("answer " << i);
+        const auto made = run_with(scripts[i], 1ms, {}, i + 1);
+        check_rows(made);
+        CHECK(made.notes.find("helper scripted is left out") != std::string::npos);
+        INFO(made.notes);
+        CHECK(made.stats[1].rows == 0);
+    }
+}
+
+TEST_CASE("it is said when taking rows in costs as much as making them") {
+    const auto dear = run_with(right_answer, 10ms, 20ms, 1);
+    check_rows(dear);
+    CHECK(dear.notes.find("helpers do not pay here: taking a row in costs") != std::string::npos);
+    CHECK_FALSE(data::detail::pays(dear.stats[0], dear.stats[1]));
+    const auto cheap = run_with(right_answer, 10ms, 1ms, 1);
+    check_rows(cheap);
+    CHECK(cheap.notes.empty());
+    CHECK(cheap.stats[1].rows > 64);
 }
 
 } // namespace row_engine_test

@@ -135,11 +135,11 @@ class Data(unittest.TestCase):
             self.assertIn("of other data", other.stderr)
 
     # ---- ranks, threads, helpers, and what becomes of them ---------------------------------------
-    COUNT, BATCH, EPOCHS = 600, 40, 2
+    COUNT, BATCH, EPOCHS = 400, 40, 2
 
     def world(self, ranks: int, event=None, folder="", **options) -> int:
         """Exclusive or of the digests of all ranks; the samples are added to self.seen."""
-        options = {"count": self.COUNT, "batch": self.BATCH, "epochs": self.EPOCHS, "row_us": 300, "local_us": 1500, **options}
+        options = {"count": self.COUNT, "batch": self.BATCH, "epochs": self.EPOCHS, "row_us": 200, "local_us": 1000, **options}
         with tempfile.TemporaryDirectory() as own:
             ids = [os.path.join(own, str(rank)) for rank in range(ranks)]
             started = [subprocess.Popen(arguments(rank=rank, world=ranks, ids=ids[rank], **options), stdout=subprocess.PIPE,

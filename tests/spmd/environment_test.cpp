@@ -3,13 +3,18 @@
 #include <skein/program/job.hpp>
 #include <skein/spmd/environment.hpp>
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers.hpp>
 #include <catch2/matchers/catch_matchers_exception.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
@@ -180,6 +185,154 @@ TEST_CASE("a host list of SageMaker that is no list of names is refused") {
         CAPTURE(text);
         CHECK_THROWS_AS(discover_in({{"SM_HOSTS", text}, {"SM_CURRENT_HOST", "a"}}), skein::error);
     }
+}
+
+namespace {
+
+/// SageMaker's variables on a host of a job with these groups: {{"gpu", {"algo-1"}}, ...}.
+variable_map sagemaker(
+    const std::string& here,
+    const std::vector<std::pair<std::string, std::vector<std::string>>>& groups) {
+    const auto list = [](const std::vector<std::string>& names) {
+        std::string out;
+        for (const auto& name : names) out += (out.empty() ? "\"" : ", \"") + name + "\"";
+        return "[" + out + "]";
+    };
+    std::vector<std::string> all;
+    std::string mine, told;
+    for (const auto& [name, hosts] : groups) {
+        all.insert(all.end(), hosts.begin(), hosts.end());
+        if (std::find(hosts.begin(), hosts.end(), here) != hosts.end()) mine = name;
+        told += (told.empty() ? "" : ",") + std::string(R"({"instance_group_name":")") + name +
+                R"(","instance_type":"ml.c5.xlarge","hosts":)" + list(hosts) + "}";
+    }
+    std::sort(all.begin(), all.end());
+    return {{"SM_HOSTS", list(all)},
+            {"SM_CURRENT_HOST", here},
+            {"SM_RESOURCE_CONFIG",
+             R"({"current_host":")" + here + R"(","current_instance_type":"ml.c5.xlarge",)" +
+                 R"("current_group_name":")" + mine + R"(","hosts":)" + list(all) +
+                 R"(,"instance_groups":[)" + told + R"(],"network_interface_name":"eth0"})"}};
+}
+
+variable_map with(variable_map set, const char* name, std::string value) {
+    set[name] = std::move(value);
+    return set;
+}
+
+variable_map with_config(variable_map set, const std::string& from, const std::string& to) {
+    auto& config = set["SM_RESOURCE_CONFIG"];
+    REQUIRE(config.find(from) != std::string::npos);
+    config.replace(config.find(from), from.size(), to);
+    return set;
+}
+
+const std::vector<std::pair<std::string, std::vector<std::string>>> unlike{
+    {"cpu", {"algo-1", "algo-3"}}, {"gpu", {"algo-4", "algo-2"}}};
+
+} // namespace
+
+TEST_CASE("of SageMaker's groups the one called gpu trains, the others help") {
+    const auto first = discover_in(sagemaker("algo-2", unlike));
+    CHECK(first.role == host_role::trains);
+    CHECK(first.rank == 0); // in the order of SM_HOSTS, among those that train
+    CHECK(first.world_size == 2);
+    CHECK(first.helper_hosts == 2);
+    CHECK(first.group == "gpu");
+    CHECK(first.host == "algo-2");
+    CHECK(first.master_host == "algo-2");
+    CHECK(discover_in(sagemaker("algo-4", unlike)).rank == 1);
+    const auto helper = discover_in(sagemaker("algo-3", unlike));
+    CHECK(helper.role == host_role::helps);
+    CHECK(helper.rank == -1);
+    CHECK(helper.world_size == 2);
+    CHECK(helper.group == "cpu");
+    CHECK(helper.host == "algo-3");
+    CHECK(helper.master_host == "algo-2");
+    CHECK(helper.is_launched());
+}
+
+TEST_CASE("SKEIN_TRAIN_GROUP says which of SageMaker's groups trains") {
+    const auto there = with(sagemaker("algo-1", unlike), "SKEIN_TRAIN_GROUP", "cpu");
+    CHECK(discover_in(there).rank == 0);
+    CHECK(discover_in(there).world_size == 2);
+    CHECK(discover_in(with(sagemaker("algo-2", unlike), "SKEIN_TRAIN_GROUP", "cpu")).role ==
+          host_role::helps);
+}
+
+TEST_CASE("a single group of SageMaker's trains as a whole, whatever it is called") {
+    const auto e = discover_in(sagemaker("algo-2", {{"homogeneousCluster", {"algo-1", "algo-2"}}}));
+    CHECK(e.role == host_role::trains);
+    CHECK(e.rank == 1);
+    CHECK(e.world_size == 2);
+    CHECK(e.helper_hosts == 0);
+    // A configuration without groups, as older ones are, says nothing more than SM_HOSTS.
+    CHECK(discover_in({{"SM_HOSTS", R"(["a","b"])"},
+                       {"SM_CURRENT_HOST", "b"},
+                       {"SM_RESOURCE_CONFIG", R"({"current_host":"b","hosts":["b","a"]})"}})
+              .rank == 1);
+}
+
+TEST_CASE("groups of SageMaker's of which none is said to train are an error that lists them") {
+    const auto set = sagemaker("a", {{"fast", {"a"}}, {"slow", {"b"}}});
+    CHECK_THAT(refusal(set), ContainsSubstring("fast, slow") &&
+                                 ContainsSubstring("set SKEIN_TRAIN_GROUP to the group"));
+    CHECK_THAT(refusal(with(set, "SKEIN_TRAIN_GROUP", "gpu")),
+               ContainsSubstring("SKEIN_TRAIN_GROUP=gpu") && ContainsSubstring("fast, slow"));
+    CHECK_THAT(
+        refusal({{"SM_HOSTS", R"(["a"])"}, {"SM_CURRENT_HOST", "a"}, {"SKEIN_TRAIN_GROUP", "gpu"}}),
+        ContainsSubstring("SKEIN_TRAIN_GROUP=gpu") && ContainsSubstring("none"));
+    CHECK_THAT(refusal(sagemaker("a", {{"gpu", {}}, {"cpu", {"a"}}})),
+               ContainsSubstring("gpu, has no hosts"));
+}
+
+TEST_CASE("SageMaker's variables that contradict each other are refused") {
+    const auto set = sagemaker("algo-2", unlike);
+    CHECK_THAT(refusal(with(set, "SM_HOSTS", R"(["algo-1","algo-2"])")),
+               ContainsSubstring("SM_HOSTS contradict") && ContainsSubstring("algo-4"));
+    CHECK_THAT(refusal(with(set, "SM_HOSTS", R"(["algo-1","algo-2","algo-3","algo-4","algo-5"])")),
+               ContainsSubstring("SM_HOSTS contradict") && ContainsSubstring("algo-5"));
+    CHECK_THAT(refusal(with(set, "SM_CURRENT_HOST", "algo-1")),
+               ContainsSubstring("is of host algo-2, but SM_CURRENT_HOST is algo-1"));
+    CHECK_THAT(
+        refusal(with_config(set, R"("current_group_name":"gpu")", R"("current_group_name":"cpu")")),
+        ContainsSubstring("algo-2, in group gpu, but calls cpu its group"));
+    CHECK_THAT(
+        refusal(with_config(set, R"("hosts":["algo-4", "algo-2"])", R"("hosts":["algo-4"])")),
+        ContainsSubstring("this host, algo-2, in no group"));
+    CHECK_THAT(refusal(with_config(set, R"("hosts":["algo-1", "algo-3"])",
+                                   R"("hosts":["algo-1", "algo-2", "algo-3"])")),
+               ContainsSubstring("SM_HOSTS contradict"));
+    CHECK_THAT(refusal(sagemaker("a", {{"gpu", {"a"}}, {"gpu", {"b"}}})),
+               ContainsSubstring("two groups called gpu"));
+}
+
+TEST_CASE("a configuration of SageMaker's that cannot be read is refused") {
+    const auto set = sagemaker("algo-2", unlike);
+    const auto& whole = set.at("SM_RESOURCE_CONFIG");
+    for (std::size_t length = 1; length < whole.size(); ++length) { // cut anywhere
+        CAPTURE(length);
+        CHECK_THAT(refusal(with(set, "SM_RESOURCE_CONFIG", whole.substr(0, length))),
+                   ContainsSubstring("SM_RESOURCE_CONFIG"));
+    }
+    for (const auto* text :
+         {"nonsense", "[]", R"({"instance_groups":{}})", R"({"instance_groups":[{"hosts":["a"]}]})",
+          R"({"instance_groups":[{"instance_group_name":7,"hosts":["a"]}]})",
+          R"({"instance_groups":[{"instance_group_name":"g\u0041","hosts":["a"]}]})",
+          R"({"hosts":["a" "b"]})", R"({"x":})", R"({"x":1,})", R"({"x":1} y)", R"({"x" 1})",
+          R"({"x":"\)"}) {
+        CAPTURE(text);
+        CHECK_THAT(refusal(with(set, "SM_RESOURCE_CONFIG", text)),
+                   ContainsSubstring("SM_RESOURCE_CONFIG"));
+    }
+    CHECK_THAT(
+        refusal(with(set, "SM_RESOURCE_CONFIG", R"({"x":)" + std::string(100'000, '[') + "}")),
+        ContainsSubstring("nested too deep"));
+    // What is not needed may be anything.
+    const auto more = with_config(set, "{",
+                                  R"({"a":[1,-2.5e3,{"b":null}],"c":"\"\u0041\n",)"
+                                  R"("d":{},"e":[],"f":true,)");
+    CHECK(discover_in(more).rank == 0);
 }
 
 TEST_CASE("SkyPilot's node list gives the rank of this node") {

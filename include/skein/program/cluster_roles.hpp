@@ -10,6 +10,10 @@
 #include <optional>
 #include <string>
 
+namespace skein::spmd {
+struct launch_environment;
+}
+
 namespace skein::program {
 
 /// What a program's command line asks of a cluster.
@@ -43,6 +47,18 @@ public:
 struct part_in_job {
     std::unique_ptr<job_cluster> leads;
     std::optional<int> exit_code;
+    std::string address{}; ///< of a head that the job has already; empty: none
+};
+/// A rank's job, which other hosts help (program/helper_hosts.hpp).
+class job_with_helpers {
+public:
+    job_with_helpers() = default;
+    job_with_helpers(const job_with_helpers&) = delete;
+    job_with_helpers& operator=(const job_with_helpers&) = delete;
+    /// Without end() the hosts take it for a crash, and wait for the next start.
+    virtual ~job_with_helpers() = default;
+    /// The job is over: the hosts' processes end.
+    virtual void end() = 0;
 };
 
 /// What the layer `cluster` gives to programs.
@@ -59,6 +75,10 @@ struct cluster_roles {
     int (*join)(const cluster_flags& flags);
     /// Asked where neither flags nor environment name a cluster. Throws error.
     part_in_job (*take_part)(const cluster_flags& flags);
+    /// The part of a rank in a job that other hosts help, as long as it trains. Throws error.
+    std::unique_ptr<job_with_helpers> (*take_helpers)(const spmd::launch_environment& where);
+    /// The whole life of a process on a host that helps; gives the exit code, throws error.
+    int (*help)(const spmd::launch_environment& where);
     /// The whole life of a namespace's space server, with the boot message of this process; gives
     /// the exit code.
     int (*keep)();

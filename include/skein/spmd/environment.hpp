@@ -9,6 +9,7 @@
 
 #include <skein/core/config.hpp>
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -17,17 +18,27 @@
 
 namespace skein::spmd {
 
+/// What a host does, where a launcher has started one program on unlike hosts.
+enum class host_role : std::uint8_t {
+    trains, ///< its processes are ranks
+    helps,  ///< it is no rank, but a node of rank 0's head (program/helper_hosts.hpp)
+};
+
 /// The place of one process among those that were started together.
 struct launch_environment {
     std::string source = "local"; ///< which row of the table answered
-    int rank = 0;
-    int world_size = 1;
+    int rank = 0;                 ///< among those that train; of a host that helps -1
+    int world_size = 1;           ///< of those that train
     int local_rank = 0;
     int local_size = 1;
     int attempt = 0;           ///< restarts so far, as far as the launcher says
     std::string master_host{}; ///< where rank 0 can be reached; empty: this host
     int master_port = 0;       ///< for rank 0's group server; 0: none given
     std::string job_id{};      ///< the same for all ranks; empty if the launcher has none
+    host_role role = host_role::trains;
+    std::string host{};   ///< this host, as the launcher calls it; empty: it has no groups of hosts
+    std::string group{};  ///< of this host, as the launcher calls it; empty as `host`
+    int helper_hosts = 0; ///< of the job: hosts that help
 
     /// True when a launcher has formed a world: this process is one of its ranks.
     [[nodiscard]] bool is_launched() const noexcept { return source != "local"; }
@@ -59,7 +70,10 @@ void take_variable(const char* name);
 ///   openmpi      OMPI_COMM_WORLD_RANK ...        pmi  PMI_RANK PMI_SIZE (MPICH, Intel MPI)
 ///   sagemaker    SM_HOSTS SM_CURRENT_HOST        skypilot  SKYPILOT_NODE_RANK SKYPILOT_NODE_IPS
 ///   local        none of them
-///   errors  invalid_argument: a row applies but a variable is missing or no number; names it
+/// SageMaker's SM_RESOURCE_CONFIG may have several instance groups: that of SKEIN_TRAIN_GROUP
+/// trains, else the one called "gpu"; hosts of the others help. A single group trains.
+///   errors  invalid_argument: a row applies but a variable is missing, no number, or contradicts
+///           another one; names it. Of groups: none or an unknown one is to train
 [[nodiscard]] launch_environment discover(const variable_reader& read = process_environment());
 
 /// "n[1-3,07],gpu" -> n1 n2 n3 n07 gpu, as Slurm writes node lists.

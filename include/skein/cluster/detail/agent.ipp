@@ -45,13 +45,15 @@ SKEIN_INLINE detail::head_link_options agent::state::link_options(loop& on) {
     o.say_hello = [this] { return say_hello(this); };
     o.on_away = [this](const error& why, bool was_joined) { say_away(why, was_joined); };
     o.speaks_as = "agent";
-    o.news = how.leaves_alone ? logging::level::debug : logging::level::warn; // of a job
+    o.news =
+        how.news < logging::level::info ? logging::level::debug : logging::level::warn; // of a job
     return o;
 }
 
 SKEIN_INLINE void agent::state::say_away(const error& why, bool was_joined) {
     const auto at = to_string(how.head);
-    const auto level = how.leaves_alone ? logging::level::debug : logging::level::warn; // of a job
+    const auto level =
+        how.news < logging::level::info ? logging::level::debug : logging::level::warn; // of a job
     if (was_joined)
         logging::at(level, "agent",
                     "the head is away; workers go on, and it is tried until it answers",

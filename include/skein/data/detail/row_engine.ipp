@@ -478,8 +478,26 @@ SKEIN_INLINE task<bool> row_engine::one_range(helper_state* it) {
     mine.rows += range->count;
     mine.seconds += static_cast<double>(answer.nanoseconds) * 1e-9;
     mine.receive_seconds += to_seconds(receiving);
+    say_if_it_does_not_pay(mine);
     finish(it->executor, *range, batch, std::move(*bad), there);
     co_return true;
+}
+
+SKEIN_INLINE bool pays(const executor_stats& here, const executor_stats& helper) noexcept {
+    if (here.rows < 64 || helper.rows < 64) return true;
+    const auto making = here.seconds / static_cast<double>(here.rows);
+    return helper.receive_seconds / static_cast<double>(helper.rows) < 0.8 * making;
+}
+
+SKEIN_INLINE void row_engine::say_if_it_does_not_pay(const executor_stats& helper) {
+    if (pays(stats_[0], helper) || std::exchange(has_said_pay_, true)) return;
+    const auto each = [](double seconds, std::uint64_t rows) {
+        return time_text(seconds / static_cast<double>(rows));
+    };
+    note_(fmt::format("helpers do not pay here: taking a row in costs {}, making it {}; "
+                      "helpers{{.most = 0}} leaves them out",
+                      each(helper.receive_seconds, helper.rows),
+                      each(stats_[0].seconds, stats_[0].rows)));
 }
 
 SKEIN_INLINE std::vector<bad_row> row_engine::take_in(filling& batch, work_range range,

@@ -226,7 +226,8 @@ SKEIN_INLINE driver_plan plan_driver(int argc, char** argv, run_options& how, bo
         if (plan.head.empty()) plan.part = take_part_in_job(cluster);
         if (plan.part.exit_code)
             std::exit(*plan.part.exit_code); // what follows is the driver's, as in workers
-        if (plan.part.leads) plan.head = cluster.address = plan.part.leads->address();
+        if (plan.part.leads) plan.part.address = plan.part.leads->address();
+        if (!plan.part.address.empty()) plan.head = cluster.address = plan.part.address;
         for (const auto& argument : line.rest)
             if (const auto meant = detail::near_flag(argument, is_cluster); !meant.empty())
                 fmt::print(stderr, "warning: {} is left to the program; skein's flag is {}\n",

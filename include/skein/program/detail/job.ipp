@@ -19,6 +19,7 @@
 #include <skein/proc/gpus.hpp>
 #include <skein/proc/process.hpp>
 #include <skein/proc/standard_files.hpp>
+#include <skein/program/detail/job_node.hpp>
 #include <skein/spmd/meeting.hpp>
 
 #include <algorithm>
@@ -92,8 +93,8 @@ namespace detail {
     return has_own_cores(CPU_COUNT(&mine), allotted, of_host, std::max(where.local_size, 1));
 }
 
-[[nodiscard]] inline cluster::agent_options node_of_job(const spmd::launch_environment& where,
-                                                        const net::token& secret) {
+SKEIN_INLINE cluster::agent_options node_of_job(const spmd::launch_environment& where,
+                                                const net::token& secret) {
     sched::resources all;
     all.cpu = available_cores();
     all.memory = available_memory();
@@ -114,8 +115,7 @@ namespace detail {
     return o;
 }
 
-/// What this process starts from now on has no part in the job, and a secret of its own.
-inline void enter_job() {
+SKEIN_INLINE void enter_job() {
     ::setenv(rt::in_job_variable, "1", 1);
     spmd::take_variable(spmd::token_variable);
 }

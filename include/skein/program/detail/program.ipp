@@ -20,6 +20,7 @@
 #include <skein/proc/gpus.hpp>
 #include <skein/proc/process.hpp>
 #include <skein/proc/standard_files.hpp>
+#include <skein/program/helper_hosts.hpp>
 #include <skein/program/job.hpp>
 #include <skein/rt/runtime.hpp>
 #include <skein/spmd/environment.hpp>
@@ -196,6 +197,8 @@ inline int join_of(const program::cluster_flags& flags) {
 }
 inline program::part_in_job part_of(const program::cluster_flags& flags) {
     program::part_in_job out;
+    out.address = helped_job::head_here();
+    if (!out.address.empty()) return out;
     const auto where = job_of_launcher();
     if (!where) return out;
     if (where->rank == 0)
@@ -205,12 +208,17 @@ inline program::part_in_job part_of(const program::cluster_flags& flags) {
     return out;
 }
 
+inline std::unique_ptr<program::job_with_helpers> helpers_of(
+    const spmd::launch_environment& where) {
+    return std::make_unique<helped_job>(where);
+}
+
 } // namespace detail
 
 SKEIN_INLINE const program::cluster_roles* roles() noexcept {
-    static constexpr program::cluster_roles all{&detail::address_of, &detail::workers_of,
-                                                &detail::head_of,    &detail::join_of,
-                                                &detail::part_of,    &cluster::run_space_server};
+    static constexpr program::cluster_roles all{
+        &detail::address_of, &detail::workers_of, &detail::head_of, &detail::join_of,
+        &detail::part_of,    &detail::helpers_of, &run_helper_host, &cluster::run_space_server};
     return &all;
 }
 

@@ -7,6 +7,7 @@
 #include <skein/core/error.hpp>
 #include <skein/core/fnv.hpp>
 #include <skein/proc/boot.hpp>
+#include <skein/spmd/detail/resource_config.hpp>
 #include <skein/wire/decode.hpp>
 
 #include <algorithm>
@@ -250,52 +251,118 @@ SKEIN_INLINE std::optional<launch_environment> from_pmi(const variable_reader& r
     return e;
 }
 
-/// The texts of a JSON list of host names, ["algo-1", "algo-2"]; empty when it is anything else.
-/// Host names need no escapes, and this layer no JSON library.
-SKEIN_INLINE std::vector<std::string> json_names(std::string_view text) {
-    std::vector<std::string> out;
-    const auto skip = [&] {
-        text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
+/// The groups of SM_RESOURCE_CONFIG, which have each of `hosts` once; empty: it tells of none.
+SKEIN_INLINE std::vector<host_group> sagemaker_groups(const std::string& text,
+                                                      std::vector<std::string> hosts,
+                                                      const std::string& here) {
+    const auto refuse = [](const std::string& why) {
+        return error(errc::invalid_argument,
+                     fmt::format("SM_RESOURCE_CONFIG (SageMaker launch) {}", why));
     };
-    const auto take = [&](char wanted) {
-        skip();
-        if (!text.starts_with(wanted)) return false;
-        text.remove_prefix(1);
-        return true;
-    };
-    if (!take('[')) return {};
-    do {
-        if (!take('"')) return {};
-        const auto end = text.find_first_of("\"\\");
-        if (end == std::string_view::npos || text[end] != '"') return {};
-        out.emplace_back(text.substr(0, end));
-        text.remove_prefix(end + 1);
-    } while (take(','));
-    const bool closed = take(']');
-    skip();
-    if (!closed || !text.empty()) out.clear();
-    return out;
+    resource_config config;
+    try {
+        config = read_resource_config(text);
+    } catch (const error& why) {
+        throw refuse(fmt::format("cannot be read: {}", why.text()))
+            .with_hint("it is the text of /opt/ml/input/config/resourceconfig.json");
+    }
+    if (!config.current_host.empty() && config.current_host != here)
+        throw refuse(
+            fmt::format("is of host {}, but SM_CURRENT_HOST is {}", config.current_host, here));
+    std::string mine;
+    std::vector<std::string> grouped;
+    for (const auto& group : config.groups) {
+        if (std::ranges::count(config.groups, group.name, &host_group::name) > 1)
+            throw refuse(fmt::format("has two groups called {}", group.name));
+        if (std::ranges::find(group.hosts, here) != group.hosts.end()) mine = group.name;
+        grouped.insert(grouped.end(), group.hosts.begin(), group.hosts.end());
+    }
+    if (config.groups.empty()) return {};
+    if (mine.empty())
+        throw refuse(fmt::format("has this host, {}, in no group; its groups have {}", here,
+                                 fmt::join(grouped, ", ")));
+    if (!config.current_group.empty() && config.current_group != mine)
+        throw refuse(fmt::format("has this host, {}, in group {}, but calls {} its group", here,
+                                 mine, config.current_group));
+    std::ranges::sort(hosts);
+    for (auto* list : {&grouped, &config.hosts}) {
+        std::ranges::sort(*list);
+        if (*list == hosts || (list == &config.hosts && list->empty())) continue;
+        throw refuse(fmt::format("and SM_HOSTS contradict each other: {} has {}, SM_HOSTS has {}",
+                                 list == &grouped ? "its groups together" : "its list of hosts",
+                                 fmt::join(*list, ", "), fmt::join(hosts, ", ")));
+    }
+    return std::move(config.groups);
+}
+
+/// The one whose hosts are ranks. `wanted`: SKEIN_TRAIN_GROUP, or empty.
+SKEIN_INLINE const host_group& group_to_train(const std::vector<host_group>& groups,
+                                              const std::string& wanted) {
+    std::vector<std::string> names;
+    for (const auto& group : groups) names.push_back(group.name);
+    const auto& name = wanted.empty() && groups.size() == 1 ? names.front()
+                       : wanted.empty()                     ? std::string("gpu")
+                                                            : wanted;
+    const auto found = std::ranges::find(groups, name, &host_group::name);
+    if (found == groups.end() && !wanted.empty())
+        throw error(errc::invalid_argument,
+                    fmt::format("SKEIN_TRAIN_GROUP={}: no such group of hosts (SageMaker launch), "
+                                "there are: {}",
+                                wanted,
+                                names.empty() ? "none" : fmt::to_string(fmt::join(names, ", "))));
+    if (found == groups.end())
+        throw error(errc::invalid_argument,
+                    fmt::format("SageMaker has started several groups of hosts, and none is called "
+                                "gpu: {}",
+                                fmt::join(names, ", ")))
+            .with_hint("set SKEIN_TRAIN_GROUP to the group that trains, on all hosts; the others "
+                       "help it");
+    if (found->hosts.empty())
+        throw error(errc::invalid_argument,
+                    fmt::format("the group that trains, {}, has no hosts (SageMaker launch)", name))
+            .with_hint(
+                fmt::format("set SKEIN_TRAIN_GROUP to another one of {}", fmt::join(names, ", ")));
+    return *found;
 }
 
 SKEIN_INLINE std::optional<launch_environment> from_sagemaker(const variable_reader& read) {
     const variables v(read, "SageMaker");
     if (!v.has("SM_HOSTS")) return std::nullopt;
-    const auto hosts = json_names(v.need("SM_HOSTS"));
-    const auto here = v.need("SM_CURRENT_HOST");
-    launch_environment e;
-    e.source = "sagemaker";
-    e.rank = -1;
-    for (std::size_t i = 0; i < hosts.size(); ++i) {
-        if (hosts[i] == here) e.rank = static_cast<int>(i);
+    const auto listed = v.need("SM_HOSTS"), here = v.need("SM_CURRENT_HOST");
+    std::vector<std::string> hosts;
+    try {
+        json_reader from(listed);
+        hosts = read_names(from);
+        from.end();
+    } catch (const error&) {
+        hosts.clear();
     }
-    if (e.rank < 0) {
+    if (std::ranges::find(hosts, here) == hosts.end())
         throw error(
             errc::invalid_argument,
             fmt::format("SM_HOSTS='{}' (SageMaker launch) is no list with SM_CURRENT_HOST='{}'",
-                        v.text("SM_HOSTS"), here));
+                        listed, here));
+    launch_environment e;
+    e.source = "sagemaker";
+    const auto wanted = v.text("SKEIN_TRAIN_GROUP"), config = v.text("SM_RESOURCE_CONFIG");
+    const auto groups =
+        config.empty() ? std::vector<host_group>() : sagemaker_groups(config, hosts, here);
+    auto ranks = hosts;
+    if (!groups.empty() || !wanted.empty()) {
+        const auto& train = group_to_train(groups, wanted);
+        std::erase_if(ranks, [&](const std::string& host) {
+            return std::ranges::find(train.hosts, host) == train.hosts.end();
+        });
+        e.host = here;
+        for (const auto& group : groups)
+            if (std::ranges::find(group.hosts, here) != group.hosts.end()) e.group = group.name;
+        e.helper_hosts = static_cast<int>(hosts.size() - ranks.size());
     }
-    e.world_size = static_cast<int>(hosts.size());
-    e.master_host = hosts[0];
+    const auto at = std::ranges::find(ranks, here);
+    e.role = at == ranks.end() ? host_role::helps : host_role::trains;
+    e.rank = e.role == host_role::helps ? -1 : static_cast<int>(at - ranks.begin());
+    e.world_size = static_cast<int>(ranks.size());
+    e.master_host = v.text("SKEIN_MASTER_HOST", ranks[0]);
     e.master_port = v.number("SKEIN_MASTER_PORT", 29500);
     e.job_id = v.text("TRAINING_JOB_NAME");
     return e;
