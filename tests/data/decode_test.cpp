@@ -235,6 +235,7 @@ TEST_CASE("bytes that are no JPEG and no PNG are told apart") {
     CHECK_THAT(refused("").text, ContainsSubstring("an empty file is neither JPEG nor PNG"));
     CHECK_THAT(refused("a letter").text, ContainsSubstring("8 bytes that starts with 61 20 6c"));
     CHECK_THAT(refused("<!DOCTYPE html>").text, ContainsSubstring("HTML"));
+    CHECK_THAT(refused(std::string("\0\5\26\7\0\2", 6)).text, ContainsSubstring("begin with ._"));
     CHECK_THAT(refused("version https://git-lfs.github.com/spec/v1").text,
                ContainsSubstring("git lfs pull"));
     CHECK(refused("a letter").code == errc::malformed);

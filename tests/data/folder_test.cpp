@@ -5,7 +5,10 @@
 #include <skein/data/detail/folder_listing.hpp>
 #include <skein/data/folder.hpp>
 #include <skein/data/loader.hpp>
+#include <skein/wire/decode.hpp>
+#include <skein/wire/encode.hpp>
 
+#include "support/no_free_descriptors.hpp"
 #include "support/temporary_folder.hpp"
 
 #include <algorithm>
@@ -225,6 +228,79 @@ TEST_CASE("a pipeline of files names the file and the operator of a row that can
     // A checkpoint of other data is refused.
     CHECK_THROWS_MATCHES(failing.restore(batches.state()), error,
                          MessageMatches(ContainsSubstring("image_folder(")));
+}
+
+TEST_CASE("pictures in hidden folders are an error: they are no classes") {
+    const temporary_folder root, cache;
+    put(root, "cat/1.jpg", "1");
+    put(root, "dog/.thumbnails/notes.txt", "no picture");
+    put(root, "dog/2.jpg", "2");
+    CHECK(data::image_folder(root.path, kept_in(cache)).size() == 2);
+    for (const std::string hidden : {".ipynb_checkpoints", "cat/.ipynb_checkpoints"}) {
+        put(root, hidden + "/1-checkpoint.jpg", "1");
+        CHECK_THROWS_MATCHES(data::image_folder(root.path, kept_in(cache)), error,
+                             MessageMatches(ContainsSubstring("'" + hidden + "'") &&
+                                            ContainsSubstring("taken for classes")));
+        fs::remove_all(root / hidden);
+    }
+}
+
+TEST_CASE("files and folders may have any name") {
+    const temporary_folder root, cache;
+    const std::vector<std::string> names{"a b/%s %n.jpg", "a b/new\nline.jpg", "{0}/{}.jpg",
+                                         "{0}/\xff\xfe.jpg", "{0}/quote\".jpg"};
+    for (const auto& name : names) put(root, name, name);
+    const data::image_folder all(root.path, kept_in(cache));
+    REQUIRE(all.size() == names.size());
+    for (std::uint64_t i = 0; i < all.size(); ++i) {
+        const auto at = all.locate(i);
+        CHECK(read_text(all, i) == at.path);
+        // As it travels to helpers.
+        wire::writer out;
+        wire::encode(out, at);
+        const auto message = std::move(out).take();
+        wire::reader in(message);
+        data::folder_place there;
+        REQUIRE(wire::decode(in, there));
+        CHECK(there.path == at.path);
+    }
+    fs::remove(root / "{0}/\xff\xfe.jpg");
+    CHECK_THROWS_MATCHES(read_text(all, 4), error,
+                         MessageMatches(ContainsSubstring("no such file")));
+}
+
+TEST_CASE("each host keeps an index of its own") {
+    CHECK(data::detail::index_name("/pictures", "one") ==
+          data::detail::index_name("/pictures", "one"));
+    CHECK(data::detail::index_name("/pictures", "one") !=
+          data::detail::index_name("/pictures", "two"));
+    CHECK(data::detail::index_name("/pictures", "one") !=
+          data::detail::index_name("/picture", "sone"));
+}
+
+TEST_CASE("files that cannot be opened for want of descriptors are not left out") {
+    if (!test::no_free_descriptors::works) SKIP("UBSan needs descriptors itself");
+    const temporary_folder root, cache;
+    for (int i = 10; i < 30; ++i) put(root, "a/" + std::to_string(i) + ".jpg", "1");
+    data::loader batches(data::image_folder(root.path, kept_in(cache)) | data::map<&measure>() |
+                             data::batch(5),
+                         {.threads = 1, .budget = 1, .bad_rows = 100, .epochs = 1});
+    auto held = batches.next(); // while it is held no other is made
+    REQUIRE(held);
+    std::string said = "no error";
+    {
+        const test::no_free_descriptors tight;
+        held.reset();
+        try {
+            (void)batches.next();
+        } catch (const error& e) {
+            said = e.what();
+        }
+    }
+    CHECK_THAT(said, ContainsSubstring("too many open files") && ContainsSubstring("ulimit -n"));
+    std::size_t rows = 5;
+    while (auto b = batches.next()) rows += b->rows();
+    CHECK(rows == 20);
 }
 
 } // namespace folder_test

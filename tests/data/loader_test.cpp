@@ -3,14 +3,26 @@
 #include <skein/core/sha256.hpp>
 #include <skein/data/loader.hpp>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
+#include <filesystem>
+#include <iterator>
+#include <memory>
+#include <new>
+#include <optional>
 #include <set>
+#include <span>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <sys/wait.h>
+#include <unistd.h>
 
 namespace loader_test {
 
@@ -40,6 +52,25 @@ point fail_on_13(std::int64_t i) {
     if (i == 13) throw std::runtime_error("thirteen");
     return {{}, {std::int32_t(i), 0}, i};
 }
+std::atomic<bool> is_broken{false}, is_short{false};
+std::atomic<std::uint64_t> grown{0};
+point fail_while_broken(std::int64_t i) {
+    if (i == 5 && is_broken) throw std::runtime_error("broken now");
+    return {{}, {}, i};
+}
+point need_memory(std::int64_t i) {
+    if (i == 5 && is_short) throw std::bad_alloc();
+    return {{}, {}, i};
+}
+point throw_a_number(std::int64_t i) {
+    if (i == 5) throw 42;
+    return {{}, {}, i};
+}
+/// Others add to it.
+struct growing {
+    std::uint64_t size() const { return grown; }
+    std::int64_t read(std::uint64_t i) const { return static_cast<std::int64_t>(i); }
+};
 point of_two_lengths(std::int64_t i) {
     return {data::arena::current().array<float>(i == 20 ? 3 : 2), {}, i};
 }
@@ -249,8 +280,171 @@ TEST_CASE("what cannot be a loader says so") {
                       ContainsSubstring("no samples"));
     CHECK_THROWS_WITH(data::loader(data::range(9) | data::map<&draw>()),
                       ContainsSubstring("data::batch(n)"));
+    CHECK_THROWS_WITH(
+        data::loader(data::range(5) | data::map<&draw>() | data::batch(8), {.drop_last = true}),
+        ContainsSubstring("5 of them do not fill a batch of 8"));
+    CHECK_THROWS_WITH(
+        data::loader(data::range(5) | data::map<&draw>() | data::batch(8), {.threads = 5000}),
+        ContainsSubstring("5000 threads"));
     CHECK((data::range(9) | data::map<&draw>() | data::filter<&is_odd>() | data::shuffle())
               .describe() == "range(9) | map(draw) | filter(is_odd) | shuffle");
+}
+
+/// Samples of all batches that are left.
+template <class Loader>
+std::vector<std::uint64_t> rest_of(Loader& from) {
+    std::vector<std::uint64_t> ids;
+    while (auto b = from.next()) ids.insert(ids.end(), b->samples().begin(), b->samples().end());
+    return ids;
+}
+
+TEST_CASE("a loader that has failed stands where it stood, and goes on") {
+    is_broken = true;
+    for (const std::uint64_t may_be_bad : {0u, 1u}) {
+        data::loader batches(data::range(20) | data::map<&fail_while_broken>() |
+                                 data::filter<&is_odd>() | data::batch(4),
+                             {.threads = 1, .bad_rows = may_be_bad, .epochs = 1});
+        CHECK(batches.next()->rows() == 2);
+        is_broken = true;
+        if (may_be_bad == 0) {
+            for (int i = 0; i < 2; ++i)
+                CHECK_THROWS_WITH(batches.next(), ContainsSubstring("broken now"));
+            CHECK(batches.stats().batches == 1);
+            is_broken = false;
+            CHECK(rest_of(batches) == std::vector<std::uint64_t>{5, 7, 9, 11, 13, 15, 17, 19});
+            CHECK(batches.stats().bad == 0);
+        } else {
+            CHECK(rest_of(batches) == std::vector<std::uint64_t>{7, 9, 11, 13, 15, 17, 19});
+            CHECK(batches.stats().bad == 1);
+        }
+        CHECK_FALSE(batches.next()); // and again
+    }
+}
+
+TEST_CASE("a sample that is bad in every epoch is one of those that may be left out") {
+    const auto what = data::range(40) | data::map<&fail_on_13>() | data::batch(10);
+    data::loader batches(what, {.threads = 2, .bad_rows = 1, .epochs = 3});
+    CHECK(rest_of(batches).size() == 117);
+    CHECK(batches.stats().bad == 3);
+}
+
+TEST_CASE("memory that is out is no bad row: nothing is left out for it") {
+    is_short = true;
+    data::loader batches(data::range(20) | data::map<&need_memory>() | data::batch(20),
+                         {.threads = 1, .bad_rows = 20, .epochs = 1});
+    try {
+        (void)batches.next();
+        FAIL("it did not throw");
+    } catch (const error& e) {
+        CHECK(e.code() == errc::exhausted);
+        CHECK_THAT(e.what(), ContainsSubstring("sample 5, map(need_memory): no memory"));
+    }
+    is_short = false;
+    CHECK(rest_of(batches).size() == 20);
+    data::loader vast(data::range(std::uint64_t{1} << 60) | data::map<&draw>() |
+                          data::batch(std::uint64_t{1} << 59),
+                      {.threads = 1});
+    for (int i = 0; i < 2; ++i)
+        CHECK_THROWS_WITH(vast.next(), ContainsSubstring("no memory for the numbers"));
+}
+
+TEST_CASE("what is thrown comes out of next(), whatever it is") {
+    data::loader batches(data::range(20) | data::map<&throw_a_number>() | data::batch(20),
+                         {.threads = 2});
+    CHECK_THROWS_WITH(batches.next(), ContainsSubstring("sample 5, map(throw_a_number)"));
+}
+
+TEST_CASE("a source that grows is as large as it was when its loader was made") {
+    grown = 100;
+    data::loader batches(growing() | data::map<&draw>() | data::shuffle() | data::batch(10),
+                         {.seed = 3, .threads = 1, .budget = 1, .epochs = 2});
+    std::vector<std::uint64_t> ids = batches.next()->samples();
+    grown = 200;
+    const auto rest = rest_of(batches);
+    ids.insert(ids.end(), rest.begin(), rest.end());
+    REQUIRE(ids.size() == 200);
+    for (const auto half : {0, 100}) {
+        const std::set<std::uint64_t> epoch(ids.begin() + half, ids.begin() + half + 100);
+        CHECK(epoch.size() == 100);
+        CHECK(*epoch.rbegin() == 99);
+    }
+    data::loader later(growing() | data::map<&draw>() | data::batch(10),
+                       {.threads = 1, .epochs = 1});
+    CHECK(rest_of(later).size() == 200);
+}
+
+TEST_CASE("a child that was forked has no loader, and does not wait for one") {
+    const auto what = data::range(100) | data::map<&draw>() | data::batch(4);
+    auto batches = std::make_unique<data::loader<std::remove_const_t<decltype(what)>>>(
+        what, data::loader_options{.threads = 2, .epochs = 1});
+    (void)batches->next();
+    const auto child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+        ::alarm(60); // else it would wait for ever
+        int result = 1;
+        try {
+            (void)batches->next();
+        } catch (const error& e) {
+            result = e.code() == errc::usage ? 0 : 2;
+        }
+        batches.reset();
+        ::_exit(result);
+    }
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status));
+    CHECK(WEXITSTATUS(status) == 0);
+    CHECK(rest_of(*batches).size() == 96);
+}
+
+TEST_CASE("a row draws other numbers in the next epoch, and the same ones on every thread") {
+    const auto what = data::range(8) | data::map<&draw>() | data::batch(8);
+    std::vector<std::vector<float>> seen;
+    for (const int threads : {1, 3}) {
+        data::loader batches(what, {.seed = 7, .threads = threads, .epochs = 2});
+        while (auto b = batches.next()) {
+            const auto x = b->column<0>();
+            seen.emplace_back(x.begin(), x.end());
+        }
+    }
+    REQUIRE(seen.size() == 4);
+    CHECK(seen[0] == seen[2]);
+    CHECK(seen[1] == seen[3]);
+    CHECK(seen[0] != seen[1]);
+    // Nor do rows of one batch have the same numbers: each draws five.
+    const std::set<float> distinct(seen[0].begin(), seen[0].end());
+    CHECK(distinct.size() == 40);
+}
+
+TEST_CASE("a run that stops and goes on several times in one epoch sees each sample once") {
+    const auto what = plan(100, 7);
+    std::vector<std::uint64_t> whole, parts;
+    (void)hash_of(what, 1, 1, 1, &whole);
+    std::string place;
+    for (const std::size_t batches : {3u, 1u, 4u, 1u, 100u}) {
+        data::loader next(what, {.seed = 5, .threads = 1, .epochs = 1});
+        if (!place.empty()) next.restore(place);
+        for (std::size_t i = 0; i < batches; ++i) {
+            const auto b = next.next();
+            if (!b) break;
+            parts.insert(parts.end(), b->samples().begin(), b->samples().end());
+        }
+        place = next.state();
+    }
+    CHECK(parts == whole);
+}
+
+TEST_CASE("loaders that are left after their first batch leave no thread") {
+    const auto threads = [] {
+        return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {});
+    };
+    const auto before = threads();
+    for (int i = 0; i < 30; ++i) {
+        data::loader batches(plan(100, 7), {.threads = 3});
+        (void)batches.next();
+    }
+    CHECK(threads() == before);
 }
 
 } // namespace loader_test

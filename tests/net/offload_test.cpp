@@ -6,8 +6,13 @@
 #include <catch2/catch_test_macros.hpp>
 
 #include <condition_variable>
+#include <fstream>
 #include <mutex>
 #include <thread>
+
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 using namespace net_test;
 
@@ -135,3 +140,35 @@ TEST_CASE("a pool finishes what it has before it goes") {
     }
     CHECK(done == 100);
 }
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SKEIN_TEST_SHADOW 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SKEIN_TEST_SHADOW 1
+#endif
+#endif
+#if !defined(SKEIN_TEST_SHADOW) // sanitizers need more addresses than are left
+TEST_CASE("threads that the system does not start are an error") {
+    const auto child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+        unsigned long pages = 0;
+        std::ifstream("/proc/self/statm") >> pages;
+        const auto most = pages * static_cast<unsigned long>(::sysconf(_SC_PAGESIZE)) + (64u << 20);
+        const rlimit addresses{most, most};
+        ::setrlimit(RLIMIT_AS, &addresses);
+        int result = 1;
+        try {
+            net::offload_pool pool(1000);
+        } catch (const error& e) {
+            result = e.code() == errc::exhausted ? 0 : 2;
+        }
+        ::_exit(result);
+    }
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status));
+    CHECK(WEXITSTATUS(status) == 0);
+}
+#endif

@@ -38,8 +38,8 @@ public:
         return {reinterpret_cast<T*>(allocate(count * sizeof(T))), count};
     }
 
-    /// Takes everything back: what allocate() gave must not be used any more. All memory is kept:
-    /// rows of the same size take none from the system.
+    /// Takes everything back: what allocate() gave must not be used any more. Memory for the largest
+    /// row so far is kept, as one block: rows of that size or less take none from the system.
     void reset() noexcept;
 
     /// Bytes handed out since the last reset().
@@ -63,10 +63,12 @@ private:
         std::size_t size = 0;
     };
     static arena*& of_thread() noexcept;
+    /// Rounded up, so that rows that grow little by little do not take a new block each time.
+    [[nodiscard]] static std::size_t size_class(std::size_t bytes) noexcept;
 
     std::vector<block> blocks_;
     std::size_t now_ = 0, at_ = 0; // the next byte: in blocks_[now_], or there is no such block yet
-    std::size_t used_ = 0;
+    std::size_t used_ = 0, largest_ = 0; // largest_: class of the largest row
 };
 
 /// While it lives, its arena is the current one of this thread.

@@ -62,7 +62,8 @@ struct folder_options {
 class image_folder {
 public:
     ///   errors  not_found: no such folder, no classes, or one without pictures; invalid_argument:
-    ///           its folders are train, val or test; permission_denied, io
+    ///           its folders are train, val or test, or hidden ones hold pictures;
+    ///           permission_denied, io
     explicit image_folder(const std::string& folder, const folder_options& how = {});
 
     [[nodiscard]] std::uint64_t size() const noexcept;

@@ -101,28 +101,34 @@ template <class Pipeline>
 class loader {
 public:
     ///   plan  with batch(n): samples of a global batch, over all ranks
-    ///   errors  usage: no samples, or no batch(n)
+    ///   errors  usage: no samples, no batch(n), or fewer samples than a batch that has to be full;
+    ///           invalid_argument; exhausted: threads cannot be started
     explicit loader(Pipeline plan, loader_options how = {})
-        : deal_{.size = plan.size(),
-                .global_batch = plan.global_batch,
+        : deal_{.global_batch = plan.global_batch,
                 .epochs = how.epochs,
                 .rank = how.rank,
                 .world_size = how.world_size,
                 .drop_last = how.drop_last} {
+        auto program = std::make_shared<detail::typed_program<Pipeline>>(std::move(plan));
+        deal_.size = program->size();
         if (deal_.global_batch == 0)
             throw error(errc::usage, "a loader does not know how large its batches are")
                 .with_hint("end the pipeline with | data::batch(n)");
-        core_ = std::make_unique<detail::loader_core>(
-            std::make_shared<detail::typed_program<Pipeline>>(std::move(plan)), how);
+        if (deal_.drop_last && deal_.size > 0 && deal_.size < deal_.global_batch)
+            throw error(errc::usage, "all samples are left out: " + std::to_string(deal_.size) +
+                                         " of them do not fill a batch of " +
+                                         std::to_string(deal_.global_batch))
+                .with_hint("take smaller batches, or give no drop_last");
+        core_ = std::make_unique<detail::loader_core>(std::move(program), how);
         place_ = {.fingerprint = core_->fingerprint(), .seed = how.seed};
     }
 
     /// The next batch; goes on to the next epoch by itself. Nothing after the last one. Blocks.
-    ///   errors  of rows that could not be made (options.bad_rows); exhausted
+    ///   errors  of rows that could not be made (options.bad_rows); exhausted; usage: in a child
+    ///           that was forked. The loader then stands where it stood: next() tries this batch again
     [[nodiscard]] std::optional<row_batch<row_of<Pipeline>>> next() {
         auto samples = deal_.samples_at(place_.consumed);
         if (samples == 0) {
-            if (place_.consumed == 0) return std::nullopt; // no batch is full
             place_.epoch += 1;
             place_.consumed = 0;
             samples = deal_.samples_at(0);

@@ -34,7 +34,8 @@
 namespace skein::data {
 
 /// Samples by number, each read by itself. Laws: read(i) depends on i alone and may be called by
-/// several threads at a time.
+/// several threads at a time. size() counts once, when a loader is made: what is added later is seen
+/// by the next loader.
 template <class S>
 concept row_source = requires(const S& source) {
     { source.size() } -> std::convertible_to<std::uint64_t>;
@@ -217,6 +218,14 @@ template <class T>
 inline constexpr bool is_pipeline = false;
 template <class S, class L, class R, bool O>
 inline constexpr bool is_pipeline<pipeline<S, L, R, O>> = true;
+template <class... Ops>
+constexpr bool any_filter(const std::tuple<Ops...>*) {
+    return (filtering<Ops> || ...);
+}
+template <class Pipeline>
+inline constexpr bool has_filter =
+    any_filter(static_cast<const decltype(Pipeline::left)*>(nullptr)) ||
+    any_filter(static_cast<const decltype(Pipeline::right)*>(nullptr));
 template <class T>
 concept row_operator = requires { requires T::is_filter; } || requires {
     { T::describe() } -> std::convertible_to<std::string>;
@@ -269,11 +278,17 @@ template <class S, class L, class R, bool Shipped>
 /// shuffles: the same ones in every epoch.
 template <class S, class L, class R, bool Shipped>
 [[nodiscard]] auto operator|(pipeline<S, L, R, Shipped> p, take how) {
+    static_assert(!detail::has_filter<pipeline<S, L, R, Shipped>>,
+                  "skein: take(n) counts samples of the source, not rows that a filter keeps: it "
+                  "stands left of filter()");
     p.chosen.keep(0, how.count);
     return p;
 }
 template <class S, class L, class R, bool Shipped>
 [[nodiscard]] auto operator|(pipeline<S, L, R, Shipped> p, skip how) {
+    static_assert(!detail::has_filter<pipeline<S, L, R, Shipped>>,
+                  "skein: skip(n) counts samples of the source, not rows that a filter keeps: it "
+                  "stands left of filter()");
     p.chosen.keep(how.count, ~std::uint64_t{0});
     return p;
 }
@@ -299,17 +314,6 @@ template <class S, class L, class R, bool Shipped>
     rest.chosen.keep(first, ~std::uint64_t{0});
     return std::pair(std::move(whole), std::move(rest));
 }
-
-namespace detail {
-template <class... Ops>
-constexpr bool any_filter(const std::tuple<Ops...>*) {
-    return (filtering<Ops> || ...);
-}
-template <class Pipeline>
-inline constexpr bool has_filter =
-    any_filter(static_cast<const decltype(Pipeline::left)*>(nullptr)) ||
-    any_filter(static_cast<const decltype(Pipeline::right)*>(nullptr));
-} // namespace detail
 
 /// The rows that a pipeline gives.
 template <class Pipeline>

@@ -33,6 +33,7 @@ namespace skein::net {
 /// A pool of threads for blocking work. The destructor waits for the work in it.
 class offload_pool {
 public:
+    ///   errors  exhausted: the system starts no more threads
     explicit offload_pool(unsigned threads);
     offload_pool(const offload_pool&) = delete;
     offload_pool& operator=(const offload_pool&) = delete;
@@ -47,7 +48,7 @@ public:
 
 private:
     void main();
-    void stop() noexcept;
+    void stop();
 
     std::mutex mutex_; // guards queue_ and stopping_
     std::condition_variable wake_;

@@ -5,6 +5,7 @@
 #include <skein/core/error.hpp>
 
 #include <algorithm>
+#include <bit>
 #include <new>
 
 namespace skein::data {
@@ -16,14 +17,14 @@ SKEIN_INLINE void arena::release::operator()(std::byte* memory) const noexcept {
 SKEIN_INLINE std::byte* arena::allocate(std::size_t size) {
     const auto rounded = (size + alignment - 1) / alignment * alignment;
     if (rounded < size) throw std::bad_alloc();
-    // The first block from here on that has room; one that is skipped is used after the next reset().
+    // The first block from here on that has room.
     while (now_ < blocks_.size() && blocks_[now_].size - at_ < rounded) {
         now_ += 1;
         at_ = 0;
     }
     if (now_ == blocks_.size()) {
         const auto wanted =
-            std::max({rounded, first_block, blocks_.empty() ? 0 : blocks_.back().size});
+            std::max({rounded, first_block, blocks_.empty() ? largest_ : blocks_.back().size});
         blocks_.push_back({std::unique_ptr<std::byte, release>(static_cast<std::byte*>(
                                ::operator new(wanted, std::align_val_t{alignment}))),
                            wanted});
@@ -34,7 +35,17 @@ SKEIN_INLINE std::byte* arena::allocate(std::size_t size) {
     return given;
 }
 
+SKEIN_INLINE std::size_t arena::size_class(std::size_t bytes) noexcept {
+    const auto step = std::max(std::bit_floor(bytes) / 8, alignment);
+    return (bytes + step - 1) / step * step;
+}
+
 SKEIN_INLINE void arena::reset() noexcept {
+    // Blocks that were too small for a row would be kept for ever, one for each larger row.
+    if (blocks_.size() > 1) {
+        largest_ = std::max(largest_, size_class(used_));
+        blocks_.clear();
+    }
     now_ = 0;
     at_ = 0;
     used_ = 0;

@@ -49,6 +49,8 @@ SKEIN_INLINE std::string looks_like(std::string_view head) {
         {"%PDF", "a PDF"},
         {"\x1f\x8b", "a gzip file"},
         {"PK\3\4", "a ZIP file"},
+        {std::string_view("\0\5\26\7", 4),
+         "what macOS keeps beside a file (remove names that begin with ._)"},
         {"version https://git-lfs", "a pointer of Git LFS (git lfs pull fetches the file itself)"},
         {"<", "HTML or XML"}};
     for (const auto& [start, name] : known)

@@ -61,6 +61,10 @@ private:
     std::string_view root_;
 };
 
+/// The file of an index. Each host has its own: where a home is shared by NFS, an index that another
+/// host replaces would be gone from under those who map it (SIGBUS).
+[[nodiscard]] std::string index_name(std::string_view root, std::string_view host);
+
 /// Where indexes are kept when nobody says otherwise; empty: nowhere.
 [[nodiscard]] std::string default_index_folder();
 

@@ -244,19 +244,26 @@ SKEIN_INLINE void keep_index(const std::string& file, byte_span bytes) {
     if (!bytes.empty() || ::rename(other.c_str(), file.c_str()) != 0) (void)::unlink(other.c_str());
 }
 
+SKEIN_INLINE std::string index_name(std::string_view root, std::string_view host) {
+    fnv1a name;
+    name.text(root);
+    name.byte(0);
+    name.text(host);
+    return fmt::format("{:016x}-{}.folder", name.value(), ::geteuid());
+}
+
+SKEIN_INLINE std::string host_name() {
+    char host[256] = "";
+    (void)::gethostname(host, sizeof host - 1);
+    return host;
+}
+
 SKEIN_INLINE std::shared_ptr<const folder_index> folder_index::open(const std::string& root,
                                                                     const std::string& keep_in) {
     std::string file;
     unique_fd lock;
     if (!keep_in.empty() && posix_disk().make_dirs(keep_in)) {
-        // Hosts that share a home each have one: they number folders in their own ways.
-        char host[256] = "";
-        (void)::gethostname(host, sizeof host - 1);
-        fnv1a name;
-        name.text(host);
-        name.byte(0);
-        name.text(root);
-        file = join_path(keep_in, fmt::format("{:016x}-{}.folder", name.value(), ::geteuid()));
+        file = join_path(keep_in, index_name(root, host_name()));
         if (auto kept = kept_index(file, root)) return kept;
         lock = lock_index(file + ".lock");
         if (auto kept = kept_index(file, root)) return kept; // by who had the lock before

@@ -161,19 +161,25 @@ SKEIN_INLINE void check_classes(const std::string& root, const names_of_folder& 
                                    printable(join_path(root, top.folders.front()))));
 }
 
+/// Whether a folder of a path begins with a dot (.ipynb_checkpoints, .Trash-1000).
+SKEIN_INLINE bool is_hidden(std::string_view path) noexcept {
+    return path.starts_with('.') || path.find("/.") != std::string_view::npos;
+}
+
 SKEIN_INLINE folder_listing list_classes(const std::string& root) {
     folder_listing all;
     all.begun = system_clock().wall().count();
     auto top = names_in(root);
     check_classes(root, top);
     all.folders.push_back({"", 0, top.stamp});
-    std::vector<std::string> empty;
+    std::vector<std::string> empty, hidden;
     for (const auto& name : top.folders) {
         const auto label = static_cast<std::uint32_t>(all.classes.size());
         const auto before = all.files.size();
         class_walk walk;
         walk.from(root, name);
         for (auto& each : walk.all) {
+            if (!each.names.pictures.empty() && is_hidden(each.path)) hidden.push_back(each.path);
             const auto folder = static_cast<std::uint32_t>(all.folders.size());
             all.folders.push_back({std::move(each.path), label, each.names.stamp});
             for (auto& [file, size] : each.names.pictures)
@@ -182,6 +188,14 @@ SKEIN_INLINE folder_listing list_classes(const std::string& root) {
         if (all.files.size() == before) empty.push_back(name);
         all.classes.push_back(name);
     }
+    if (!hidden.empty())
+        throw error(errc::invalid_argument,
+                    fmt::format("pictures in hidden folders: {}; they would "
+                                "be taken for classes, or for more of one",
+                                some_of(hidden)))
+            .with_where(fmt::format("image_folder '{}'", printable(root)))
+            .with_hint(
+                "remove what Jupyter, a desktop or a file server has put there, or rename it");
     if (!empty.empty())
         throw error(errc::not_found, fmt::format("classes without pictures: {}", some_of(empty)))
             .with_where(fmt::format("image_folder '{}'", printable(root)))

@@ -18,14 +18,15 @@ namespace skein::data {
 struct loader_options {
     int rank = 0, world_size = 1; ///< batches are this rank's parts of the global ones
     std::uint64_t seed = 0;
-    int threads = 0; ///< that make rows; 0: the cores of this process, shared with the ranks here
-    int local_size = 1;                          ///< ranks of this host
+    int threads = 0;    ///< that make rows, at most 4096; 0: the cores of this process, shared with
+                        ///< the ranks here
+    int local_size = 1; ///< ranks of this host
     std::size_t budget = std::size_t{512} << 20; ///< bytes of all batches that are being made,
                                                  ///< wait, or are still held
-    std::uint64_t bad_rows =
-        0;                    ///< left out before an error ends it, of each rank; 0: the first does
-    bool drop_last = false;   ///< the last batch of an epoch only if it is full
-    std::uint64_t epochs = 0; ///< passes over the data; 0: until nobody asks any more
+    std::uint64_t bad_rows = 0; ///< samples that may be left out before it is an error, of each
+                                ///< rank; one that is bad in every epoch counts once
+    bool drop_last = false;     ///< the last batch of an epoch only if it is full
+    std::uint64_t epochs = 0;   ///< passes over the data; 0: until nobody asks any more
 };
 
 /// What a loader has done so far.
@@ -55,7 +56,9 @@ public:
     /// The rows of a request; blocks this thread, one at a time. What comes after the last request
     /// is being made; anything else begins anew.
     ///   errors  of the first row that could not be made, in the order of the places; exhausted:
-    ///           all memory of the budget is held by batches that were given out
+    ///           all memory of the budget is held by batches that were given out, or this host has
+    ///           no memory or open files for a row; usage: in a child that was forked. What failed
+    ///           may be asked for again
     [[nodiscard]] finished_batch next(const batch_request& wanted);
 
     [[nodiscard]] loader_stats stats() const;

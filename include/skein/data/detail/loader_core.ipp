@@ -17,11 +17,15 @@
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <new>
 #include <optional>
+#include <set>
+#include <stdexcept>
 #include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 namespace skein::data::detail {
 
@@ -67,7 +71,7 @@ public:
         if (program_->size() == 0)
             throw error(errc::usage, "the data set has no samples")
                 .with_where(program_->describe());
-        if (how_.threads < 0 || how_.threads > 1024 || how_.world_size < 1 || how_.rank < 0 ||
+        if (how_.threads < 0 || how_.threads > 4096 || how_.world_size < 1 || how_.rank < 0 ||
             how_.rank >= how_.world_size)
             throw error(errc::invalid_argument,
                         fmt::format("a loader of {} threads for rank {} of {}", how_.threads,
@@ -103,6 +107,7 @@ public:
     }
 
     finished_batch next(const batch_request& wanted) {
+        require_own_process();
         const auto begin = system_clock().now();
         std::unique_lock lock(mutex_);
         if (!begun_) first_ = begin;
@@ -119,16 +124,16 @@ public:
         waited_ += to_seconds(between(begin, system_clock().now()));
         SKEIN_CHECK(out.wanted == wanted, "a loader made places {} to {} where {} were wanted",
                     out.wanted.first, out.wanted.first + out.wanted.count, wanted.first);
+        refuse_bad(out);
         counts_.batches += 1;
         counts_.rows += out.samples.size();
         counts_.bad += out.bad.size();
         counts_.dropped += wanted.count - out.samples.size() - out.bad.size();
-        if (counts_.bad > how_.bad_rows || std::ranges::any_of(out.bad, &bad_row::is_unlike))
-            throw_bad(out);
         return out;
     }
 
     loader_stats stats() {
+        require_own_process();
         loader_stats now;
         {
             const std::lock_guard lock(mutex_);
@@ -146,8 +151,17 @@ public:
     [[nodiscard]] const row_program& program() const noexcept { return *program_; }
     [[nodiscard]] const loader_options& options() const noexcept { return how_; }
     [[nodiscard]] std::uint64_t fingerprint() const noexcept { return fingerprint_; }
+    /// False in a child that was forked: the threads have stayed with its parent.
+    [[nodiscard]] bool is_own_process() const noexcept { return ::getpid() == process_; }
 
 private:
+    void require_own_process() const {
+        if (!is_own_process())
+            throw error(errc::usage, fmt::format("process {} asks a loader that process {} has "
+                                                 "made: its threads are not here",
+                                                 ::getpid(), process_))
+                .with_hint("make the loader after the fork");
+    }
     static std::uint64_t hash_of(std::string_view line) {
         fnv1a hash;
         hash.text(line);
@@ -181,12 +195,27 @@ private:
         try {
             auto served = engine_->serve();
             co_await served;
+        } catch (const std::bad_alloc&) {
+            failure = no_memory();
+        } catch (const std::length_error&) { // of a vector
+            failure = no_memory();
         } catch (...) {
             failure = std::current_exception();
         }
         const std::lock_guard lock(mutex_);
         failure_ = std::move(failure);
         changed_.notify_all();
+    }
+    [[nodiscard]] std::exception_ptr no_memory() const {
+        const auto row = engine_->row_bytes();
+        return std::make_exception_ptr(
+            error(errc::exhausted,
+                  row == 0 ? std::string("no memory for the numbers of the samples of a batch")
+                           : fmt::format("no memory for a batch of rows of {} bytes, {} MiB of "
+                                         "others are in use",
+                                         row, slots_->used() >> 20))
+                .with_where(program_->describe())
+                .with_hint("take smaller batches, or give the loader a smaller budget"));
     }
     task<void> stop() {
         if (work_) {
@@ -240,17 +269,31 @@ private:
         co_return;
     }
 
-    [[noreturn]] void throw_bad(const finished_batch& out) const {
+    /// Throws unless the bad rows of a batch may be left out. A batch that is refused counts
+    /// nothing: who asks for it again has it made again.
+    void refuse_bad(const finished_batch& out) {
+        if (out.bad.empty()) return;
         if (const auto unlike = std::ranges::find_if(out.bad, &bad_row::is_unlike);
             unlike != out.bad.end())
             throw unlike->why;
-        auto why = out.bad.front().why;
-        if (how_.bad_rows > 0)
-            (void)why.with_hint(fmt::format("{} rows could not be made, {} may be left out",
-                                            counts_.bad, how_.bad_rows));
-        throw why;
+        // What this host is short of now says nothing of the row.
+        const auto is_short = [](const bad_row& one) { return one.why.code() == errc::exhausted; };
+        if (const auto found = std::ranges::find_if(out.bad, is_short); found != out.bad.end())
+            throw found->why;
+        std::set<std::uint64_t> bad; // new ones: a sample counts once, in however many epochs
+        for (const auto& one : out.bad)
+            if (!bad_samples_.contains(one.sample)) bad.insert(one.sample);
+        if (bad_samples_.size() + bad.size() > how_.bad_rows) {
+            auto why = out.bad.front().why;
+            if (how_.bad_rows > 0)
+                (void)why.with_hint(fmt::format("{} samples could not be made, {} may be left out",
+                                                bad_samples_.size() + bad.size(), how_.bad_rows));
+            throw why;
+        }
+        bad_samples_.merge(bad);
     }
 
+    const pid_t process_ = ::getpid();
     std::shared_ptr<const row_program> program_;
     const loader_options how_;
     const std::uint64_t fingerprint_;
@@ -269,6 +312,7 @@ private:
     bool begun_ = false;
     std::uint64_t generation_ = 0;
     loader_stats counts_;
+    std::set<std::uint64_t> bad_samples_; // left out so far
     double waited_ = 0;
     time_point first_{};
 };
@@ -276,7 +320,9 @@ private:
 SKEIN_INLINE loader_core::loader_core(std::shared_ptr<const row_program> program,
                                       loader_options how)
     : impl_(std::make_unique<impl>(std::move(program), how)) {}
-SKEIN_INLINE loader_core::~loader_core() = default;
+SKEIN_INLINE loader_core::~loader_core() {
+    if (!impl_->is_own_process()) (void)impl_.release(); // there is nobody whose end to wait for
+}
 SKEIN_INLINE finished_batch loader_core::next(const batch_request& wanted) {
     return impl_->next(wanted);
 }

@@ -3,6 +3,7 @@
 // Machinery of <skein/data/pipeline.hpp>: chosen samples, tuples of operators, names.
 
 #include <skein/core/config.hpp>
+#include <skein/core/error.hpp>
 #include <skein/core/fields.hpp>
 #include <skein/core/permutation.hpp>
 #include <skein/core/type_name.hpp>
@@ -11,6 +12,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <iterator>
 #include <optional>
 #include <string>
@@ -205,6 +207,8 @@ auto add_operator(std::tuple<Ops...> ops, Op op) {
 template <class Op>
 concept filtering = requires { requires Op::is_filter; };
 
+/// What a row function has thrown. Memory that is out is exhausted, all else a fault of the row.
+[[nodiscard]] error error_of_throw(std::exception_ptr thrown);
 /// The exception that is being handled, as an error of this operator.
 [[noreturn]] void rethrow_in_operator(const std::string& what);
 

@@ -2,18 +2,28 @@
 #pragma once
 // Bodies of <skein/data/detail/pipeline_parts.hpp>.
 
-#include <skein/core/error.hpp>
-
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <new>
+#include <utility>
 
 #include <fmt/core.h>
 
 namespace skein::data::detail {
 
+SKEIN_INLINE error error_of_throw(std::exception_ptr thrown) {
+    try {
+        std::rethrow_exception(thrown);
+    } catch (const std::bad_alloc&) {
+        return error(errc::exhausted, "no memory (std::bad_alloc)");
+    } catch (...) {
+        return to_error(std::move(thrown), errc::invalid_argument);
+    }
+}
+
 SKEIN_INLINE void rethrow_in_operator(const std::string& what) {
-    auto why = to_error(std::current_exception(), errc::invalid_argument);
+    auto why = error_of_throw(std::current_exception());
     throw std::move(why).with_where(why.where().empty() ? what : what + ", " + why.where());
 }
 

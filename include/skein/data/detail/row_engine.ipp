@@ -128,6 +128,8 @@ SKEIN_INLINE task<void> row_engine::plan() {
         if (batch->out.memory) {
             desk_.open(batch->number, r.count);
             work_.set();
+            auto others = yield(); // large batches: the first is begun before the last is planned
+            co_await others;
         } else {
             batch->is_done = true;
             hand_out();

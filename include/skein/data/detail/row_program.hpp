@@ -131,14 +131,15 @@ class typed_program<pipeline<Source, Left, Right, Shipped>> final : public row_p
 
 public:
     explicit typed_program(plan_type plan)
-        : plan_(std::move(plan)), reader_(reader_of(plan_.source)) {}
+        : plan_(std::move(plan)), reader_(reader_of(plan_.source)),
+          source_size_(static_cast<std::uint64_t>(plan_.source.size())),
+          size_(plan_.chosen.size(source_size_)), line_(plan_.describe()) {}
 
-    std::uint64_t size() const override { return plan_.size(); }
+    std::uint64_t size() const override { return size_; }
     std::uint64_t sample_at(std::uint64_t seed, std::uint64_t epoch,
                             std::uint64_t place) const override {
-        const auto count = plan_.size();
-        const auto visited = plan_.is_shuffled ? epoch_order(count, seed, epoch)(place) : place;
-        return plan_.chosen.sample(visited, static_cast<std::uint64_t>(plan_.source.size()));
+        const auto visited = plan_.is_shuffled ? epoch_order(size_, seed, epoch)(place) : place;
+        return plan_.chosen.sample(visited, source_size_);
     }
     std::string name_of(std::uint64_t sample) const override {
         using place = place_type<Source>;
@@ -149,7 +150,7 @@ public:
         else
             return {};
     }
-    std::string describe() const override { return plan_.describe(); }
+    std::string describe() const override { return line_; }
     bool make(std::uint64_t seed, std::uint64_t epoch, std::uint64_t sample,
               cells& out) const override {
         const row_key key{seed, epoch, sample};
@@ -217,6 +218,9 @@ private:
 
     plan_type plan_;
     reader_type<Source> reader_;
+    // As they were at the start: a source that grows meanwhile would change the order of an epoch.
+    std::uint64_t source_size_, size_;
+    std::string line_;
 };
 
 template <class P>

@@ -18,7 +18,7 @@ SKEIN_INLINE std::string name_of_this_process() {
 
 SKEIN_INLINE error error_of_row(std::exception_ptr failure, std::uint64_t sample,
                                 const row_program& program) {
-    auto why = to_error(std::move(failure), errc::invalid_argument);
+    auto why = error_of_throw(std::move(failure));
     auto where = fmt::format("sample {}", sample);
     if (const auto name = program.name_of(sample); !name.empty())
         where += fmt::format(" ({})", printable(name));
@@ -49,9 +49,11 @@ SKEIN_INLINE rows_answer make_rows(
             // Half a row may be written: no operator writes, but write_row of a large one may
             // throw.
             if (out.size() != before) throw;
-            answer.fates.push_back(row_fate::bad);
-            answer.bad.push_back(
-                {sample, to_error(std::current_exception(), errc::invalid_argument)});
+            auto why = error_of_throw(std::current_exception());
+            // What this host is short of another one may have.
+            const bool is_short = why.code() == errc::exhausted;
+            answer.fates.push_back(is_short ? row_fate::away : row_fate::bad);
+            answer.bad.push_back({sample, std::move(why)});
         }
     }
     answer.rows = std::move(out).take();

@@ -9,8 +9,8 @@
 
 #include <algorithm>
 #include <exception>
+#include <string>
 
-#include <fmt/core.h>
 #include <pthread.h>
 #include <signal.h>
 
@@ -20,18 +20,19 @@ SKEIN_INLINE offload_pool::offload_pool(unsigned threads) {
     SKEIN_CHECK(threads > 0, "an offload pool needs a thread");
     try {
         for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { main(); });
-    } catch (const std::exception& e) { // no thread, or no memory for its stack
-        const auto made = threads_.size();
+    } catch (const std::exception& e) { // no destructor would join those that have begun
+        const auto begun = threads_.size();
         stop();
-        throw error(errc::exhausted,
-                    fmt::format("thread {} of {} cannot be made: {}", made + 1, threads, e.what()))
-            .with_hint("fewer threads, or a larger limit of processes (ulimit -u) or memory");
+        throw error(errc::exhausted, "thread " + std::to_string(begun + 1) + " of " +
+                                         std::to_string(threads) + " cannot be started")
+            .with_cause(e.what())
+            .with_hint("take fewer threads, or raise the limits (ulimit -u, ulimit -v, pids.max)");
     }
 }
 
 SKEIN_INLINE offload_pool::~offload_pool() { stop(); }
 
-SKEIN_INLINE void offload_pool::stop() noexcept {
+SKEIN_INLINE void offload_pool::stop() {
     {
         const std::lock_guard lock(mutex_);
         stopping_ = true;
