@@ -54,6 +54,9 @@ public:
     held_span(std::span<const T> values, std::shared_ptr<const void> keeper) noexcept
         : std::span<const T>(values), keeper_(std::move(keeper)) {}
 
+    /// A copy.
+    operator std::vector<T>() const { return {this->begin(), this->end()}; }
+
 private:
     std::shared_ptr<const void> keeper_;
 };
