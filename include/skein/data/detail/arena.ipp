@@ -35,9 +35,9 @@ SKEIN_INLINE std::byte* arena::allocate(std::size_t size) {
     return given;
 }
 
-SKEIN_INLINE std::size_t arena::size_class(std::size_t bytes) noexcept {
-    const auto step = std::max(std::bit_floor(bytes) / 8, alignment);
-    return (bytes + step - 1) / step * step;
+SKEIN_INLINE std::size_t arena::size_class(std::size_t size) noexcept {
+    const auto step = std::max(std::bit_floor(size) / 8, alignment);
+    return (size + step - 1) / step * step;
 }
 
 SKEIN_INLINE void arena::reset() noexcept {

@@ -9,18 +9,18 @@ namespace skein::data {
 SKEIN_INLINE std::string explanation::text() const {
     auto out = fmt::format("{} samples{}", samples, is_shuffled ? ", shuffled" : "");
     out += global_batch > 0 ? fmt::format(", in batches of {}\n", global_batch) : "\n";
-    double here = 0, all = 0, bytes = 0;
+    double here = 0, all = 0, size = 0;
     for (std::size_t i = 0; i < stages.size(); ++i) {
         const auto& stage = stages[i];
         const auto rows = static_cast<double>(std::max<std::uint64_t>(1, stage.rows_in));
         const auto seconds = stage.seconds / rows;
-        bytes = stage.bytes / static_cast<double>(std::max<std::uint64_t>(1, stage.rows_out));
+        size = stage.bytes / static_cast<double>(std::max<std::uint64_t>(1, stage.rows_out));
         all += seconds;
         if (!stage.is_shipped) here += seconds;
         auto name = stage.name;
         if (name.size() > 44) name = name.substr(0, 41) + "...";
         out += fmt::format("  {:<44} {:>10}  {:>10}", name, detail::time_text(seconds),
-                           detail::bytes_text(bytes));
+                           detail::bytes_text(size));
         if (stage.stands_for > 1) out += fmt::format("  {} folded into one", stage.stands_for);
         if (stage.is_filter) out += fmt::format("  keeps {} of {}", stage.rows_out, stage.rows_in);
         out += '\n';
@@ -29,10 +29,10 @@ SKEIN_INLINE std::string explanation::text() const {
         if (is_border)
             out += fmt::format("  on({} helper{}{}): a row of {} travels\n", where.most,
                                where.most == 1 ? "" : "s", where.on.empty() ? "" : ", " + where.on,
-                               detail::bytes_text(bytes));
+                               detail::bytes_text(size));
     }
     out += fmt::format("  {:<44} {:>10}  {:>10}\n", "a row, on one core", detail::time_text(all),
-                       detail::bytes_text(bytes));
+                       detail::bytes_text(size));
     if (where.most > 0)
         out += fmt::format("  {:<44} {:>10}\n", "of it on the rank, with helpers",
                            detail::time_text(here));
