@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// expect: rows left of on\(\) travel: their fields are numbers, enums, std::array of these
+// expect: skein: rows left of on() travel: their fields are numbers, enums
 #include <skein/data/loader.hpp>
 
 #include <array>
@@ -13,9 +13,7 @@ struct crops {
 crops make(std::int64_t) { return {}; }
 float first(const crops&) { return 0; }
 
-#ifdef SKEIN_WRONG
 auto wrong() {
     return data::loader(data::range(9) | data::map<&make>() | data::on(data::helpers{.most = 1}) |
                         data::map<&first>() | data::batch(1));
 }
-#endif
