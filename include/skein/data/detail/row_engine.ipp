@@ -72,6 +72,13 @@ SKEIN_INLINE void row_engine::restart(std::uint64_t generation, batch_request fi
     room_.set();
 }
 
+SKEIN_INLINE void row_engine::stop() {
+    generation_ = ~std::uint64_t{0};
+    wanted_.reset();
+    desk_.clear();
+    batches_.clear();
+}
+
 SKEIN_INLINE std::uint64_t row_engine::most_rows() const noexcept {
     if (!layout_ || travel_bytes_ == 0) return 1; // not known before the first answer
     const auto bytes = std::max(travel_bytes_, layout_->row_bytes());
