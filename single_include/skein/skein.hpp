@@ -3908,6 +3908,7 @@ struct resource_config {
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace skein::spmd {
 
