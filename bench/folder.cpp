@@ -7,6 +7,7 @@
 #include <skein/data/folder.hpp>
 
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>

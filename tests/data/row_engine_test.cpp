@@ -69,6 +69,7 @@ public:
     std::string describe() const override { return "numbers"; }
     bool make(std::uint64_t, std::uint64_t, std::uint64_t sample,
               data::detail::cells& out) const override {
+        rows_made += 1;
         net::seem_to_take(making);
         put(static_cast<std::int64_t>(sample) * 3, out);
         return true;
@@ -89,7 +90,7 @@ public:
         out = {number};
     }
     duration making{}, receiving{};
-    mutable int helpers_made = 0;
+    mutable int helpers_made = 0, rows_made = 0;
     data::helpers wanted() const override { return {.most = 1, .cpus = 1}; }
     task<std::unique_ptr<data::detail::row_helper>> make_helper() const override {
         helpers_made += 1;
@@ -101,6 +102,16 @@ private:
     int* asked_ = nullptr;
     scripted_helper::script answer_;
 };
+
+task<void> end(scope* work) {
+    work->cancel();
+    auto joined = work->join();
+    try {
+        co_await joined;
+    } catch (const error& e) {
+        CHECK(e.code() == errc::cancelled);
+    }
+}
 
 task<void> go_on_elsewhere(int* asked, std::vector<std::uint64_t>* came) {
     const auto slots = std::make_shared<data::slot_pool>(1); // room for one slot
@@ -117,13 +128,8 @@ task<void> go_on_elsewhere(int* asked, std::vector<std::uint64_t>* came) {
     while (*asked == 0) co_await sleep_for(1ms);
     engine.restart(2, batch_request::of(deal, 0, 40, 0)); // the helper has rows of the first batch
     co_await sleep_for(10s);
-    work.cancel();
-    auto joined = work.join();
-    try {
-        co_await joined;
-    } catch (const error& e) {
-        CHECK(e.code() == errc::cancelled);
-    }
+    auto ended_work = end(&work);
+    co_await ended_work;
     slots->on_return({});
     CHECK(slots->slots() == 0);
 }
@@ -151,13 +157,8 @@ task<void> ask_late(std::shared_ptr<numbers> program, int* before, int* after) {
     engine.restart(1, batch_request::of({.size = 100, .global_batch = 20}, 0, 0, 0));
     co_await sleep_for(1s);
     *after = program->helpers_made;
-    work.cancel();
-    auto joined = work.join();
-    try {
-        co_await joined;
-    } catch (const error& e) {
-        CHECK(e.code() == errc::cancelled);
-    }
+    auto ended_work = end(&work);
+    co_await ended_work;
 }
 
 TEST_CASE("a loader that nobody asks takes no helper") {
@@ -166,6 +167,33 @@ TEST_CASE("a loader that nobody asks takes no helper") {
     loop.run(ask_late(std::make_shared<numbers>(&asked), &before, &after));
     CHECK(before == 0);
     CHECK(after == 1);
+}
+
+task<void> end_early(std::shared_ptr<numbers> program, int* before, int* after) {
+    const auto slots = std::make_shared<data::slot_pool>(1 << 20);
+    event first;
+    data::detail::row_engine engine(
+        program, {}, slots, nullptr, [&](const data::detail::finished_batch&) { first.set(); },
+        [](const std::string&) {});
+    scope work;
+    work.spawn(engine.serve());
+    engine.restart(1, batch_request::of({.size = 100, .global_batch = 20}, 0, 0, 0));
+    auto came = first.wait();
+    co_await came;
+    *before = program->rows_made;
+    auto ended_work = end(&work);
+    co_await ended_work;
+    *after = program->rows_made;
+}
+
+TEST_CASE("an engine that is cancelled ends with the range that has begun") {
+    int asked = 0, before = 0, after = 0;
+    const auto program = std::make_shared<numbers>(&asked);
+    program->making = 1ms;
+    sim::loop loop(1);
+    loop.run(end_early(program, &before, &after));
+    CHECK(before >= 20);
+    CHECK(after - before <= 20); // 64 batches of 20 are planned ahead
 }
 
 /// What a helper should say.
@@ -216,13 +244,8 @@ task<void> make_all(std::shared_ptr<numbers> program, outcome* into) {
     auto ended = over.wait();
     co_await ended;
     into->stats = engine.stats();
-    work.cancel();
-    auto joined = work.join();
-    try {
-        co_await joined;
-    } catch (const error& e) {
-        CHECK(e.code() == errc::cancelled);
-    }
+    auto ended_work = end(&work);
+    co_await ended_work;
     slots->on_return({});
 }
 

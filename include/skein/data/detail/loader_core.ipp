@@ -218,7 +218,6 @@ private:
                 .with_hint("take smaller batches, or give the loader a smaller budget"));
     }
     task<void> stop() {
-        if (engine_) engine_->stop();
         if (work_) {
             work_->cancel();
             auto joined = work_->join();

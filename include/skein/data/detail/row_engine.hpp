@@ -101,8 +101,6 @@ public:
 
     /// Goes on from there; what was made of other requests is forgotten.
     void restart(std::uint64_t generation, batch_request first);
-    /// Gives out nothing more: before serve() is cancelled, whose threads end with their ranges.
-    void stop();
     /// A slot came back.
     void room_changed() noexcept { room_.set(); }
     /// A batch that was delivered has been taken: another one may be begun.

@@ -2,6 +2,7 @@
 #pragma once
 // Bodies of <skein/data/detail/row_engine.hpp>.
 
+#include <skein/core/cancel.hpp>
 #include <skein/core/check.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/loop.hpp>
@@ -70,13 +71,6 @@ SKEIN_INLINE void row_engine::restart(std::uint64_t generation, batch_request fi
     out_of_slots_ = false;
     asked_.set();
     room_.set();
-}
-
-SKEIN_INLINE void row_engine::stop() {
-    generation_ = ~std::uint64_t{0};
-    wanted_.reset();
-    desk_.clear();
-    batches_.clear();
 }
 
 SKEIN_INLINE std::uint64_t row_engine::most_rows() const noexcept {
@@ -245,7 +239,11 @@ SKEIN_INLINE std::vector<bad_row> row_engine::fill(filling& batch, work_range ra
 }
 
 SKEIN_INLINE task<void> row_engine::make_here(std::uint64_t me) {
+    auto* const cancel = co_await skein::detail::current_cancel{};
     for (;;) {
+        // Work on a thread is waited for, cancelled or not: while there is more of it nothing throws.
+        if (cancel != nullptr && cancel->requested())
+            throw error(errc::cancelled, "the loader goes");
         const auto range = desk_.take(me, loop::current().exact_now());
         if (!range) {
             work_.reset();
