@@ -526,8 +526,9 @@ batch_request somewhere(reader* r) {
     const auto batches = (r->deal.size + r->deal.global_batch - 1) / r->deal.global_batch;
     const auto begin = w.below(batches) * r->deal.global_batch;
     if (r->deal.samples_at(begin) == 0) return batch_request::of(r->deal, 0, 0, 0);
-    return batch_request::of(r->deal, w.below(r->deal.epochs), begin,
-                             static_cast<int>(w.below(static_cast<std::uint64_t>(r->deal.parts))));
+    const auto epoch = w.below(r->deal.epochs);
+    const auto part = w.below(static_cast<std::uint64_t>(r->deal.parts));
+    return batch_request::of(r->deal, epoch, begin, static_cast<int>(part));
 }
 
 /// Each place has its helper, or is left out.
