@@ -43,7 +43,7 @@ def umbrellas() -> dict:
                  "Needs LibTorch; link skein::train."], ["skein.hpp", *low, *names])
         else:
             found[f"include/skein/{layer}.hpp"] = text_of([f"Every public header of the layer {layer}."], names)
-    free = [f"{layer}.hpp" for layer in present if layer not in ("data", "report") and RULES["layers"].index(layer) < RULES["layers"].index("torch")]
+    free = [f"{layer}.hpp" for layer in present if layer not in ("data", "report", "metrics") and RULES["layers"].index(layer) < RULES["layers"].index("torch")]
     if free:
         found["include/skein/skein.hpp"] = text_of(
             ["The torch-free part of skein: tasks, bytes, sockets, remote functions and actors, launching.",

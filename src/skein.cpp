@@ -19,5 +19,6 @@
 #include "program.cpp"
 #include "data.cpp"
 #include "report.cpp"
+#include "metrics.cpp"
 #include "dist.cpp"
 #include "train_torch_free.cpp"

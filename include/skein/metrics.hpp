@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Every public header of the layer metrics.
+// Written by scripts/check_mirror.py --write.
+
+#include <skein/metrics/accumulators.hpp>
+#include <skein/metrics/metric.hpp>
+#include <skein/metrics/metric_list.hpp>
+#include <skein/metrics/samples.hpp>
