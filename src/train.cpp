@@ -40,6 +40,7 @@
 #include <skein/train/detail/precision.ipp>
 #include <skein/train/detail/recompute.ipp>
 #include <skein/train/detail/session.ipp>
+#include <skein/train/detail/session_between.ipp>
 #include <skein/train/detail/session_clock.ipp>
 #include <skein/train/detail/session_core.ipp>
 #include <skein/train/detail/session_evaluation.ipp>

@@ -20275,8 +20275,8 @@ typename step_range<Batch>::iterator& step_range<Batch>::iterator::operator++() 
 
 
 // ======== skein/train/detail/session_core.ipp
-// The steps of one run, and what comes between them. Used by <skein/train/detail/session.ipp>
-// alone.
+// The steps of one run: draw, compute, agree, apply, commit. What lies between them is in
+// detail/session_between.ipp. Used by <skein/train/detail/session.ipp> alone.
 
 
 // ======== skein/train/detail/feeder.ipp
@@ -20937,8 +20937,13 @@ private:
 
 } // namespace skein::train::detail
 
-// ======== skein/train/detail/session_clock.ipp
-// Where the time of a step goes. Used by <skein/train/detail/session_core.ipp> alone.
+// ======== skein/train/detail/session_between.ipp
+// What lies between the steps of a run: evaluation, files, checkpoints, and how it begins and ends.
+// Used by <skein/train/detail/session_core.ipp> alone.
+
+
+// ======== skein/train/detail/session_evaluation.ipp
+// Evaluations of one session. Used by <skein/train/detail/session_core.ipp> alone.
 
 
 // ======== skein/train/detail/session_parts.ipp
@@ -21297,85 +21302,7 @@ SKEIN_INLINE void tell_state(reporter& to, const context& ctx, const run_config&
 } // namespace skein::train::detail
 
 
-// ======== skein/train/detail/session_clock.ipp, continued
-#include <algorithm>
-#include <cstdint>
-#include <utility>
-
-namespace skein::train::detail {
-
-class step_clock {
-public:
-    explicit step_clock(const context& ctx) : ctx_(ctx) {}
-
-    /// Since the row before; all in seconds.
-    [[nodiscard]] step_timing& time() noexcept { return time_; }
-    /// Of the exchange with the backward pass, in [0, 1].
-    [[nodiscard]] double overlap() const noexcept { return overlap_; }
-
-    void begin_step() { begun_ = seconds_now(); }
-    void begin_compute() { busy_ = busy(); }
-    /// A forward pass begins with the batch in hand, or with the loss when nobody asked for one.
-    void begin_forward() {
-        if (forward_begun_ <= 0) forward_begun_ = seconds_now();
-    }
-    void end_forward() { time_.forward += seconds_now() - std::exchange(forward_begun_, 0.0); }
-
-    /// Runs what waits for other ranks; the seconds that took.
-    template <class Call>
-    double waiting(Call call) {
-        const auto begin = seconds_now();
-        call();
-        const auto seconds = seconds_now() - begin;
-        if (ctx_.world_size() > 1) time_.exposed += seconds;
-        return seconds;
-    }
-    void count_overlap(double waited) {
-        const double worked = busy() - busy_;
-        overlap_ = worked > 0 ? std::clamp(1.0 - waited / worked, 0.0, 1.0) : 0.0;
-    }
-
-    /// The row is agreed on: from here on the next one's time counts, that of the row itself first.
-    void begin_row(double waited) {
-        time_ = {};
-        if (ctx_.world_size() > 1) time_.exposed = waited;
-    }
-    /// What was computed is thrown away.
-    void forget_compute() noexcept {
-        time_.data = time_.forward = time_.backward = 0.0;
-        forward_begun_ = 0.0;
-    }
-
-    void end_step(step_info& now, std::uint64_t samples, std::int64_t tokens_per_sample) {
-        const double tokens = static_cast<double>(samples) *
-                              static_cast<double>(std::max<std::int64_t>(1, tokens_per_sample));
-        now.seconds = seconds_now() - begun_;
-        now.tokens_per_s = now.seconds > 0 ? tokens / now.seconds : 0.0;
-        seconds_ += now.seconds;
-        tokens_ += tokens;
-    }
-    /// Over all steps.
-    [[nodiscard]] double tokens_per_s() const noexcept {
-        return seconds_ > 0 ? tokens_ / seconds_ : 0.0;
-    }
-
-private:
-    [[nodiscard]] double busy() const {
-        return ctx_.comm() != nullptr ? to_seconds(ctx_.comm()->stats().busy) : 0.0;
-    }
-
-    const context& ctx_;
-    step_timing time_;
-    double begun_ = 0.0, forward_begun_ = 0.0, busy_ = 0.0, overlap_ = 0.0;
-    double seconds_ = 0.0, tokens_ = 0.0; // of all steps
-};
-
-} // namespace skein::train::detail
-
-// ======== skein/train/detail/session_evaluation.ipp
-// Evaluations of one session. Used by <skein/train/detail/session_core.ipp> alone.
-
-
+// ======== skein/train/detail/session_evaluation.ipp, continued
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -21474,6 +21401,328 @@ private:
     std::uint64_t samples_ = 0;
     numbered_loss loss_;
     shared_names names_;
+};
+
+} // namespace skein::train::detail
+
+
+// ======== skein/train/detail/session_between.ipp, continued
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train::detail {
+
+/// What a step and what lies between two of them both work on. The session owns it.
+struct run_state {
+    const context& ctx;
+    const run_config& config;
+    schedule rate;
+    std::unique_ptr<session_parts> parts{};
+    std::unique_ptr<input_source> input{};
+    std::optional<flat_optimizer> optimizer{};
+    std::optional<feeder> feeder{};
+    std::optional<loss_scale> scale{}; ///< in float16
+    std::uint64_t total = 0;           ///< steps of the run; 0: not known
+    std::uint64_t step = 0;            ///< finished
+    bool stopped = false, stop_wanted = false, ended = false;
+    std::string stop_reason{}; ///< a callback's of this rank
+    fit_result result{};
+
+    [[nodiscard]] bool is_last() const noexcept { return total > 0 ? step == total : ended; }
+    void ask_stop(action wanted) {
+        if (wanted != action::stop) return;
+        stop_wanted = true;
+        if (parts && stop_reason.empty()) stop_reason = parts->stop_reason();
+    }
+};
+
+class between_steps {
+public:
+    explicit between_steps(run_state& run) : run_(run), ctx_(run.ctx), config_(run.config) {}
+
+    /// Once the strategy is made.
+    void open() { evaluator_.emplace(*run_.parts, ctx_, config_); }
+    void evaluate_on(std::uint64_t samples, numbered_loss loss) {
+        evaluator_->use(samples, std::move(loss));
+    }
+    /// Samples of the evaluation set.
+    [[nodiscard]] std::uint64_t held_out() const noexcept { return evaluator_->samples(); }
+
+    /// Opens the run's folder and resumes, if that is asked for; then all is told.
+    void begin(const report::settings& described) {
+        state_.emplace(run_.parts->store(), *run_.optimizer, run_.feeder->order());
+        report_.emplace(ctx_, config_, described);
+        const auto resumed_from = open_checkpoints();
+        run_.result.first_step = run_.step;
+        const auto start = start_info_of(resumed_from);
+        report_->begin(start);
+        for (const auto& text : notices_) report_->notice(text);
+        if (ctx_.is_first()) tell_state(*report_, ctx_, config_, *run_.parts, *run_.optimizer);
+        run_.parts->tell(start);
+    }
+
+    /// Evaluation, row and checkpoint of the step that is committed, as they are due.
+    void end_of_step(const step_info& now) {
+        const auto due = [&](std::int64_t every) {
+            return run_.is_last() ||
+                   (every > 0 && run_.step % static_cast<std::uint64_t>(every) == 0);
+        };
+        std::vector<metric_value> evaluated;
+        if (due(config_.eval_every) && !run_.stopped) evaluated = evaluate();
+        report_->step(now, evaluated);
+        if (due(config_.checkpoint_every) || run_.stopped) save(evaluated);
+    }
+
+    /// The last evaluation, files, callbacks.
+    ///   begun         when the session began, by seconds_now()
+    ///   tokens_per_s  of all steps
+    fit_result finish(double begun, double tokens_per_s) {
+        run_.feeder->quiet();
+        if (evaluated_at_ != run_.step && !run_.stopped) (void)evaluate();
+        if (!run_.result.stop_reason.empty())
+            report_->note(
+                fmt::format("stopped after step {}: {}", run_.step, run_.result.stop_reason));
+        report_->finish();
+        if (auto* const average = run_.optimizer->average(); average && average->options().keep)
+            swap_average(ctx_, *average, *run_.parts);
+        run_.parts->finish();
+        finish_result(seconds_now() - begun, tokens_per_s);
+        run_.parts->tell(run_.result);
+        leave_screen(ctx_, config_, run_.result);
+        return run_.result;
+    }
+
+    /// The context is in another generation of its world.
+    ///   end_due  the end of the last step is to be made again
+    void rebind(bool end_due) {
+        evaluator_->rebind();
+        if (saver_) open_saver();
+        auto start = start_info_of({});
+        if (end_due) start.first_step -= 1; // its row is written again
+        report_->rebind(start);
+    }
+
+private:
+    [[nodiscard]] start_info start_info_of(const std::string& resumed_from) const {
+        return {.rank = ctx_.rank(),
+                .world_size = ctx_.world_size(),
+                .first_step = run_.step,
+                .total_steps = run_.total,
+                .parameters = run_.parts->store().trainable(),
+                .run_path = report_->path(),
+                .resumed_from = resumed_from,
+                .strategy = run_.parts->strategy_name(),
+                .epochs = epochs_text(config_, *run_.input)};
+    }
+
+    std::vector<metric_value> evaluate() {
+        const auto begin = seconds_now();
+        run_.feeder->quiet();
+        auto* const average = run_.optimizer->average();
+        const bool averaged =
+            average != nullptr && average->options().evaluate && evaluator_->samples() > 0;
+        if (averaged) swap_average(ctx_, *average, *run_.parts);
+        const auto merged = [&] {
+            try {
+                return evaluator_->run(run_.step);
+            } catch (...) { // whoever catches it has the weights that are trained
+                if (averaged) average->swap();
+                throw;
+            }
+        }();
+        evaluated_at_ = run_.step;
+        if (averaged) swap_average(ctx_, *average, *run_.parts);
+        if (merged.empty()) return merged;
+        run_.result.val_loss = merged[0].value;
+        run_.result.val_step = run_.step;
+        run_.ask_stop(run_.parts->tell(eval_info{.rank = ctx_.rank(),
+                                                 .step = run_.step,
+                                                 .metrics = &merged,
+                                                 .seconds = seconds_now() - begin}));
+        return merged;
+    }
+
+    /// Makes the checkpointer and, if asked for, goes on from the newest one; returns its path.
+    std::string open_checkpoints() {
+        if (!config_.checkpoints) return {};
+        open_saver();
+        if (auto text = cadence_notice(config_, evaluator_->samples()); !text.empty())
+            notices_.push_back(std::move(text));
+        if (config_.resume != resume_mode::latest && ctx_.attempt() == 0) return {};
+        auto found = saver_->load_latest();
+        if (!found) return {};
+        restore(*found);
+        return found->path();
+    }
+
+    void open_saver() {
+        saver_.emplace(disk_, report_->checkpoints(), checkpoint_options_of(config_),
+                       make_checkpoint_world(ctx_));
+    }
+
+    void restore(const loaded_checkpoint& found) {
+        state_->restore(found);
+        run_.parts->publish();
+        run_.step = found.step();
+        run_.result.checkpoint = found.path();
+        const auto extra =
+            parse_json(found.extra(), {.max_bytes = 256u << 20, .max_depth = 64}).value();
+        run_.result.loss = saved_number(extra, "loss");
+        if (run_.input->is_stream())
+            run_.feeder->restore_stream(extra.at("stream"), found.path());
+        else
+            run_.feeder->rewind();
+        run_.stop_wanted = extra.value("stop_wanted", false);
+        restore_callbacks(*run_.parts, extra, found.path());
+        if (run_.scale) restore_scale(*run_.scale, extra);
+        if (run_.total > 0 && run_.step > run_.total)
+            throw error(errc::usage, fmt::format("the run has {} steps already, {} were asked for",
+                                                 run_.step, run_.total))
+                .with_where(found.path())
+                .with_hint("ask for more steps, or another run name");
+        if (run_.total == 0 || run_.step < run_.total)
+            if (auto text = rate_notice(extra, run_.step, learning_rate(run_.rate, run_.step));
+                !text.empty())
+                notices_.push_back(std::move(text));
+    }
+
+    void save(const std::vector<metric_value>& evaluated) {
+        if (!saver_) return;
+        run_.parts->sync_buffers();
+        json extra = json::object();
+        if (run_.input->is_stream()) extra["stream"] = run_.feeder->saved_stream();
+        if (run_.scale)
+            extra["loss_scale"] = {{"value", run_.scale->value()},
+                                   {"good_steps", run_.scale->good_steps()}};
+        // Not those that have been granted, by a stop or by the run's end: who resumes it wants it
+        // to go on.
+        double stop = run_.stop_wanted && !run_.stopped && !run_.is_last() ? 1.0 : 0.0;
+        all_reduce(ctx_, std::span(&stop, 1), dist::reduce_op::max);
+        extra["stop_wanted"] = stop > 0;
+        if (ctx_.is_first()) // whose extra is written
+            for (const auto& each : run_.parts->states())
+                extra["callbacks"][each.name] = to_hex(as_bytes(std::string_view(each.state)));
+        auto what = state_->save(
+            run_.step, config_.seed,
+            {{"loss", run_.result.loss}, {"next_lr", learning_rate(run_.rate, run_.step)}},
+            dump_json(extra));
+        what.metrics["loss"] = run_.result.loss;
+        for (const auto& m : evaluated) what.metrics[m.name] = m.value;
+        const auto saved = saver_->save(what);
+        run_.result.checkpoint = saved.path;
+        const checkpoint_info info{ctx_.rank(), run_.step, saved.path, saved.bytes, saved.seconds};
+        report_->saved(info);
+        run_.parts->tell(info);
+    }
+
+    void finish_result(double seconds, double tokens_per_s) {
+        report::metric_set m;
+        m.max("rss", peak_rss_bytes());
+        run_.result.peak_rss_bytes = merge(ctx_, m)[0].value;
+        run_.result.steps = run_.step;
+        run_.result.total = run_.total;
+        run_.result.seconds = seconds;
+        run_.result.tokens_per_s = tokens_per_s;
+        run_.result.run_name = report_->name();
+        run_.result.run_path = report_->path();
+        run_.result.stopped = run_.stopped && !run_.is_last();
+    }
+
+    run_state& run_;
+    const context& ctx_;
+    const run_config& config_;
+    std::optional<evaluator> evaluator_;
+    std::optional<training_state> state_;
+    std::optional<reporter> report_;
+    posix_disk disk_{link_policy::refuse};
+    std::optional<checkpointer> saver_;
+    std::uint64_t evaluated_at_ = std::numeric_limits<std::uint64_t>::max();
+    std::vector<std::string> notices_; // to be told when the run begins
+};
+
+} // namespace skein::train::detail
+
+// ======== skein/train/detail/session_clock.ipp
+// Where the time of a step goes. Used by <skein/train/detail/session_core.ipp> alone.
+
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+namespace skein::train::detail {
+
+class step_clock {
+public:
+    explicit step_clock(const context& ctx) : ctx_(ctx) {}
+
+    /// Since the row before; all in seconds.
+    [[nodiscard]] step_timing& time() noexcept { return time_; }
+    /// Of the exchange with the backward pass, in [0, 1].
+    [[nodiscard]] double overlap() const noexcept { return overlap_; }
+
+    void begin_step() { begun_ = seconds_now(); }
+    void begin_compute() { busy_ = busy(); }
+    /// A forward pass begins with the batch in hand, or with the loss when nobody asked for one.
+    void begin_forward() {
+        if (forward_begun_ <= 0) forward_begun_ = seconds_now();
+    }
+    void end_forward() { time_.forward += seconds_now() - std::exchange(forward_begun_, 0.0); }
+
+    /// Runs what waits for other ranks; the seconds that took.
+    template <class Call>
+    double waiting(Call call) {
+        const auto begin = seconds_now();
+        call();
+        const auto seconds = seconds_now() - begin;
+        if (ctx_.world_size() > 1) time_.exposed += seconds;
+        return seconds;
+    }
+    void count_overlap(double waited) {
+        const double worked = busy() - busy_;
+        overlap_ = worked > 0 ? std::clamp(1.0 - waited / worked, 0.0, 1.0) : 0.0;
+    }
+
+    /// The row is agreed on: from here on the next one's time counts, that of the row itself first.
+    void begin_row(double waited) {
+        time_ = {};
+        if (ctx_.world_size() > 1) time_.exposed = waited;
+    }
+    /// What was computed is thrown away.
+    void forget_compute() noexcept {
+        time_.data = time_.forward = time_.backward = 0.0;
+        forward_begun_ = 0.0;
+    }
+
+    void end_step(step_info& now, std::uint64_t samples, std::int64_t tokens_per_sample) {
+        const double tokens = static_cast<double>(samples) *
+                              static_cast<double>(std::max<std::int64_t>(1, tokens_per_sample));
+        now.seconds = seconds_now() - begun_;
+        now.tokens_per_s = now.seconds > 0 ? tokens / now.seconds : 0.0;
+        seconds_ += now.seconds;
+        tokens_ += tokens;
+    }
+    /// Over all steps.
+    [[nodiscard]] double tokens_per_s() const noexcept {
+        return seconds_ > 0 ? tokens_ / seconds_ : 0.0;
+    }
+
+private:
+    [[nodiscard]] double busy() const {
+        return ctx_.comm() != nullptr ? to_seconds(ctx_.comm()->stats().busy) : 0.0;
+    }
+
+    const context& ctx_;
+    step_timing time_;
+    double begun_ = 0.0, forward_begun_ = 0.0, busy_ = 0.0, overlap_ = 0.0;
+    double seconds_ = 0.0, tokens_ = 0.0; // of all steps
 };
 
 } // namespace skein::train::detail
@@ -21581,35 +21830,37 @@ public:
         }
     }
     void abort(const error& why) noexcept {
-        if (parts_) parts_->abort(why);
+        if (run_.parts) run_.parts->abort(why);
         ctx_.abort(why);
     }
 
     session_core(const session_request& request, const make_parts& make)
         : ctx_(*request.ctx), config_(*request.config), described_(described_settings(request)),
-          reported_(*request.reported), rate_(request.rate), row_(ctx_), clock_(ctx_) {
+          reported_(*request.reported), run_{.ctx = ctx_, .config = config_, .rate = request.rate},
+          row_(ctx_), clock_(ctx_) {
         guarded([&] {
             reported_.clear();
             require_same(ctx_, all_settings(request));
-            parts_ = make();
-            if (parts_->precision().compute == at::kHalf) scale_.emplace();
-            optimizer_.emplace(request.options, parts_->store());
+            run_.parts = make();
+            if (run_.parts->precision().compute == at::kHalf) run_.scale.emplace();
+            run_.optimizer.emplace(request.options, run_.parts->store());
             if (!request.options.more.groups.empty())
-                require_same(ctx_, optimizer_->effect_hash(), "what the parameter groups match");
-            evaluator_.emplace(*parts_, ctx_, config_);
-            for (const auto& f : parts_->store().fixed())
+                require_same(ctx_, run_.optimizer->effect_hash(),
+                             "what the parameter groups match");
+            between_.open();
+            for (const auto& f : run_.parts->store().fixed())
                 if (f.is_buffer) buffers_.emplace_back(f.tensor, at::Tensor());
         });
-        result_.rank = ctx_.rank();
-        result_.val_loss = std::numeric_limits<double>::quiet_NaN();
+        run_.result.rank = ctx_.rank();
+        run_.result.val_loss = std::numeric_limits<double>::quiet_NaN();
     }
     /// Who leaves a loop of their own in the middle of a step, by an exception or not, leaves peers
     /// waiting: they are told before anything here is waited for.
     ~session_core() {
-        if (!parts_ || (phase_ == step_phase::idle && std::uncaught_exceptions() == 0)) return;
+        if (!run_.parts || (phase_ == step_phase::idle && std::uncaught_exceptions() == 0)) return;
         const error why(errc::aborted,
                         fmt::format("rank {} left its session in the middle of step {}",
-                                    ctx_.rank(), step_ + 1));
+                                    ctx_.rank(), run_.step + 1));
         abort(why);
     }
     session_core(const session_core&) = delete;
@@ -21618,47 +21869,28 @@ public:
     // ---- the run -----------------------------------------------------------------------------
 
     void begin(std::unique_ptr<input_source> input) {
-        if (input_)
+        if (run_.input)
             throw error(errc::usage, "a session has steps once")
                 .with_hint("open another one, or keep what steps() gave");
         begun_ = seconds_now();
-        input_ = std::move(input);
-        require_same(ctx_, data_settings(*input_, evaluator_->samples()));
-        feeder_.emplace(ctx_, config_, *input_);
-        total_ = feeder_->total();
-        state_.emplace(parts_->store(), *optimizer_, feeder_->order());
-        report_.emplace(ctx_, config_, described_);
-        const auto resumed_from = open_checkpoints();
-        result_.first_step = step_;
-        const auto start = start_info_of(resumed_from);
-        report_->begin(start);
-        for (const auto& text : notices_) report_->notice(text);
-        if (ctx_.is_first()) tell_state(*report_, ctx_, config_, *parts_, *optimizer_);
-        parts_->tell(start);
+        run_.input = std::move(input);
+        require_same(ctx_, data_settings(*run_.input, between_.held_out()));
+        run_.feeder.emplace(ctx_, config_, *run_.input);
+        run_.total = run_.feeder->total();
+        between_.begin(described_);
         // A model that is in eval mode as a whole is to be trained; a submodule may be so on
         // purpose.
-        if (!parts_->module().is_training()) parts_->module().train();
+        if (!run_.parts->module().is_training()) run_.parts->module().train();
     }
 
     fit_result finish() {
-        if (!input_)
+        if (!run_.input)
             throw error(errc::usage, "a session ends that has not begun")
                 .with_hint("ask it for steps() first");
         if (phase_ == step_phase::applied) commit();
         redo();
-        if (total_ == 0 && !stopped_) total_ = step_;
-        feeder_->quiet();
-        if (evaluated_at_ != step_ && !stopped_) (void)evaluate();
-        if (!result_.stop_reason.empty())
-            report_->note(fmt::format("stopped after step {}: {}", step_, result_.stop_reason));
-        report_->finish();
-        if (auto* const average = optimizer_->average(); average && average->options().keep)
-            swap_average(ctx_, *average, *parts_);
-        parts_->finish();
-        finish_result(seconds_now() - begun_);
-        parts_->tell(result_);
-        leave_screen(ctx_, config_, result_);
-        return result_;
+        if (run_.total == 0 && !run_.stopped) run_.total = run_.step;
+        return between_.finish(begun_, clock_.tokens_per_s());
     }
 
     fit_result run(const batch_loss& loss) {
@@ -21686,25 +21918,25 @@ public:
 
     bool draw() {
         expect(step_phase::idle, "draw()");
-        if (!input_) throw error(errc::usage, "a session draws before steps() or begin()");
-        if (stopped_ || ended_) return false;
+        if (!run_.input) throw error(errc::usage, "a session draws before steps() or begin()");
+        if (run_.stopped || run_.ended) return false;
         ctx_.note_begun();
         clock_.begin_step();
         if (!upcoming_) upcoming_ = draw_batch();
         if (!upcoming_) {
-            ended_ = true;
+            run_.ended = true;
             return false;
         }
         drawn_ = std::move(upcoming_);
         upcoming_.reset();
-        feeder_->look_ahead(step_);
+        run_.feeder->look_ahead(run_.step);
         micro_ = passed_ = 0;
         losses_ = {};
         reported_before_ = reported_;
         at::NoGradGuard no_grad;
         for (auto& [buffer, before] : buffers_) before = buffer.detach().clone();
         clock_.begin_compute();
-        parts_->begin_step();
+        run_.parts->begin_step();
         phase_ = step_phase::drawn;
         return true;
     }
@@ -21716,9 +21948,9 @@ public:
         while (drawn_ && micro_ < all) {
             // By the micro-batch's number in the global batch: many ranks draw what one process
             // draws.
-            seed_step(config_.seed, step_,
+            seed_step(config_.seed, run_.step,
                       ctx_.rank() * static_cast<int>(all) + static_cast<int>(micro_));
-            parts_->begin_micro(micro_ + 1 == all);
+            run_.parts->begin_micro(micro_ + 1 == all);
             phase_ = step_phase::computing;
             const auto at = micro_++;
             // finish_backward() sends what no hook has sent.
@@ -21732,8 +21964,8 @@ public:
         in_hand_ = begin_micro();
         reported_.weigh(in_hand_ != nullptr ? static_cast<double>(in_hand_->samples) : 1.0);
         if (in_hand_ == nullptr) return nullptr;
-        return user_code{ctx_.rank(), step_ + 1}.run("the data",
-                                                     [&] { return batch_of(*in_hand_); });
+        return user_code{ctx_.rank(), run_.step + 1}.run("the data",
+                                                         [&] { return batch_of(*in_hand_); });
     }
 
     void backward(const weighted_loss& loss) {
@@ -21752,19 +21984,20 @@ public:
         if (begin_micro() != nullptr || in_hand_ != nullptr || passed_ < drawn_->with_samples())
             throw error(errc::usage,
                         fmt::format("backward() was called for {} of {} micro-batches of step {}",
-                                    passed_, drawn_->with_samples(), step_ + 1));
+                                    passed_, drawn_->with_samples(), run_.step + 1));
         reported_.weigh(1.0); // no batch is in hand
-        feeder_->look_ahead(step_);
-        clock_.count_overlap(clock_.waiting([&] { parts_->finish_backward(); }));
+        run_.feeder->look_ahead(run_.step);
+        clock_.count_overlap(clock_.waiting([&] { run_.parts->finish_backward(); }));
 
         const double global_batch = static_cast<double>(drawn_->global_batch);
-        now_ = {.rank = ctx_.rank(), .step = step_ + 1, .lr = learning_rate(rate_, step_)};
-        const double mine = parts_->store().own_squared_norm();
+        now_ = {
+            .rank = ctx_.rank(), .step = run_.step + 1, .lr = learning_rate(run_.rate, run_.step)};
+        const double mine = run_.parts->store().own_squared_norm();
         clock_.waiting([&] {
             divisor_ = scale();
             if (weighted_)
-                divisor_ *= weight_per_sample(ctx_, losses_.weight, global_batch, step_ + 1);
-            now_.grad_norm = std::sqrt(parts_->squared_norm(mine)) / divisor_;
+                divisor_ *= weight_per_sample(ctx_, losses_.weight, global_batch, run_.step + 1);
+            now_.grad_norm = std::sqrt(run_.parts->squared_norm(mine)) / divisor_;
         });
         exchange_row();
         phase_ = step_phase::agreed;
@@ -21774,31 +22007,31 @@ public:
         expect(step_phase::agreed, "apply()");
         const auto begin = seconds_now();
         const double scale = clip_to(now_.grad_norm, config_.clip).scale * divisor_;
-        if (!overflowed()) optimizer_->step(now_.lr, scale, present_, config_.clip_value);
-        if (scale_) scale_->update(!overflowed());
-        if (scale_ && scale_->overflows() >= loss_scale::most_overflows)
-            always_overflows(*scale_, step_ + 1);
+        if (!overflowed()) run_.optimizer->step(now_.lr, scale, present_, config_.clip_value);
+        if (run_.scale) run_.scale->update(!overflowed());
+        if (run_.scale && run_.scale->overflows() >= loss_scale::most_overflows)
+            always_overflows(*run_.scale, run_.step + 1);
         clock_.time().optimizer = seconds_now() - begin;
         phase_ = step_phase::applied;
-        clock_.waiting([&] { parts_->publish(); });
+        clock_.waiting([&] { run_.parts->publish(); });
     }
 
     void commit() {
         expect(step_phase::applied, "commit()");
-        step_ += 1;
-        feeder_->commit(*drawn_);
+        run_.step += 1;
+        run_.feeder->commit(*drawn_);
         reported_.clear();
-        stopped_ = row_.stops();
-        if (row_.stop_signal() > 0) result_.stop_signal = row_.stop_signal();
+        run_.stopped = row_.stops();
+        if (row_.stop_signal() > 0) run_.result.stop_signal = row_.stop_signal();
         now_.metrics = &row_.values();
-        result_.loss = now_.loss;
+        run_.result.loss = now_.loss;
         clock_.end_step(now_, drawn_->global_batch, config_.tokens_per_sample);
         drawn_.reset();
         phase_ = step_phase::idle;
-        ask_stop(parts_->tell(now_));
-        if (total_ == 0 && !stopped_) { // is this the last one?
+        ask_stop(run_.parts->tell(now_));
+        if (run_.total == 0 && !run_.stopped) { // is this the last one?
             upcoming_ = draw_batch();
-            ended_ = !upcoming_.has_value();
+            run_.ended = !upcoming_.has_value();
         }
         finish_step();
     }
@@ -21813,54 +22046,49 @@ public:
         if (phase_ == step_phase::idle) return;
         if (phase_ == step_phase::applied)
             throw error(errc::usage,
-                        fmt::format("step {} is applied: it cannot be taken back", step_ + 1));
+                        fmt::format("step {} is applied: it cannot be taken back", run_.step + 1));
         if (phase_ == step_phase::computing) {
             while (micro_ < static_cast<std::size_t>(config_.accumulation)) (void)begin_micro();
-            parts_->finish_backward(); // the others wait for our part of the exchange
+            run_.parts->finish_backward(); // the others wait for our part of the exchange
         }
         take_back();
     }
 
     /// The context is in another generation of its world.
     void rebind() {
-        if (!input_)
+        if (!run_.input)
             throw error(errc::usage, "a session that has not begun cannot go on in another world")
                 .with_hint("open it with the new context");
-        feeder_->quiet();
+        run_.feeder->quiet();
         const bool applied = phase_ == step_phase::applied;
-        agree_on_step(ctx_, step_, applied ? ", not committed" : end_due_ ? ", its end to do" : "");
-        parts_->rebind();
-        optimizer_->rebind();
-        auto* const average = optimizer_->average(); // an evaluation broke with it in place
+        agree_on_step(ctx_, run_.step,
+                      applied    ? ", not committed"
+                      : end_due_ ? ", its end to do"
+                                 : "");
+        run_.parts->rebind();
+        run_.optimizer->rebind();
+        auto* const average = run_.optimizer->average(); // an evaluation broke with it in place
         if (average != nullptr && average->is_shown()) average->swap();
-        parts_->publish(); // some ranks may not have seen the last values
+        run_.parts->publish(); // some ranks may not have seen the last values
         if (applied)
-            feeder_->commit(*drawn_); // what was applied is not drawn again; commit() is next
+            run_.feeder->commit(*drawn_); // what was applied is not drawn again; commit() is next
         else if (phase_ != step_phase::idle || drawn_)
             take_back();
         upcoming_.reset();
         row_.rebind();
-        evaluator_->rebind();
-        feeder_->rebind();
-        if (saver_) open_saver();
-        auto start = start_info_of({});
-        if (end_due_) start.first_step -= 1; // its row is written again
-        report_->rebind(start);
-        ended_ = false; // the end of a stream is found again
+        run_.feeder->rebind();
+        between_.rebind(end_due_);
+        run_.ended = false; // the end of a stream is found again
         if (end_due_) finish_step();
     }
     void use_evaluation(std::uint64_t samples, numbered_loss loss) {
-        evaluator_->use(samples, std::move(loss));
+        between_.evaluate_on(samples, std::move(loss));
     }
     void expect_weights() noexcept { weighted_ = true; }
-    void ask_stop(action wanted) {
-        if (wanted != action::stop) return;
-        stop_wanted_ = true;
-        if (parts_ && stop_reason_.empty()) stop_reason_ = parts_->stop_reason();
-    }
+    void ask_stop(action wanted) { run_.ask_stop(wanted); }
     report::metric_set& reported() noexcept { return reported_; }
     [[nodiscard]] step_phase phase() const noexcept { return phase_; }
-    [[nodiscard]] std::uint64_t finished() const noexcept { return step_; }
+    [[nodiscard]] std::uint64_t finished() const noexcept { return run_.step; }
     [[nodiscard]] double micro_loss() const noexcept { return losses_.mean(); }
 
 private:
@@ -21871,35 +22099,23 @@ private:
         reported_ = reported_before_;
         drawn_.reset();
         in_hand_ = nullptr;
-        feeder_->rewind();
+        run_.feeder->rewind();
         clock_.forget_compute();
         phase_ = step_phase::idle;
-    }
-
-    [[nodiscard]] start_info start_info_of(const std::string& resumed_from) const {
-        return {.rank = ctx_.rank(),
-                .world_size = ctx_.world_size(),
-                .first_step = step_,
-                .total_steps = total_,
-                .parameters = parts_->store().trainable(),
-                .run_path = report_->path(),
-                .resumed_from = resumed_from,
-                .strategy = parts_->strategy_name(),
-                .epochs = epochs_text(config_, *input_)};
     }
 
     void expect(step_phase wanted, const char* call) const { require_phase(phase_, wanted, call); }
 
     [[nodiscard]] std::optional<drawn_batch> draw_batch() {
         const auto begin = seconds_now();
-        auto batch = feeder_->next(step_);
+        auto batch = run_.feeder->next(run_.step);
         clock_.time().data += seconds_now() - begin;
         return batch;
     }
 
     [[nodiscard]] const void* batch_of(micro_batch& micro) {
         const auto begin = seconds_now();
-        const void* const batch = feeder_->batch_of(micro);
+        const void* const batch = run_.feeder->batch_of(micro);
         clock_.time().data += seconds_now() - begin;
         clock_.begin_forward();
         return batch;
@@ -21908,7 +22124,7 @@ private:
     /// Loss and backward pass of one micro-batch.
     template <class Loss>
     void pass(const micro_batch& micro, Loss get) {
-        const user_code here{ctx_.rank(), step_ + 1};
+        const user_code here{ctx_.rank(), run_.step + 1};
         clock_.begin_forward();
         const auto loss = here.run("the loss", [&] { return checked_loss(get(), micro.samples); });
         clock_.end_forward();
@@ -21932,17 +22148,17 @@ private:
         report::metric_set row;
         row.mean("loss", losses_.mean(), losses_.weight);
         row.last("lr", now_.lr).last("grad_norm", now_.grad_norm);
-        if (scale_) row.last("loss_scale", scale());
-        const auto& touched = parts_->store().touched();
+        if (run_.scale) row.last("loss_scale", scale());
+        const auto& touched = run_.parts->store().touched();
         const bool all_touched = std::ranges::find(touched, 0.0) == touched.end();
         const double stop = ctx_.stop_requested() ? std::max(1.0, double(ctx_.stop_signal()))
-                            : stop_wanted_        ? 1.0
+                            : run_.stop_wanted    ? 1.0
                                                   : 0.0;
         row_.exchange(row, reported_, stop, all_touched, now_, clock_);
-        if (!scale_ && !(std::isfinite(now_.loss) && std::isfinite(now_.grad_norm)))
+        if (!run_.scale && !(std::isfinite(now_.loss) && std::isfinite(now_.grad_norm)))
             not_finite(ctx_, losses_.mean(), now_);
         if (row_.most_norm() != row_.least_norm() && !overflowed())
-            come_apart(step_ + 1, row_.least_norm(), row_.most_norm());
+            come_apart(run_.step + 1, row_.least_norm(), row_.most_norm());
         present_.clear();
         if (row_.some_untouched()) { // rarely: who had which
             present_ = touched;
@@ -21950,164 +22166,29 @@ private:
         }
     }
 
-    [[nodiscard]] double scale() const noexcept { return scale_ ? scale_->value() : 1.0; }
+    [[nodiscard]] double scale() const noexcept { return run_.scale ? run_.scale->value() : 1.0; }
     /// The step is left out: on every rank, because the norm is the same on all.
     [[nodiscard]] bool overflowed() const noexcept {
-        return scale_ && !(std::isfinite(now_.loss) && std::isfinite(now_.grad_norm));
+        return run_.scale && !(std::isfinite(now_.loss) && std::isfinite(now_.grad_norm));
     }
-    // ---- between steps -----------------------------------------------------------------------
-
-    [[nodiscard]] bool is_last() const noexcept { return total_ > 0 ? step_ == total_ : ended_; }
 
     /// Evaluation, files and checkpoint, which a world that breaks meanwhile leaves to be done.
     void finish_step() {
         end_due_ = true;
-        end_of_step(now_);
+        if (run_.stopped && row_.stop_signal() == 0)
+            run_.result.stop_reason = row_.reason(run_.stop_reason);
+        between_.end_of_step(now_);
         end_due_ = false;
-    }
-
-    void end_of_step(const step_info& now) {
-        const auto due = [&](std::int64_t every) {
-            return is_last() || (every > 0 && step_ % static_cast<std::uint64_t>(every) == 0);
-        };
-        if (stopped_ && row_.stop_signal() == 0) result_.stop_reason = row_.reason(stop_reason_);
-        std::vector<metric_value> evaluated;
-        if (due(config_.eval_every) && !stopped_) evaluated = evaluate();
-        report_->step(now, evaluated);
-        if (due(config_.checkpoint_every) || stopped_) save(evaluated);
-    }
-
-    std::vector<metric_value> evaluate() {
-        const auto begin = seconds_now();
-        feeder_->quiet();
-        auto* const average = optimizer_->average();
-        const bool averaged =
-            average != nullptr && average->options().evaluate && evaluator_->samples() > 0;
-        if (averaged) swap_average(ctx_, *average, *parts_);
-        const auto merged = [&] {
-            try {
-                return evaluator_->run(step_);
-            } catch (...) { // whoever catches it has the weights that are trained
-                if (averaged) average->swap();
-                throw;
-            }
-        }();
-        evaluated_at_ = step_;
-        if (averaged) swap_average(ctx_, *average, *parts_);
-        if (merged.empty()) return merged;
-        result_.val_loss = merged[0].value;
-        result_.val_step = step_;
-        ask_stop(parts_->tell(eval_info{.rank = ctx_.rank(),
-                                        .step = step_,
-                                        .metrics = &merged,
-                                        .seconds = seconds_now() - begin}));
-        return merged;
-    }
-
-    /// Makes the checkpointer and, if asked for, goes on from the newest one; returns its path.
-    std::string open_checkpoints() {
-        if (!config_.checkpoints) return {};
-        open_saver();
-        if (auto text = cadence_notice(config_, evaluator_->samples()); !text.empty())
-            notices_.push_back(std::move(text));
-        if (config_.resume != resume_mode::latest && ctx_.attempt() == 0) return {};
-        auto found = saver_->load_latest();
-        if (!found) return {};
-        restore(*found);
-        return found->path();
-    }
-
-    void open_saver() {
-        saver_.emplace(disk_, report_->checkpoints(), checkpoint_options_of(config_),
-                       make_checkpoint_world(ctx_));
-    }
-
-    void restore(const loaded_checkpoint& found) {
-        state_->restore(found);
-        parts_->publish();
-        step_ = found.step();
-        result_.checkpoint = found.path();
-        const auto extra =
-            parse_json(found.extra(), {.max_bytes = 256u << 20, .max_depth = 64}).value();
-        result_.loss = saved_number(extra, "loss");
-        if (input_->is_stream())
-            feeder_->restore_stream(extra.at("stream"), found.path());
-        else
-            feeder_->rewind();
-        stop_wanted_ = extra.value("stop_wanted", false);
-        restore_callbacks(*parts_, extra, found.path());
-        if (scale_) restore_scale(*scale_, extra);
-        if (total_ > 0 && step_ > total_)
-            throw error(errc::usage, fmt::format("the run has {} steps already, {} were asked for",
-                                                 step_, total_))
-                .with_where(found.path())
-                .with_hint("ask for more steps, or another run name");
-        if (total_ == 0 || step_ < total_)
-            if (auto text = rate_notice(extra, step_, learning_rate(rate_, step_)); !text.empty())
-                notices_.push_back(std::move(text));
-    }
-
-    void save(const std::vector<metric_value>& evaluated) {
-        if (!saver_) return;
-        parts_->sync_buffers();
-        json extra = json::object();
-        if (input_->is_stream()) extra["stream"] = feeder_->saved_stream();
-        if (scale_)
-            extra["loss_scale"] = {{"value", scale()}, {"good_steps", scale_->good_steps()}};
-        // Not those that have been granted, by a stop or by the run's end: who resumes it wants it
-        // to go on.
-        double stop = stop_wanted_ && !stopped_ && !is_last() ? 1.0 : 0.0;
-        all_reduce(ctx_, std::span(&stop, 1), dist::reduce_op::max);
-        extra["stop_wanted"] = stop > 0;
-        if (ctx_.is_first()) // whose extra is written
-            for (const auto& each : parts_->states())
-                extra["callbacks"][each.name] = to_hex(as_bytes(std::string_view(each.state)));
-        auto what = state_->save(step_, config_.seed,
-                                 {{"loss", result_.loss}, {"next_lr", learning_rate(rate_, step_)}},
-                                 dump_json(extra));
-        what.metrics["loss"] = result_.loss;
-        for (const auto& m : evaluated) what.metrics[m.name] = m.value;
-        const auto saved = saver_->save(what);
-        result_.checkpoint = saved.path;
-        const checkpoint_info info{ctx_.rank(), step_, saved.path, saved.bytes, saved.seconds};
-        report_->saved(info);
-        parts_->tell(info);
-    }
-
-    void finish_result(double seconds) {
-        report::metric_set m;
-        m.max("rss", peak_rss_bytes());
-        result_.peak_rss_bytes = merge(ctx_, m)[0].value;
-        result_.steps = step_;
-        result_.total = total_;
-        result_.seconds = seconds;
-        result_.tokens_per_s = clock_.tokens_per_s();
-        result_.run_name = report_->name();
-        result_.run_path = report_->path();
-        result_.stopped = stopped_ && !is_last();
     }
 
     const context& ctx_;
     const run_config& config_;
     report::settings described_;
     report::metric_set& reported_;
-    schedule rate_;
-    std::unique_ptr<session_parts> parts_;
-    std::unique_ptr<input_source> input_;
-    std::optional<flat_optimizer> optimizer_;
-    std::optional<evaluator> evaluator_;
-    std::optional<feeder> feeder_;
-    std::optional<training_state> state_;
-    std::optional<reporter> report_;
-    posix_disk disk_{link_policy::refuse};
-    std::optional<checkpointer> saver_;
-
-    std::uint64_t total_ = 0; // steps of the run; 0: not known
-    std::uint64_t step_ = 0;  // finished
-    std::uint64_t evaluated_at_ = std::numeric_limits<std::uint64_t>::max();
-    bool weighted_ = false, stopped_ = false, stop_wanted_ = false, ended_ = false;
-    bool end_due_ = false;             // of the step that was committed last
-    std::vector<std::string> notices_; // to be told when the run begins
+    run_state run_;
+    between_steps between_{run_};
+    bool weighted_ = false;
+    bool end_due_ = false; // of the step that was committed last
 
     // The step that is not committed
     step_phase phase_ = step_phase::idle;
@@ -22116,17 +22197,14 @@ private:
     micro_batch* in_hand_ = nullptr;
     loss_sum losses_;
     double divisor_ = 1.0;
-    std::optional<loss_scale> scale_; // in float16
     step_info now_;
     row_exchange row_;
     std::vector<double> present_; // by segment, when not all had a gradient; else empty
-    std::string stop_reason_;     // a callback's of this rank
     report::metric_set reported_before_;
     std::vector<std::pair<at::Tensor, at::Tensor>> buffers_; // and their values when it was drawn
 
     double begun_ = 0.0;
     step_clock clock_;
-    fit_result result_;
 };
 
 } // namespace skein::train::detail

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What lies between the steps of a run: evaluation, files, checkpoints, and how it begins and ends.
+// Used by <skein/train/detail/session_core.ipp> alone.
+
+#include <skein/core/bytes.hpp>
+#include <skein/core/error.hpp>
+#include <skein/core/posix_disk.hpp>
+#include <skein/torch/torch.hpp>
+#include <skein/train/checkpoint.hpp>
+#include <skein/train/collective.hpp>
+#include <skein/train/detail/feeder.ipp>
+#include <skein/train/detail/session_evaluation.ipp>
+#include <skein/train/detail/session_parts.ipp>
+#include <skein/train/loss_scale.hpp>
+#include <skein/train/reporter.hpp>
+#include <skein/train/training_state.hpp>
+#include <skein/wire/json.hpp>
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train::detail {
+
+/// What a step and what lies between two of them both work on. The session owns it.
+struct run_state {
+    const context& ctx;
+    const run_config& config;
+    schedule rate;
+    std::unique_ptr<session_parts> parts{};
+    std::unique_ptr<input_source> input{};
+    std::optional<flat_optimizer> optimizer{};
+    std::optional<feeder> feeder{};
+    std::optional<loss_scale> scale{}; ///< in float16
+    std::uint64_t total = 0;           ///< steps of the run; 0: not known
+    std::uint64_t step = 0;            ///< finished
+    bool stopped = false, stop_wanted = false, ended = false;
+    std::string stop_reason{}; ///< a callback's of this rank
+    fit_result result{};
+
+    [[nodiscard]] bool is_last() const noexcept { return total > 0 ? step == total : ended; }
+    void ask_stop(action wanted) {
+        if (wanted != action::stop) return;
+        stop_wanted = true;
+        if (parts && stop_reason.empty()) stop_reason = parts->stop_reason();
+    }
+};
+
+class between_steps {
+public:
+    explicit between_steps(run_state& run) : run_(run), ctx_(run.ctx), config_(run.config) {}
+
+    /// Once the strategy is made.
+    void open() { evaluator_.emplace(*run_.parts, ctx_, config_); }
+    void evaluate_on(std::uint64_t samples, numbered_loss loss) {
+        evaluator_->use(samples, std::move(loss));
+    }
+    /// Samples of the evaluation set.
+    [[nodiscard]] std::uint64_t held_out() const noexcept { return evaluator_->samples(); }
+
+    /// Opens the run's folder and resumes, if that is asked for; then all is told.
+    void begin(const report::settings& described) {
+        state_.emplace(run_.parts->store(), *run_.optimizer, run_.feeder->order());
+        report_.emplace(ctx_, config_, described);
+        const auto resumed_from = open_checkpoints();
+        run_.result.first_step = run_.step;
+        const auto start = start_info_of(resumed_from);
+        report_->begin(start);
+        for (const auto& text : notices_) report_->notice(text);
+        if (ctx_.is_first()) tell_state(*report_, ctx_, config_, *run_.parts, *run_.optimizer);
+        run_.parts->tell(start);
+    }
+
+    /// Evaluation, row and checkpoint of the step that is committed, as they are due.
+    void end_of_step(const step_info& now) {
+        const auto due = [&](std::int64_t every) {
+            return run_.is_last() ||
+                   (every > 0 && run_.step % static_cast<std::uint64_t>(every) == 0);
+        };
+        std::vector<metric_value> evaluated;
+        if (due(config_.eval_every) && !run_.stopped) evaluated = evaluate();
+        report_->step(now, evaluated);
+        if (due(config_.checkpoint_every) || run_.stopped) save(evaluated);
+    }
+
+    /// The last evaluation, files, callbacks.
+    ///   begun         when the session began, by seconds_now()
+    ///   tokens_per_s  of all steps
+    fit_result finish(double begun, double tokens_per_s) {
+        run_.feeder->quiet();
+        if (evaluated_at_ != run_.step && !run_.stopped) (void)evaluate();
+        if (!run_.result.stop_reason.empty())
+            report_->note(
+                fmt::format("stopped after step {}: {}", run_.step, run_.result.stop_reason));
+        report_->finish();
+        if (auto* const average = run_.optimizer->average(); average && average->options().keep)
+            swap_average(ctx_, *average, *run_.parts);
+        run_.parts->finish();
+        finish_result(seconds_now() - begun, tokens_per_s);
+        run_.parts->tell(run_.result);
+        leave_screen(ctx_, config_, run_.result);
+        return run_.result;
+    }
+
+    /// The context is in another generation of its world.
+    ///   end_due  the end of the last step is to be made again
+    void rebind(bool end_due) {
+        evaluator_->rebind();
+        if (saver_) open_saver();
+        auto start = start_info_of({});
+        if (end_due) start.first_step -= 1; // its row is written again
+        report_->rebind(start);
+    }
+
+private:
+    [[nodiscard]] start_info start_info_of(const std::string& resumed_from) const {
+        return {.rank = ctx_.rank(),
+                .world_size = ctx_.world_size(),
+                .first_step = run_.step,
+                .total_steps = run_.total,
+                .parameters = run_.parts->store().trainable(),
+                .run_path = report_->path(),
+                .resumed_from = resumed_from,
+                .strategy = run_.parts->strategy_name(),
+                .epochs = epochs_text(config_, *run_.input)};
+    }
+
+    std::vector<metric_value> evaluate() {
+        const auto begin = seconds_now();
+        run_.feeder->quiet();
+        auto* const average = run_.optimizer->average();
+        const bool averaged =
+            average != nullptr && average->options().evaluate && evaluator_->samples() > 0;
+        if (averaged) swap_average(ctx_, *average, *run_.parts);
+        const auto merged = [&] {
+            try {
+                return evaluator_->run(run_.step);
+            } catch (...) { // whoever catches it has the weights that are trained
+                if (averaged) average->swap();
+                throw;
+            }
+        }();
+        evaluated_at_ = run_.step;
+        if (averaged) swap_average(ctx_, *average, *run_.parts);
+        if (merged.empty()) return merged;
+        run_.result.val_loss = merged[0].value;
+        run_.result.val_step = run_.step;
+        run_.ask_stop(run_.parts->tell(eval_info{.rank = ctx_.rank(),
+                                                 .step = run_.step,
+                                                 .metrics = &merged,
+                                                 .seconds = seconds_now() - begin}));
+        return merged;
+    }
+
+    /// Makes the checkpointer and, if asked for, goes on from the newest one; returns its path.
+    std::string open_checkpoints() {
+        if (!config_.checkpoints) return {};
+        open_saver();
+        if (auto text = cadence_notice(config_, evaluator_->samples()); !text.empty())
+            notices_.push_back(std::move(text));
+        if (config_.resume != resume_mode::latest && ctx_.attempt() == 0) return {};
+        auto found = saver_->load_latest();
+        if (!found) return {};
+        restore(*found);
+        return found->path();
+    }
+
+    void open_saver() {
+        saver_.emplace(disk_, report_->checkpoints(), checkpoint_options_of(config_),
+                       make_checkpoint_world(ctx_));
+    }
+
+    void restore(const loaded_checkpoint& found) {
+        state_->restore(found);
+        run_.parts->publish();
+        run_.step = found.step();
+        run_.result.checkpoint = found.path();
+        const auto extra =
+            parse_json(found.extra(), {.max_bytes = 256u << 20, .max_depth = 64}).value();
+        run_.result.loss = saved_number(extra, "loss");
+        if (run_.input->is_stream())
+            run_.feeder->restore_stream(extra.at("stream"), found.path());
+        else
+            run_.feeder->rewind();
+        run_.stop_wanted = extra.value("stop_wanted", false);
+        restore_callbacks(*run_.parts, extra, found.path());
+        if (run_.scale) restore_scale(*run_.scale, extra);
+        if (run_.total > 0 && run_.step > run_.total)
+            throw error(errc::usage, fmt::format("the run has {} steps already, {} were asked for",
+                                                 run_.step, run_.total))
+                .with_where(found.path())
+                .with_hint("ask for more steps, or another run name");
+        if (run_.total == 0 || run_.step < run_.total)
+            if (auto text = rate_notice(extra, run_.step, learning_rate(run_.rate, run_.step));
+                !text.empty())
+                notices_.push_back(std::move(text));
+    }
+
+    void save(const std::vector<metric_value>& evaluated) {
+        if (!saver_) return;
+        run_.parts->sync_buffers();
+        json extra = json::object();
+        if (run_.input->is_stream()) extra["stream"] = run_.feeder->saved_stream();
+        if (run_.scale)
+            extra["loss_scale"] = {{"value", run_.scale->value()},
+                                   {"good_steps", run_.scale->good_steps()}};
+        // Not those that have been granted, by a stop or by the run's end: who resumes it wants it
+        // to go on.
+        double stop = run_.stop_wanted && !run_.stopped && !run_.is_last() ? 1.0 : 0.0;
+        all_reduce(ctx_, std::span(&stop, 1), dist::reduce_op::max);
+        extra["stop_wanted"] = stop > 0;
+        if (ctx_.is_first()) // whose extra is written
+            for (const auto& each : run_.parts->states())
+                extra["callbacks"][each.name] = to_hex(as_bytes(std::string_view(each.state)));
+        auto what = state_->save(
+            run_.step, config_.seed,
+            {{"loss", run_.result.loss}, {"next_lr", learning_rate(run_.rate, run_.step)}},
+            dump_json(extra));
+        what.metrics["loss"] = run_.result.loss;
+        for (const auto& m : evaluated) what.metrics[m.name] = m.value;
+        const auto saved = saver_->save(what);
+        run_.result.checkpoint = saved.path;
+        const checkpoint_info info{ctx_.rank(), run_.step, saved.path, saved.bytes, saved.seconds};
+        report_->saved(info);
+        run_.parts->tell(info);
+    }
+
+    void finish_result(double seconds, double tokens_per_s) {
+        report::metric_set m;
+        m.max("rss", peak_rss_bytes());
+        run_.result.peak_rss_bytes = merge(ctx_, m)[0].value;
+        run_.result.steps = run_.step;
+        run_.result.total = run_.total;
+        run_.result.seconds = seconds;
+        run_.result.tokens_per_s = tokens_per_s;
+        run_.result.run_name = report_->name();
+        run_.result.run_path = report_->path();
+        run_.result.stopped = run_.stopped && !run_.is_last();
+    }
+
+    run_state& run_;
+    const context& ctx_;
+    const run_config& config_;
+    std::optional<evaluator> evaluator_;
+    std::optional<training_state> state_;
+    std::optional<reporter> report_;
+    posix_disk disk_{link_policy::refuse};
+    std::optional<checkpointer> saver_;
+    std::uint64_t evaluated_at_ = std::numeric_limits<std::uint64_t>::max();
+    std::vector<std::string> notices_; // to be told when the run begins
+};
+
+} // namespace skein::train::detail
