@@ -11222,7 +11222,10 @@ SKEIN_INLINE dist::comm_options context::group_options(const std::string& what) 
 //
 // A plain struct: fill it by name, pass it to train::launch() and to the Trainer.
 //
-//     skein::train::run_config config{.name = "gpt", .max_steps = 500, .global_batch = 32};
+//     skein::train::run_config config{.name = "gpt",
+//                                     .max_steps = 500,
+//                                     .scaling = {.workers = 4},
+//                                     .checkpoint = {.every = 100, .keep_best = {.k = 2}}};
 
 
 // ======== skein/train/sampler.hpp
@@ -11475,6 +11478,42 @@ enum class output_mode : std::uint8_t {
     json,      ///< one JSON object per line on stdout
 };
 
+/// How many processes, and how much of the machine each takes.
+struct scaling_config {
+    int workers = 1; ///< local processes, when no launcher has set up a world already
+    int threads = 0; ///< compute threads per rank; 0 = 1, the reproducible choice
+};
+
+/// Which value of a metric is the best.
+enum class metric_order : std::uint8_t { lowest, highest };
+
+/// Which checkpoints are kept for their metrics, besides the newest.
+struct keep_best_config {
+    int k = 1;                       ///< so many; 0: none
+    std::string metric = "val_loss"; ///< a number of an evaluation, or "loss": that of the step
+    metric_order order = metric_order::lowest;
+};
+
+/// When a run saves itself, and what it keeps.
+struct checkpoint_config {
+    bool enabled = true;      ///< false writes none at all
+    std::int64_t every = 200; ///< steps from one to the next, and one at the end; 0: only that
+    int keep_last = 2;        ///< the newest that are kept; less than 1 counts as 1
+    keep_best_config keep_best{};
+    /// A checkpoint when the run is stopped early. false: none then, and what came after the last
+    /// one is lost.
+    bool on_stop = true;
+};
+
+/// What happens when a process is lost, and how long one waits for another.
+struct failure_config {
+    int max_failures = 3; ///< restarts from the last checkpoint before the job gives up
+    time_span backoff = time_constants::lan().job_restart_first; ///< before the first; doubles
+    time_span collective_timeout = time_constants::lan().collective_timeout; ///< between ranks
+    /// From a stop request to the kill: a step, an evaluation and a checkpoint must fit in.
+    time_span stop_grace = time_constants::lan().training_stop_grace;
+};
+
 /// Settings of one run. All counts are over all ranks together.
 struct run_config {
     // Where its files go: <runs_dir>/<name>/
@@ -11493,7 +11532,6 @@ struct run_config {
     std::uint64_t seed = 1;  ///< data order, dropout; use it for the model's initial values too
     double clip = 1.0;       ///< maximum gradient norm; 0 turns clipping off
     double clip_value = 0.0; ///< then the largest size of each number of the gradient; 0 = off
-    int threads = 0;         ///< compute threads per rank; 0 = 1, the reproducible choice
     std::string precision = "float32"; ///< the only one here; others are settings of a strategy
     /// Bytes that parameters, gradients and optimizer states of the ranks of one host may take
     /// together; 0: what the system says. fit() refuses a strategy that needs more before it
@@ -11508,21 +11546,10 @@ struct run_config {
     std::int64_t eval_samples = 0; ///< at most so many samples of the evaluation set; 0 = all
     std::int64_t eval_batch = 0;   ///< samples per rank and forward pass; 0 = as in training
 
-    // Checkpoints: every so many steps and at the end; 0 = only at the end
-    std::int64_t checkpoint_every = 200;
-    int keep_last = 2;
-    int keep_best = 1;
-    std::string best_metric = "val_loss";
-    bool best_is_lowest = true;
-    bool checkpoints = true; ///< false writes none at all
-
-    // Failures
-    int workers = 1;      ///< local processes, when no launcher has set up a world already
-    int max_failures = 3; ///< restarts from the last checkpoint before the job gives up
-    time_span restart_backoff = time_constants::lan().job_restart_first; ///< doubles
-    time_span collective_timeout = time_constants::lan().collective_timeout;
-    /// From a stop request to the kill: a step, an evaluation and a checkpoint must fit in.
-    time_span stop_grace = time_constants::lan().training_stop_grace;
+    // Where it runs, what it saves, and what becomes of it when something is lost
+    scaling_config scaling{};
+    checkpoint_config checkpoint{};
+    failure_config failure{};
     std::string communicator = "automatic"; ///< automatic, shm, ring or hierarchical
 
     // What it says
@@ -11551,8 +11578,13 @@ void validate(const run_config& config, int world_size);
 } // namespace skein::train
 
 namespace skein {
+using train::checkpoint_config;
+using train::failure_config;
+using train::keep_best_config;
+using train::metric_order;
 using train::run_config;
-}
+using train::scaling_config;
+} // namespace skein
 
 
 // ======== skein/train/detail/run_config.ipp
@@ -11585,14 +11617,21 @@ SKEIN_INLINE void validate(const run_config& config, int world_size) {
     const auto refuse = [](std::string what, std::string hint) {
         throw error(errc::usage, std::move(what)).with_hint(std::move(hint));
     };
-    if (config.workers < 1)
-        refuse(fmt::format("{} workers", config.workers), "at least 1 worker is needed");
-    if (config.workers > 4096)
-        refuse(fmt::format("{} workers", config.workers), "at most 4096 run on one host");
-    if (config.threads < 0 || config.threads > 1024)
-        refuse(fmt::format("{} threads", config.threads), "use 0 (one) to 1024 per worker");
-    if (config.max_failures < 0)
-        refuse(fmt::format("{} restarts", config.max_failures), "use 0 or more");
+    if (config.scaling.workers < 1)
+        refuse(fmt::format("scaling.workers = {}", config.scaling.workers),
+               "at least 1 worker is needed");
+    if (config.scaling.workers > 4096)
+        refuse(fmt::format("scaling.workers = {}", config.scaling.workers),
+               "at most 4096 run on one host");
+    if (config.scaling.threads < 0 || config.scaling.threads > 1024)
+        refuse(fmt::format("scaling.threads = {}", config.scaling.threads),
+               "use 0 (one) to 1024 per worker");
+    if (config.failure.max_failures < 0)
+        refuse(fmt::format("failure.max_failures = {}", config.failure.max_failures),
+               "restarts before the job gives up: use 0 or more");
+    if (config.checkpoint.every < 0)
+        refuse(fmt::format("checkpoint.every = {}", config.checkpoint.every),
+               "use a number of steps, or 0 for a checkpoint at the end only");
     if (config.epochs < 0)
         refuse(fmt::format("{} epochs", config.epochs), "use 1 or more, or 0 for max_steps");
     if (config.prefetch_batches < 0 || config.prefetch_batches > 1024)
@@ -11627,9 +11666,9 @@ SKEIN_INLINE void validate(const run_config& config, int world_size) {
         refuse(fmt::format("run name '{}'", has_control ? "..." : config.name),
                "use a plain folder name of up to 200 characters");
     if (config.runs_dir.empty()) refuse("no folder for runs", "use . for the current one");
-    if (config.resume == resume_mode::latest && !config.checkpoints)
-        refuse("resuming without checkpoints",
-               "they are read and go on being written: leave one of the two out");
+    if (config.resume == resume_mode::latest && !config.checkpoint.enabled)
+        refuse("resuming without checkpoints", "they are read and go on being written: leave "
+                                               "resume or checkpoint.enabled = false out");
 }
 
 } // namespace skein::train
@@ -11770,6 +11809,7 @@ SKEIN_INLINE void require_same(const context& ctx, std::uint64_t hash, std::stri
 SKEIN_INLINE std::vector<spmd::setting> settings_of(const run_config& c) {
     const auto text = [](const auto& value) { return fmt::format("{}", value); };
     const char* const lasts[] = {"drop", "shorten", "carry"};
+    const auto& saves = c.checkpoint;
     return {{"max_steps", text(c.max_steps)},
             {"epochs", text(c.epochs)},
             {"last_batch", lasts[static_cast<int>(c.last)]},
@@ -11778,17 +11818,19 @@ SKEIN_INLINE std::vector<spmd::setting> settings_of(const run_config& c) {
             {"seed", text(c.seed)},
             {"clip", text(c.clip)},
             {"clip_value", text(c.clip_value)},
-            {"threads", text(std::max(c.threads, 1))},
+            {"scaling.threads", text(std::max(c.scaling.threads, 1))},
             {"precision", c.precision},
             {"eval_every", text(c.eval_every)},
             {"eval_samples", text(c.eval_samples)},
             {"eval_batch", text(c.eval_batch)},
-            {"checkpoint_every", text(c.checkpoint_every)},
-            {"checkpoints", text(c.checkpoints)},
-            {"keep_last", text(c.keep_last)},
-            {"keep_best", text(c.keep_best)},
-            {"best_metric", c.best_metric},
-            {"best_is_lowest", text(c.best_is_lowest)},
+            {"checkpoint.enabled", text(saves.enabled)},
+            {"checkpoint.every", text(saves.every)},
+            {"checkpoint.keep_last", text(saves.keep_last)},
+            {"checkpoint.keep_best.k", text(saves.keep_best.k)},
+            {"checkpoint.keep_best.metric", saves.keep_best.metric},
+            {"checkpoint.keep_best.order",
+             saves.keep_best.order == metric_order::lowest ? "lowest" : "highest"},
+            {"checkpoint.on_stop", text(saves.on_stop)},
             {"resume", text(c.resume == resume_mode::latest)},
             {"communicator", c.communicator}};
 }
@@ -16437,10 +16479,10 @@ using batch_of = typename detail::batch_type<std::remove_cvref_t<D>>::type;
 //     }
 //
 // As a rank of srun, mpirun, torchrun or another launcher it joins that world. Started by hand with
-// config.workers > 1 it becomes the supervisor of so many copies of itself and restarts them after
-// a failure. Otherwise it runs the function in this process. On a host that helps (SageMaker's
-// groups, spmd/environment.hpp) it makes this process a node for the ranks' helpers, until their
-// job is over.
+// config.scaling.workers > 1 it becomes the supervisor of so many copies of itself and restarts
+// them after a failure. Otherwise it runs the function in this process. On a host that helps
+// (SageMaker's groups, spmd/environment.hpp) it makes this process a node for the ranks' helpers,
+// until their job is over.
 
 
 #include <functional>
@@ -16526,8 +16568,9 @@ SKEIN_INLINE void say_note(const run_config& config, const std::string& text) {
 
 /// Says that a stop request was heard.
 SKEIN_INLINE void say_stopping(const run_config& config) {
+    const bool saves = config.checkpoint.enabled && config.checkpoint.on_stop;
     say_note(config, fmt::format("stopping after this step{}; Ctrl-C again ends at once",
-                                 config.checkpoints ? " and saving a checkpoint" : ""));
+                                 saves ? " and saving a checkpoint" : ""));
 }
 
 /// Says so at the moment the signal comes, from a thread of its own: the step may be a long one.
@@ -16594,10 +16637,10 @@ SKEIN_INLINE int run_alone(const run_config& config, const rank_function& body) 
 /// Its ranks would be this program started again, whose main is the driver's, and would never reach
 /// launch().
 SKEIN_INLINE void refuse_in_task(const run_config& config) {
-    const auto what = fmt::format("launch() with {} workers", config.workers);
-    const auto* const hint =
-        "train in this process alone, with workers = 1 or a Trainer on context::single(); start a "
-        "training of several workers from main, as a program of its own";
+    const auto what = fmt::format("launch() with {} workers", config.scaling.workers);
+    const auto* const hint = "train in this process alone, with scaling.workers = 1 or a Trainer "
+                             "on context::single(); start a training of several workers from main, "
+                             "as a program of its own";
     loop::refuse_inside(what, hint);
     if (!program::is_worker()) return;
     throw error(errc::not_supported, "not supported: " + what + " in a task or an actor")
@@ -16606,10 +16649,10 @@ SKEIN_INLINE void refuse_in_task(const run_config& config) {
 
 SKEIN_INLINE int run_supervised(const run_config& config) {
     spmd::supervisor_options options;
-    options.workers = config.workers;
-    options.max_failures = config.max_failures;
-    options.stop_grace = config.stop_grace;
-    options.backoff = config.restart_backoff;
+    options.workers = config.scaling.workers;
+    options.max_failures = config.failure.max_failures;
+    options.stop_grace = config.failure.stop_grace;
+    options.backoff = config.failure.backoff;
     options.on_restart = [&](const error& why, int restart, int most) {
         fmt::print(
             stderr,
@@ -16618,9 +16661,9 @@ SKEIN_INLINE int run_supervised(const run_config& config) {
         std::fflush(stderr);
     };
     options.on_stop = [&] { say_stopping(config); };
-    options.threads = std::max(config.threads, 1);
+    options.threads = std::max(config.scaling.threads, 1);
     try {
-        validate(config, config.workers);
+        validate(config, config.scaling.workers);
         (void)comm_model_of(config);
         const auto outcome = spmd::supervise(std::move(options));
         const bool stopped = outcome.stop_signal != 0;
@@ -16643,12 +16686,12 @@ SKEIN_INLINE int run_supervised(const run_config& config) {
 /// A number of workers that was asked for, where a launcher has started another.
 SKEIN_INLINE void say_unused_workers(const spmd::launch_environment& where,
                                      const run_config& config) {
-    if (spmd::is_supervised() || where.rank != 0 || config.workers == 1 ||
-        config.workers == where.world_size)
+    if (spmd::is_supervised() || where.rank != 0 || config.scaling.workers == 1 ||
+        config.scaling.workers == where.world_size)
         return;
     say_note(config,
              fmt::format("note: {} workers were asked for, but {} has started a world of {}",
-                         config.workers, where.source, where.world_size));
+                         config.scaling.workers, where.source, where.world_size));
 }
 
 /// Who names a cluster for tasks and actors expects it of a training, too.
@@ -16687,7 +16730,7 @@ SKEIN_INLINE void train_as_rank(spmd::joined_group& world, const spmd::launch_en
                                 const stop_signals& stops) {
     dist::comm_options options;
     options.model = comm_model_of(config);
-    options.limits.deadline = config.collective_timeout;
+    options.limits.deadline = config.failure.collective_timeout;
     if (const char* name = std::getenv("SKEIN_ADVERTISE")) options.advertise = name;
     auto comm = dist::make_comm_thread(world, options); // a lost rank aborts it
 
@@ -16821,7 +16864,7 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
         if (where.helper_hosts > 0) return detail::run_with_helpers(where, config, body);
         return run_as_rank(where, config, body);
     }
-    if (config.workers == 1) return detail::run_alone(config, body);
+    if (config.scaling.workers == 1) return detail::run_alone(config, body);
     detail::refuse_in_task(config);
     return detail::run_supervised(config);
 }
@@ -19196,6 +19239,7 @@ void leave_screen(const context& ctx, const run_config& config, const fit_result
 
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -19214,23 +19258,37 @@ namespace skein::train {
 namespace detail {
 /// The settings of a run as JSON, for config.json and for people.
 SKEIN_INLINE json config_json(const run_config& c) {
-    return json{{"name", c.name},
-                {"max_steps", c.max_steps},
-                {"epochs", c.epochs},
-                {"global_batch", c.global_batch},
-                {"accumulation", c.accumulation},
-                {"seed", c.seed},
-                {"clip", c.clip},
-                {"clip_value", c.clip_value},
-                {"precision", c.precision},
-                {"eval_every", c.eval_every},
-                {"eval_samples", c.eval_samples},
-                {"checkpoint_every", c.checkpoint_every},
-                {"keep_last", c.keep_last},
-                {"keep_best", c.keep_best},
-                {"best_metric", c.best_metric},
-                {"max_failures", c.max_failures},
-                {"tokens_per_sample", c.tokens_per_sample}};
+    const auto& saves = c.checkpoint;
+    const bool lowest = saves.keep_best.order == metric_order::lowest;
+    const auto seconds = [](duration d) { return std::chrono::duration<double>(d).count(); };
+    return json{
+        {"name", c.name},
+        {"max_steps", c.max_steps},
+        {"epochs", c.epochs},
+        {"global_batch", c.global_batch},
+        {"accumulation", c.accumulation},
+        {"seed", c.seed},
+        {"clip", c.clip},
+        {"clip_value", c.clip_value},
+        {"precision", c.precision},
+        {"eval_every", c.eval_every},
+        {"eval_samples", c.eval_samples},
+        {"scaling", {{"workers", c.scaling.workers}, {"threads", std::max(c.scaling.threads, 1)}}},
+        {"checkpoint",
+         {{"enabled", saves.enabled},
+          {"every", saves.every},
+          {"keep_last", std::max(saves.keep_last, 1)},
+          {"keep_best",
+           {{"k", std::max(saves.keep_best.k, 0)},
+            {"metric", saves.keep_best.metric},
+            {"order", lowest ? "lowest" : "highest"}}},
+          {"on_stop", saves.on_stop}}},
+        {"failure",
+         {{"max_failures", c.failure.max_failures},
+          {"backoff_s", seconds(c.failure.backoff)},
+          {"collective_timeout_s", seconds(c.failure.collective_timeout)},
+          {"stop_grace_s", seconds(c.failure.stop_grace)}}},
+        {"tokens_per_sample", c.tokens_per_sample}};
 }
 SKEIN_INLINE std::vector<report::metric_value> timings(const step_timing& t) {
     return {{"data_s", t.data},       {"forward_s", t.forward},     {"backward_s", t.backward},
@@ -19306,7 +19364,7 @@ SKEIN_INLINE reporter::reporter(const context& ctx, const run_config& config,
                                 const report::settings& settings)
     : ctx_(&ctx), config_(&config), first_(ctx.is_first()) {
     places_ = gather_bytes(ctx, as_bytes(fmt::format("{} {}", ::getpid(), ctx.host())));
-    if (!config.write_files && !config.checkpoints) return;
+    if (!config.write_files && !config.checkpoint.enabled) return;
     if (first_) {
         dir_.emplace(open_run_dir(ctx, config));
         auto all = detail::config_json(config);
@@ -21037,15 +21095,17 @@ SKEIN_INLINE std::string epochs_text(const run_config& c, const input_source& in
 }
 
 SKEIN_INLINE std::string cadence_notice(const run_config& c, std::uint64_t held_out) {
-    if (c.keep_best < 1 || c.best_metric == "loss" || held_out == 0 || c.checkpoint_every <= 0)
+    const auto& saves = c.checkpoint;
+    if (saves.keep_best.k < 1 || saves.keep_best.metric == "loss" || held_out == 0 ||
+        saves.every <= 0)
         return {};
-    if (c.eval_every > 0 && c.checkpoint_every % c.eval_every == 0) return {};
+    if (c.eval_every > 0 && saves.every % c.eval_every == 0) return {};
     const auto evaluations =
         c.eval_every > 0 ? fmt::format("every {} steps", c.eval_every) : std::string("at the end");
     return fmt::format(
         "the best checkpoint is chosen among those of evaluated steps: checkpoints come "
         "every {} steps, evaluations {}; the others are kept only as the newest",
-        c.checkpoint_every, evaluations);
+        saves.every, evaluations);
 }
 
 // ---- the user's code ----------------------------------------------------------------------------
@@ -21261,10 +21321,10 @@ SKEIN_INLINE void swap_average(const context& ctx, weight_average& average, sess
 
 [[nodiscard]] SKEIN_INLINE checkpoint_options checkpoint_options_of(const run_config& config) {
     checkpoint_options options;
-    options.keep_last = static_cast<std::size_t>(std::max(1, config.keep_last));
-    options.keep_best = static_cast<std::size_t>(std::max(0, config.keep_best));
-    options.metric = config.best_metric;
-    options.lower_is_better = config.best_is_lowest;
+    options.keep_last = static_cast<std::size_t>(std::max(1, config.checkpoint.keep_last));
+    options.keep_best = static_cast<std::size_t>(std::max(0, config.checkpoint.keep_best.k));
+    options.metric = config.checkpoint.keep_best.metric;
+    options.lower_is_better = config.checkpoint.keep_best.order == metric_order::lowest;
     return options;
 }
 
@@ -21450,15 +21510,16 @@ private:
             throw error(errc::not_finite, fmt::format("the validation loss is {} after step {}",
                                                       merged[0].value, step))
                 .with_hint("lower the learning rate, warm up longer or clip harder");
-        const auto& best = config_.best_metric;
-        if (!config_.checkpoints || config_.keep_best < 1 || best == "loss" ||
+        const auto& best = config_.checkpoint.keep_best.metric;
+        if (!config_.checkpoint.enabled || config_.checkpoint.keep_best.k < 1 || best == "loss" ||
             report::find_metric(merged, best) != nullptr)
             return;
         name_list list;
         list.add("loss"); // as the first of the evaluation is also called
         for (const auto& m : merged) list.add(m.name);
-        throw error(errc::usage,
-                    fmt::format("best_metric '{}' is no number of an evaluation", best))
+        throw error(
+            errc::usage,
+            fmt::format("checkpoint.keep_best.metric '{}' is no number of an evaluation", best))
             .with_hint(list.text("there are none"));
     }
 
@@ -21974,7 +22035,8 @@ private:
         std::vector<metric_value> evaluated;
         if (due(config_.eval_every) && !stopped_) evaluated = evaluate();
         report_->step(now, evaluated);
-        if (due(config_.checkpoint_every) || stopped_) save(evaluated);
+        if (due(config_.checkpoint.every) || (stopped_ && config_.checkpoint.on_stop))
+            save(evaluated);
     }
 
     std::vector<metric_value> evaluate() {
@@ -22006,7 +22068,7 @@ private:
 
     /// Makes the checkpointer and, if asked for, goes on from the newest one; returns its path.
     std::string open_checkpoints() {
-        if (!config_.checkpoints) return {};
+        if (!config_.checkpoint.enabled) return {};
         open_saver();
         if (auto text = cadence_notice(config_, evaluator_->samples()); !text.empty())
             notices_.push_back(std::move(text));
@@ -22054,8 +22116,7 @@ private:
         if (input_->is_stream()) extra["stream"] = feeder_->saved_stream();
         if (scale_)
             extra["loss_scale"] = {{"value", scale()}, {"good_steps", scale_->good_steps()}};
-        // Not those that have been granted, by a stop or by the run's end: who resumes it wants it
-        // to go on.
+        // Not those that a stop or the run's end has granted: who resumes it wants it to go on.
         double stop = stop_wanted_ && !stopped_ && !is_last() ? 1.0 : 0.0;
         all_reduce(ctx_, std::span(&stop, 1), dist::reduce_op::max);
         extra["stop_wanted"] = stop > 0;
@@ -22143,7 +22204,7 @@ namespace skein::train::detail {
 
 SKEIN_INLINE void begin_training(const context& ctx, const run_config& config) {
     validate(config, ctx.world_size());
-    at::set_num_threads(config.threads > 0 ? config.threads : 1);
+    at::set_num_threads(config.scaling.threads > 0 ? config.scaling.threads : 1);
     keep_freed_memory();
 }
 

@@ -442,7 +442,8 @@ private:
         std::vector<metric_value> evaluated;
         if (due(config_.eval_every) && !stopped_) evaluated = evaluate();
         report_->step(now, evaluated);
-        if (due(config_.checkpoint_every) || stopped_) save(evaluated);
+        if (due(config_.checkpoint.every) || (stopped_ && config_.checkpoint.on_stop))
+            save(evaluated);
     }
 
     std::vector<metric_value> evaluate() {
@@ -474,7 +475,7 @@ private:
 
     /// Makes the checkpointer and, if asked for, goes on from the newest one; returns its path.
     std::string open_checkpoints() {
-        if (!config_.checkpoints) return {};
+        if (!config_.checkpoint.enabled) return {};
         open_saver();
         if (auto text = cadence_notice(config_, evaluator_->samples()); !text.empty())
             notices_.push_back(std::move(text));
@@ -522,8 +523,7 @@ private:
         if (input_->is_stream()) extra["stream"] = feeder_->saved_stream();
         if (scale_)
             extra["loss_scale"] = {{"value", scale()}, {"good_steps", scale_->good_steps()}};
-        // Not those that have been granted, by a stop or by the run's end: who resumes it wants it
-        // to go on.
+        // Not those that a stop or the run's end has granted: who resumes it wants it to go on.
         double stop = stop_wanted_ && !stopped_ && !is_last() ? 1.0 : 0.0;
         all_reduce(ctx_, std::span(&stop, 1), dist::reduce_op::max);
         extra["stop_wanted"] = stop > 0;
