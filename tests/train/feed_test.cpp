@@ -165,8 +165,8 @@ TEST_CASE("filters make steps smaller, alike on every number of ranks; a step of
 TEST_CASE("a run goes on where its checkpoint was made, with other ranks, and refuses other data") {
     scratch whole_dir, dir;
     auto config = feed_config(whole_dir);
-    config.checkpoints = true;
-    config.checkpoint_every = 4;
+    config.checkpoint.enabled = true;
+    config.checkpoint.every = 4;
     const auto whole = train_on(1, config, shuffled(40));
     config.runs_dir = dir.path;
     config.epochs = 1; // 6 steps: the first two epochs end behind a checkpoint and at its end

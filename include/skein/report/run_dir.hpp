@@ -42,6 +42,7 @@ struct metrics_row {
     std::uint64_t step = 0;
     std::vector<metric_value> values{};
     std::vector<metric_value> timings{};
+    std::vector<metric_array> arrays{}; ///< reproducible; into metrics.jsonl only
 };
 
 /// How a run's folder is opened.

@@ -288,6 +288,20 @@ void run_dir::cut(Keep keep) {
     lines_bytes_ = kept.size();
 }
 
+namespace detail {
+/// As lists in lists, by its shape.
+[[nodiscard]] SKEIN_INLINE ordered_json nested(const metric_array& array, std::size_t dimension = 0,
+                                               std::size_t first = 0) {
+    if (dimension == array.shape.size()) return array.values[first];
+    std::size_t stride = 1;
+    for (std::size_t d = dimension + 1; d < array.shape.size(); ++d) stride *= array.shape[d];
+    ordered_json list = ordered_json::array();
+    for (std::size_t i = 0; i < array.shape[dimension]; ++i)
+        list.push_back(nested(array, dimension + 1, first + i * stride));
+    return list;
+}
+} // namespace detail
+
 SKEIN_INLINE void run_dir::append(const metrics_row& row) {
     for (auto& v : row.values)
         if (std::find(columns_.begin(), columns_.end(), v.name) == columns_.end()) {
@@ -306,6 +320,7 @@ SKEIN_INLINE void run_dir::append(const metrics_row& row) {
             object[v.name] = v.value;
             event.scalars.emplace_back(v.name, static_cast<float>(v.value));
         }
+    for (const auto& array : row.arrays) object[array.name] = detail::nested(array);
     lines_wait_.push_back(dump_json(object) + "\n");
     if (!event.scalars.empty()) events_wait_.push_back(std::move(event));
     flush();

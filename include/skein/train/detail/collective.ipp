@@ -65,6 +65,7 @@ SKEIN_INLINE void require_same(const context& ctx, std::uint64_t hash, std::stri
 SKEIN_INLINE std::vector<spmd::setting> settings_of(const run_config& c) {
     const auto text = [](const auto& value) { return fmt::format("{}", value); };
     const char* const lasts[] = {"drop", "shorten", "carry"};
+    const auto& saves = c.checkpoint;
     return {{"max_steps", text(c.max_steps)},
             {"epochs", text(c.epochs)},
             {"last_batch", lasts[static_cast<int>(c.last)]},
@@ -73,17 +74,19 @@ SKEIN_INLINE std::vector<spmd::setting> settings_of(const run_config& c) {
             {"seed", text(c.seed)},
             {"clip", text(c.clip)},
             {"clip_value", text(c.clip_value)},
-            {"threads", text(std::max(c.threads, 1))},
+            {"scaling.threads", text(std::max(c.scaling.threads, 1))},
             {"precision", c.precision},
             {"eval_every", text(c.eval_every)},
             {"eval_samples", text(c.eval_samples)},
             {"eval_batch", text(c.eval_batch)},
-            {"checkpoint_every", text(c.checkpoint_every)},
-            {"checkpoints", text(c.checkpoints)},
-            {"keep_last", text(c.keep_last)},
-            {"keep_best", text(c.keep_best)},
-            {"best_metric", c.best_metric},
-            {"best_is_lowest", text(c.best_is_lowest)},
+            {"checkpoint.enabled", text(saves.enabled)},
+            {"checkpoint.every", text(saves.every)},
+            {"checkpoint.keep_last", text(saves.keep_last)},
+            {"checkpoint.keep_best.k", text(saves.keep_best.k)},
+            {"checkpoint.keep_best.metric", saves.keep_best.metric},
+            {"checkpoint.keep_best.order",
+             saves.keep_best.order == metric_order::lowest ? "lowest" : "highest"},
+            {"checkpoint.on_stop", text(saves.on_stop)},
             {"resume", text(c.resume == resume_mode::latest)},
             {"communicator", c.communicator}};
 }

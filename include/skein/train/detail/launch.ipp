@@ -73,8 +73,9 @@ SKEIN_INLINE void say_note(const run_config& config, const std::string& text) {
 
 /// Says that a stop request was heard.
 SKEIN_INLINE void say_stopping(const run_config& config) {
+    const bool saves = config.checkpoint.enabled && config.checkpoint.on_stop;
     say_note(config, fmt::format("stopping after this step{}; Ctrl-C again ends at once",
-                                 config.checkpoints ? " and saving a checkpoint" : ""));
+                                 saves ? " and saving a checkpoint" : ""));
 }
 
 /// Says so at the moment the signal comes, from a thread of its own: the step may be a long one.
@@ -141,10 +142,10 @@ SKEIN_INLINE int run_alone(const run_config& config, const rank_function& body) 
 /// Its ranks would be this program started again, whose main is the driver's, and would never reach
 /// launch().
 SKEIN_INLINE void refuse_in_task(const run_config& config) {
-    const auto what = fmt::format("launch() with {} workers", config.workers);
-    const auto* const hint =
-        "train in this process alone, with workers = 1 or a Trainer on context::single(); start a "
-        "training of several workers from main, as a program of its own";
+    const auto what = fmt::format("launch() with {} workers", config.scaling.workers);
+    const auto* const hint = "train in this process alone, with scaling.workers = 1 or a Trainer "
+                             "on context::single(); start a training of several workers from main, "
+                             "as a program of its own";
     loop::refuse_inside(what, hint);
     if (!program::is_worker()) return;
     throw error(errc::not_supported, "not supported: " + what + " in a task or an actor")
@@ -153,10 +154,10 @@ SKEIN_INLINE void refuse_in_task(const run_config& config) {
 
 SKEIN_INLINE int run_supervised(const run_config& config) {
     spmd::supervisor_options options;
-    options.workers = config.workers;
-    options.max_failures = config.max_failures;
-    options.stop_grace = config.stop_grace;
-    options.backoff = config.restart_backoff;
+    options.workers = config.scaling.workers;
+    options.max_failures = config.failure.max_failures;
+    options.stop_grace = config.failure.stop_grace;
+    options.backoff = config.failure.backoff;
     options.on_restart = [&](const error& why, int restart, int most) {
         fmt::print(
             stderr,
@@ -165,9 +166,9 @@ SKEIN_INLINE int run_supervised(const run_config& config) {
         std::fflush(stderr);
     };
     options.on_stop = [&] { say_stopping(config); };
-    options.threads = std::max(config.threads, 1);
+    options.threads = std::max(config.scaling.threads, 1);
     try {
-        validate(config, config.workers);
+        validate(config, config.scaling.workers);
         (void)comm_model_of(config);
         const auto outcome = spmd::supervise(std::move(options));
         const bool stopped = outcome.stop_signal != 0;
@@ -190,12 +191,12 @@ SKEIN_INLINE int run_supervised(const run_config& config) {
 /// A number of workers that was asked for, where a launcher has started another.
 SKEIN_INLINE void say_unused_workers(const spmd::launch_environment& where,
                                      const run_config& config) {
-    if (spmd::is_supervised() || where.rank != 0 || config.workers == 1 ||
-        config.workers == where.world_size)
+    if (spmd::is_supervised() || where.rank != 0 || config.scaling.workers == 1 ||
+        config.scaling.workers == where.world_size)
         return;
     say_note(config,
              fmt::format("note: {} workers were asked for, but {} has started a world of {}",
-                         config.workers, where.source, where.world_size));
+                         config.scaling.workers, where.source, where.world_size));
 }
 
 /// Who names a cluster for tasks and actors expects it of a training, too.
@@ -234,7 +235,7 @@ SKEIN_INLINE void train_as_rank(spmd::joined_group& world, const spmd::launch_en
                                 const stop_signals& stops) {
     dist::comm_options options;
     options.model = comm_model_of(config);
-    options.limits.deadline = config.collective_timeout;
+    options.limits.deadline = config.failure.collective_timeout;
     if (const char* name = std::getenv("SKEIN_ADVERTISE")) options.advertise = name;
     auto comm = dist::make_comm_thread(world, options); // a lost rank aborts it
 
@@ -368,7 +369,7 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
         if (where.helper_hosts > 0) return detail::run_with_helpers(where, config, body);
         return run_as_rank(where, config, body);
     }
-    if (config.workers == 1) return detail::run_alone(config, body);
+    if (config.scaling.workers == 1) return detail::run_alone(config, body);
     detail::refuse_in_task(config);
     return detail::run_supervised(config);
 }

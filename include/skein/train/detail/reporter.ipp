@@ -9,6 +9,7 @@
 #include <skein/wire/json.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -27,23 +28,37 @@ namespace skein::train {
 namespace detail {
 /// The settings of a run as JSON, for config.json and for people.
 SKEIN_INLINE json config_json(const run_config& c) {
-    return json{{"name", c.name},
-                {"max_steps", c.max_steps},
-                {"epochs", c.epochs},
-                {"global_batch", c.global_batch},
-                {"accumulation", c.accumulation},
-                {"seed", c.seed},
-                {"clip", c.clip},
-                {"clip_value", c.clip_value},
-                {"precision", c.precision},
-                {"eval_every", c.eval_every},
-                {"eval_samples", c.eval_samples},
-                {"checkpoint_every", c.checkpoint_every},
-                {"keep_last", c.keep_last},
-                {"keep_best", c.keep_best},
-                {"best_metric", c.best_metric},
-                {"max_failures", c.max_failures},
-                {"tokens_per_sample", c.tokens_per_sample}};
+    const auto& saves = c.checkpoint;
+    const bool lowest = saves.keep_best.order == metric_order::lowest;
+    const auto seconds = [](duration d) { return std::chrono::duration<double>(d).count(); };
+    return json{
+        {"name", c.name},
+        {"max_steps", c.max_steps},
+        {"epochs", c.epochs},
+        {"global_batch", c.global_batch},
+        {"accumulation", c.accumulation},
+        {"seed", c.seed},
+        {"clip", c.clip},
+        {"clip_value", c.clip_value},
+        {"precision", c.precision},
+        {"eval_every", c.eval_every},
+        {"eval_samples", c.eval_samples},
+        {"scaling", {{"workers", c.scaling.workers}, {"threads", std::max(c.scaling.threads, 1)}}},
+        {"checkpoint",
+         {{"enabled", saves.enabled},
+          {"every", saves.every},
+          {"keep_last", std::max(saves.keep_last, 1)},
+          {"keep_best",
+           {{"k", std::max(saves.keep_best.k, 0)},
+            {"metric", saves.keep_best.metric},
+            {"order", lowest ? "lowest" : "highest"}}},
+          {"on_stop", saves.on_stop}}},
+        {"failure",
+         {{"max_failures", c.failure.max_failures},
+          {"backoff_s", seconds(c.failure.backoff)},
+          {"collective_timeout_s", seconds(c.failure.collective_timeout)},
+          {"stop_grace_s", seconds(c.failure.stop_grace)}}},
+        {"tokens_per_sample", c.tokens_per_sample}};
 }
 SKEIN_INLINE std::vector<report::metric_value> timings(const step_timing& t) {
     return {{"data_s", t.data},       {"forward_s", t.forward},     {"backward_s", t.backward},
@@ -119,7 +134,7 @@ SKEIN_INLINE reporter::reporter(const context& ctx, const run_config& config,
                                 const report::settings& settings)
     : ctx_(&ctx), config_(&config), first_(ctx.is_first()) {
     places_ = gather_bytes(ctx, as_bytes(fmt::format("{} {}", ::getpid(), ctx.host())));
-    if (!config.write_files && !config.checkpoints) return;
+    if (!config.write_files && !config.checkpoint.enabled) return;
     if (first_) {
         dir_.emplace(open_run_dir(ctx, config));
         auto all = detail::config_json(config);

@@ -15,7 +15,7 @@ namespace skein::train::detail {
 
 SKEIN_INLINE void begin_training(const context& ctx, const run_config& config) {
     validate(config, ctx.world_size());
-    at::set_num_threads(config.threads > 0 ? config.threads : 1);
+    at::set_num_threads(config.scaling.threads > 0 ? config.scaling.threads : 1);
     keep_freed_memory();
 }
 

@@ -87,7 +87,7 @@ public:
         std::vector<metric_value> evaluated;
         if (due(config_.eval_every) && !run_.stopped) evaluated = evaluate();
         report_->step(now, evaluated);
-        if (due(config_.checkpoint_every) || run_.stopped) save(evaluated);
+        if (due(config_.checkpoint.every) || (run_.stopped && config_.checkpoint.on_stop)) save(evaluated);
     }
 
     /// The last evaluation, files, callbacks.
@@ -161,7 +161,7 @@ private:
 
     /// Makes the checkpointer and, if asked for, goes on from the newest one; returns its path.
     std::string open_checkpoints() {
-        if (!config_.checkpoints) return {};
+        if (!config_.checkpoint.enabled) return {};
         open_saver();
         if (auto text = cadence_notice(config_, evaluator_->samples()); !text.empty())
             notices_.push_back(std::move(text));

@@ -83,15 +83,16 @@ private:
             throw error(errc::not_finite, fmt::format("the validation loss is {} after step {}",
                                                       merged[0].value, step))
                 .with_hint("lower the learning rate, warm up longer or clip harder");
-        const auto& best = config_.best_metric;
-        if (!config_.checkpoints || config_.keep_best < 1 || best == "loss" ||
+        const auto& best = config_.checkpoint.keep_best.metric;
+        if (!config_.checkpoint.enabled || config_.checkpoint.keep_best.k < 1 || best == "loss" ||
             report::find_metric(merged, best) != nullptr)
             return;
         name_list list;
         list.add("loss"); // as the first of the evaluation is also called
         for (const auto& m : merged) list.add(m.name);
-        throw error(errc::usage,
-                    fmt::format("best_metric '{}' is no number of an evaluation", best))
+        throw error(
+            errc::usage,
+            fmt::format("checkpoint.keep_best.metric '{}' is no number of an evaluation", best))
             .with_hint(list.text("there are none"));
     }
 

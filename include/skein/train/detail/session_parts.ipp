@@ -107,15 +107,17 @@ SKEIN_INLINE std::string epochs_text(const run_config& c, const input_source& in
 }
 
 SKEIN_INLINE std::string cadence_notice(const run_config& c, std::uint64_t held_out) {
-    if (c.keep_best < 1 || c.best_metric == "loss" || held_out == 0 || c.checkpoint_every <= 0)
+    const auto& saves = c.checkpoint;
+    if (saves.keep_best.k < 1 || saves.keep_best.metric == "loss" || held_out == 0 ||
+        saves.every <= 0)
         return {};
-    if (c.eval_every > 0 && c.checkpoint_every % c.eval_every == 0) return {};
+    if (c.eval_every > 0 && saves.every % c.eval_every == 0) return {};
     const auto evaluations =
         c.eval_every > 0 ? fmt::format("every {} steps", c.eval_every) : std::string("at the end");
     return fmt::format(
         "the best checkpoint is chosen among those of evaluated steps: checkpoints come "
         "every {} steps, evaluations {}; the others are kept only as the newest",
-        c.checkpoint_every, evaluations);
+        saves.every, evaluations);
 }
 
 // ---- the user's code ----------------------------------------------------------------------------
@@ -331,10 +333,10 @@ SKEIN_INLINE void swap_average(const context& ctx, weight_average& average, sess
 
 [[nodiscard]] SKEIN_INLINE checkpoint_options checkpoint_options_of(const run_config& config) {
     checkpoint_options options;
-    options.keep_last = static_cast<std::size_t>(std::max(1, config.keep_last));
-    options.keep_best = static_cast<std::size_t>(std::max(0, config.keep_best));
-    options.metric = config.best_metric;
-    options.lower_is_better = config.best_is_lowest;
+    options.keep_last = static_cast<std::size_t>(std::max(1, config.checkpoint.keep_last));
+    options.keep_best = static_cast<std::size_t>(std::max(0, config.checkpoint.keep_best.k));
+    options.metric = config.checkpoint.keep_best.metric;
+    options.lower_is_better = config.checkpoint.keep_best.order == metric_order::lowest;
     return options;
 }
 
