@@ -6,4 +6,5 @@
 #include <skein/metrics/accumulators.hpp>
 #include <skein/metrics/metric.hpp>
 #include <skein/metrics/metric_list.hpp>
+#include <skein/metrics/metrics_manager.hpp>
 #include <skein/metrics/samples.hpp>

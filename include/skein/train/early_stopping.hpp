@@ -12,6 +12,7 @@
 // best.
 
 #include <skein/core/error.hpp>
+#include <skein/core/known_names.hpp>
 #include <skein/report/metrics.hpp>
 #include <skein/train/callbacks.hpp>
 
@@ -52,8 +53,21 @@ public:
                 .with_hint("use 0 or a positive difference");
     }
 
-    /// Throws errc::usage when the evaluation has no such number.
+    /// Throws errc::usage when no evaluation can have such a number.
+    void on_start(const train::start_info& s) {
+        for (const auto& set : s.evaluations)
+            if (options_.metric.starts_with(set + "_")) return;
+        if (!s.evaluations.empty())
+            throw error(errc::usage,
+                        fmt::format("early stopping: no evaluation has a '{}'", options_.metric))
+                .with_hint("its sets are " + known_names(s.evaluations) +
+                           "; their numbers are called <set>_<name>");
+    }
+
+    /// Throws errc::usage when the evaluation has no such number. Those of other sets are passed
+    /// over.
     train::action on_eval(const train::eval_info& e) {
+        if (!options_.metric.starts_with(std::string(e.set) + "_")) return train::action::go_on;
         const auto* const now = report::find_metric(*e.metrics, options_.metric);
         if (now == nullptr)
             throw error(errc::usage,

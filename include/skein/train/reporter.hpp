@@ -59,7 +59,8 @@ public:
 
     /// One step's row; `evaluated` holds this step's evaluation, or nothing. A file that cannot be
     /// written is told once and tried again: training goes on.
-    void step(const step_info& now, const std::vector<report::metric_value>& evaluated);
+    void step(const step_info& now, const std::vector<report::metric_value>& evaluated,
+              const std::vector<report::metric_array>& arrays = {});
 
     /// The context is in another generation of its world, whose first rank goes on with the run's
     /// files. Collective.
@@ -75,7 +76,8 @@ private:
     void show(const start_info& start);
     void greet(const start_info& start);
     void tell_start(const start_info& start, const std::string& name);
-    void write_row(const step_info& now, const std::vector<report::metric_value>& evaluated);
+    void write_row(const step_info& now, const std::vector<report::metric_value>& evaluated,
+                   const std::vector<report::metric_array>& arrays);
     void say_evaluation(std::uint64_t step, const std::vector<report::metric_value>& evaluated);
     void say_times();
     void draw();

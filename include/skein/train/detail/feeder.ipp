@@ -121,6 +121,16 @@ public:
         for (auto& job : ahead_of_) job->end.wait();
     }
 
+    /// Nothing of its epoch is left behind this batch.
+    [[nodiscard]] bool ends_epoch(const drawn_batch& taken) const {
+        if (!order_) return taken.ends_epoch;
+        const auto& at = taken.place;
+        const auto left = order_->options().samples - at.cursor;
+        const bool spent =
+            config_.last == last_batch::drop ? left < order_->options().batch : left == 0;
+        return spent || at.epoch != taken.epoch;
+    }
+
     void commit(const drawn_batch& taken) {
         if (order_) return order_->restore(taken.place);
         state_ = taken.stream;

@@ -51,7 +51,8 @@ SKEIN_INLINE json config_json(const run_config& c) {
           {"keep_best",
            {{"k", std::max(saves.keep_best.k, 0)},
             {"metric", saves.keep_best.metric},
-            {"order", lowest ? "lowest" : "highest"}}},
+            {"order", lowest ? "lowest" : "highest"},
+            {"value", saves.keep_best.value == best_value::newest ? "newest" : "evaluated"}}},
           {"on_stop", saves.on_stop}}},
         {"failure",
          {{"max_failures", c.failure.max_failures},
@@ -218,14 +219,15 @@ void reporter::attempt(Write write, bool& failing, std::string_view what) {
 }
 
 SKEIN_INLINE void reporter::step(const step_info& now,
-                                 const std::vector<report::metric_value>& evaluated) {
+                                 const std::vector<report::metric_value>& evaluated,
+                                 const std::vector<report::metric_array>& arrays) {
     if (!first_) return;
     const auto smooth = [](double before, double newest) {
         return before == 0.0 ? newest : 0.9 * before + 0.1 * newest;
     };
     average_ = smooth(average_, now.seconds);
     waited_ = smooth(waited_, now.timing.data);
-    write_row(now, evaluated);
+    write_row(now, evaluated, arrays);
     seconds_ += now.seconds;
     const auto parts = detail::timings(now.timing);
     spent_.resize(parts.size());
@@ -247,10 +249,13 @@ SKEIN_INLINE void reporter::step(const step_info& now,
 }
 
 SKEIN_INLINE void reporter::write_row(const step_info& now,
-                                      const std::vector<report::metric_value>& evaluated) {
+                                      const std::vector<report::metric_value>& evaluated,
+                                      const std::vector<report::metric_array>& arrays) {
     if (!dir_ || !config_->write_files) return;
-    report::metrics_row row{.step = now.step, .values = *now.metrics, .timings = {}};
+    report::metrics_row row{.step = now.step, .values = *now.metrics, .timings = {}, .arrays = {}};
     row.values.insert(row.values.end(), evaluated.begin(), evaluated.end());
+    if (now.arrays != nullptr) row.arrays = *now.arrays;
+    row.arrays.insert(row.arrays.end(), arrays.begin(), arrays.end());
     row.timings = {
         {config_->tokens_per_sample > 0 ? "tokens_per_s" : "samples_per_s", now.tokens_per_s},
         {"step_seconds", now.seconds}};
