@@ -6859,6 +6859,7 @@ SKEIN_INLINE result<void> event_file::truncate_after(std::uint64_t step) {
 // beside it.
 
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -6897,6 +6898,15 @@ struct metric_value {
     double value = 0.0;
 
     friend bool operator==(const metric_value&, const metric_value&) = default;
+};
+
+/// Merged numbers with a shape, e.g. one per class: for files of JSON lines and for programs.
+struct metric_array {
+    std::string name{};
+    std::vector<std::size_t> shape{};
+    std::vector<double> values{}; ///< row-major
+
+    friend bool operator==(const metric_array&, const metric_array&) = default;
 };
 
 /// All metrics of one rank as float64 for two all-reduces. Both lengths are a multiple of
@@ -8077,7 +8087,19 @@ struct metrics_row {
     std::uint64_t step = 0;
     std::vector<metric_value> values{};
     std::vector<metric_value> timings{};
+    std::vector<metric_array> arrays{}; ///< reproducible; into metrics.jsonl only
 };
+
+/// One column of metrics.csv: its points in order, x is the step.
+struct metrics_column {
+    std::string name;
+    std::vector<curve_point> points;
+};
+
+/// The columns of the metrics.csv in a run's folder; empty without one. Takes no lock and changes
+/// nothing there: a run that is at work may be read.
+///   errors  permission_denied, io; malformed: another file of that name
+[[nodiscard]] std::vector<metrics_column> read_metrics(const std::string& folder);
 
 /// How a run's folder is opened.
 struct run_dir_options {
@@ -8134,6 +8156,8 @@ public:
     void write_config(std::string_view config);
     /// Its text, or nothing without one; errc::malformed when it is not JSON.
     [[nodiscard]] std::optional<std::string> read_config() const;
+    /// Takes a result.json away: the run that ended so goes on.
+    void remove_result();
 
     /// The points of one column of metrics.csv, in order.
     [[nodiscard]] std::vector<curve_point> curve(std::string_view column) const;
@@ -8540,6 +8564,20 @@ void run_dir::cut(Keep keep) {
     lines_bytes_ = kept.size();
 }
 
+namespace detail {
+/// As lists in lists, by its shape.
+[[nodiscard]] SKEIN_INLINE ordered_json nested(const metric_array& array, std::size_t dimension = 0,
+                                               std::size_t first = 0) {
+    if (dimension == array.shape.size()) return array.values[first];
+    std::size_t stride = 1;
+    for (std::size_t d = dimension + 1; d < array.shape.size(); ++d) stride *= array.shape[d];
+    ordered_json list = ordered_json::array();
+    for (std::size_t i = 0; i < array.shape[dimension]; ++i)
+        list.push_back(nested(array, dimension + 1, first + i * stride));
+    return list;
+}
+} // namespace detail
+
 SKEIN_INLINE void run_dir::append(const metrics_row& row) {
     for (auto& v : row.values)
         if (std::find(columns_.begin(), columns_.end(), v.name) == columns_.end()) {
@@ -8558,6 +8596,7 @@ SKEIN_INLINE void run_dir::append(const metrics_row& row) {
             object[v.name] = v.value;
             event.scalars.emplace_back(v.name, static_cast<float>(v.value));
         }
+    for (const auto& array : row.arrays) object[array.name] = detail::nested(array);
     lines_wait_.push_back(dump_json(object) + "\n");
     if (!event.scalars.empty()) events_wait_.push_back(std::move(event));
     flush();
@@ -8650,6 +8689,12 @@ SKEIN_INLINE std::optional<std::string> run_dir::read_config() const {
     return text;
 }
 
+SKEIN_INLINE void run_dir::remove_result() {
+    posix_disk disk(link_policy::refuse);
+    const auto removed = disk.remove(file("result.json"));
+    if (!removed && removed.error().code() != errc::not_found) throw removed.error();
+}
+
 SKEIN_INLINE std::string run_dir::written_by(const std::string& path) {
     posix_disk disk(link_policy::refuse);
     const auto bytes = disk.read_whole(path + "/config.json");
@@ -8658,6 +8703,29 @@ SKEIN_INLINE std::string run_dir::written_by(const std::string& path) {
     if (!parsed || !parsed->is_object() || !parsed->contains("job_id")) return {};
     const auto& id = parsed->at("job_id");
     return id.is_string() ? id.get<std::string>() : std::string();
+}
+
+SKEIN_INLINE std::vector<metrics_column> read_metrics(const std::string& folder) {
+    const auto path = folder + "/metrics.csv";
+    const auto csv = detail::read_text(path);
+    const auto lines = detail::whole_lines(csv);
+    std::vector<metrics_column> columns;
+    if (lines.empty()) return columns;
+    const auto names = detail::split_csv(lines[0]);
+    if (names[0] != "step")
+        throw error(errc::malformed, path + " does not begin with a column 'step'")
+            .with_hint("it is no file of a run");
+    for (std::size_t c = 1; c < names.size(); ++c) columns.push_back({names[c], {}});
+    for (std::size_t i = 1; i < lines.size(); ++i) {
+        const auto step = detail::leading_step(lines[i]);
+        if (!step) continue;
+        const auto fields = detail::split_csv(lines[i]);
+        for (std::size_t c = 1; c < std::min(fields.size(), names.size()); ++c)
+            if (!fields[c].empty())
+                columns[c - 1].points.push_back(
+                    {static_cast<double>(*step), detail::parse_number(fields[c])});
+    }
+    return columns;
 }
 
 SKEIN_INLINE std::vector<curve_point> run_dir::curve(std::string_view column) const {
@@ -11034,8 +11102,11 @@ SKEIN_INLINE void checkpointer::retire() const {
 
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -11066,6 +11137,20 @@ struct world_info {
     std::string job_id{};
     /// What started the ranks ("slurm", "openmpi", ...); empty: the program itself.
     std::string launcher{};
+};
+
+/// What a context remembers of a fit(): which folder it writes, and how it ended.
+struct run_note {
+    std::string name{}, path{}; ///< of the run's folder, absolute; empty: it writes none
+    std::string best_metric{};  ///< as its configuration has it
+    bool best_is_lowest = true;
+    bool has_ended = false; ///< what follows is known
+    std::uint64_t steps = 0;
+    double seconds = 0.0; ///< of this start
+    double loss = 0.0;    ///< of the last step
+    double val_loss = std::numeric_limits<double>::quiet_NaN();
+    std::uint64_t val_step = 0;
+    std::string stopped_by{}; ///< "SIGTERM", or what a callback says; empty: it ended as planned
 };
 
 /// What a training function gets. Pointers are not owned and outlive the context.
@@ -11128,6 +11213,15 @@ public:
     /// mends.
     void note_begun() const noexcept { begun_ = true; }
     [[nodiscard]] bool has_begun() const noexcept { return begun_; }
+    /// A session tells which folder its run has, and then how it ended.
+    void note_run(run_note what) const {
+        run_ = std::move(what);
+        if (watch_runs_) watch_runs_(*run_);
+    }
+    /// Of the last fit(); nothing before the first.
+    [[nodiscard]] const std::optional<run_note>& last_run() const noexcept { return run_; }
+    /// Called with each note.
+    void watch_runs(std::function<void(const run_note&)> told) { watch_runs_ = std::move(told); }
     /// What fit() has to say at last is printed when the context ends, behind what the program says
     /// itself. Made by train/reporter.hpp; null: nothing.
     [[nodiscard]] std::shared_ptr<detail::last_screen>& screen() const noexcept { return screen_; }
@@ -11144,6 +11238,8 @@ private:
     const std::atomic<bool>* stop_ = nullptr;
     std::function<int()> which_;
     mutable bool begun_ = false;
+    mutable std::optional<run_note> run_;
+    std::function<void(const run_note&)> watch_runs_;
     mutable std::shared_ptr<detail::last_screen> screen_;
 };
 
@@ -11211,7 +11307,9 @@ SKEIN_INLINE void context::use_options(const dist::comm_options& options) {
 
 SKEIN_INLINE dist::comm_options context::group_options(const std::string& what) const {
     auto options = options_ ? *options_ : dist::comm_options{};
-    options.name = fmt::format("{}-{}", what, groups_++);
+    // Of the runs in one world each has a communicator of its own name.
+    const auto of = options.name == dist::comm_options{}.name ? what : options.name + "-" + what;
+    options.name = fmt::format("{}-{}", of, groups_++);
     return options;
 }
 
@@ -11222,7 +11320,10 @@ SKEIN_INLINE dist::comm_options context::group_options(const std::string& what) 
 //
 // A plain struct: fill it by name, pass it to train::launch() and to the Trainer.
 //
-//     skein::train::run_config config{.name = "gpt", .max_steps = 500, .global_batch = 32};
+//     skein::train::run_config config{.name = "gpt",
+//                                     .max_steps = 500,
+//                                     .scaling = {.workers = 4},
+//                                     .checkpoint = {.every = 100, .keep_best = {.k = 2}}};
 
 
 // ======== skein/train/sampler.hpp
@@ -11475,6 +11576,42 @@ enum class output_mode : std::uint8_t {
     json,      ///< one JSON object per line on stdout
 };
 
+/// How many processes, and how much of the machine each takes.
+struct scaling_config {
+    int workers = 1; ///< local processes, when no launcher has set up a world already
+    int threads = 0; ///< compute threads per rank; 0 = 1, the reproducible choice
+};
+
+/// Which value of a metric is the best.
+enum class metric_order : std::uint8_t { lowest, highest };
+
+/// Which checkpoints are kept for their metrics, besides the newest.
+struct keep_best_config {
+    int k = 1;                       ///< so many; 0: none
+    std::string metric = "val_loss"; ///< a number of an evaluation, or "loss": that of the step
+    metric_order order = metric_order::lowest;
+};
+
+/// When a run saves itself, and what it keeps.
+struct checkpoint_config {
+    bool enabled = true;      ///< false writes none at all
+    std::int64_t every = 200; ///< steps from one to the next, and one at the end; 0: only that
+    int keep_last = 2;        ///< the newest that are kept; less than 1 counts as 1
+    keep_best_config keep_best{};
+    /// A checkpoint when the run is stopped early. false: none then, and what came after the last
+    /// one is lost.
+    bool on_stop = true;
+};
+
+/// What happens when a process is lost, and how long one waits for another.
+struct failure_config {
+    int max_failures = 3; ///< restarts from the last checkpoint before the job gives up
+    time_span backoff = time_constants::lan().job_restart_first; ///< before the first; doubles
+    time_span collective_timeout = time_constants::lan().collective_timeout; ///< between ranks
+    /// From a stop request to the kill: a step, an evaluation and a checkpoint must fit in.
+    time_span stop_grace = time_constants::lan().training_stop_grace;
+};
+
 /// Settings of one run. All counts are over all ranks together.
 struct run_config {
     // Where its files go: <runs_dir>/<name>/
@@ -11493,7 +11630,6 @@ struct run_config {
     std::uint64_t seed = 1;  ///< data order, dropout; use it for the model's initial values too
     double clip = 1.0;       ///< maximum gradient norm; 0 turns clipping off
     double clip_value = 0.0; ///< then the largest size of each number of the gradient; 0 = off
-    int threads = 0;         ///< compute threads per rank; 0 = 1, the reproducible choice
     std::string precision = "float32"; ///< the only one here; others are settings of a strategy
     /// Bytes that parameters, gradients and optimizer states of the ranks of one host may take
     /// together; 0: what the system says. fit() refuses a strategy that needs more before it
@@ -11508,21 +11644,10 @@ struct run_config {
     std::int64_t eval_samples = 0; ///< at most so many samples of the evaluation set; 0 = all
     std::int64_t eval_batch = 0;   ///< samples per rank and forward pass; 0 = as in training
 
-    // Checkpoints: every so many steps and at the end; 0 = only at the end
-    std::int64_t checkpoint_every = 200;
-    int keep_last = 2;
-    int keep_best = 1;
-    std::string best_metric = "val_loss";
-    bool best_is_lowest = true;
-    bool checkpoints = true; ///< false writes none at all
-
-    // Failures
-    int workers = 1;      ///< local processes, when no launcher has set up a world already
-    int max_failures = 3; ///< restarts from the last checkpoint before the job gives up
-    time_span restart_backoff = time_constants::lan().job_restart_first; ///< doubles
-    time_span collective_timeout = time_constants::lan().collective_timeout;
-    /// From a stop request to the kill: a step, an evaluation and a checkpoint must fit in.
-    time_span stop_grace = time_constants::lan().training_stop_grace;
+    // Where it runs, what it saves, and what becomes of it when something is lost
+    scaling_config scaling{};
+    checkpoint_config checkpoint{};
+    failure_config failure{};
     std::string communicator = "automatic"; ///< automatic, shm, ring or hierarchical
 
     // What it says
@@ -11551,8 +11676,13 @@ void validate(const run_config& config, int world_size);
 } // namespace skein::train
 
 namespace skein {
+using train::checkpoint_config;
+using train::failure_config;
+using train::keep_best_config;
+using train::metric_order;
 using train::run_config;
-}
+using train::scaling_config;
+} // namespace skein
 
 
 // ======== skein/train/detail/run_config.ipp
@@ -11585,14 +11715,21 @@ SKEIN_INLINE void validate(const run_config& config, int world_size) {
     const auto refuse = [](std::string what, std::string hint) {
         throw error(errc::usage, std::move(what)).with_hint(std::move(hint));
     };
-    if (config.workers < 1)
-        refuse(fmt::format("{} workers", config.workers), "at least 1 worker is needed");
-    if (config.workers > 4096)
-        refuse(fmt::format("{} workers", config.workers), "at most 4096 run on one host");
-    if (config.threads < 0 || config.threads > 1024)
-        refuse(fmt::format("{} threads", config.threads), "use 0 (one) to 1024 per worker");
-    if (config.max_failures < 0)
-        refuse(fmt::format("{} restarts", config.max_failures), "use 0 or more");
+    if (config.scaling.workers < 1)
+        refuse(fmt::format("scaling.workers = {}", config.scaling.workers),
+               "at least 1 worker is needed");
+    if (config.scaling.workers > 4096)
+        refuse(fmt::format("scaling.workers = {}", config.scaling.workers),
+               "at most 4096 run on one host");
+    if (config.scaling.threads < 0 || config.scaling.threads > 1024)
+        refuse(fmt::format("scaling.threads = {}", config.scaling.threads),
+               "use 0 (one) to 1024 per worker");
+    if (config.failure.max_failures < 0)
+        refuse(fmt::format("failure.max_failures = {}", config.failure.max_failures),
+               "restarts before the job gives up: use 0 or more");
+    if (config.checkpoint.every < 0)
+        refuse(fmt::format("checkpoint.every = {}", config.checkpoint.every),
+               "use a number of steps, or 0 for a checkpoint at the end only");
     if (config.epochs < 0)
         refuse(fmt::format("{} epochs", config.epochs), "use 1 or more, or 0 for max_steps");
     if (config.prefetch_batches < 0 || config.prefetch_batches > 1024)
@@ -11627,9 +11764,9 @@ SKEIN_INLINE void validate(const run_config& config, int world_size) {
         refuse(fmt::format("run name '{}'", has_control ? "..." : config.name),
                "use a plain folder name of up to 200 characters");
     if (config.runs_dir.empty()) refuse("no folder for runs", "use . for the current one");
-    if (config.resume == resume_mode::latest && !config.checkpoints)
-        refuse("resuming without checkpoints",
-               "they are read and go on being written: leave one of the two out");
+    if (config.resume == resume_mode::latest && !config.checkpoint.enabled)
+        refuse("resuming without checkpoints", "they are read and go on being written: leave "
+                                               "resume or checkpoint.enabled = false out");
 }
 
 } // namespace skein::train
@@ -11770,6 +11907,7 @@ SKEIN_INLINE void require_same(const context& ctx, std::uint64_t hash, std::stri
 SKEIN_INLINE std::vector<spmd::setting> settings_of(const run_config& c) {
     const auto text = [](const auto& value) { return fmt::format("{}", value); };
     const char* const lasts[] = {"drop", "shorten", "carry"};
+    const auto& saves = c.checkpoint;
     return {{"max_steps", text(c.max_steps)},
             {"epochs", text(c.epochs)},
             {"last_batch", lasts[static_cast<int>(c.last)]},
@@ -11778,17 +11916,19 @@ SKEIN_INLINE std::vector<spmd::setting> settings_of(const run_config& c) {
             {"seed", text(c.seed)},
             {"clip", text(c.clip)},
             {"clip_value", text(c.clip_value)},
-            {"threads", text(std::max(c.threads, 1))},
+            {"scaling.threads", text(std::max(c.scaling.threads, 1))},
             {"precision", c.precision},
             {"eval_every", text(c.eval_every)},
             {"eval_samples", text(c.eval_samples)},
             {"eval_batch", text(c.eval_batch)},
-            {"checkpoint_every", text(c.checkpoint_every)},
-            {"checkpoints", text(c.checkpoints)},
-            {"keep_last", text(c.keep_last)},
-            {"keep_best", text(c.keep_best)},
-            {"best_metric", c.best_metric},
-            {"best_is_lowest", text(c.best_is_lowest)},
+            {"checkpoint.enabled", text(saves.enabled)},
+            {"checkpoint.every", text(saves.every)},
+            {"checkpoint.keep_last", text(saves.keep_last)},
+            {"checkpoint.keep_best.k", text(saves.keep_best.k)},
+            {"checkpoint.keep_best.metric", saves.keep_best.metric},
+            {"checkpoint.keep_best.order",
+             saves.keep_best.order == metric_order::lowest ? "lowest" : "highest"},
+            {"checkpoint.on_stop", text(saves.on_stop)},
             {"resume", text(c.resume == resume_mode::latest)},
             {"communicator", c.communicator}};
 }
@@ -16437,10 +16577,10 @@ using batch_of = typename detail::batch_type<std::remove_cvref_t<D>>::type;
 //     }
 //
 // As a rank of srun, mpirun, torchrun or another launcher it joins that world. Started by hand with
-// config.workers > 1 it becomes the supervisor of so many copies of itself and restarts them after
-// a failure. Otherwise it runs the function in this process. On a host that helps (SageMaker's
-// groups, spmd/environment.hpp) it makes this process a node for the ranks' helpers, until their
-// job is over.
+// config.scaling.workers > 1 it becomes the supervisor of so many copies of itself and restarts
+// them after a failure. Otherwise it runs the function in this process. On a host that helps
+// (SageMaker's groups, spmd/environment.hpp) it makes this process a node for the ranks' helpers,
+// until their job is over.
 
 
 #include <functional>
@@ -16526,8 +16666,9 @@ SKEIN_INLINE void say_note(const run_config& config, const std::string& text) {
 
 /// Says that a stop request was heard.
 SKEIN_INLINE void say_stopping(const run_config& config) {
+    const bool saves = config.checkpoint.enabled && config.checkpoint.on_stop;
     say_note(config, fmt::format("stopping after this step{}; Ctrl-C again ends at once",
-                                 config.checkpoints ? " and saving a checkpoint" : ""));
+                                 saves ? " and saving a checkpoint" : ""));
 }
 
 /// Says so at the moment the signal comes, from a thread of its own: the step may be a long one.
@@ -16593,24 +16734,24 @@ SKEIN_INLINE int run_alone(const run_config& config, const rank_function& body) 
 
 /// Its ranks would be this program started again, whose main is the driver's, and would never reach
 /// launch().
-SKEIN_INLINE void refuse_in_task(const run_config& config) {
-    const auto what = fmt::format("launch() with {} workers", config.workers);
-    const auto* const hint =
-        "train in this process alone, with workers = 1 or a Trainer on context::single(); start a "
-        "training of several workers from main, as a program of its own";
+SKEIN_INLINE void refuse_in_task(const std::string& what) {
+    const auto* const hint = "train in this process alone, with scaling.workers = 1 or a Trainer "
+                             "on context::single(); start a training of several workers from main, "
+                             "as a program of its own";
     loop::refuse_inside(what, hint);
     if (!program::is_worker()) return;
     throw error(errc::not_supported, "not supported: " + what + " in a task or an actor")
         .with_hint(hint);
 }
 
-SKEIN_INLINE int run_supervised(const run_config& config) {
+/// What launch() and run() ask of a supervisor alike. `config` outlives it.
+SKEIN_INLINE spmd::supervisor_options supervisor_options_of(const run_config& config) {
     spmd::supervisor_options options;
-    options.workers = config.workers;
-    options.max_failures = config.max_failures;
-    options.stop_grace = config.stop_grace;
-    options.backoff = config.restart_backoff;
-    options.on_restart = [&](const error& why, int restart, int most) {
+    options.workers = config.scaling.workers;
+    options.max_failures = config.failure.max_failures;
+    options.stop_grace = config.failure.stop_grace;
+    options.backoff = config.failure.backoff;
+    options.on_restart = [](const error& why, int restart, int most) {
         fmt::print(
             stderr,
             "{}; starting again, from the last checkpoint if there is one (restart {} of {})\n",
@@ -16618,11 +16759,15 @@ SKEIN_INLINE int run_supervised(const run_config& config) {
         std::fflush(stderr);
     };
     options.on_stop = [&] { say_stopping(config); };
-    options.threads = std::max(config.threads, 1);
+    options.threads = std::max(config.scaling.threads, 1);
+    return options;
+}
+
+SKEIN_INLINE int run_supervised(const run_config& config) {
     try {
-        validate(config, config.workers);
+        validate(config, config.scaling.workers);
         (void)comm_model_of(config);
-        const auto outcome = spmd::supervise(std::move(options));
+        const auto outcome = spmd::supervise(supervisor_options_of(config));
         const bool stopped = outcome.stop_signal != 0;
         // A stop that went wrong has saved nothing, perhaps: say what happened.
         if (outcome.failure && outcome.failure->code() != errc::cancelled)
@@ -16643,12 +16788,12 @@ SKEIN_INLINE int run_supervised(const run_config& config) {
 /// A number of workers that was asked for, where a launcher has started another.
 SKEIN_INLINE void say_unused_workers(const spmd::launch_environment& where,
                                      const run_config& config) {
-    if (spmd::is_supervised() || where.rank != 0 || config.workers == 1 ||
-        config.workers == where.world_size)
+    if (spmd::is_supervised() || where.rank != 0 || config.scaling.workers == 1 ||
+        config.scaling.workers == where.world_size)
         return;
     say_note(config,
              fmt::format("note: {} workers were asked for, but {} has started a world of {}",
-                         config.workers, where.source, where.world_size));
+                         config.scaling.workers, where.source, where.world_size));
 }
 
 /// Who names a cluster for tasks and actors expects it of a training, too.
@@ -16682,12 +16827,15 @@ SKEIN_INLINE void say_unused_cluster(const run_config& config) {
 }
 
 /// Everything of a rank that has to be undone in order.
+///   stops  null: nobody has taken the signals
+///   comm_name  of its communicator, of each run in one world another
 SKEIN_INLINE void train_as_rank(spmd::joined_group& world, const spmd::launch_environment& where,
-                                const run_config& config, const rank_function& body,
-                                const stop_signals& stops) {
+                                const run_config& config, const stop_signals* stops,
+                                const std::string& comm_name, const rank_function& body) {
     dist::comm_options options;
+    options.name = comm_name;
     options.model = comm_model_of(config);
-    options.limits.deadline = config.collective_timeout;
+    options.limits.deadline = config.failure.collective_timeout;
     if (const char* name = std::getenv("SKEIN_ADVERTISE")) options.advertise = name;
     auto comm = dist::make_comm_thread(world, options); // a lost rank aborts it
 
@@ -16702,7 +16850,8 @@ SKEIN_INLINE void train_as_rank(spmd::joined_group& world, const spmd::launch_en
     if (!spmd::is_supervised()) info.launcher = where.source;
     context here(std::move(info), &world, comm.get());
     here.use_options(options);
-    here.watch_stop_flag(&stops.asked(), [&stops] { return stops.which(); });
+    if (stops != nullptr)
+        here.watch_stop_flag(&stops->asked(), [stops] { return stops->which(); });
     try {
         body(here);
     } catch (...) {
@@ -16714,30 +16863,30 @@ SKEIN_INLINE void train_as_rank(spmd::joined_group& world, const spmd::launch_en
     }
 }
 
+/// What a rank is to others on its host.
+SKEIN_INLINE void begin_as_rank(const spmd::launch_environment& where) {
+    proc::name_process(fmt::format("rank{}", where.rank));
+    proc::print_by_lines(); // it may be killed
+}
+
 } // namespace detail
 
 SKEIN_INLINE int exit_code_of(const error& why) noexcept {
     return why.code() == errc::usage ? exit_code::usage : exit_code::failed;
 }
 
-SKEIN_INLINE int run_as_rank(const spmd::launch_environment& where, const run_config& config,
-                             const rank_function& body) {
-    const stop_signals stops;
+namespace detail {
+
+/// A rank from its meeting to its leave; gives the exit code of its process.
+///   world  what `life` makes when the ranks meet
+SKEIN_INLINE int live_as_rank(const spmd::launch_environment& where, const run_config& config,
+                              const stop_signals& stops,
+                              std::unique_ptr<spmd::joined_group>& world,
+                              const std::function<void()>& life) {
     const bool supervised = spmd::is_supervised();
     const auto who = fmt::format("rank {} of {}", where.rank, where.world_size);
-    proc::name_process(fmt::format("rank{}", where.rank));
-    proc::print_by_lines(); // it may be killed
-    std::unique_ptr<spmd::joined_group> world;
     try {
-        const auto secret = spmd::group_token();
-        validate(config, where.world_size);
-        spmd::joined_group_options meeting;
-        meeting.settings = settings_of(config);
-        meeting.stop_fd = stops.fd();
-        world = std::make_unique<spmd::joined_group>(where, secret, std::move(meeting));
-        std::optional<detail::stop_notice> notice; // a supervisor says it itself
-        if (!supervised && where.rank == 0) notice.emplace(stops, config);
-        detail::train_as_rank(*world, where, config, body, stops);
+        life();
         world->leave();
         return stops.exit_code();
     } catch (...) {
@@ -16750,16 +16899,36 @@ SKEIN_INLINE int run_as_rank(const spmd::launch_environment& where, const run_co
         }
         // A broken collective is mostly the echo of what happened to another rank: let that one
         // tell.
-        const bool may_be =
-            detail::may_be_echo(why.code()) || detail::came_through_communicator(why);
+        const bool may_be = may_be_echo(why.code()) || came_through_communicator(why);
         const bool echo = world && may_be && world->wait_lost(time_constants::lan().echo_wait);
         if (world && !echo) world->fail(why);
         if (supervised)
             proc::leave_last_words(why.what()); // in case nobody is told through the group
         // The supervisor prints what it was told; here only what nobody else will.
-        if (!supervised || !world) detail::print_error(config, who, why);
+        if (!supervised || !world) print_error(config, who, why);
         return exit_code_of(why);
     }
+}
+
+} // namespace detail
+
+SKEIN_INLINE int run_as_rank(const spmd::launch_environment& where, const run_config& config,
+                             const rank_function& body) {
+    const stop_signals stops;
+    const bool supervised = spmd::is_supervised();
+    detail::begin_as_rank(where);
+    std::unique_ptr<spmd::joined_group> world;
+    return detail::live_as_rank(where, config, stops, world, [&] {
+        const auto secret = spmd::group_token();
+        validate(config, where.world_size);
+        spmd::joined_group_options meeting;
+        meeting.settings = settings_of(config);
+        meeting.stop_fd = stops.fd();
+        world = std::make_unique<spmd::joined_group>(where, secret, std::move(meeting));
+        std::optional<detail::stop_notice> notice; // a supervisor says it itself
+        if (!supervised && where.rank == 0) notice.emplace(stops, config);
+        detail::train_as_rank(*world, where, config, &stops, "world", body);
+    });
 }
 
 namespace detail {
@@ -16808,6 +16977,9 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
     serve_if_worker(); // of a session that a rank has opened: it is no rank, nor a supervisor
     spmd::launch_environment where;
     try {
+        if (spmd::is_for_entry())
+            throw error(errc::not_supported, "not supported: launch() in a rank of a run")
+                .with_hint("a program has either launch() or runs of its own in its main");
         spmd::take_launch_variables();
         where = spmd::discover();
     } catch (const error& why) {
@@ -16821,8 +16993,10 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
         if (where.helper_hosts > 0) return detail::run_with_helpers(where, config, body);
         return run_as_rank(where, config, body);
     }
-    if (config.workers == 1) return detail::run_alone(config, body);
-    detail::refuse_in_task(config);
+SKEIN_INLINE void refuse_in_task(const std::string& what) {
+    const auto* const hint = "train in this process alone, with scaling.workers = 1 or a Trainer "
+                             "on context::single(); start a training of several workers from main, "
+                             "as a program of its own";
     return detail::run_supervised(config);
 }
 
@@ -19181,6 +19355,7 @@ private:
 
 /// Rank 0's last screen of a fit() that ended: printed when the context ends, in the way of
 /// config.output (text to stderr as all that the trainer says, JSON to stdout, nothing when quiet).
+/// Tells the context how the run ended, and writes its result.json (run_result.hpp).
 void leave_screen(const context& ctx, const run_config& config, const fit_result& result);
 
 /// The last screen for a finished fit(), for a program that prints its own: add to `results` before
@@ -19195,7 +19370,376 @@ void leave_screen(const context& ctx, const run_config& config, const fit_result
 // Bodies of <skein/train/reporter.hpp>.
 
 
+// ======== skein/train/run_result.hpp
+// How a run ended, for the program that asked for it and for those that come later.
+//
+//     auto result = skein::train::run<&loop>(config, how);      // run_result<outcome>
+//     if (!result.ok()) return complain(result.error());
+//     result.value().accuracy, result.best->value, result.newest_checkpoint
+//
+//     auto earlier = skein::train::load_result("runs/gpt");     // finished_run, of its result.json
+//     for (auto& [name, points] : earlier.history()) ...
+//
+// Rank 0 writes result.json into the run's folder when training ends, whole or not at all; its
+// paths are relative to the folder, which may move. A run that goes on takes an older one away.
+
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace skein::train {
+
+struct run_note;
+
+/// One number of a run, and the step after which it was measured.
+struct measured {
+    std::string name{};
+    double value = 0.0;
+    std::uint64_t step = 0;
+
+    friend bool operator==(const measured&, const measured&) = default;
+};
+
+/// What is known of a run that has ended. Without a fit(), or when it wrote no files, there is no
+/// folder, and what is in it is not known.
+struct finished_run {
+    std::string name{}, path{}; ///< of its folder; empty: it wrote none
+    std::uint64_t steps = 0;    ///< finished, of the whole run; 0 when its fit() did not end
+    double seconds = 0.0;       ///< of the last start
+    int world_size = 1;         ///< ranks
+    int restarts = 0;           ///< after failures
+    std::string stopped_by{};   ///< "SIGTERM", or what a callback says; empty: it ended as planned
+    std::vector<measured> metrics{}; ///< the last value of each column of metrics.csv
+    std::optional<measured> best{};  ///< of config's best metric; nothing: it was not measured
+    std::string newest_checkpoint{}, best_checkpoint{}; ///< those that are there; or empty
+    std::string value_json{}; ///< what the loop returned, where its fields are numbers and texts
+    std::optional<skein::error> failure{};
+    int failed_rank = -1; ///< whose failure it was; -1 if nobody's in particular
+
+    [[nodiscard]] bool ok() const noexcept { return !failure; }
+    [[nodiscard]] bool stopped() const noexcept { return !stopped_by.empty(); }
+    /// Why it failed, with the rank: "rank 1 of 3: ...". Of a success there is none: asking for it
+    /// ends the program.
+    [[nodiscard]] const skein::error& error() const {
+        SKEIN_CHECK(failure.has_value(), "a run that succeeded has no error");
+        return *failure;
+    }
+    /// The last value of a metric, or nothing.
+    [[nodiscard]] std::optional<double> metric(std::string_view called) const;
+    /// All rows of metrics.csv by column; read from the folder now.
+    ///   errors  not_found: no folder, or no such file in it (another host's, perhaps)
+    [[nodiscard]] std::map<std::string, std::vector<report::curve_point>> history() const;
+};
+
+/// The same with what the loop returned.
+template <class T>
+class run_result : public finished_run {
+public:
+    explicit run_result(finished_run how, std::optional<T> value = std::nullopt)
+        : finished_run(std::move(how)), value_(std::move(value)) {}
+
+    /// Throws error() when the run failed.
+    [[nodiscard]] T& value() & {
+        if (!ok()) throw error();
+        return *value_;
+    }
+    [[nodiscard]] const T& value() const& {
+        if (!ok()) throw error();
+        return *value_;
+    }
+    [[nodiscard]] T value() && {
+        if (!ok()) throw error();
+        return *std::move(value_);
+    }
+
+private:
+    std::optional<T> value_;
+};
+/// Of a loop that returns nothing.
+template <>
+class run_result<void> : public finished_run {
+public:
+    explicit run_result(finished_run how) : finished_run(std::move(how)) {}
+
+    /// Throws error() when the run failed.
+    void value() const {
+        if (!ok()) throw error();
+    }
+};
+
+/// Reads the result.json of a run's folder, or that file.
+///   errors  not_found: there is none, with what to do; malformed: cut short, no JSON, or no result
+///           of a run; not_supported: another format; too_large
+[[nodiscard]] finished_run load_result(const std::string& path);
+
+namespace detail {
+/// What a run's folder tells; without a folder what the note has.
+[[nodiscard]] finished_run finished_of(const run_note& run);
+/// result.json, durably; says in the log what went wrong. Without a folder it does nothing.
+void write_result(const finished_run& run);
+/// The bytes of the file, and back. `folder` is where it lies.
+[[nodiscard]] std::string result_text(const finished_run& run);
+[[nodiscard]] finished_run result_of(std::string_view text, const std::string& folder);
+} // namespace detail
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/run_result.ipp
+// Bodies of <skein/train/run_result.hpp>: what a folder tells, and result.json.
+
+
 #include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include <fmt/format.h>
+
+namespace skein::train {
+
+SKEIN_INLINE std::optional<double> finished_run::metric(std::string_view called) const {
+    for (const auto& m : metrics)
+        if (m.name == called) return m.value;
+    return std::nullopt;
+}
+
+SKEIN_INLINE std::map<std::string, std::vector<report::curve_point>> finished_run::history() const {
+    if (path.empty())
+        throw skein::error(errc::not_found, "this run has no history: it wrote no folder")
+            .with_hint("let it train with a Trainer and config.write_files");
+    std::map<std::string, std::vector<report::curve_point>> out;
+    for (auto& column : report::read_metrics(path))
+        out.emplace(std::move(column.name), std::move(column.points));
+    if (out.empty())
+        throw skein::error(errc::not_found,
+                           fmt::format("no metrics.csv with rows in {}", path))
+            .with_hint("did the run write files, and does this host see its folder?");
+    return out;
+}
+
+namespace detail {
+
+inline constexpr std::string_view result_format = "skein-result-1";
+inline constexpr std::string_view result_file = "result.json";
+
+/// The best point of a column; nothing without a number in it.
+[[nodiscard]] SKEIN_INLINE std::optional<measured> best_of(const report::metrics_column& column,
+                                                           bool lowest) {
+    std::optional<measured> best;
+    for (const auto& point : column.points) {
+        if (!std::isfinite(point.y)) continue;
+        if (best && (lowest ? point.y >= best->value : point.y <= best->value)) continue;
+        best = measured{column.name, point.y, static_cast<std::uint64_t>(point.x)};
+    }
+    return best;
+}
+
+/// The newest checkpoint there is, and the one of the best metric.
+SKEIN_INLINE void find_checkpoints(const run_note& run, finished_run& out) {
+    posix_disk disk;
+    const checkpointer saved(disk, run.path + "/checkpoints");
+    const auto steps = saved.steps();
+    if (steps.empty()) return;
+    out.newest_checkpoint = saved.step_path(steps.back());
+    std::optional<double> best;
+    for (const auto step : steps) {
+        const auto opened = checkpointer::open(disk, saved.step_path(step), false);
+        if (!opened) continue; // removed meanwhile, or damaged
+        const auto& metrics = opened->manifest().metrics;
+        const auto at = metrics.find(run.best_metric);
+        if (at == metrics.end() || !std::isfinite(at->second)) continue;
+        if (best && (run.best_is_lowest ? at->second >= *best : at->second <= *best)) continue;
+        best = at->second;
+        out.best_checkpoint = saved.step_path(step);
+    }
+}
+
+SKEIN_INLINE finished_run finished_of(const run_note& run) {
+    finished_run out;
+    out.name = run.name;
+    out.path = run.path;
+    out.steps = run.steps;
+    out.seconds = run.seconds;
+    out.stopped_by = run.stopped_by;
+    if (!run.path.empty()) {
+        for (const auto& column : report::read_metrics(run.path)) {
+            if (column.points.empty()) continue;
+            const auto& last = column.points.back();
+            out.metrics.push_back({column.name, last.y, static_cast<std::uint64_t>(last.x)});
+            if (column.name == run.best_metric) out.best = best_of(column, run.best_is_lowest);
+        }
+        find_checkpoints(run, out);
+    }
+    if (out.metrics.empty() && run.has_ended) {
+        out.metrics.push_back({"loss", run.loss, run.steps});
+        if (!std::isnan(run.val_loss))
+            out.metrics.push_back({"val_loss", run.val_loss, run.val_step});
+    }
+    return out;
+}
+
+// ---- the file ----------------------------------------------------------------------------------
+
+[[nodiscard]] SKEIN_INLINE json json_of(const measured& m) {
+    return {{"name", m.name}, {"value", m.value}, {"step", m.step}};
+}
+
+[[nodiscard]] SKEIN_INLINE std::string within(const std::string& path, const std::string& folder) {
+    return path.starts_with(folder + "/") ? path.substr(folder.size() + 1) : path;
+}
+
+SKEIN_INLINE std::string result_text(const finished_run& run) {
+    json metrics = json::array();
+    for (const auto& m : run.metrics) metrics.push_back(json_of(m));
+    json all{{"format", result_format},
+             {"name", run.name},
+             {"steps", run.steps},
+             {"seconds", run.seconds},
+             {"world_size", run.world_size},
+             {"restarts", run.restarts},
+             {"stopped_by", run.stopped_by},
+             {"metrics", std::move(metrics)},
+             {"best", run.best ? json_of(*run.best) : json()},
+             {"newest_checkpoint", within(run.newest_checkpoint, run.path)},
+             {"best_checkpoint", within(run.best_checkpoint, run.path)},
+             {"value", json()},
+             {"error", json()}};
+    if (!run.value_json.empty()) all["value"] = parse_json(run.value_json).value();
+    if (run.failure)
+        all["error"] = {{"code", to_string(run.failure->code())},
+                        {"text", run.failure->text()},
+                        {"where", run.failure->where()},
+                        {"cause", run.failure->cause()},
+                        {"hint", run.failure->hint()},
+                        {"rank", run.failed_rank}};
+    return dump_json(all, 2) + "\n";
+}
+
+[[nodiscard]] SKEIN_INLINE measured measured_of(const json& from) {
+    measured out;
+    out.name = json_string(from, "name").value();
+    out.step = json_uint(from, "step").value();
+    // JSON has no word for what is not finite.
+    const bool is_null = from.contains("value") && from.at("value").is_null();
+    out.value = is_null ? std::numeric_limits<double>::quiet_NaN()
+                        : json_double(from, "value").value();
+    return out;
+}
+
+[[nodiscard]] SKEIN_INLINE skein::error failure_of(const json& from) {
+    const auto code = json_string(from, "code").value();
+    auto known = errc::unknown;
+    for (std::uint16_t number = 1; number <= static_cast<std::uint16_t>(errc::internal); ++number)
+        if (to_string(static_cast<errc>(number)) == code) known = static_cast<errc>(number);
+    return skein::error(known, json_string(from, "text").value())
+        .with_where(json_string(from, "where").value())
+        .with_cause(json_string(from, "cause").value())
+        .with_hint(json_string(from, "hint").value());
+}
+
+[[nodiscard]] SKEIN_INLINE skein::error missing_member(const std::string& key,
+                                                       std::string_view wanted) {
+    return skein::error(errc::malformed, fmt::format("'{}' is missing or is not {}", key, wanted));
+}
+
+[[nodiscard]] SKEIN_INLINE int small_number(const json& from, const std::string& key, int least) {
+    const auto number = json_double(from, key).value();
+    if (!(number >= least) || number > 1e9) throw missing_member(key, "a whole number");
+    return static_cast<int>(number);
+}
+
+SKEIN_INLINE finished_run read_result(const json& all, const std::string& folder) {
+    finished_run out;
+    out.path = folder;
+    out.name = json_string(all, "name").value();
+    out.steps = json_uint(all, "steps").value();
+    out.seconds = json_double(all, "seconds").value();
+    out.world_size = small_number(all, "world_size", 1);
+    out.restarts = small_number(all, "restarts", 0);
+    out.stopped_by = json_string(all, "stopped_by").value();
+    if (!all.contains("metrics") || !all.at("metrics").is_array())
+        throw missing_member("metrics", "an array");
+    for (const auto& m : all.at("metrics")) out.metrics.push_back(measured_of(m));
+    for (const auto* key : {"best", "value", "error"})
+        if (!all.contains(key)) throw missing_member(key, "a value or null");
+    if (!all.at("best").is_null()) out.best = measured_of(all.at("best"));
+    if (!all.at("value").is_null()) out.value_json = dump_json(all.at("value"));
+    if (const auto& failed = all.at("error"); !failed.is_null()) {
+        out.failure = failure_of(failed);
+        out.failed_rank = small_number(failed, "rank", -1);
+    }
+    const auto whole = [&](const std::string& path) {
+        return path.empty() || path.starts_with('/') ? path : folder + "/" + path;
+    };
+    out.newest_checkpoint = whole(json_string(all, "newest_checkpoint").value());
+    out.best_checkpoint = whole(json_string(all, "best_checkpoint").value());
+    return out;
+}
+
+SKEIN_INLINE finished_run result_of(std::string_view text, const std::string& folder) {
+    const auto again = "it is written whole when training ends: copy it again, or train again";
+    if (!text.ends_with("}\n"))
+        throw skein::error(errc::malformed,
+                           fmt::format("it is cut short after {} bytes", text.size()))
+            .with_hint(again);
+    const auto all = parse_json(text);
+    if (!all) throw skein::error(all.error()).with_hint(again);
+    const auto format = json_string(*all, "format");
+    if (!format || !format->starts_with("skein-result-"))
+        throw skein::error(errc::malformed, "it is not the result of a run: no format "
+                                            "skein-result-N in it")
+            .with_hint("name the folder of a run, or its result.json");
+    if (*format != result_format)
+        throw skein::error(errc::not_supported, fmt::format("not supported: format {}, this "
+                                                            "program reads {}",
+                                                            *format, result_format))
+            .with_hint("read it with the release that wrote it, or a newer one");
+    return read_result(*all, folder);
+}
+
+SKEIN_INLINE void write_result(const finished_run& run) {
+    if (run.path.empty()) return;
+    const auto file = join_path(run.path, result_file);
+    try {
+        const auto text = result_text(run);
+        posix_disk disk(link_policy::refuse);
+        disk.replace(file, as_bytes(std::string_view(text))).value();
+    } catch (const skein::error& why) { // the run is what it was without the file
+        logging::warn("train", fmt::format("{} cannot be written: {}", file, why.what()));
+    }
+}
+
+} // namespace detail
+
+SKEIN_INLINE finished_run load_result(const std::string& path) {
+    posix_disk disk;
+    auto file = path;
+    if (const auto there = disk.status(path); there && there->is_directory)
+        file = join_path(path, detail::result_file);
+    const auto bytes = disk.read_whole(file, json_limits{}.max_bytes);
+    if (!bytes && bytes.error().code() == errc::not_found)
+        throw error(errc::not_found, fmt::format("{} is not there", file))
+            .with_hint("a run has one when its training has ended: is it still at work, or was it "
+                       "killed? Its metrics.csv and checkpoints are in its folder all the same");
+    if (!bytes) throw bytes.error();
+    try {
+        return detail::result_of(as_text(*bytes), parent_path(file));
+    } catch (const error& why) {
+        throw error(why).with_where(file);
+    }
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/reporter.ipp, continued
+#include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -19214,27 +19758,80 @@ namespace skein::train {
 namespace detail {
 /// The settings of a run as JSON, for config.json and for people.
 SKEIN_INLINE json config_json(const run_config& c) {
-    return json{{"name", c.name},
-                {"max_steps", c.max_steps},
-                {"epochs", c.epochs},
-                {"global_batch", c.global_batch},
-                {"accumulation", c.accumulation},
-                {"seed", c.seed},
-                {"clip", c.clip},
-                {"clip_value", c.clip_value},
-                {"precision", c.precision},
-                {"eval_every", c.eval_every},
-                {"eval_samples", c.eval_samples},
-                {"checkpoint_every", c.checkpoint_every},
-                {"keep_last", c.keep_last},
-                {"keep_best", c.keep_best},
-                {"best_metric", c.best_metric},
-                {"max_failures", c.max_failures},
-                {"tokens_per_sample", c.tokens_per_sample}};
+    const auto& saves = c.checkpoint;
+    const bool lowest = saves.keep_best.order == metric_order::lowest;
+    const auto seconds = [](duration d) { return std::chrono::duration<double>(d).count(); };
+    return json{
+        {"name", c.name},
+        {"max_steps", c.max_steps},
+        {"epochs", c.epochs},
+        {"global_batch", c.global_batch},
+        {"accumulation", c.accumulation},
+        {"seed", c.seed},
+        {"clip", c.clip},
+        {"clip_value", c.clip_value},
+        {"precision", c.precision},
+        {"eval_every", c.eval_every},
+        {"eval_samples", c.eval_samples},
+        {"scaling", {{"workers", c.scaling.workers}, {"threads", std::max(c.scaling.threads, 1)}}},
+        {"checkpoint",
+         {{"enabled", saves.enabled},
+          {"every", saves.every},
+          {"keep_last", std::max(saves.keep_last, 1)},
+          {"keep_best",
+           {{"k", std::max(saves.keep_best.k, 0)},
+            {"metric", saves.keep_best.metric},
+            {"order", lowest ? "lowest" : "highest"}}},
+          {"on_stop", saves.on_stop}}},
+        {"failure",
+         {{"max_failures", c.failure.max_failures},
+          {"backoff_s", seconds(c.failure.backoff)},
+          {"collective_timeout_s", seconds(c.failure.collective_timeout)},
+          {"stop_grace_s", seconds(c.failure.stop_grace)}}},
+        {"tokens_per_sample", c.tokens_per_sample}};
 }
 SKEIN_INLINE std::vector<report::metric_value> timings(const step_timing& t) {
     return {{"data_s", t.data},       {"forward_s", t.forward},     {"backward_s", t.backward},
             {"exposed_s", t.exposed}, {"optimizer_s", t.optimizer}, {"overlap", t.overlap}};
+}
+} // namespace detail
+
+namespace detail {
+SKEIN_INLINE run_note note_of(const run_config& config, const std::string& name,
+                              const std::string& path) {
+    run_note note;
+    note.name = name.empty() ? config.name : name;
+    std::error_code failed; // main() may go to another folder
+    if (!path.empty()) note.path = std::filesystem::absolute(path, failed).lexically_normal();
+    if (failed) note.path = path;
+    note.best_metric = config.checkpoint.keep_best.metric;
+    note.best_is_lowest = config.checkpoint.keep_best.order == metric_order::lowest;
+    return note;
+}
+[[nodiscard]] SKEIN_INLINE std::string stopped_by(const fit_result& result) {
+    if (!result.stopped) return {};
+    return result.stop_signal == SIGINT        ? "SIGINT"
+           : result.stop_signal == SIGTERM     ? "SIGTERM"
+           : result.stop_reason.empty() ? "request"
+                                        : result.stop_reason;
+}
+/// For whoever asks how the run ended; rank 0 writes it down.
+SKEIN_INLINE void note_end(const context& ctx, const run_config& config,
+                           const fit_result& result) {
+    auto note = note_of(config, result.run_name, result.run_path);
+    note.has_ended = true;
+    note.steps = result.steps;
+    note.seconds = result.seconds;
+    note.loss = result.loss;
+    note.val_loss = result.val_loss;
+    note.val_step = result.val_step;
+    note.stopped_by = stopped_by(result);
+    ctx.note_run(note);
+    if (!ctx.is_first() || note.path.empty()) return;
+    auto ended = finished_of(note);
+    ended.world_size = ctx.world_size();
+    ended.restarts = ctx.attempt();
+    write_result(ended);
 }
 } // namespace detail
 
@@ -19306,7 +19903,7 @@ SKEIN_INLINE reporter::reporter(const context& ctx, const run_config& config,
                                 const report::settings& settings)
     : ctx_(&ctx), config_(&config), first_(ctx.is_first()) {
     places_ = gather_bytes(ctx, as_bytes(fmt::format("{} {}", ::getpid(), ctx.host())));
-    if (!config.write_files && !config.checkpoints) return;
+    if (!config.write_files && !config.checkpoint.enabled) return;
     if (first_) {
         dir_.emplace(open_run_dir(ctx, config));
         auto all = detail::config_json(config);
@@ -19324,6 +19921,7 @@ SKEIN_INLINE reporter::reporter(const context& ctx, const run_config& config,
     }
     path_ = from_first(ctx, path_);
     name_ = from_first(ctx, name_);
+    ctx.note_run(detail::note_of(config, name_, path_));
 }
 
 SKEIN_INLINE reporter::~reporter() = default;
@@ -19331,6 +19929,7 @@ SKEIN_INLINE reporter::~reporter() = default;
 SKEIN_INLINE void reporter::begin(const start_info& start) {
     if (!first_) return;
     if (dir_) dir_->truncate_after(start.first_step);
+    if (dir_) dir_->remove_result(); // of an end that is none any more
     if (dir_ && !config_text_.empty()) dir_->write_config(std::exchange(config_text_, {}));
     show(start);
     greet(start);
@@ -19619,6 +20218,7 @@ private:
 
 SKEIN_INLINE void leave_screen(const context& ctx, const run_config& config,
                                const fit_result& result) {
+    detail::note_end(ctx, config, result);
     if (!ctx.is_first() || config.output == output_mode::quiet) return;
     const bool json = config.output == output_mode::json;
     const auto summary = detail::summary_of(ctx, config, result);
@@ -21042,15 +21642,17 @@ SKEIN_INLINE std::string epochs_text(const run_config& c, const input_source& in
 }
 
 SKEIN_INLINE std::string cadence_notice(const run_config& c, std::uint64_t held_out) {
-    if (c.keep_best < 1 || c.best_metric == "loss" || held_out == 0 || c.checkpoint_every <= 0)
+    const auto& saves = c.checkpoint;
+    if (saves.keep_best.k < 1 || saves.keep_best.metric == "loss" || held_out == 0 ||
+        saves.every <= 0)
         return {};
-    if (c.eval_every > 0 && c.checkpoint_every % c.eval_every == 0) return {};
+    if (c.eval_every > 0 && saves.every % c.eval_every == 0) return {};
     const auto evaluations =
         c.eval_every > 0 ? fmt::format("every {} steps", c.eval_every) : std::string("at the end");
     return fmt::format(
         "the best checkpoint is chosen among those of evaluated steps: checkpoints come "
         "every {} steps, evaluations {}; the others are kept only as the newest",
-        c.checkpoint_every, evaluations);
+        saves.every, evaluations);
 }
 
 // ---- the user's code ----------------------------------------------------------------------------
@@ -21266,10 +21868,10 @@ SKEIN_INLINE void swap_average(const context& ctx, weight_average& average, sess
 
 [[nodiscard]] SKEIN_INLINE checkpoint_options checkpoint_options_of(const run_config& config) {
     checkpoint_options options;
-    options.keep_last = static_cast<std::size_t>(std::max(1, config.keep_last));
-    options.keep_best = static_cast<std::size_t>(std::max(0, config.keep_best));
-    options.metric = config.best_metric;
-    options.lower_is_better = config.best_is_lowest;
+    options.keep_last = static_cast<std::size_t>(std::max(1, config.checkpoint.keep_last));
+    options.keep_best = static_cast<std::size_t>(std::max(0, config.checkpoint.keep_best.k));
+    options.metric = config.checkpoint.keep_best.metric;
+    options.lower_is_better = config.checkpoint.keep_best.order == metric_order::lowest;
     return options;
 }
 
@@ -21377,15 +21979,16 @@ private:
             throw error(errc::not_finite, fmt::format("the validation loss is {} after step {}",
                                                       merged[0].value, step))
                 .with_hint("lower the learning rate, warm up longer or clip harder");
-        const auto& best = config_.best_metric;
-        if (!config_.checkpoints || config_.keep_best < 1 || best == "loss" ||
+        const auto& best = config_.checkpoint.keep_best.metric;
+        if (!config_.checkpoint.enabled || config_.checkpoint.keep_best.k < 1 || best == "loss" ||
             report::find_metric(merged, best) != nullptr)
             return;
         name_list list;
         list.add("loss"); // as the first of the evaluation is also called
         for (const auto& m : merged) list.add(m.name);
-        throw error(errc::usage,
-                    fmt::format("best_metric '{}' is no number of an evaluation", best))
+        throw error(
+            errc::usage,
+            fmt::format("checkpoint.keep_best.metric '{}' is no number of an evaluation", best))
             .with_hint(list.text("there are none"));
     }
 
@@ -21477,7 +22080,7 @@ public:
         std::vector<metric_value> evaluated;
         if (due(config_.eval_every) && !run_.stopped) evaluated = evaluate();
         report_->step(now, evaluated);
-        if (due(config_.checkpoint_every) || run_.stopped) save(evaluated);
+        if (due(config_.checkpoint.every) || (run_.stopped && config_.checkpoint.on_stop)) save(evaluated);
     }
 
     /// The last evaluation, files, callbacks.
@@ -21551,7 +22154,7 @@ private:
 
     /// Makes the checkpointer and, if asked for, goes on from the newest one; returns its path.
     std::string open_checkpoints() {
-        if (!config_.checkpoints) return {};
+        if (!config_.checkpoint.enabled) return {};
         open_saver();
         if (auto text = cadence_notice(config_, evaluator_->samples()); !text.empty())
             notices_.push_back(std::move(text));
@@ -22221,7 +22824,7 @@ namespace skein::train::detail {
 
 SKEIN_INLINE void begin_training(const context& ctx, const run_config& config) {
     validate(config, ctx.world_size());
-    at::set_num_threads(config.threads > 0 ? config.threads : 1);
+    at::set_num_threads(config.scaling.threads > 0 ? config.scaling.threads : 1);
     keep_freed_memory();
 }
 
