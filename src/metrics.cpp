@@ -11,8 +11,10 @@
 
 #include <skein/metrics/metric.hpp>
 #include <skein/metrics/metric_list.hpp>
+#include <skein/metrics/metrics_manager.hpp>
 #include <skein/metrics/samples.hpp>
 
 #include <skein/metrics/detail/metric.ipp>
 #include <skein/metrics/detail/metric_list.ipp>
+#include <skein/metrics/detail/metrics_manager.ipp>
 #include <skein/metrics/detail/samples.ipp>

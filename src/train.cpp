@@ -45,6 +45,7 @@
 #include <skein/train/detail/session_core.ipp>
 #include <skein/train/detail/session_evaluation.ipp>
 #include <skein/train/detail/session_parts.ipp>
+#include <skein/train/detail/session_plan.ipp>
 #include <skein/train/detail/session_row.ipp>
 #include <skein/train/detail/sharded.ipp>
 #include <skein/train/detail/single.ipp>

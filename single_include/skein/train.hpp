@@ -6859,6 +6859,7 @@ SKEIN_INLINE result<void> event_file::truncate_after(std::uint64_t step) {
 // beside it.
 
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -6897,6 +6898,15 @@ struct metric_value {
     double value = 0.0;
 
     friend bool operator==(const metric_value&, const metric_value&) = default;
+};
+
+/// Merged numbers with a shape, e.g. one per class: for files of JSON lines and for programs.
+struct metric_array {
+    std::string name{};
+    std::vector<std::size_t> shape{};
+    std::vector<double> values{}; ///< row-major
+
+    friend bool operator==(const metric_array&, const metric_array&) = default;
 };
 
 /// All metrics of one rank as float64 for two all-reduces. Both lengths are a multiple of
@@ -7374,6 +7384,8 @@ public:
     void failure(std::string_view text);
     /// The text of one JSON object: a line in JSON mode, nothing in the others.
     void event(std::string_view object);
+    /// The run has so many steps from here on; 0: unknown.
+    void set_total(std::uint64_t steps) noexcept { options_.total = steps; }
     /// The last update is shown and the line ended. Safe to repeat.
     void finish();
 
@@ -7775,6 +7787,8 @@ SKEIN_INLINE void progress::finish() {
 //
 //     runs/gpt/config.json  metrics.csv metrics.jsonl events.out.tfevents.* loss.svg checkpoints/
 //
+// With rules there is events.jsonl, too: what they decided.
+//
 // Rows are appended once per report and never rewritten. A resumed run first cuts all rows after
 // the step it resumes from, so that an interrupted run leaves the very same rows as an undisturbed
 // one. The folder is locked for the life of the object (.lock), so that no two runs write into it.
@@ -8077,6 +8091,7 @@ struct metrics_row {
     std::uint64_t step = 0;
     std::vector<metric_value> values{};
     std::vector<metric_value> timings{};
+    std::vector<metric_array> arrays{}; ///< reproducible; into metrics.jsonl only
 };
 
 /// How a run's folder is opened.
@@ -8125,6 +8140,9 @@ public:
     /// synced). A new name in `values` rewrites metrics.csv once with one more column. A row that
     /// cannot be written is kept and tried again with the next one; then this throws why.
     void append(const metrics_row& row);
+    /// Appends a line to events.jsonl: the text of a JSON object with a member "step", by which
+    /// truncate_after() cuts. Kept and tried again like a row.
+    void append_event(std::string_view object);
     /// Tries rows that wait again; throws why they still do.
     void flush();
     /// Rows that at least one file lacks.
@@ -8152,7 +8170,10 @@ private:
     [[nodiscard]] result<void> write_csv();
     [[nodiscard]] result<void> write_lines();
     [[nodiscard]] result<void> write_events();
+    [[nodiscard]] result<void> write_decisions();
     [[nodiscard]] result<void> write_waiting();
+    template <class Keep>
+    void cut_lines(const char* base, std::uint64_t& bytes, Keep keep);
 
     std::string path_, name_;
     std::vector<std::string> notices_;
@@ -8162,10 +8183,12 @@ private:
     run_dir_options options_;
     std::vector<std::string> columns_; // of metrics.csv, without "step"
     std::unique_ptr<event_file> events_;
-    std::uint64_t csv_bytes_ = 0, lines_bytes_ = 0; // up to the last whole row
+    std::uint64_t csv_bytes_ = 0, lines_bytes_ = 0,
+                  decisions_bytes_ = 0; // up to the last whole row
     bool header_waits_ = false;
     std::vector<metrics_row> csv_waits_;
-    std::vector<std::string> lines_wait_; // of metrics.jsonl
+    std::vector<std::string> lines_wait_;     // of metrics.jsonl
+    std::vector<std::string> decisions_wait_; // of events.jsonl
     std::vector<tb_event> events_wait_;
 };
 
@@ -8490,6 +8513,7 @@ SKEIN_INLINE void run_dir::open_files() {
     if (!events) throw unusable(events.error());
     events_ = std::move(*events);
     lines_bytes_ = detail::whole_bytes(detail::read_text(file("metrics.jsonl")));
+    decisions_bytes_ = detail::whole_bytes(detail::read_text(file("events.jsonl")));
 
     const auto csv = detail::read_text(file("metrics.csv"));
     const auto lines = detail::whole_lines(csv);
@@ -8529,16 +8553,38 @@ void run_dir::cut(Keep keep) {
     if (kept != csv) disk.replace(file("metrics.csv"), as_bytes(std::string_view(kept))).value();
     csv_bytes_ = kept.size();
 
-    const auto rows = detail::read_text(file("metrics.jsonl"));
-    kept.clear();
+    cut_lines("metrics.jsonl", lines_bytes_, keep);
+    cut_lines("events.jsonl", decisions_bytes_, keep);
+}
+
+/// The lines of a file of JSON objects whose step is to be kept.
+template <class Keep>
+void run_dir::cut_lines(const char* base, std::uint64_t& bytes, Keep keep) {
+    const auto rows = detail::read_text(file(base));
+    std::string kept;
     for (auto line : detail::whole_lines(rows)) {
         const auto row = parse_json(line);
         const auto step = row ? json_uint(*row, "step") : result<std::uint64_t>(row.error());
         if (step && keep(*step)) kept.append(line) += '\n';
     }
-    if (kept != rows) disk.replace(file("metrics.jsonl"), as_bytes(std::string_view(kept))).value();
-    lines_bytes_ = kept.size();
+    posix_disk disk(link_policy::refuse);
+    if (kept != rows) disk.replace(file(base), as_bytes(std::string_view(kept))).value();
+    bytes = kept.size();
 }
+
+namespace detail {
+/// As lists in lists, by its shape.
+[[nodiscard]] SKEIN_INLINE ordered_json nested(const metric_array& array, std::size_t dimension = 0,
+                                               std::size_t first = 0) {
+    if (dimension == array.shape.size()) return array.values[first];
+    std::size_t stride = 1;
+    for (std::size_t d = dimension + 1; d < array.shape.size(); ++d) stride *= array.shape[d];
+    ordered_json list = ordered_json::array();
+    for (std::size_t i = 0; i < array.shape[dimension]; ++i)
+        list.push_back(nested(array, dimension + 1, first + i * stride));
+    return list;
+}
+} // namespace detail
 
 SKEIN_INLINE void run_dir::append(const metrics_row& row) {
     for (auto& v : row.values)
@@ -8558,8 +8604,14 @@ SKEIN_INLINE void run_dir::append(const metrics_row& row) {
             object[v.name] = v.value;
             event.scalars.emplace_back(v.name, static_cast<float>(v.value));
         }
+    for (const auto& array : row.arrays) object[array.name] = detail::nested(array);
     lines_wait_.push_back(dump_json(object) + "\n");
     if (!event.scalars.empty()) events_wait_.push_back(std::move(event));
+    flush();
+}
+
+SKEIN_INLINE void run_dir::append_event(std::string_view object) {
+    decisions_wait_.push_back(std::string(object) + "\n");
     flush();
 }
 
@@ -8567,16 +8619,17 @@ SKEIN_INLINE void run_dir::flush() {
     reserve_.run([this] { return write_waiting(); }).value();
 }
 
-/// All three are tried; the first reason of those that failed.
+/// All are tried; the first reason of those that failed.
 SKEIN_INLINE result<void> run_dir::write_waiting() {
-    const result<void> all[] = {write_csv(), write_lines(), write_events()};
+    const result<void> all[] = {write_csv(), write_lines(), write_events(), write_decisions()};
     for (const auto& done : all)
         if (!done) return done;
     return {};
 }
 
 SKEIN_INLINE std::size_t run_dir::waiting() const noexcept {
-    return std::max({csv_waits_.size(), lines_wait_.size(), events_wait_.size()});
+    return std::max(
+        {csv_waits_.size(), lines_wait_.size(), events_wait_.size(), decisions_wait_.size()});
 }
 
 /// metrics.csv anew with all columns; rows that lack the last ones get empty fields.
@@ -8624,6 +8677,16 @@ SKEIN_INLINE result<void> run_dir::write_lines() {
     if (auto done = detail::append_text(file("metrics.jsonl"), lines_bytes_, text); !done)
         return done;
     lines_wait_.clear();
+    return {};
+}
+
+SKEIN_INLINE result<void> run_dir::write_decisions() {
+    if (decisions_wait_.empty()) return {};
+    std::string text;
+    for (const auto& line : decisions_wait_) text += line;
+    if (auto done = detail::append_text(file("events.jsonl"), decisions_bytes_, text); !done)
+        return done;
+    decisions_wait_.clear();
     return {};
 }
 
@@ -11222,7 +11285,10 @@ SKEIN_INLINE dist::comm_options context::group_options(const std::string& what) 
 //
 // A plain struct: fill it by name, pass it to train::launch() and to the Trainer.
 //
-//     skein::train::run_config config{.name = "gpt", .max_steps = 500, .global_batch = 32};
+//     skein::train::run_config config{.name = "gpt",
+//                                     .max_steps = 500,
+//                                     .scaling = {.workers = 4},
+//                                     .checkpoint = {.every = 100, .keep_best = {.k = 2}}};
 
 
 // ======== skein/train/sampler.hpp
@@ -11337,6 +11403,9 @@ public:
 
     /// The next global batch, cut for one rank; moves on to the next epoch by itself.
     [[nodiscard]] batch_slice next(int rank, int world_size);
+
+    /// From here on so many samples per global batch, at least 1.
+    void deal_by(std::uint64_t batch) noexcept { options_.batch = batch; }
 
     [[nodiscard]] const sampler_state& state() const noexcept { return state_; }
     [[nodiscard]] const sampler_options& options() const noexcept { return options_; }
@@ -11475,6 +11544,42 @@ enum class output_mode : std::uint8_t {
     json,      ///< one JSON object per line on stdout
 };
 
+/// How many processes, and how much of the machine each takes.
+struct scaling_config {
+    int workers = 1; ///< local processes, when no launcher has set up a world already
+    int threads = 0; ///< compute threads per rank; 0 = 1, the reproducible choice
+};
+
+/// Which value of a metric is the best.
+enum class metric_order : std::uint8_t { lowest, highest };
+
+/// Which checkpoints are kept for their metrics, besides the newest.
+struct keep_best_config {
+    int k = 1;                       ///< so many; 0: none
+    std::string metric = "val_loss"; ///< a number of an evaluation, or "loss": that of the step
+    metric_order order = metric_order::lowest;
+};
+
+/// When a run saves itself, and what it keeps.
+struct checkpoint_config {
+    bool enabled = true;      ///< false writes none at all
+    std::int64_t every = 200; ///< steps from one to the next, and one at the end; 0: only that
+    int keep_last = 2;        ///< the newest that are kept; less than 1 counts as 1
+    keep_best_config keep_best{};
+    /// A checkpoint when the run is stopped early. false: none then, and what came after the last
+    /// one is lost.
+    bool on_stop = true;
+};
+
+/// What happens when a process is lost, and how long one waits for another.
+struct failure_config {
+    int max_failures = 3; ///< restarts from the last checkpoint before the job gives up
+    time_span backoff = time_constants::lan().job_restart_first; ///< before the first; doubles
+    time_span collective_timeout = time_constants::lan().collective_timeout; ///< between ranks
+    /// From a stop request to the kill: a step, an evaluation and a checkpoint must fit in.
+    time_span stop_grace = time_constants::lan().training_stop_grace;
+};
+
 /// Settings of one run. All counts are over all ranks together.
 struct run_config {
     // Where its files go: <runs_dir>/<name>/
@@ -11493,7 +11598,6 @@ struct run_config {
     std::uint64_t seed = 1;  ///< data order, dropout; use it for the model's initial values too
     double clip = 1.0;       ///< maximum gradient norm; 0 turns clipping off
     double clip_value = 0.0; ///< then the largest size of each number of the gradient; 0 = off
-    int threads = 0;         ///< compute threads per rank; 0 = 1, the reproducible choice
     std::string precision = "float32"; ///< the only one here; others are settings of a strategy
     /// Bytes that parameters, gradients and optimizer states of the ranks of one host may take
     /// together; 0: what the system says. fit() refuses a strategy that needs more before it
@@ -11508,21 +11612,10 @@ struct run_config {
     std::int64_t eval_samples = 0; ///< at most so many samples of the evaluation set; 0 = all
     std::int64_t eval_batch = 0;   ///< samples per rank and forward pass; 0 = as in training
 
-    // Checkpoints: every so many steps and at the end; 0 = only at the end
-    std::int64_t checkpoint_every = 200;
-    int keep_last = 2;
-    int keep_best = 1;
-    std::string best_metric = "val_loss";
-    bool best_is_lowest = true;
-    bool checkpoints = true; ///< false writes none at all
-
-    // Failures
-    int workers = 1;      ///< local processes, when no launcher has set up a world already
-    int max_failures = 3; ///< restarts from the last checkpoint before the job gives up
-    time_span restart_backoff = time_constants::lan().job_restart_first; ///< doubles
-    time_span collective_timeout = time_constants::lan().collective_timeout;
-    /// From a stop request to the kill: a step, an evaluation and a checkpoint must fit in.
-    time_span stop_grace = time_constants::lan().training_stop_grace;
+    // Where it runs, what it saves, and what becomes of it when something is lost
+    scaling_config scaling{};
+    checkpoint_config checkpoint{};
+    failure_config failure{};
     std::string communicator = "automatic"; ///< automatic, shm, ring or hierarchical
 
     // What it says
@@ -11551,8 +11644,13 @@ void validate(const run_config& config, int world_size);
 } // namespace skein::train
 
 namespace skein {
+using train::checkpoint_config;
+using train::failure_config;
+using train::keep_best_config;
+using train::metric_order;
 using train::run_config;
-}
+using train::scaling_config;
+} // namespace skein
 
 
 // ======== skein/train/detail/run_config.ipp
@@ -11585,14 +11683,21 @@ SKEIN_INLINE void validate(const run_config& config, int world_size) {
     const auto refuse = [](std::string what, std::string hint) {
         throw error(errc::usage, std::move(what)).with_hint(std::move(hint));
     };
-    if (config.workers < 1)
-        refuse(fmt::format("{} workers", config.workers), "at least 1 worker is needed");
-    if (config.workers > 4096)
-        refuse(fmt::format("{} workers", config.workers), "at most 4096 run on one host");
-    if (config.threads < 0 || config.threads > 1024)
-        refuse(fmt::format("{} threads", config.threads), "use 0 (one) to 1024 per worker");
-    if (config.max_failures < 0)
-        refuse(fmt::format("{} restarts", config.max_failures), "use 0 or more");
+    if (config.scaling.workers < 1)
+        refuse(fmt::format("scaling.workers = {}", config.scaling.workers),
+               "at least 1 worker is needed");
+    if (config.scaling.workers > 4096)
+        refuse(fmt::format("scaling.workers = {}", config.scaling.workers),
+               "at most 4096 run on one host");
+    if (config.scaling.threads < 0 || config.scaling.threads > 1024)
+        refuse(fmt::format("scaling.threads = {}", config.scaling.threads),
+               "use 0 (one) to 1024 per worker");
+    if (config.failure.max_failures < 0)
+        refuse(fmt::format("failure.max_failures = {}", config.failure.max_failures),
+               "restarts before the job gives up: use 0 or more");
+    if (config.checkpoint.every < 0)
+        refuse(fmt::format("checkpoint.every = {}", config.checkpoint.every),
+               "use a number of steps, or 0 for a checkpoint at the end only");
     if (config.epochs < 0)
         refuse(fmt::format("{} epochs", config.epochs), "use 1 or more, or 0 for max_steps");
     if (config.prefetch_batches < 0 || config.prefetch_batches > 1024)
@@ -11627,9 +11732,9 @@ SKEIN_INLINE void validate(const run_config& config, int world_size) {
         refuse(fmt::format("run name '{}'", has_control ? "..." : config.name),
                "use a plain folder name of up to 200 characters");
     if (config.runs_dir.empty()) refuse("no folder for runs", "use . for the current one");
-    if (config.resume == resume_mode::latest && !config.checkpoints)
-        refuse("resuming without checkpoints",
-               "they are read and go on being written: leave one of the two out");
+    if (config.resume == resume_mode::latest && !config.checkpoint.enabled)
+        refuse("resuming without checkpoints", "they are read and go on being written: leave "
+                                               "resume or checkpoint.enabled = false out");
 }
 
 } // namespace skein::train
@@ -11770,6 +11875,7 @@ SKEIN_INLINE void require_same(const context& ctx, std::uint64_t hash, std::stri
 SKEIN_INLINE std::vector<spmd::setting> settings_of(const run_config& c) {
     const auto text = [](const auto& value) { return fmt::format("{}", value); };
     const char* const lasts[] = {"drop", "shorten", "carry"};
+    const auto& saves = c.checkpoint;
     return {{"max_steps", text(c.max_steps)},
             {"epochs", text(c.epochs)},
             {"last_batch", lasts[static_cast<int>(c.last)]},
@@ -11778,17 +11884,19 @@ SKEIN_INLINE std::vector<spmd::setting> settings_of(const run_config& c) {
             {"seed", text(c.seed)},
             {"clip", text(c.clip)},
             {"clip_value", text(c.clip_value)},
-            {"threads", text(std::max(c.threads, 1))},
+            {"scaling.threads", text(std::max(c.scaling.threads, 1))},
             {"precision", c.precision},
             {"eval_every", text(c.eval_every)},
             {"eval_samples", text(c.eval_samples)},
             {"eval_batch", text(c.eval_batch)},
-            {"checkpoint_every", text(c.checkpoint_every)},
-            {"checkpoints", text(c.checkpoints)},
-            {"keep_last", text(c.keep_last)},
-            {"keep_best", text(c.keep_best)},
-            {"best_metric", c.best_metric},
-            {"best_is_lowest", text(c.best_is_lowest)},
+            {"checkpoint.enabled", text(saves.enabled)},
+            {"checkpoint.every", text(saves.every)},
+            {"checkpoint.keep_last", text(saves.keep_last)},
+            {"checkpoint.keep_best.k", text(saves.keep_best.k)},
+            {"checkpoint.keep_best.metric", saves.keep_best.metric},
+            {"checkpoint.keep_best.order",
+             saves.keep_best.order == metric_order::lowest ? "lowest" : "highest"},
+            {"checkpoint.on_stop", text(saves.on_stop)},
             {"resume", text(c.resume == resume_mode::latest)},
             {"communicator", c.communicator}};
 }
@@ -12877,17 +12985,127 @@ SKEIN_INLINE void for_each_parameter(
 // callback that says why, by a member std::string stop_reason() const, has it printed at the end;
 // empty while there is nothing.
 //
+// They may also return a decision, which can change the plan of the steps that follow
+// (train/step_plan.hpp). Every rank must decide alike: from merged numbers, which are the same on
+// all. Ranks whose plans differ end with errc::mismatch at the next step. A decision is a line and a
+// row of the run's events.jsonl, under the callback's `static constexpr std::string_view rule_name`,
+// else under the name of its type.
+//
+// on_agreed(const step_info&) hears of a step before its gradients are applied, and may return a
+// verdict or a ruling: the step can be left out, as one that overflowed float16 is. With it numbers
+// that are not finite come to the callback first; nobody leaving the step out, they end the run.
+//
 // A callback with both of these members has its state in every checkpoint, by the name of its type:
 //
 //     std::string state() const;                // asked of rank 0 after the events of the step
 //     void restore(std::string_view state);     // on every rank, before on_start
 
 
-#include <concepts>
+// ======== skein/train/step_plan.hpp
+// What a step is made of, as it may change while a run goes on: samples, micro-batches, the rate and
+// the clip.
+//
+// A run begins with the plan of its run_config. A callback that returns another one (a rule:
+// train/reduce_on_plateau.hpp, train/batch_growth.hpp) changes it for the steps that follow, on all
+// ranks alike: what it sees are merged numbers. The plan in force goes into checkpoints.
+//
+//     skein::train::decision on_eval(const skein::train::eval_info& e) {
+//         auto next = *e.plan;
+//         next.rate_factor *= 0.5;
+//         return {.plan = next, .why = "half the rate after every evaluation"};
+//     }
+
+
+#include <bit>
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <string_view>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+/// What the next steps are made of; alike on all ranks.
+struct step_plan {
+    std::int64_t global_batch = 1;  ///< samples, over all ranks and micro-batches
+    std::int64_t micro_batches = 1; ///< of each rank
+    double rate_factor = 1.0;       ///< on what the schedule gives
+    double clip = 1.0;              ///< maximum gradient norm; 0 turns clipping off
+
+    friend bool operator==(const step_plan&, const step_plan&) = default;
+};
+
+/// The plan that a run begins with.
+[[nodiscard]] inline step_plan plan_of(const run_config& config) noexcept {
+    return {config.global_batch, config.accumulation, 1.0, config.clip};
+}
+
+/// "64 samples in 2 micro-batches per rank, rate x 0.1, clip 1".
+[[nodiscard]] inline std::string to_string(const step_plan& plan) {
+    return fmt::format("{} samples in {} micro-batch{} per rank, rate x {}, clip {}",
+                       plan.global_batch, plan.micro_batches, plan.micro_batches == 1 ? "" : "es",
+                       plan.rate_factor, plan.clip);
+}
+
+/// The same number for equal plans, on every host.
+[[nodiscard]] inline std::uint64_t hash_of(const step_plan& plan) noexcept {
+    fnv1a hash;
+    hash.number(static_cast<std::uint64_t>(plan.global_batch));
+    hash.number(static_cast<std::uint64_t>(plan.micro_batches));
+    hash.number(std::bit_cast<std::uint64_t>(plan.rate_factor));
+    hash.number(std::bit_cast<std::uint64_t>(plan.clip));
+    return hash.value();
+}
+
+/// What a plan has to fit into.
+struct plan_limits {
+    int world_size = 1;
+    std::uint64_t samples = 0; ///< of the data set; 0: of a stream, not known
+};
+
+/// Throws errc::usage for a plan that nobody can hold, with the number and what to do.
+///   rule  who asks for it, for the message
+///   step  after which it was asked for
+inline void check_plan(const step_plan& plan, const plan_limits& limits, std::string_view rule,
+                       std::uint64_t step) {
+    const auto refuse = [&](const std::string& what, const std::string& hint) {
+        throw error(errc::usage, fmt::format("{} asks for {} after step {}", rule, what, step))
+            .with_hint(hint);
+    };
+    const auto parts = limits.world_size * plan.micro_batches;
+    if (plan.micro_batches < 1 || plan.micro_batches > (std::int64_t{1} << 30))
+        refuse(fmt::format("{} micro-batches per rank", plan.micro_batches), "use 1 or more");
+    if (plan.global_batch < 1)
+        refuse(fmt::format("a global batch of {} samples", plan.global_batch),
+               "give the rule a smaller change, or a least batch");
+    if (plan.global_batch < parts)
+        refuse(fmt::format("a global batch of {} samples, which cannot feed {} ranks with {} "
+                           "micro-batches each",
+                           plan.global_batch, limits.world_size, plan.micro_batches),
+               fmt::format("ask for at least {}, or use fewer workers", parts));
+    if (limits.samples > 0 && static_cast<std::uint64_t>(plan.global_batch) > limits.samples)
+        refuse(fmt::format("a global batch of {} samples, the data set has {}", plan.global_batch,
+                           limits.samples),
+               fmt::format("give the rule a max of at most {}", limits.samples));
+    if (!(plan.rate_factor >= 0) || !std::isfinite(plan.rate_factor))
+        refuse(fmt::format("a rate factor of {}", plan.rate_factor),
+               "a factor is a finite number that is not negative");
+    if (!(plan.clip >= 0) || !std::isfinite(plan.clip))
+        refuse(fmt::format("a clip of {}", plan.clip), "use 0 (off) or a positive norm");
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/callbacks.hpp, continued
+#include <concepts>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace skein::train {
@@ -12911,6 +13129,26 @@ enum class action : std::uint8_t {
     stop, ///< training ends after the next step, on all ranks
 };
 
+/// What a callback decides: also about the steps that follow.
+struct decision {
+    action act = action::go_on;
+    std::optional<step_plan> plan{}; ///< from the next step on; nothing: as before
+    std::string why{};               ///< for a person, e.g. "val_loss has not improved since 300"
+};
+
+/// What becomes of a step that the ranks have agreed on.
+enum class verdict : std::uint8_t {
+    apply,
+    leave_out, ///< the parameters stay, the data moves on: as with an overflow of float16
+    end,       ///< the run ends here, with errc::not_finite
+};
+
+/// A verdict and its reason, for a person.
+struct ruling {
+    verdict what = verdict::apply;
+    std::string why{};
+};
+
 /// Where the time of a step went, in seconds of the slowest rank, each number by itself.
 struct step_timing {
     double data = 0.0;      ///< waited for batches: all of making them without prefetching
@@ -12924,7 +13162,7 @@ struct step_timing {
     double overlap = 0.0;
 };
 
-/// After every optimizer step.
+/// After every optimizer step; before it, without its times, for on_agreed.
 struct step_info {
     int rank = 0;
     std::uint64_t step = 0; ///< finished steps, this one included
@@ -12936,6 +13174,10 @@ struct step_info {
     const std::vector<report::metric_value>* metrics =
         nullptr; ///< everything reported, merged over ranks
     step_timing timing{};
+    const step_plan* plan = nullptr; ///< in force: of the next step, with what callbacks before
+                                     ///< this one decided; in on_agreed of this step
+    double next_rate = 0.0;          ///< what the schedule alone gives for the next step
+    std::uint64_t epoch = 0;         ///< passes over the data that are finished
 };
 
 /// After every evaluation.
@@ -12945,6 +13187,9 @@ struct eval_info {
     const std::vector<report::metric_value>* metrics =
         nullptr; ///< "val_loss" and what the loss reported
     double seconds = 0.0;
+    const step_plan* plan = nullptr; ///< as in step_info
+    double next_rate = 0.0;          ///< likewise
+    std::uint64_t epoch = 0;         ///< likewise
 };
 
 /// After every checkpoint that is durable.
@@ -12988,14 +13233,17 @@ namespace detail {
 
 // One function per event. `&C::on_x` finds a member of that name that cannot take the event.
 
-/// Calls it; what it returns if that is an action.
+/// Calls it; what it returns if that is a decision or an action.
 template <class Call>
-action action_of(Call call) {
-    if constexpr (std::is_same_v<decltype(call()), action>) {
+decision decision_of(Call call) {
+    using returned = std::remove_cvref_t<decltype(call())>;
+    if constexpr (std::is_same_v<returned, decision>) {
         return call();
+    } else if constexpr (std::is_same_v<returned, action>) {
+        return {.act = call()};
     } else {
         call();
-        return action::go_on;
+        return {};
     }
 }
 template <class C>
@@ -13006,20 +13254,20 @@ void tell(C& c, const start_info& info) {
         static_assert(!requires { &C::on_start; }, "on_start must take const train::start_info&");
 }
 template <class C>
-action tell(C& c, const step_info& info) {
+decision tell(C& c, const step_info& info) {
     if constexpr (requires { c.on_step(info); })
-        return action_of([&]() -> decltype(auto) { return c.on_step(info); });
+        return decision_of([&]() -> decltype(auto) { return c.on_step(info); });
     else
         static_assert(!requires { &C::on_step; }, "on_step must take const train::step_info&");
-    return action::go_on;
+    return {};
 }
 template <class C>
-action tell(C& c, const eval_info& info) {
+decision tell(C& c, const eval_info& info) {
     if constexpr (requires { c.on_eval(info); })
-        return action_of([&]() -> decltype(auto) { return c.on_eval(info); });
+        return decision_of([&]() -> decltype(auto) { return c.on_eval(info); });
     else
         static_assert(!requires { &C::on_eval; }, "on_eval must take const train::eval_info&");
-    return action::go_on;
+    return {};
 }
 template <class C>
 void tell(C& c, const checkpoint_info& info) {
@@ -13036,6 +13284,43 @@ void tell(C& c, const fit_result& info) {
         c.on_end(info);
     else
         static_assert(!requires { &C::on_end; }, "on_end must take const train::fit_result&");
+}
+
+/// Hears of steps before they are applied.
+template <class C>
+concept judges = requires(C& c, const step_info& info) { c.on_agreed(info); };
+template <class C>
+ruling judge(C& c, const step_info& info) {
+    if constexpr (judges<C>) {
+        using returned = std::remove_cvref_t<decltype(c.on_agreed(info))>;
+        if constexpr (std::is_same_v<returned, ruling>) {
+            return c.on_agreed(info);
+        } else if constexpr (std::is_same_v<returned, verdict>) {
+            return {.what = c.on_agreed(info)};
+        } else {
+            c.on_agreed(info);
+            return {};
+        }
+    } else {
+        static_assert(!requires { &C::on_agreed; }, "on_agreed must take const train::step_info&");
+        return {};
+    }
+}
+
+/// May change the plan of a run.
+template <class C>
+concept plans = requires(C& c, const step_info& info) {
+    { c.on_step(info) } -> std::same_as<decision>;
+} || requires(C& c, const eval_info& info) {
+    { c.on_eval(info) } -> std::same_as<decision>;
+};
+/// May change the samples of a step; a rule that never does says so.
+template <class C>
+[[nodiscard]] consteval bool changes_batch() {
+    if constexpr (requires { C::changes_batch; })
+        return C::changes_batch;
+    else
+        return plans<C>;
 }
 
 /// Has state that goes into checkpoints.
@@ -15959,14 +16244,108 @@ SKEIN_INLINE description& description::add(std::string what, std::string_view va
 // best.
 
 
+// ======== skein/train/detail/rule_state.hpp
+// What callbacks with a state share: numbers as words of a text that reads back to the same bits,
+// and the number of a row or an evaluation that they watch.
+
+
 #include <algorithm>
 #include <charconv>
+#include <cmath>
+#include <concepts>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+/// Where a rule reads the number that it watches.
+enum class watched : std::uint8_t {
+    evaluations, ///< "val_loss" and what the loss reported, after each evaluation
+    steps,       ///< "loss" and what was reported, in the row of each step
+};
+
+} // namespace skein::train
+
+namespace skein::train::detail {
+
+// to_chars and from_chars, not {:a} and strtod(): a process may have another decimal point.
+[[nodiscard]] inline std::string hexadecimal(double value) {
+    if (std::isnan(value)) return "nan";
+    if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
+    char text[64];
+    const auto end =
+        std::to_chars(text, text + sizeof text, std::abs(value), std::chars_format::hex);
+    return (std::signbit(value) ? "-0x" : "0x") + std::string(text, end.ptr);
+}
+
+/// The words of a saved state, one after another.
+class state_words {
+public:
+    explicit state_words(std::string_view text) : rest_(text) {}
+
+    /// False when the next word is no such number.
+    template <std::integral T>
+    [[nodiscard]] bool read(T& to) {
+        const auto word = next();
+        const auto end = std::from_chars(word.data(), word.data() + word.size(), to);
+        return end.ec == std::errc() && end.ptr == word.data() + word.size();
+    }
+    [[nodiscard]] bool read(double& to) {
+        auto word = next();
+        const bool negative = word.starts_with('-');
+        if (negative) word.remove_prefix(1);
+        if (word.starts_with("0x")) word.remove_prefix(2);
+        const auto end =
+            std::from_chars(word.data(), word.data() + word.size(), to, std::chars_format::hex);
+        if (negative) to = -to;
+        return end.ec == std::errc() && end.ptr == word.data() + word.size();
+    }
+    [[nodiscard]] bool empty() const noexcept { return rest_.empty(); }
+
+private:
+    std::string_view next() {
+        const auto one = rest_.substr(0, rest_.find(' '));
+        rest_.remove_prefix(std::min(rest_.size(), one.size() + 1));
+        return one;
+    }
+    std::string_view rest_;
+};
+
+[[noreturn]] inline void no_state(std::string_view rule, std::string_view saved) {
+    throw error(errc::malformed, fmt::format("'{}' is no state of {}", saved, rule));
+}
+
+/// The number a rule watches; errc::usage with the names there are when it is not there.
+[[nodiscard]] inline double watched_number(const std::vector<report::metric_value>& from,
+                                           std::string_view metric, std::string_view rule,
+                                           watched where = watched::evaluations) {
+    if (const auto* const found = report::find_metric(from, metric)) return *found;
+    throw error(errc::usage,
+                fmt::format("{}: {} has no '{}'", rule,
+                            where == watched::steps ? "the row of a step" : "an evaluation",
+                            metric))
+        .with_hint(report::names_of(from));
+}
+
+/// Throws errc::usage for an option that makes no sense.
+inline void require_option(bool fine, std::string_view rule, const std::string& what,
+                           const char* hint) {
+    if (!fine) throw error(errc::usage, fmt::format("{}: {}", rule, what)).with_hint(hint);
+}
+
+} // namespace skein::train::detail
+
+
+// ======== skein/train/early_stopping.hpp, continued
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 #include <fmt/core.h>
@@ -15998,14 +16377,11 @@ public:
 
     /// Throws errc::usage when the evaluation has no such number.
     train::action on_eval(const train::eval_info& e) {
-        const auto* const now = report::find_metric(*e.metrics, options_.metric);
-        if (now == nullptr)
-            throw error(errc::usage,
-                        fmt::format("early stopping: an evaluation has no '{}'", options_.metric))
-                .with_hint(report::names_of(*e.metrics));
-        const bool better = is_better(*now);
+        const double now =
+            train::detail::watched_number(*e.metrics, options_.metric, "early stopping");
+        const bool better = is_better(now);
         if (better) {
-            best_ = *now;
+            best_ = now;
             best_step_ = e.step;
         }
         waited_ = better ? 0 : waited_ + 1;
@@ -16031,7 +16407,7 @@ public:
     /// "<waited> <best, as a hexadecimal float> <step>".
     [[nodiscard]] std::string state() const {
         if (std::isnan(best_)) return waited_ == 0 ? "" : fmt::format("{} nan 0", waited_);
-        return fmt::format("{} {} {}", waited_, hexadecimal(best_), best_step_);
+        return fmt::format("{} {} {}", waited_, train::detail::hexadecimal(best_), best_step_);
     }
     /// Throws errc::malformed for a text that is no state().
     void restore(std::string_view saved) {
@@ -16039,16 +16415,10 @@ public:
         best_ = std::numeric_limits<double>::quiet_NaN();
         best_step_ = 0;
         if (saved.empty()) return;
-        auto rest = saved;
-        const auto word = [&] {
-            const auto one = rest.substr(0, rest.find(' '));
-            rest.remove_prefix(std::min(rest.size(), one.size() + 1));
-            return one;
-        };
-        const bool right = read(word(), waited_) && read_double(word(), best_) &&
-                           (rest.empty() || read(word(), best_step_)); // older states have none
-        if (!right || !rest.empty())
-            throw error(errc::malformed, fmt::format("'{}' is no state of early stopping", saved));
+        train::detail::state_words words(saved);
+        const bool right = words.read(waited_) && words.read(best_) &&
+                           (words.empty() || words.read(best_step_)); // older states have none
+        if (!right || !words.empty()) train::detail::no_state("early stopping", saved);
     }
 
 private:
@@ -16056,28 +16426,6 @@ private:
     [[nodiscard]] bool is_better(double now) const noexcept {
         if (std::isnan(best_)) return !std::isnan(now);
         return (options_.lower_is_better ? best_ - now : now - best_) > options_.least;
-    }
-
-    // to_chars and from_chars, not {:a} and strtod(): a process may have another decimal point.
-    [[nodiscard]] static std::string hexadecimal(double value) {
-        char text[64];
-        const auto end =
-            std::to_chars(text, text + sizeof text, std::abs(value), std::chars_format::hex);
-        return (std::signbit(value) ? "-0x" : "0x") + std::string(text, end.ptr);
-    }
-    template <class T>
-    [[nodiscard]] static bool read(std::string_view text, T& to) {
-        const auto end = std::from_chars(text.data(), text.data() + text.size(), to);
-        return end.ec == std::errc() && end.ptr == text.data() + text.size();
-    }
-    [[nodiscard]] static bool read_double(std::string_view text, double& to) {
-        const bool negative = text.starts_with('-');
-        if (negative) text.remove_prefix(1);
-        if (text.starts_with("0x")) text.remove_prefix(2);
-        const auto end =
-            std::from_chars(text.data(), text.data() + text.size(), to, std::chars_format::hex);
-        if (negative) to = -to;
-        return end.ec == std::errc() && end.ptr == text.data() + text.size();
     }
 
     early_stopping_options options_;
@@ -16261,6 +16609,7 @@ struct stream_share {
     /// Where these samples begin in the global batch of the step, and how many that has.
     std::uint64_t begin = 0, global_batch = 0;
     bool is_last = true; ///< of the micro-batches that this rank asks for in this step
+    int parts = 1;       ///< micro-batches that it asks for in this step
     std::uint64_t epoch =
         0; ///< a larger one than before: begin the stream anew, whatever is left of it
 };
@@ -16437,10 +16786,10 @@ using batch_of = typename detail::batch_type<std::remove_cvref_t<D>>::type;
 //     }
 //
 // As a rank of srun, mpirun, torchrun or another launcher it joins that world. Started by hand with
-// config.workers > 1 it becomes the supervisor of so many copies of itself and restarts them after
-// a failure. Otherwise it runs the function in this process. On a host that helps (SageMaker's
-// groups, spmd/environment.hpp) it makes this process a node for the ranks' helpers, until their
-// job is over.
+// config.scaling.workers > 1 it becomes the supervisor of so many copies of itself and restarts
+// them after a failure. Otherwise it runs the function in this process. On a host that helps
+// (SageMaker's groups, spmd/environment.hpp) it makes this process a node for the ranks' helpers,
+// until their job is over.
 
 
 #include <functional>
@@ -16526,8 +16875,9 @@ SKEIN_INLINE void say_note(const run_config& config, const std::string& text) {
 
 /// Says that a stop request was heard.
 SKEIN_INLINE void say_stopping(const run_config& config) {
+    const bool saves = config.checkpoint.enabled && config.checkpoint.on_stop;
     say_note(config, fmt::format("stopping after this step{}; Ctrl-C again ends at once",
-                                 config.checkpoints ? " and saving a checkpoint" : ""));
+                                 saves ? " and saving a checkpoint" : ""));
 }
 
 /// Says so at the moment the signal comes, from a thread of its own: the step may be a long one.
@@ -16594,10 +16944,10 @@ SKEIN_INLINE int run_alone(const run_config& config, const rank_function& body) 
 /// Its ranks would be this program started again, whose main is the driver's, and would never reach
 /// launch().
 SKEIN_INLINE void refuse_in_task(const run_config& config) {
-    const auto what = fmt::format("launch() with {} workers", config.workers);
-    const auto* const hint =
-        "train in this process alone, with workers = 1 or a Trainer on context::single(); start a "
-        "training of several workers from main, as a program of its own";
+    const auto what = fmt::format("launch() with {} workers", config.scaling.workers);
+    const auto* const hint = "train in this process alone, with scaling.workers = 1 or a Trainer "
+                             "on context::single(); start a training of several workers from main, "
+                             "as a program of its own";
     loop::refuse_inside(what, hint);
     if (!program::is_worker()) return;
     throw error(errc::not_supported, "not supported: " + what + " in a task or an actor")
@@ -16606,10 +16956,10 @@ SKEIN_INLINE void refuse_in_task(const run_config& config) {
 
 SKEIN_INLINE int run_supervised(const run_config& config) {
     spmd::supervisor_options options;
-    options.workers = config.workers;
-    options.max_failures = config.max_failures;
-    options.stop_grace = config.stop_grace;
-    options.backoff = config.restart_backoff;
+    options.workers = config.scaling.workers;
+    options.max_failures = config.failure.max_failures;
+    options.stop_grace = config.failure.stop_grace;
+    options.backoff = config.failure.backoff;
     options.on_restart = [&](const error& why, int restart, int most) {
         fmt::print(
             stderr,
@@ -16618,9 +16968,9 @@ SKEIN_INLINE int run_supervised(const run_config& config) {
         std::fflush(stderr);
     };
     options.on_stop = [&] { say_stopping(config); };
-    options.threads = std::max(config.threads, 1);
+    options.threads = std::max(config.scaling.threads, 1);
     try {
-        validate(config, config.workers);
+        validate(config, config.scaling.workers);
         (void)comm_model_of(config);
         const auto outcome = spmd::supervise(std::move(options));
         const bool stopped = outcome.stop_signal != 0;
@@ -16643,12 +16993,12 @@ SKEIN_INLINE int run_supervised(const run_config& config) {
 /// A number of workers that was asked for, where a launcher has started another.
 SKEIN_INLINE void say_unused_workers(const spmd::launch_environment& where,
                                      const run_config& config) {
-    if (spmd::is_supervised() || where.rank != 0 || config.workers == 1 ||
-        config.workers == where.world_size)
+    if (spmd::is_supervised() || where.rank != 0 || config.scaling.workers == 1 ||
+        config.scaling.workers == where.world_size)
         return;
     say_note(config,
              fmt::format("note: {} workers were asked for, but {} has started a world of {}",
-                         config.workers, where.source, where.world_size));
+                         config.scaling.workers, where.source, where.world_size));
 }
 
 /// Who names a cluster for tasks and actors expects it of a training, too.
@@ -16687,7 +17037,7 @@ SKEIN_INLINE void train_as_rank(spmd::joined_group& world, const spmd::launch_en
                                 const stop_signals& stops) {
     dist::comm_options options;
     options.model = comm_model_of(config);
-    options.limits.deadline = config.collective_timeout;
+    options.limits.deadline = config.failure.collective_timeout;
     if (const char* name = std::getenv("SKEIN_ADVERTISE")) options.advertise = name;
     auto comm = dist::make_comm_thread(world, options); // a lost rank aborts it
 
@@ -16821,7 +17171,7 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
         if (where.helper_hosts > 0) return detail::run_with_helpers(where, config, body);
         return run_as_rank(where, config, body);
     }
-    if (config.workers == 1) return detail::run_alone(config, body);
+    if (config.scaling.workers == 1) return detail::run_alone(config, body);
     detail::refuse_in_task(config);
     return detail::run_supervised(config);
 }
@@ -19089,6 +19439,140 @@ SKEIN_INLINE std::shared_ptr<activation_store> exchange_store(
 
 } // namespace skein::train
 
+// ======== skein/train/reduce_on_plateau.hpp
+// Lowers the learning rate when a number has stopped improving: a rule that changes the plan.
+//
+//     skein::Trainer<skein::DDP<>, skein::reduce_on_plateau> trainer(
+//         ctx, config, skein::reduce_on_plateau({.metric = "val_loss", .patience = 3}));
+//
+// It works on top of the schedule: the rate of a step is the schedule's times the plan's
+// rate_factor. With a constant schedule the rates are those of PyTorch's scheduler of this name, step
+// by step; what counts there as an epoch is here an evaluation (or a step).
+//   source: torch.optim.lr_scheduler.ReduceLROnPlateau (PyTorch 2.15)
+
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein {
+
+/// When the rate is lowered, and by how much; the defaults are PyTorch's.
+struct reduce_on_plateau_options {
+    std::string metric = "val_loss";
+    double factor = 0.1;     ///< new rate = rate * factor; between 0 and 1
+    int patience = 10;       ///< evaluations in a row without an improvement that are allowed
+    double threshold = 1e-4; ///< a change up to this is no improvement
+    bool relative = true;    ///< of the threshold: to the best number, else a difference
+    int cooldown = 0;        ///< evaluations after a change that do not count
+    double min_lr = 0.0;     ///< the rate goes no lower
+    double eps = 1e-8;       ///< a change of the rate up to this is not made
+    bool lower_is_better = true;
+    train::watched at = train::watched::evaluations;
+};
+
+/// The callback. Equal on all ranks, as the numbers that it sees are.
+class reduce_on_plateau {
+public:
+    static constexpr std::string_view rule_name = "reduce_on_plateau";
+    static constexpr bool changes_batch = false;
+
+    /// Throws errc::usage for options that make no sense.
+    explicit reduce_on_plateau(reduce_on_plateau_options options = {})
+        : options_(std::move(options)), best_(worst()) {
+        const auto& o = options_;
+        using train::detail::require_option;
+        require_option(o.factor >= 0 && o.factor < 1, rule_name,
+                       fmt::format("a factor of {}", o.factor), "use 0 or more and less than 1");
+        require_option(o.patience >= 0, rule_name, fmt::format("a patience of {}", o.patience),
+                       "use 0 or more evaluations");
+        require_option(o.cooldown >= 0, rule_name, fmt::format("a cooldown of {}", o.cooldown),
+                       "use 0 or more evaluations");
+        require_option(o.threshold >= 0, rule_name, fmt::format("a threshold of {}", o.threshold),
+                       "use 0 or a positive number");
+        require_option(o.min_lr >= 0 && o.eps >= 0, rule_name,
+                       fmt::format("a lowest rate of {} and an eps of {}", o.min_lr, o.eps),
+                       "use 0 or positive numbers");
+    }
+
+    /// Both throw errc::usage when the number is not there.
+    train::decision on_eval(const train::eval_info& e) {
+        return options_.at == train::watched::evaluations ? take(e) : train::decision{};
+    }
+    train::decision on_step(const train::step_info& s) {
+        return options_.at == train::watched::steps ? take(s) : train::decision{};
+    }
+
+    [[nodiscard]] double best() const noexcept { return best_; }
+
+    /// "<best> <bad ones in a row> <left of the cooldown>".
+    [[nodiscard]] std::string state() const {
+        return fmt::format("{} {} {}", train::detail::hexadecimal(best_), bad_, cooldown_);
+    }
+    /// Throws errc::malformed for a text that is no state().
+    void restore(std::string_view saved) {
+        train::detail::state_words words(saved);
+        if (!words.read(best_) || !words.read(bad_) || !words.read(cooldown_) || !words.empty())
+            train::detail::no_state(rule_name, saved);
+    }
+
+private:
+    [[nodiscard]] double worst() const noexcept {
+        const auto most = std::numeric_limits<double>::infinity();
+        return options_.lower_is_better ? most : -most;
+    }
+    [[nodiscard]] bool is_better(double now) const noexcept {
+        const double by = options_.threshold;
+        if (options_.lower_is_better)
+            return options_.relative ? now < best_ * (1.0 - by) : now < best_ - by;
+        return options_.relative ? now > best_ * (by + 1.0) : now > best_ + by;
+    }
+
+    template <class Event>
+    train::decision take(const Event& e) {
+        const double now =
+            train::detail::watched_number(*e.metrics, options_.metric, rule_name, options_.at);
+        const bool better = is_better(now);
+        if (better) best_ = now;
+        bad_ = better ? 0 : bad_ + 1;
+        if (cooldown_ > 0) {
+            cooldown_ -= 1;
+            bad_ = 0;
+        }
+        if (bad_ <= options_.patience) return {};
+        const auto why = fmt::format("{} is {:.6g}, {} in a row have not improved on {:.6g}",
+                                     options_.metric, now, bad_, best_);
+        cooldown_ = options_.cooldown;
+        bad_ = 0;
+        return lowered(*e.plan, e.next_rate, why);
+    }
+
+    [[nodiscard]] train::decision lowered(const train::step_plan& plan, double scheduled,
+                                          const std::string& why) const {
+        const double old = scheduled * plan.rate_factor;
+        const double wanted = old * options_.factor;
+        const double rate = std::max(wanted, options_.min_lr);
+        // What is at its lowest but for the last bit of a division stays there.
+        if (!(old - rate > options_.eps) || old <= options_.min_lr * (1.0 + 1e-12)) return {};
+        auto next = plan;
+        next.rate_factor =
+            rate == wanted ? plan.rate_factor * options_.factor : options_.min_lr / scheduled;
+        return {.plan = next, .why = why};
+    }
+
+    reduce_on_plateau_options options_;
+    double best_;
+    int bad_ = 0, cooldown_ = 0;
+};
+
+} // namespace skein
+
 // ======== skein/train/reporter.hpp
 // Rank 0's voice and pen: the run's folder, its metric files, the progress line. Silent elsewhere.
 //
@@ -19121,6 +19605,15 @@ namespace skein::train {
 /// nothing differs or nothing can be read.
 [[nodiscard]] std::string changed_settings(const report::run_dir& dir, const report::settings& now);
 
+/// One change that a rule decided: a line for people and a row of events.jsonl.
+struct run_event {
+    std::uint64_t step = 0; ///< behind which it was decided
+    std::string rule{};     ///< who
+    std::string what{}; ///< "global_batch", "micro_batches", "rate_factor", "clip", "step", "run"
+    std::string from{}, to{}; ///< JSON: a number, or a word in quotes
+    std::string why{};
+};
+
 /// See the file's head. Not thread-safe. Until begin() nothing of a run that is there already is
 /// changed.
 class reporter {
@@ -19142,10 +19635,15 @@ public:
     /// written is told once and tried again: training goes on.
     void step(const step_info& now, const std::vector<report::metric_value>& evaluated);
 
+    /// What a rule decided, behind the row of its step.
+    void decided(const run_event& event);
+
     /// The context is in another generation of its world, whose first rank goes on with the run's
     /// files. Collective.
     void rebind(const start_info& start);
 
+    /// The run has so many steps now; 0: not known.
+    void set_total(std::uint64_t steps);
     void saved(const checkpoint_info& checkpoint);
     void note(const std::string& text);
     /// What is not as it was asked for word by word.
@@ -19170,7 +19668,7 @@ private:
     std::string path_, name_;
     std::string changed_;     // the user's settings that differ from those the run had before
     std::string config_text_; // config.json, until it is known that the run goes on
-    bool rows_failing_ = false, curve_failing_ = false;
+    bool rows_failing_ = false, curve_failing_ = false, events_failing_ = false;
     std::optional<report::run_dir> dir_;
     std::unique_ptr<report::progress> show_;
     double average_ = 0.0;      // of the seconds per step, exponential
@@ -19196,6 +19694,7 @@ void leave_screen(const context& ctx, const run_config& config, const fit_result
 
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -19214,23 +19713,37 @@ namespace skein::train {
 namespace detail {
 /// The settings of a run as JSON, for config.json and for people.
 SKEIN_INLINE json config_json(const run_config& c) {
-    return json{{"name", c.name},
-                {"max_steps", c.max_steps},
-                {"epochs", c.epochs},
-                {"global_batch", c.global_batch},
-                {"accumulation", c.accumulation},
-                {"seed", c.seed},
-                {"clip", c.clip},
-                {"clip_value", c.clip_value},
-                {"precision", c.precision},
-                {"eval_every", c.eval_every},
-                {"eval_samples", c.eval_samples},
-                {"checkpoint_every", c.checkpoint_every},
-                {"keep_last", c.keep_last},
-                {"keep_best", c.keep_best},
-                {"best_metric", c.best_metric},
-                {"max_failures", c.max_failures},
-                {"tokens_per_sample", c.tokens_per_sample}};
+    const auto& saves = c.checkpoint;
+    const bool lowest = saves.keep_best.order == metric_order::lowest;
+    const auto seconds = [](duration d) { return std::chrono::duration<double>(d).count(); };
+    return json{
+        {"name", c.name},
+        {"max_steps", c.max_steps},
+        {"epochs", c.epochs},
+        {"global_batch", c.global_batch},
+        {"accumulation", c.accumulation},
+        {"seed", c.seed},
+        {"clip", c.clip},
+        {"clip_value", c.clip_value},
+        {"precision", c.precision},
+        {"eval_every", c.eval_every},
+        {"eval_samples", c.eval_samples},
+        {"scaling", {{"workers", c.scaling.workers}, {"threads", std::max(c.scaling.threads, 1)}}},
+        {"checkpoint",
+         {{"enabled", saves.enabled},
+          {"every", saves.every},
+          {"keep_last", std::max(saves.keep_last, 1)},
+          {"keep_best",
+           {{"k", std::max(saves.keep_best.k, 0)},
+            {"metric", saves.keep_best.metric},
+            {"order", lowest ? "lowest" : "highest"}}},
+          {"on_stop", saves.on_stop}}},
+        {"failure",
+         {{"max_failures", c.failure.max_failures},
+          {"backoff_s", seconds(c.failure.backoff)},
+          {"collective_timeout_s", seconds(c.failure.collective_timeout)},
+          {"stop_grace_s", seconds(c.failure.stop_grace)}}},
+        {"tokens_per_sample", c.tokens_per_sample}};
 }
 SKEIN_INLINE std::vector<report::metric_value> timings(const step_timing& t) {
     return {{"data_s", t.data},       {"forward_s", t.forward},     {"backward_s", t.backward},
@@ -19306,7 +19819,7 @@ SKEIN_INLINE reporter::reporter(const context& ctx, const run_config& config,
                                 const report::settings& settings)
     : ctx_(&ctx), config_(&config), first_(ctx.is_first()) {
     places_ = gather_bytes(ctx, as_bytes(fmt::format("{} {}", ::getpid(), ctx.host())));
-    if (!config.write_files && !config.checkpoints) return;
+    if (!config.write_files && !config.checkpoint.enabled) return;
     if (first_) {
         dir_.emplace(open_run_dir(ctx, config));
         auto all = detail::config_json(config);
@@ -19440,6 +19953,28 @@ SKEIN_INLINE void reporter::say_evaluation(std::uint64_t step,
     std::string text = fmt::format("step {}:", step);
     for (const auto& m : evaluated) text += fmt::format(" {} {:.4f}", m.name, m.value);
     show_->note(text);
+}
+
+SKEIN_INLINE void reporter::decided(const run_event& event) {
+    if (!first_) return;
+    const auto row = dump_json(
+        ordered_json{{"step", event.step},
+                     {"rule", event.rule},
+                     {"what", event.what},
+                     {"from", ordered_json(parse_json(std::string_view(event.from)).value())},
+                     {"to", ordered_json(parse_json(std::string_view(event.to)).value())},
+                     {"why", event.why}});
+    if (show_->mode() == report::progress_mode::json_lines)
+        show_->event("{\"event\":\"decision\"," + row.substr(1));
+    else
+        show_->note(fmt::format("step {}: {}: {} {} -> {}{}{}", event.step, event.rule, event.what,
+                                event.from, event.to, event.why.empty() ? "" : ": ", event.why));
+    if (dir_ && config_->write_files)
+        attempt([&] { dir_->append_event(row); }, events_failing_, "a row of events.jsonl");
+}
+
+SKEIN_INLINE void reporter::set_total(std::uint64_t steps) {
+    if (show_) show_->set_total(steps);
 }
 
 SKEIN_INLINE void reporter::saved(const checkpoint_info& checkpoint) {
@@ -19981,6 +20516,20 @@ struct callback_state {
     std::string name, state;
 };
 
+/// What one callback decided.
+struct made_decision {
+    std::string rule;
+    step_plan from, to; ///< equal when it is about something else
+    bool stops = false;
+    std::string why;
+};
+/// What the callbacks decide, in their order: each sees what those before it decided.
+struct decisions {
+    step_plan plan;
+    action wanted = action::go_on;
+    std::vector<made_decision> made{};
+};
+
 /// Strategy, module and callbacks of one session.
 class session_parts {
 public:
@@ -20003,8 +20552,16 @@ public:
     virtual void rebind() = 0;
 
     virtual void tell(const start_info& event) = 0;
-    [[nodiscard]] virtual action tell(const step_info& event) = 0;
-    [[nodiscard]] virtual action tell(const eval_info& event) = 0;
+    virtual void tell(const step_info& event, decisions& to) = 0;
+    virtual void tell(const eval_info& event, decisions& to) = 0;
+    /// Whether a callback has on_agreed.
+    [[nodiscard]] virtual bool judges() const = 0;
+    /// The strongest of their verdicts, of the first that has it.
+    ///   rule  its name
+    [[nodiscard]] virtual ruling judge(const step_info& event, std::string& rule) = 0;
+    /// Whether a callback may change the plan, and whether the samples of a step.
+    [[nodiscard]] virtual bool plans() const = 0;
+    [[nodiscard]] virtual bool changes_batch() const = 0;
     virtual void tell(const checkpoint_info& event) = 0;
     virtual void tell(const fit_result& event) = 0;
     /// Why a callback wants the end, as it says; or empty.
@@ -20063,7 +20620,7 @@ inline constexpr std::string_view taken_names[] = {
     "loss",          "lr",           "grad_norm",  "step",      "stop",        "tokens_per_s",
     "samples_per_s", "step_seconds", "event",      "val_loss",  "total",       "eta_seconds",
     "data_s",        "forward_s",    "backward_s", "exposed_s", "optimizer_s", "overlap",
-    "loss_scale"};
+    "loss_scale",    "global_batch"};
 
 class session_core;
 
@@ -20283,6 +20840,124 @@ typename step_range<Batch>::iterator& step_range<Batch>::iterator::operator++() 
 // The batches of one session in order: deals, makes them ahead, and goes back to the last committed
 // place. Used by <skein/train/detail/session_core.ipp> alone.
 
+
+// ======== skein/train/detail/run_length.hpp
+// How long a run is when the samples of a step may change: in samples, not in steps. Used by
+// <skein/train/detail/feeder.ipp> alone.
+//
+// A run has as many samples as its steps would have with the batch that it began with. Where the
+// schedule of the learning rate stands follows from them, in steps of that first batch. Steps of
+// one batch size all through come to exactly what max_steps or epochs say.
+
+
+#include <algorithm>
+#include <cstdint>
+
+namespace skein::train::detail {
+
+/// How far a run has come; every rank has the same.
+struct run_progress {
+    std::uint64_t units = 0;  ///< samples; a batch cut short by the end of an epoch counts in whole
+                              ///< first batches, as a step does
+    std::uint64_t epoch = 0;  ///< begun, the first is 0
+    std::uint64_t within = 0; ///< samples of it
+};
+
+class run_length {
+public:
+    ///   samples  of an epoch; 0: not known
+    ///   steps    of the run, by the first batch; 0: not known
+    run_length(const run_config& config, std::uint64_t samples, std::uint64_t steps)
+        : first_(static_cast<std::uint64_t>(config.global_batch)), samples_(samples),
+          epochs_(static_cast<std::uint64_t>(std::max<std::int64_t>(0, config.epochs))),
+          last_(config.last), all_(steps * first_) {}
+
+    /// Takes a step of `count` samples where `asked` were wanted.
+    void take(run_progress& to, std::uint64_t count, std::uint64_t asked) const noexcept {
+        const auto whole = (count + first_ - 1) / first_ * first_;
+        to.units += count < asked ? std::min(asked, whole) : count;
+    }
+
+    /// Samples since the beginning, for batches of so many from here on.
+    [[nodiscard]] std::uint64_t units(const run_progress& at, std::uint64_t batch) const noexcept {
+        if (!by_epochs()) return at.units;
+        if (last_ == last_batch::carry) return at.epoch * samples_ + at.within;
+        const auto each = per_epoch();
+        const auto begun = is_spent(at, batch) ? each : std::min(at.within, each - 1);
+        return at.epoch * each + begun;
+    }
+    /// Steps of the first batch that they come to.
+    [[nodiscard]] std::uint64_t first_steps(const run_progress& at,
+                                            std::uint64_t batch) const noexcept {
+        return units(at, batch) / first_;
+    }
+    /// Epochs that are over.
+    [[nodiscard]] std::uint64_t epochs_done(const run_progress& at,
+                                            std::uint64_t batch) const noexcept {
+        return at.epoch + (is_spent(at, batch) ? 1 : 0);
+    }
+
+    /// What the next step may have: fewer at the end of the run.
+    [[nodiscard]] std::uint64_t most(const run_progress& at, std::uint64_t batch) const noexcept {
+        if (all_ == 0 || ends_with_epochs()) return batch;
+        const auto seen = units(at, batch);
+        return seen < all_ ? std::min(batch, all_ - seen) : batch;
+    }
+
+    /// Steps to the end with this batch; 0 as well when nobody knows.
+    [[nodiscard]] std::uint64_t steps_left(run_progress at, std::uint64_t batch) const noexcept {
+        if (all_ == 0) return 0;
+        const auto up = [](std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b; };
+        if (ends_with_epochs()) {
+            const auto steps = [&](std::uint64_t left) {
+                return last_ == last_batch::drop ? left / batch : up(left, batch);
+            };
+            if (at.epoch >= epochs_) return 0;
+            return steps(samples_ - std::min(samples_, at.within)) +
+                   (epochs_ - at.epoch - 1) * steps(samples_);
+        }
+        auto seen = units(at, batch);
+        if (last_ != last_batch::shorten || samples_ == 0)
+            return seen < all_ ? up(all_ - seen, batch) : 0;
+        std::uint64_t steps = 0;
+        while (seen < all_) { // epoch by epoch: their last batches are short
+            if (at.within >= samples_) at.within = 0;
+            const auto full = (samples_ - at.within) / batch;
+            if (full * batch >= all_ - seen) return steps + up(all_ - seen, batch);
+            steps += full;
+            seen += full * batch;
+            const auto rest = samples_ - at.within - full * batch;
+            at.within = samples_;
+            if (rest == 0) continue;
+            run_progress one;
+            take(one, std::min(rest, all_ - seen), std::min(batch, all_ - seen));
+            seen += one.units;
+            steps += 1;
+        }
+        return steps;
+    }
+
+private:
+    [[nodiscard]] bool by_epochs() const noexcept { return epochs_ > 0 && samples_ > 0; }
+    [[nodiscard]] bool ends_with_epochs() const noexcept {
+        return by_epochs() && last_ != last_batch::carry;
+    }
+    [[nodiscard]] std::uint64_t per_epoch() const noexcept {
+        const auto full = samples_ / first_;
+        return (full + (last_ == last_batch::shorten && samples_ % first_ != 0 ? 1 : 0)) * first_;
+    }
+    [[nodiscard]] bool is_spent(const run_progress& at, std::uint64_t batch) const noexcept {
+        if (samples_ == 0) return false;
+        if (last_ == last_batch::drop) return at.within > 0 && at.within + batch > samples_;
+        return at.within >= samples_;
+    }
+
+    std::uint64_t first_, samples_, epochs_;
+    last_batch last_;
+    std::uint64_t all_; // samples of the run; 0: not known
+};
+
+} // namespace skein::train::detail
 
 // ======== skein/train/training_state.hpp
 // Everything a run needs to go on as if it had never stopped, to and from a checkpoint.
@@ -20587,6 +21262,7 @@ struct drawn_batch {
     std::vector<micro_batch> micros;
     sampler_state place;     ///< behind it
     std::string stream;      ///< the stream's state behind it
+    std::uint64_t asked = 0; ///< samples that were wanted
     bool ends_epoch = false; ///< of a stream
 
     [[nodiscard]] std::size_t with_samples() const {
@@ -20599,7 +21275,7 @@ class feeder {
 public:
     feeder(const context& ctx, const run_config& config, input_source& source)
         : ctx_(ctx), config_(config), source_(source), rank_(ctx.rank()),
-          world_size_(ctx.world_size()) {
+          world_size_(ctx.world_size()), plan_(plan_of(config)) {
         if (!source_.is_stream()) {
             order_.emplace(order_options(), world_size_);
             ahead_ = order_;
@@ -20614,6 +21290,7 @@ public:
                 total_ = total_steps(config, source_.size());
             state_ = source_.state();
         }
+        length_.emplace(config, source_.size(), total_);
         depth_ = source_.reads_ahead() ? 0 : static_cast<std::size_t>(config.prefetch_batches);
     }
     feeder(const feeder&) = delete;
@@ -20622,6 +21299,45 @@ public:
 
     /// Steps of the run; 0: as many as the stream gives.
     [[nodiscard]] std::uint64_t total() const noexcept { return total_; }
+    /// Where the schedule of the rate stands after so many finished steps.
+    [[nodiscard]] std::uint64_t schedule_step(std::uint64_t step) const noexcept {
+        return is_other_batch_ ? length_->first_steps(progress(), batch_size()) : step;
+    }
+    /// Passes over the data that are finished.
+    [[nodiscard]] std::uint64_t epochs_done() const noexcept {
+        return length_->epochs_done(progress(), batch_size());
+    }
+
+    /// From the step after so many finished ones on batches are dealt by this plan; what was made
+    /// ahead by another one is dropped. True when that changes which batches come.
+    bool follow(const step_plan& plan, std::uint64_t step) {
+        const bool same =
+            plan.global_batch == plan_.global_batch && plan.micro_batches == plan_.micro_batches;
+        if (plan.global_batch != plan_.global_batch && !is_other_batch_) {
+            is_other_batch_ = true;
+            units_ = step * static_cast<std::uint64_t>(config_.global_batch);
+        }
+        plan_ = plan;
+        if (same) return false;
+        rewind();
+        count_steps(step);
+        return true;
+    }
+    /// Samples since the beginning, once the batch has changed; for checkpoints.
+    [[nodiscard]] std::optional<std::uint64_t> units() const {
+        return is_other_batch_ ? std::optional(units_) : std::nullopt;
+    }
+    /// After the place in the data was restored: goes on by this plan.
+    ///   units  what units() said; nothing: the batch has never changed
+    void restore_plan(const step_plan& plan, std::optional<std::uint64_t> units,
+                      std::uint64_t step) {
+        plan_ = plan;
+        is_other_batch_ = units.has_value();
+        units_ = units.value_or(0);
+        rewind();
+        if (is_other_batch_) count_steps(step);
+    }
+
     /// Null with a stream.
     [[nodiscard]] sampler* order() noexcept { return order_ ? &*order_ : nullptr; }
 
@@ -20664,10 +21380,16 @@ public:
         for (auto& job : ahead_of_) job->end.wait();
     }
 
-    void commit(const drawn_batch& taken) {
+    ///   step  finished ones, this one included
+    void commit(const drawn_batch& taken, std::uint64_t step) {
+        run_progress behind{.units = units_};
+        length_->take(behind, taken.global_batch, taken.asked);
+        units_ = behind.units;
         if (order_) return order_->restore(taken.place);
         state_ = taken.stream;
+        within_ = taken.ends_epoch ? 0 : within_ + taken.global_batch;
         committed_epoch_ = taken.epoch + (taken.ends_epoch ? 1 : 0);
+        if (is_other_batch_ && source_.size() == 0) count_steps(step); // short ones were not known
     }
 
     /// The next batch is again the one after the last committed.
@@ -20675,6 +21397,7 @@ public:
         drop_ahead();
         if (order_) {
             ahead_->restore(order_->state());
+            ahead_units_ = units_;
         } else {
             source_.restore(state_);
             epoch_ = committed_epoch_;
@@ -20700,6 +21423,7 @@ public:
         for (const auto& state : gather_bytes(ctx_, as_bytes(std::string_view(state_))))
             states.push_back(to_hex(state));
         return {{"epoch", committed_epoch_},
+                {"within", within_},
                 {"data", source_.describe()},
                 {"states", std::move(states)}};
     }
@@ -20727,6 +21451,7 @@ public:
                 .with_where(where);
         state_ = std::string(as_text(bytes));
         committed_epoch_ = json_uint(saved, "epoch").value();
+        within_ = saved.value("within", std::uint64_t{0});
         fresh_ = false;
         rewind();
     }
@@ -20742,7 +21467,7 @@ private:
 
     [[nodiscard]] sampler_options order_options() const {
         return {.samples = source_.size(),
-                .batch = static_cast<std::uint64_t>(config_.global_batch),
+                .batch = batch_size(),
                 .seed = config_.seed,
                 .last = config_.last};
     }
@@ -20764,14 +21489,33 @@ private:
             .with_hint("give streams one state for all: the place in the whole stream");
     }
 
-    [[nodiscard]] int parts() const noexcept { return static_cast<int>(config_.accumulation); }
+    [[nodiscard]] int parts() const noexcept { return static_cast<int>(plan_.micro_batches); }
+    [[nodiscard]] std::uint64_t batch_size() const noexcept {
+        return static_cast<std::uint64_t>(plan_.global_batch);
+    }
+    [[nodiscard]] run_progress progress() const noexcept {
+        if (order_) return {units_, order_->state().epoch, order_->state().cursor};
+        return {units_, committed_epoch_, within_};
+    }
+    void count_steps(std::uint64_t step) {
+        if (total_ > 0) total_ = step + length_->steps_left(progress(), batch_size());
+    }
 
     /// The next places of the order, cut into micro-batches.
     [[nodiscard]] drawn_batch deal() {
+        const auto& from = ahead_->state();
+        const auto asked =
+            is_other_batch_ ? length_->most({ahead_units_, from.epoch, from.cursor}, batch_size())
+                            : batch_size();
+        ahead_->deal_by(asked);
         auto slice = ahead_->next(rank_, world_size_);
         drawn_batch out;
         out.epoch = slice.epoch;
         out.global_batch = slice.global_batch;
+        out.asked = asked;
+        run_progress behind{.units = ahead_units_};
+        length_->take(behind, out.global_batch, asked);
+        ahead_units_ = behind.units;
         for (int part = 0; part < parts(); ++part) {
             const auto [first, last] = rank_range(slice.ids.size(), part, parts());
             micro_batch micro;
@@ -20814,18 +21558,18 @@ private:
     /// This rank's share from the stream; an error becomes that of the micro-batch it belongs to.
     ///   step  seeds the generator, where that is allowed
     void ask(drawn_batch& out, std::uint64_t epoch, std::optional<std::uint64_t> step) noexcept {
-        const auto [first, last] =
-            rank_range(static_cast<std::uint64_t>(config_.global_batch), rank_, world_size_);
+        const auto [first, last] = rank_range(batch_size(), rank_, world_size_);
         out.epoch = epoch;
+        out.asked = batch_size();
         for (int part = 0; part < parts(); ++part) {
             const auto [from, to] = rank_range(last - first, part, parts());
             const stream_share share{.rank = rank_,
                                      .world_size = world_size_,
                                      .samples = to - from,
                                      .begin = first + from,
-                                     .global_batch =
-                                         static_cast<std::uint64_t>(config_.global_batch),
+                                     .global_batch = batch_size(),
                                      .is_last = part + 1 == parts(),
+                                     .parts = parts(),
                                      .epoch = epoch};
             micro_batch micro;
             try {
@@ -20873,7 +21617,7 @@ private:
                 throw error(errc::usage,
                             fmt::format("epoch {} of the stream does not fill one global batch of "
                                         "{} samples",
-                                        epoch_, config_.global_batch))
+                                        epoch_, batch_size()))
                     .with_hint("use a smaller batch, last_batch::shorten, more data or a filter "
                                "that keeps more");
             epoch_ += 1;
@@ -20922,6 +21666,11 @@ private:
     input_source& source_;
     int rank_, world_size_;                // as the shares are dealt, on the worker too
     std::optional<sampler> order_, ahead_; // committed, and behind all that was dealt
+    step_plan plan_;
+    std::optional<run_length> length_;
+    bool is_other_batch_ = false;               // than the run began with, at some time
+    std::uint64_t units_ = 0, ahead_units_ = 0; // of run_progress: committed, and dealt
+    std::uint64_t within_ = 0;                  // samples of the stream's epoch, committed
     std::uint64_t total_ = 0;
     std::size_t depth_ = 0;
     bool watched_ = false; // the user's code has run once
@@ -21042,15 +21791,17 @@ SKEIN_INLINE std::string epochs_text(const run_config& c, const input_source& in
 }
 
 SKEIN_INLINE std::string cadence_notice(const run_config& c, std::uint64_t held_out) {
-    if (c.keep_best < 1 || c.best_metric == "loss" || held_out == 0 || c.checkpoint_every <= 0)
+    const auto& saves = c.checkpoint;
+    if (saves.keep_best.k < 1 || saves.keep_best.metric == "loss" || held_out == 0 ||
+        saves.every <= 0)
         return {};
-    if (c.eval_every > 0 && c.checkpoint_every % c.eval_every == 0) return {};
+    if (c.eval_every > 0 && saves.every % c.eval_every == 0) return {};
     const auto evaluations =
         c.eval_every > 0 ? fmt::format("every {} steps", c.eval_every) : std::string("at the end");
     return fmt::format(
         "the best checkpoint is chosen among those of evaluated steps: checkpoints come "
         "every {} steps, evaluations {}; the others are kept only as the newest",
-        c.checkpoint_every, evaluations);
+        saves.every, evaluations);
 }
 
 // ---- the user's code ----------------------------------------------------------------------------
@@ -21266,10 +22017,10 @@ SKEIN_INLINE void swap_average(const context& ctx, weight_average& average, sess
 
 [[nodiscard]] SKEIN_INLINE checkpoint_options checkpoint_options_of(const run_config& config) {
     checkpoint_options options;
-    options.keep_last = static_cast<std::size_t>(std::max(1, config.keep_last));
-    options.keep_best = static_cast<std::size_t>(std::max(0, config.keep_best));
-    options.metric = config.best_metric;
-    options.lower_is_better = config.best_is_lowest;
+    options.keep_last = static_cast<std::size_t>(std::max(1, config.checkpoint.keep_last));
+    options.keep_best = static_cast<std::size_t>(std::max(0, config.checkpoint.keep_best.k));
+    options.metric = config.checkpoint.keep_best.metric;
+    options.lower_is_better = config.checkpoint.keep_best.order == metric_order::lowest;
     return options;
 }
 
@@ -21377,15 +22128,16 @@ private:
             throw error(errc::not_finite, fmt::format("the validation loss is {} after step {}",
                                                       merged[0].value, step))
                 .with_hint("lower the learning rate, warm up longer or clip harder");
-        const auto& best = config_.best_metric;
-        if (!config_.checkpoints || config_.keep_best < 1 || best == "loss" ||
+        const auto& best = config_.checkpoint.keep_best.metric;
+        if (!config_.checkpoint.enabled || config_.checkpoint.keep_best.k < 1 || best == "loss" ||
             report::find_metric(merged, best) != nullptr)
             return;
         name_list list;
         list.add("loss"); // as the first of the evaluation is also called
         for (const auto& m : merged) list.add(m.name);
-        throw error(errc::usage,
-                    fmt::format("best_metric '{}' is no number of an evaluation", best))
+        throw error(
+            errc::usage,
+            fmt::format("checkpoint.keep_best.metric '{}' is no number of an evaluation", best))
             .with_hint(list.text("there are none"));
     }
 
@@ -21402,6 +22154,102 @@ private:
     numbered_loss loss_;
     shared_names names_;
 };
+
+} // namespace skein::train::detail
+
+// ======== skein/train/detail/session_plan.ipp
+// The plan of a run in checkpoints, in events.jsonl and between the ranks. Used by
+// <skein/train/detail/session_core.ipp> and what it includes alone.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train::detail {
+
+/// Collective, once it is known that they differ: says which rank has which plan.
+[[noreturn]] SKEIN_INLINE void plans_differ(const context& ctx, const step_plan& mine,
+                                            bool left_out, std::uint64_t step) {
+    const auto text = to_string(mine) + (left_out ? ", the step before left out" : "");
+    const auto all = gather_bytes(ctx, as_bytes(text));
+    std::size_t other = 0;
+    while (other + 1 < all.size() && all[other] == all[0]) ++other;
+    throw error(errc::mismatch,
+                fmt::format("the ranks have decided on different plans at step {}: rank 0 has {}, "
+                            "rank {} has {}",
+                            step, as_text(all[0]), other, as_text(all[other])))
+        .with_hint("a callback decides by numbers that are merged over the ranks (those of the "
+                   "row or of an evaluation), never by those of its own rank");
+}
+
+/// What a decision changes, one row each.
+SKEIN_INLINE void add_events(std::vector<run_event>& to, const made_decision& made,
+                             std::uint64_t step) {
+    const auto add = [&](const char* what, const auto& from, const auto& now) {
+        if (from == now) return;
+        to.push_back(
+            {step, made.rule, what, dump_json(json(from)), dump_json(json(now)), made.why});
+    };
+    add("global_batch", made.from.global_batch, made.to.global_batch);
+    add("micro_batches", made.from.micro_batches, made.to.micro_batches);
+    add("rate_factor", made.from.rate_factor, made.to.rate_factor);
+    add("clip", made.from.clip, made.to.clip);
+    if (made.stops) add("run", std::string("go_on"), std::string("stop"));
+}
+
+/// For a checkpoint; with what the run began with, so that a setting that no rule has touched can be
+/// another one after a resume.
+[[nodiscard]] SKEIN_INLINE json saved_plan(const step_plan& plan, const run_config& config,
+                                           std::optional<std::uint64_t> units) {
+    const auto first = plan_of(config);
+    json out = {{"global_batch", plan.global_batch}, {"micro_batches", plan.micro_batches},
+                {"rate_factor", plan.rate_factor},   {"clip", plan.clip},
+                {"first_batch", first.global_batch}, {"first_micro_batches", first.micro_batches},
+                {"first_clip", first.clip}};
+    if (units) out["units"] = *units;
+    return out;
+}
+
+struct loaded_plan {
+    step_plan plan;
+    std::optional<std::uint64_t> units; ///< as feeder::units() said
+};
+
+[[nodiscard]] SKEIN_INLINE loaded_plan restored_plan(const json& saved, const run_config& config,
+                                                     const std::string& where) {
+    const auto number = [&](const char* key) {
+        const auto found = saved.find(key);
+        if (found == saved.end() || !found->is_number())
+            throw error(errc::malformed, fmt::format("the plan has no number '{}'", key))
+                .with_where(where);
+        return found->template get<double>();
+    };
+    const auto whole = [&](const char* key) { return static_cast<std::int64_t>(number(key)); };
+    loaded_plan out{plan_of(config), std::nullopt};
+    out.plan.rate_factor = number("rate_factor");
+    if (saved.contains("units")) {
+        out.units = json_uint(saved, "units").value();
+        out.plan.global_batch = whole("global_batch");
+        if (whole("first_batch") != config.global_batch)
+            throw error(errc::mismatch,
+                        fmt::format("rules have changed the run's batch from {} to {} samples, now "
+                                    "{} are asked for",
+                                    whole("first_batch"), out.plan.global_batch,
+                                    config.global_batch))
+                .with_where(where)
+                .with_hint("go on with the batch that the run was started with, or give it another "
+                           "name");
+    }
+    if (whole("micro_batches") != whole("first_micro_batches"))
+        out.plan.micro_batches = whole("micro_batches");
+    if (number("clip") != number("first_clip")) out.plan.clip = number("clip");
+    return out;
+}
 
 } // namespace skein::train::detail
 
@@ -21424,6 +22272,7 @@ struct run_state {
     const context& ctx;
     const run_config& config;
     schedule rate;
+    step_plan plan; ///< in force
     std::unique_ptr<session_parts> parts{};
     std::unique_ptr<input_source> input{};
     std::optional<flat_optimizer> optimizer{};
@@ -21433,9 +22282,24 @@ struct run_state {
     std::uint64_t step = 0;            ///< finished
     bool stopped = false, stop_wanted = false, ended = false;
     std::string stop_reason{}; ///< a callback's of this rank
+    std::optional<drawn_batch> upcoming{};
+    double scheduled = 0.0; ///< rate of the step that was agreed on last, by the schedule alone
     fit_result result{};
 
     [[nodiscard]] bool is_last() const noexcept { return total > 0 ? step == total : ended; }
+    /// What the schedule gives for the step after so many finished ones.
+    [[nodiscard]] double scheduled_rate(std::uint64_t finished) const {
+        return learning_rate(rate, feeder->schedule_step(finished));
+    }
+    /// From the next step on. Collective with a stream whose end is not known.
+    void follow(const step_plan& next) {
+        plan = next;
+        if (!feeder->follow(next, step)) return;
+        total = feeder->total();
+        if (!upcoming) return;
+        upcoming = feeder->next(step);
+        ended = !upcoming;
+    }
     void ask_stop(action wanted) {
         if (wanted != action::stop) return;
         stop_wanted = true;
@@ -21468,7 +22332,20 @@ public:
         run_.parts->tell(start);
     }
 
-    /// Evaluation, row and checkpoint of the step that is committed, as they are due.
+    /// A step is drawn: what was decided behind the one before is written.
+    void begin_step() noexcept { events_.clear(); }
+    /// A callback has left a step out.
+    void left_out(std::uint64_t step, const std::string& rule, const std::string& why) {
+        events_.push_back({step, rule, "step", "\"apply\"", "\"leave_out\"", why});
+    }
+    /// Tells the callbacks the step that is committed, and follows what they decide.
+    void tell_step(step_info& now) {
+        now.next_rate = next_rate();
+        now.epoch = run_.feeder->epochs_done();
+        tell(now);
+    }
+
+    /// Evaluation, row, decisions and checkpoint of the step that is committed, as they are due.
     void end_of_step(const step_info& now) {
         const auto due = [&](std::int64_t every) {
             return run_.is_last() ||
@@ -21477,7 +22354,10 @@ public:
         std::vector<metric_value> evaluated;
         if (due(config_.eval_every) && !run_.stopped) evaluated = evaluate();
         report_->step(now, evaluated);
-        if (due(config_.checkpoint_every) || run_.stopped) save(evaluated);
+        for (const auto& event : events_)
+            report_->decided(event); // before the rules' state is saved
+        if (due(config_.checkpoint.every) || (run_.stopped && config_.checkpoint.on_stop))
+            save(evaluated);
     }
 
     /// The last evaluation, files, callbacks.
@@ -21485,6 +22365,7 @@ public:
     ///   tokens_per_s  of all steps
     fit_result finish(double begun, double tokens_per_s) {
         run_.feeder->quiet();
+        is_over_ = true;
         if (evaluated_at_ != run_.step && !run_.stopped) (void)evaluate();
         if (!run_.result.stop_reason.empty())
             report_->note(
@@ -21522,6 +22403,29 @@ private:
                 .epochs = epochs_text(config_, *run_.input)};
     }
 
+    /// By the schedule alone. Behind the last step there is none.
+    [[nodiscard]] double next_rate() const {
+        if (!run_.parts->plans()) return 0.0;
+        return run_.is_last() ? run_.scheduled : run_.scheduled_rate(run_.step);
+    }
+
+    template <class Event>
+    void tell(const Event& event) {
+        decisions to{.plan = run_.plan};
+        run_.parts->tell(event, to);
+        if (is_over_) return; // no step follows, nothing is saved
+        const plan_limits limits{ctx_.world_size(), run_.input->size()};
+        for (const auto& each : to.made) {
+            check_plan(each.to, limits, each.rule, run_.step);
+            add_events(events_, each, run_.step);
+        }
+        if (to.plan != run_.plan) {
+            run_.follow(to.plan);
+            report_->set_total(run_.total);
+        }
+        run_.ask_stop(to.wanted);
+    }
+
     std::vector<metric_value> evaluate() {
         const auto begin = seconds_now();
         run_.feeder->quiet();
@@ -21542,16 +22446,20 @@ private:
         if (merged.empty()) return merged;
         run_.result.val_loss = merged[0].value;
         run_.result.val_step = run_.step;
-        run_.ask_stop(run_.parts->tell(eval_info{.rank = ctx_.rank(),
-                                                 .step = run_.step,
-                                                 .metrics = &merged,
-                                                 .seconds = seconds_now() - begin}));
+        // In a world that broke behind this the evaluation is made again, the decisions are not.
+        if (std::exchange(told_at_, run_.step) == run_.step) return merged;
+        tell(eval_info{.rank = ctx_.rank(),
+                       .step = run_.step,
+                       .metrics = &merged,
+                       .seconds = seconds_now() - begin,
+                       .next_rate = next_rate(),
+                       .epoch = run_.feeder->epochs_done()});
         return merged;
     }
 
     /// Makes the checkpointer and, if asked for, goes on from the newest one; returns its path.
     std::string open_checkpoints() {
-        if (!config_.checkpoints) return {};
+        if (!config_.checkpoint.enabled) return {};
         open_saver();
         if (auto text = cadence_notice(config_, evaluator_->samples()); !text.empty())
             notices_.push_back(std::move(text));
@@ -21580,6 +22488,7 @@ private:
         else
             run_.feeder->rewind();
         run_.stop_wanted = extra.value("stop_wanted", false);
+        restore_plan(extra, found.path());
         restore_callbacks(*run_.parts, extra, found.path());
         if (run_.scale) restore_scale(*run_.scale, extra);
         if (run_.total > 0 && run_.step > run_.total)
@@ -21588,9 +22497,21 @@ private:
                 .with_where(found.path())
                 .with_hint("ask for more steps, or another run name");
         if (run_.total == 0 || run_.step < run_.total)
-            if (auto text = rate_notice(extra, run_.step, learning_rate(run_.rate, run_.step));
+            if (auto text = rate_notice(extra, run_.step, run_.scheduled_rate(run_.step));
                 !text.empty())
                 notices_.push_back(std::move(text));
+    }
+
+    /// The plan of a checkpoint, when rules had changed it.
+    void restore_plan(const json& extra, const std::string& where) {
+        if (!extra.contains("plan")) return;
+        const auto saved = restored_plan(extra.at("plan"), config_, where);
+        check_plan(saved.plan, {ctx_.world_size(), run_.input->size()}, "the checkpoint",
+                   run_.step);
+        run_.plan = saved.plan;
+        run_.feeder->restore_plan(saved.plan, saved.units, run_.step);
+        run_.total = run_.feeder->total();
+        notices_.push_back("the run goes on by the plan of its rules: " + to_string(saved.plan));
     }
 
     void save(const std::vector<metric_value>& evaluated) {
@@ -21606,13 +22527,15 @@ private:
         double stop = run_.stop_wanted && !run_.stopped && !run_.is_last() ? 1.0 : 0.0;
         all_reduce(ctx_, std::span(&stop, 1), dist::reduce_op::max);
         extra["stop_wanted"] = stop > 0;
+        if (run_.plan != plan_of(config_) || run_.feeder->units())
+            extra["plan"] = saved_plan(run_.plan, config_, run_.feeder->units());
         if (ctx_.is_first()) // whose extra is written
             for (const auto& each : run_.parts->states())
                 extra["callbacks"][each.name] = to_hex(as_bytes(std::string_view(each.state)));
-        auto what = state_->save(
-            run_.step, config_.seed,
-            {{"loss", run_.result.loss}, {"next_lr", learning_rate(run_.rate, run_.step)}},
-            dump_json(extra));
+        auto what =
+            state_->save(run_.step, config_.seed,
+                         {{"loss", run_.result.loss}, {"next_lr", run_.scheduled_rate(run_.step)}},
+                         dump_json(extra));
         what.metrics["loss"] = run_.result.loss;
         for (const auto& m : evaluated) what.metrics[m.name] = m.value;
         const auto saved = saver_->save(what);
@@ -21644,6 +22567,9 @@ private:
     posix_disk disk_{link_policy::refuse};
     std::optional<checkpointer> saver_;
     std::uint64_t evaluated_at_ = std::numeric_limits<std::uint64_t>::max();
+    std::uint64_t told_at_ = std::numeric_limits<std::uint64_t>::max();
+    bool is_over_ = false;
+    std::vector<run_event> events_;    // decisions behind the step that is committed last
     std::vector<std::string> notices_; // to be told when the run begins
 };
 
@@ -21748,14 +22674,16 @@ public:
     ///   reported     the user's, as this rank knows them
     ///   stop         0, 1, or the signal that asked for it
     ///   all_touched  every parameter had a gradient here
+    ///   decided      a number of the decisions of this rank
     void exchange(const report::metric_set& own, const report::metric_set& reported, double stop,
-                  bool all_touched, step_info& now, step_clock& clock) {
+                  bool all_touched, double decided, step_info& now, step_clock& clock) {
         const auto& t = clock.time();
         double control[] = {stop,          all_touched ? 0.0 : 1.0,
                             now.grad_norm, -now.grad_norm,
                             t.data,        t.forward,
                             t.backward,    t.exposed,
-                            t.optimizer,   -clock.overlap()};
+                            t.optimizer,   -clock.overlap(),
+                            decided,       -decided};
         values_.clear();
         const double waited =
             clock.waiting([&] { values_ = names_.merge(ctx_, own, reported, control); });
@@ -21764,6 +22692,7 @@ public:
         clock.begin_row(waited);
         stop_ = control[0];
         some_untouched_ = control[1] > 0.0;
+        same_decisions_ = control[10] == -control[11];
         most_ = control[2];
         least_ = -control[3];
     }
@@ -21774,6 +22703,8 @@ public:
     /// The gradient norms of all ranks: two numbers that are equal, or the ranks have come apart.
     [[nodiscard]] double least_norm() const noexcept { return least_; }
     [[nodiscard]] double most_norm() const noexcept { return most_; }
+    /// All ranks have decided the same.
+    [[nodiscard]] bool same_decisions() const noexcept { return same_decisions_; }
     [[nodiscard]] bool some_untouched() const noexcept { return some_untouched_; }
     [[nodiscard]] bool stops() const noexcept { return stop_ > 0.0; }
     /// The signal that asked for the stop on some rank; 0 when it was none.
@@ -21794,7 +22725,7 @@ private:
     shared_names names_; // of what ranks report
     std::vector<report::metric_value> values_;
     double stop_ = 0.0, least_ = 0.0, most_ = 0.0;
-    bool some_untouched_ = false;
+    bool some_untouched_ = false, same_decisions_ = true;
 };
 
 } // namespace skein::train::detail
@@ -21836,7 +22767,8 @@ public:
 
     session_core(const session_request& request, const make_parts& make)
         : ctx_(*request.ctx), config_(*request.config), described_(described_settings(request)),
-          reported_(*request.reported), run_{.ctx = ctx_, .config = config_, .rate = request.rate},
+          reported_(*request.reported),
+          run_{.ctx = ctx_, .config = config_, .rate = request.rate, .plan = plan_of(config_)},
           row_(ctx_), clock_(ctx_) {
         guarded([&] {
             reported_.clear();
@@ -21922,13 +22854,14 @@ public:
         if (run_.stopped || run_.ended) return false;
         ctx_.note_begun();
         clock_.begin_step();
-        if (!upcoming_) upcoming_ = draw_batch();
-        if (!upcoming_) {
+        if (!run_.upcoming) run_.upcoming = draw_batch();
+        if (!run_.upcoming) {
             run_.ended = true;
             return false;
         }
-        drawn_ = std::move(upcoming_);
-        upcoming_.reset();
+        between_.begin_step();
+        drawn_ = std::move(run_.upcoming);
+        run_.upcoming.reset();
         run_.feeder->look_ahead(run_.step);
         micro_ = passed_ = 0;
         losses_ = {};
@@ -21944,7 +22877,7 @@ public:
     /// The next micro-batch that has samples; those without only take part in the exchange.
     micro_batch* begin_micro() {
         const auto parts = drawn_ ? drawn_->micros.size() : 0;
-        const auto all = static_cast<std::size_t>(config_.accumulation);
+        const auto all = static_cast<std::size_t>(run_.plan.micro_batches);
         while (drawn_ && micro_ < all) {
             // By the micro-batch's number in the global batch: many ranks draw what one process
             // draws.
@@ -21990,8 +22923,10 @@ public:
         clock_.count_overlap(clock_.waiting([&] { run_.parts->finish_backward(); }));
 
         const double global_batch = static_cast<double>(drawn_->global_batch);
-        now_ = {
-            .rank = ctx_.rank(), .step = run_.step + 1, .lr = learning_rate(run_.rate, run_.step)};
+        run_.scheduled = run_.scheduled_rate(run_.step);
+        now_ = {.rank = ctx_.rank(),
+                .step = run_.step + 1,
+                .lr = run_.scheduled * run_.plan.rate_factor};
         const double mine = run_.parts->store().own_squared_norm();
         clock_.waiting([&] {
             divisor_ = scale();
@@ -22005,9 +22940,10 @@ public:
 
     void apply() {
         expect(step_phase::agreed, "apply()");
+        const bool leaves_out = !judge() || overflowed();
         const auto begin = seconds_now();
-        const double scale = clip_to(now_.grad_norm, config_.clip).scale * divisor_;
-        if (!overflowed()) run_.optimizer->step(now_.lr, scale, present_, config_.clip_value);
+        const double scale = clip_to(now_.grad_norm, run_.plan.clip).scale * divisor_;
+        if (!leaves_out) run_.optimizer->step(now_.lr, scale, present_, config_.clip_value);
         if (run_.scale) run_.scale->update(!overflowed());
         if (run_.scale && run_.scale->overflows() >= loss_scale::most_overflows)
             always_overflows(*run_.scale, run_.step + 1);
@@ -22019,7 +22955,7 @@ public:
     void commit() {
         expect(step_phase::applied, "commit()");
         run_.step += 1;
-        run_.feeder->commit(*drawn_);
+        run_.feeder->commit(*drawn_, run_.step);
         reported_.clear();
         run_.stopped = row_.stops();
         if (row_.stop_signal() > 0) run_.result.stop_signal = row_.stop_signal();
@@ -22028,10 +22964,11 @@ public:
         clock_.end_step(now_, drawn_->global_batch, config_.tokens_per_sample);
         drawn_.reset();
         phase_ = step_phase::idle;
-        ask_stop(run_.parts->tell(now_));
+        if (run_.total > 0) run_.total = run_.feeder->total();
+        between_.tell_step(now_);
         if (run_.total == 0 && !run_.stopped) { // is this the last one?
-            upcoming_ = draw_batch();
-            run_.ended = !upcoming_.has_value();
+            run_.upcoming = draw_batch();
+            run_.ended = !run_.upcoming.has_value();
         }
         finish_step();
     }
@@ -22048,7 +22985,7 @@ public:
             throw error(errc::usage,
                         fmt::format("step {} is applied: it cannot be taken back", run_.step + 1));
         if (phase_ == step_phase::computing) {
-            while (micro_ < static_cast<std::size_t>(config_.accumulation)) (void)begin_micro();
+            while (micro_ < static_cast<std::size_t>(run_.plan.micro_batches)) (void)begin_micro();
             run_.parts->finish_backward(); // the others wait for our part of the exchange
         }
         take_back();
@@ -22071,10 +23008,11 @@ public:
         if (average != nullptr && average->is_shown()) average->swap();
         run_.parts->publish(); // some ranks may not have seen the last values
         if (applied)
-            run_.feeder->commit(*drawn_); // what was applied is not drawn again; commit() is next
+            run_.feeder->commit(
+                *drawn_, run_.step + 1); // what was applied is not drawn again; commit() is next
         else if (phase_ != step_phase::idle || drawn_)
             take_back();
-        upcoming_.reset();
+        run_.upcoming.reset();
         row_.rebind();
         run_.feeder->rebind();
         between_.rebind(end_due_);
@@ -22154,10 +23092,13 @@ private:
         const double stop = ctx_.stop_requested() ? std::max(1.0, double(ctx_.stop_signal()))
                             : run_.stop_wanted    ? 1.0
                                                   : 0.0;
-        row_.exchange(row, reported_, stop, all_touched, now_, clock_);
-        if (!run_.scale && !(std::isfinite(now_.loss) && std::isfinite(now_.grad_norm)))
+        if (run_.parts->changes_batch())
+            row.last("global_batch", static_cast<double>(run_.plan.global_batch));
+        row_.exchange(row, reported_, stop, all_touched, decided(), now_, clock_);
+        if (!row_.same_decisions()) plans_differ(ctx_, run_.plan, left_out_, run_.step + 1);
+        if (!run_.scale && !is_finite() && !run_.parts->judges())
             not_finite(ctx_, losses_.mean(), now_);
-        if (row_.most_norm() != row_.least_norm() && !overflowed())
+        if (row_.most_norm() != row_.least_norm() && is_finite())
             come_apart(run_.step + 1, row_.least_norm(), row_.most_norm());
         present_.clear();
         if (row_.some_untouched()) { // rarely: who had which
@@ -22167,9 +23108,34 @@ private:
     }
 
     [[nodiscard]] double scale() const noexcept { return run_.scale ? run_.scale->value() : 1.0; }
+    [[nodiscard]] bool is_finite() const noexcept {
+        return std::isfinite(now_.loss) && std::isfinite(now_.grad_norm);
+    }
     /// The step is left out: on every rank, because the norm is the same on all.
-    [[nodiscard]] bool overflowed() const noexcept {
-        return run_.scale && !(std::isfinite(now_.loss) && std::isfinite(now_.grad_norm));
+    [[nodiscard]] bool overflowed() const noexcept { return run_.scale && !is_finite(); }
+    /// What this rank has decided since the row before, as a number that float64 holds.
+    [[nodiscard]] double decided() const noexcept {
+        const auto hash = hash_of(run_.plan) ^ (left_out_ ? 1 : 0);
+        return static_cast<double>(hash >> 12 ^ (hash & 0xfff));
+    }
+    /// Asks the callbacks about the step that is agreed on; false: it is left out. Throws when it
+    /// ends the run.
+    [[nodiscard]] bool judge() {
+        left_out_ = false;
+        if (!run_.parts->judges()) return true;
+        now_.metrics = &row_.values();
+        now_.plan = &run_.plan;
+        std::string rule;
+        const auto said = run_.parts->judge(now_, rule);
+        left_out_ = said.what == verdict::leave_out;
+        if (left_out_) between_.left_out(now_.step, rule, said.why);
+        if (said.what == verdict::end)
+            throw error(errc::not_finite,
+                        fmt::format("{} ends the run at step {}: {}", rule, now_.step, said.why))
+                .with_hint("go on from an earlier checkpoint with a lower learning rate or a "
+                           "harder clip; restarting would give the same");
+        if (!run_.scale && !is_finite() && !left_out_) not_finite(ctx_, losses_.mean(), now_);
+        return !left_out_;
     }
 
     /// Evaluation, files and checkpoint, which a world that breaks meanwhile leaves to be done.
@@ -22188,11 +23154,12 @@ private:
     run_state run_;
     between_steps between_{run_};
     bool weighted_ = false;
-    bool end_due_ = false; // of the step that was committed last
+    bool end_due_ = false;  // of the step that was committed last
+    bool left_out_ = false; // the step that was applied last, by a callback
 
     // The step that is not committed
     step_phase phase_ = step_phase::idle;
-    std::optional<drawn_batch> drawn_, upcoming_;
+    std::optional<drawn_batch> drawn_;
     std::size_t micro_ = 0, passed_ = 0; // micro-batches that were begun, and that had a loss
     micro_batch* in_hand_ = nullptr;
     loss_sum losses_;
@@ -22221,7 +23188,7 @@ namespace skein::train::detail {
 
 SKEIN_INLINE void begin_training(const context& ctx, const run_config& config) {
     validate(config, ctx.world_size());
-    at::set_num_threads(config.threads > 0 ? config.threads : 1);
+    at::set_num_threads(config.scaling.threads > 0 ? config.scaling.threads : 1);
     keep_freed_memory();
 }
 
@@ -22459,10 +23426,19 @@ template <class Strategy>
         return {};
 }
 
-template <class Strategy, class Callbacks>
+/// What a callback is called in events.jsonl.
+template <class C>
+[[nodiscard]] std::string rule_name_of(const C&) {
+    if constexpr (requires { std::string(C::rule_name); })
+        return std::string(C::rule_name);
+    else
+        return type_name(typeid(C));
+}
+
+template <class Strategy, class... Callbacks>
 class parts_of final : public session_parts {
 public:
-    parts_of(context& ctx, torch::nn::Module& module, Callbacks& callbacks)
+    parts_of(context& ctx, torch::nn::Module& module, std::tuple<Callbacks...>& callbacks)
         : module_(module), callbacks_(callbacks), strategy_(ctx, module) {}
 
     torch::nn::Module& module() override { return module_; }
@@ -22482,8 +23458,21 @@ public:
     void rebind() override { strategy_.rebind(); }
 
     void tell(const start_info& event) override { tell_all(event); }
-    action tell(const step_info& event) override { return ask_all(event); }
-    action tell(const eval_info& event) override { return ask_all(event); }
+    void tell(const step_info& event, decisions& to) override { ask_all(event, to); }
+    void tell(const eval_info& event, decisions& to) override { ask_all(event, to); }
+    bool judges() const override { return (detail::judges<Callbacks> || ...); }
+    ruling judge(const step_info& event, std::string& rule) override {
+        ruling strongest;
+        each([&](auto& c) {
+            auto one = detail::judge(c, event);
+            if (one.what <= strongest.what) return;
+            strongest = std::move(one);
+            rule = rule_name_of(c);
+        });
+        return strongest;
+    }
+    bool plans() const override { return (detail::plans<Callbacks> || ...); }
+    bool changes_batch() const override { return (detail::changes_batch<Callbacks>() || ...); }
     void tell(const checkpoint_info& event) override { tell_all(event); }
     void tell(const fit_result& event) override { tell_all(event); }
 
@@ -22521,16 +23510,24 @@ private:
         each([&](auto& c) { detail::tell(c, event); });
     }
     template <class Event>
-    action ask_all(const Event& event) {
-        auto wanted = action::go_on;
+    void ask_all(Event event, decisions& to) {
+        event.plan = &to.plan;
         each([&](auto& c) {
-            if (detail::tell(c, event) == action::stop) wanted = action::stop;
+            const auto one = detail::tell(c, event);
+            if (one.act == action::stop) to.wanted = action::stop;
+            using type = std::remove_cvref_t<decltype(c)>;
+            if constexpr (detail::plans<type>) {
+                const auto next = one.plan.value_or(to.plan);
+                const bool stops = one.act == action::stop;
+                if (next == to.plan && !stops) return;
+                to.made.push_back({rule_name_of(c), to.plan, next, stops, one.why});
+                to.plan = next;
+            }
         });
-        return wanted;
     }
 
     torch::nn::Module& module_;
-    Callbacks& callbacks_;
+    std::tuple<Callbacks...>& callbacks_;
     Strategy strategy_;
 };
 
@@ -22615,8 +23612,10 @@ namespace skein {
 template <class Strategy, class... Callbacks>
     requires train::strategy<Strategy>
 class Trainer {
-    static_assert((train::callback<Callbacks> && ...),
-                  "a callback needs one of on_start, on_step, on_eval, on_checkpoint and on_end");
+    static_assert(
+        (train::callback<Callbacks> && ...),
+        "a callback needs one of on_start, on_agreed, on_step, on_eval, on_checkpoint and "
+        "on_end");
 
 public:
     /// Throws errc::usage when the configuration makes no sense for this world.
@@ -22696,7 +23695,7 @@ public:
     [[nodiscard]] train::session open(Model& model, train::optimizer_options options,
                                       train::schedule schedule) {
         require_holder<Model>();
-        using parts = train::detail::parts_of<Strategy, std::tuple<Callbacks...>>;
+        using parts = train::detail::parts_of<Strategy, Callbacks...>;
         const train::session_request request{.ctx = ctx_,
                                              .config = &config_,
                                              .described = &settings_,

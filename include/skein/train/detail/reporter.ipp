@@ -270,6 +270,28 @@ SKEIN_INLINE void reporter::say_evaluation(std::uint64_t step,
     show_->note(text);
 }
 
+SKEIN_INLINE void reporter::decided(const run_event& event) {
+    if (!first_) return;
+    const auto row = dump_json(
+        ordered_json{{"step", event.step},
+                     {"rule", event.rule},
+                     {"what", event.what},
+                     {"from", ordered_json(parse_json(std::string_view(event.from)).value())},
+                     {"to", ordered_json(parse_json(std::string_view(event.to)).value())},
+                     {"why", event.why}});
+    if (show_->mode() == report::progress_mode::json_lines)
+        show_->event("{\"event\":\"decision\"," + row.substr(1));
+    else
+        show_->note(fmt::format("step {}: {}: {} {} -> {}{}{}", event.step, event.rule, event.what,
+                                event.from, event.to, event.why.empty() ? "" : ": ", event.why));
+    if (dir_ && config_->write_files)
+        attempt([&] { dir_->append_event(row); }, events_failing_, "a row of events.jsonl");
+}
+
+SKEIN_INLINE void reporter::set_total(std::uint64_t steps) {
+    if (show_) show_->set_total(steps);
+}
+
 SKEIN_INLINE void reporter::saved(const checkpoint_info& checkpoint) {
     if (!show_) return;
     show_->event(dump_json(ordered_json{{"event", "checkpoint"},
