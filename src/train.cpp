@@ -46,6 +46,7 @@
 #include <skein/train/detail/session_core.ipp>
 #include <skein/train/detail/session_evaluation.ipp>
 #include <skein/train/detail/session_parts.ipp>
+#include <skein/train/detail/session_plan.ipp>
 #include <skein/train/detail/session_row.ipp>
 #include <skein/train/detail/session_stages.ipp>
 #include <skein/train/detail/sharded.ipp>

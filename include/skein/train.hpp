@@ -32,8 +32,11 @@
 #include <skein/train/parameter_groups.hpp>
 #include <skein/train/precision.hpp>
 #include <skein/train/recompute.hpp>
+#include <skein/train/reduce_on_plateau.hpp>
 #include <skein/train/reporter.hpp>
+#include <skein/train/run.hpp>
 #include <skein/train/run_config.hpp>
+#include <skein/train/run_result.hpp>
 #include <skein/train/safetensors.hpp>
 #include <skein/train/sampler.hpp>
 #include <skein/train/schedule.hpp>
@@ -42,6 +45,7 @@
 #include <skein/train/single.hpp>
 #include <skein/train/stage.hpp>
 #include <skein/train/state_memory.hpp>
+#include <skein/train/step_plan.hpp>
 #include <skein/train/strategy.hpp>
 #include <skein/train/trainer.hpp>
 #include <skein/train/training_state.hpp>

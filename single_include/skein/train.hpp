@@ -7384,6 +7384,8 @@ public:
     void failure(std::string_view text);
     /// The text of one JSON object: a line in JSON mode, nothing in the others.
     void event(std::string_view object);
+    /// The run has so many steps from here on; 0: unknown.
+    void set_total(std::uint64_t steps) noexcept { options_.total = steps; }
     /// The last update is shown and the line ended. Safe to repeat.
     void finish();
 
@@ -7785,6 +7787,8 @@ SKEIN_INLINE void progress::finish() {
 //
 //     runs/gpt/config.json  metrics.csv metrics.jsonl events.out.tfevents.* loss.svg checkpoints/
 //
+// With rules there is events.jsonl, too: what they decided.
+//
 // Rows are appended once per report and never rewritten. A resumed run first cuts all rows after
 // the step it resumes from, so that an interrupted run leaves the very same rows as an undisturbed
 // one. The folder is locked for the life of the object (.lock), so that no two runs write into it.
@@ -8090,6 +8094,17 @@ struct metrics_row {
     std::vector<metric_array> arrays{}; ///< reproducible; into metrics.jsonl only
 };
 
+/// One column of metrics.csv: its points in order, x is the step.
+struct metrics_column {
+    std::string name;
+    std::vector<curve_point> points;
+};
+
+/// The columns of the metrics.csv in a run's folder; empty without one. Takes no lock and changes
+/// nothing there: a run that is at work may be read.
+///   errors  permission_denied, io; malformed: another file of that name
+[[nodiscard]] std::vector<metrics_column> read_metrics(const std::string& folder);
+
 /// How a run's folder is opened.
 struct run_dir_options {
     bool resume = false; ///< go on in an existing folder; else a taken name gets ".2", ".3", ...
@@ -8136,6 +8151,9 @@ public:
     /// synced). A new name in `values` rewrites metrics.csv once with one more column. A row that
     /// cannot be written is kept and tried again with the next one; then this throws why.
     void append(const metrics_row& row);
+    /// Appends a line to events.jsonl: the text of a JSON object with a member "step", by which
+    /// truncate_after() cuts. Kept and tried again like a row.
+    void append_event(std::string_view object);
     /// Tries rows that wait again; throws why they still do.
     void flush();
     /// Rows that at least one file lacks.
@@ -8145,6 +8163,8 @@ public:
     void write_config(std::string_view config);
     /// Its text, or nothing without one; errc::malformed when it is not JSON.
     [[nodiscard]] std::optional<std::string> read_config() const;
+    /// Takes a result.json away: the run that ended so goes on.
+    void remove_result();
 
     /// The points of one column of metrics.csv, in order.
     [[nodiscard]] std::vector<curve_point> curve(std::string_view column) const;
@@ -8163,7 +8183,10 @@ private:
     [[nodiscard]] result<void> write_csv();
     [[nodiscard]] result<void> write_lines();
     [[nodiscard]] result<void> write_events();
+    [[nodiscard]] result<void> write_decisions();
     [[nodiscard]] result<void> write_waiting();
+    template <class Keep>
+    void cut_lines(const char* base, std::uint64_t& bytes, Keep keep);
 
     std::string path_, name_;
     std::vector<std::string> notices_;
@@ -8173,10 +8196,12 @@ private:
     run_dir_options options_;
     std::vector<std::string> columns_; // of metrics.csv, without "step"
     std::unique_ptr<event_file> events_;
-    std::uint64_t csv_bytes_ = 0, lines_bytes_ = 0; // up to the last whole row
+    std::uint64_t csv_bytes_ = 0, lines_bytes_ = 0,
+                  decisions_bytes_ = 0; // up to the last whole row
     bool header_waits_ = false;
     std::vector<metrics_row> csv_waits_;
-    std::vector<std::string> lines_wait_; // of metrics.jsonl
+    std::vector<std::string> lines_wait_;     // of metrics.jsonl
+    std::vector<std::string> decisions_wait_; // of events.jsonl
     std::vector<tb_event> events_wait_;
 };
 
@@ -8501,6 +8526,7 @@ SKEIN_INLINE void run_dir::open_files() {
     if (!events) throw unusable(events.error());
     events_ = std::move(*events);
     lines_bytes_ = detail::whole_bytes(detail::read_text(file("metrics.jsonl")));
+    decisions_bytes_ = detail::whole_bytes(detail::read_text(file("events.jsonl")));
 
     const auto csv = detail::read_text(file("metrics.csv"));
     const auto lines = detail::whole_lines(csv);
@@ -8540,15 +8566,23 @@ void run_dir::cut(Keep keep) {
     if (kept != csv) disk.replace(file("metrics.csv"), as_bytes(std::string_view(kept))).value();
     csv_bytes_ = kept.size();
 
-    const auto rows = detail::read_text(file("metrics.jsonl"));
-    kept.clear();
+    cut_lines("metrics.jsonl", lines_bytes_, keep);
+    cut_lines("events.jsonl", decisions_bytes_, keep);
+}
+
+/// The lines of a file of JSON objects whose step is to be kept.
+template <class Keep>
+void run_dir::cut_lines(const char* base, std::uint64_t& bytes, Keep keep) {
+    const auto rows = detail::read_text(file(base));
+    std::string kept;
     for (auto line : detail::whole_lines(rows)) {
         const auto row = parse_json(line);
         const auto step = row ? json_uint(*row, "step") : result<std::uint64_t>(row.error());
         if (step && keep(*step)) kept.append(line) += '\n';
     }
-    if (kept != rows) disk.replace(file("metrics.jsonl"), as_bytes(std::string_view(kept))).value();
-    lines_bytes_ = kept.size();
+    posix_disk disk(link_policy::refuse);
+    if (kept != rows) disk.replace(file(base), as_bytes(std::string_view(kept))).value();
+    bytes = kept.size();
 }
 
 namespace detail {
@@ -8589,20 +8623,26 @@ SKEIN_INLINE void run_dir::append(const metrics_row& row) {
     flush();
 }
 
+SKEIN_INLINE void run_dir::append_event(std::string_view object) {
+    decisions_wait_.push_back(std::string(object) + "\n");
+    flush();
+}
+
 SKEIN_INLINE void run_dir::flush() {
     reserve_.run([this] { return write_waiting(); }).value();
 }
 
-/// All three are tried; the first reason of those that failed.
+/// All are tried; the first reason of those that failed.
 SKEIN_INLINE result<void> run_dir::write_waiting() {
-    const result<void> all[] = {write_csv(), write_lines(), write_events()};
+    const result<void> all[] = {write_csv(), write_lines(), write_events(), write_decisions()};
     for (const auto& done : all)
         if (!done) return done;
     return {};
 }
 
 SKEIN_INLINE std::size_t run_dir::waiting() const noexcept {
-    return std::max({csv_waits_.size(), lines_wait_.size(), events_wait_.size()});
+    return std::max(
+        {csv_waits_.size(), lines_wait_.size(), events_wait_.size(), decisions_wait_.size()});
 }
 
 /// metrics.csv anew with all columns; rows that lack the last ones get empty fields.
@@ -8653,6 +8693,16 @@ SKEIN_INLINE result<void> run_dir::write_lines() {
     return {};
 }
 
+SKEIN_INLINE result<void> run_dir::write_decisions() {
+    if (decisions_wait_.empty()) return {};
+    std::string text;
+    for (const auto& line : decisions_wait_) text += line;
+    if (auto done = detail::append_text(file("events.jsonl"), decisions_bytes_, text); !done)
+        return done;
+    decisions_wait_.clear();
+    return {};
+}
+
 SKEIN_INLINE result<void> run_dir::write_events() {
     std::size_t written = 0;
     result<void> done;
@@ -8676,6 +8726,12 @@ SKEIN_INLINE std::optional<std::string> run_dir::read_config() const {
     return text;
 }
 
+SKEIN_INLINE void run_dir::remove_result() {
+    posix_disk disk(link_policy::refuse);
+    const auto removed = disk.remove(file("result.json"));
+    if (!removed && removed.error().code() != errc::not_found) throw removed.error();
+}
+
 SKEIN_INLINE std::string run_dir::written_by(const std::string& path) {
     posix_disk disk(link_policy::refuse);
     const auto bytes = disk.read_whole(path + "/config.json");
@@ -8684,6 +8740,29 @@ SKEIN_INLINE std::string run_dir::written_by(const std::string& path) {
     if (!parsed || !parsed->is_object() || !parsed->contains("job_id")) return {};
     const auto& id = parsed->at("job_id");
     return id.is_string() ? id.get<std::string>() : std::string();
+}
+
+SKEIN_INLINE std::vector<metrics_column> read_metrics(const std::string& folder) {
+    const auto path = folder + "/metrics.csv";
+    const auto csv = detail::read_text(path);
+    const auto lines = detail::whole_lines(csv);
+    std::vector<metrics_column> columns;
+    if (lines.empty()) return columns;
+    const auto names = detail::split_csv(lines[0]);
+    if (names[0] != "step")
+        throw error(errc::malformed, path + " does not begin with a column 'step'")
+            .with_hint("it is no file of a run");
+    for (std::size_t c = 1; c < names.size(); ++c) columns.push_back({names[c], {}});
+    for (std::size_t i = 1; i < lines.size(); ++i) {
+        const auto step = detail::leading_step(lines[i]);
+        if (!step) continue;
+        const auto fields = detail::split_csv(lines[i]);
+        for (std::size_t c = 1; c < std::min(fields.size(), names.size()); ++c)
+            if (!fields[c].empty())
+                columns[c - 1].points.push_back(
+                    {static_cast<double>(*step), detail::parse_number(fields[c])});
+    }
+    return columns;
 }
 
 SKEIN_INLINE std::vector<curve_point> run_dir::curve(std::string_view column) const {
@@ -9332,6 +9411,12 @@ public:
     [[nodiscard]] const std::int64_t* int64() const noexcept {
         return type_ == element::int64 ? static_cast<const std::int64_t*>(data_) : nullptr;
     }
+    [[nodiscard]] const double* float64() const noexcept {
+        return type_ == element::float64 ? static_cast<const double*>(data_) : nullptr;
+    }
+    [[nodiscard]] const bool* boolean() const noexcept {
+        return type_ == element::boolean ? static_cast<const bool*>(data_) : nullptr;
+    }
     /// "float32 [64, 10]" for messages.
     [[nodiscard]] std::string text() const;
 
@@ -9350,7 +9435,9 @@ private:
 struct samples {
     array_view preds{};  ///< e.g. scores [samples, classes]
     array_view target{}; ///< e.g. labels [samples]
-    array_view weight{}; ///< what each element of target counts; not given: 1
+    /// What each element of target counts: of target's shape, or one for each of its rows. Finite, at
+    /// least 0; what counts 0 is not looked at. Not given: 1.
+    array_view weight{};
 };
 
 } // namespace skein::metrics
@@ -9527,6 +9614,11 @@ template <class F>
         return option_text(field);
     else if constexpr (std::integral<F>)
         return option_text(static_cast<std::int64_t>(field));
+    else if constexpr (requires {
+                           requires std::is_enum_v<F>;
+                           std::string_view(to_string(field));
+                       })
+        return option_text(std::string_view(to_string(field)));
     else if constexpr (std::is_enum_v<F>)
         return option_text(static_cast<std::int64_t>(field));
     else if constexpr (std::floating_point<F>)
@@ -11894,8 +11986,11 @@ SKEIN_INLINE void checkpointer::retire() const {
 
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -11926,6 +12021,20 @@ struct world_info {
     std::string job_id{};
     /// What started the ranks ("slurm", "openmpi", ...); empty: the program itself.
     std::string launcher{};
+};
+
+/// What a context remembers of a fit(): which folder it writes, and how it ended.
+struct run_note {
+    std::string name{}, path{}; ///< of the run's folder, absolute; empty: it writes none
+    std::string best_metric{};  ///< as its configuration has it
+    bool best_is_lowest = true;
+    bool has_ended = false; ///< what follows is known
+    std::uint64_t steps = 0;
+    double seconds = 0.0; ///< of this start
+    double loss = 0.0;    ///< of the last step
+    double val_loss = std::numeric_limits<double>::quiet_NaN();
+    std::uint64_t val_step = 0;
+    std::string stopped_by{}; ///< "SIGTERM", or what a callback says; empty: it ended as planned
 };
 
 /// What a training function gets. Pointers are not owned and outlive the context.
@@ -11988,6 +12097,15 @@ public:
     /// mends.
     void note_begun() const noexcept { begun_ = true; }
     [[nodiscard]] bool has_begun() const noexcept { return begun_; }
+    /// A session tells which folder its run has, and then how it ended.
+    void note_run(run_note what) const {
+        run_ = std::move(what);
+        if (watch_runs_) watch_runs_(*run_);
+    }
+    /// Of the last fit(); nothing before the first.
+    [[nodiscard]] const std::optional<run_note>& last_run() const noexcept { return run_; }
+    /// Called with each note.
+    void watch_runs(std::function<void(const run_note&)> told) { watch_runs_ = std::move(told); }
     /// What fit() has to say at last is printed when the context ends, behind what the program says
     /// itself. Made by train/reporter.hpp; null: nothing.
     [[nodiscard]] std::shared_ptr<detail::last_screen>& screen() const noexcept { return screen_; }
@@ -12004,6 +12122,8 @@ private:
     const std::atomic<bool>* stop_ = nullptr;
     std::function<int()> which_;
     mutable bool begun_ = false;
+    mutable std::optional<run_note> run_;
+    std::function<void(const run_note&)> watch_runs_;
     mutable std::shared_ptr<detail::last_screen> screen_;
 };
 
@@ -12071,7 +12191,9 @@ SKEIN_INLINE void context::use_options(const dist::comm_options& options) {
 
 SKEIN_INLINE dist::comm_options context::group_options(const std::string& what) const {
     auto options = options_ ? *options_ : dist::comm_options{};
-    options.name = fmt::format("{}-{}", what, groups_++);
+    // Of the runs in one world each has a communicator of its own name.
+    const auto of = options.name == dist::comm_options{}.name ? what : options.name + "-" + what;
+    options.name = fmt::format("{}-{}", of, groups_++);
     return options;
 }
 
@@ -12200,6 +12322,9 @@ public:
 
     /// The next global batch, cut for one rank; moves on to the next epoch by itself.
     [[nodiscard]] batch_slice next(int rank, int world_size);
+
+    /// From here on so many samples per global batch, at least 1.
+    void deal_by(std::uint64_t batch) noexcept { options_.batch = batch; }
 
     [[nodiscard]] const sampler_state& state() const noexcept { return state_; }
     [[nodiscard]] const sampler_options& options() const noexcept { return options_; }
@@ -13847,17 +13972,127 @@ SKEIN_INLINE void for_each_parameter(
 // callback that says why, by a member std::string stop_reason() const, has it printed at the end;
 // empty while there is nothing.
 //
+// They may also return a decision, which can change the plan of the steps that follow
+// (train/step_plan.hpp). Every rank must decide alike: from merged numbers, which are the same on
+// all. Ranks whose plans differ end with errc::mismatch at the next step. A decision is a line and a
+// row of the run's events.jsonl, under the callback's `static constexpr std::string_view rule_name`,
+// else under the name of its type.
+//
+// on_agreed(const step_info&) hears of a step before its gradients are applied, and may return a
+// verdict or a ruling: the step can be left out, as one that overflowed float16 is. With it numbers
+// that are not finite come to the callback first; nobody leaving the step out, they end the run.
+//
 // A callback with both of these members has its state in every checkpoint, by the name of its type:
 //
 //     std::string state() const;                // asked of rank 0 after the events of the step
 //     void restore(std::string_view state);     // on every rank, before on_start
 
 
-#include <concepts>
+// ======== skein/train/step_plan.hpp
+// What a step is made of, as it may change while a run goes on: samples, micro-batches, the rate and
+// the clip.
+//
+// A run begins with the plan of its run_config. A callback that returns another one (a rule:
+// train/reduce_on_plateau.hpp, train/batch_growth.hpp) changes it for the steps that follow, on all
+// ranks alike: what it sees are merged numbers. The plan in force goes into checkpoints.
+//
+//     skein::train::decision on_eval(const skein::train::eval_info& e) {
+//         auto next = *e.plan;
+//         next.rate_factor *= 0.5;
+//         return {.plan = next, .why = "half the rate after every evaluation"};
+//     }
+
+
+#include <bit>
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <string_view>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+/// What the next steps are made of; alike on all ranks.
+struct step_plan {
+    std::int64_t global_batch = 1;  ///< samples, over all ranks and micro-batches
+    std::int64_t micro_batches = 1; ///< of each rank
+    double rate_factor = 1.0;       ///< on what the schedule gives
+    double clip = 1.0;              ///< maximum gradient norm; 0 turns clipping off
+
+    friend bool operator==(const step_plan&, const step_plan&) = default;
+};
+
+/// The plan that a run begins with.
+[[nodiscard]] inline step_plan plan_of(const run_config& config) noexcept {
+    return {config.global_batch, config.accumulation, 1.0, config.clip};
+}
+
+/// "64 samples in 2 micro-batches per rank, rate x 0.1, clip 1".
+[[nodiscard]] inline std::string to_string(const step_plan& plan) {
+    return fmt::format("{} samples in {} micro-batch{} per rank, rate x {}, clip {}",
+                       plan.global_batch, plan.micro_batches, plan.micro_batches == 1 ? "" : "es",
+                       plan.rate_factor, plan.clip);
+}
+
+/// The same number for equal plans, on every host.
+[[nodiscard]] inline std::uint64_t hash_of(const step_plan& plan) noexcept {
+    fnv1a hash;
+    hash.number(static_cast<std::uint64_t>(plan.global_batch));
+    hash.number(static_cast<std::uint64_t>(plan.micro_batches));
+    hash.number(std::bit_cast<std::uint64_t>(plan.rate_factor));
+    hash.number(std::bit_cast<std::uint64_t>(plan.clip));
+    return hash.value();
+}
+
+/// What a plan has to fit into.
+struct plan_limits {
+    int world_size = 1;
+    std::uint64_t samples = 0; ///< of the data set; 0: of a stream, not known
+};
+
+/// Throws errc::usage for a plan that nobody can hold, with the number and what to do.
+///   rule  who asks for it, for the message
+///   step  after which it was asked for
+inline void check_plan(const step_plan& plan, const plan_limits& limits, std::string_view rule,
+                       std::uint64_t step) {
+    const auto refuse = [&](const std::string& what, const std::string& hint) {
+        throw error(errc::usage, fmt::format("{} asks for {} after step {}", rule, what, step))
+            .with_hint(hint);
+    };
+    const auto parts = limits.world_size * plan.micro_batches;
+    if (plan.micro_batches < 1 || plan.micro_batches > (std::int64_t{1} << 30))
+        refuse(fmt::format("{} micro-batches per rank", plan.micro_batches), "use 1 or more");
+    if (plan.global_batch < 1)
+        refuse(fmt::format("a global batch of {} samples", plan.global_batch),
+               "give the rule a smaller change, or a least batch");
+    if (plan.global_batch < parts)
+        refuse(fmt::format("a global batch of {} samples, which cannot feed {} ranks with {} "
+                           "micro-batches each",
+                           plan.global_batch, limits.world_size, plan.micro_batches),
+               fmt::format("ask for at least {}, or use fewer workers", parts));
+    if (limits.samples > 0 && static_cast<std::uint64_t>(plan.global_batch) > limits.samples)
+        refuse(fmt::format("a global batch of {} samples, the data set has {}", plan.global_batch,
+                           limits.samples),
+               fmt::format("give the rule a max of at most {}", limits.samples));
+    if (!(plan.rate_factor >= 0) || !std::isfinite(plan.rate_factor))
+        refuse(fmt::format("a rate factor of {}", plan.rate_factor),
+               "a factor is a finite number that is not negative");
+    if (!(plan.clip >= 0) || !std::isfinite(plan.clip))
+        refuse(fmt::format("a clip of {}", plan.clip), "use 0 (off) or a positive norm");
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/callbacks.hpp, continued
+#include <concepts>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace skein::train {
@@ -13882,6 +14117,26 @@ enum class action : std::uint8_t {
     stop, ///< training ends after the next step, on all ranks
 };
 
+/// What a callback decides: also about the steps that follow.
+struct decision {
+    action act = action::go_on;
+    std::optional<step_plan> plan{}; ///< from the next step on; nothing: as before
+    std::string why{};               ///< for a person, e.g. "val_loss has not improved since 300"
+};
+
+/// What becomes of a step that the ranks have agreed on.
+enum class verdict : std::uint8_t {
+    apply,
+    leave_out, ///< the parameters stay, the data moves on: as with an overflow of float16
+    end,       ///< the run ends here, with errc::not_finite
+};
+
+/// A verdict and its reason, for a person.
+struct ruling {
+    verdict what = verdict::apply;
+    std::string why{};
+};
+
 /// Where the time of a step went, in seconds of the slowest rank, each number by itself.
 struct step_timing {
     double data = 0.0;      ///< waited for batches: all of making them without prefetching
@@ -13895,7 +14150,7 @@ struct step_timing {
     double overlap = 0.0;
 };
 
-/// After every optimizer step.
+/// After every optimizer step; before it, without its times, for on_agreed.
 struct step_info {
     int rank = 0;
     std::uint64_t step = 0; ///< finished steps, this one included
@@ -13909,6 +14164,10 @@ struct step_info {
     const std::vector<report::metric_array>* arrays =
         nullptr; ///< metrics that are no single numbers, when due
     step_timing timing{};
+    const step_plan* plan = nullptr; ///< in force: of the next step, with what callbacks before
+                                     ///< this one decided; in on_agreed of this step
+    double next_rate = 0.0;          ///< what the schedule alone gives for the next step
+    std::uint64_t epoch = 0;         ///< passes over the data that are finished
 };
 
 /// After every evaluation, of each set by itself.
@@ -13921,6 +14180,9 @@ struct eval_info {
     const std::vector<report::metric_array>* arrays =
         nullptr; ///< metrics that are more, e.g. "val_confusion"
     double seconds = 0.0;
+    const step_plan* plan = nullptr; ///< as in step_info
+    double next_rate = 0.0;          ///< likewise
+    std::uint64_t epoch = 0;         ///< likewise
 };
 
 /// After every checkpoint that is durable.
@@ -13967,14 +14229,17 @@ namespace detail {
 
 // One function per event. `&C::on_x` finds a member of that name that cannot take the event.
 
-/// Calls it; what it returns if that is an action.
+/// Calls it; what it returns if that is a decision or an action.
 template <class Call>
-action action_of(Call call) {
-    if constexpr (std::is_same_v<decltype(call()), action>) {
+decision decision_of(Call call) {
+    using returned = std::remove_cvref_t<decltype(call())>;
+    if constexpr (std::is_same_v<returned, decision>) {
         return call();
+    } else if constexpr (std::is_same_v<returned, action>) {
+        return {.act = call()};
     } else {
         call();
-        return action::go_on;
+        return {};
     }
 }
 template <class C>
@@ -13985,20 +14250,20 @@ void tell(C& c, const start_info& info) {
         static_assert(!requires { &C::on_start; }, "on_start must take const train::start_info&");
 }
 template <class C>
-action tell(C& c, const step_info& info) {
+decision tell(C& c, const step_info& info) {
     if constexpr (requires { c.on_step(info); })
-        return action_of([&]() -> decltype(auto) { return c.on_step(info); });
+        return decision_of([&]() -> decltype(auto) { return c.on_step(info); });
     else
         static_assert(!requires { &C::on_step; }, "on_step must take const train::step_info&");
-    return action::go_on;
+    return {};
 }
 template <class C>
-action tell(C& c, const eval_info& info) {
+decision tell(C& c, const eval_info& info) {
     if constexpr (requires { c.on_eval(info); })
-        return action_of([&]() -> decltype(auto) { return c.on_eval(info); });
+        return decision_of([&]() -> decltype(auto) { return c.on_eval(info); });
     else
         static_assert(!requires { &C::on_eval; }, "on_eval must take const train::eval_info&");
-    return action::go_on;
+    return {};
 }
 template <class C>
 void tell(C& c, const checkpoint_info& info) {
@@ -14015,6 +14280,43 @@ void tell(C& c, const fit_result& info) {
         c.on_end(info);
     else
         static_assert(!requires { &C::on_end; }, "on_end must take const train::fit_result&");
+}
+
+/// Hears of steps before they are applied.
+template <class C>
+concept judges = requires(C& c, const step_info& info) { c.on_agreed(info); };
+template <class C>
+ruling judge(C& c, const step_info& info) {
+    if constexpr (judges<C>) {
+        using returned = std::remove_cvref_t<decltype(c.on_agreed(info))>;
+        if constexpr (std::is_same_v<returned, ruling>) {
+            return c.on_agreed(info);
+        } else if constexpr (std::is_same_v<returned, verdict>) {
+            return {.what = c.on_agreed(info)};
+        } else {
+            c.on_agreed(info);
+            return {};
+        }
+    } else {
+        static_assert(!requires { &C::on_agreed; }, "on_agreed must take const train::step_info&");
+        return {};
+    }
+}
+
+/// May change the plan of a run.
+template <class C>
+concept plans = requires(C& c, const step_info& info) {
+    { c.on_step(info) } -> std::same_as<decision>;
+} || requires(C& c, const eval_info& info) {
+    { c.on_eval(info) } -> std::same_as<decision>;
+};
+/// May change the samples of a step; a rule that never does says so.
+template <class C>
+[[nodiscard]] consteval bool changes_batch() {
+    if constexpr (requires { C::changes_batch; })
+        return C::changes_batch;
+    else
+        return plans<C>;
 }
 
 /// Has state that goes into checkpoints.
@@ -16938,14 +17240,108 @@ SKEIN_INLINE description& description::add(std::string what, std::string_view va
 // best.
 
 
+// ======== skein/train/detail/rule_state.hpp
+// What callbacks with a state share: numbers as words of a text that reads back to the same bits,
+// and the number of a row or an evaluation that they watch.
+
+
 #include <algorithm>
 #include <charconv>
+#include <cmath>
+#include <concepts>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+/// Where a rule reads the number that it watches.
+enum class watched : std::uint8_t {
+    evaluations, ///< "val_loss" and what the loss reported, after each evaluation
+    steps,       ///< "loss" and what was reported, in the row of each step
+};
+
+} // namespace skein::train
+
+namespace skein::train::detail {
+
+// to_chars and from_chars, not {:a} and strtod(): a process may have another decimal point.
+[[nodiscard]] inline std::string hexadecimal(double value) {
+    if (std::isnan(value)) return "nan";
+    if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
+    char text[64];
+    const auto end =
+        std::to_chars(text, text + sizeof text, std::abs(value), std::chars_format::hex);
+    return (std::signbit(value) ? "-0x" : "0x") + std::string(text, end.ptr);
+}
+
+/// The words of a saved state, one after another.
+class state_words {
+public:
+    explicit state_words(std::string_view text) : rest_(text) {}
+
+    /// False when the next word is no such number.
+    template <std::integral T>
+    [[nodiscard]] bool read(T& to) {
+        const auto word = next();
+        const auto end = std::from_chars(word.data(), word.data() + word.size(), to);
+        return end.ec == std::errc() && end.ptr == word.data() + word.size();
+    }
+    [[nodiscard]] bool read(double& to) {
+        auto word = next();
+        const bool negative = word.starts_with('-');
+        if (negative) word.remove_prefix(1);
+        if (word.starts_with("0x")) word.remove_prefix(2);
+        const auto end =
+            std::from_chars(word.data(), word.data() + word.size(), to, std::chars_format::hex);
+        if (negative) to = -to;
+        return end.ec == std::errc() && end.ptr == word.data() + word.size();
+    }
+    [[nodiscard]] bool empty() const noexcept { return rest_.empty(); }
+
+private:
+    std::string_view next() {
+        const auto one = rest_.substr(0, rest_.find(' '));
+        rest_.remove_prefix(std::min(rest_.size(), one.size() + 1));
+        return one;
+    }
+    std::string_view rest_;
+};
+
+[[noreturn]] inline void no_state(std::string_view rule, std::string_view saved) {
+    throw error(errc::malformed, fmt::format("'{}' is no state of {}", saved, rule));
+}
+
+/// The number a rule watches; errc::usage with the names there are when it is not there.
+[[nodiscard]] inline double watched_number(const std::vector<report::metric_value>& from,
+                                           std::string_view metric, std::string_view rule,
+                                           watched where = watched::evaluations) {
+    if (const auto* const found = report::find_metric(from, metric)) return *found;
+    throw error(errc::usage,
+                fmt::format("{}: {} has no '{}'", rule,
+                            where == watched::steps ? "the row of a step" : "an evaluation",
+                            metric))
+        .with_hint(report::names_of(from));
+}
+
+/// Throws errc::usage for an option that makes no sense.
+inline void require_option(bool fine, std::string_view rule, const std::string& what,
+                           const char* hint) {
+    if (!fine) throw error(errc::usage, fmt::format("{}: {}", rule, what)).with_hint(hint);
+}
+
+} // namespace skein::train::detail
+
+
+// ======== skein/train/early_stopping.hpp, continued
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 #include <fmt/core.h>
@@ -16990,14 +17386,11 @@ public:
     /// over.
     train::action on_eval(const train::eval_info& e) {
         if (!options_.metric.starts_with(std::string(e.set) + "_")) return train::action::go_on;
-        const auto* const now = report::find_metric(*e.metrics, options_.metric);
-        if (now == nullptr)
-            throw error(errc::usage,
-                        fmt::format("early stopping: an evaluation has no '{}'", options_.metric))
-                .with_hint(report::names_of(*e.metrics));
-        const bool better = is_better(*now);
+        const double now =
+            train::detail::watched_number(*e.metrics, options_.metric, "early stopping");
+        const bool better = is_better(now);
         if (better) {
-            best_ = *now;
+            best_ = now;
             best_step_ = e.step;
         }
         waited_ = better ? 0 : waited_ + 1;
@@ -17023,7 +17416,7 @@ public:
     /// "<waited> <best, as a hexadecimal float> <step>".
     [[nodiscard]] std::string state() const {
         if (std::isnan(best_)) return waited_ == 0 ? "" : fmt::format("{} nan 0", waited_);
-        return fmt::format("{} {} {}", waited_, hexadecimal(best_), best_step_);
+        return fmt::format("{} {} {}", waited_, train::detail::hexadecimal(best_), best_step_);
     }
     /// Throws errc::malformed for a text that is no state().
     void restore(std::string_view saved) {
@@ -17031,16 +17424,10 @@ public:
         best_ = std::numeric_limits<double>::quiet_NaN();
         best_step_ = 0;
         if (saved.empty()) return;
-        auto rest = saved;
-        const auto word = [&] {
-            const auto one = rest.substr(0, rest.find(' '));
-            rest.remove_prefix(std::min(rest.size(), one.size() + 1));
-            return one;
-        };
-        const bool right = read(word(), waited_) && read_double(word(), best_) &&
-                           (rest.empty() || read(word(), best_step_)); // older states have none
-        if (!right || !rest.empty())
-            throw error(errc::malformed, fmt::format("'{}' is no state of early stopping", saved));
+        train::detail::state_words words(saved);
+        const bool right = words.read(waited_) && words.read(best_) &&
+                           (words.empty() || words.read(best_step_)); // older states have none
+        if (!right || !words.empty()) train::detail::no_state("early stopping", saved);
     }
 
 private:
@@ -17048,28 +17435,6 @@ private:
     [[nodiscard]] bool is_better(double now) const noexcept {
         if (std::isnan(best_)) return !std::isnan(now);
         return (options_.lower_is_better ? best_ - now : now - best_) > options_.least;
-    }
-
-    // to_chars and from_chars, not {:a} and strtod(): a process may have another decimal point.
-    [[nodiscard]] static std::string hexadecimal(double value) {
-        char text[64];
-        const auto end =
-            std::to_chars(text, text + sizeof text, std::abs(value), std::chars_format::hex);
-        return (std::signbit(value) ? "-0x" : "0x") + std::string(text, end.ptr);
-    }
-    template <class T>
-    [[nodiscard]] static bool read(std::string_view text, T& to) {
-        const auto end = std::from_chars(text.data(), text.data() + text.size(), to);
-        return end.ec == std::errc() && end.ptr == text.data() + text.size();
-    }
-    [[nodiscard]] static bool read_double(std::string_view text, double& to) {
-        const bool negative = text.starts_with('-');
-        if (negative) text.remove_prefix(1);
-        if (text.starts_with("0x")) text.remove_prefix(2);
-        const auto end =
-            std::from_chars(text.data(), text.data() + text.size(), to, std::chars_format::hex);
-        if (negative) to = -to;
-        return end.ec == std::errc() && end.ptr == text.data() + text.size();
     }
 
     early_stopping_options options_;
@@ -17137,6 +17502,7 @@ struct stream_share {
     /// Where these samples begin in the global batch of the step, and how many that has.
     std::uint64_t begin = 0, global_batch = 0;
     bool is_last = true; ///< of the micro-batches that this rank asks for in this step
+    int parts = 1;       ///< micro-batches that it asks for in this step
     std::uint64_t epoch =
         0; ///< a larger one than before: begin the stream anew, whatever is left of it
 };
@@ -17660,8 +18026,7 @@ SKEIN_INLINE int run_alone(const run_config& config, const rank_function& body) 
 
 /// Its ranks would be this program started again, whose main is the driver's, and would never reach
 /// launch().
-SKEIN_INLINE void refuse_in_task(const run_config& config) {
-    const auto what = fmt::format("launch() with {} workers", config.scaling.workers);
+SKEIN_INLINE void refuse_in_task(const std::string& what) {
     const auto* const hint = "train in this process alone, with scaling.workers = 1 or a Trainer "
                              "on context::single(); start a training of several workers from main, "
                              "as a program of its own";
@@ -17671,13 +18036,14 @@ SKEIN_INLINE void refuse_in_task(const run_config& config) {
         .with_hint(hint);
 }
 
-SKEIN_INLINE int run_supervised(const run_config& config) {
+/// What launch() and run() ask of a supervisor alike. `config` outlives it.
+SKEIN_INLINE spmd::supervisor_options supervisor_options_of(const run_config& config) {
     spmd::supervisor_options options;
     options.workers = config.scaling.workers;
     options.max_failures = config.failure.max_failures;
     options.stop_grace = config.failure.stop_grace;
     options.backoff = config.failure.backoff;
-    options.on_restart = [&](const error& why, int restart, int most) {
+    options.on_restart = [](const error& why, int restart, int most) {
         fmt::print(
             stderr,
             "{}; starting again, from the last checkpoint if there is one (restart {} of {})\n",
@@ -17686,10 +18052,14 @@ SKEIN_INLINE int run_supervised(const run_config& config) {
     };
     options.on_stop = [&] { say_stopping(config); };
     options.threads = std::max(config.scaling.threads, 1);
+    return options;
+}
+
+SKEIN_INLINE int run_supervised(const run_config& config) {
     try {
         validate(config, config.scaling.workers);
         (void)comm_model_of(config);
-        const auto outcome = spmd::supervise(std::move(options));
+        const auto outcome = spmd::supervise(supervisor_options_of(config));
         const bool stopped = outcome.stop_signal != 0;
         // A stop that went wrong has saved nothing, perhaps: say what happened.
         if (outcome.failure && outcome.failure->code() != errc::cancelled)
@@ -17749,10 +18119,13 @@ SKEIN_INLINE void say_unused_cluster(const run_config& config) {
 }
 
 /// Everything of a rank that has to be undone in order.
+///   stops  null: nobody has taken the signals
+///   comm_name  of its communicator, of each run in one world another
 SKEIN_INLINE void train_as_rank(spmd::joined_group& world, const spmd::launch_environment& where,
-                                const run_config& config, const rank_function& body,
-                                const stop_signals& stops) {
+                                const run_config& config, const stop_signals* stops,
+                                const std::string& comm_name, const rank_function& body) {
     dist::comm_options options;
+    options.name = comm_name;
     options.model = comm_model_of(config);
     options.limits.deadline = config.failure.collective_timeout;
     if (const char* name = std::getenv("SKEIN_ADVERTISE")) options.advertise = name;
@@ -17769,7 +18142,7 @@ SKEIN_INLINE void train_as_rank(spmd::joined_group& world, const spmd::launch_en
     if (!spmd::is_supervised()) info.launcher = where.source;
     context here(std::move(info), &world, comm.get());
     here.use_options(options);
-    here.watch_stop_flag(&stops.asked(), [&stops] { return stops.which(); });
+    if (stops != nullptr) here.watch_stop_flag(&stops->asked(), [stops] { return stops->which(); });
     try {
         body(here);
     } catch (...) {
@@ -17781,30 +18154,29 @@ SKEIN_INLINE void train_as_rank(spmd::joined_group& world, const spmd::launch_en
     }
 }
 
+/// What a rank is to others on its host.
+SKEIN_INLINE void begin_as_rank(const spmd::launch_environment& where) {
+    proc::name_process(fmt::format("rank{}", where.rank));
+    proc::print_by_lines(); // it may be killed
+}
+
 } // namespace detail
 
 SKEIN_INLINE int exit_code_of(const error& why) noexcept {
     return why.code() == errc::usage ? exit_code::usage : exit_code::failed;
 }
 
-SKEIN_INLINE int run_as_rank(const spmd::launch_environment& where, const run_config& config,
-                             const rank_function& body) {
-    const stop_signals stops;
+namespace detail {
+
+/// A rank from its meeting to its leave; gives the exit code of its process.
+///   world  what `life` makes when the ranks meet
+SKEIN_INLINE int live_as_rank(const spmd::launch_environment& where, const run_config& config,
+                              const stop_signals& stops, std::unique_ptr<spmd::joined_group>& world,
+                              const std::function<void()>& life) {
     const bool supervised = spmd::is_supervised();
     const auto who = fmt::format("rank {} of {}", where.rank, where.world_size);
-    proc::name_process(fmt::format("rank{}", where.rank));
-    proc::print_by_lines(); // it may be killed
-    std::unique_ptr<spmd::joined_group> world;
     try {
-        const auto secret = spmd::group_token();
-        validate(config, where.world_size);
-        spmd::joined_group_options meeting;
-        meeting.settings = settings_of(config);
-        meeting.stop_fd = stops.fd();
-        world = std::make_unique<spmd::joined_group>(where, secret, std::move(meeting));
-        std::optional<detail::stop_notice> notice; // a supervisor says it itself
-        if (!supervised && where.rank == 0) notice.emplace(stops, config);
-        detail::train_as_rank(*world, where, config, body, stops);
+        life();
         world->leave();
         return stops.exit_code();
     } catch (...) {
@@ -17817,16 +18189,36 @@ SKEIN_INLINE int run_as_rank(const spmd::launch_environment& where, const run_co
         }
         // A broken collective is mostly the echo of what happened to another rank: let that one
         // tell.
-        const bool may_be =
-            detail::may_be_echo(why.code()) || detail::came_through_communicator(why);
+        const bool may_be = may_be_echo(why.code()) || came_through_communicator(why);
         const bool echo = world && may_be && world->wait_lost(time_constants::lan().echo_wait);
         if (world && !echo) world->fail(why);
         if (supervised)
             proc::leave_last_words(why.what()); // in case nobody is told through the group
         // The supervisor prints what it was told; here only what nobody else will.
-        if (!supervised || !world) detail::print_error(config, who, why);
+        if (!supervised || !world) print_error(config, who, why);
         return exit_code_of(why);
     }
+}
+
+} // namespace detail
+
+SKEIN_INLINE int run_as_rank(const spmd::launch_environment& where, const run_config& config,
+                             const rank_function& body) {
+    const stop_signals stops;
+    const bool supervised = spmd::is_supervised();
+    detail::begin_as_rank(where);
+    std::unique_ptr<spmd::joined_group> world;
+    return detail::live_as_rank(where, config, stops, world, [&] {
+        const auto secret = spmd::group_token();
+        validate(config, where.world_size);
+        spmd::joined_group_options meeting;
+        meeting.settings = settings_of(config);
+        meeting.stop_fd = stops.fd();
+        world = std::make_unique<spmd::joined_group>(where, secret, std::move(meeting));
+        std::optional<detail::stop_notice> notice; // a supervisor says it itself
+        if (!supervised && where.rank == 0) notice.emplace(stops, config);
+        detail::train_as_rank(*world, where, config, &stops, "world", body);
+    });
 }
 
 namespace detail {
@@ -17875,6 +18267,9 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
     serve_if_worker(); // of a session that a rank has opened: it is no rank, nor a supervisor
     spmd::launch_environment where;
     try {
+        if (spmd::is_for_entry())
+            throw error(errc::not_supported, "not supported: launch() in a rank of a run")
+                .with_hint("a program has either launch() or runs of its own in its main");
         spmd::take_launch_variables();
         where = spmd::discover();
     } catch (const error& why) {
@@ -17889,7 +18284,7 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
         return run_as_rank(where, config, body);
     }
     if (config.scaling.workers == 1) return detail::run_alone(config, body);
-    detail::refuse_in_task(config);
+    detail::refuse_in_task(fmt::format("launch() with {} workers", config.scaling.workers));
     return detail::run_supervised(config);
 }
 
@@ -20156,6 +20551,140 @@ SKEIN_INLINE std::shared_ptr<activation_store> exchange_store(
 
 } // namespace skein::train
 
+// ======== skein/train/reduce_on_plateau.hpp
+// Lowers the learning rate when a number has stopped improving: a rule that changes the plan.
+//
+//     skein::Trainer<skein::DDP<>, skein::reduce_on_plateau> trainer(
+//         ctx, config, skein::reduce_on_plateau({.metric = "val_loss", .patience = 3}));
+//
+// It works on top of the schedule: the rate of a step is the schedule's times the plan's
+// rate_factor. With a constant schedule the rates are those of PyTorch's scheduler of this name, step
+// by step; what counts there as an epoch is here an evaluation (or a step).
+//   source: torch.optim.lr_scheduler.ReduceLROnPlateau (PyTorch 2.15)
+
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein {
+
+/// When the rate is lowered, and by how much; the defaults are PyTorch's.
+struct reduce_on_plateau_options {
+    std::string metric = "val_loss";
+    double factor = 0.1;     ///< new rate = rate * factor; between 0 and 1
+    int patience = 10;       ///< evaluations in a row without an improvement that are allowed
+    double threshold = 1e-4; ///< a change up to this is no improvement
+    bool relative = true;    ///< of the threshold: to the best number, else a difference
+    int cooldown = 0;        ///< evaluations after a change that do not count
+    double min_lr = 0.0;     ///< the rate goes no lower
+    double eps = 1e-8;       ///< a change of the rate up to this is not made
+    bool lower_is_better = true;
+    train::watched at = train::watched::evaluations;
+};
+
+/// The callback. Equal on all ranks, as the numbers that it sees are.
+class reduce_on_plateau {
+public:
+    static constexpr std::string_view rule_name = "reduce_on_plateau";
+    static constexpr bool changes_batch = false;
+
+    /// Throws errc::usage for options that make no sense.
+    explicit reduce_on_plateau(reduce_on_plateau_options options = {})
+        : options_(std::move(options)), best_(worst()) {
+        const auto& o = options_;
+        using train::detail::require_option;
+        require_option(o.factor >= 0 && o.factor < 1, rule_name,
+                       fmt::format("a factor of {}", o.factor), "use 0 or more and less than 1");
+        require_option(o.patience >= 0, rule_name, fmt::format("a patience of {}", o.patience),
+                       "use 0 or more evaluations");
+        require_option(o.cooldown >= 0, rule_name, fmt::format("a cooldown of {}", o.cooldown),
+                       "use 0 or more evaluations");
+        require_option(o.threshold >= 0, rule_name, fmt::format("a threshold of {}", o.threshold),
+                       "use 0 or a positive number");
+        require_option(o.min_lr >= 0 && o.eps >= 0, rule_name,
+                       fmt::format("a lowest rate of {} and an eps of {}", o.min_lr, o.eps),
+                       "use 0 or positive numbers");
+    }
+
+    /// Both throw errc::usage when the number is not there.
+    train::decision on_eval(const train::eval_info& e) {
+        return options_.at == train::watched::evaluations ? take(e) : train::decision{};
+    }
+    train::decision on_step(const train::step_info& s) {
+        return options_.at == train::watched::steps ? take(s) : train::decision{};
+    }
+
+    [[nodiscard]] double best() const noexcept { return best_; }
+
+    /// "<best> <bad ones in a row> <left of the cooldown>".
+    [[nodiscard]] std::string state() const {
+        return fmt::format("{} {} {}", train::detail::hexadecimal(best_), bad_, cooldown_);
+    }
+    /// Throws errc::malformed for a text that is no state().
+    void restore(std::string_view saved) {
+        train::detail::state_words words(saved);
+        if (!words.read(best_) || !words.read(bad_) || !words.read(cooldown_) || !words.empty())
+            train::detail::no_state(rule_name, saved);
+    }
+
+private:
+    [[nodiscard]] double worst() const noexcept {
+        const auto most = std::numeric_limits<double>::infinity();
+        return options_.lower_is_better ? most : -most;
+    }
+    [[nodiscard]] bool is_better(double now) const noexcept {
+        const double by = options_.threshold;
+        if (options_.lower_is_better)
+            return options_.relative ? now < best_ * (1.0 - by) : now < best_ - by;
+        return options_.relative ? now > best_ * (by + 1.0) : now > best_ + by;
+    }
+
+    template <class Event>
+    train::decision take(const Event& e) {
+        const double now =
+            train::detail::watched_number(*e.metrics, options_.metric, rule_name, options_.at);
+        const bool better = is_better(now);
+        if (better) best_ = now;
+        bad_ = better ? 0 : bad_ + 1;
+        if (cooldown_ > 0) {
+            cooldown_ -= 1;
+            bad_ = 0;
+        }
+        if (bad_ <= options_.patience) return {};
+        const auto why = fmt::format("{} is {:.6g}, {} in a row have not improved on {:.6g}",
+                                     options_.metric, now, bad_, best_);
+        cooldown_ = options_.cooldown;
+        bad_ = 0;
+        return lowered(*e.plan, e.next_rate, why);
+    }
+
+    [[nodiscard]] train::decision lowered(const train::step_plan& plan, double scheduled,
+                                          const std::string& why) const {
+        const double old = scheduled * plan.rate_factor;
+        const double wanted = old * options_.factor;
+        const double rate = std::max(wanted, options_.min_lr);
+        // What is at its lowest but for the last bit of a division stays there.
+        if (!(old - rate > options_.eps) || old <= options_.min_lr * (1.0 + 1e-12)) return {};
+        auto next = plan;
+        next.rate_factor =
+            rate == wanted ? plan.rate_factor * options_.factor : options_.min_lr / scheduled;
+        return {.plan = next, .why = why};
+    }
+
+    reduce_on_plateau_options options_;
+    double best_;
+    int bad_ = 0, cooldown_ = 0;
+};
+
+} // namespace skein
+
 // ======== skein/train/reporter.hpp
 // Rank 0's voice and pen: the run's folder, its metric files, the progress line. Silent elsewhere.
 //
@@ -20188,6 +20717,15 @@ namespace skein::train {
 /// nothing differs or nothing can be read.
 [[nodiscard]] std::string changed_settings(const report::run_dir& dir, const report::settings& now);
 
+/// One change that a rule decided: a line for people and a row of events.jsonl.
+struct run_event {
+    std::uint64_t step = 0; ///< behind which it was decided
+    std::string rule{};     ///< who
+    std::string what{}; ///< "global_batch", "micro_batches", "rate_factor", "clip", "step", "run"
+    std::string from{}, to{}; ///< JSON: a number, or a word in quotes
+    std::string why{};
+};
+
 /// See the file's head. Not thread-safe. Until begin() nothing of a run that is there already is
 /// changed.
 class reporter {
@@ -20210,10 +20748,15 @@ public:
     void step(const step_info& now, const std::vector<report::metric_value>& evaluated,
               const std::vector<report::metric_array>& arrays = {});
 
+    /// What a rule decided, behind the row of its step.
+    void decided(const run_event& event);
+
     /// The context is in another generation of its world, whose first rank goes on with the run's
     /// files. Collective.
     void rebind(const start_info& start);
 
+    /// The run has so many steps now; 0: not known.
+    void set_total(std::uint64_t steps);
     void saved(const checkpoint_info& checkpoint);
     void note(const std::string& text);
     /// What is not as it was asked for word by word.
@@ -20239,7 +20782,7 @@ private:
     std::string path_, name_;
     std::string changed_;     // the user's settings that differ from those the run had before
     std::string config_text_; // config.json, until it is known that the run goes on
-    bool rows_failing_ = false, curve_failing_ = false;
+    bool rows_failing_ = false, curve_failing_ = false, events_failing_ = false;
     std::optional<report::run_dir> dir_;
     std::unique_ptr<report::progress> show_;
     double average_ = 0.0;      // of the seconds per step, exponential
@@ -20250,6 +20793,7 @@ private:
 
 /// Rank 0's last screen of a fit() that ended: printed when the context ends, in the way of
 /// config.output (text to stderr as all that the trainer says, JSON to stdout, nothing when quiet).
+/// Tells the context how the run ended, and writes its result.json (run_result.hpp).
 void leave_screen(const context& ctx, const run_config& config, const fit_result& result);
 
 /// The last screen for a finished fit(), for a program that prints its own: add to `results` before
@@ -20264,6 +20808,373 @@ void leave_screen(const context& ctx, const run_config& config, const fit_result
 // Bodies of <skein/train/reporter.hpp>.
 
 
+// ======== skein/train/run_result.hpp
+// How a run ended, for the program that asked for it and for those that come later.
+//
+//     auto result = skein::train::run<&loop>(config, how);      // run_result<outcome>
+//     if (!result.ok()) return complain(result.error());
+//     result.value().accuracy, result.best->value, result.newest_checkpoint
+//
+//     auto earlier = skein::train::load_result("runs/gpt");     // finished_run, of its result.json
+//     for (auto& [name, points] : earlier.history()) ...
+//
+// Rank 0 writes result.json into the run's folder when training ends, whole or not at all; its
+// paths are relative to the folder, which may move. A run that goes on takes an older one away.
+
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace skein::train {
+
+struct run_note;
+
+/// One number of a run, and the step after which it was measured.
+struct measured {
+    std::string name{};
+    double value = 0.0;
+    std::uint64_t step = 0;
+
+    friend bool operator==(const measured&, const measured&) = default;
+};
+
+/// What is known of a run that has ended. Without a fit(), or when it wrote no files, there is no
+/// folder, and what is in it is not known.
+struct finished_run {
+    std::string name{}, path{}; ///< of its folder; empty: it wrote none
+    std::uint64_t steps = 0;    ///< finished, of the whole run; 0 when its fit() did not end
+    double seconds = 0.0;       ///< of the last start
+    int world_size = 1;         ///< ranks
+    int restarts = 0;           ///< after failures
+    std::string stopped_by{};   ///< "SIGTERM", or what a callback says; empty: it ended as planned
+    std::vector<measured> metrics{}; ///< the last value of each column of metrics.csv
+    std::optional<measured> best{};  ///< of config's best metric; nothing: it was not measured
+    std::string newest_checkpoint{}, best_checkpoint{}; ///< those that are there; or empty
+    std::string value_json{}; ///< what the loop returned, where its fields are numbers and texts
+    std::optional<skein::error> failure{};
+    int failed_rank = -1; ///< whose failure it was; -1 if nobody's in particular
+
+    [[nodiscard]] bool ok() const noexcept { return !failure; }
+    [[nodiscard]] bool stopped() const noexcept { return !stopped_by.empty(); }
+    /// Why it failed, with the rank: "rank 1 of 3: ...". Of a success there is none: asking for it
+    /// ends the program.
+    [[nodiscard]] const skein::error& error() const {
+        SKEIN_CHECK(failure.has_value(), "a run that succeeded has no error");
+        return *failure;
+    }
+    /// The last value of a metric, or nothing.
+    [[nodiscard]] std::optional<double> metric(std::string_view called) const;
+    /// All rows of metrics.csv by column; read from the folder now.
+    ///   errors  not_found: no folder, or no such file in it (another host's, perhaps)
+    [[nodiscard]] std::map<std::string, std::vector<report::curve_point>> history() const;
+};
+
+/// The same with what the loop returned.
+template <class T>
+class run_result : public finished_run {
+public:
+    explicit run_result(finished_run how, std::optional<T> value = std::nullopt)
+        : finished_run(std::move(how)), value_(std::move(value)) {}
+
+    /// Throws error() when the run failed.
+    [[nodiscard]] T& value() & {
+        if (!ok()) throw error();
+        return *value_;
+    }
+    [[nodiscard]] const T& value() const& {
+        if (!ok()) throw error();
+        return *value_;
+    }
+    [[nodiscard]] T value() && {
+        if (!ok()) throw error();
+        return *std::move(value_);
+    }
+
+private:
+    std::optional<T> value_;
+};
+/// Of a loop that returns nothing.
+template <>
+class run_result<void> : public finished_run {
+public:
+    explicit run_result(finished_run how) : finished_run(std::move(how)) {}
+
+    /// Throws error() when the run failed.
+    void value() const {
+        if (!ok()) throw error();
+    }
+};
+
+/// Reads the result.json of a run's folder, or that file.
+///   errors  not_found: there is none, with what to do; malformed: cut short, no JSON, or no result
+///           of a run; not_supported: another format; too_large
+[[nodiscard]] finished_run load_result(const std::string& path);
+
+namespace detail {
+/// What a run's folder tells; without a folder what the note has.
+[[nodiscard]] finished_run finished_of(const run_note& run);
+/// result.json, durably; says in the log what went wrong. Without a folder it does nothing.
+void write_result(const finished_run& run);
+/// The bytes of the file, and back. `folder` is where it lies.
+[[nodiscard]] std::string result_text(const finished_run& run);
+[[nodiscard]] finished_run result_of(std::string_view text, const std::string& folder);
+} // namespace detail
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/run_result.ipp
+// Bodies of <skein/train/run_result.hpp>: what a folder tells, and result.json.
+
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include <fmt/format.h>
+
+namespace skein::train {
+
+SKEIN_INLINE std::optional<double> finished_run::metric(std::string_view called) const {
+    for (const auto& m : metrics)
+        if (m.name == called) return m.value;
+    return std::nullopt;
+}
+
+SKEIN_INLINE std::map<std::string, std::vector<report::curve_point>> finished_run::history() const {
+    if (path.empty())
+        throw skein::error(errc::not_found, "this run has no history: it wrote no folder")
+            .with_hint("let it train with a Trainer and config.write_files");
+    std::map<std::string, std::vector<report::curve_point>> out;
+    for (auto& column : report::read_metrics(path))
+        out.emplace(std::move(column.name), std::move(column.points));
+    if (out.empty())
+        throw skein::error(errc::not_found, fmt::format("no metrics.csv with rows in {}", path))
+            .with_hint("did the run write files, and does this host see its folder?");
+    return out;
+}
+
+namespace detail {
+
+inline constexpr std::string_view result_format = "skein-result-1";
+inline constexpr std::string_view result_file = "result.json";
+
+/// The best point of a column; nothing without a number in it.
+[[nodiscard]] SKEIN_INLINE std::optional<measured> best_of(const report::metrics_column& column,
+                                                           bool lowest) {
+    std::optional<measured> best;
+    for (const auto& point : column.points) {
+        if (!std::isfinite(point.y)) continue;
+        if (best && (lowest ? point.y >= best->value : point.y <= best->value)) continue;
+        best = measured{column.name, point.y, static_cast<std::uint64_t>(point.x)};
+    }
+    return best;
+}
+
+/// The newest checkpoint there is, and the one of the best metric.
+SKEIN_INLINE void find_checkpoints(const run_note& run, finished_run& out) {
+    posix_disk disk;
+    const checkpointer saved(disk, run.path + "/checkpoints");
+    const auto steps = saved.steps();
+    if (steps.empty()) return;
+    out.newest_checkpoint = saved.step_path(steps.back());
+    std::optional<double> best;
+    for (const auto step : steps) {
+        const auto opened = checkpointer::open(disk, saved.step_path(step), false);
+        if (!opened) continue; // removed meanwhile, or damaged
+        const auto& metrics = opened->manifest().metrics;
+        const auto at = metrics.find(run.best_metric);
+        if (at == metrics.end() || !std::isfinite(at->second)) continue;
+        if (best && (run.best_is_lowest ? at->second >= *best : at->second <= *best)) continue;
+        best = at->second;
+        out.best_checkpoint = saved.step_path(step);
+    }
+}
+
+SKEIN_INLINE finished_run finished_of(const run_note& run) {
+    finished_run out;
+    out.name = run.name;
+    out.path = run.path;
+    out.steps = run.steps;
+    out.seconds = run.seconds;
+    out.stopped_by = run.stopped_by;
+    if (!run.path.empty()) {
+        for (const auto& column : report::read_metrics(run.path)) {
+            if (column.points.empty()) continue;
+            const auto& last = column.points.back();
+            out.metrics.push_back({column.name, last.y, static_cast<std::uint64_t>(last.x)});
+            if (column.name == run.best_metric) out.best = best_of(column, run.best_is_lowest);
+        }
+        find_checkpoints(run, out);
+    }
+    if (out.metrics.empty() && run.has_ended) {
+        out.metrics.push_back({"loss", run.loss, run.steps});
+        if (!std::isnan(run.val_loss))
+            out.metrics.push_back({"val_loss", run.val_loss, run.val_step});
+    }
+    return out;
+}
+
+// ---- the file ----------------------------------------------------------------------------------
+
+[[nodiscard]] SKEIN_INLINE json json_of(const measured& m) {
+    return {{"name", m.name}, {"value", m.value}, {"step", m.step}};
+}
+
+[[nodiscard]] SKEIN_INLINE std::string within(const std::string& path, const std::string& folder) {
+    return path.starts_with(folder + "/") ? path.substr(folder.size() + 1) : path;
+}
+
+SKEIN_INLINE std::string result_text(const finished_run& run) {
+    json metrics = json::array();
+    for (const auto& m : run.metrics) metrics.push_back(json_of(m));
+    json all{{"format", result_format},
+             {"name", run.name},
+             {"steps", run.steps},
+             {"seconds", run.seconds},
+             {"world_size", run.world_size},
+             {"restarts", run.restarts},
+             {"stopped_by", run.stopped_by},
+             {"metrics", std::move(metrics)},
+             {"best", run.best ? json_of(*run.best) : json()},
+             {"newest_checkpoint", within(run.newest_checkpoint, run.path)},
+             {"best_checkpoint", within(run.best_checkpoint, run.path)},
+             {"value", json()},
+             {"error", json()}};
+    if (!run.value_json.empty()) all["value"] = parse_json(run.value_json).value();
+    if (run.failure)
+        all["error"] = {{"code", to_string(run.failure->code())},
+                        {"text", run.failure->text()},
+                        {"where", run.failure->where()},
+                        {"cause", run.failure->cause()},
+                        {"hint", run.failure->hint()},
+                        {"rank", run.failed_rank}};
+    return dump_json(all, 2) + "\n";
+}
+
+[[nodiscard]] SKEIN_INLINE measured measured_of(const json& from) {
+    measured out;
+    out.name = json_string(from, "name").value();
+    out.step = json_uint(from, "step").value();
+    // JSON has no word for what is not finite.
+    const bool is_null = from.contains("value") && from.at("value").is_null();
+    out.value =
+        is_null ? std::numeric_limits<double>::quiet_NaN() : json_double(from, "value").value();
+    return out;
+}
+
+[[nodiscard]] SKEIN_INLINE skein::error failure_of(const json& from) {
+    const auto code = json_string(from, "code").value();
+    auto known = errc::unknown;
+    for (std::uint16_t number = 1; number <= static_cast<std::uint16_t>(errc::internal); ++number)
+        if (to_string(static_cast<errc>(number)) == code) known = static_cast<errc>(number);
+    return skein::error(known, json_string(from, "text").value())
+        .with_where(json_string(from, "where").value())
+        .with_cause(json_string(from, "cause").value())
+        .with_hint(json_string(from, "hint").value());
+}
+
+[[nodiscard]] SKEIN_INLINE skein::error missing_member(const std::string& key,
+                                                       std::string_view wanted) {
+    return skein::error(errc::malformed, fmt::format("'{}' is missing or is not {}", key, wanted));
+}
+
+[[nodiscard]] SKEIN_INLINE int small_number(const json& from, const std::string& key, int least) {
+    const auto number = json_double(from, key).value();
+    if (!(number >= least) || number > 1e9) throw missing_member(key, "a whole number");
+    return static_cast<int>(number);
+}
+
+SKEIN_INLINE finished_run read_result(const json& all, const std::string& folder) {
+    finished_run out;
+    out.path = folder;
+    out.name = json_string(all, "name").value();
+    out.steps = json_uint(all, "steps").value();
+    out.seconds = json_double(all, "seconds").value();
+    out.world_size = small_number(all, "world_size", 1);
+    out.restarts = small_number(all, "restarts", 0);
+    out.stopped_by = json_string(all, "stopped_by").value();
+    if (!all.contains("metrics") || !all.at("metrics").is_array())
+        throw missing_member("metrics", "an array");
+    for (const auto& m : all.at("metrics")) out.metrics.push_back(measured_of(m));
+    for (const auto* key : {"best", "value", "error"})
+        if (!all.contains(key)) throw missing_member(key, "a value or null");
+    if (!all.at("best").is_null()) out.best = measured_of(all.at("best"));
+    if (!all.at("value").is_null()) out.value_json = dump_json(all.at("value"));
+    if (const auto& failed = all.at("error"); !failed.is_null()) {
+        out.failure = failure_of(failed);
+        out.failed_rank = small_number(failed, "rank", -1);
+    }
+    const auto whole = [&](const std::string& path) {
+        return path.empty() || path.starts_with('/') ? path : folder + "/" + path;
+    };
+    out.newest_checkpoint = whole(json_string(all, "newest_checkpoint").value());
+    out.best_checkpoint = whole(json_string(all, "best_checkpoint").value());
+    return out;
+}
+
+SKEIN_INLINE finished_run result_of(std::string_view text, const std::string& folder) {
+    const auto again = "it is written whole when training ends: copy it again, or train again";
+    if (!text.ends_with("}\n"))
+        throw skein::error(errc::malformed,
+                           fmt::format("it is cut short after {} bytes", text.size()))
+            .with_hint(again);
+    const auto all = parse_json(text);
+    if (!all) throw skein::error(all.error()).with_hint(again);
+    const auto format = json_string(*all, "format");
+    if (!format || !format->starts_with("skein-result-"))
+        throw skein::error(errc::malformed, "it is not the result of a run: no format "
+                                            "skein-result-N in it")
+            .with_hint("name the folder of a run, or its result.json");
+    if (*format != result_format)
+        throw skein::error(errc::not_supported, fmt::format("not supported: format {}, this "
+                                                            "program reads {}",
+                                                            *format, result_format))
+            .with_hint("read it with the release that wrote it, or a newer one");
+    return read_result(*all, folder);
+}
+
+SKEIN_INLINE void write_result(const finished_run& run) {
+    if (run.path.empty()) return;
+    const auto file = join_path(run.path, result_file);
+    try {
+        const auto text = result_text(run);
+        posix_disk disk(link_policy::refuse);
+        disk.replace(file, as_bytes(std::string_view(text))).value();
+    } catch (const skein::error& why) { // the run is what it was without the file
+        logging::warn("train", fmt::format("{} cannot be written: {}", file, why.what()));
+    }
+}
+
+} // namespace detail
+
+SKEIN_INLINE finished_run load_result(const std::string& path) {
+    posix_disk disk;
+    auto file = path;
+    if (const auto there = disk.status(path); there && there->is_directory)
+        file = join_path(path, detail::result_file);
+    const auto bytes = disk.read_whole(file, json_limits{}.max_bytes);
+    if (!bytes && bytes.error().code() == errc::not_found)
+        throw error(errc::not_found, fmt::format("{} is not there", file))
+            .with_hint("a run has one when its training has ended: is it still at work, or was it "
+                       "killed? Its metrics.csv and checkpoints are in its folder all the same");
+    if (!bytes) throw bytes.error();
+    try {
+        return detail::result_of(as_text(*bytes), parent_path(file));
+    } catch (const error& why) {
+        throw error(why).with_where(file);
+    }
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/reporter.ipp, continued
 #include <algorithm>
 #include <chrono>
 #include <csignal>
@@ -20320,6 +21231,44 @@ SKEIN_INLINE json config_json(const run_config& c) {
 SKEIN_INLINE std::vector<report::metric_value> timings(const step_timing& t) {
     return {{"data_s", t.data},       {"forward_s", t.forward},     {"backward_s", t.backward},
             {"exposed_s", t.exposed}, {"optimizer_s", t.optimizer}, {"overlap", t.overlap}};
+}
+} // namespace detail
+
+namespace detail {
+SKEIN_INLINE run_note note_of(const run_config& config, const std::string& name,
+                              const std::string& path) {
+    run_note note;
+    note.name = name.empty() ? config.name : name;
+    std::error_code failed; // main() may go to another folder
+    if (!path.empty()) note.path = std::filesystem::absolute(path, failed).lexically_normal();
+    if (failed) note.path = path;
+    note.best_metric = config.checkpoint.keep_best.metric;
+    note.best_is_lowest = config.checkpoint.keep_best.order == metric_order::lowest;
+    return note;
+}
+[[nodiscard]] SKEIN_INLINE std::string stopped_by(const fit_result& result) {
+    if (!result.stopped) return {};
+    return result.stop_signal == SIGINT    ? "SIGINT"
+           : result.stop_signal == SIGTERM ? "SIGTERM"
+           : result.stop_reason.empty()    ? "request"
+                                           : result.stop_reason;
+}
+/// For whoever asks how the run ended; rank 0 writes it down.
+SKEIN_INLINE void note_end(const context& ctx, const run_config& config, const fit_result& result) {
+    auto note = note_of(config, result.run_name, result.run_path);
+    note.has_ended = true;
+    note.steps = result.steps;
+    note.seconds = result.seconds;
+    note.loss = result.loss;
+    note.val_loss = result.val_loss;
+    note.val_step = result.val_step;
+    note.stopped_by = stopped_by(result);
+    ctx.note_run(note);
+    if (!ctx.is_first() || note.path.empty()) return;
+    auto ended = finished_of(note);
+    ended.world_size = ctx.world_size();
+    ended.restarts = ctx.attempt();
+    write_result(ended);
 }
 } // namespace detail
 
@@ -20409,6 +21358,7 @@ SKEIN_INLINE reporter::reporter(const context& ctx, const run_config& config,
     }
     path_ = from_first(ctx, path_);
     name_ = from_first(ctx, name_);
+    ctx.note_run(detail::note_of(config, name_, path_));
 }
 
 SKEIN_INLINE reporter::~reporter() = default;
@@ -20416,6 +21366,7 @@ SKEIN_INLINE reporter::~reporter() = default;
 SKEIN_INLINE void reporter::begin(const start_info& start) {
     if (!first_) return;
     if (dir_) dir_->truncate_after(start.first_step);
+    if (dir_) dir_->remove_result(); // of an end that is none any more
     if (dir_ && !config_text_.empty()) dir_->write_config(std::exchange(config_text_, {}));
     show(start);
     greet(start);
@@ -20529,6 +21480,28 @@ SKEIN_INLINE void reporter::say_evaluation(std::uint64_t step,
     std::string text = fmt::format("step {}:", step);
     for (const auto& m : evaluated) text += fmt::format(" {} {:.4f}", m.name, m.value);
     show_->note(text);
+}
+
+SKEIN_INLINE void reporter::decided(const run_event& event) {
+    if (!first_) return;
+    const auto row = dump_json(
+        ordered_json{{"step", event.step},
+                     {"rule", event.rule},
+                     {"what", event.what},
+                     {"from", ordered_json(parse_json(std::string_view(event.from)).value())},
+                     {"to", ordered_json(parse_json(std::string_view(event.to)).value())},
+                     {"why", event.why}});
+    if (show_->mode() == report::progress_mode::json_lines)
+        show_->event("{\"event\":\"decision\"," + row.substr(1));
+    else
+        show_->note(fmt::format("step {}: {}: {} {} -> {}{}{}", event.step, event.rule, event.what,
+                                event.from, event.to, event.why.empty() ? "" : ": ", event.why));
+    if (dir_ && config_->write_files)
+        attempt([&] { dir_->append_event(row); }, events_failing_, "a row of events.jsonl");
+}
+
+SKEIN_INLINE void reporter::set_total(std::uint64_t steps) {
+    if (show_) show_->set_total(steps);
 }
 
 SKEIN_INLINE void reporter::saved(const checkpoint_info& checkpoint) {
@@ -20708,6 +21681,7 @@ private:
 
 SKEIN_INLINE void leave_screen(const context& ctx, const run_config& config,
                                const fit_result& result) {
+    detail::note_end(ctx, config, result);
     if (!ctx.is_first() || config.output == output_mode::quiet) return;
     const bool json = config.output == output_mode::json;
     const auto summary = detail::summary_of(ctx, config, result);
@@ -20723,6 +21697,695 @@ SKEIN_INLINE report::run_summary summarize(const context& ctx, const run_config&
 }
 
 } // namespace skein::train
+
+// ======== skein/train/run.hpp
+// run<&loop>(config, args...): a training from inside a program, its result in the caller's hands.
+//
+//     struct outcome { double accuracy = 0; std::uint64_t steps = 0; };
+//     outcome loop(skein::train::context& ctx, skein::run_config config, hyper how) { ... }
+//
+//     int main() {
+//         skein::serve_if_worker();               // ranks enter the loop here
+//         auto result = skein::train::run<&loop>(config, hyper{.lr = 0.1});
+//         if (!result.ok()) return complain(result.error());
+//         return result.value().accuracy > 0.97 ? 0 : 1;
+//     }
+//
+// One worker and no launcher: the loop runs here, on the calling thread. Several: ranks are
+// processes of this program that enter the loop by its name, supervised and started again as
+// launch() does it. Under srun, mpirun or torchrun each process is a rank, and every one gets rank
+// 0's result. Arguments and result travel as a remote function's, at most 1 MiB each. A program may
+// have several runs, in turn or at once on threads of its own; under a launcher in turn.
+
+
+// ======== skein/train/detail/run_loop.hpp
+// The templates behind train/run.hpp: what a loop's signature says, its record, and how it is
+// called. All that does not depend on the loop is in detail/run.ipp.
+
+
+// ======== skein/train/detail/value_text.hpp
+// An aggregate of numbers and texts as JSON by the names of its fields, for result.json. Written by
+// hand: the JSON library is 130,000 lines, and this is compiled where a loop is named.
+
+
+#include <cmath>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::train::detail {
+
+/// A text in quotes.
+[[nodiscard]] std::string quoted_text(std::string_view text);
+
+/// Numbers, truths, enums (their number), texts, optionals, lists, maps by text, and aggregates of
+/// those. `Above` are the aggregates that T is inside of.
+template <class T, class... Above>
+consteval bool has_value_text() {
+    if constexpr (std::is_same_v<T, long double> || std::is_same_v<T, char> ||
+                  wire::detail::is_one_of<T, Above...> || wire::detail::custom<T>)
+        return false;
+    else if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T> ||
+                       std::is_same_v<T, std::string>)
+        return true;
+    else if constexpr (wire::detail::is_a<T, std::vector> || wire::detail::is_array<T> ||
+                       wire::detail::is_a<T, std::optional>)
+        return has_value_text<typename T::value_type, Above...>();
+    else if constexpr (wire::detail::is_map<T>)
+        return std::is_same_v<typename T::key_type, std::string> &&
+               has_value_text<typename T::mapped_type, Above...>();
+    else if constexpr (plain_aggregate<T>)
+        return wire::detail::all_fields<T>(
+            []<class F>() { return has_value_text<std::remove_cvref_t<F>, T, Above...>(); });
+    else
+        return false;
+}
+
+template <class T>
+void add_value_text(std::string& out, const T& value);
+
+template <class T>
+void add_fields_text(std::string& out, const T& value) {
+    const auto fields = tie_fields(value);
+    out += '{';
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+        (..., (out += I > 0 ? ", " : "", out += quoted_text(field_name<T, I>()), out += ": ",
+               add_value_text(out, std::get<I>(fields))));
+    }(std::make_index_sequence<field_count<T>>{});
+    out += '}';
+}
+
+template <class T>
+void add_value_text(std::string& out, const T& value) {
+    if constexpr (std::is_same_v<T, bool>) {
+        out += value ? "true" : "false";
+    } else if constexpr (std::is_enum_v<T>) {
+        out += fmt::format("{}", static_cast<std::int64_t>(value));
+    } else if constexpr (std::is_floating_point_v<T>) {
+        out += std::isfinite(value) ? fmt::format("{}", value) : std::string("null");
+    } else if constexpr (std::is_arithmetic_v<T>) {
+        out += fmt::format("{}", +value);
+    } else if constexpr (std::is_same_v<T, std::string>) {
+        out += quoted_text(value);
+    } else if constexpr (wire::detail::is_a<T, std::optional>) {
+        value ? add_value_text(out, *value) : void(out += "null");
+    } else if constexpr (wire::detail::is_map<T>) {
+        out += '{';
+        for (bool first = true; const auto& [key, item] : value) {
+            out += std::exchange(first, false) ? "" : ", ";
+            out += quoted_text(key) + ": ";
+            add_value_text(out, item);
+        }
+        out += '}';
+    } else if constexpr (plain_aggregate<T>) {
+        add_fields_text(out, value);
+    } else {
+        out += '[';
+        for (bool first = true; const auto& item : value) {
+            out += std::exchange(first, false) ? "" : ", ";
+            add_value_text<typename T::value_type>(out, item);
+        }
+        out += ']';
+    }
+}
+
+/// Empty for a type that has no text.
+template <class T>
+std::string value_text(const T& value) {
+    std::string out;
+    if constexpr (has_value_text<T>()) add_value_text(out, value);
+    return out;
+}
+
+} // namespace skein::train::detail
+
+
+// ======== skein/train/detail/run_loop.hpp, continued
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <typeinfo>
+#include <utility>
+
+namespace skein::train::detail {
+
+/// Of a loop's arguments together, and of its result.
+inline constexpr std::size_t most_loop_bytes = std::size_t{1} << 20;
+
+/// What a loop has returned.
+struct loop_value {
+    byte_buffer bytes; ///< wire-encoded
+    std::string text;  ///< as JSON, where it can be
+};
+
+/// One loop of this program. Lives for ever.
+struct loop_record : spmd::rank_entry {
+    loop_value (*call)(context& ctx, const run_config& config, byte_span arguments) = nullptr;
+};
+
+/// How run() ended.
+struct loop_end {
+    finished_run how;
+    byte_buffer value; ///< when how.ok()
+};
+
+/// `encode` makes the arguments' bytes; what it throws is the run's failure.
+[[nodiscard]] loop_end run_loop(loop_record& loop, const run_config& config,
+                                const std::function<byte_buffer()>& encode);
+/// The life of a supervised rank of a loop; gives the exit code.
+[[nodiscard]] int live_in_loop(spmd::rank_entry& entry);
+
+template <class P>
+consteval bool check_loop_parameter() {
+    using value = std::remove_cvref_t<P>;
+    static_assert(!std::is_pointer_v<value>,
+                  "skein: the loop of a run cannot take a pointer: it may run in another process; "
+                  "take the value");
+    static_assert(!std::is_lvalue_reference_v<P> || std::is_const_v<std::remove_reference_t<P>>,
+                  "skein: the loop of a run cannot take a non-const reference: the caller's object "
+                  "may be in another process; take the value and return the result");
+    static_assert(std::is_pointer_v<value> || wire::encodable<value>,
+                  "skein: an argument of the loop of a run cannot be sent: make it a plain "
+                  "aggregate of types that can (no base class; std::array, not a C array), or "
+                  "specialise skein::wire::codec for it");
+    return true;
+}
+
+template <class R>
+consteval bool check_loop_result() {
+    if constexpr (!std::is_void_v<R>) {
+        static_assert(!std::is_pointer_v<R> && !std::is_reference_v<R>,
+                      "skein: the loop of a run cannot return a pointer or a reference: it may run "
+                      "in another process; return the value");
+        static_assert(wire::encodable<R>,
+                      "skein: the result of the loop of a run cannot be sent: make it a plain "
+                      "aggregate of types that can (no base class; std::array, not a C array), or "
+                      "specialise skein::wire::codec for it");
+    }
+    return true;
+}
+
+template <bool Config, class R, class... P>
+struct loop_traits {
+    using result = R;
+    using arguments = std::tuple<std::remove_cvref_t<P>...>;
+    static constexpr bool takes_config = Config;
+    static_assert((true && ... && check_loop_parameter<P>()));
+    static_assert(check_loop_result<R>());
+
+    template <class... A>
+    static consteval bool takes() {
+        return std::is_constructible_v<arguments, A&&...>;
+    }
+};
+
+/// Says what a loop looks like.
+template <class F>
+struct loop_signature {
+    static_assert(sizeof(F) == 0, "skein: run<&loop> needs a named function: R loop(context& ctx, "
+                                  "arguments...) or R loop(context& ctx, run_config config, "
+                                  "arguments...)");
+};
+template <class R, class... P>
+struct loop_signature<R (*)(context&, P...)> : loop_traits<false, R, P...> {};
+template <class R, class... P>
+struct loop_signature<R (*)(context&, run_config, P...)> : loop_traits<true, R, P...> {};
+template <class R, class... P>
+struct loop_signature<R (*)(context&, const run_config&, P...)> : loop_traits<true, R, P...> {};
+template <class R, class... P>
+struct loop_signature<R (*)(context&, P...) noexcept> : loop_signature<R (*)(context&, P...)> {};
+
+template <auto F>
+using loop_result = typename loop_signature<decltype(F)>::result;
+
+/// Decodes, calls, encodes.
+template <auto F>
+loop_value call_loop(context& ctx, const run_config& config, byte_span bytes) {
+    using traits = loop_signature<decltype(F)>;
+    auto arguments = wire::decode<typename traits::arguments>(bytes).value();
+    const auto call = [&]() -> typename traits::result {
+        return std::apply(
+            [&](auto&... each) -> typename traits::result {
+                if constexpr (traits::takes_config)
+                    return F(ctx, config, std::move(each)...);
+                else
+                    return F(ctx, std::move(each)...);
+            },
+            arguments);
+    };
+    loop_value out;
+    if constexpr (std::is_void_v<typename traits::result>) {
+        call();
+    } else {
+        const auto value = call();
+        if (!ctx.is_first()) return out; // rank 0's is the run's
+        out.bytes = wire::encode(value);
+        out.text = value_text(value);
+    }
+    return out;
+}
+
+template <auto F>
+struct loop_name {};
+
+template <auto F>
+struct loop_registration {
+    static loop_record& record() {
+        static loop_record made = [] {
+            loop_record r;
+            r.mangled = typeid(loop_name<F>).name();
+            r.live = &live_in_loop;
+            r.call = &call_loop<F>;
+            return r;
+        }();
+        return made;
+    }
+    static inline const bool registered = (spmd::add_entry(record()), true);
+};
+
+/// Using it puts the loop into the list before main runs.
+template <auto F>
+loop_record& loop_record_of() {
+    (void)&loop_registration<F>::registered;
+    return loop_registration<F>::record();
+}
+
+} // namespace skein::train::detail
+
+
+// ======== skein/train/run.hpp, continued
+#include <optional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+namespace skein::train {
+
+/// Trains, and blocks until that has ended well or ill. Nothing is thrown, and no error printed:
+/// what happened is in the result.
+///   F       a named function (context&, arguments...) or (context&, run_config, arguments...)
+///   config  where and how it runs; the loop gets a copy, and what it does with it is its own
+///   args    of the loop; copied
+///   result  what rank 0's loop returned, and what its last fit() left (run_result.hpp)
+///   errors  in it: what the loop threw, with the rank; worker_lost: a rank was killed or called
+///           exit(); too_large: arguments or result; usage: the config; not_supported: in a rank of
+///           a run, in a rank of launch(), several workers in a task or an actor, several runs at
+///           once under a launcher, hosts that help
+///   signals SIGINT and SIGTERM ask the ranks to stop in order while it runs on the main thread and
+///           nobody has taken them before; result.stopped_by says so. On other threads they stay
+///           what they are
+template <auto F, class... A>
+[[nodiscard]] run_result<detail::loop_result<F>> run(const run_config& config, A&&... args) {
+    using traits = detail::loop_signature<decltype(F)>;
+    using value = detail::loop_result<F>;
+    static_assert(traits::template takes<A...>(),
+                  "skein: the arguments of run<&loop>(config, args...) must be those of the loop "
+                  "behind its context (and run_config)");
+    const auto encode = [&] {
+        const typename traits::arguments all(std::forward<A>(args)...);
+        return wire::encode(all);
+    };
+    auto ended = detail::run_loop(detail::loop_record_of<F>(), config, encode);
+    if constexpr (std::is_void_v<value>) {
+        return run_result<void>(std::move(ended.how));
+    } else {
+        std::optional<value> got;
+        if (ended.how.ok()) {
+            auto decoded = wire::decode<value>(ended.value);
+            if (decoded)
+                got.emplace(std::move(*decoded));
+            else
+                ended.how.failure = decoded.error();
+        }
+        return run_result<value>(std::move(ended.how), std::move(got));
+    }
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/run.ipp
+// The ways of train::run(): here, as supervised ranks, in the world of a launcher; and the life of
+// a rank that was started for a loop.
+
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::train::detail {
+
+SKEIN_INLINE std::string quoted_text(std::string_view text) { return dump_json(json(text)); }
+
+/// What a supervised rank is given.
+struct loop_order {
+    run_config config;
+    byte_buffer arguments;
+};
+/// What rank 0 gives the others of a launched world.
+struct loop_news {
+    finished_run how;
+    byte_buffer value;
+};
+/// Keys under which rank 0 tells its supervisor.
+inline constexpr const char* note_key = "run";
+inline constexpr const char* value_key = "value";
+
+/// One run() of a caller.
+struct loop_call {
+    loop_record* loop;
+    const run_config* config;
+    std::string name; ///< of the loop, for people
+    byte_buffer arguments;
+};
+
+/// "app::loop(skein::train::context&, int)" of the mangled loop_name<&app::loop>.
+[[nodiscard]] SKEIN_INLINE std::string readable_loop(std::string_view mangled) {
+    const auto inner = mangled.find("XadL_Z");
+    if (inner != std::string_view::npos && mangled.ends_with("EEEE")) {
+        const std::string name(mangled.substr(inner + 4, mangled.size() - inner - 8));
+        if (const auto text = readable_name(name.c_str()); text != name) return text;
+    }
+    return readable_name(std::string(mangled).c_str());
+}
+
+/// Once, by whoever comes first: threads may read the environment afterwards.
+[[nodiscard]] SKEIN_INLINE spmd::launch_environment place_of_process() {
+    static const bool taken = (spmd::take_launch_variables(), true);
+    (void)taken;
+    return spmd::discover();
+}
+
+/// A handler of the program's own is not replaced, and only the main thread may be sure that nobody
+/// else takes the signals meanwhile.
+[[nodiscard]] SKEIN_INLINE bool may_take_signals() {
+    return ::getpid() == ::gettid() && stop_signals::are_free();
+}
+
+SKEIN_INLINE void check_size(std::size_t bytes, const std::string& what, const char* hint) {
+    if (bytes <= most_loop_bytes) return;
+    throw error(errc::too_large,
+                fmt::format("{} {} bytes, the limit is {}", what, bytes, most_loop_bytes))
+        .with_hint(hint);
+}
+SKEIN_INLINE void check_value(const loop_value& value, const std::string& loop) {
+    check_size(value.bytes.size(), fmt::format("the result of {} is", loop),
+               "save it to a file in the loop and return the path");
+}
+
+/// With the rank whose failure it is.
+[[nodiscard]] SKEIN_INLINE error at_rank(const error& why, int rank, int world_size) {
+    if (rank < 0 || world_size == 1 || why.where().starts_with("rank ")) return why;
+    const auto place = fmt::format("rank {} of {}", rank, world_size);
+    return error(why).with_where(why.where().empty() ? place : place + ": " + why.where());
+}
+
+/// What the folder tells; one that cannot be read is no failure of the run.
+[[nodiscard]] SKEIN_INLINE finished_run folder_told(const std::optional<run_note>& note) {
+    if (!note) return {};
+    try {
+        return finished_of(*note);
+    } catch (const error& why) {
+        logging::warn("train", fmt::format("what the run left in {} cannot be read: {}", note->path,
+                                           why.what()));
+    }
+    finished_run out;
+    out.name = note->name;
+    out.path = note->path;
+    return out;
+}
+
+/// Rank 0, behind its loop: the file, and what the others are told.
+[[nodiscard]] SKEIN_INLINE finished_run close_run(const context& here, const loop_value& value) {
+    auto how = folder_told(here.last_run());
+    how.world_size = here.world_size();
+    how.restarts = here.attempt();
+    how.value_json = value.text;
+    if (how.stopped_by.empty() && here.stop_signal() != 0)
+        how.stopped_by = proc::signal_name(here.stop_signal());
+    write_result(how);
+    return how;
+}
+
+SKEIN_INLINE void set_failure(loop_end& out, const error& why, int rank) {
+    out.how.failure = at_rank(why, rank, out.how.world_size);
+    out.how.failed_rank = rank;
+    out.value.clear();
+    write_result(out.how);
+}
+
+// ---- in this process ---------------------------------------------------------------------------
+
+SKEIN_INLINE void run_here(const loop_call& call, loop_end& out) {
+    validate(*call.config, 1);
+    (void)comm_model_of(*call.config);
+    std::optional<stop_signals> stops;
+    std::optional<stop_notice> notice;
+    if (may_take_signals()) notice.emplace(stops.emplace(), *call.config);
+    auto here = context::single();
+    if (stops) here.watch_stop_flag(&stops->asked(), [&stops] { return stops->which(); });
+    try {
+        auto value = call.loop->call(here, *call.config, call.arguments);
+        check_value(value, call.name);
+        out.how = close_run(here, value);
+        out.value = std::move(value.bytes);
+    } catch (...) {
+        const auto why = to_error(std::current_exception());
+        out.how = folder_told(here.last_run());
+        if (here.stop_signal() != 0) out.how.stopped_by = proc::signal_name(here.stop_signal());
+        set_failure(out, why, 0);
+    }
+}
+
+// ---- supervised --------------------------------------------------------------------------------
+
+SKEIN_INLINE void run_ranks(const loop_call& call, loop_end& out) {
+    const auto& config = *call.config;
+    refuse_in_task(fmt::format("a run with {} workers", config.scaling.workers));
+    validate(config, config.scaling.workers);
+    (void)comm_model_of(config);
+    auto options = supervisor_options_of(config);
+    if (config.output == output_mode::quiet) options.on_restart = {}; // result.restarts has it
+    options.takes_signals = may_take_signals();
+    options.variables.emplace_back(spmd::entry_variable, call.loop->mangled);
+    options.given = wire::encode(loop_order{config, call.arguments});
+    options.most_told = most_loop_bytes + (std::size_t{64} << 10);
+    auto outcome = spmd::supervise(std::move(options));
+    std::optional<run_note> note;
+    if (const auto told = outcome.told.find(note_key); told != outcome.told.end())
+        note = wire::decode<run_note>(told->second).value();
+    out.how = folder_told(note);
+    out.how.world_size = config.scaling.workers;
+    out.how.restarts = outcome.restarts;
+    if (outcome.stop_signal != 0) out.how.stopped_by = proc::signal_name(outcome.stop_signal);
+    auto value = outcome.told.find(value_key);
+    if (!outcome.failure && value == outcome.told.end())
+        outcome.failure = error(errc::internal, "rank 0 has left without its result");
+    if (outcome.failure) return set_failure(out, *outcome.failure, outcome.culprit);
+    out.value = std::move(value->second);
+}
+
+SKEIN_INLINE int live_in_loop(spmd::rank_entry& entry) {
+    auto& loop = static_cast<loop_record&>(entry);
+    const auto where = place_of_process();
+    const stop_signals stops;
+    begin_as_rank(where);
+    std::unique_ptr<spmd::joined_group> world;
+    run_config config;
+    return live_as_rank(where, config, stops, world, [&] {
+        spmd::joined_group_options meeting;
+        meeting.stop_fd = stops.fd();
+        world = std::make_unique<spmd::joined_group>(where, spmd::group_token(), meeting);
+        auto order = wire::decode<loop_order>(world->given()).value();
+        config = std::move(order.config);
+        train_as_rank(*world, where, config, &stops, "world", [&](context& here) {
+            if (here.is_first())
+                here.watch_runs(
+                    [&world](const run_note& note) { world->tell(note_key, wire::encode(note)); });
+            const auto value = loop.call(here, config, order.arguments);
+            if (!here.is_first()) return;
+            check_value(value, readable_loop(loop.mangled));
+            (void)close_run(here, value);
+            world->tell(value_key, value.bytes);
+        });
+    });
+}
+
+// ---- in the world of a launcher ----------------------------------------------------------------
+
+/// The ranks meet in the first run and part when their processes end, so that each further run has
+/// them all.
+struct launched_world {
+    std::mutex claim; // held by the run that is at work
+    int runs = 0;     // so far
+    std::unique_ptr<spmd::joined_group> group;
+    std::optional<error> over; // why there is no further run
+};
+
+SKEIN_INLINE launched_world& world_of_launch() {
+    static auto* const one = new launched_world; // used at exit
+    return *one;
+}
+
+SKEIN_INLINE void leave_launched_world() noexcept {
+    auto& world = world_of_launch();
+    if (!world.group) return;
+    try {
+        if (world.claim.try_lock())
+            world.group->leave();
+        else
+            world.group->fail(error(errc::worker_lost, "it called exit() in a run"));
+    } catch (const error&) { // the others know it by now
+    }
+    world.group.reset();
+}
+
+/// Who was lost first.
+class first_loss {
+public:
+    explicit first_loss(spmd::joined_group& world)
+        : heard_(world.on_lost([this](int rank, const error& why) {
+              const std::lock_guard lock(mutex_);
+              if (!why_) why_.emplace(why);
+              rank_ = rank;
+          })) {}
+    [[nodiscard]] std::pair<int, std::optional<error>> get() {
+        const std::lock_guard lock(mutex_);
+        return {rank_, why_};
+    }
+
+private:
+    std::mutex mutex_;
+    std::optional<error> why_;
+    int rank_ = -1;
+    spmd::subscription heard_; // destroyed first
+};
+
+/// The loop as a rank, and rank 0's news for all.
+SKEIN_INLINE loop_news train_in_launched_world(const loop_call& call,
+                                               const spmd::launch_environment& where,
+                                               spmd::joined_group& world, int number,
+                                               const stop_signals* stops) {
+    byte_buffer mine;
+    train_as_rank(
+        world, where, *call.config, stops, fmt::format("run-{}", number), [&](context& here) {
+            auto value = call.loop->call(here, *call.config, call.arguments);
+            if (!here.is_first()) return;
+            check_value(value, call.name);
+            mine = wire::encode(loop_news{close_run(here, value), std::move(value.bytes)});
+        });
+    const auto all = world.exchange(fmt::format("skein-run-{}-result", number), mine);
+    return wire::decode<loop_news>(all.at(0)).value();
+}
+
+SKEIN_INLINE void run_in_launched_world(const loop_call& call,
+                                        const spmd::launch_environment& where, loop_end& out) {
+    auto& world = world_of_launch();
+    const std::unique_lock claim(world.claim, std::try_to_lock);
+    if (!claim)
+        throw error(errc::not_supported, "not supported: several runs at once under a launcher")
+            .with_hint("one after the other, or without the launcher");
+    if (world.over)
+        throw error(errc::not_supported,
+                    "not supported: another run under a launcher after one that failed")
+            .with_cause(world.over->text())
+            .with_hint("end the program: the launcher may start its ranks again");
+    out.how.world_size = where.world_size;
+    std::optional<stop_signals> stops;
+    if (may_take_signals()) stops.emplace();
+    std::optional<first_loss> loss;
+    try {
+        if (!world.group) {
+            spmd::joined_group_options meeting;
+            if (stops) meeting.stop_fd = stops->fd();
+            world.group = std::make_unique<spmd::joined_group>(where, spmd::group_token(), meeting);
+            std::atexit([] { leave_launched_world(); });
+        }
+        loss.emplace(*world.group);
+        const int number = world.runs++;
+        auto settings = settings_of(*call.config);
+        settings.push_back({"loop", call.name});
+        spmd::require_same(*world.group, fmt::format("skein-run-{}-settings", number), settings);
+        validate(*call.config, where.world_size);
+        std::optional<stop_notice> notice;
+        if (stops && where.rank == 0) notice.emplace(*stops, *call.config);
+        auto news =
+            train_in_launched_world(call, where, *world.group, number, stops ? &*stops : nullptr);
+        out.how = std::move(news.how);
+        out.value = std::move(news.value);
+    } catch (...) {
+        const auto why = to_error(std::current_exception());
+        const bool may_be = may_be_echo(why.code()) || came_through_communicator(why);
+        const bool echo =
+            world.group && may_be && world.group->wait_lost(time_constants::lan().echo_wait);
+        if (world.group && !echo) world.group->fail(why);
+        const auto [rank, lost] =
+            echo && loss ? loss->get() : std::pair(where.rank, std::optional(why));
+        loss.reset();
+        world.group.reset();
+        world.over = lost.value_or(why);
+        if (stops && stops->which() != 0) out.how.stopped_by = proc::signal_name(stops->which());
+        set_failure(out, *world.over, rank);
+    }
+}
+
+// ---- which of them -----------------------------------------------------------------------------
+
+SKEIN_INLINE void refuse_in_rank() {
+    if (spmd::is_for_entry())
+        throw error(errc::not_supported, "not supported: a run in a rank of a run")
+            .with_hint("train with a Trainer on the context of the loop; give the program's other "
+                       "runs from main, behind skein::serve_if_worker() as its first line");
+    if (spmd::is_supervised())
+        throw error(errc::not_supported, "not supported: a run in a rank of launch()")
+            .with_hint("a program has either launch() or runs of its own in its main");
+}
+
+SKEIN_INLINE void run_where_due(const loop_call& call, loop_end& out) {
+    const auto where = place_of_process();
+    refuse_in_rank();
+    if (const auto only = spmd::find_entry(call.loop->mangled); !only) throw only.error();
+    check_size(call.arguments.size(), fmt::format("the arguments of {} are", call.name),
+               "save them to a file and give its path");
+    if (where.role == spmd::host_role::helps || where.helper_hosts > 0)
+        throw error(errc::not_supported, "not supported: hosts that help, with train::run()")
+            .with_hint("use train::launch(), or start every host as one that trains");
+    say_unused_cluster(*call.config);
+    if (where.is_launched()) {
+        say_unused_workers(where, *call.config);
+        return run_in_launched_world(call, where, out);
+    }
+    if (call.config->scaling.workers == 1) return run_here(call, out);
+    run_ranks(call, out);
+}
+
+SKEIN_INLINE loop_end run_loop(loop_record& loop, const run_config& config,
+                               const std::function<byte_buffer()>& encode) {
+    serve_if_worker(); // a main that has not called it: nothing else runs in such a process
+    loop_end out;
+    try {
+        const loop_call call{&loop, &config, readable_loop(loop.mangled), encode()};
+        run_where_due(call, out);
+    } catch (...) {
+        out.how.failure = to_error(std::current_exception());
+        out.value.clear();
+    }
+    return out;
+}
+
+} // namespace skein::train::detail
 
 // ======== skein/train/schedule.hpp
 // Learning-rate schedules: pure functions of the step, so that resuming needs no state.
@@ -21358,6 +23021,20 @@ struct callback_state {
     std::string name, state;
 };
 
+/// What one callback decided.
+struct made_decision {
+    std::string rule;
+    step_plan from, to; ///< equal when it is about something else
+    bool stops = false;
+    std::string why;
+};
+/// What the callbacks decide, in their order: each sees what those before it decided.
+struct decisions {
+    step_plan plan;
+    action wanted = action::go_on;
+    std::vector<made_decision> made{};
+};
+
 /// Strategy, module and callbacks of one session.
 class session_parts {
 public:
@@ -21380,8 +23057,16 @@ public:
     virtual void rebind() = 0;
 
     virtual void tell(const start_info& event) = 0;
-    [[nodiscard]] virtual action tell(const step_info& event) = 0;
-    [[nodiscard]] virtual action tell(const eval_info& event) = 0;
+    virtual void tell(const step_info& event, decisions& to) = 0;
+    virtual void tell(const eval_info& event, decisions& to) = 0;
+    /// Whether a callback has on_agreed.
+    [[nodiscard]] virtual bool judges() const = 0;
+    /// The strongest of their verdicts, of the first that has it.
+    ///   rule  its name
+    [[nodiscard]] virtual ruling judge(const step_info& event, std::string& rule) = 0;
+    /// Whether a callback may change the plan, and whether the samples of a step.
+    [[nodiscard]] virtual bool plans() const = 0;
+    [[nodiscard]] virtual bool changes_batch() const = 0;
     virtual void tell(const checkpoint_info& event) = 0;
     virtual void tell(const fit_result& event) = 0;
     /// Why a callback wants the end, as it says; or empty.
@@ -21437,7 +23122,7 @@ inline constexpr std::string_view taken_names[] = {
     "loss",          "lr",           "grad_norm",  "step",      "stop",        "tokens_per_s",
     "samples_per_s", "step_seconds", "event",      "val_loss",  "total",       "eta_seconds",
     "data_s",        "forward_s",    "backward_s", "exposed_s", "optimizer_s", "overlap",
-    "loss_scale"};
+    "loss_scale",    "global_batch"};
 
 class session_core;
 
@@ -21663,6 +23348,124 @@ typename step_range<Batch>::iterator& step_range<Batch>::iterator::operator++() 
 // The batches of one session in order: deals, makes them ahead, and goes back to the last committed
 // place. Used by <skein/train/detail/session_core.ipp> alone.
 
+
+// ======== skein/train/detail/run_length.hpp
+// How long a run is when the samples of a step may change: in samples, not in steps. Used by
+// <skein/train/detail/feeder.ipp> alone.
+//
+// A run has as many samples as its steps would have with the batch that it began with. Where the
+// schedule of the learning rate stands follows from them, in steps of that first batch. Steps of
+// one batch size all through come to exactly what max_steps or epochs say.
+
+
+#include <algorithm>
+#include <cstdint>
+
+namespace skein::train::detail {
+
+/// How far a run has come; every rank has the same.
+struct run_progress {
+    std::uint64_t units = 0;  ///< samples; a batch cut short by the end of an epoch counts in whole
+                              ///< first batches, as a step does
+    std::uint64_t epoch = 0;  ///< begun, the first is 0
+    std::uint64_t within = 0; ///< samples of it
+};
+
+class run_length {
+public:
+    ///   samples  of an epoch; 0: not known
+    ///   steps    of the run, by the first batch; 0: not known
+    run_length(const run_config& config, std::uint64_t samples, std::uint64_t steps)
+        : first_(static_cast<std::uint64_t>(config.global_batch)), samples_(samples),
+          epochs_(static_cast<std::uint64_t>(std::max<std::int64_t>(0, config.epochs))),
+          last_(config.last), all_(steps * first_) {}
+
+    /// Takes a step of `count` samples where `asked` were wanted.
+    void take(run_progress& to, std::uint64_t count, std::uint64_t asked) const noexcept {
+        const auto whole = (count + first_ - 1) / first_ * first_;
+        to.units += count < asked ? std::min(asked, whole) : count;
+    }
+
+    /// Samples since the beginning, for batches of so many from here on.
+    [[nodiscard]] std::uint64_t units(const run_progress& at, std::uint64_t batch) const noexcept {
+        if (!by_epochs()) return at.units;
+        if (last_ == last_batch::carry) return at.epoch * samples_ + at.within;
+        const auto each = per_epoch();
+        const auto begun = is_spent(at, batch) ? each : std::min(at.within, each - 1);
+        return at.epoch * each + begun;
+    }
+    /// Steps of the first batch that they come to.
+    [[nodiscard]] std::uint64_t first_steps(const run_progress& at,
+                                            std::uint64_t batch) const noexcept {
+        return units(at, batch) / first_;
+    }
+    /// Epochs that are over.
+    [[nodiscard]] std::uint64_t epochs_done(const run_progress& at,
+                                            std::uint64_t batch) const noexcept {
+        return at.epoch + (is_spent(at, batch) ? 1 : 0);
+    }
+
+    /// What the next step may have: fewer at the end of the run.
+    [[nodiscard]] std::uint64_t most(const run_progress& at, std::uint64_t batch) const noexcept {
+        if (all_ == 0 || ends_with_epochs()) return batch;
+        const auto seen = units(at, batch);
+        return seen < all_ ? std::min(batch, all_ - seen) : batch;
+    }
+
+    /// Steps to the end with this batch; 0 as well when nobody knows.
+    [[nodiscard]] std::uint64_t steps_left(run_progress at, std::uint64_t batch) const noexcept {
+        if (all_ == 0) return 0;
+        const auto up = [](std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b; };
+        if (ends_with_epochs()) {
+            const auto steps = [&](std::uint64_t left) {
+                return last_ == last_batch::drop ? left / batch : up(left, batch);
+            };
+            if (at.epoch >= epochs_) return 0;
+            return steps(samples_ - std::min(samples_, at.within)) +
+                   (epochs_ - at.epoch - 1) * steps(samples_);
+        }
+        auto seen = units(at, batch);
+        if (last_ != last_batch::shorten || samples_ == 0)
+            return seen < all_ ? up(all_ - seen, batch) : 0;
+        std::uint64_t steps = 0;
+        while (seen < all_) { // epoch by epoch: their last batches are short
+            if (at.within >= samples_) at.within = 0;
+            const auto full = (samples_ - at.within) / batch;
+            if (full * batch >= all_ - seen) return steps + up(all_ - seen, batch);
+            steps += full;
+            seen += full * batch;
+            const auto rest = samples_ - at.within - full * batch;
+            at.within = samples_;
+            if (rest == 0) continue;
+            run_progress one;
+            take(one, std::min(rest, all_ - seen), std::min(batch, all_ - seen));
+            seen += one.units;
+            steps += 1;
+        }
+        return steps;
+    }
+
+private:
+    [[nodiscard]] bool by_epochs() const noexcept { return epochs_ > 0 && samples_ > 0; }
+    [[nodiscard]] bool ends_with_epochs() const noexcept {
+        return by_epochs() && last_ != last_batch::carry;
+    }
+    [[nodiscard]] std::uint64_t per_epoch() const noexcept {
+        const auto full = samples_ / first_;
+        return (full + (last_ == last_batch::shorten && samples_ % first_ != 0 ? 1 : 0)) * first_;
+    }
+    [[nodiscard]] bool is_spent(const run_progress& at, std::uint64_t batch) const noexcept {
+        if (samples_ == 0) return false;
+        if (last_ == last_batch::drop) return at.within > 0 && at.within + batch > samples_;
+        return at.within >= samples_;
+    }
+
+    std::uint64_t first_, samples_, epochs_;
+    last_batch last_;
+    std::uint64_t all_; // samples of the run; 0: not known
+};
+
+} // namespace skein::train::detail
 
 // ======== skein/train/training_state.hpp
 // Everything a run needs to go on as if it had never stopped, to and from a checkpoint.
@@ -21967,6 +23770,7 @@ struct drawn_batch {
     std::vector<micro_batch> micros;
     sampler_state place;     ///< behind it
     std::string stream;      ///< the stream's state behind it
+    std::uint64_t asked = 0; ///< samples that were wanted
     bool ends_epoch = false; ///< of a stream
 
     [[nodiscard]] std::size_t with_samples() const {
@@ -21979,7 +23783,7 @@ class feeder {
 public:
     feeder(const context& ctx, const run_config& config, input_source& source)
         : ctx_(ctx), config_(config), source_(source), rank_(ctx.rank()),
-          world_size_(ctx.world_size()) {
+          world_size_(ctx.world_size()), plan_(plan_of(config)) {
         if (!source_.is_stream()) {
             order_.emplace(order_options(), world_size_);
             ahead_ = order_;
@@ -21994,6 +23798,7 @@ public:
                 total_ = total_steps(config, source_.size());
             state_ = source_.state();
         }
+        length_.emplace(config, source_.size(), total_);
         depth_ = source_.reads_ahead() ? 0 : static_cast<std::size_t>(config.prefetch_batches);
     }
     feeder(const feeder&) = delete;
@@ -22002,6 +23807,45 @@ public:
 
     /// Steps of the run; 0: as many as the stream gives.
     [[nodiscard]] std::uint64_t total() const noexcept { return total_; }
+    /// Where the schedule of the rate stands after so many finished steps.
+    [[nodiscard]] std::uint64_t schedule_step(std::uint64_t step) const noexcept {
+        return is_other_batch_ ? length_->first_steps(progress(), batch_size()) : step;
+    }
+    /// Passes over the data that are finished.
+    [[nodiscard]] std::uint64_t epochs_done() const noexcept {
+        return length_->epochs_done(progress(), batch_size());
+    }
+
+    /// From the step after so many finished ones on batches are dealt by this plan; what was made
+    /// ahead by another one is dropped. True when that changes which batches come.
+    bool follow(const step_plan& plan, std::uint64_t step) {
+        const bool same =
+            plan.global_batch == plan_.global_batch && plan.micro_batches == plan_.micro_batches;
+        if (plan.global_batch != plan_.global_batch && !is_other_batch_) {
+            is_other_batch_ = true;
+            units_ = step * static_cast<std::uint64_t>(config_.global_batch);
+        }
+        plan_ = plan;
+        if (same) return false;
+        rewind();
+        count_steps(step);
+        return true;
+    }
+    /// Samples since the beginning, once the batch has changed; for checkpoints.
+    [[nodiscard]] std::optional<std::uint64_t> units() const {
+        return is_other_batch_ ? std::optional(units_) : std::nullopt;
+    }
+    /// After the place in the data was restored: goes on by this plan.
+    ///   units  what units() said; nothing: the batch has never changed
+    void restore_plan(const step_plan& plan, std::optional<std::uint64_t> units,
+                      std::uint64_t step) {
+        plan_ = plan;
+        is_other_batch_ = units.has_value();
+        units_ = units.value_or(0);
+        rewind();
+        if (is_other_batch_) count_steps(step);
+    }
+
     /// Null with a stream.
     [[nodiscard]] sampler* order() noexcept { return order_ ? &*order_ : nullptr; }
 
@@ -22054,10 +23898,16 @@ public:
         return spent || at.epoch != taken.epoch;
     }
 
-    void commit(const drawn_batch& taken) {
+    ///   step  finished ones, this one included
+    void commit(const drawn_batch& taken, std::uint64_t step) {
+        run_progress behind{.units = units_};
+        length_->take(behind, taken.global_batch, taken.asked);
+        units_ = behind.units;
         if (order_) return order_->restore(taken.place);
         state_ = taken.stream;
+        within_ = taken.ends_epoch ? 0 : within_ + taken.global_batch;
         committed_epoch_ = taken.epoch + (taken.ends_epoch ? 1 : 0);
+        if (is_other_batch_ && source_.size() == 0) count_steps(step); // short ones were not known
     }
 
     /// The next batch is again the one after the last committed.
@@ -22065,6 +23915,7 @@ public:
         drop_ahead();
         if (order_) {
             ahead_->restore(order_->state());
+            ahead_units_ = units_;
         } else {
             source_.restore(state_);
             epoch_ = committed_epoch_;
@@ -22090,6 +23941,7 @@ public:
         for (const auto& state : gather_bytes(ctx_, as_bytes(std::string_view(state_))))
             states.push_back(to_hex(state));
         return {{"epoch", committed_epoch_},
+                {"within", within_},
                 {"data", source_.describe()},
                 {"states", std::move(states)}};
     }
@@ -22117,6 +23969,7 @@ public:
                 .with_where(where);
         state_ = std::string(as_text(bytes));
         committed_epoch_ = json_uint(saved, "epoch").value();
+        within_ = saved.value("within", std::uint64_t{0});
         fresh_ = false;
         rewind();
     }
@@ -22132,7 +23985,7 @@ private:
 
     [[nodiscard]] sampler_options order_options() const {
         return {.samples = source_.size(),
-                .batch = static_cast<std::uint64_t>(config_.global_batch),
+                .batch = batch_size(),
                 .seed = config_.seed,
                 .last = config_.last};
     }
@@ -22154,14 +24007,33 @@ private:
             .with_hint("give streams one state for all: the place in the whole stream");
     }
 
-    [[nodiscard]] int parts() const noexcept { return static_cast<int>(config_.accumulation); }
+    [[nodiscard]] int parts() const noexcept { return static_cast<int>(plan_.micro_batches); }
+    [[nodiscard]] std::uint64_t batch_size() const noexcept {
+        return static_cast<std::uint64_t>(plan_.global_batch);
+    }
+    [[nodiscard]] run_progress progress() const noexcept {
+        if (order_) return {units_, order_->state().epoch, order_->state().cursor};
+        return {units_, committed_epoch_, within_};
+    }
+    void count_steps(std::uint64_t step) {
+        if (total_ > 0) total_ = step + length_->steps_left(progress(), batch_size());
+    }
 
     /// The next places of the order, cut into micro-batches.
     [[nodiscard]] drawn_batch deal() {
+        const auto& from = ahead_->state();
+        const auto asked =
+            is_other_batch_ ? length_->most({ahead_units_, from.epoch, from.cursor}, batch_size())
+                            : batch_size();
+        ahead_->deal_by(asked);
         auto slice = ahead_->next(rank_, world_size_);
         drawn_batch out;
         out.epoch = slice.epoch;
         out.global_batch = slice.global_batch;
+        out.asked = asked;
+        run_progress behind{.units = ahead_units_};
+        length_->take(behind, out.global_batch, asked);
+        ahead_units_ = behind.units;
         for (int part = 0; part < parts(); ++part) {
             const auto [first, last] = rank_range(slice.ids.size(), part, parts());
             micro_batch micro;
@@ -22204,18 +24076,18 @@ private:
     /// This rank's share from the stream; an error becomes that of the micro-batch it belongs to.
     ///   step  seeds the generator, where that is allowed
     void ask(drawn_batch& out, std::uint64_t epoch, std::optional<std::uint64_t> step) noexcept {
-        const auto [first, last] =
-            rank_range(static_cast<std::uint64_t>(config_.global_batch), rank_, world_size_);
+        const auto [first, last] = rank_range(batch_size(), rank_, world_size_);
         out.epoch = epoch;
+        out.asked = batch_size();
         for (int part = 0; part < parts(); ++part) {
             const auto [from, to] = rank_range(last - first, part, parts());
             const stream_share share{.rank = rank_,
                                      .world_size = world_size_,
                                      .samples = to - from,
                                      .begin = first + from,
-                                     .global_batch =
-                                         static_cast<std::uint64_t>(config_.global_batch),
+                                     .global_batch = batch_size(),
                                      .is_last = part + 1 == parts(),
+                                     .parts = parts(),
                                      .epoch = epoch};
             micro_batch micro;
             try {
@@ -22263,7 +24135,7 @@ private:
                 throw error(errc::usage,
                             fmt::format("epoch {} of the stream does not fill one global batch of "
                                         "{} samples",
-                                        epoch_, config_.global_batch))
+                                        epoch_, batch_size()))
                     .with_hint("use a smaller batch, last_batch::shorten, more data or a filter "
                                "that keeps more");
             epoch_ += 1;
@@ -22312,6 +24184,11 @@ private:
     input_source& source_;
     int rank_, world_size_;                // as the shares are dealt, on the worker too
     std::optional<sampler> order_, ahead_; // committed, and behind all that was dealt
+    step_plan plan_;
+    std::optional<run_length> length_;
+    bool is_other_batch_ = false;               // than the run began with, at some time
+    std::uint64_t units_ = 0, ahead_units_ = 0; // of run_progress: committed, and dealt
+    std::uint64_t within_ = 0;                  // samples of the stream's epoch, committed
     std::uint64_t total_ = 0;
     std::size_t depth_ = 0;
     bool watched_ = false; // the user's code has run once
@@ -23092,6 +24969,102 @@ private:
 
 } // namespace skein::train::detail
 
+// ======== skein/train/detail/session_plan.ipp
+// The plan of a run in checkpoints, in events.jsonl and between the ranks. Used by
+// <skein/train/detail/session_core.ipp> and what it includes alone.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train::detail {
+
+/// Collective, once it is known that they differ: says which rank has which plan.
+[[noreturn]] SKEIN_INLINE void plans_differ(const context& ctx, const step_plan& mine,
+                                            bool left_out, std::uint64_t step) {
+    const auto text = to_string(mine) + (left_out ? ", the step before left out" : "");
+    const auto all = gather_bytes(ctx, as_bytes(text));
+    std::size_t other = 0;
+    while (other + 1 < all.size() && all[other] == all[0]) ++other;
+    throw error(errc::mismatch,
+                fmt::format("the ranks have decided on different plans at step {}: rank 0 has {}, "
+                            "rank {} has {}",
+                            step, as_text(all[0]), other, as_text(all[other])))
+        .with_hint("a callback decides by numbers that are merged over the ranks (those of the "
+                   "row or of an evaluation), never by those of its own rank");
+}
+
+/// What a decision changes, one row each.
+SKEIN_INLINE void add_events(std::vector<run_event>& to, const made_decision& made,
+                             std::uint64_t step) {
+    const auto add = [&](const char* what, const auto& from, const auto& now) {
+        if (from == now) return;
+        to.push_back(
+            {step, made.rule, what, dump_json(json(from)), dump_json(json(now)), made.why});
+    };
+    add("global_batch", made.from.global_batch, made.to.global_batch);
+    add("micro_batches", made.from.micro_batches, made.to.micro_batches);
+    add("rate_factor", made.from.rate_factor, made.to.rate_factor);
+    add("clip", made.from.clip, made.to.clip);
+    if (made.stops) add("run", std::string("go_on"), std::string("stop"));
+}
+
+/// For a checkpoint; with what the run began with, so that a setting that no rule has touched can be
+/// another one after a resume.
+[[nodiscard]] SKEIN_INLINE json saved_plan(const step_plan& plan, const run_config& config,
+                                           std::optional<std::uint64_t> units) {
+    const auto first = plan_of(config);
+    json out = {{"global_batch", plan.global_batch}, {"micro_batches", plan.micro_batches},
+                {"rate_factor", plan.rate_factor},   {"clip", plan.clip},
+                {"first_batch", first.global_batch}, {"first_micro_batches", first.micro_batches},
+                {"first_clip", first.clip}};
+    if (units) out["units"] = *units;
+    return out;
+}
+
+struct loaded_plan {
+    step_plan plan;
+    std::optional<std::uint64_t> units; ///< as feeder::units() said
+};
+
+[[nodiscard]] SKEIN_INLINE loaded_plan restored_plan(const json& saved, const run_config& config,
+                                                     const std::string& where) {
+    const auto number = [&](const char* key) {
+        const auto found = saved.find(key);
+        if (found == saved.end() || !found->is_number())
+            throw error(errc::malformed, fmt::format("the plan has no number '{}'", key))
+                .with_where(where);
+        return found->template get<double>();
+    };
+    const auto whole = [&](const char* key) { return static_cast<std::int64_t>(number(key)); };
+    loaded_plan out{plan_of(config), std::nullopt};
+    out.plan.rate_factor = number("rate_factor");
+    if (saved.contains("units")) {
+        out.units = json_uint(saved, "units").value();
+        out.plan.global_batch = whole("global_batch");
+        if (whole("first_batch") != config.global_batch)
+            throw error(errc::mismatch,
+                        fmt::format("rules have changed the run's batch from {} to {} samples, now "
+                                    "{} are asked for",
+                                    whole("first_batch"), out.plan.global_batch,
+                                    config.global_batch))
+                .with_where(where)
+                .with_hint("go on with the batch that the run was started with, or give it another "
+                           "name");
+    }
+    if (whole("micro_batches") != whole("first_micro_batches"))
+        out.plan.micro_batches = whole("micro_batches");
+    if (number("clip") != number("first_clip")) out.plan.clip = number("clip");
+    return out;
+}
+
+} // namespace skein::train::detail
+
 
 // ======== skein/train/detail/session_between.ipp, continued
 #include <cstdint>
@@ -23113,6 +25086,7 @@ struct run_state {
     const run_config& config;
     schedule rate;
     const metrics_manager& declared;
+    step_plan plan; ///< in force
     std::unique_ptr<session_parts> parts{};
     std::unique_ptr<input_source> input{};
     std::optional<flat_optimizer> optimizer{};
@@ -23124,9 +25098,24 @@ struct run_state {
     std::uint64_t step = 0;  ///< finished
     bool stopped = false, stop_wanted = false, ended = false;
     std::string stop_reason{}; ///< a callback's of this rank
+    std::optional<drawn_batch> upcoming{};
+    double scheduled = 0.0; ///< rate of the step that was agreed on last, by the schedule alone
     fit_result result{};
 
     [[nodiscard]] bool is_last() const noexcept { return total > 0 ? step == total : ended; }
+    /// What the schedule gives for the step after so many finished ones.
+    [[nodiscard]] double scheduled_rate(std::uint64_t finished) const {
+        return learning_rate(rate, feeder->schedule_step(finished));
+    }
+    /// From the next step on. Collective with a stream whose end is not known.
+    void follow(const step_plan& next) {
+        plan = next;
+        if (!feeder->follow(next, step)) return;
+        total = feeder->total();
+        if (!upcoming) return;
+        upcoming = feeder->next(step);
+        ended = !upcoming;
+    }
     void ask_stop(action wanted) {
         if (wanted != action::stop) return;
         stop_wanted = true;
@@ -23144,6 +25133,7 @@ public:
                      numbered_loss loss) {
         evaluator_->use(std::move(name), samples, std::move(loss), how);
         evaluated_at_.push_back(std::numeric_limits<std::uint64_t>::max());
+        told_at_.push_back(std::numeric_limits<std::uint64_t>::max());
     }
     /// "10000", or "val 10000 every 100, test 500 every 0": what ranks must have alike.
     [[nodiscard]] std::string evaluations() const {
@@ -23169,7 +25159,20 @@ public:
         run_.parts->tell(start);
     }
 
-    /// Evaluation, row and checkpoint of the step that is committed, as they are due.
+    /// A step is drawn: what was decided behind the one before is written.
+    void begin_step() noexcept { events_.clear(); }
+    /// A callback has left a step out.
+    void left_out(std::uint64_t step, const std::string& rule, const std::string& why) {
+        events_.push_back({step, rule, "step", "\"apply\"", "\"leave_out\"", why});
+    }
+    /// Tells the callbacks the step that is committed, and follows what they decide.
+    void tell_step(step_info& now) {
+        now.next_rate = next_rate();
+        now.epoch = run_.feeder->epochs_done();
+        tell(now);
+    }
+
+    /// Evaluation, row, decisions and checkpoint of the step that is committed, as they are due.
     void end_of_step(const step_info& now) {
         const auto due = [&](std::int64_t every) {
             return run_.is_last() ||
@@ -23185,6 +25188,8 @@ public:
             if (due(evaluator_->every(set)) || (saves && best == set)) evaluate(set, evaluated);
         for (const auto& m : evaluated.values) newest_[m.name] = m.value;
         report_->step(now, evaluated.values, evaluated.arrays);
+        for (const auto& event : events_)
+            report_->decided(event); // before the rules' state is saved
         if (saves) save(evaluated.values);
     }
 
@@ -23193,6 +25198,7 @@ public:
     ///   tokens_per_s  of all steps
     fit_result finish(double begun, double tokens_per_s) {
         run_.feeder->quiet();
+        is_over_ = true;
         measured last;
         for (std::size_t set = 0; set < evaluator_->size() && !run_.stopped; ++set)
             if (evaluated_at_[set] != run_.step) evaluate(set, last);
@@ -23231,6 +25237,29 @@ private:
                 .strategy = run_.parts->strategy_name(),
                 .epochs = epochs_text(config_, *run_.input),
                 .evaluations = evaluator_->names()};
+    }
+
+    /// By the schedule alone. Behind the last step there is none.
+    [[nodiscard]] double next_rate() const {
+        if (!run_.parts->plans()) return 0.0;
+        return run_.is_last() ? run_.scheduled : run_.scheduled_rate(run_.step);
+    }
+
+    template <class Event>
+    void tell(const Event& event) {
+        decisions to{.plan = run_.plan};
+        run_.parts->tell(event, to);
+        if (is_over_) return; // no step follows, nothing is saved
+        const plan_limits limits{ctx_.world_size(), run_.input->size()};
+        for (const auto& each : to.made) {
+            check_plan(each.to, limits, each.rule, run_.step);
+            add_events(events_, each, run_.step);
+        }
+        if (to.plan != run_.plan) {
+            run_.follow(to.plan);
+            report_->set_total(run_.total);
+        }
+        run_.ask_stop(to.wanted);
     }
 
     /// The evaluation set whose number says which checkpoint is the best, where a checkpoint wants
@@ -23285,12 +25314,16 @@ private:
             run_.result.val_step = run_.step;
         }
         result_of(run_.result, merged);
-        run_.ask_stop(run_.parts->tell(eval_info{.rank = ctx_.rank(),
-                                                 .step = run_.step,
-                                                 .set = evaluator_->name(set),
-                                                 .metrics = &merged.values,
-                                                 .arrays = &merged.arrays,
-                                                 .seconds = seconds_now() - begin}));
+        // In a world that broke behind this the evaluation is made again, the decisions are not.
+        if (std::exchange(told_at_[set], run_.step) != run_.step)
+            tell(eval_info{.rank = ctx_.rank(),
+                           .step = run_.step,
+                           .set = evaluator_->name(set),
+                           .metrics = &merged.values,
+                           .arrays = &merged.arrays,
+                           .seconds = seconds_now() - begin,
+                           .next_rate = next_rate(),
+                           .epoch = run_.feeder->epochs_done()});
         to.append(std::move(merged));
     }
 
@@ -23323,6 +25356,7 @@ private:
         else
             run_.feeder->rewind();
         run_.stop_wanted = extra.value("stop_wanted", false);
+        restore_plan(extra, found.path());
         restore_callbacks(*run_.parts, extra, found.path());
         restore_metrics(extra, found);
         if (run_.scale) restore_scale(*run_.scale, extra);
@@ -23332,7 +25366,7 @@ private:
                 .with_where(found.path())
                 .with_hint("ask for more steps, or another run name");
         if (run_.total == 0 || run_.step < run_.total)
-            if (auto text = rate_notice(extra, run_.step, learning_rate(run_.rate, run_.step));
+            if (auto text = rate_notice(extra, run_.step, run_.scheduled_rate(run_.step));
                 !text.empty())
                 notices_.push_back(std::move(text));
     }
@@ -23361,6 +25395,18 @@ private:
         return all;
     }
 
+    /// The plan of a checkpoint, when rules had changed it.
+    void restore_plan(const json& extra, const std::string& where) {
+        if (!extra.contains("plan")) return;
+        const auto saved = restored_plan(extra.at("plan"), config_, where);
+        check_plan(saved.plan, {ctx_.world_size(), run_.input->size()}, "the checkpoint",
+                   run_.step);
+        run_.plan = saved.plan;
+        run_.feeder->restore_plan(saved.plan, saved.units, run_.step);
+        run_.total = run_.feeder->total();
+        notices_.push_back("the run goes on by the plan of its rules: " + to_string(saved.plan));
+    }
+
     void save(const std::vector<metric_value>& evaluated) {
         if (!saver_) return;
         run_.parts->sync_buffers();
@@ -23375,13 +25421,15 @@ private:
         double stop = run_.stop_wanted && !run_.stopped && !run_.is_last() ? 1.0 : 0.0;
         all_reduce(ctx_, std::span(&stop, 1), dist::reduce_op::max);
         extra["stop_wanted"] = stop > 0;
+        if (run_.plan != plan_of(config_) || run_.feeder->units())
+            extra["plan"] = saved_plan(run_.plan, config_, run_.feeder->units());
         if (ctx_.is_first()) // whose extra is written
             for (const auto& each : run_.parts->states())
                 extra["callbacks"][each.name] = to_hex(as_bytes(std::string_view(each.state)));
-        auto what = state_->save(
-            run_.step, config_.seed,
-            {{"loss", run_.result.loss}, {"next_lr", learning_rate(run_.rate, run_.step)}},
-            dump_json(extra));
+        auto what =
+            state_->save(run_.step, config_.seed,
+                         {{"loss", run_.result.loss}, {"next_lr", run_.scheduled_rate(run_.step)}},
+                         dump_json(extra));
         what.metrics = numbers(evaluated);
         const auto saved = saver_->save(what);
         run_.result.checkpoint = saved.path;
@@ -23411,9 +25459,11 @@ private:
     std::optional<reporter> report_;
     posix_disk disk_{link_policy::refuse};
     std::optional<checkpointer> saver_;
-    std::vector<std::uint64_t> evaluated_at_; // steps, by set
-    std::map<std::string, double> newest_;    // numbers by which checkpoints are chosen
-    std::vector<std::string> notices_;        // to be told when the run begins
+    std::vector<std::uint64_t> evaluated_at_, told_at_; // steps, by set
+    std::map<std::string, double> newest_;              // numbers by which checkpoints are chosen
+    std::vector<std::string> notices_;                  // to be told when the run begins
+    bool is_over_ = false;
+    std::vector<run_event> events_; // decisions behind the step that is committed last
 };
 
 } // namespace skein::train::detail
@@ -23517,14 +25567,16 @@ public:
     ///   reported     the user's, as this rank knows them
     ///   stop         0, 1, or the signal that asked for it
     ///   all_touched  every parameter had a gradient here
+    ///   decided      a number of the decisions of this rank
     void exchange(const report::metric_set& own, const report::metric_set& reported, double stop,
-                  bool all_touched, step_info& now, step_clock& clock) {
+                  bool all_touched, double decided, step_info& now, step_clock& clock) {
         const auto& t = clock.time();
         double control[] = {stop,          all_touched ? 0.0 : 1.0,
                             now.grad_norm, -now.grad_norm,
                             t.data,        t.forward,
                             t.backward,    t.exposed,
-                            t.optimizer,   -clock.overlap()};
+                            t.optimizer,   -clock.overlap(),
+                            decided,       -decided};
         values_.clear();
         const double waited =
             clock.waiting([&] { values_ = names_.merge(ctx_, own, reported, control); });
@@ -23533,6 +25585,7 @@ public:
         clock.begin_row(waited);
         stop_ = control[0];
         some_untouched_ = control[1] > 0.0;
+        same_decisions_ = control[10] == -control[11];
         most_ = control[2];
         least_ = -control[3];
     }
@@ -23543,6 +25596,8 @@ public:
     /// The gradient norms of all ranks: two numbers that are equal, or the ranks have come apart.
     [[nodiscard]] double least_norm() const noexcept { return least_; }
     [[nodiscard]] double most_norm() const noexcept { return most_; }
+    /// All ranks have decided the same.
+    [[nodiscard]] bool same_decisions() const noexcept { return same_decisions_; }
     [[nodiscard]] bool some_untouched() const noexcept { return some_untouched_; }
     [[nodiscard]] bool stops() const noexcept { return stop_ > 0.0; }
     /// The signal that asked for the stop on some rank; 0 when it was none.
@@ -23563,7 +25618,7 @@ private:
     shared_names names_; // of what ranks report
     std::vector<report::metric_value> values_;
     double stop_ = 0.0, least_ = 0.0, most_ = 0.0;
-    bool some_untouched_ = false;
+    bool some_untouched_ = false, same_decisions_ = true;
 };
 
 } // namespace skein::train::detail
@@ -23605,8 +25660,11 @@ public:
 
     session_core(const session_request& request, const make_parts& make)
         : ctx_(*request.ctx), config_(*request.config), described_(described_settings(request)),
-          reported_(*request.reported),
-          run_{.ctx = ctx_, .config = config_, .rate = request.rate, .declared = *request.declared},
+          reported_(*request.reported), run_{.ctx = ctx_,
+                                             .config = config_,
+                                             .rate = request.rate,
+                                             .declared = *request.declared,
+                                             .plan = plan_of(config_)},
           row_(ctx_), clock_(ctx_) {
         guarded([&] {
             reported_.clear();
@@ -23693,13 +25751,14 @@ public:
         if (run_.stopped || run_.ended) return false;
         ctx_.note_begun();
         clock_.begin_step();
-        if (!upcoming_) upcoming_ = draw_batch();
-        if (!upcoming_) {
+        if (!run_.upcoming) run_.upcoming = draw_batch();
+        if (!run_.upcoming) {
             run_.ended = true;
             return false;
         }
-        drawn_ = std::move(upcoming_);
-        upcoming_.reset();
+        between_.begin_step();
+        drawn_ = std::move(run_.upcoming);
+        run_.upcoming.reset();
         run_.feeder->look_ahead(run_.step);
         micro_ = passed_ = 0;
         losses_ = {};
@@ -23717,7 +25776,7 @@ public:
     /// The next micro-batch that has samples; those without only take part in the exchange.
     micro_batch* begin_micro() {
         const auto parts = drawn_ ? drawn_->micros.size() : 0;
-        const auto all = static_cast<std::size_t>(config_.accumulation);
+        const auto all = static_cast<std::size_t>(run_.plan.micro_batches);
         while (drawn_ && micro_ < all) {
             // By the micro-batch's number in the global batch: many ranks draw what one process
             // draws.
@@ -23766,8 +25825,10 @@ public:
         clock_.count_overlap(clock_.waiting([&] { run_.parts->finish_backward(); }));
 
         const double global_batch = static_cast<double>(drawn_->global_batch);
-        now_ = {
-            .rank = ctx_.rank(), .step = run_.step + 1, .lr = learning_rate(run_.rate, run_.step)};
+        run_.scheduled = run_.scheduled_rate(run_.step);
+        now_ = {.rank = ctx_.rank(),
+                .step = run_.step + 1,
+                .lr = run_.scheduled * run_.plan.rate_factor};
         const double mine = run_.parts->store().own_squared_norm();
         clock_.waiting([&] {
             divisor_ = scale();
@@ -23781,9 +25842,10 @@ public:
 
     void apply() {
         expect(step_phase::agreed, "apply()");
+        const bool leaves_out = !judge() || overflowed();
         const auto begin = seconds_now();
-        const double scale = clip_to(now_.grad_norm, config_.clip).scale * divisor_;
-        if (!overflowed()) run_.optimizer->step(now_.lr, scale, present_, config_.clip_value);
+        const double scale = clip_to(now_.grad_norm, run_.plan.clip).scale * divisor_;
+        if (!leaves_out) run_.optimizer->step(now_.lr, scale, present_, config_.clip_value);
         if (run_.scale) run_.scale->update(!overflowed());
         if (run_.scale && run_.scale->overflows() >= loss_scale::most_overflows)
             always_overflows(*run_.scale, run_.step + 1);
@@ -23795,7 +25857,7 @@ public:
     void commit() {
         expect(step_phase::applied, "commit()");
         run_.step += 1;
-        run_.feeder->commit(*drawn_);
+        run_.feeder->commit(*drawn_, run_.step);
         reported_.clear();
         run_.stopped = row_.stops();
         if (row_.stop_signal() > 0) run_.result.stop_signal = row_.stop_signal();
@@ -23808,12 +25870,11 @@ public:
         run_.row = {row_.values(), {}};
         now_.metrics = &run_.row.values;
         now_.arrays = &run_.row.arrays;
-        if (run_.total == 0 && !run_.stopped) { // is this the last one?
-            upcoming_ = draw_batch();
-            run_.ended = !upcoming_.has_value();
-        }
+        if (run_.total > 0) run_.total = run_.feeder->total();
+        find_end();
         measure(ends_epoch);
-        ask_stop(run_.parts->tell(now_));
+        between_.tell_step(now_);
+        find_end(); // by a plan that was changed
         finish_step();
     }
 
@@ -23829,7 +25890,7 @@ public:
             throw error(errc::usage,
                         fmt::format("step {} is applied: it cannot be taken back", run_.step + 1));
         if (phase_ == step_phase::computing) {
-            while (micro_ < static_cast<std::size_t>(config_.accumulation)) (void)begin_micro();
+            while (micro_ < static_cast<std::size_t>(run_.plan.micro_batches)) (void)begin_micro();
             run_.parts->finish_backward(); // the others wait for our part of the exchange
         }
         take_back();
@@ -23853,10 +25914,11 @@ public:
         if (average != nullptr && average->is_shown()) average->swap();
         run_.parts->publish(); // some ranks may not have seen the last values
         if (applied)
-            run_.feeder->commit(*drawn_); // what was applied is not drawn again; commit() is next
+            run_.feeder->commit(
+                *drawn_, run_.step + 1); // what was applied is not drawn again; commit() is next
         else if (phase_ != step_phase::idle || drawn_)
             take_back();
-        upcoming_.reset();
+        run_.upcoming.reset();
         row_.rebind();
         run_.feeder->rebind();
         between_.rebind(end_due_);
@@ -23879,6 +25941,12 @@ public:
     [[nodiscard]] double micro_loss() const noexcept { return losses_.mean(); }
 
 private:
+    /// Is this the last step? A stream without a size tells by its next batch.
+    void find_end() {
+        if (run_.total > 0 || run_.stopped || run_.ended || run_.upcoming) return;
+        run_.upcoming = draw_batch();
+        run_.ended = !run_.upcoming.has_value();
+    }
     /// The metrics of training that are due with this row. Collective when some are.
     void measure(bool ends_epoch) {
         auto due =
@@ -23956,10 +26024,13 @@ private:
         const double stop = ctx_.stop_requested() ? std::max(1.0, double(ctx_.stop_signal()))
                             : run_.stop_wanted    ? 1.0
                                                   : 0.0;
-        row_.exchange(row, reported_, stop, all_touched, now_, clock_);
-        if (!run_.scale && !(std::isfinite(now_.loss) && std::isfinite(now_.grad_norm)))
+        if (run_.parts->changes_batch())
+            row.last("global_batch", static_cast<double>(run_.plan.global_batch));
+        row_.exchange(row, reported_, stop, all_touched, decided(), now_, clock_);
+        if (!row_.same_decisions()) plans_differ(ctx_, run_.plan, left_out_, run_.step + 1);
+        if (!run_.scale && !is_finite() && !run_.parts->judges())
             not_finite(ctx_, losses_.mean(), now_);
-        if (row_.most_norm() != row_.least_norm() && !overflowed())
+        if (row_.most_norm() != row_.least_norm() && is_finite())
             come_apart(run_.step + 1, row_.least_norm(), row_.most_norm());
         present_.clear();
         if (row_.some_untouched()) { // rarely: who had which
@@ -23969,9 +26040,34 @@ private:
     }
 
     [[nodiscard]] double scale() const noexcept { return run_.scale ? run_.scale->value() : 1.0; }
+    [[nodiscard]] bool is_finite() const noexcept {
+        return std::isfinite(now_.loss) && std::isfinite(now_.grad_norm);
+    }
     /// The step is left out: on every rank, because the norm is the same on all.
-    [[nodiscard]] bool overflowed() const noexcept {
-        return run_.scale && !(std::isfinite(now_.loss) && std::isfinite(now_.grad_norm));
+    [[nodiscard]] bool overflowed() const noexcept { return run_.scale && !is_finite(); }
+    /// What this rank has decided since the row before, as a number that float64 holds.
+    [[nodiscard]] double decided() const noexcept {
+        const auto hash = hash_of(run_.plan) ^ (left_out_ ? 1 : 0);
+        return static_cast<double>(hash >> 12 ^ (hash & 0xfff));
+    }
+    /// Asks the callbacks about the step that is agreed on; false: it is left out. Throws when it
+    /// ends the run.
+    [[nodiscard]] bool judge() {
+        left_out_ = false;
+        if (!run_.parts->judges()) return true;
+        now_.metrics = &row_.values();
+        now_.plan = &run_.plan;
+        std::string rule;
+        const auto said = run_.parts->judge(now_, rule);
+        left_out_ = said.what == verdict::leave_out;
+        if (left_out_) between_.left_out(now_.step, rule, said.why);
+        if (said.what == verdict::end)
+            throw error(errc::not_finite,
+                        fmt::format("{} ends the run at step {}: {}", rule, now_.step, said.why))
+                .with_hint("go on from an earlier checkpoint with a lower learning rate or a "
+                           "harder clip; restarting would give the same");
+        if (!run_.scale && !is_finite() && !left_out_) not_finite(ctx_, losses_.mean(), now_);
+        return !left_out_;
     }
 
     /// Evaluation, files and checkpoint, which a world that breaks meanwhile leaves to be done.
@@ -23990,11 +26086,12 @@ private:
     run_state run_;
     between_steps between_{run_};
     bool weighted_ = false;
-    bool end_due_ = false; // of the step that was committed last
+    bool end_due_ = false;  // of the step that was committed last
+    bool left_out_ = false; // the step that was applied last, by a callback
 
     // The step that is not committed
     step_phase phase_ = step_phase::idle;
-    std::optional<drawn_batch> drawn_, upcoming_;
+    std::optional<drawn_batch> drawn_;
     std::size_t micro_ = 0, passed_ = 0; // micro-batches that were begun, and that had a loss
     micro_batch* in_hand_ = nullptr;
     loss_sum losses_;
@@ -24265,10 +26362,19 @@ template <class Strategy>
         return {};
 }
 
-template <class Strategy, class Callbacks>
+/// What a callback is called in events.jsonl.
+template <class C>
+[[nodiscard]] std::string rule_name_of(const C&) {
+    if constexpr (requires { std::string(C::rule_name); })
+        return std::string(C::rule_name);
+    else
+        return type_name(typeid(C));
+}
+
+template <class Strategy, class... Callbacks>
 class parts_of final : public session_parts {
 public:
-    parts_of(context& ctx, torch::nn::Module& module, Callbacks& callbacks)
+    parts_of(context& ctx, torch::nn::Module& module, std::tuple<Callbacks...>& callbacks)
         : module_(module), callbacks_(callbacks), strategy_(ctx, module) {}
 
     torch::nn::Module& module() override { return module_; }
@@ -24288,8 +26394,21 @@ public:
     void rebind() override { strategy_.rebind(); }
 
     void tell(const start_info& event) override { tell_all(event); }
-    action tell(const step_info& event) override { return ask_all(event); }
-    action tell(const eval_info& event) override { return ask_all(event); }
+    void tell(const step_info& event, decisions& to) override { ask_all(event, to); }
+    void tell(const eval_info& event, decisions& to) override { ask_all(event, to); }
+    bool judges() const override { return (detail::judges<Callbacks> || ...); }
+    ruling judge(const step_info& event, std::string& rule) override {
+        ruling strongest;
+        each([&](auto& c) {
+            auto one = detail::judge(c, event);
+            if (one.what <= strongest.what) return;
+            strongest = std::move(one);
+            rule = rule_name_of(c);
+        });
+        return strongest;
+    }
+    bool plans() const override { return (detail::plans<Callbacks> || ...); }
+    bool changes_batch() const override { return (detail::changes_batch<Callbacks>() || ...); }
     void tell(const checkpoint_info& event) override { tell_all(event); }
     void tell(const fit_result& event) override { tell_all(event); }
 
@@ -24327,16 +26446,24 @@ private:
         each([&](auto& c) { detail::tell(c, event); });
     }
     template <class Event>
-    action ask_all(const Event& event) {
-        auto wanted = action::go_on;
+    void ask_all(Event event, decisions& to) {
+        event.plan = &to.plan;
         each([&](auto& c) {
-            if (detail::tell(c, event) == action::stop) wanted = action::stop;
+            const auto one = detail::tell(c, event);
+            if (one.act == action::stop) to.wanted = action::stop;
+            using type = std::remove_cvref_t<decltype(c)>;
+            if constexpr (detail::plans<type>) {
+                const auto next = one.plan.value_or(to.plan);
+                const bool stops = one.act == action::stop;
+                if (next == to.plan && !stops) return;
+                to.made.push_back({rule_name_of(c), to.plan, next, stops, one.why});
+                to.plan = next;
+            }
         });
-        return wanted;
     }
 
     torch::nn::Module& module_;
-    Callbacks& callbacks_;
+    std::tuple<Callbacks...>& callbacks_;
     Strategy strategy_;
 };
 
@@ -24424,8 +26551,10 @@ namespace skein {
 template <class Strategy, class... Callbacks>
     requires train::strategy<Strategy>
 class Trainer {
-    static_assert((train::callback<Callbacks> && ...),
-                  "a callback needs one of on_start, on_step, on_eval, on_checkpoint and on_end");
+    static_assert(
+        (train::callback<Callbacks> && ...),
+        "a callback needs one of on_start, on_agreed, on_step, on_eval, on_checkpoint and "
+        "on_end");
 
 public:
     /// Throws errc::usage when the configuration makes no sense for this world.
@@ -24511,7 +26640,7 @@ public:
     [[nodiscard]] train::session open(Model& model, train::optimizer_options options,
                                       train::schedule schedule) {
         require_holder<Model>();
-        using parts = train::detail::parts_of<Strategy, std::tuple<Callbacks...>>;
+        using parts = train::detail::parts_of<Strategy, Callbacks...>;
         const train::session_request request{.ctx = ctx_,
                                              .config = &config_,
                                              .described = &settings_,

@@ -54,9 +54,9 @@ struct forgetful {
 TEST_CASE(
     "a callback may answer with an action, and state counts when it can be saved and restored") {
     stopper s;
-    CHECK(detail::tell(s, step_info{.step = 2}) == action::go_on);
-    CHECK(detail::tell(s, step_info{.step = 3}) == action::stop);
-    CHECK(detail::tell(s, eval_info{.step = 3}) == action::go_on);
+    CHECK(detail::tell(s, step_info{.step = 2}).act == action::go_on);
+    CHECK(detail::tell(s, step_info{.step = 3}).act == action::stop);
+    CHECK(detail::tell(s, eval_info{.step = 3}).act == action::go_on);
     STATIC_CHECK(detail::keeps_state<stopper>);
     STATIC_CHECK_FALSE(detail::keeps_state<forgetful>);
 }

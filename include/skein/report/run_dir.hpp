@@ -4,6 +4,8 @@
 //
 //     runs/gpt/config.json  metrics.csv metrics.jsonl events.out.tfevents.* loss.svg checkpoints/
 //
+// With rules there is events.jsonl, too: what they decided.
+//
 // Rows are appended once per report and never rewritten. A resumed run first cuts all rows after
 // the step it resumes from, so that an interrupted run leaves the very same rows as an undisturbed
 // one. The folder is locked for the life of the object (.lock), so that no two runs write into it.
@@ -102,6 +104,9 @@ public:
     /// synced). A new name in `values` rewrites metrics.csv once with one more column. A row that
     /// cannot be written is kept and tried again with the next one; then this throws why.
     void append(const metrics_row& row);
+    /// Appends a line to events.jsonl: the text of a JSON object with a member "step", by which
+    /// truncate_after() cuts. Kept and tried again like a row.
+    void append_event(std::string_view object);
     /// Tries rows that wait again; throws why they still do.
     void flush();
     /// Rows that at least one file lacks.
@@ -131,7 +136,10 @@ private:
     [[nodiscard]] result<void> write_csv();
     [[nodiscard]] result<void> write_lines();
     [[nodiscard]] result<void> write_events();
+    [[nodiscard]] result<void> write_decisions();
     [[nodiscard]] result<void> write_waiting();
+    template <class Keep>
+    void cut_lines(const char* base, std::uint64_t& bytes, Keep keep);
 
     std::string path_, name_;
     std::vector<std::string> notices_;
@@ -141,10 +149,12 @@ private:
     run_dir_options options_;
     std::vector<std::string> columns_; // of metrics.csv, without "step"
     std::unique_ptr<event_file> events_;
-    std::uint64_t csv_bytes_ = 0, lines_bytes_ = 0; // up to the last whole row
+    std::uint64_t csv_bytes_ = 0, lines_bytes_ = 0,
+                  decisions_bytes_ = 0; // up to the last whole row
     bool header_waits_ = false;
     std::vector<metrics_row> csv_waits_;
-    std::vector<std::string> lines_wait_; // of metrics.jsonl
+    std::vector<std::string> lines_wait_;     // of metrics.jsonl
+    std::vector<std::string> decisions_wait_; // of events.jsonl
     std::vector<tb_event> events_wait_;
 };
 

@@ -40,6 +40,15 @@ namespace skein::train {
 /// nothing differs or nothing can be read.
 [[nodiscard]] std::string changed_settings(const report::run_dir& dir, const report::settings& now);
 
+/// One change that a rule decided: a line for people and a row of events.jsonl.
+struct run_event {
+    std::uint64_t step = 0; ///< behind which it was decided
+    std::string rule{};     ///< who
+    std::string what{}; ///< "global_batch", "micro_batches", "rate_factor", "clip", "step", "run"
+    std::string from{}, to{}; ///< JSON: a number, or a word in quotes
+    std::string why{};
+};
+
 /// See the file's head. Not thread-safe. Until begin() nothing of a run that is there already is
 /// changed.
 class reporter {
@@ -62,10 +71,15 @@ public:
     void step(const step_info& now, const std::vector<report::metric_value>& evaluated,
               const std::vector<report::metric_array>& arrays = {});
 
+    /// What a rule decided, behind the row of its step.
+    void decided(const run_event& event);
+
     /// The context is in another generation of its world, whose first rank goes on with the run's
     /// files. Collective.
     void rebind(const start_info& start);
 
+    /// The run has so many steps now; 0: not known.
+    void set_total(std::uint64_t steps);
     void saved(const checkpoint_info& checkpoint);
     void note(const std::string& text);
     /// What is not as it was asked for word by word.
@@ -91,7 +105,7 @@ private:
     std::string path_, name_;
     std::string changed_;     // the user's settings that differ from those the run had before
     std::string config_text_; // config.json, until it is known that the run goes on
-    bool rows_failing_ = false, curve_failing_ = false;
+    bool rows_failing_ = false, curve_failing_ = false, events_failing_ = false;
     std::optional<report::run_dir> dir_;
     std::unique_ptr<report::progress> show_;
     double average_ = 0.0;      // of the seconds per step, exponential

@@ -58,8 +58,10 @@ namespace skein {
 template <class Strategy, class... Callbacks>
     requires train::strategy<Strategy>
 class Trainer {
-    static_assert((train::callback<Callbacks> && ...),
-                  "a callback needs one of on_start, on_step, on_eval, on_checkpoint and on_end");
+    static_assert(
+        (train::callback<Callbacks> && ...),
+        "a callback needs one of on_start, on_agreed, on_step, on_eval, on_checkpoint and "
+        "on_end");
 
 public:
     /// Throws errc::usage when the configuration makes no sense for this world.
@@ -145,7 +147,7 @@ public:
     [[nodiscard]] train::session open(Model& model, train::optimizer_options options,
                                       train::schedule schedule) {
         require_holder<Model>();
-        using parts = train::detail::parts_of<Strategy, std::tuple<Callbacks...>>;
+        using parts = train::detail::parts_of<Strategy, Callbacks...>;
         const train::session_request request{.ctx = ctx_,
                                              .config = &config_,
                                              .described = &settings_,

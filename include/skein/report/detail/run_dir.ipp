@@ -238,6 +238,7 @@ SKEIN_INLINE void run_dir::open_files() {
     if (!events) throw unusable(events.error());
     events_ = std::move(*events);
     lines_bytes_ = detail::whole_bytes(detail::read_text(file("metrics.jsonl")));
+    decisions_bytes_ = detail::whole_bytes(detail::read_text(file("events.jsonl")));
 
     const auto csv = detail::read_text(file("metrics.csv"));
     const auto lines = detail::whole_lines(csv);
@@ -277,15 +278,23 @@ void run_dir::cut(Keep keep) {
     if (kept != csv) disk.replace(file("metrics.csv"), as_bytes(std::string_view(kept))).value();
     csv_bytes_ = kept.size();
 
-    const auto rows = detail::read_text(file("metrics.jsonl"));
-    kept.clear();
+    cut_lines("metrics.jsonl", lines_bytes_, keep);
+    cut_lines("events.jsonl", decisions_bytes_, keep);
+}
+
+/// The lines of a file of JSON objects whose step is to be kept.
+template <class Keep>
+void run_dir::cut_lines(const char* base, std::uint64_t& bytes, Keep keep) {
+    const auto rows = detail::read_text(file(base));
+    std::string kept;
     for (auto line : detail::whole_lines(rows)) {
         const auto row = parse_json(line);
         const auto step = row ? json_uint(*row, "step") : result<std::uint64_t>(row.error());
         if (step && keep(*step)) kept.append(line) += '\n';
     }
-    if (kept != rows) disk.replace(file("metrics.jsonl"), as_bytes(std::string_view(kept))).value();
-    lines_bytes_ = kept.size();
+    posix_disk disk(link_policy::refuse);
+    if (kept != rows) disk.replace(file(base), as_bytes(std::string_view(kept))).value();
+    bytes = kept.size();
 }
 
 namespace detail {
@@ -326,20 +335,26 @@ SKEIN_INLINE void run_dir::append(const metrics_row& row) {
     flush();
 }
 
+SKEIN_INLINE void run_dir::append_event(std::string_view object) {
+    decisions_wait_.push_back(std::string(object) + "\n");
+    flush();
+}
+
 SKEIN_INLINE void run_dir::flush() {
     reserve_.run([this] { return write_waiting(); }).value();
 }
 
-/// All three are tried; the first reason of those that failed.
+/// All are tried; the first reason of those that failed.
 SKEIN_INLINE result<void> run_dir::write_waiting() {
-    const result<void> all[] = {write_csv(), write_lines(), write_events()};
+    const result<void> all[] = {write_csv(), write_lines(), write_events(), write_decisions()};
     for (const auto& done : all)
         if (!done) return done;
     return {};
 }
 
 SKEIN_INLINE std::size_t run_dir::waiting() const noexcept {
-    return std::max({csv_waits_.size(), lines_wait_.size(), events_wait_.size()});
+    return std::max(
+        {csv_waits_.size(), lines_wait_.size(), events_wait_.size(), decisions_wait_.size()});
 }
 
 /// metrics.csv anew with all columns; rows that lack the last ones get empty fields.
@@ -387,6 +402,16 @@ SKEIN_INLINE result<void> run_dir::write_lines() {
     if (auto done = detail::append_text(file("metrics.jsonl"), lines_bytes_, text); !done)
         return done;
     lines_wait_.clear();
+    return {};
+}
+
+SKEIN_INLINE result<void> run_dir::write_decisions() {
+    if (decisions_wait_.empty()) return {};
+    std::string text;
+    for (const auto& line : decisions_wait_) text += line;
+    if (auto done = detail::append_text(file("events.jsonl"), decisions_bytes_, text); !done)
+        return done;
+    decisions_wait_.clear();
     return {};
 }
 

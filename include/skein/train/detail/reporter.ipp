@@ -82,14 +82,13 @@ SKEIN_INLINE run_note note_of(const run_config& config, const std::string& name,
 }
 [[nodiscard]] SKEIN_INLINE std::string stopped_by(const fit_result& result) {
     if (!result.stopped) return {};
-    return result.stop_signal == SIGINT        ? "SIGINT"
-           : result.stop_signal == SIGTERM     ? "SIGTERM"
-           : result.stop_reason.empty() ? "request"
-                                        : result.stop_reason;
+    return result.stop_signal == SIGINT    ? "SIGINT"
+           : result.stop_signal == SIGTERM ? "SIGTERM"
+           : result.stop_reason.empty()    ? "request"
+                                           : result.stop_reason;
 }
 /// For whoever asks how the run ended; rank 0 writes it down.
-SKEIN_INLINE void note_end(const context& ctx, const run_config& config,
-                           const fit_result& result) {
+SKEIN_INLINE void note_end(const context& ctx, const run_config& config, const fit_result& result) {
     auto note = note_of(config, result.run_name, result.run_path);
     note.has_ended = true;
     note.steps = result.steps;
@@ -315,6 +314,28 @@ SKEIN_INLINE void reporter::say_evaluation(std::uint64_t step,
     std::string text = fmt::format("step {}:", step);
     for (const auto& m : evaluated) text += fmt::format(" {} {:.4f}", m.name, m.value);
     show_->note(text);
+}
+
+SKEIN_INLINE void reporter::decided(const run_event& event) {
+    if (!first_) return;
+    const auto row = dump_json(
+        ordered_json{{"step", event.step},
+                     {"rule", event.rule},
+                     {"what", event.what},
+                     {"from", ordered_json(parse_json(std::string_view(event.from)).value())},
+                     {"to", ordered_json(parse_json(std::string_view(event.to)).value())},
+                     {"why", event.why}});
+    if (show_->mode() == report::progress_mode::json_lines)
+        show_->event("{\"event\":\"decision\"," + row.substr(1));
+    else
+        show_->note(fmt::format("step {}: {}: {} {} -> {}{}{}", event.step, event.rule, event.what,
+                                event.from, event.to, event.why.empty() ? "" : ": ", event.why));
+    if (dir_ && config_->write_files)
+        attempt([&] { dir_->append_event(row); }, events_failing_, "a row of events.jsonl");
+}
+
+SKEIN_INLINE void reporter::set_total(std::uint64_t steps) {
+    if (show_) show_->set_total(steps);
 }
 
 SKEIN_INLINE void reporter::saved(const checkpoint_info& checkpoint) {

@@ -12,6 +12,7 @@
 #include <skein/train/detail/feeder.ipp>
 #include <skein/train/detail/session_evaluation.ipp>
 #include <skein/train/detail/session_parts.ipp>
+#include <skein/train/detail/session_plan.ipp>
 #include <skein/train/loss_scale.hpp>
 #include <skein/train/reporter.hpp>
 #include <skein/train/training_state.hpp>
@@ -36,6 +37,7 @@ struct run_state {
     const run_config& config;
     schedule rate;
     const metrics_manager& declared;
+    step_plan plan; ///< in force
     std::unique_ptr<session_parts> parts{};
     std::unique_ptr<input_source> input{};
     std::optional<flat_optimizer> optimizer{};
@@ -47,9 +49,24 @@ struct run_state {
     std::uint64_t step = 0;  ///< finished
     bool stopped = false, stop_wanted = false, ended = false;
     std::string stop_reason{}; ///< a callback's of this rank
+    std::optional<drawn_batch> upcoming{};
+    double scheduled = 0.0; ///< rate of the step that was agreed on last, by the schedule alone
     fit_result result{};
 
     [[nodiscard]] bool is_last() const noexcept { return total > 0 ? step == total : ended; }
+    /// What the schedule gives for the step after so many finished ones.
+    [[nodiscard]] double scheduled_rate(std::uint64_t finished) const {
+        return learning_rate(rate, feeder->schedule_step(finished));
+    }
+    /// From the next step on. Collective with a stream whose end is not known.
+    void follow(const step_plan& next) {
+        plan = next;
+        if (!feeder->follow(next, step)) return;
+        total = feeder->total();
+        if (!upcoming) return;
+        upcoming = feeder->next(step);
+        ended = !upcoming;
+    }
     void ask_stop(action wanted) {
         if (wanted != action::stop) return;
         stop_wanted = true;
@@ -67,6 +84,7 @@ public:
                      numbered_loss loss) {
         evaluator_->use(std::move(name), samples, std::move(loss), how);
         evaluated_at_.push_back(std::numeric_limits<std::uint64_t>::max());
+        told_at_.push_back(std::numeric_limits<std::uint64_t>::max());
     }
     /// "10000", or "val 10000 every 100, test 500 every 0": what ranks must have alike.
     [[nodiscard]] std::string evaluations() const {
@@ -92,7 +110,20 @@ public:
         run_.parts->tell(start);
     }
 
-    /// Evaluation, row and checkpoint of the step that is committed, as they are due.
+    /// A step is drawn: what was decided behind the one before is written.
+    void begin_step() noexcept { events_.clear(); }
+    /// A callback has left a step out.
+    void left_out(std::uint64_t step, const std::string& rule, const std::string& why) {
+        events_.push_back({step, rule, "step", "\"apply\"", "\"leave_out\"", why});
+    }
+    /// Tells the callbacks the step that is committed, and follows what they decide.
+    void tell_step(step_info& now) {
+        now.next_rate = next_rate();
+        now.epoch = run_.feeder->epochs_done();
+        tell(now);
+    }
+
+    /// Evaluation, row, decisions and checkpoint of the step that is committed, as they are due.
     void end_of_step(const step_info& now) {
         const auto due = [&](std::int64_t every) {
             return run_.is_last() ||
@@ -108,6 +139,8 @@ public:
             if (due(evaluator_->every(set)) || (saves && best == set)) evaluate(set, evaluated);
         for (const auto& m : evaluated.values) newest_[m.name] = m.value;
         report_->step(now, evaluated.values, evaluated.arrays);
+        for (const auto& event : events_)
+            report_->decided(event); // before the rules' state is saved
         if (saves) save(evaluated.values);
     }
 
@@ -116,6 +149,7 @@ public:
     ///   tokens_per_s  of all steps
     fit_result finish(double begun, double tokens_per_s) {
         run_.feeder->quiet();
+        is_over_ = true;
         measured last;
         for (std::size_t set = 0; set < evaluator_->size() && !run_.stopped; ++set)
             if (evaluated_at_[set] != run_.step) evaluate(set, last);
@@ -154,6 +188,29 @@ private:
                 .strategy = run_.parts->strategy_name(),
                 .epochs = epochs_text(config_, *run_.input),
                 .evaluations = evaluator_->names()};
+    }
+
+    /// By the schedule alone. Behind the last step there is none.
+    [[nodiscard]] double next_rate() const {
+        if (!run_.parts->plans()) return 0.0;
+        return run_.is_last() ? run_.scheduled : run_.scheduled_rate(run_.step);
+    }
+
+    template <class Event>
+    void tell(const Event& event) {
+        decisions to{.plan = run_.plan};
+        run_.parts->tell(event, to);
+        if (is_over_) return; // no step follows, nothing is saved
+        const plan_limits limits{ctx_.world_size(), run_.input->size()};
+        for (const auto& each : to.made) {
+            check_plan(each.to, limits, each.rule, run_.step);
+            add_events(events_, each, run_.step);
+        }
+        if (to.plan != run_.plan) {
+            run_.follow(to.plan);
+            report_->set_total(run_.total);
+        }
+        run_.ask_stop(to.wanted);
     }
 
     /// The evaluation set whose number says which checkpoint is the best, where a checkpoint wants
@@ -208,12 +265,16 @@ private:
             run_.result.val_step = run_.step;
         }
         result_of(run_.result, merged);
-        run_.ask_stop(run_.parts->tell(eval_info{.rank = ctx_.rank(),
-                                                 .step = run_.step,
-                                                 .set = evaluator_->name(set),
-                                                 .metrics = &merged.values,
-                                                 .arrays = &merged.arrays,
-                                                 .seconds = seconds_now() - begin}));
+        // In a world that broke behind this the evaluation is made again, the decisions are not.
+        if (std::exchange(told_at_[set], run_.step) != run_.step)
+            tell(eval_info{.rank = ctx_.rank(),
+                           .step = run_.step,
+                           .set = evaluator_->name(set),
+                           .metrics = &merged.values,
+                           .arrays = &merged.arrays,
+                           .seconds = seconds_now() - begin,
+                           .next_rate = next_rate(),
+                           .epoch = run_.feeder->epochs_done()});
         to.append(std::move(merged));
     }
 
@@ -246,6 +307,7 @@ private:
         else
             run_.feeder->rewind();
         run_.stop_wanted = extra.value("stop_wanted", false);
+        restore_plan(extra, found.path());
         restore_callbacks(*run_.parts, extra, found.path());
         restore_metrics(extra, found);
         if (run_.scale) restore_scale(*run_.scale, extra);
@@ -255,7 +317,7 @@ private:
                 .with_where(found.path())
                 .with_hint("ask for more steps, or another run name");
         if (run_.total == 0 || run_.step < run_.total)
-            if (auto text = rate_notice(extra, run_.step, learning_rate(run_.rate, run_.step));
+            if (auto text = rate_notice(extra, run_.step, run_.scheduled_rate(run_.step));
                 !text.empty())
                 notices_.push_back(std::move(text));
     }
@@ -284,6 +346,18 @@ private:
         return all;
     }
 
+    /// The plan of a checkpoint, when rules had changed it.
+    void restore_plan(const json& extra, const std::string& where) {
+        if (!extra.contains("plan")) return;
+        const auto saved = restored_plan(extra.at("plan"), config_, where);
+        check_plan(saved.plan, {ctx_.world_size(), run_.input->size()}, "the checkpoint",
+                   run_.step);
+        run_.plan = saved.plan;
+        run_.feeder->restore_plan(saved.plan, saved.units, run_.step);
+        run_.total = run_.feeder->total();
+        notices_.push_back("the run goes on by the plan of its rules: " + to_string(saved.plan));
+    }
+
     void save(const std::vector<metric_value>& evaluated) {
         if (!saver_) return;
         run_.parts->sync_buffers();
@@ -298,13 +372,15 @@ private:
         double stop = run_.stop_wanted && !run_.stopped && !run_.is_last() ? 1.0 : 0.0;
         all_reduce(ctx_, std::span(&stop, 1), dist::reduce_op::max);
         extra["stop_wanted"] = stop > 0;
+        if (run_.plan != plan_of(config_) || run_.feeder->units())
+            extra["plan"] = saved_plan(run_.plan, config_, run_.feeder->units());
         if (ctx_.is_first()) // whose extra is written
             for (const auto& each : run_.parts->states())
                 extra["callbacks"][each.name] = to_hex(as_bytes(std::string_view(each.state)));
-        auto what = state_->save(
-            run_.step, config_.seed,
-            {{"loss", run_.result.loss}, {"next_lr", learning_rate(run_.rate, run_.step)}},
-            dump_json(extra));
+        auto what =
+            state_->save(run_.step, config_.seed,
+                         {{"loss", run_.result.loss}, {"next_lr", run_.scheduled_rate(run_.step)}},
+                         dump_json(extra));
         what.metrics = numbers(evaluated);
         const auto saved = saver_->save(what);
         run_.result.checkpoint = saved.path;
@@ -334,9 +410,11 @@ private:
     std::optional<reporter> report_;
     posix_disk disk_{link_policy::refuse};
     std::optional<checkpointer> saver_;
-    std::vector<std::uint64_t> evaluated_at_; // steps, by set
-    std::map<std::string, double> newest_;    // numbers by which checkpoints are chosen
-    std::vector<std::string> notices_;        // to be told when the run begins
+    std::vector<std::uint64_t> evaluated_at_, told_at_; // steps, by set
+    std::map<std::string, double> newest_;              // numbers by which checkpoints are chosen
+    std::vector<std::string> notices_;                  // to be told when the run begins
+    bool is_over_ = false;
+    std::vector<run_event> events_; // decisions behind the step that is committed last
 };
 
 } // namespace skein::train::detail

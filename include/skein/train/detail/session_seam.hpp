@@ -26,6 +26,20 @@ struct callback_state {
     std::string name, state;
 };
 
+/// What one callback decided.
+struct made_decision {
+    std::string rule;
+    step_plan from, to; ///< equal when it is about something else
+    bool stops = false;
+    std::string why;
+};
+/// What the callbacks decide, in their order: each sees what those before it decided.
+struct decisions {
+    step_plan plan;
+    action wanted = action::go_on;
+    std::vector<made_decision> made{};
+};
+
 /// Strategy, module and callbacks of one session.
 class session_parts {
 public:
@@ -48,8 +62,16 @@ public:
     virtual void rebind() = 0;
 
     virtual void tell(const start_info& event) = 0;
-    [[nodiscard]] virtual action tell(const step_info& event) = 0;
-    [[nodiscard]] virtual action tell(const eval_info& event) = 0;
+    virtual void tell(const step_info& event, decisions& to) = 0;
+    virtual void tell(const eval_info& event, decisions& to) = 0;
+    /// Whether a callback has on_agreed.
+    [[nodiscard]] virtual bool judges() const = 0;
+    /// The strongest of their verdicts, of the first that has it.
+    ///   rule  its name
+    [[nodiscard]] virtual ruling judge(const step_info& event, std::string& rule) = 0;
+    /// Whether a callback may change the plan, and whether the samples of a step.
+    [[nodiscard]] virtual bool plans() const = 0;
+    [[nodiscard]] virtual bool changes_batch() const = 0;
     virtual void tell(const checkpoint_info& event) = 0;
     virtual void tell(const fit_result& event) = 0;
     /// Why a callback wants the end, as it says; or empty.
@@ -105,7 +127,7 @@ inline constexpr std::string_view taken_names[] = {
     "loss",          "lr",           "grad_norm",  "step",      "stop",        "tokens_per_s",
     "samples_per_s", "step_seconds", "event",      "val_loss",  "total",       "eta_seconds",
     "data_s",        "forward_s",    "backward_s", "exposed_s", "optimizer_s", "overlap",
-    "loss_scale"};
+    "loss_scale",    "global_batch"};
 
 class session_core;
 
