@@ -39,8 +39,7 @@ struct stage_metrics {
 
 /// Of metrics, or of what named() gives.
 template <class... M>
-    requires(sizeof...(M) > 0) &&
-            ((metric<M> || std::is_same_v<M, any_metric>) && ...)
+    requires(sizeof...(M) > 0) && ((metric<M> || std::is_same_v<M, any_metric>) && ...)
 [[nodiscard]] stage_metrics on(std::string stage, M... made) {
     stage_metrics out{.stage = std::move(stage)};
     const auto add = [&]<class One>(One one) {

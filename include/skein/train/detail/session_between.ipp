@@ -179,6 +179,7 @@ private:
         if (is_over_) return; // no step follows, nothing is saved
         const plan_limits limits{ctx_.world_size(), run_.input->size()};
         for (const auto& each : to.made) {
+            if (run_.stopped && each.from == each.to) continue; // it does stop
             check_plan(each.to, limits, each.rule, run_.step);
             add_events(events_, each, run_.step);
         }
