@@ -4,6 +4,11 @@
 // Written by scripts/check_mirror.py --write.
 
 #include <skein/metrics/accumulators.hpp>
+#include <skein/metrics/average.hpp>
+#include <skein/metrics/classification.hpp>
+#include <skein/metrics/confusion_matrix.hpp>
 #include <skein/metrics/metric.hpp>
 #include <skein/metrics/metric_list.hpp>
+#include <skein/metrics/metrics_manager.hpp>
 #include <skein/metrics/samples.hpp>
+#include <skein/metrics/stat_scores.hpp>

@@ -17,6 +17,7 @@
 #include <skein/train/ddp.hpp>
 #include <skein/train/description.hpp>
 #include <skein/train/early_stopping.hpp>
+#include <skein/train/evaluation.hpp>
 #include <skein/train/flat.hpp>
 #include <skein/train/fsdp.hpp>
 #include <skein/train/input.hpp>
@@ -43,6 +44,7 @@
 #include <skein/train/session.hpp>
 #include <skein/train/shard_layout.hpp>
 #include <skein/train/single.hpp>
+#include <skein/train/stage.hpp>
 #include <skein/train/state_memory.hpp>
 #include <skein/train/step_plan.hpp>
 #include <skein/train/stop_at.hpp>

@@ -8094,6 +8094,17 @@ struct metrics_row {
     std::vector<metric_array> arrays{}; ///< reproducible; into metrics.jsonl only
 };
 
+/// One column of metrics.csv: its points in order, x is the step.
+struct metrics_column {
+    std::string name;
+    std::vector<curve_point> points;
+};
+
+/// The columns of the metrics.csv in a run's folder; empty without one. Takes no lock and changes
+/// nothing there: a run that is at work may be read.
+///   errors  permission_denied, io; malformed: another file of that name
+[[nodiscard]] std::vector<metrics_column> read_metrics(const std::string& folder);
+
 /// How a run's folder is opened.
 struct run_dir_options {
     bool resume = false; ///< go on in an existing folder; else a taken name gets ".2", ".3", ...
@@ -8152,6 +8163,8 @@ public:
     void write_config(std::string_view config);
     /// Its text, or nothing without one; errc::malformed when it is not JSON.
     [[nodiscard]] std::optional<std::string> read_config() const;
+    /// Takes a result.json away: the run that ended so goes on.
+    void remove_result();
 
     /// The points of one column of metrics.csv, in order.
     [[nodiscard]] std::vector<curve_point> curve(std::string_view column) const;
@@ -8713,6 +8726,12 @@ SKEIN_INLINE std::optional<std::string> run_dir::read_config() const {
     return text;
 }
 
+SKEIN_INLINE void run_dir::remove_result() {
+    posix_disk disk(link_policy::refuse);
+    const auto removed = disk.remove(file("result.json"));
+    if (!removed && removed.error().code() != errc::not_found) throw removed.error();
+}
+
 SKEIN_INLINE std::string run_dir::written_by(const std::string& path) {
     posix_disk disk(link_policy::refuse);
     const auto bytes = disk.read_whole(path + "/config.json");
@@ -8721,6 +8740,29 @@ SKEIN_INLINE std::string run_dir::written_by(const std::string& path) {
     if (!parsed || !parsed->is_object() || !parsed->contains("job_id")) return {};
     const auto& id = parsed->at("job_id");
     return id.is_string() ? id.get<std::string>() : std::string();
+}
+
+SKEIN_INLINE std::vector<metrics_column> read_metrics(const std::string& folder) {
+    const auto path = folder + "/metrics.csv";
+    const auto csv = detail::read_text(path);
+    const auto lines = detail::whole_lines(csv);
+    std::vector<metrics_column> columns;
+    if (lines.empty()) return columns;
+    const auto names = detail::split_csv(lines[0]);
+    if (names[0] != "step")
+        throw error(errc::malformed, path + " does not begin with a column 'step'")
+            .with_hint("it is no file of a run");
+    for (std::size_t c = 1; c < names.size(); ++c) columns.push_back({names[c], {}});
+    for (std::size_t i = 1; i < lines.size(); ++i) {
+        const auto step = detail::leading_step(lines[i]);
+        if (!step) continue;
+        const auto fields = detail::split_csv(lines[i]);
+        for (std::size_t c = 1; c < std::min(fields.size(), names.size()); ++c)
+            if (!fields[c].empty())
+                columns[c - 1].points.push_back(
+                    {static_cast<double>(*step), detail::parse_number(fields[c])});
+    }
+    return columns;
 }
 
 SKEIN_INLINE std::vector<curve_point> run_dir::curve(std::string_view column) const {
@@ -9444,11 +9486,21 @@ struct scaling_config {
 /// Which value of a metric is the best.
 enum class metric_order : std::uint8_t { lowest, highest };
 
-/// Which checkpoints are kept for their metrics, besides the newest.
+/// What a checkpoint counts by when its step has no evaluation of its own.
+enum class best_value : std::uint8_t {
+    evaluated, ///< the set is evaluated for the checkpoint
+    newest,    ///< the last evaluation's number stands for it
+};
+
+/// Which checkpoints are kept for their metrics, besides the newest. The best is never removed for
+/// a newer one that is worse.
 struct keep_best_config {
-    int k = 1;                       ///< so many; 0: none
-    std::string metric = "val_loss"; ///< a number of an evaluation, or "loss": that of the step
+    int k = 1; ///< so many; 0: none
+    /// A number of an evaluation ("val_loss", "test_accuracy"), the newest of a metric of training
+    /// ("train_accuracy"), or "loss": that of the step. One that the run has not is an error.
+    std::string metric = "val_loss";
     metric_order order = metric_order::lowest;
+    best_value value = best_value::evaluated;
 };
 
 /// When a run saves itself, and what it keeps.
@@ -9737,6 +9789,7 @@ struct start_info {
     std::string strategy{};     ///< "DDP"; empty for one without a name
     /// "3 epochs of 120 steps, ..."; empty when the steps were given.
     std::string epochs{};
+    std::vector<std::string> evaluations{}; ///< names of the evaluation sets that have samples
 };
 
 /// What a callback wants to happen next.
@@ -9788,7 +9841,9 @@ struct step_info {
     double seconds = 0.0;      ///< of this step
     double tokens_per_s = 0.0; ///< of this step, over all ranks; samples when tokens are unknown
     const std::vector<report::metric_value>* metrics =
-        nullptr; ///< everything reported, merged over ranks
+        nullptr; ///< everything reported, merged over ranks; metrics of training when due
+    const std::vector<report::metric_array>* arrays =
+        nullptr; ///< metrics that are no single numbers, when due
     step_timing timing{};
     const step_plan* plan = nullptr; ///< in force: of the next step, with what callbacks before
                                      ///< this one decided; in on_agreed of this step
@@ -9796,12 +9851,15 @@ struct step_info {
     std::uint64_t epoch = 0;         ///< passes over the data that are finished
 };
 
-/// After every evaluation.
+/// After every evaluation, of each set by itself.
 struct eval_info {
     int rank = 0;
     std::uint64_t step = 0;
+    std::string_view set = "val"; ///< its name, with which those of its numbers begin
     const std::vector<report::metric_value>* metrics =
-        nullptr; ///< "val_loss" and what the loss reported
+        nullptr; ///< "val_loss", what the loss reported, and metrics that are one number
+    const std::vector<report::metric_array>* arrays =
+        nullptr; ///< metrics that are more, e.g. "val_confusion"
     double seconds = 0.0;
     const step_plan* plan = nullptr; ///< as in step_info
     double next_rate = 0.0;          ///< likewise
@@ -9824,11 +9882,14 @@ struct fit_result {
     std::uint64_t steps = 0;      ///< finished
     std::uint64_t total = 0;      ///< asked for; of a stream with epochs what they came to
     double loss = 0.0;            ///< of the last step
-    double val_loss = 0.0;        ///< of the last evaluation; NaN without one
+    double val_loss = 0.0;        ///< of the first set's last evaluation; NaN without one
     std::uint64_t val_step = 0;   ///< after which step that was
     double seconds = 0.0;         ///< of this start, evaluation and saving included
     double tokens_per_s = 0.0;    ///< of the training steps of this start
-    double peak_rss_bytes = 0.0;  ///< the largest of all ranks
+    /// The newest of each metric of training and of every evaluation set, of this start.
+    std::vector<report::metric_value> metrics{};
+    std::vector<report::metric_array> arrays{};
+    double peak_rss_bytes = 0.0; ///< the largest of all ranks
     std::string run_name{}, run_path{}, checkpoint{};
     bool stopped = false;      ///< ended early because it was asked to
     int stop_signal = 0;       ///< by SIGINT or SIGTERM on some rank; 0 when it was no signal
@@ -9960,6 +10021,7 @@ concept keeps_state = requires(C& c, const C& fixed, std::string_view saved) {
 #include <charconv>
 #include <cmath>
 #include <concepts>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -10038,6 +10100,22 @@ private:
         .with_hint(report::names_of(from));
 }
 
+/// Whether an evaluation of this set has a number of this name.
+[[nodiscard]] inline bool is_of_set(std::string_view metric, std::string_view set) noexcept {
+    return metric.size() > set.size() && metric.starts_with(set) && metric[set.size()] == '_';
+}
+
+/// Throws errc::usage when none of the evaluation sets, when there are any, can have the number.
+inline void require_evaluated(const std::vector<std::string>& sets, std::string_view metric,
+                              std::string_view rule) {
+    for (const auto& set : sets)
+        if (is_of_set(metric, set)) return;
+    if (sets.empty()) return;
+    throw error(errc::usage, fmt::format("{}: no evaluation has a '{}'", rule, metric))
+        .with_hint("its sets are " + known_names(sets) +
+                   "; their numbers are called <set>_<name>");
+}
+
 /// Throws errc::usage for an option that makes no sense.
 inline void require_option(bool fine, std::string_view rule, const std::string& what,
                            const char* hint) {
@@ -10107,9 +10185,20 @@ public:
         bad_ = 0;
         return true;
     }
-    /// The same with the number out of a row or an evaluation. Throws errc::usage without it.
-    [[nodiscard]] bool take(const std::vector<report::metric_value>& from) {
-        return take(detail::watched_number(from, options_.metric, rule_, options_.at));
+    /// The same with the number out of an evaluation or a row; false for those of other sets, and for
+    /// rows when evaluations are watched. Throws errc::usage when the number is not there.
+    [[nodiscard]] bool take(const eval_info& e) {
+        return options_.at == watched::evaluations && detail::is_of_set(options_.metric, e.set) &&
+               take(detail::watched_number(*e.metrics, options_.metric, rule_));
+    }
+    [[nodiscard]] bool take(const step_info& s) {
+        return options_.at == watched::steps &&
+               take(detail::watched_number(*s.metrics, options_.metric, rule_, watched::steps));
+    }
+    /// Throws errc::usage when no evaluation can have the number.
+    void require(const start_info& s) const {
+        if (options_.at == watched::evaluations)
+            detail::require_evaluated(s.evaluations, options_.metric, rule_);
     }
 
     [[nodiscard]] const std::string& why() const noexcept { return why_; }
@@ -10205,6 +10294,10 @@ public:
         if (o.plateau) watch_.emplace(*o.plateau, rule_name);
     }
 
+    /// Throws errc::usage when no evaluation can have the number of its plateau.
+    void on_start(const train::start_info& s) const {
+        if (watch_) watch_->require(s);
+    }
     train::decision on_step(const train::step_info& s) {
         const auto reached = [](const std::vector<std::uint64_t>& marks, std::uint64_t now) {
             return static_cast<std::uint64_t>(
@@ -10215,7 +10308,7 @@ public:
             due += s.epoch / static_cast<std::uint64_t>(options_.every_epochs);
         auto times = due - std::min(due, std::exchange(done_, std::max(due, done_)));
         auto why = fmt::format("step {}, finished epochs: {}", s.step, s.epoch);
-        if (watches(train::watched::steps) && watch_->take(*s.metrics)) {
+        if (watch_ && watch_->take(s)) {
             times += 1;
             why = watch_->why();
         }
@@ -10223,7 +10316,7 @@ public:
     }
     /// Throws errc::usage when the number is not there.
     train::decision on_eval(const train::eval_info& e) {
-        if (!watches(train::watched::evaluations) || !watch_->take(*e.metrics)) return {};
+        if (!watch_ || !watch_->take(e)) return {};
         return grown(*e.plan, 1, watch_->why());
     }
 
@@ -10239,10 +10332,6 @@ public:
     }
 
 private:
-    [[nodiscard]] bool watches(train::watched at) const noexcept {
-        return watch_ && watch_->options().at == at;
-    }
-
     [[nodiscard]] train::decision grown(const train::step_plan& plan, std::uint64_t times,
                                         const std::string& why) const {
         const double before = static_cast<double>(plan.global_batch);
@@ -10299,6 +10388,853 @@ private:
 //     auto merged = merge(ctx, metrics);
 //     require_same(ctx, hash, "the model");            // errc::mismatch names the odd rank
 
+
+// ======== skein/metrics/metric_list.hpp
+// The metrics of one stage (training, or one evaluation set): updated together, merged together.
+//
+// A list of each rank has the same metrics in the same order. pack() gives all their arrays as two
+// arrays of float64 (sums; maxima, with minima negated) and the gathered rows as bytes; merged over
+// ranks they come back by add(). Two lists of one layout also add up without ranks: the windows of
+// an epoch.
+//
+//     metric_list mine;
+//     mine.add("accuracy", accuracy{.classes = 10}).add("confusion", confusion_matrix{.classes = 10});
+//     mine.update({.preds = ..., .target = ...});
+//     auto packed = mine.pack();
+//     all_reduce(packed.sums, sum); all_reduce(packed.maxima, max);   // rows: all_gather, in order
+//     merged.add(packed);
+//     merged.compute();
+
+
+// ======== skein/metrics/metric.hpp
+// A metric: a struct whose fields say what batches and ranks add up, with update() and compute().
+//
+//     struct mean_absolute_error {
+//         static constexpr std::string_view name = "mae";
+//         skein::metrics::summed distance, weight; // what batches and ranks add up
+//
+//         void update(const skein::metrics::samples& s) {
+//             for (std::size_t i = 0; i < s.target.size(); ++i) {
+//                 distance[0] += std::abs(s.preds[i] - s.target[i]);
+//                 weight[0] += 1;
+//             }
+//         }
+//         double compute() const { return distance[0] / weight[0]; }
+//     };
+//
+// Fields of other types are options: those that are numbers, truths or texts are compared between
+// the ranks and with a checkpoint. A metric that sizes its arrays by an option has a member
+// void begin(), called once, before the first update(); it also refuses options that make no sense.
+
+
+// ======== skein/metrics/accumulators.hpp
+// What a metric remembers between batches: arrays of fixed size that know how those of two batches,
+// or of two ranks, become one.
+//
+// Everything is float64: counts are exact up to 2^53, and the arrays of all metrics of a stage
+// travel in one exchange per kind.
+//
+//     struct mean_error {
+//         skein::metrics::summed distance, weight; // one number each
+//         ...
+//     };
+
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace skein::metrics {
+
+/// How the arrays of two batches or ranks become one.
+enum class merge_kind : std::uint8_t {
+    sum,
+    max,
+    min,
+    rows, ///< all of them, in rank order: memory grows with the samples
+};
+
+[[nodiscard]] constexpr std::string_view to_string(merge_kind kind) noexcept {
+    switch (kind) {
+    case merge_kind::sum: return "sum";
+    case merge_kind::max: return "max";
+    case merge_kind::min: return "min";
+    case merge_kind::rows: return "rows";
+    }
+    return "unknown";
+}
+
+/// Numbers that are merged element by element. One of them unless a size is given.
+template <merge_kind K>
+    requires(K != merge_kind::rows)
+class accumulator {
+public:
+    static constexpr merge_kind kind = K;
+    /// What nothing counts as.
+    static constexpr double none = K == merge_kind::sum   ? 0.0
+                                   : K == merge_kind::max ? -std::numeric_limits<double>::infinity()
+                                                          : std::numeric_limits<double>::infinity();
+
+    accumulator() : values_(1, none) {}
+    explicit accumulator(std::size_t size) : values_(size, none) {}
+
+    /// So many elements, of nothing yet.
+    void resize(std::size_t size) { values_.assign(size, none); }
+    void clear() noexcept {
+        for (auto& each : values_) each = none;
+    }
+    [[nodiscard]] std::size_t size() const noexcept { return values_.size(); }
+    [[nodiscard]] double& operator[](std::size_t i) noexcept { return values_[i]; }
+    [[nodiscard]] double operator[](std::size_t i) const noexcept { return values_[i]; }
+    [[nodiscard]] std::span<double> values() noexcept { return values_; }
+    [[nodiscard]] std::span<const double> values() const noexcept { return values_; }
+
+private:
+    std::vector<double> values_;
+};
+
+using summed = accumulator<merge_kind::sum>;
+using largest = accumulator<merge_kind::max>;
+using smallest = accumulator<merge_kind::min>;
+
+/// Rows of float32 that all ranks give together, for numbers that no array of fixed size can hold.
+class gathered {
+public:
+    static constexpr merge_kind kind = merge_kind::rows;
+
+    /// width: numbers of a row, at least 1
+    explicit gathered(std::size_t width = 1) : width_(width > 0 ? width : 1) {}
+
+    /// So many numbers a row, and no row yet.
+    void resize(std::size_t width) {
+        width_ = width > 0 ? width : 1;
+        values_.clear();
+    }
+    void clear() noexcept { values_.clear(); }
+    /// Room for so many rows altogether.
+    void reserve(std::size_t rows) { values_.reserve(rows * width_); }
+    /// One row: exactly width() numbers.
+    void push(std::initializer_list<float> row) {
+        values_.insert(values_.end(), row.begin(), row.end());
+    }
+    void push(std::span<const float> row) { values_.insert(values_.end(), row.begin(), row.end()); }
+    /// Keeps the first rows.
+    void truncate(std::size_t rows) {
+        if (rows < this->rows()) values_.resize(rows * width_);
+    }
+    [[nodiscard]] std::size_t width() const noexcept { return width_; }
+    [[nodiscard]] std::size_t rows() const noexcept { return values_.size() / width_; }
+    [[nodiscard]] float at(std::size_t row, std::size_t column) const noexcept {
+        return values_[row * width_ + column];
+    }
+    [[nodiscard]] std::span<const float> values() const noexcept { return values_; }
+
+private:
+    std::size_t width_;
+    std::vector<float> values_;
+};
+
+} // namespace skein::metrics
+
+// ======== skein/metrics/samples.hpp
+// What a metric is shown: predictions, what they should be, and what each counts, as plain arrays
+// of the host, so that metrics know nothing of tensors.
+//
+//     const float scores[] = {0.1f, 0.9f, 0.8f, 0.2f};
+//     const std::int64_t labels[] = {1, 0};
+//     const samples shown{.preds = {scores, {2, 2}}, .target = {labels, {2}}};
+
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace skein::metrics {
+
+/// The type of an array's elements.
+enum class element : std::uint8_t { float32, float64, int64, boolean };
+
+[[nodiscard]] constexpr std::string_view to_string(element type) noexcept {
+    switch (type) {
+    case element::float32: return "float32";
+    case element::float64: return "float64";
+    case element::int64: return "int64";
+    case element::boolean: return "bool";
+    }
+    return "unknown";
+}
+
+/// Elements of one type in row-major order, with their shape. Refers to memory of the host.
+class array_view {
+public:
+    static constexpr std::size_t most_dimensions = 8;
+    using shape_type = std::initializer_list<std::size_t>;
+
+    /// Nothing: is_given() is false.
+    array_view() = default;
+    array_view(const float* data, shape_type shape) : array_view(data, element::float32, shape) {}
+    array_view(const double* data, shape_type shape) : array_view(data, element::float64, shape) {}
+    array_view(const std::int64_t* data, shape_type shape)
+        : array_view(data, element::int64, shape) {}
+    /// One byte each: 0 or 1.
+    array_view(const bool* data, shape_type shape) : array_view(data, element::boolean, shape) {}
+    /// shape: at most most_dimensions extents
+    array_view(const void* data, element type, std::span<const std::size_t> shape);
+
+    [[nodiscard]] bool is_given() const noexcept { return given_; }
+    [[nodiscard]] element type() const noexcept { return type_; }
+    [[nodiscard]] bool is_floating() const noexcept {
+        return type_ == element::float32 || type_ == element::float64;
+    }
+    [[nodiscard]] std::size_t dimensions() const noexcept { return dimensions_; }
+    [[nodiscard]] std::span<const std::size_t> shape() const noexcept {
+        return {shape_.data(), dimensions_};
+    }
+    /// Of dimension d; 1 behind the last one.
+    [[nodiscard]] std::size_t extent(std::size_t d) const noexcept {
+        return d < dimensions_ ? shape_[d] : 1;
+    }
+    /// Elements; 1 for no dimensions.
+    [[nodiscard]] std::size_t size() const noexcept { return size_; }
+    /// Any type as a double.
+    [[nodiscard]] double operator[](std::size_t i) const noexcept {
+        switch (type_) {
+        case element::float32: return static_cast<const float*>(data_)[i];
+        case element::float64: return static_cast<const double*>(data_)[i];
+        case element::int64: return static_cast<double>(static_cast<const std::int64_t*>(data_)[i]);
+        case element::boolean: return static_cast<const bool*>(data_)[i] ? 1.0 : 0.0;
+        }
+        return 0.0;
+    }
+    /// Null when the elements are of another type.
+    [[nodiscard]] const float* float32() const noexcept {
+        return type_ == element::float32 ? static_cast<const float*>(data_) : nullptr;
+    }
+    [[nodiscard]] const std::int64_t* int64() const noexcept {
+        return type_ == element::int64 ? static_cast<const std::int64_t*>(data_) : nullptr;
+    }
+    [[nodiscard]] const double* float64() const noexcept {
+        return type_ == element::float64 ? static_cast<const double*>(data_) : nullptr;
+    }
+    [[nodiscard]] const bool* boolean() const noexcept {
+        return type_ == element::boolean ? static_cast<const bool*>(data_) : nullptr;
+    }
+    /// "float32 [64, 10]" for messages.
+    [[nodiscard]] std::string text() const;
+
+private:
+    array_view(const void* data, element type, shape_type shape)
+        : array_view(data, type, std::span<const std::size_t>(shape.begin(), shape.size())) {}
+
+    const void* data_ = nullptr;
+    std::array<std::size_t, most_dimensions> shape_{};
+    std::size_t dimensions_ = 0, size_ = 0;
+    element type_ = element::float32;
+    bool given_ = false;
+};
+
+/// One call of update(). Which shapes belong together is each metric's own matter.
+struct samples {
+    array_view preds{};  ///< e.g. scores [samples, classes]
+    array_view target{}; ///< e.g. labels [samples]
+    /// What each element of target counts: of target's shape, or one for each of its rows. Finite, at
+    /// least 0; what counts 0 is not looked at. Not given: 1.
+    array_view weight{};
+};
+
+} // namespace skein::metrics
+
+
+// ======== skein/metrics/detail/samples.ipp
+// Bodies of <skein/metrics/samples.hpp>.
+
+
+#include <fmt/core.h>
+
+namespace skein::metrics {
+
+SKEIN_INLINE array_view::array_view(const void* data, element type,
+                                    std::span<const std::size_t> shape)
+    : data_(data), dimensions_(shape.size()), size_(1), type_(type), given_(true) {
+    if (shape.size() > most_dimensions)
+        throw error(errc::not_supported,
+                    fmt::format("not supported: an array of {} dimensions", shape.size()))
+            .with_hint(fmt::format("metrics take up to {}: flatten it", most_dimensions));
+    for (std::size_t d = 0; d < shape.size(); ++d) {
+        shape_[d] = shape[d];
+        size_ *= shape[d];
+    }
+}
+
+SKEIN_INLINE std::string array_view::text() const {
+    if (!given_) return "nothing";
+    std::string out(to_string(type_));
+    out += " [";
+    for (std::size_t d = 0; d < dimensions_; ++d)
+        out += fmt::format("{}{}", d == 0 ? "" : ", ", shape_[d]);
+    return out + "]";
+}
+
+} // namespace skein::metrics
+
+
+// ======== skein/metrics/metric.hpp, continued
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+namespace skein::metrics {
+
+/// What a metric comes to: one number, or numbers with a shape, e.g. one per class.
+struct score {
+    std::string name{};
+    std::vector<std::size_t> shape{}; ///< empty: one number
+    std::vector<double> values{};     ///< row-major
+
+    score() = default;
+    score(double one) : values{one} {}
+    score(std::vector<double> each) : shape{each.size()}, values(std::move(each)) {}
+    /// rows * columns values
+    score(std::size_t rows, std::size_t columns, std::vector<double> each)
+        : shape{rows, columns}, values(std::move(each)) {}
+
+    [[nodiscard]] bool is_number() const noexcept { return shape.empty() && values.size() == 1; }
+    friend bool operator==(const score&, const score&) = default;
+};
+
+/// A field that batches and ranks add up.
+template <class F>
+concept accumulates = requires(F& field) {
+    { F::kind } -> std::convertible_to<merge_kind>;
+    field.clear();
+};
+
+/// See above.
+template <class M>
+concept metric = plain_aggregate<M> && std::copy_constructible<M> &&
+                 requires(M& m, const M& merged, const samples& shown) {
+                     m.update(shown);
+                     { merged.compute() } -> std::convertible_to<score>;
+                 };
+
+/// One array of a metric. Refers to it.
+struct state_view {
+    std::string_view name{};
+    merge_kind kind = merge_kind::sum;
+    std::span<double> values{}; ///< of sum, max and min
+    gathered* rows = nullptr;   ///< of rows
+};
+
+/// Any metric, by value.
+class any_metric {
+public:
+    /// Calls begin(). Throws errc::usage for options that make no sense.
+    template <metric M>
+    any_metric(std::string name, M made)
+        : name_(std::move(name)), held_(std::make_unique<held_metric<M>>(std::move(made))) {
+        held_->begin();
+    }
+    any_metric(const any_metric& other) : name_(other.name_), held_(other.held_->copy()) {}
+    any_metric(any_metric&&) noexcept = default;
+    any_metric& operator=(any_metric other) noexcept {
+        name_ = std::move(other.name_);
+        held_ = std::move(other.held_);
+        return *this;
+    }
+    ~any_metric() = default;
+
+    [[nodiscard]] const std::string& name() const noexcept { return name_; }
+    void update(const samples& shown) { held_->update(shown); }
+    [[nodiscard]] score compute() const {
+        auto made = held_->compute();
+        made.name = name_;
+        return made;
+    }
+    /// Its arrays in order. They refer to this object.
+    [[nodiscard]] std::vector<state_view> states() { return held_->states(); }
+    /// Type and options, e.g. "accuracy: classes 10, top_k 1".
+    [[nodiscard]] std::string describe() const { return held_->describe(); }
+
+private:
+    struct held {
+        virtual ~held() = default;
+        virtual std::unique_ptr<held> copy() const = 0;
+        virtual void begin() = 0;
+        virtual void update(const samples& shown) = 0;
+        virtual score compute() const = 0;
+        virtual std::vector<state_view> states() = 0;
+        virtual std::string describe() const = 0;
+    };
+    template <class M>
+    struct held_metric final : held {
+        explicit held_metric(M made) : value(std::move(made)) {}
+        std::unique_ptr<held> copy() const override { return std::make_unique<held_metric>(value); }
+        void begin() override {
+            if constexpr (requires { value.begin(); }) value.begin();
+        }
+        void update(const samples& shown) override { value.update(shown); }
+        score compute() const override { return value.compute(); }
+        std::vector<state_view> states() override;
+        std::string describe() const override;
+        M value;
+    };
+
+    std::string name_;
+    std::unique_ptr<held> held_;
+};
+
+/// The name that a metric has when it is given none: M::name, or that of its type.
+template <metric M>
+[[nodiscard]] std::string name_of() {
+    if constexpr (requires { std::string_view(M::name); })
+        return std::string(std::string_view(M::name));
+    else {
+        const auto whole = type_name(typeid(M));
+        return whole.substr(whole.rfind(':') + 1);
+    }
+}
+
+namespace detail {
+
+/// An option as text; empty for a type that has none.
+[[nodiscard]] std::string option_text(bool value);
+[[nodiscard]] std::string option_text(std::int64_t value);
+[[nodiscard]] std::string option_text(double value);
+[[nodiscard]] std::string option_text(std::string_view value);
+
+template <class F>
+[[nodiscard]] std::string text_of_field(const F& field) {
+    if constexpr (std::same_as<F, bool>)
+        return option_text(field);
+    else if constexpr (std::integral<F>)
+        return option_text(static_cast<std::int64_t>(field));
+    else if constexpr (requires {
+                           requires std::is_enum_v<F>;
+                           std::string_view(to_string(field));
+                       })
+        return option_text(std::string_view(to_string(field)));
+    else if constexpr (std::is_enum_v<F>)
+        return option_text(static_cast<std::int64_t>(field));
+    else if constexpr (std::floating_point<F>)
+        return option_text(static_cast<double>(field));
+    else if constexpr (std::convertible_to<const F&, std::string_view>)
+        return option_text(std::string_view(field));
+    else if constexpr (requires {
+                           field.has_value();
+                           *field;
+                       })
+        return field.has_value() ? text_of_field(*field) : std::string("none");
+    else if constexpr (requires {
+                           field.begin();
+                           field.end();
+                       }) {
+        std::string all = "[";
+        for (const auto& each : field) all += (all.size() > 1 ? " " : "") + text_of_field(each);
+        return all + "]";
+    } else
+        return {};
+}
+
+/// Calls it with the name of each field and the field.
+template <class M, class Call>
+void each_field(M& of, Call call) {
+    auto fields = tie_fields(of);
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+        (call(field_name<std::remove_const_t<M>, I>(), std::get<I>(fields)), ...);
+    }(std::make_index_sequence<field_count<std::remove_const_t<M>>>{});
+}
+
+} // namespace detail
+
+template <class M>
+std::vector<state_view> any_metric::held_metric<M>::states() {
+    std::vector<state_view> all;
+    detail::each_field(value, [&]<class F>(std::string_view name, F& field) {
+        if constexpr (std::same_as<F, gathered>)
+            all.push_back({.name = name, .kind = merge_kind::rows, .rows = &field});
+        else if constexpr (accumulates<F>)
+            all.push_back({.name = name, .kind = F::kind, .values = field.values()});
+    });
+    return all;
+}
+
+template <class M>
+std::string any_metric::held_metric<M>::describe() const {
+    std::string all = name_of<M>();
+    detail::each_field(value, [&]<class F>(std::string_view name, const F& field) {
+        if constexpr (!accumulates<std::remove_const_t<F>>) {
+            if (const auto text = detail::text_of_field(field); !text.empty())
+                all += (all.find(':') == std::string::npos ? ": " : ", ") + std::string(name) +
+                       " " + text;
+        }
+    });
+    return all;
+}
+
+} // namespace skein::metrics
+
+
+// ======== skein/metrics/detail/metric.ipp
+// Bodies of <skein/metrics/metric.hpp>.
+
+#include <fmt/core.h>
+
+namespace skein::metrics::detail {
+
+SKEIN_INLINE std::string option_text(bool value) { return value ? "true" : "false"; }
+SKEIN_INLINE std::string option_text(std::int64_t value) { return fmt::format("{}", value); }
+SKEIN_INLINE std::string option_text(double value) { return fmt::format("{}", value); }
+SKEIN_INLINE std::string option_text(std::string_view value) { return std::string(value); }
+
+} // namespace skein::metrics::detail
+
+
+// ======== skein/metrics/metric_list.hpp, continued
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace skein::metrics {
+
+/// All arrays of a list, as they travel.
+struct packed_state {
+    std::vector<double> sums{};   ///< the first one: calls of update(), each counted once
+    std::vector<double> maxima{}; ///< and minima, negated
+    byte_buffer rows{};           ///< per array of rows: u64 count, then float32, little-endian
+};
+
+/// Where the arrays stood, to go back to it. The arrays of fixed size, and lengths of the others.
+struct list_mark {
+    std::vector<double> fixed{};
+    std::vector<std::size_t> rows{};
+    double updates = 0.0;
+};
+
+/// See above. Not thread-safe.
+class metric_list {
+public:
+    /// Bytes of arrays of fixed size that the metrics of one stage may have.
+    static constexpr std::size_t most_bytes = std::size_t{256} << 20;
+
+    /// Throws errc::already_exists for a name that is there, usage for options that make no sense
+    /// and for arrays beyond most_bytes.
+    metric_list& add(any_metric made);
+    template <metric M>
+    metric_list& add(std::string name, M made) {
+        return add(any_metric(std::move(name), std::move(made)));
+    }
+
+    [[nodiscard]] bool empty() const noexcept { return metrics_.empty(); }
+    [[nodiscard]] std::size_t size() const noexcept { return metrics_.size(); }
+    [[nodiscard]] std::vector<std::string> names() const;
+
+    /// Shows all metrics the same samples. Throws what they throw, with the metric's name.
+    void update(const samples& shown);
+    /// Only the one of that name; errc::usage with the names there are.
+    void update(std::string_view name, const samples& shown);
+    /// Calls of update(), added up over what was merged in.
+    [[nodiscard]] double updates() const noexcept { return updates_; }
+
+    void clear() noexcept;
+    [[nodiscard]] list_mark mark();
+    void go_back(const list_mark& to);
+
+    /// Name, type, options and sizes of each, for comparing ranks and checkpoints.
+    [[nodiscard]] std::vector<std::pair<std::string, std::string>> layout();
+
+    [[nodiscard]] packed_state pack();
+    /// Whether any has rows to gather: the same on all ranks.
+    [[nodiscard]] bool has_rows();
+    /// Adds what was packed by a list of the same layout, or by several: sums and maxima reduced,
+    /// rows once for each rank.
+    ///   errors  mismatch for other sizes; malformed for rows that are no rows
+    void add(const packed_state& more);
+    void add_rows(byte_span rows);
+    /// Adds another list of the same layout.
+    void add(metric_list& other) { add(other.pack()); }
+
+    /// In the order of add().
+    [[nodiscard]] std::vector<score> compute() const;
+
+    /// For a checkpoint: all arrays, and what they are of.
+    [[nodiscard]] byte_buffer save();
+    /// errc::mismatch with both layouts when it was saved by other metrics; malformed.
+    void restore(byte_span saved);
+
+private:
+    std::vector<any_metric> metrics_;
+    double updates_ = 0.0;
+};
+
+} // namespace skein::metrics
+
+
+// ======== skein/metrics/detail/metric_list.ipp
+// Bodies of <skein/metrics/metric_list.hpp>.
+
+
+#include <algorithm>
+#include <cstring>
+
+#include <fmt/core.h>
+
+namespace skein::metrics {
+
+namespace detail {
+
+/// A list in a checkpoint.
+struct saved_list {
+    std::vector<std::pair<std::string, std::string>> layout{};
+    std::vector<double> sums{}, maxima{};
+    byte_buffer rows{};
+};
+
+/// An error of one metric says which one it is.
+template <class Call>
+void named(const any_metric& of, Call call) {
+    try {
+        call();
+    } catch (const error& why) {
+        if (!why.where().empty()) throw;
+        throw error(why).with_where(fmt::format("metric \"{}\"", of.name()));
+    }
+}
+
+[[nodiscard]] SKEIN_INLINE error other_sizes(std::size_t here, std::size_t there) {
+    return error(errc::mismatch,
+                 fmt::format("metrics of {} numbers cannot be merged with metrics of {}", here,
+                             there))
+        .with_hint("give every rank the same metrics with the same options");
+}
+
+} // namespace detail
+
+SKEIN_INLINE metric_list& metric_list::add(any_metric made) {
+    if (made.name().empty())
+        throw error(errc::usage, "a metric without a name").with_hint("give it one");
+    for (const auto& each : metrics_)
+        if (each.name() == made.name())
+            throw error(errc::already_exists,
+                        fmt::format("two metrics of a stage are called \"{}\"", made.name()))
+                .with_hint("give one of them a name of its own: named(\"top5\", accuracy{...})");
+    metrics_.push_back(std::move(made));
+    std::size_t bytes = 0;
+    for (auto& each : metrics_)
+        for (const auto& state : each.states()) bytes += state.values.size_bytes();
+    if (bytes > most_bytes) {
+        const auto name = metrics_.back().name();
+        metrics_.pop_back();
+        throw error(errc::usage, fmt::format("the metrics of a stage would take {} MiB with "
+                                             "\"{}\", more than {} MiB",
+                                             bytes >> 20, name, most_bytes >> 20))
+            .with_hint("use fewer classes or thresholds");
+    }
+    return *this;
+}
+
+SKEIN_INLINE std::vector<std::string> metric_list::names() const {
+    std::vector<std::string> all;
+    for (const auto& each : metrics_) all.push_back(each.name());
+    return all;
+}
+
+SKEIN_INLINE void metric_list::update(const samples& shown) {
+    for (auto& each : metrics_) detail::named(each, [&] { each.update(shown); });
+    updates_ += 1;
+}
+
+SKEIN_INLINE void metric_list::update(std::string_view name, const samples& shown) {
+    for (auto& each : metrics_) {
+        if (each.name() != name) continue;
+        detail::named(each, [&] { each.update(shown); });
+        updates_ += 1;
+        return;
+    }
+    throw error(errc::usage, fmt::format("no metric of this stage is called \"{}\"", name))
+        .with_hint(known_names(names()));
+}
+
+SKEIN_INLINE void metric_list::clear() noexcept {
+    for (auto& each : metrics_)
+        for (auto& state : each.states()) {
+            const double none = state.kind == merge_kind::max   ? largest::none
+                                : state.kind == merge_kind::min ? smallest::none
+                                                                : summed::none;
+            std::ranges::fill(state.values, none);
+            if (state.rows != nullptr) state.rows->clear();
+        }
+    updates_ = 0;
+}
+
+SKEIN_INLINE list_mark metric_list::mark() {
+    list_mark at;
+    at.updates = updates_;
+    for (auto& each : metrics_)
+        for (const auto& state : each.states()) {
+            at.fixed.insert(at.fixed.end(), state.values.begin(), state.values.end());
+            if (state.rows != nullptr) at.rows.push_back(state.rows->rows());
+        }
+    return at;
+}
+
+SKEIN_INLINE void metric_list::go_back(const list_mark& to) {
+    const double* from = to.fixed.data();
+    auto rows = to.rows.begin();
+    for (auto& each : metrics_)
+        for (auto& state : each.states()) {
+            std::copy_n(from, state.values.size(), state.values.begin());
+            from += state.values.size();
+            if (state.rows != nullptr) state.rows->truncate(*rows++);
+        }
+    updates_ = to.updates;
+}
+
+SKEIN_INLINE std::vector<std::pair<std::string, std::string>> metric_list::layout() {
+    std::vector<std::pair<std::string, std::string>> all;
+    for (auto& each : metrics_) {
+        auto text = each.describe();
+        for (const auto& state : each.states())
+            text += fmt::format("; {} {}[{}]", state.name, to_string(state.kind),
+                                state.rows != nullptr ? state.rows->width() : state.values.size());
+        all.emplace_back(each.name(), std::move(text));
+    }
+    return all;
+}
+
+SKEIN_INLINE packed_state metric_list::pack() {
+    packed_state out;
+    out.sums.push_back(updates_);
+    for (auto& each : metrics_)
+        for (const auto& state : each.states()) {
+            const auto values = state.values;
+            switch (state.kind) {
+            case merge_kind::sum:
+                out.sums.insert(out.sums.end(), values.begin(), values.end());
+                break;
+            case merge_kind::max:
+                out.maxima.insert(out.maxima.end(), values.begin(), values.end());
+                break;
+            case merge_kind::min:
+                for (const double v : values) out.maxima.push_back(-v);
+                break;
+            case merge_kind::rows: {
+                std::byte count[8];
+                store_le<std::uint64_t>(count, state.rows->rows());
+                append(out.rows, count);
+                append(out.rows, std::as_bytes(state.rows->values()));
+                break;
+            }
+            }
+        }
+    return out;
+}
+
+SKEIN_INLINE bool metric_list::has_rows() {
+    for (auto& each : metrics_)
+        for (const auto& state : each.states())
+            if (state.rows != nullptr) return true;
+    return false;
+}
+
+SKEIN_INLINE void metric_list::add(const packed_state& more) {
+    const auto mine = pack(); // its sizes; rows are few where sizes matter
+    if (mine.sums.size() != more.sums.size())
+        throw detail::other_sizes(mine.sums.size(), more.sums.size());
+    if (mine.maxima.size() != more.maxima.size())
+        throw detail::other_sizes(mine.maxima.size(), more.maxima.size());
+    const double *sum = more.sums.data() + 1, *most = more.maxima.data();
+    for (auto& each : metrics_)
+        for (auto& state : each.states())
+            for (double& v : state.values) {
+                if (state.kind == merge_kind::sum) v += *sum++;
+                if (state.kind == merge_kind::max) v = std::max(v, *most++);
+                if (state.kind == merge_kind::min) v = std::min(v, -*most++);
+            }
+    updates_ += more.sums[0];
+    if (!more.rows.empty()) add_rows(more.rows);
+}
+
+SKEIN_INLINE void metric_list::add_rows(byte_span rows) {
+    const auto broken = [](const char* what) {
+        return error(errc::malformed, fmt::format("rows of metrics {}", what))
+            .with_hint("do all ranks run the same program?");
+    };
+    for (auto& each : metrics_)
+        for (auto& state : each.states()) {
+            if (state.rows == nullptr) continue;
+            if (rows.size() < 8) throw broken("end before the count of an array");
+            const auto count = load_le<std::uint64_t>(rows.data());
+            rows = rows.subspan(8);
+            const auto each_row = state.rows->width() * sizeof(float);
+            if (count > rows.size() / each_row) throw broken("are fewer than their count says");
+            std::vector<float> values(static_cast<std::size_t>(count) * state.rows->width());
+            if (!values.empty())
+                std::memcpy(values.data(), rows.data(), values.size() * sizeof(float));
+            state.rows->push(std::span<const float>(values));
+            rows = rows.subspan(values.size() * sizeof(float));
+        }
+    if (!rows.empty()) throw broken("go on behind the last array");
+}
+
+SKEIN_INLINE std::vector<score> metric_list::compute() const {
+    std::vector<score> all;
+    for (const auto& each : metrics_) detail::named(each, [&] { all.push_back(each.compute()); });
+    return all;
+}
+
+SKEIN_INLINE byte_buffer metric_list::save() {
+    auto packed = pack();
+    const detail::saved_list all{.layout = layout(),
+                                 .sums = std::move(packed.sums),
+                                 .maxima = std::move(packed.maxima),
+                                 .rows = std::move(packed.rows)};
+    return wire::encode(all);
+}
+
+SKEIN_INLINE void metric_list::restore(byte_span saved) {
+    auto read = wire::decode<detail::saved_list>(saved);
+    if (!read)
+        throw error(errc::malformed, "saved metrics cannot be read")
+            .with_cause(read.error().text());
+    const auto mine = layout();
+    if (read->layout != mine) {
+        const auto text = [](const auto& of) {
+            std::string all;
+            for (const auto& [name, what] : of)
+                all += fmt::format("{}{} ({})", all.empty() ? "" : ", ", name, what);
+            return all.empty() ? std::string("none") : all;
+        };
+        throw error(errc::mismatch, fmt::format("the metrics were saved as {}, now they are {}",
+                                                text(read->layout), text(mine)))
+            .with_hint("go on with the metrics that the run was started with, or another run name");
+    }
+    clear();
+    add(packed_state{.sums = std::move(read->sums),
+                     .maxima = std::move(read->maxima),
+                     .rows = std::move(read->rows)});
+}
+
+} // namespace skein::metrics
 
 // ======== skein/train/checkpoint.hpp
 // Checkpoints that are either whole or not there, for any number of writers and readers.
@@ -12260,8 +13196,11 @@ SKEIN_INLINE void checkpointer::retire() const {
 
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -12292,6 +13231,20 @@ struct world_info {
     std::string job_id{};
     /// What started the ranks ("slurm", "openmpi", ...); empty: the program itself.
     std::string launcher{};
+};
+
+/// What a context remembers of a fit(): which folder it writes, and how it ended.
+struct run_note {
+    std::string name{}, path{}; ///< of the run's folder, absolute; empty: it writes none
+    std::string best_metric{};  ///< as its configuration has it
+    bool best_is_lowest = true;
+    bool has_ended = false; ///< what follows is known
+    std::uint64_t steps = 0;
+    double seconds = 0.0; ///< of this start
+    double loss = 0.0;    ///< of the last step
+    double val_loss = std::numeric_limits<double>::quiet_NaN();
+    std::uint64_t val_step = 0;
+    std::string stopped_by{}; ///< "SIGTERM", or what a callback says; empty: it ended as planned
 };
 
 /// What a training function gets. Pointers are not owned and outlive the context.
@@ -12354,6 +13307,15 @@ public:
     /// mends.
     void note_begun() const noexcept { begun_ = true; }
     [[nodiscard]] bool has_begun() const noexcept { return begun_; }
+    /// A session tells which folder its run has, and then how it ended.
+    void note_run(run_note what) const {
+        run_ = std::move(what);
+        if (watch_runs_) watch_runs_(*run_);
+    }
+    /// Of the last fit(); nothing before the first.
+    [[nodiscard]] const std::optional<run_note>& last_run() const noexcept { return run_; }
+    /// Called with each note.
+    void watch_runs(std::function<void(const run_note&)> told) { watch_runs_ = std::move(told); }
     /// What fit() has to say at last is printed when the context ends, behind what the program says
     /// itself. Made by train/reporter.hpp; null: nothing.
     [[nodiscard]] std::shared_ptr<detail::last_screen>& screen() const noexcept { return screen_; }
@@ -12370,6 +13332,8 @@ private:
     const std::atomic<bool>* stop_ = nullptr;
     std::function<int()> which_;
     mutable bool begun_ = false;
+    mutable std::optional<run_note> run_;
+    std::function<void(const run_note&)> watch_runs_;
     mutable std::shared_ptr<detail::last_screen> screen_;
 };
 
@@ -12437,7 +13401,9 @@ SKEIN_INLINE void context::use_options(const dist::comm_options& options) {
 
 SKEIN_INLINE dist::comm_options context::group_options(const std::string& what) const {
     auto options = options_ ? *options_ : dist::comm_options{};
-    options.name = fmt::format("{}-{}", what, groups_++);
+    // Of the runs in one world each has a communicator of its own name.
+    const auto of = options.name == dist::comm_options{}.name ? what : options.name + "-" + what;
+    options.name = fmt::format("{}-{}", of, groups_++);
     return options;
 }
 
@@ -12487,6 +13453,15 @@ void require_same(const context& ctx, const std::vector<spmd::setting>& mine);
 [[nodiscard]] std::vector<report::metric_value> merge(const context& ctx,
                                                       const report::metric_set& mine,
                                                       std::span<double> control = {});
+
+/// The metrics of one stage over all ranks: adds what this rank's list has to `into`, on every rank
+/// alike, and clears it. One exchange of sums, one of maxima, one of rows where there are any.
+///   stage  for messages
+///   dealt  this rank was given samples since the last merge
+///   errors mismatch, on every rank: a rank was given samples and showed its metrics none of them,
+///          while another did; usage when no rank did
+void merge(const context& ctx, metrics::metric_list& mine, metrics::metric_list& into,
+           std::string_view stage, bool dealt);
 
 /// Rows of numbers whose names a rank may not know: one without samples reports nothing, one may
 /// report under a condition of its own. All ranks learn each name and kind the first time that some
@@ -12600,6 +13575,8 @@ SKEIN_INLINE std::vector<spmd::setting> settings_of(const run_config& c) {
             {"checkpoint.keep_best.metric", saves.keep_best.metric},
             {"checkpoint.keep_best.order",
              saves.keep_best.order == metric_order::lowest ? "lowest" : "highest"},
+            {"checkpoint.keep_best.value",
+             saves.keep_best.value == best_value::newest ? "newest" : "evaluated"},
             {"checkpoint.on_stop", text(saves.on_stop)},
             {"resume", text(c.resume == resume_mode::latest)},
             {"communicator", c.communicator}};
@@ -12644,6 +13621,53 @@ SKEIN_INLINE std::vector<report::metric_value> merge(const context& ctx,
     all_reduce(ctx, lasts, dist::reduce_op::sum);
     mine.put_lasts(packed, lasts);
     return mine.unpack(packed).value();
+}
+
+namespace detail {
+/// Who showed its metrics what, as the largest over the ranks.
+SKEIN_INLINE void require_shown(std::string_view stage, double without, double with) {
+    if (without <= 0) return;
+    if (with > 0)
+        throw error(errc::mismatch,
+                    fmt::format("rank {} was given samples of stage \"{}\" and showed its metrics "
+                                "none of them, while rank {} did",
+                                static_cast<int>(without) - 1, stage, static_cast<int>(with) - 1))
+            .with_hint("call stage.update() on every rank: the numbers of all ranks count");
+    throw error(errc::usage, fmt::format("no samples reached the metrics of stage \"{}\"", stage))
+        .with_hint("call stage.update(preds, target) in the loss, whose third argument is a "
+                   "skein::train::stage&");
+}
+} // namespace detail
+
+SKEIN_INLINE void merge(const context& ctx, metrics::metric_list& mine, metrics::metric_list& into,
+                        std::string_view stage, bool dealt) {
+    auto packed = mine.pack();
+    const double me = ctx.rank() + 1.0;
+    double shown[] = {dealt && mine.updates() <= 0 ? me : 0.0, mine.updates() > 0 ? me : 0.0};
+    if (ctx.world_size() == 1) {
+        detail::require_shown(stage, shown[0], shown[1]);
+        into.add(packed);
+        return mine.clear();
+    }
+    const auto own = packed.maxima.size();
+    packed.maxima.insert(packed.maxima.end(), std::begin(shown), std::end(shown));
+    auto sums = ctx.comm()->all_reduce(dist::view_of(std::span(packed.sums)), dist::reduce_op::sum);
+    auto maxima =
+        ctx.comm()->all_reduce(dist::view_of(std::span(packed.maxima)), dist::reduce_op::max);
+    try {
+        sums.wait();
+        maxima.wait();
+    } catch (...) {
+        ctx.comm()->drain(); // both work on `packed`
+        throw;
+    }
+    detail::require_shown(stage, packed.maxima[own], packed.maxima[own + 1]);
+    packed.maxima.resize(own);
+    const auto rows = std::exchange(packed.rows, {});
+    into.add(packed);
+    if (into.has_rows())
+        for (const auto& each : gather_bytes(ctx, rows)) into.add_rows(each);
+    mine.clear();
 }
 
 SKEIN_INLINE std::vector<report::metric_value> shared_names::merge(
@@ -16617,8 +17641,15 @@ public:
                 .with_hint("use 0 or a positive difference");
     }
 
-    /// Throws errc::usage when the evaluation has no such number.
+    /// Throws errc::usage when no evaluation can have such a number.
+    void on_start(const train::start_info& s) {
+        train::detail::require_evaluated(s.evaluations, options_.metric, "early stopping");
+    }
+
+    /// Throws errc::usage when the evaluation has no such number. Those of other sets are passed
+    /// over.
     train::action on_eval(const train::eval_info& e) {
+        if (!train::detail::is_of_set(options_.metric, e.set)) return train::action::go_on;
         const double now =
             train::detail::watched_number(*e.metrics, options_.metric, "early stopping");
         const bool better = is_better(now);
@@ -16678,131 +17709,15 @@ private:
 
 } // namespace skein
 
-// ======== skein/train/fsdp.hpp
-// Fully sharded data parallel training (ZeRO-3): parameters, gradients and optimizer states are cut
-// between the ranks, block by block.
+// ======== skein/train/evaluation.hpp
+// Evaluation sets: data that a run is measured on, each by its name and in its own rhythm.
 //
-//     TORCH_MODULE_IMPL(Block, skein::unit<BlockImpl>);              // marks the block
-//     Trainer<FSDP<auto_wrap<Block>>> trainer(ctx, config);
-//     Trainer<FSDP<auto_wrap<Block>, reshard_after_forward<false>>> other(ctx, config);
-//     Trainer<FSDP<auto_wrap<Block>, precision<bf16>>> half(ctx, config);
-//     // sharded inside hosts, replicated between
-//     Trainer<Hybrid<auto_wrap<Block>>> hosts(ctx, config);
+//     trainer.fit(model, options, schedule, loss, data,
+//                 skein::evaluation("val", held_out),                  // as run_config says
+//                 skein::evaluation("test", tests, {.every = 0}));     // only at the end
 //
-// Between hosts a block is gathered when its forward or backward begins, the next one ahead of it,
-// and dropped when it has ended. On one host the ranks' parts are mapped side by side into one
-// memory that all ranks compute with: nothing is gathered and no byte is there twice.
-//
-//   source: Zhao et al. 2023 (arXiv 2304.11277); hybrid as in MiCS, Zhang et al. 2022
-//   (arXiv 2205.00119)
+// Their numbers are "val_loss", "test_loss", "test_<metric>". Data given without a name is "val".
 
-
-#include <string_view>
-#include <type_traits>
-
-namespace skein {
-
-/// So many units are gathered ahead of the one that is computed.
-template <int Units>
-struct prefetch {
-    static_assert(Units >= 0);
-    static void apply(train::detail::shard_policy& policy) { policy.prefetch = Units; }
-};
-
-/// false: units stay gathered between forward and backward (more memory, a third less to send).
-template <bool Reshard>
-struct reshard_after_forward {
-    static void apply(train::detail::shard_policy& policy) {
-        policy.reshard_after_forward = Reshard;
-    }
-};
-
-namespace train::detail {
-template <class... Settings>
-[[nodiscard]] shard_policy fsdp_policy(std::string_view name, bool inside_hosts) {
-    shard_policy policy{.name = name,
-                        .shard_states = true,
-                        .shard_gradients = true,
-                        .shard_parameters = true,
-                        .inside_hosts = inside_hosts};
-    const auto apply = [&]<class S>(std::type_identity<S>) {
-        if constexpr (!precision_setting<S>) S::apply(policy);
-    };
-    (apply(std::type_identity<Settings>{}), ...);
-    policy.precision = precision_of<Settings...>();
-    return policy;
-}
-
-/// What is wrapped by size has no constructor that could end.
-template <class Wrap, class... Settings>
-[[nodiscard]] build_plan plan_build_of(const context& ctx, std::string_view name,
-                                       bool inside_hosts) {
-    if constexpr (requires(const torch::nn::Module& m) { Wrap::is_block(m); }) {
-        auto plan = plan_build(ctx, fsdp_policy<Settings...>(name, inside_hosts));
-        plan.is_block = [](const torch::nn::Module& m) { return Wrap::is_block(m); };
-        return plan;
-    } else {
-        return {};
-    }
-}
-} // namespace train::detail
-
-/// Everything is sharded over all ranks. What belongs to no block is the root: it is gathered for
-/// the whole step. After a backward pass parameters have no .grad: store().own_grads() has what
-/// this rank owns.
-///   Wrap   auto_wrap<Block...> or auto_wrap_size<n>; between hosts blocks have to be skein::unit
-///   memory with AdamW in float32: 16 P / N bytes per rank, and two units of gradients; between
-///          hosts also the parameters of the units in use, and gradients that the network has not
-///          taken yet
-///   cost   3(N-1)/N of the parameter bytes per rank and micro-batch; on one host (N-1)/N
-///   errors those of DDP; invalid_argument when no block matches, with the types that there are;
-///          not_supported for a block that would have to be gathered and is no skein::unit
-template <class Wrap, class... Settings>
-    requires wrap_policy<Wrap>
-class FSDP : public train::detail::sharded_parallel {
-public:
-    static constexpr std::string_view name = "FSDP";
-    [[nodiscard]] static train::precision_policy used_precision() {
-        return train::precision_of<Settings...>();
-    }
-
-    FSDP(const train::context& ctx, torch::nn::Module& module)
-        : sharded_parallel(ctx, module, train::detail::fsdp_policy<Settings...>(name, false),
-                           train::detail::plan_of<Wrap>()) {}
-
-    /// For Trainer::build().
-    [[nodiscard]] static train::detail::build_plan plan_build(const train::context& ctx) {
-        return train::detail::plan_build_of<Wrap, Settings...>(ctx, name, false);
-    }
-};
-
-/// FSDP inside each host, and each rank's part summed with its counterparts on the other hosts.
-///   memory with L ranks per host: 16 P / L bytes per rank
-///   cost   between hosts 2(H-1)/H of P / L per rank and micro-batch, H hosts
-///   errors those of FSDP; usage when hosts have different numbers of ranks
-template <class Wrap, class... Settings>
-    requires wrap_policy<Wrap>
-class Hybrid : public train::detail::sharded_parallel {
-public:
-    static constexpr std::string_view name = "Hybrid";
-    [[nodiscard]] static train::precision_policy used_precision() {
-        return train::precision_of<Settings...>();
-    }
-
-    Hybrid(const train::context& ctx, torch::nn::Module& module)
-        : sharded_parallel(ctx, module, train::detail::fsdp_policy<Settings...>(name, true),
-                           train::detail::plan_of<Wrap>()) {}
-
-    /// For Trainer::build().
-    [[nodiscard]] static train::detail::build_plan plan_build(const train::context& ctx) {
-        return train::detail::plan_build_of<Wrap, Settings...>(ctx, name, true);
-    }
-};
-
-static_assert(train::strategy<FSDP<auto_wrap_size<1>>> &&
-              train::strategy<Hybrid<auto_wrap_size<1>>>);
-
-} // namespace skein
 
 // ======== skein/train/input.hpp
 // Where batches come from: samples by number, or a stream that deals its own.
@@ -17018,6 +17933,196 @@ using batch_of = typename detail::batch_type<std::remove_cvref_t<D>>::type;
 
 } // namespace skein::train
 
+
+// ======== skein/train/evaluation.hpp, continued
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+namespace skein::train {
+
+/// When a set is evaluated, and on how much of it. -1: as run_config::eval_... says.
+struct evaluation_options {
+    std::int64_t every = -1;   ///< steps, and at the end; 0: only at the end
+    std::int64_t samples = -1; ///< at most so many, from the first one on; 0: all
+    std::int64_t batch = -1;   ///< samples per rank and forward pass; 0: as in training
+};
+
+} // namespace skein::train
+
+namespace skein {
+
+/// A named evaluation set; refers to the data, which must outlive the session.
+template <train::data_source D>
+class evaluation {
+public:
+    evaluation(std::string name, const D& data, train::evaluation_options how = {})
+        : name_(std::move(name)), data_(&data), how_(how) {}
+
+    [[nodiscard]] const std::string& name() const noexcept { return name_; }
+    [[nodiscard]] const D& data() const noexcept { return *data_; }
+    [[nodiscard]] const train::evaluation_options& options() const noexcept { return how_; }
+
+private:
+    std::string name_;
+    const D* data_;
+    train::evaluation_options how_;
+};
+
+} // namespace skein
+
+namespace skein::train {
+
+namespace detail {
+template <class T>
+inline constexpr bool is_evaluation = false;
+template <class D>
+inline constexpr bool is_evaluation<evaluation<D>> = true;
+
+/// What fit() was given, as a named set.
+template <class T>
+[[nodiscard]] auto named_evaluation(const T& given) {
+    if constexpr (is_evaluation<T>)
+        return given;
+    else
+        return evaluation<T>("val", given);
+}
+} // namespace detail
+
+/// What fit() evaluates on: a data source, or a named one.
+template <class T>
+concept evaluation_input =
+    data_source<std::remove_cvref_t<T>> || detail::is_evaluation<std::remove_cvref_t<T>>;
+
+} // namespace skein::train
+
+// ======== skein/train/fsdp.hpp
+// Fully sharded data parallel training (ZeRO-3): parameters, gradients and optimizer states are cut
+// between the ranks, block by block.
+//
+//     TORCH_MODULE_IMPL(Block, skein::unit<BlockImpl>);              // marks the block
+//     Trainer<FSDP<auto_wrap<Block>>> trainer(ctx, config);
+//     Trainer<FSDP<auto_wrap<Block>, reshard_after_forward<false>>> other(ctx, config);
+//     Trainer<FSDP<auto_wrap<Block>, precision<bf16>>> half(ctx, config);
+//     // sharded inside hosts, replicated between
+//     Trainer<Hybrid<auto_wrap<Block>>> hosts(ctx, config);
+//
+// Between hosts a block is gathered when its forward or backward begins, the next one ahead of it,
+// and dropped when it has ended. On one host the ranks' parts are mapped side by side into one
+// memory that all ranks compute with: nothing is gathered and no byte is there twice.
+//
+//   source: Zhao et al. 2023 (arXiv 2304.11277); hybrid as in MiCS, Zhang et al. 2022
+//   (arXiv 2205.00119)
+
+
+#include <string_view>
+#include <type_traits>
+
+namespace skein {
+
+/// So many units are gathered ahead of the one that is computed.
+template <int Units>
+struct prefetch {
+    static_assert(Units >= 0);
+    static void apply(train::detail::shard_policy& policy) { policy.prefetch = Units; }
+};
+
+/// false: units stay gathered between forward and backward (more memory, a third less to send).
+template <bool Reshard>
+struct reshard_after_forward {
+    static void apply(train::detail::shard_policy& policy) {
+        policy.reshard_after_forward = Reshard;
+    }
+};
+
+namespace train::detail {
+template <class... Settings>
+[[nodiscard]] shard_policy fsdp_policy(std::string_view name, bool inside_hosts) {
+    shard_policy policy{.name = name,
+                        .shard_states = true,
+                        .shard_gradients = true,
+                        .shard_parameters = true,
+                        .inside_hosts = inside_hosts};
+    const auto apply = [&]<class S>(std::type_identity<S>) {
+        if constexpr (!precision_setting<S>) S::apply(policy);
+    };
+    (apply(std::type_identity<Settings>{}), ...);
+    policy.precision = precision_of<Settings...>();
+    return policy;
+}
+
+/// What is wrapped by size has no constructor that could end.
+template <class Wrap, class... Settings>
+[[nodiscard]] build_plan plan_build_of(const context& ctx, std::string_view name,
+                                       bool inside_hosts) {
+    if constexpr (requires(const torch::nn::Module& m) { Wrap::is_block(m); }) {
+        auto plan = plan_build(ctx, fsdp_policy<Settings...>(name, inside_hosts));
+        plan.is_block = [](const torch::nn::Module& m) { return Wrap::is_block(m); };
+        return plan;
+    } else {
+        return {};
+    }
+}
+} // namespace train::detail
+
+/// Everything is sharded over all ranks. What belongs to no block is the root: it is gathered for
+/// the whole step. After a backward pass parameters have no .grad: store().own_grads() has what
+/// this rank owns.
+///   Wrap   auto_wrap<Block...> or auto_wrap_size<n>; between hosts blocks have to be skein::unit
+///   memory with AdamW in float32: 16 P / N bytes per rank, and two units of gradients; between
+///          hosts also the parameters of the units in use, and gradients that the network has not
+///          taken yet
+///   cost   3(N-1)/N of the parameter bytes per rank and micro-batch; on one host (N-1)/N
+///   errors those of DDP; invalid_argument when no block matches, with the types that there are;
+///          not_supported for a block that would have to be gathered and is no skein::unit
+template <class Wrap, class... Settings>
+    requires wrap_policy<Wrap>
+class FSDP : public train::detail::sharded_parallel {
+public:
+    static constexpr std::string_view name = "FSDP";
+    [[nodiscard]] static train::precision_policy used_precision() {
+        return train::precision_of<Settings...>();
+    }
+
+    FSDP(const train::context& ctx, torch::nn::Module& module)
+        : sharded_parallel(ctx, module, train::detail::fsdp_policy<Settings...>(name, false),
+                           train::detail::plan_of<Wrap>()) {}
+
+    /// For Trainer::build().
+    [[nodiscard]] static train::detail::build_plan plan_build(const train::context& ctx) {
+        return train::detail::plan_build_of<Wrap, Settings...>(ctx, name, false);
+    }
+};
+
+/// FSDP inside each host, and each rank's part summed with its counterparts on the other hosts.
+///   memory with L ranks per host: 16 P / L bytes per rank
+///   cost   between hosts 2(H-1)/H of P / L per rank and micro-batch, H hosts
+///   errors those of FSDP; usage when hosts have different numbers of ranks
+template <class Wrap, class... Settings>
+    requires wrap_policy<Wrap>
+class Hybrid : public train::detail::sharded_parallel {
+public:
+    static constexpr std::string_view name = "Hybrid";
+    [[nodiscard]] static train::precision_policy used_precision() {
+        return train::precision_of<Settings...>();
+    }
+
+    Hybrid(const train::context& ctx, torch::nn::Module& module)
+        : sharded_parallel(ctx, module, train::detail::fsdp_policy<Settings...>(name, true),
+                           train::detail::plan_of<Wrap>()) {}
+
+    /// For Trainer::build().
+    [[nodiscard]] static train::detail::build_plan plan_build(const train::context& ctx) {
+        return train::detail::plan_build_of<Wrap, Settings...>(ctx, name, true);
+    }
+};
+
+static_assert(train::strategy<FSDP<auto_wrap_size<1>>> &&
+              train::strategy<Hybrid<auto_wrap_size<1>>>);
+
+} // namespace skein
+
 // ======== skein/train/launch.hpp
 // launch(): one main() for every way a training program can start.
 //
@@ -17185,8 +18290,7 @@ SKEIN_INLINE int run_alone(const run_config& config, const rank_function& body) 
 
 /// Its ranks would be this program started again, whose main is the driver's, and would never reach
 /// launch().
-SKEIN_INLINE void refuse_in_task(const run_config& config) {
-    const auto what = fmt::format("launch() with {} workers", config.scaling.workers);
+SKEIN_INLINE void refuse_in_task(const std::string& what) {
     const auto* const hint = "train in this process alone, with scaling.workers = 1 or a Trainer "
                              "on context::single(); start a training of several workers from main, "
                              "as a program of its own";
@@ -17196,13 +18300,14 @@ SKEIN_INLINE void refuse_in_task(const run_config& config) {
         .with_hint(hint);
 }
 
-SKEIN_INLINE int run_supervised(const run_config& config) {
+/// What launch() and run() ask of a supervisor alike. `config` outlives it.
+SKEIN_INLINE spmd::supervisor_options supervisor_options_of(const run_config& config) {
     spmd::supervisor_options options;
     options.workers = config.scaling.workers;
     options.max_failures = config.failure.max_failures;
     options.stop_grace = config.failure.stop_grace;
     options.backoff = config.failure.backoff;
-    options.on_restart = [&](const error& why, int restart, int most) {
+    options.on_restart = [](const error& why, int restart, int most) {
         fmt::print(
             stderr,
             "{}; starting again, from the last checkpoint if there is one (restart {} of {})\n",
@@ -17211,10 +18316,14 @@ SKEIN_INLINE int run_supervised(const run_config& config) {
     };
     options.on_stop = [&] { say_stopping(config); };
     options.threads = std::max(config.scaling.threads, 1);
+    return options;
+}
+
+SKEIN_INLINE int run_supervised(const run_config& config) {
     try {
         validate(config, config.scaling.workers);
         (void)comm_model_of(config);
-        const auto outcome = spmd::supervise(std::move(options));
+        const auto outcome = spmd::supervise(supervisor_options_of(config));
         const bool stopped = outcome.stop_signal != 0;
         // A stop that went wrong has saved nothing, perhaps: say what happened.
         if (outcome.failure && outcome.failure->code() != errc::cancelled)
@@ -17274,10 +18383,13 @@ SKEIN_INLINE void say_unused_cluster(const run_config& config) {
 }
 
 /// Everything of a rank that has to be undone in order.
+///   stops  null: nobody has taken the signals
+///   comm_name  of its communicator, of each run in one world another
 SKEIN_INLINE void train_as_rank(spmd::joined_group& world, const spmd::launch_environment& where,
-                                const run_config& config, const rank_function& body,
-                                const stop_signals& stops) {
+                                const run_config& config, const stop_signals* stops,
+                                const std::string& comm_name, const rank_function& body) {
     dist::comm_options options;
+    options.name = comm_name;
     options.model = comm_model_of(config);
     options.limits.deadline = config.failure.collective_timeout;
     if (const char* name = std::getenv("SKEIN_ADVERTISE")) options.advertise = name;
@@ -17294,7 +18406,8 @@ SKEIN_INLINE void train_as_rank(spmd::joined_group& world, const spmd::launch_en
     if (!spmd::is_supervised()) info.launcher = where.source;
     context here(std::move(info), &world, comm.get());
     here.use_options(options);
-    here.watch_stop_flag(&stops.asked(), [&stops] { return stops.which(); });
+    if (stops != nullptr)
+        here.watch_stop_flag(&stops->asked(), [stops] { return stops->which(); });
     try {
         body(here);
     } catch (...) {
@@ -17306,30 +18419,30 @@ SKEIN_INLINE void train_as_rank(spmd::joined_group& world, const spmd::launch_en
     }
 }
 
+/// What a rank is to others on its host.
+SKEIN_INLINE void begin_as_rank(const spmd::launch_environment& where) {
+    proc::name_process(fmt::format("rank{}", where.rank));
+    proc::print_by_lines(); // it may be killed
+}
+
 } // namespace detail
 
 SKEIN_INLINE int exit_code_of(const error& why) noexcept {
     return why.code() == errc::usage ? exit_code::usage : exit_code::failed;
 }
 
-SKEIN_INLINE int run_as_rank(const spmd::launch_environment& where, const run_config& config,
-                             const rank_function& body) {
-    const stop_signals stops;
+namespace detail {
+
+/// A rank from its meeting to its leave; gives the exit code of its process.
+///   world  what `life` makes when the ranks meet
+SKEIN_INLINE int live_as_rank(const spmd::launch_environment& where, const run_config& config,
+                              const stop_signals& stops,
+                              std::unique_ptr<spmd::joined_group>& world,
+                              const std::function<void()>& life) {
     const bool supervised = spmd::is_supervised();
     const auto who = fmt::format("rank {} of {}", where.rank, where.world_size);
-    proc::name_process(fmt::format("rank{}", where.rank));
-    proc::print_by_lines(); // it may be killed
-    std::unique_ptr<spmd::joined_group> world;
     try {
-        const auto secret = spmd::group_token();
-        validate(config, where.world_size);
-        spmd::joined_group_options meeting;
-        meeting.settings = settings_of(config);
-        meeting.stop_fd = stops.fd();
-        world = std::make_unique<spmd::joined_group>(where, secret, std::move(meeting));
-        std::optional<detail::stop_notice> notice; // a supervisor says it itself
-        if (!supervised && where.rank == 0) notice.emplace(stops, config);
-        detail::train_as_rank(*world, where, config, body, stops);
+        life();
         world->leave();
         return stops.exit_code();
     } catch (...) {
@@ -17342,16 +18455,36 @@ SKEIN_INLINE int run_as_rank(const spmd::launch_environment& where, const run_co
         }
         // A broken collective is mostly the echo of what happened to another rank: let that one
         // tell.
-        const bool may_be =
-            detail::may_be_echo(why.code()) || detail::came_through_communicator(why);
+        const bool may_be = may_be_echo(why.code()) || came_through_communicator(why);
         const bool echo = world && may_be && world->wait_lost(time_constants::lan().echo_wait);
         if (world && !echo) world->fail(why);
         if (supervised)
             proc::leave_last_words(why.what()); // in case nobody is told through the group
         // The supervisor prints what it was told; here only what nobody else will.
-        if (!supervised || !world) detail::print_error(config, who, why);
+        if (!supervised || !world) print_error(config, who, why);
         return exit_code_of(why);
     }
+}
+
+} // namespace detail
+
+SKEIN_INLINE int run_as_rank(const spmd::launch_environment& where, const run_config& config,
+                             const rank_function& body) {
+    const stop_signals stops;
+    const bool supervised = spmd::is_supervised();
+    detail::begin_as_rank(where);
+    std::unique_ptr<spmd::joined_group> world;
+    return detail::live_as_rank(where, config, stops, world, [&] {
+        const auto secret = spmd::group_token();
+        validate(config, where.world_size);
+        spmd::joined_group_options meeting;
+        meeting.settings = settings_of(config);
+        meeting.stop_fd = stops.fd();
+        world = std::make_unique<spmd::joined_group>(where, secret, std::move(meeting));
+        std::optional<detail::stop_notice> notice; // a supervisor says it itself
+        if (!supervised && where.rank == 0) notice.emplace(stops, config);
+        detail::train_as_rank(*world, where, config, &stops, "world", body);
+    });
 }
 
 namespace detail {
@@ -17400,6 +18533,9 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
     serve_if_worker(); // of a session that a rank has opened: it is no rank, nor a supervisor
     spmd::launch_environment where;
     try {
+        if (spmd::is_for_entry())
+            throw error(errc::not_supported, "not supported: launch() in a rank of a run")
+                .with_hint("a program has either launch() or runs of its own in its main");
         spmd::take_launch_variables();
         where = spmd::discover();
     } catch (const error& why) {
@@ -17413,8 +18549,10 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
         if (where.helper_hosts > 0) return detail::run_with_helpers(where, config, body);
         return run_as_rank(where, config, body);
     }
-    if (config.scaling.workers == 1) return detail::run_alone(config, body);
-    detail::refuse_in_task(config);
+SKEIN_INLINE void refuse_in_task(const std::string& what) {
+    const auto* const hint = "train in this process alone, with scaling.workers = 1 or a Trainer "
+                             "on context::single(); start a training of several workers from main, "
+                             "as a program of its own";
     return detail::run_supervised(config);
 }
 
@@ -19866,13 +21004,11 @@ public:
                        "use 0 or positive numbers");
     }
 
+    /// Throws errc::usage when no evaluation can have such a number.
+    void on_start(const train::start_info& s) const { watch_.require(s); }
     /// Both throw errc::usage when the number is not there.
-    train::decision on_eval(const train::eval_info& e) {
-        return options_.at == train::watched::evaluations ? take(e) : train::decision{};
-    }
-    train::decision on_step(const train::step_info& s) {
-        return options_.at == train::watched::steps ? take(s) : train::decision{};
-    }
+    train::decision on_eval(const train::eval_info& e) { return take(e); }
+    train::decision on_step(const train::step_info& s) { return take(s); }
 
     [[nodiscard]] double best() const noexcept { return watch_.best(); }
 
@@ -19887,7 +21023,7 @@ public:
 private:
     template <class Event>
     train::decision take(const Event& e) {
-        if (!watch_.take(*e.metrics)) return {};
+        if (!watch_.take(e)) return {};
         return lowered(*e.plan, e.next_rate, watch_.why());
     }
 
@@ -19970,7 +21106,8 @@ public:
 
     /// One step's row; `evaluated` holds this step's evaluation, or nothing. A file that cannot be
     /// written is told once and tried again: training goes on.
-    void step(const step_info& now, const std::vector<report::metric_value>& evaluated);
+    void step(const step_info& now, const std::vector<report::metric_value>& evaluated,
+              const std::vector<report::metric_array>& arrays = {});
 
     /// What a rule decided, behind the row of its step.
     void decided(const run_event& event);
@@ -19991,7 +21128,8 @@ private:
     void show(const start_info& start);
     void greet(const start_info& start);
     void tell_start(const start_info& start, const std::string& name);
-    void write_row(const step_info& now, const std::vector<report::metric_value>& evaluated);
+    void write_row(const step_info& now, const std::vector<report::metric_value>& evaluated,
+                   const std::vector<report::metric_array>& arrays);
     void say_evaluation(std::uint64_t step, const std::vector<report::metric_value>& evaluated);
     void say_times();
     void draw();
@@ -20016,6 +21154,7 @@ private:
 
 /// Rank 0's last screen of a fit() that ended: printed when the context ends, in the way of
 /// config.output (text to stderr as all that the trainer says, JSON to stdout, nothing when quiet).
+/// Tells the context how the run ended, and writes its result.json (run_result.hpp).
 void leave_screen(const context& ctx, const run_config& config, const fit_result& result);
 
 /// The last screen for a finished fit(), for a program that prints its own: add to `results` before
@@ -20030,6 +21169,374 @@ void leave_screen(const context& ctx, const run_config& config, const fit_result
 // Bodies of <skein/train/reporter.hpp>.
 
 
+// ======== skein/train/run_result.hpp
+// How a run ended, for the program that asked for it and for those that come later.
+//
+//     auto result = skein::train::run<&loop>(config, how);      // run_result<outcome>
+//     if (!result.ok()) return complain(result.error());
+//     result.value().accuracy, result.best->value, result.newest_checkpoint
+//
+//     auto earlier = skein::train::load_result("runs/gpt");     // finished_run, of its result.json
+//     for (auto& [name, points] : earlier.history()) ...
+//
+// Rank 0 writes result.json into the run's folder when training ends, whole or not at all; its
+// paths are relative to the folder, which may move. A run that goes on takes an older one away.
+
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace skein::train {
+
+struct run_note;
+
+/// One number of a run, and the step after which it was measured.
+struct measured {
+    std::string name{};
+    double value = 0.0;
+    std::uint64_t step = 0;
+
+    friend bool operator==(const measured&, const measured&) = default;
+};
+
+/// What is known of a run that has ended. Without a fit(), or when it wrote no files, there is no
+/// folder, and what is in it is not known.
+struct finished_run {
+    std::string name{}, path{}; ///< of its folder; empty: it wrote none
+    std::uint64_t steps = 0;    ///< finished, of the whole run; 0 when its fit() did not end
+    double seconds = 0.0;       ///< of the last start
+    int world_size = 1;         ///< ranks
+    int restarts = 0;           ///< after failures
+    std::string stopped_by{};   ///< "SIGTERM", or what a callback says; empty: it ended as planned
+    std::vector<measured> metrics{}; ///< the last value of each column of metrics.csv
+    std::optional<measured> best{};  ///< of config's best metric; nothing: it was not measured
+    std::string newest_checkpoint{}, best_checkpoint{}; ///< those that are there; or empty
+    std::string value_json{}; ///< what the loop returned, where its fields are numbers and texts
+    std::optional<skein::error> failure{};
+    int failed_rank = -1; ///< whose failure it was; -1 if nobody's in particular
+
+    [[nodiscard]] bool ok() const noexcept { return !failure; }
+    [[nodiscard]] bool stopped() const noexcept { return !stopped_by.empty(); }
+    /// Why it failed, with the rank: "rank 1 of 3: ...". Of a success there is none: asking for it
+    /// ends the program.
+    [[nodiscard]] const skein::error& error() const {
+        SKEIN_CHECK(failure.has_value(), "a run that succeeded has no error");
+        return *failure;
+    }
+    /// The last value of a metric, or nothing.
+    [[nodiscard]] std::optional<double> metric(std::string_view called) const;
+    /// All rows of metrics.csv by column; read from the folder now.
+    ///   errors  not_found: no folder, or no such file in it (another host's, perhaps)
+    [[nodiscard]] std::map<std::string, std::vector<report::curve_point>> history() const;
+};
+
+/// The same with what the loop returned.
+template <class T>
+class run_result : public finished_run {
+public:
+    explicit run_result(finished_run how, std::optional<T> value = std::nullopt)
+        : finished_run(std::move(how)), value_(std::move(value)) {}
+
+    /// Throws error() when the run failed.
+    [[nodiscard]] T& value() & {
+        if (!ok()) throw error();
+        return *value_;
+    }
+    [[nodiscard]] const T& value() const& {
+        if (!ok()) throw error();
+        return *value_;
+    }
+    [[nodiscard]] T value() && {
+        if (!ok()) throw error();
+        return *std::move(value_);
+    }
+
+private:
+    std::optional<T> value_;
+};
+/// Of a loop that returns nothing.
+template <>
+class run_result<void> : public finished_run {
+public:
+    explicit run_result(finished_run how) : finished_run(std::move(how)) {}
+
+    /// Throws error() when the run failed.
+    void value() const {
+        if (!ok()) throw error();
+    }
+};
+
+/// Reads the result.json of a run's folder, or that file.
+///   errors  not_found: there is none, with what to do; malformed: cut short, no JSON, or no result
+///           of a run; not_supported: another format; too_large
+[[nodiscard]] finished_run load_result(const std::string& path);
+
+namespace detail {
+/// What a run's folder tells; without a folder what the note has.
+[[nodiscard]] finished_run finished_of(const run_note& run);
+/// result.json, durably; says in the log what went wrong. Without a folder it does nothing.
+void write_result(const finished_run& run);
+/// The bytes of the file, and back. `folder` is where it lies.
+[[nodiscard]] std::string result_text(const finished_run& run);
+[[nodiscard]] finished_run result_of(std::string_view text, const std::string& folder);
+} // namespace detail
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/run_result.ipp
+// Bodies of <skein/train/run_result.hpp>: what a folder tells, and result.json.
+
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include <fmt/format.h>
+
+namespace skein::train {
+
+SKEIN_INLINE std::optional<double> finished_run::metric(std::string_view called) const {
+    for (const auto& m : metrics)
+        if (m.name == called) return m.value;
+    return std::nullopt;
+}
+
+SKEIN_INLINE std::map<std::string, std::vector<report::curve_point>> finished_run::history() const {
+    if (path.empty())
+        throw skein::error(errc::not_found, "this run has no history: it wrote no folder")
+            .with_hint("let it train with a Trainer and config.write_files");
+    std::map<std::string, std::vector<report::curve_point>> out;
+    for (auto& column : report::read_metrics(path))
+        out.emplace(std::move(column.name), std::move(column.points));
+    if (out.empty())
+        throw skein::error(errc::not_found,
+                           fmt::format("no metrics.csv with rows in {}", path))
+            .with_hint("did the run write files, and does this host see its folder?");
+    return out;
+}
+
+namespace detail {
+
+inline constexpr std::string_view result_format = "skein-result-1";
+inline constexpr std::string_view result_file = "result.json";
+
+/// The best point of a column; nothing without a number in it.
+[[nodiscard]] SKEIN_INLINE std::optional<measured> best_of(const report::metrics_column& column,
+                                                           bool lowest) {
+    std::optional<measured> best;
+    for (const auto& point : column.points) {
+        if (!std::isfinite(point.y)) continue;
+        if (best && (lowest ? point.y >= best->value : point.y <= best->value)) continue;
+        best = measured{column.name, point.y, static_cast<std::uint64_t>(point.x)};
+    }
+    return best;
+}
+
+/// The newest checkpoint there is, and the one of the best metric.
+SKEIN_INLINE void find_checkpoints(const run_note& run, finished_run& out) {
+    posix_disk disk;
+    const checkpointer saved(disk, run.path + "/checkpoints");
+    const auto steps = saved.steps();
+    if (steps.empty()) return;
+    out.newest_checkpoint = saved.step_path(steps.back());
+    std::optional<double> best;
+    for (const auto step : steps) {
+        const auto opened = checkpointer::open(disk, saved.step_path(step), false);
+        if (!opened) continue; // removed meanwhile, or damaged
+        const auto& metrics = opened->manifest().metrics;
+        const auto at = metrics.find(run.best_metric);
+        if (at == metrics.end() || !std::isfinite(at->second)) continue;
+        if (best && (run.best_is_lowest ? at->second >= *best : at->second <= *best)) continue;
+        best = at->second;
+        out.best_checkpoint = saved.step_path(step);
+    }
+}
+
+SKEIN_INLINE finished_run finished_of(const run_note& run) {
+    finished_run out;
+    out.name = run.name;
+    out.path = run.path;
+    out.steps = run.steps;
+    out.seconds = run.seconds;
+    out.stopped_by = run.stopped_by;
+    if (!run.path.empty()) {
+        for (const auto& column : report::read_metrics(run.path)) {
+            if (column.points.empty()) continue;
+            const auto& last = column.points.back();
+            out.metrics.push_back({column.name, last.y, static_cast<std::uint64_t>(last.x)});
+            if (column.name == run.best_metric) out.best = best_of(column, run.best_is_lowest);
+        }
+        find_checkpoints(run, out);
+    }
+    if (out.metrics.empty() && run.has_ended) {
+        out.metrics.push_back({"loss", run.loss, run.steps});
+        if (!std::isnan(run.val_loss))
+            out.metrics.push_back({"val_loss", run.val_loss, run.val_step});
+    }
+    return out;
+}
+
+// ---- the file ----------------------------------------------------------------------------------
+
+[[nodiscard]] SKEIN_INLINE json json_of(const measured& m) {
+    return {{"name", m.name}, {"value", m.value}, {"step", m.step}};
+}
+
+[[nodiscard]] SKEIN_INLINE std::string within(const std::string& path, const std::string& folder) {
+    return path.starts_with(folder + "/") ? path.substr(folder.size() + 1) : path;
+}
+
+SKEIN_INLINE std::string result_text(const finished_run& run) {
+    json metrics = json::array();
+    for (const auto& m : run.metrics) metrics.push_back(json_of(m));
+    json all{{"format", result_format},
+             {"name", run.name},
+             {"steps", run.steps},
+             {"seconds", run.seconds},
+             {"world_size", run.world_size},
+             {"restarts", run.restarts},
+             {"stopped_by", run.stopped_by},
+             {"metrics", std::move(metrics)},
+             {"best", run.best ? json_of(*run.best) : json()},
+             {"newest_checkpoint", within(run.newest_checkpoint, run.path)},
+             {"best_checkpoint", within(run.best_checkpoint, run.path)},
+             {"value", json()},
+             {"error", json()}};
+    if (!run.value_json.empty()) all["value"] = parse_json(run.value_json).value();
+    if (run.failure)
+        all["error"] = {{"code", to_string(run.failure->code())},
+                        {"text", run.failure->text()},
+                        {"where", run.failure->where()},
+                        {"cause", run.failure->cause()},
+                        {"hint", run.failure->hint()},
+                        {"rank", run.failed_rank}};
+    return dump_json(all, 2) + "\n";
+}
+
+[[nodiscard]] SKEIN_INLINE measured measured_of(const json& from) {
+    measured out;
+    out.name = json_string(from, "name").value();
+    out.step = json_uint(from, "step").value();
+    // JSON has no word for what is not finite.
+    const bool is_null = from.contains("value") && from.at("value").is_null();
+    out.value = is_null ? std::numeric_limits<double>::quiet_NaN()
+                        : json_double(from, "value").value();
+    return out;
+}
+
+[[nodiscard]] SKEIN_INLINE skein::error failure_of(const json& from) {
+    const auto code = json_string(from, "code").value();
+    auto known = errc::unknown;
+    for (std::uint16_t number = 1; number <= static_cast<std::uint16_t>(errc::internal); ++number)
+        if (to_string(static_cast<errc>(number)) == code) known = static_cast<errc>(number);
+    return skein::error(known, json_string(from, "text").value())
+        .with_where(json_string(from, "where").value())
+        .with_cause(json_string(from, "cause").value())
+        .with_hint(json_string(from, "hint").value());
+}
+
+[[nodiscard]] SKEIN_INLINE skein::error missing_member(const std::string& key,
+                                                       std::string_view wanted) {
+    return skein::error(errc::malformed, fmt::format("'{}' is missing or is not {}", key, wanted));
+}
+
+[[nodiscard]] SKEIN_INLINE int small_number(const json& from, const std::string& key, int least) {
+    const auto number = json_double(from, key).value();
+    if (!(number >= least) || number > 1e9) throw missing_member(key, "a whole number");
+    return static_cast<int>(number);
+}
+
+SKEIN_INLINE finished_run read_result(const json& all, const std::string& folder) {
+    finished_run out;
+    out.path = folder;
+    out.name = json_string(all, "name").value();
+    out.steps = json_uint(all, "steps").value();
+    out.seconds = json_double(all, "seconds").value();
+    out.world_size = small_number(all, "world_size", 1);
+    out.restarts = small_number(all, "restarts", 0);
+    out.stopped_by = json_string(all, "stopped_by").value();
+    if (!all.contains("metrics") || !all.at("metrics").is_array())
+        throw missing_member("metrics", "an array");
+    for (const auto& m : all.at("metrics")) out.metrics.push_back(measured_of(m));
+    for (const auto* key : {"best", "value", "error"})
+        if (!all.contains(key)) throw missing_member(key, "a value or null");
+    if (!all.at("best").is_null()) out.best = measured_of(all.at("best"));
+    if (!all.at("value").is_null()) out.value_json = dump_json(all.at("value"));
+    if (const auto& failed = all.at("error"); !failed.is_null()) {
+        out.failure = failure_of(failed);
+        out.failed_rank = small_number(failed, "rank", -1);
+    }
+    const auto whole = [&](const std::string& path) {
+        return path.empty() || path.starts_with('/') ? path : folder + "/" + path;
+    };
+    out.newest_checkpoint = whole(json_string(all, "newest_checkpoint").value());
+    out.best_checkpoint = whole(json_string(all, "best_checkpoint").value());
+    return out;
+}
+
+SKEIN_INLINE finished_run result_of(std::string_view text, const std::string& folder) {
+    const auto again = "it is written whole when training ends: copy it again, or train again";
+    if (!text.ends_with("}\n"))
+        throw skein::error(errc::malformed,
+                           fmt::format("it is cut short after {} bytes", text.size()))
+            .with_hint(again);
+    const auto all = parse_json(text);
+    if (!all) throw skein::error(all.error()).with_hint(again);
+    const auto format = json_string(*all, "format");
+    if (!format || !format->starts_with("skein-result-"))
+        throw skein::error(errc::malformed, "it is not the result of a run: no format "
+                                            "skein-result-N in it")
+            .with_hint("name the folder of a run, or its result.json");
+    if (*format != result_format)
+        throw skein::error(errc::not_supported, fmt::format("not supported: format {}, this "
+                                                            "program reads {}",
+                                                            *format, result_format))
+            .with_hint("read it with the release that wrote it, or a newer one");
+    return read_result(*all, folder);
+}
+
+SKEIN_INLINE void write_result(const finished_run& run) {
+    if (run.path.empty()) return;
+    const auto file = join_path(run.path, result_file);
+    try {
+        const auto text = result_text(run);
+        posix_disk disk(link_policy::refuse);
+        disk.replace(file, as_bytes(std::string_view(text))).value();
+    } catch (const skein::error& why) { // the run is what it was without the file
+        logging::warn("train", fmt::format("{} cannot be written: {}", file, why.what()));
+    }
+}
+
+} // namespace detail
+
+SKEIN_INLINE finished_run load_result(const std::string& path) {
+    posix_disk disk;
+    auto file = path;
+    if (const auto there = disk.status(path); there && there->is_directory)
+        file = join_path(path, detail::result_file);
+    const auto bytes = disk.read_whole(file, json_limits{}.max_bytes);
+    if (!bytes && bytes.error().code() == errc::not_found)
+        throw error(errc::not_found, fmt::format("{} is not there", file))
+            .with_hint("a run has one when its training has ended: is it still at work, or was it "
+                       "killed? Its metrics.csv and checkpoints are in its folder all the same");
+    if (!bytes) throw bytes.error();
+    try {
+        return detail::result_of(as_text(*bytes), parent_path(file));
+    } catch (const error& why) {
+        throw error(why).with_where(file);
+    }
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/reporter.ipp, continued
 #include <algorithm>
 #include <chrono>
 #include <csignal>
@@ -20073,7 +21580,8 @@ SKEIN_INLINE json config_json(const run_config& c) {
           {"keep_best",
            {{"k", std::max(saves.keep_best.k, 0)},
             {"metric", saves.keep_best.metric},
-            {"order", lowest ? "lowest" : "highest"}}},
+            {"order", lowest ? "lowest" : "highest"},
+            {"value", saves.keep_best.value == best_value::newest ? "newest" : "evaluated"}}},
           {"on_stop", saves.on_stop}}},
         {"failure",
          {{"max_failures", c.failure.max_failures},
@@ -20085,6 +21593,45 @@ SKEIN_INLINE json config_json(const run_config& c) {
 SKEIN_INLINE std::vector<report::metric_value> timings(const step_timing& t) {
     return {{"data_s", t.data},       {"forward_s", t.forward},     {"backward_s", t.backward},
             {"exposed_s", t.exposed}, {"optimizer_s", t.optimizer}, {"overlap", t.overlap}};
+}
+} // namespace detail
+
+namespace detail {
+SKEIN_INLINE run_note note_of(const run_config& config, const std::string& name,
+                              const std::string& path) {
+    run_note note;
+    note.name = name.empty() ? config.name : name;
+    std::error_code failed; // main() may go to another folder
+    if (!path.empty()) note.path = std::filesystem::absolute(path, failed).lexically_normal();
+    if (failed) note.path = path;
+    note.best_metric = config.checkpoint.keep_best.metric;
+    note.best_is_lowest = config.checkpoint.keep_best.order == metric_order::lowest;
+    return note;
+}
+[[nodiscard]] SKEIN_INLINE std::string stopped_by(const fit_result& result) {
+    if (!result.stopped) return {};
+    return result.stop_signal == SIGINT        ? "SIGINT"
+           : result.stop_signal == SIGTERM     ? "SIGTERM"
+           : result.stop_reason.empty() ? "request"
+                                        : result.stop_reason;
+}
+/// For whoever asks how the run ended; rank 0 writes it down.
+SKEIN_INLINE void note_end(const context& ctx, const run_config& config,
+                           const fit_result& result) {
+    auto note = note_of(config, result.run_name, result.run_path);
+    note.has_ended = true;
+    note.steps = result.steps;
+    note.seconds = result.seconds;
+    note.loss = result.loss;
+    note.val_loss = result.val_loss;
+    note.val_step = result.val_step;
+    note.stopped_by = stopped_by(result);
+    ctx.note_run(note);
+    if (!ctx.is_first() || note.path.empty()) return;
+    auto ended = finished_of(note);
+    ended.world_size = ctx.world_size();
+    ended.restarts = ctx.attempt();
+    write_result(ended);
 }
 } // namespace detail
 
@@ -20174,6 +21721,7 @@ SKEIN_INLINE reporter::reporter(const context& ctx, const run_config& config,
     }
     path_ = from_first(ctx, path_);
     name_ = from_first(ctx, name_);
+    ctx.note_run(detail::note_of(config, name_, path_));
 }
 
 SKEIN_INLINE reporter::~reporter() = default;
@@ -20181,6 +21729,7 @@ SKEIN_INLINE reporter::~reporter() = default;
 SKEIN_INLINE void reporter::begin(const start_info& start) {
     if (!first_) return;
     if (dir_) dir_->truncate_after(start.first_step);
+    if (dir_) dir_->remove_result(); // of an end that is none any more
     if (dir_ && !config_text_.empty()) dir_->write_config(std::exchange(config_text_, {}));
     show(start);
     greet(start);
@@ -20240,14 +21789,15 @@ void reporter::attempt(Write write, bool& failing, std::string_view what) {
 }
 
 SKEIN_INLINE void reporter::step(const step_info& now,
-                                 const std::vector<report::metric_value>& evaluated) {
+                                 const std::vector<report::metric_value>& evaluated,
+                                 const std::vector<report::metric_array>& arrays) {
     if (!first_) return;
     const auto smooth = [](double before, double newest) {
         return before == 0.0 ? newest : 0.9 * before + 0.1 * newest;
     };
     average_ = smooth(average_, now.seconds);
     waited_ = smooth(waited_, now.timing.data);
-    write_row(now, evaluated);
+    write_row(now, evaluated, arrays);
     seconds_ += now.seconds;
     const auto parts = detail::timings(now.timing);
     spent_.resize(parts.size());
@@ -20269,10 +21819,13 @@ SKEIN_INLINE void reporter::step(const step_info& now,
 }
 
 SKEIN_INLINE void reporter::write_row(const step_info& now,
-                                      const std::vector<report::metric_value>& evaluated) {
+                                      const std::vector<report::metric_value>& evaluated,
+                                      const std::vector<report::metric_array>& arrays) {
     if (!dir_ || !config_->write_files) return;
-    report::metrics_row row{.step = now.step, .values = *now.metrics, .timings = {}};
+    report::metrics_row row{.step = now.step, .values = *now.metrics, .timings = {}, .arrays = {}};
     row.values.insert(row.values.end(), evaluated.begin(), evaluated.end());
+    if (now.arrays != nullptr) row.arrays = *now.arrays;
+    row.arrays.insert(row.arrays.end(), arrays.begin(), arrays.end());
     row.timings = {
         {config_->tokens_per_sample > 0 ? "tokens_per_s" : "samples_per_s", now.tokens_per_s},
         {"step_seconds", now.seconds}};
@@ -20491,6 +22044,7 @@ private:
 
 SKEIN_INLINE void leave_screen(const context& ctx, const run_config& config,
                                const fit_result& result) {
+    detail::note_end(ctx, config, result);
     if (!ctx.is_first() || config.output == output_mode::quiet) return;
     const bool json = config.output == output_mode::json;
     const auto summary = detail::summary_of(ctx, config, result);
@@ -20782,6 +22336,293 @@ SKEIN_INLINE result<schedule> make_schedule(std::string_view name, schedule_sett
 //     const auto result = session.finish();
 
 
+// ======== skein/metrics/metrics_manager.hpp
+// Which metrics a run has, for training and for each evaluation set.
+//
+//     skein::metrics_manager all{
+//         on("train", accuracy{.classes = 10}),
+//         on("val", accuracy{.classes = 10}, named("error", mean_absolute_error{}))};
+//     trainer.measure(all);
+//
+// In files, callbacks and the result they are called "train_accuracy", "val_accuracy", "val_error";
+// those of a whole epoch "train_epoch_accuracy".
+
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace skein::metrics {
+
+/// A metric under a name of its own.
+template <metric M>
+[[nodiscard]] any_metric named(std::string name, M made) {
+    return any_metric(std::move(name), std::move(made));
+}
+
+/// The metrics of one stage: "train", or the name of an evaluation set.
+struct stage_metrics {
+    std::string stage{};
+    metric_list metrics{};
+};
+
+/// Of metrics, or of what named() gives.
+template <class... M>
+    requires(sizeof...(M) > 0) && ((metric<M> || std::is_same_v<M, any_metric>) && ...)
+[[nodiscard]] stage_metrics on(std::string stage, M... made) {
+    stage_metrics out{.stage = std::move(stage)};
+    const auto add = [&]<class One>(One one) {
+        if constexpr (std::is_same_v<One, any_metric>)
+            out.metrics.add(std::move(one));
+        else
+            out.metrics.add(name_of<One>(), std::move(one));
+    };
+    (add(std::move(made)), ...);
+    return out;
+}
+
+/// When the metrics of training are merged over the ranks and written.
+struct manager_options {
+    /// Steps of a window, for "train_<name>"; 0: as often as evaluations come, 100 without any.
+    std::int64_t every = 0;
+};
+
+/// See above; a value. Every rank makes the same one, which is checked.
+class metrics_manager {
+public:
+    metrics_manager() = default;
+    /// Throws errc::usage for a stage without a name, already_exists for one that is there twice.
+    metrics_manager(std::initializer_list<stage_metrics> stages, manager_options how = {});
+
+    [[nodiscard]] const std::vector<stage_metrics>& stages() const noexcept { return stages_; }
+    [[nodiscard]] const manager_options& options() const noexcept { return how_; }
+    /// Null when it has no metrics.
+    [[nodiscard]] const metric_list* find(std::string_view stage) const noexcept;
+
+private:
+    std::vector<stage_metrics> stages_;
+    manager_options how_;
+};
+
+} // namespace skein::metrics
+
+namespace skein {
+using metrics::metrics_manager;
+}
+
+
+// ======== skein/metrics/detail/metrics_manager.ipp
+// Bodies of <skein/metrics/metrics_manager.hpp>.
+
+#include <fmt/core.h>
+
+namespace skein::metrics {
+
+SKEIN_INLINE metrics_manager::metrics_manager(std::initializer_list<stage_metrics> stages,
+                                              manager_options how)
+    : how_(how) {
+    if (how_.every < 0)
+        throw error(errc::usage, fmt::format("a window of {} steps", how_.every))
+            .with_hint("give the steps of a window, or 0: as often as evaluations come");
+    for (const auto& each : stages) {
+        if (each.stage.empty())
+            throw error(errc::usage, "metrics of a stage without a name")
+                .with_hint("call it \"train\", or as an evaluation set: \"val\"");
+        if (find(each.stage) != nullptr)
+            throw error(errc::already_exists,
+                        fmt::format("metrics of \"{}\" are given twice", each.stage))
+                .with_hint("give them all at once: on(\"val\", one, other)");
+        stages_.push_back(each);
+    }
+}
+
+SKEIN_INLINE const metric_list* metrics_manager::find(std::string_view stage) const noexcept {
+    for (const auto& each : stages_)
+        if (each.stage == stage) return &each.metrics;
+    return nullptr;
+}
+
+} // namespace skein::metrics
+
+// ======== skein/train/stage.hpp
+// Where a loss runs, and whom it tells what the model said: the third argument of a loss function.
+//
+//     const auto loss = [](Net& net, const batch& b, skein::train::stage& stage) {
+//         const auto logits = net->forward(b.images);
+//         stage.update(logits, b.labels);                 // of the metrics of this stage
+//         stage.sum("seen", 64);
+//         return torch::nn::functional::cross_entropy(logits, b.labels);
+//     };
+//
+// A loss that takes a report::metric_set& gets the numbers alone, as before.
+
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace skein::train {
+
+/// Training, or one evaluation set. Not thread-safe; belongs to the session.
+class stage {
+public:
+    /// list: null when no metrics are declared for this stage; what is shown then is passed over
+    /// where the run has some for other stages, and is an error where it has none at all.
+    stage(std::string name, report::metric_set& numbers, metrics::metric_list* list,
+          bool has_manager)
+        : name_(std::move(name)), numbers_(&numbers), list_(list), has_manager_(has_manager) {}
+
+    /// "train", or the name of the evaluation set.
+    [[nodiscard]] const std::string& name() const noexcept { return name_; }
+    [[nodiscard]] bool is_training() const noexcept { return name_ == "train"; }
+
+    /// Shows all metrics of the stage one batch of this rank. Nothing is exchanged.
+    ///   preds   e.g. scores [N, C] of a floating type, or labels [N]
+    ///   target  e.g. labels [N]
+    ///   weight  what each element of target counts, e.g. a mask; undefined: 1
+    ///   errors  what the metrics say, with the metric's name; usage when the run has no metrics;
+    ///           not_supported for tensors that are not in the host's memory
+    void update(const at::Tensor& preds, const at::Tensor& target, const at::Tensor& weight = {});
+    /// Only the metric of that name.
+    void update(std::string_view metric, const at::Tensor& preds, const at::Tensor& target,
+                const at::Tensor& weight = {});
+    /// The same for arrays that are no tensors.
+    void update(const metrics::samples& shown);
+    void update(std::string_view metric, const metrics::samples& shown);
+
+    // ---- numbers without a metric, see report/metrics.hpp ----------------------------------------
+
+    stage& mean(std::string_view name, double value, std::optional<double> weight = {}) {
+        numbers_->mean(name, value, weight);
+        return *this;
+    }
+    stage& sum(std::string_view name, double value) {
+        numbers_->sum(name, value);
+        return *this;
+    }
+    stage& max(std::string_view name, double value) {
+        numbers_->max(name, value);
+        return *this;
+    }
+    stage& min(std::string_view name, double value) {
+        numbers_->min(name, value);
+        return *this;
+    }
+    stage& last(std::string_view name, double value) {
+        numbers_->last(name, value);
+        return *this;
+    }
+    operator report::metric_set&() noexcept { return *numbers_; }
+    [[nodiscard]] report::metric_set& numbers() noexcept { return *numbers_; }
+
+private:
+    [[nodiscard]] bool has_metrics() const;
+
+    std::string name_;
+    report::metric_set* numbers_;
+    metrics::metric_list* list_;
+    bool has_manager_;
+};
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/stage.ipp
+// Bodies of <skein/train/stage.hpp>.
+
+
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+namespace detail {
+
+/// A tensor as an array of the host, which lives as long as this.
+class host_array {
+public:
+    host_array(const at::Tensor& from, const char* what) {
+        if (!from.defined()) return;
+        if (!from.device().is_cpu())
+            throw error(errc::not_supported, fmt::format("not supported: {} of a metric on {}",
+                                                         what, from.device().str()))
+                .with_hint("metrics read the host's memory: show them tensor.cpu()");
+        const at::NoGradGuard no_grad;
+        held_ = from.detach();
+        const auto type = element_of(held_.scalar_type(), what);
+        held_ = held_.to(scalar_of(type)).contiguous();
+        const std::vector<std::size_t> shape(held_.sizes().begin(), held_.sizes().end());
+        view_ = metrics::array_view(held_.const_data_ptr(), type, shape);
+    }
+    [[nodiscard]] const metrics::array_view& view() const noexcept { return view_; }
+
+private:
+    [[nodiscard]] static metrics::element element_of(at::ScalarType type, const char* what) {
+        switch (type) {
+        case at::kDouble: return metrics::element::float64;
+        case at::kFloat:
+        case at::kHalf:
+        case at::kBFloat16: return metrics::element::float32;
+        case at::kBool: return metrics::element::boolean;
+        default:
+            if (at::isIntegralType(type, /*includeBool=*/false)) return metrics::element::int64;
+            throw error(errc::not_supported, fmt::format("not supported: {} of a metric of type {}",
+                                                         what, c10::toString(type)))
+                .with_hint("show it real numbers, truths or labels");
+        }
+    }
+    [[nodiscard]] static at::ScalarType scalar_of(metrics::element type) {
+        switch (type) {
+        case metrics::element::float64: return at::kDouble;
+        case metrics::element::float32: return at::kFloat;
+        case metrics::element::boolean: return at::kBool;
+        case metrics::element::int64: break;
+        }
+        return at::kLong;
+    }
+
+    at::Tensor held_;
+    metrics::array_view view_;
+};
+
+} // namespace detail
+
+SKEIN_INLINE bool stage::has_metrics() const {
+    if (list_ != nullptr) return true;
+    if (has_manager_) return false;
+    throw error(errc::usage, fmt::format("stage \"{}\" has no metrics to update", name_))
+        .with_hint("declare them before the first step: trainer.measure(metrics_manager{on(\"" +
+                   name_ + "\", ...)})");
+}
+SKEIN_INLINE void stage::update(const metrics::samples& shown) {
+    if (has_metrics()) list_->update(shown);
+}
+SKEIN_INLINE void stage::update(std::string_view metric, const metrics::samples& shown) {
+    if (has_metrics()) list_->update(metric, shown);
+}
+SKEIN_INLINE void stage::update(const at::Tensor& preds, const at::Tensor& target,
+                                const at::Tensor& weight) {
+    if (!has_metrics()) return;
+    const detail::host_array p(preds, "preds"), t(target, "target"), w(weight, "weight");
+    list_->update({.preds = p.view(), .target = t.view(), .weight = w.view()});
+}
+SKEIN_INLINE void stage::update(std::string_view metric, const at::Tensor& preds,
+                                const at::Tensor& target, const at::Tensor& weight) {
+    if (!has_metrics()) return;
+    const detail::host_array p(preds, "preds"), t(target, "target"), w(weight, "weight");
+    list_->update(metric, {.preds = p.view(), .target = t.view(), .weight = w.view()});
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/session.hpp, continued
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -20816,13 +22657,13 @@ struct redo_step {};
 template <class R>
 concept loss_value = std::convertible_to<R, at::Tensor> || std::convertible_to<R, weighted_loss>;
 
-/// loss(model, batch) or loss(model, batch, metric_set&): a scalar tensor, the mean over the
-/// batch's samples, or a weighted_loss. The second form may report more numbers; evaluation reports
-/// them as "val_<name>".
+/// loss(model, batch), loss(model, batch, metric_set&) or loss(model, batch, stage&): a scalar
+/// tensor, the mean over the batch's samples, or a weighted_loss. The second form may report more
+/// numbers, which an evaluation reports as "val_<name>"; the third shows the stage's metrics what
+/// the model said, see train/stage.hpp.
 template <class L, class Model, class Batch>
-concept loss_function =
-    loss_value<std::invoke_result_t<L&, Model&, const Batch&>> ||
-    loss_value<std::invoke_result_t<L&, Model&, const Batch&, report::metric_set&>>;
+concept loss_function = loss_value<std::invoke_result_t<L&, Model&, const Batch&>> ||
+                        loss_value<std::invoke_result_t<L&, Model&, const Batch&, stage&>>;
 
 } // namespace skein::train
 
@@ -20840,6 +22681,7 @@ struct session_request {
     const run_config* config;
     const report::settings* described; ///< the user's part of config.json
     report::metric_set* reported;      ///< what the user reports for the step that is running
+    const metrics_manager* declared;   ///< its metrics
     optimizer_options options;
     schedule rate;
 };
@@ -20908,41 +22750,38 @@ public:
 };
 
 using make_parts = std::function<std::unique_ptr<session_parts>()>;
-/// The loss of a batch behind the pointer; `metrics` gets what it reports. Its weight is undefined
+/// The loss of a batch behind the pointer; `here` gets what it reports. Its weight is undefined
 /// when it is the mean over the samples.
-using batch_loss = std::function<weighted_loss(const void* batch, report::metric_set& metrics)>;
+using batch_loss = std::function<weighted_loss(const void* batch, stage& here)>;
 /// The same of samples by number.
-using numbered_loss =
-    std::function<weighted_loss(std::span<const std::uint64_t>, report::metric_set& metrics)>;
+using numbered_loss = std::function<weighted_loss(std::span<const std::uint64_t>, stage& here)>;
 
 template <class Loss, class Model, class Batch>
 consteval void require_loss() {
     static_assert(
         loss_function<Loss, Model, Batch>,
-        "the loss must be callable as loss(model, batch) or loss(model, batch, metric_set&) "
-        "and return a scalar tensor or a skein::weighted_loss");
+        "the loss must be callable as loss(model, batch), loss(model, batch, metric_set&) or "
+        "loss(model, batch, stage&) and return a scalar tensor or a skein::weighted_loss");
 }
 
 template <class Loss, class Model, class Batch>
-inline constexpr bool loss_reports =
-    std::invocable<Loss&, Model&, const Batch&, report::metric_set&>;
+inline constexpr bool loss_reports = std::invocable<Loss&, Model&, const Batch&, stage&>;
 
 template <class Loss, class Model, class Batch>
 [[nodiscard]] consteval bool loss_is_weighted() {
     if constexpr (loss_reports<Loss, Model, Batch>)
-        return std::convertible_to<
-            std::invoke_result_t<Loss&, Model&, const Batch&, report::metric_set&>, weighted_loss>;
+        return std::convertible_to<std::invoke_result_t<Loss&, Model&, const Batch&, stage&>,
+                                   weighted_loss>;
     else
         return std::convertible_to<std::invoke_result_t<Loss&, Model&, const Batch&>,
                                    weighted_loss>;
 }
 
 template <class Loss, class Model, class Batch>
-[[nodiscard]] weighted_loss call_loss(Loss& loss, Model& model, const Batch& batch,
-                                      report::metric_set& metrics) {
+[[nodiscard]] weighted_loss call_loss(Loss& loss, Model& model, const Batch& batch, stage& here) {
     const auto value = [&] {
         if constexpr (loss_reports<Loss, Model, Batch>)
-            return loss(model, batch, metrics);
+            return loss(model, batch, here);
         else
             return loss(model, batch);
     };
@@ -20960,9 +22799,6 @@ inline constexpr std::string_view taken_names[] = {
     "loss_scale",    "global_batch"};
 
 class session_core;
-
-/// What a person should know who wants the best checkpoints kept; mostly nothing.
-[[nodiscard]] std::string cadence_notice(const run_config& config, std::uint64_t held_out);
 
 /// Checks the configuration and sets this process up for computing.
 void begin_training(const context& ctx, const run_config& config);
@@ -21052,16 +22888,24 @@ public:
     session& operator=(const session&) = delete;
     ~session();
 
-    /// Before the first step: evaluates as run_config says. Model, loss and data must outlive the
+    /// Before the first step, once for each set: evaluates as run_config says, or the set itself
+    /// (train/evaluation.hpp). Data without a name is "val". Model, loss and data must outlive the
     /// session.
-    template <class Model, class Loss, data_source HeldOut>
+    ///   errors  already_exists for a name that is taken, usage for one that cannot be one
+    template <class Model, class Loss, evaluation_input HeldOut>
     void evaluate_on(Model& model, Loss& loss, const HeldOut& held_out) {
-        detail::require_loss<Loss, Model, batch_of<HeldOut>>();
-        use_evaluation(static_cast<std::uint64_t>(held_out.size()),
-                       [&](std::span<const std::uint64_t> ids, report::metric_set& metrics) {
-                           return detail::call_loss(loss, model, held_out.batch(ids), metrics);
-                       });
+        const auto set = detail::named_evaluation(held_out);
+        const auto* const data = &set.data();
+        detail::require_loss<Loss, Model, batch_of<decltype(*data)>>();
+        use_evaluation(
+            set.name(), static_cast<std::uint64_t>(data->size()), set.options(),
+            [&loss, &model, data](std::span<const std::uint64_t> ids, train::stage& here) {
+                return detail::call_loss(loss, model, data->batch(ids), here);
+            });
     }
+    /// Training, for loops of your own: shows its metrics what the model said. An evaluation's
+    /// stage is the third argument of its loss.
+    [[nodiscard]] train::stage& stage();
     /// Before the first step, on every rank: backward() gets weighted losses.
     void expect_weights() noexcept;
 
@@ -21127,7 +22971,8 @@ public:
 
     /// All steps with a loss that is called here: fit().
     [[nodiscard]] fit_result run(const detail::batch_loss& loss);
-    void use_evaluation(std::uint64_t samples, detail::numbered_loss loss);
+    void use_evaluation(std::string name, std::uint64_t samples, const evaluation_options& how,
+                        detail::numbered_loss loss);
 
 private:
     std::unique_ptr<detail::session_core> core_;
@@ -21717,6 +23562,15 @@ public:
         for (auto& job : ahead_of_) job->end.wait();
     }
 
+    /// Nothing of its epoch is left behind this batch.
+    [[nodiscard]] bool ends_epoch(const drawn_batch& taken) const {
+        if (!order_) return taken.ends_epoch;
+        const auto& at = taken.place;
+        const auto left = order_->options().samples - at.cursor;
+        const bool spent = config_.last == last_batch::drop ? left < batch_size() : left == 0;
+        return spent || at.epoch != taken.epoch;
+    }
+
     ///   step  finished ones, this one included
     void commit(const drawn_batch& taken, std::uint64_t step) {
         run_progress behind{.units = units_};
@@ -22037,6 +23891,205 @@ private:
 // modes. Used by <skein/train/detail/session_core.ipp> alone.
 
 
+// ======== skein/train/detail/session_stages.ipp
+// The metrics of training in one session: what this rank has seen, and what all ranks have, of the
+// window that is open and of the epoch. Used by <skein/train/detail/session_core.ipp> alone.
+
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train::detail {
+
+/// Merged metrics under the names they have outside: numbers, and those with a shape.
+struct measured {
+    std::vector<report::metric_value> values{};
+    std::vector<report::metric_array> arrays{};
+
+    void put(std::string_view prefix, std::vector<metrics::score> scores) {
+        for (auto& each : scores) {
+            auto name = fmt::format("{}_{}", prefix, each.name);
+            if (each.is_number())
+                values.push_back({std::move(name), each.values[0]});
+            else
+                arrays.push_back({std::move(name), std::move(each.shape), std::move(each.values)});
+        }
+    }
+    void append(measured more) {
+        values.insert(values.end(), more.values.begin(), more.values.end());
+        arrays.insert(arrays.end(), more.arrays.begin(), more.arrays.end());
+    }
+};
+
+/// One name is one thing.
+SKEIN_INLINE void refuse_twice(const std::vector<report::metric_value>& values) {
+    for (std::size_t i = 1; i < values.size(); ++i)
+        for (std::size_t j = 0; j < i; ++j)
+            if (values[i].name == values[j].name)
+                throw error(
+                    errc::usage,
+                    fmt::format("\"{}\" is both a number that the loss reports and a metric",
+                                values[i].name))
+                    .with_hint("call one of them otherwise");
+}
+
+/// What all ranks must have alike: the metrics of every stage with their options.
+SKEIN_INLINE void add_settings(std::vector<spmd::setting>& to, const metrics::metrics_manager& of) {
+    for (const auto& [stage, given] : of.stages()) {
+        auto list = given;
+        for (const auto& [name, text] : list.layout())
+            to.push_back({fmt::format("metric {} of {}", name, stage), text});
+    }
+    if (!of.stages().empty())
+        to.push_back({"window of metrics", fmt::format("{}", of.options().every)});
+}
+
+/// A run's newest numbers: those of `now` in the place of older ones of the same names.
+SKEIN_INLINE void result_of(fit_result& result, const measured& now) {
+    const auto put = [](auto& to, const auto& all) {
+        for (const auto& each : all) {
+            const auto found = std::ranges::find_if(
+                to, [&](const auto& known) { return known.name == each.name; });
+            if (found != to.end())
+                *found = each;
+            else
+                to.push_back(each);
+        }
+    };
+    put(result.metrics, now.values);
+    put(result.arrays, now.arrays);
+}
+
+class training_stage {
+public:
+    training_stage(const context& ctx, const run_config& config, report::metric_set& reported,
+                   const metrics::metrics_manager& declared)
+        : ctx_(ctx), mine_(list_of(declared)), window_(mine_), epoch_(mine_),
+          stage_("train", reported, declared.find("train") != nullptr ? &mine_ : nullptr,
+                 !declared.stages().empty()) {
+        const auto asked = declared.options().every;
+        every_ = static_cast<std::uint64_t>(asked > 0               ? asked
+                                            : config.eval_every > 0 ? config.eval_every
+                                                                    : 100);
+    }
+    training_stage(const training_stage&) = delete;
+    training_stage& operator=(const training_stage&) = delete;
+
+    [[nodiscard]] train::stage& stage() noexcept { return stage_; }
+    [[nodiscard]] bool empty() const noexcept { return mine_.empty(); }
+
+    void begin_step() {
+        if (!empty()) before_ = mine_.mark();
+        dealt_before_ = dealt_;
+    }
+    /// The step that began has not been.
+    void take_back() {
+        if (!empty()) mine_.go_back(before_);
+        dealt_ = dealt_before_;
+    }
+    /// This rank is given samples.
+    void deal() noexcept { dealt_ = true; }
+
+    /// What is due after so many steps. Collective when something is.
+    [[nodiscard]] measured end_of_step(std::uint64_t step, bool ends_epoch, bool is_last) {
+        measured out = std::exchange(late_, {});
+        if (empty() || !(ends_epoch || is_last || step % every_ == 0)) return out;
+        gather();
+        out.put("train", window_.compute());
+        close_window();
+        if (ends_epoch) out.append(close_epoch());
+        return out;
+    }
+    /// The step that begins is of this epoch of a stream, which may tell only now that the one
+    /// before is over. Collective when it does.
+    void begin_epoch(std::uint64_t number) {
+        if (empty() || number == number_) return;
+        gather();
+        close_window();
+        if (epoch_.updates() > 0) late_ = close_epoch();
+        number_ = number;
+    }
+
+    /// Of a checkpoint: what all ranks have, so that any number of them goes on. Collective.
+    [[nodiscard]] json save() {
+        if (empty()) return {};
+        gather();
+        return {{"window", to_hex(window_.save())},
+                {"epoch", to_hex(epoch_.save())},
+                {"number", number_}};
+    }
+    void restore(const json& extra, const std::string& where) {
+        if (empty() || !extra.contains("train_metrics") || !extra.at("train_metrics").is_object())
+            return;
+        const auto& saved = extra.at("train_metrics");
+        mine_.clear();
+        const auto read = [&](const char* name, metrics::metric_list& to) {
+            const auto hex = saved.value(name, "");
+            byte_buffer bytes(hex.size() / 2);
+            if (!from_hex(hex, bytes))
+                throw error(errc::malformed, "saved metrics are no hexadecimal text")
+                    .with_where(where);
+            try {
+                to.restore(bytes);
+            } catch (const error& why) {
+                throw error(why).with_where(where);
+            }
+        };
+        read("window", window_);
+        read("epoch", epoch_);
+        number_ = saved.value("number", std::uint64_t{0});
+    }
+    /// A checkpoint amid an epoch that knows nothing of these metrics.
+    [[nodiscard]] bool is_new_to(const json& extra) const {
+        return !empty() && !extra.contains("train_metrics");
+    }
+    /// Ranks were lost with what they had seen.
+    void forget() {
+        mine_.clear();
+        window_.clear();
+        epoch_.clear();
+        dealt_ = false;
+    }
+
+private:
+    [[nodiscard]] static metrics::metric_list list_of(const metrics::metrics_manager& declared) {
+        const auto* const found = declared.find("train");
+        return found != nullptr ? *found : metrics::metric_list();
+    }
+    void gather() {
+        merge(ctx_, mine_, window_, "train", std::exchange(dealt_, false));
+        dealt_before_ = false;
+    }
+    void close_window() {
+        epoch_.add(window_);
+        window_.clear();
+    }
+    [[nodiscard]] measured close_epoch() {
+        measured out;
+        out.put("train_epoch", epoch_.compute());
+        epoch_.clear();
+        return out;
+    }
+
+    const context& ctx_;
+    metrics::metric_list mine_, window_, epoch_; // of this rank; of all, since the last row; before
+    metrics::list_mark before_;
+    train::stage stage_;
+    std::uint64_t every_ = 100, number_ = 0; // of the epoch, with a stream
+    bool dealt_ = false, dealt_before_ = false;
+    measured late_; // of an epoch whose end came late
+};
+
+} // namespace skein::train::detail
+
+
+// ======== skein/train/detail/session_parts.ipp, continued
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -22078,6 +24131,7 @@ SKEIN_INLINE std::vector<spmd::setting> all_settings(const session_request& requ
     const auto steps = static_cast<std::uint64_t>(request.config->max_steps);
     add_settings(all, "optimizer", describe(request.options));
     add_settings(all, "schedule", request.rate.describe(steps));
+    add_settings(all, *request.declared);
     return all;
 }
 
@@ -22097,11 +24151,11 @@ SKEIN_INLINE report::settings described_settings(const session_request& request)
 
 /// The same for the data.
 SKEIN_INLINE std::vector<spmd::setting> data_settings(const input_source& input,
-                                                      std::uint64_t held_out) {
+                                                      const std::string& evaluations) {
     return {{"samples",
              input.is_stream() && input.size() == 0 ? "a stream" : fmt::format("{}", input.size())},
             {"data", input.describe()},
-            {"evaluation samples", fmt::format("{}", held_out)}};
+            {"evaluation samples", evaluations}};
 }
 
 SKEIN_INLINE std::string epochs_text(const run_config& c, const input_source& input) {
@@ -22125,20 +24179,6 @@ SKEIN_INLINE std::string epochs_text(const run_config& c, const input_source& in
                             step, least, most))
         .with_hint("do all hosts have the same kind of processor and the same libraries, and does "
                    "nothing but the trainer write to the parameters?");
-}
-
-SKEIN_INLINE std::string cadence_notice(const run_config& c, std::uint64_t held_out) {
-    const auto& saves = c.checkpoint;
-    if (saves.keep_best.k < 1 || saves.keep_best.metric == "loss" || held_out == 0 ||
-        saves.every <= 0)
-        return {};
-    if (c.eval_every > 0 && saves.every % c.eval_every == 0) return {};
-    const auto evaluations =
-        c.eval_every > 0 ? fmt::format("every {} steps", c.eval_every) : std::string("at the end");
-    return fmt::format(
-        "the best checkpoint is chosen among those of evaluated steps: checkpoints come "
-        "every {} steps, evaluations {}; the others are kept only as the newest",
-        saves.every, evaluations);
 }
 
 // ---- the user's code ----------------------------------------------------------------------------
@@ -22394,7 +24434,9 @@ SKEIN_INLINE void tell_state(reporter& to, const context& ctx, const run_config&
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -22404,82 +24446,189 @@ namespace skein::train::detail {
 
 using report::metric_value;
 
+/// A run's evaluation sets.
 class evaluator {
 public:
-    evaluator(session_parts& parts, const context& ctx, const run_config& config)
-        : parts_(parts), ctx_(ctx), config_(config) {}
+    evaluator(session_parts& parts, const context& ctx, const run_config& config,
+              const metrics::metrics_manager& declared)
+        : parts_(parts), ctx_(ctx), config_(config), declared_(declared) {}
 
-    void use(std::uint64_t samples, numbered_loss loss) {
-        samples_ = samples;
-        loss_ = std::move(loss);
+    /// One more set. Errors: already_exists, usage for a name that cannot be one.
+    void use(std::string name, std::uint64_t samples, numbered_loss loss,
+             const evaluation_options& how) {
+        require_name(name);
+        const auto* const list = declared_.find(name);
+        sets_.push_back({.name = std::move(name),
+                         .samples = samples,
+                         .loss = std::move(loss),
+                         .how = how,
+                         .list = list != nullptr ? *list : metrics::metric_list(),
+                         .is_measured = list != nullptr,
+                         .names = {}});
     }
-    [[nodiscard]] std::uint64_t samples() const noexcept { return samples_; }
+    /// Number of sets; those without samples are never evaluated.
+    [[nodiscard]] std::size_t size() const noexcept { return sets_.size(); }
+    [[nodiscard]] const std::string& name(std::size_t set) const { return sets_[set].name; }
+    [[nodiscard]] std::uint64_t samples(std::size_t set) const { return sets_[set].samples; }
+    /// Of all sets.
+    [[nodiscard]] std::uint64_t samples() const noexcept {
+        std::uint64_t all = 0;
+        for (const auto& each : sets_) all += each.samples;
+        return all;
+    }
+    [[nodiscard]] std::vector<std::string> names() const {
+        std::vector<std::string> all;
+        for (const auto& each : sets_)
+            if (each.samples > 0) all.push_back(each.name);
+        return all;
+    }
+    /// Steps between two evaluations of the set; 0: only at the end.
+    [[nodiscard]] std::int64_t every(std::size_t set) const {
+        return sets_[set].how.every < 0 ? config_.eval_every : sets_[set].how.every;
+    }
+    /// The set whose numbers are called like this one; nothing when there is none.
+    [[nodiscard]] std::optional<std::size_t> set_of(std::string_view metric) const {
+        for (std::size_t i = 0; i < sets_.size(); ++i)
+            if (sets_[i].samples > 0 && metric.starts_with(sets_[i].name + "_")) return i;
+        return std::nullopt;
+    }
+    /// Metrics of a stage that there is not would never be measured: errc::usage.
+    void check_stages() const {
+        for (const auto& each : declared_.stages()) {
+            const bool known =
+                each.stage == "train" ||
+                std::ranges::any_of(sets_, [&](const auto& s) { return s.name == each.stage; });
+            if (known) continue;
+            name_list list;
+            list.add("train");
+            for (const auto& set : sets_) list.add(set.name);
+            throw error(errc::usage,
+                        fmt::format("metrics are declared for stage \"{}\", which this run has not",
+                                    each.stage))
+                .with_hint(list.text("none"));
+        }
+    }
+    /// Names of numbers that are known before the first step.
+    void add_known(name_list& to) const {
+        for (const auto& set : sets_) {
+            if (set.samples == 0) continue;
+            to.add(set.name + "_loss");
+            for (const auto& name : set.list.names()) to.add(set.name + "_" + name);
+        }
+    }
     /// The world is another one.
-    void rebind() noexcept { names_.forget(); }
+    void rebind() noexcept {
+        for (auto& each : sets_) each.names.forget();
+    }
 
-    /// "val_loss" and what the loss reports, over the ranks; nothing without samples. Collective.
-    [[nodiscard]] std::vector<metric_value> run(std::uint64_t step) {
-        if (samples_ == 0) return {};
-        const auto limit = static_cast<std::uint64_t>(config_.eval_samples);
-        const auto count = limit > 0 ? std::min(samples_, limit) : samples_;
+    /// "<set>_loss", what the loss reports and the set's metrics, over the ranks; nothing without
+    /// samples. Collective.
+    [[nodiscard]] measured run(std::size_t number, std::uint64_t step) {
+        auto& set = sets_[number];
+        if (set.samples == 0) return {};
+        const auto limit = static_cast<std::uint64_t>(set.how.samples < 0 ? config_.eval_samples
+                                                                          : set.how.samples);
+        const auto count = limit > 0 ? std::min(set.samples, limit) : set.samples;
         const auto [first, last] = rank_range(count, ctx_.rank(), ctx_.world_size());
         report::metric_set mine, reported{taken_names};
-        mine.mean("val_loss", 0.0, 0.0);
+        mine.mean(set.name + "_loss", 0.0, 0.0);
+        set.list.clear();
+        stage here(set.name, reported, set.is_measured ? &set.list : nullptr,
+                   !declared_.stages().empty());
         {
             at::NoGradGuard no_grad;
             parts_.begin_evaluation();
             const eval_modes modes(parts_.module());
-            pass(step, first, last, mine, reported);
+            pass(set, step, first, last, mine, here);
             parts_.end_evaluation();
         }
-        auto merged = names_.merge(ctx_, mine, reported);
-        for (std::size_t i = 1; i < merged.size(); ++i) merged[i].name.insert(0, "val_");
-        check(step, merged);
-        return merged;
+        measured out;
+        out.values = set.names.merge(ctx_, mine, reported);
+        for (std::size_t i = 1; i < out.values.size(); ++i)
+            out.values[i].name.insert(0, set.name + "_");
+        if (set.is_measured) {
+            auto merged = set.list;
+            merged.clear();
+            merge(ctx_, set.list, merged, set.name, last > first);
+            out.put(set.name, merged.compute());
+            refuse_twice(out.values);
+        }
+        check(set, step, out.values);
+        return out;
     }
 
 private:
-    void pass(std::uint64_t step, std::uint64_t first, std::uint64_t last, report::metric_set& mine,
-              report::metric_set& reported) {
+    struct set_type {
+        std::string name;
+        std::uint64_t samples;
+        numbered_loss loss;
+        evaluation_options how;
+        metrics::metric_list list;
+        bool is_measured;
+        shared_names names;
+    };
+
+    void require_name(const std::string& name) const {
+        const bool plain = !name.empty() && std::ranges::all_of(name, [](char c) {
+            return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                   c == '-' || c == '.';
+        });
+        if (!plain || name == "train")
+            throw error(errc::usage, fmt::format("an evaluation set called \"{}\"", name))
+                .with_hint("its numbers are called <name>_loss: use letters, digits, '-' and '.', "
+                           "and not \"train\"");
+        for (const auto& each : sets_)
+            if (each.name == name)
+                throw error(errc::already_exists,
+                            fmt::format("two evaluation sets are called \"{}\"", name))
+                    .with_hint("name them: skein::evaluation(\"test\", data)");
+    }
+
+    void pass(set_type& set, std::uint64_t step, std::uint64_t first, std::uint64_t last,
+              report::metric_set& mine, stage& here) {
         std::vector<std::uint64_t> ids;
         for (auto at = first; at < last; at += ids.size()) {
             ids.clear();
-            for (auto id = at; id < last && ids.size() < batch(); ++id) ids.push_back(id);
-            reported.weigh(static_cast<double>(ids.size()));
-            const user_code here{ctx_.rank(), step};
-            const auto loss = here.run("the loss of an evaluation", [&] {
+            for (auto id = at; id < last && ids.size() < batch(set); ++id) ids.push_back(id);
+            here.numbers().weigh(static_cast<double>(ids.size()));
+            const user_code code{ctx_.rank(), step};
+            const auto loss = code.run("the loss of an evaluation", [&] {
                 try {
-                    return checked_loss(loss_(ids, reported), ids.size());
+                    return checked_loss(set.loss(ids, here), ids.size());
                 } catch (const redo_step&) {
                     throw error(errc::usage,
                                 "redo_step was thrown in an evaluation: it has no step");
                 }
             });
-            mine.mean("val_loss", loss.weighted ? loss.mean() : loss.value.item<double>(),
+            mine.mean(set.name + "_loss", loss.weighted ? loss.mean() : loss.value.item<double>(),
                       loss.weight);
         }
     }
 
-    void check(std::uint64_t step, const std::vector<metric_value>& merged) const {
+    void check(const set_type& set, std::uint64_t step,
+               const std::vector<metric_value>& merged) const {
         if (!std::isfinite(merged[0].value))
-            throw error(errc::not_finite, fmt::format("the validation loss is {} after step {}",
-                                                      merged[0].value, step))
+            throw error(errc::not_finite,
+                        fmt::format("the {} is {} after step {}",
+                                    set.name == "val" ? "validation loss" : set.name + " loss",
+                                    merged[0].value, step))
                 .with_hint("lower the learning rate, warm up longer or clip harder");
         const auto& best = config_.checkpoint.keep_best.metric;
-        if (!config_.checkpoint.enabled || config_.checkpoint.keep_best.k < 1 || best == "loss" ||
+        if (!config_.checkpoint.enabled || config_.checkpoint.keep_best.k < 1 ||
+            set_of(best) != std::optional<std::size_t>(&set - sets_.data()) ||
             report::find_metric(merged, best) != nullptr)
             return;
         name_list list;
         list.add("loss"); // as the first of the evaluation is also called
         for (const auto& m : merged) list.add(m.name);
-        throw error(
-            errc::usage,
-            fmt::format("checkpoint.keep_best.metric '{}' is no number of an evaluation", best))
+        throw error(errc::usage,
+                    fmt::format("keep_best.metric '{}' is no number of an evaluation", best))
             .with_hint(list.text("there are none"));
     }
 
-    [[nodiscard]] std::size_t batch() const {
-        if (config_.eval_batch > 0) return static_cast<std::size_t>(config_.eval_batch);
+    [[nodiscard]] std::size_t batch(const set_type& set) const {
+        const auto asked = set.how.batch < 0 ? config_.eval_batch : set.how.batch;
+        if (asked > 0) return static_cast<std::size_t>(asked);
         const auto parts = ctx_.world_size() * config_.accumulation;
         return static_cast<std::size_t>(std::max<std::int64_t>(1, config_.global_batch / parts));
     }
@@ -22487,9 +24636,8 @@ private:
     session_parts& parts_;
     const context& ctx_;
     const run_config& config_;
-    std::uint64_t samples_ = 0;
-    numbered_loss loss_;
-    shared_names names_;
+    const metrics::metrics_manager& declared_;
+    std::vector<set_type> sets_;
 };
 
 } // namespace skein::train::detail
@@ -22594,6 +24742,7 @@ struct loaded_plan {
 // ======== skein/train/detail/session_between.ipp, continued
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22610,13 +24759,16 @@ struct run_state {
     const run_config& config;
     schedule rate;
     step_plan plan; ///< in force
+    const metrics_manager& declared;
     std::unique_ptr<session_parts> parts{};
     std::unique_ptr<input_source> input{};
     std::optional<flat_optimizer> optimizer{};
     std::optional<feeder> feeder{};
     std::optional<loss_scale> scale{}; ///< in float16
-    std::uint64_t total = 0;           ///< steps of the run; 0: not known
-    std::uint64_t step = 0;            ///< finished
+    std::optional<training_stage> training{};
+    measured row{};          ///< of the step that was committed last
+    std::uint64_t total = 0; ///< steps of the run; 0: not known
+    std::uint64_t step = 0;  ///< finished
     bool stopped = false, stop_wanted = false, ended = false;
     std::string stop_reason{}; ///< a callback's of this rank
     std::optional<drawn_batch> upcoming{};
@@ -22649,15 +24801,26 @@ public:
     explicit between_steps(run_state& run) : run_(run), ctx_(run.ctx), config_(run.config) {}
 
     /// Once the strategy is made.
-    void open() { evaluator_.emplace(*run_.parts, ctx_, config_); }
-    void evaluate_on(std::uint64_t samples, numbered_loss loss) {
-        evaluator_->use(samples, std::move(loss));
+    void open() { evaluator_.emplace(*run_.parts, ctx_, config_, run_.declared); }
+    void evaluate_on(std::string name, std::uint64_t samples, const evaluation_options& how,
+                     numbered_loss loss) {
+        evaluator_->use(std::move(name), samples, std::move(loss), how);
+        evaluated_at_.push_back(std::numeric_limits<std::uint64_t>::max());
+        told_at_.push_back(std::numeric_limits<std::uint64_t>::max());
     }
-    /// Samples of the evaluation set.
-    [[nodiscard]] std::uint64_t held_out() const noexcept { return evaluator_->samples(); }
+    /// "10000", or "val 10000 every 100, test 500 every 0": what ranks must have alike.
+    [[nodiscard]] std::string evaluations() const {
+        std::string all;
+        for (std::size_t i = 0; i < evaluator_->size(); ++i)
+            all += fmt::format("{}{} {} every {}", i == 0 ? "" : ", ", evaluator_->name(i),
+                               evaluator_->samples(i), evaluator_->every(i));
+        return all;
+    }
 
     /// Opens the run's folder and resumes, if that is asked for; then all is told.
     void begin(const report::settings& described) {
+        evaluator_->check_stages();
+        check_best();
         state_.emplace(run_.parts->store(), *run_.optimizer, run_.feeder->order());
         report_.emplace(ctx_, config_, described);
         const auto resumed_from = open_checkpoints();
@@ -22688,13 +24851,19 @@ public:
             return run_.is_last() ||
                    (every > 0 && run_.step % static_cast<std::uint64_t>(every) == 0);
         };
-        std::vector<metric_value> evaluated;
-        if (due(config_.eval_every) && !run_.stopped) evaluated = evaluate();
-        report_->step(now, evaluated);
+        for (const auto& m : run_.row.values)
+            if (m.name.starts_with("train_")) newest_[m.name] = m.value;
+        const bool saves =
+            due(config_.checkpoint.every) || (run_.stopped && config_.checkpoint.on_stop);
+        const auto best = run_.stopped ? std::nullopt : set_of_best();
+        measured evaluated;
+        for (std::size_t set = 0; set < evaluator_->size() && !run_.stopped; ++set)
+            if (due(evaluator_->every(set)) || (saves && best == set)) evaluate(set, evaluated);
+        for (const auto& m : evaluated.values) newest_[m.name] = m.value;
+        report_->step(now, evaluated.values, evaluated.arrays);
         for (const auto& event : events_)
             report_->decided(event); // before the rules' state is saved
-        if (due(config_.checkpoint.every) || (run_.stopped && config_.checkpoint.on_stop))
-            save(evaluated);
+        if (saves) save(evaluated.values);
     }
 
     /// The last evaluation, files, callbacks.
@@ -22703,7 +24872,9 @@ public:
     fit_result finish(double begun, double tokens_per_s) {
         run_.feeder->quiet();
         is_over_ = true;
-        if (evaluated_at_ != run_.step && !run_.stopped) (void)evaluate();
+        measured last;
+        for (std::size_t set = 0; set < evaluator_->size() && !run_.stopped; ++set)
+            if (evaluated_at_[set] != run_.step) evaluate(set, last);
         if (!run_.result.stop_reason.empty())
             report_->note(
                 fmt::format("stopped after step {}: {}", run_.step, run_.result.stop_reason));
@@ -22737,7 +24908,8 @@ private:
                 .run_path = report_->path(),
                 .resumed_from = resumed_from,
                 .strategy = run_.parts->strategy_name(),
-                .epochs = epochs_text(config_, *run_.input)};
+                .epochs = epochs_text(config_, *run_.input),
+                .evaluations = evaluator_->names()};
     }
 
     /// By the schedule alone. Behind the last step there is none.
@@ -22764,43 +24936,79 @@ private:
         run_.ask_stop(to.wanted);
     }
 
-    std::vector<metric_value> evaluate() {
+    /// The evaluation set whose number says which checkpoint is the best, where a checkpoint wants
+    /// it evaluated.
+    [[nodiscard]] std::optional<std::size_t> set_of_best() const {
+        const auto& best = config_.checkpoint.keep_best;
+        if (!saver_ || best.k < 1 || best.value == best_value::newest) return std::nullopt;
+        return evaluator_->set_of(best.metric);
+    }
+
+    /// A metric that no evaluation can have is refused before the first step.
+    void check_best() const {
+        const auto& best = config_.checkpoint.keep_best;
+        if (!config_.checkpoint.enabled || best.k < 1 || best.metric == "loss" ||
+            evaluator_->samples() == 0 || evaluator_->set_of(best.metric))
+            return;
+        name_list list;
+        list.add("loss");
+        evaluator_->add_known(list);
+        if (const auto* const mine = run_.declared.find("train"))
+            for (const auto& name : mine->names()) {
+                if (best.metric == "train_" + name || best.metric == "train_epoch_" + name) return;
+                list.add("train_" + name);
+            }
+        throw error(errc::usage, fmt::format("checkpoint.keep_best.metric '{}' is no number of "
+                                             "this run",
+                                             best.metric))
+            .with_hint(list.text("there are none"));
+    }
+
+    /// In a world that broke behind this the evaluation is made again, the decisions are not.
+    void tell_evaluation(std::size_t set, const measured& merged, double seconds) {
+        if (std::exchange(told_at_[set], run_.step) == run_.step) return;
+        tell(eval_info{.rank = ctx_.rank(),
+                       .step = run_.step,
+                       .set = evaluator_->name(set),
+                       .metrics = &merged.values,
+                       .arrays = &merged.arrays,
+                       .seconds = seconds,
+                       .next_rate = next_rate(),
+                       .epoch = run_.feeder->epochs_done()});
+    }
+
+    /// Adds what the set comes to. Collective.
+    void evaluate(std::size_t set, measured& to) {
         const auto begin = seconds_now();
         run_.feeder->quiet();
         auto* const average = run_.optimizer->average();
         const bool averaged =
-            average != nullptr && average->options().evaluate && evaluator_->samples() > 0;
+            average != nullptr && average->options().evaluate && evaluator_->samples(set) > 0;
         if (averaged) swap_average(ctx_, *average, *run_.parts);
-        const auto merged = [&] {
+        auto merged = [&] {
             try {
-                return evaluator_->run(run_.step);
+                return evaluator_->run(set, run_.step);
             } catch (...) { // whoever catches it has the weights that are trained
                 if (averaged) average->swap();
                 throw;
             }
         }();
-        evaluated_at_ = run_.step;
+        evaluated_at_[set] = run_.step;
         if (averaged) swap_average(ctx_, *average, *run_.parts);
-        if (merged.empty()) return merged;
-        run_.result.val_loss = merged[0].value;
-        run_.result.val_step = run_.step;
-        // In a world that broke behind this the evaluation is made again, the decisions are not.
-        if (std::exchange(told_at_, run_.step) == run_.step) return merged;
-        tell(eval_info{.rank = ctx_.rank(),
-                       .step = run_.step,
-                       .metrics = &merged,
-                       .seconds = seconds_now() - begin,
-                       .next_rate = next_rate(),
-                       .epoch = run_.feeder->epochs_done()});
-        return merged;
+        if (merged.values.empty()) return;
+        if (set == 0) {
+            run_.result.val_loss = merged.values[0].value;
+            run_.result.val_step = run_.step;
+        }
+        result_of(run_.result, merged);
+        tell_evaluation(set, merged, seconds_now() - begin);
+        to.append(std::move(merged));
     }
 
     /// Makes the checkpointer and, if asked for, goes on from the newest one; returns its path.
     std::string open_checkpoints() {
         if (!config_.checkpoint.enabled) return {};
         open_saver();
-        if (auto text = cadence_notice(config_, evaluator_->samples()); !text.empty())
-            notices_.push_back(std::move(text));
         if (config_.resume != resume_mode::latest && ctx_.attempt() == 0) return {};
         auto found = saver_->load_latest();
         if (!found) return {};
@@ -22828,6 +25036,7 @@ private:
         run_.stop_wanted = extra.value("stop_wanted", false);
         restore_plan(extra, found.path());
         restore_callbacks(*run_.parts, extra, found.path());
+        restore_metrics(extra, found);
         if (run_.scale) restore_scale(*run_.scale, extra);
         if (run_.total > 0 && run_.step > run_.total)
             throw error(errc::usage, fmt::format("the run has {} steps already, {} were asked for",
@@ -22852,10 +25061,35 @@ private:
         notices_.push_back("the run goes on by the plan of its rules: " + to_string(saved.plan));
     }
 
+    void restore_metrics(const json& extra, const loaded_checkpoint& found) {
+        run_.training->restore(extra, found.path());
+        if (run_.training->is_new_to(extra) && run_.step > 0)
+            notices_.push_back(fmt::format(
+                "the metrics of training count from step {} on: the checkpoint has none",
+                run_.step + 1));
+        newest_ = found.manifest().metrics;
+    }
+
+    /// What a checkpoint is chosen by: this step's numbers; where the newest count, older ones, too.
+    [[nodiscard]] std::map<std::string, double> numbers(
+        const std::vector<metric_value>& evaluated) {
+        std::map<std::string, double> all;
+        all["loss"] = run_.result.loss;
+        for (const auto& m : evaluated) all[m.name] = m.value;
+        for (const auto& m : run_.row.values)
+            if (m.name.starts_with("train_")) all[m.name] = m.value;
+        const auto& best = config_.checkpoint.keep_best;
+        const bool any_step = best.value == best_value::newest || best.metric.starts_with("train_");
+        const auto older = newest_.find(best.metric);
+        if (any_step && older != newest_.end()) all.emplace(*older);
+        return all;
+    }
+
     void save(const std::vector<metric_value>& evaluated) {
         if (!saver_) return;
         run_.parts->sync_buffers();
         json extra = json::object();
+        if (!run_.training->empty()) extra["train_metrics"] = run_.training->save();
         if (run_.input->is_stream()) extra["stream"] = run_.feeder->saved_stream();
         if (run_.scale)
             extra["loss_scale"] = {{"value", run_.scale->value()},
@@ -22874,8 +25108,7 @@ private:
             state_->save(run_.step, config_.seed,
                          {{"loss", run_.result.loss}, {"next_lr", run_.scheduled_rate(run_.step)}},
                          dump_json(extra));
-        what.metrics["loss"] = run_.result.loss;
-        for (const auto& m : evaluated) what.metrics[m.name] = m.value;
+        what.metrics = numbers(evaluated);
         const auto saved = saver_->save(what);
         run_.result.checkpoint = saved.path;
         const checkpoint_info info{ctx_.rank(), run_.step, saved.path, saved.bytes, saved.seconds};
@@ -22904,8 +25137,8 @@ private:
     std::optional<reporter> report_;
     posix_disk disk_{link_policy::refuse};
     std::optional<checkpointer> saver_;
-    std::uint64_t evaluated_at_ = std::numeric_limits<std::uint64_t>::max();
-    std::uint64_t told_at_ = std::numeric_limits<std::uint64_t>::max();
+    std::vector<std::uint64_t> evaluated_at_, told_at_; // steps, by set
+    std::map<std::string, double> newest_;    // numbers by which checkpoints are chosen
     bool is_over_ = false;
     std::vector<run_event> events_;    // decisions behind the step that is committed last
     std::vector<std::string> notices_; // to be told when the run begins
@@ -23106,7 +25339,11 @@ public:
     session_core(const session_request& request, const make_parts& make)
         : ctx_(*request.ctx), config_(*request.config), described_(described_settings(request)),
           reported_(*request.reported),
-          run_{.ctx = ctx_, .config = config_, .rate = request.rate, .plan = plan_of(config_)},
+          run_{.ctx = ctx_,
+               .config = config_,
+               .rate = request.rate,
+               .plan = plan_of(config_),
+               .declared = *request.declared},
           row_(ctx_), clock_(ctx_) {
         guarded([&] {
             reported_.clear();
@@ -23117,6 +25354,7 @@ public:
             if (!request.options.more.groups.empty())
                 require_same(ctx_, run_.optimizer->effect_hash(),
                              "what the parameter groups match");
+            run_.training.emplace(ctx_, config_, reported_, run_.declared);
             between_.open();
             for (const auto& f : run_.parts->store().fixed())
                 if (f.is_buffer) buffers_.emplace_back(f.tensor, at::Tensor());
@@ -23144,7 +25382,7 @@ public:
                 .with_hint("open another one, or keep what steps() gave");
         begun_ = seconds_now();
         run_.input = std::move(input);
-        require_same(ctx_, data_settings(*run_.input, between_.held_out()));
+        require_same(ctx_, data_settings(*run_.input, between_.evaluations()));
         run_.feeder.emplace(ctx_, config_, *run_.input);
         run_.total = run_.feeder->total();
         between_.begin(described_);
@@ -23169,7 +25407,7 @@ public:
                 while (auto* const micro = begin_micro())
                     pass(*micro, [&] {
                         reported_.weigh(static_cast<double>(micro->samples));
-                        auto value = loss(batch_of(*micro), reported_);
+                        auto value = loss(batch_of(*micro), training());
                         micro->value.reset(); // the graph keeps what it needs
                         return value;
                     });
@@ -23204,6 +25442,8 @@ public:
         micro_ = passed_ = 0;
         losses_ = {};
         reported_before_ = reported_;
+        begin_epoch_of_metrics();
+        run_.training->begin_step();
         at::NoGradGuard no_grad;
         for (auto& [buffer, before] : buffers_) before = buffer.detach().clone();
         clock_.begin_compute();
@@ -23225,7 +25465,10 @@ public:
             phase_ = step_phase::computing;
             const auto at = micro_++;
             // finish_backward() sends what no hook has sent.
-            if (at < parts && drawn_->micros[at].samples > 0) return &drawn_->micros[at];
+            if (at < parts && drawn_->micros[at].samples > 0) {
+                run_.training->deal();
+                return &drawn_->micros[at];
+            }
         }
         return nullptr;
     }
@@ -23297,17 +25540,22 @@ public:
         reported_.clear();
         run_.stopped = row_.stops();
         if (row_.stop_signal() > 0) run_.result.stop_signal = row_.stop_signal();
-        now_.metrics = &row_.values();
         run_.result.loss = now_.loss;
         clock_.end_step(now_, drawn_->global_batch, config_.tokens_per_sample);
+        const bool ends_epoch = run_.feeder->ends_epoch(*drawn_);
         drawn_.reset();
         phase_ = step_phase::idle;
+        end_due_ = true;
         if (run_.total > 0) run_.total = run_.feeder->total();
-        between_.tell_step(now_);
+        run_.row = {row_.values(), {}};
+        now_.metrics = &run_.row.values;
+        now_.arrays = &run_.row.arrays;
         if (run_.total == 0 && !run_.stopped) { // is this the last one?
             run_.upcoming = draw_batch();
             run_.ended = !run_.upcoming.has_value();
         }
+        measure(ends_epoch);
+        between_.tell_step(now_);
         finish_step();
     }
 
@@ -23340,6 +25588,7 @@ public:
                       applied    ? ", not committed"
                       : end_due_ ? ", its end to do"
                                  : "");
+        run_.training->forget();
         run_.parts->rebind();
         run_.optimizer->rebind();
         auto* const average = run_.optimizer->average(); // an evaluation broke with it in place
@@ -23357,9 +25606,14 @@ public:
         run_.ended = false; // the end of a stream is found again
         if (end_due_) finish_step();
     }
-    void use_evaluation(std::uint64_t samples, numbered_loss loss) {
-        between_.evaluate_on(samples, std::move(loss));
+    void use_evaluation(std::string name, std::uint64_t samples, const evaluation_options& how,
+                        numbered_loss loss) {
+        if (run_.input)
+            throw error(errc::usage, "an evaluation set for a session that has begun")
+                .with_hint("call evaluate_on() before the first step");
+        between_.evaluate_on(std::move(name), samples, how, std::move(loss));
     }
+    [[nodiscard]] stage& training() noexcept { return run_.training->stage(); }
     void expect_weights() noexcept { weighted_ = true; }
     void ask_stop(action wanted) { run_.ask_stop(wanted); }
     report::metric_set& reported() noexcept { return reported_; }
@@ -23368,11 +25622,27 @@ public:
     [[nodiscard]] double micro_loss() const noexcept { return losses_.mean(); }
 
 private:
+    /// The metrics of training that are due with this row. Collective when some are.
+    void measure(bool ends_epoch) {
+        auto due =
+            run_.training->end_of_step(run_.step, ends_epoch, run_.is_last() || run_.stopped);
+        if (due.values.empty() && due.arrays.empty()) return;
+        run_.row.append(std::move(due));
+        refuse_twice(run_.row.values);
+        result_of(run_.result, run_.row);
+    }
+    /// A stream may show by its next batch only that an epoch is over; so may a batch that has grown
+    /// and leaves the rest of it out.
+    void begin_epoch_of_metrics() {
+        if (run_.input->is_stream() || run_.feeder->units()) run_.training->begin_epoch(drawn_->epoch);
+    }
+
     /// The step that was drawn has not been.
     void take_back() {
         at::NoGradGuard no_grad;
         for (auto& [buffer, before] : buffers_) buffer.copy_(before);
         reported_ = reported_before_;
+        run_.training->take_back();
         drawn_.reset();
         in_hand_ = nullptr;
         run_.feeder->rewind();
@@ -23519,6 +25789,7 @@ private:
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -23542,9 +25813,12 @@ SKEIN_INLINE void session::request_stop() noexcept { core_->ask_stop(action::sto
 SKEIN_INLINE step_phase session::phase() const noexcept { return core_->phase(); }
 SKEIN_INLINE std::uint64_t session::finished() const noexcept { return core_->finished(); }
 SKEIN_INLINE double session::micro_loss() const noexcept { return core_->micro_loss(); }
-SKEIN_INLINE void session::use_evaluation(std::uint64_t samples, detail::numbered_loss loss) {
-    core_->use_evaluation(samples, std::move(loss));
+SKEIN_INLINE void session::use_evaluation(std::string name, std::uint64_t samples,
+                                          const evaluation_options& how,
+                                          detail::numbered_loss loss) {
+    core_->guarded([&] { core_->use_evaluation(std::move(name), samples, how, std::move(loss)); });
 }
+SKEIN_INLINE train::stage& session::stage() { return core_->training(); }
 SKEIN_INLINE void session::report(report::metric_kind kind, std::string_view name, double value,
                                   std::optional<double> weight) {
     core_->guarded([&] { (void)core_->reported().add(kind, name, value, weight); });
@@ -23745,8 +26019,14 @@ public:
                                       "give the number that is good enough");
     }
 
-    /// Both throw errc::usage when the number is not there.
+    /// Throws errc::usage when no evaluation can have such a number.
+    void on_start(const train::start_info& s) const {
+        if (options_.at == train::watched::evaluations)
+            train::detail::require_evaluated(s.evaluations, options_.metric, rule_name);
+    }
+    /// Both throw errc::usage when the number is not there. Those of other sets are passed over.
     train::decision on_eval(const train::eval_info& e) {
+        if (!train::detail::is_of_set(options_.metric, e.set)) return {};
         return look(train::watched::evaluations, e);
     }
     train::decision on_step(const train::step_info& s) { return look(train::watched::steps, s); }
@@ -23952,12 +26232,13 @@ template <class... Args>
 struct fit_call {
     static constexpr bool right = false;
 };
-template <class Model, class Optimizer, class Schedule, class Loss, class Data, class HeldOut>
-struct fit_call<Model, Optimizer, Schedule, Loss, Data, HeldOut> {
+template <class Model, class Optimizer, class Schedule, class Loss, class Data, class HeldOut,
+          class... More>
+struct fit_call<Model, Optimizer, Schedule, Loss, Data, HeldOut, More...> {
     static constexpr bool right = std::is_lvalue_reference_v<Model> &&
                                   optimizer_argument<Optimizer> && schedule_argument<Schedule> &&
                                   train_input<std::remove_reference_t<Data>> &&
-                                  data_source<std::remove_cvref_t<HeldOut>>;
+                                  evaluation_input<HeldOut> && (evaluation_input<More> && ...);
 };
 template <class... Args>
 concept well_formed_fit = fit_call<Args&&...>::right;
@@ -23999,11 +26280,13 @@ consteval void explain_fit() {
             count > 99, SKEIN_FIT_IS
             "the data must have size() and batch(std::span<const std::uint64_t> ids), or be "
             "a stream with next(), state() and restore(); see skein/train/input.hpp");
-    else if constexpr (count < 6 || !data_source<std::remove_cvref_t<held_out>>)
+    else if constexpr (count < 6 || !evaluation_input<held_out>)
         static_assert(count > 99, SKEIN_FIT_IS
                       "held_out must have size() and batch(ids) as well; its size may be 0");
     else
-        static_assert(count > 99, SKEIN_FIT_IS "there are no more arguments");
+        static_assert(
+            count > 99, SKEIN_FIT_IS
+            "behind held_out come more evaluation sets only: skein::evaluation(\"test\", data)");
 }
 
 #undef SKEIN_FIT_IS
@@ -24056,33 +26339,39 @@ public:
         reported_.add(kind, name, value, weight);
     }
 
+    /// The metrics of training and of evaluation sets, for every fit() and open() from here on: what
+    /// the loss shows its stage, merged over batches and ranks. See metrics/metrics_manager.hpp.
+    void measure(metrics_manager declared) { metrics_ = std::move(declared); }
+
     /// Runs until config.max_steps or config.epochs, a stop request or an error.
     ///   model     a module holder or pointer; its parameters move into a flat store for good. One
     ///             that is in eval mode as a whole is put into training mode; submodules that are
     ///             in eval mode by themselves stay there
     ///   data      samples by number, or a stream (train/input.hpp)
-    ///   held_out  the evaluation set; its size may be 0
+    ///   held_out  evaluation sets, each of which may be empty: data, which is called "val", or
+    ///             skein::evaluation(name, data, options)
     ///   errors    usage, not_finite (with step, rank and a way out), mismatch (also of settings
     ///             and data between the ranks), disk errors, and the transport's. What model, loss
     ///             or data throw leaves as invalid_argument with rank, step and type, and is not
     ///             tried again: the same step would throw again. What the system refused
     ///             (std::system_error, std::bad_alloc) is tried again as io and exhausted, and a
     ///             skein::error keeps its code. The other ranks are told before an error leaves
-    template <class Model, class Loss, train::train_input Data, train::data_source HeldOut>
+    template <class Model, class Loss, train::train_input Data, train::evaluation_input... HeldOut>
+        requires(sizeof...(HeldOut) > 0)
     train::fit_result fit(Model& model, train::optimizer_options options, train::schedule schedule,
-                          Loss loss, Data&& data, const HeldOut& held_out) {
+                          Loss loss, Data&& data, const HeldOut&... held_out) {
         require_holder<Model>();
         if constexpr (train::module_holder<Model>) { // else the line above is all there is to say
             using batch = train::batch_of<Data>;
             train::detail::require_loss<Loss, Model, batch>();
             auto session = open(model, std::move(options), std::move(schedule));
-            session.evaluate_on(model, loss, held_out);
+            (session.evaluate_on(model, loss, held_out), ...);
             if constexpr (train::detail::loss_is_weighted<Loss, Model, batch>())
                 session.expect_weights();
             session.begin(train::detail::make_input(data));
-            return session.run([&](const void* made, report::metric_set& metrics) {
+            return session.run([&](const void* made, train::stage& here) {
                 return train::detail::call_loss(loss, model, *static_cast<const batch*>(made),
-                                                metrics);
+                                                here);
             });
         }
     }
@@ -24106,6 +26395,7 @@ public:
                                              .config = &config_,
                                              .described = &settings_,
                                              .reported = &reported_,
+                                             .declared = &metrics_,
                                              .options = std::move(options),
                                              .rate = std::move(schedule)};
         return train::session(request, [&] {
@@ -24136,6 +26426,7 @@ private:
     std::tuple<Callbacks...> callbacks_;
     report::settings settings_;
     report::metric_set reported_{train::detail::taken_names};
+    metrics_manager metrics_;
 };
 
 } // namespace skein

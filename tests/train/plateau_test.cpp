@@ -25,8 +25,22 @@ TEST_CASE("a plateau is refused in the name of its rule") {
                       ContainsSubstring("my_rule: a patience of -1"));
     plateau watch({.metric = "loss", .at = watched::steps}, "my_rule");
     const std::vector<skein::report::metric_value> row{{"lr", 1.0}};
-    CHECK_THROWS_WITH(watch.take(row),
+    CHECK_THROWS_WITH(watch.take(step_info{.metrics = &row}),
                       ContainsSubstring("my_rule: the row of a step has no 'loss'"));
+}
+
+TEST_CASE("a plateau looks at evaluations of its set alone, and wants one that can have its number") {
+    plateau watch({.metric = "test_loss", .patience = 0});
+    const std::vector<skein::report::metric_value> one{{"val_loss", 1.0}}, two{{"test_loss", 1.0}};
+    for (int i = 0; i < 3; ++i) {
+        CHECK_FALSE(watch.take(eval_info{.set = "val", .metrics = &one}));
+        CHECK_FALSE(watch.take(step_info{.metrics = &one}));
+    }
+    CHECK_FALSE(watch.take(eval_info{.set = "test", .metrics = &two}));
+    CHECK(watch.take(eval_info{.set = "test", .metrics = &two}));
+    watch.require({.evaluations = {"val", "test"}});
+    CHECK_THROWS_WITH(watch.require({.evaluations = {"val", "testing"}}),
+                      ContainsSubstring("plateau: no evaluation has a 'test_loss'"));
 }
 
 } // namespace plateau_test

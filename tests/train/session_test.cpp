@@ -183,27 +183,6 @@ TEST_CASE(
     CHECK(*find_metric(seen, "val_id") == 0.5);
 }
 
-TEST_CASE(
-    "checkpoints that are never evaluated are told at the start when the best are to be kept") {
-    run_config c;
-    c.checkpoint.every = 3;
-    c.eval_every = 4;
-    CHECK_THAT(sk::train::detail::cadence_notice(c, 10),
-               ContainsSubstring("every 3 steps") && ContainsSubstring("every 4 steps"));
-    c.eval_every = 0;
-    CHECK_THAT(sk::train::detail::cadence_notice(c, 10),
-               ContainsSubstring("evaluations at the end"));
-    CHECK(sk::train::detail::cadence_notice(c, 0).empty());
-    c.checkpoint.keep_best.metric = "loss";
-    CHECK(sk::train::detail::cadence_notice(c, 10).empty());
-    c.checkpoint.keep_best.metric = "val_loss";
-    c.eval_every = 3;
-    CHECK(sk::train::detail::cadence_notice(c, 10).empty());
-    c.eval_every = 4;
-    c.checkpoint.keep_best.k = 0;
-    CHECK(sk::train::detail::cadence_notice(c, 10).empty());
-}
-
 TEST_CASE("a refused resume leaves the run's files as they are") {
     scratch dir;
     auto config = written_config(dir);

@@ -162,6 +162,11 @@ template <class F>
         return option_text(field);
     else if constexpr (std::integral<F>)
         return option_text(static_cast<std::int64_t>(field));
+    else if constexpr (requires {
+                           requires std::is_enum_v<F>;
+                           std::string_view(to_string(field));
+                       })
+        return option_text(std::string_view(to_string(field)));
     else if constexpr (std::is_enum_v<F>)
         return option_text(static_cast<std::int64_t>(field));
     else if constexpr (std::floating_point<F>)

@@ -2,14 +2,12 @@
 #pragma once
 // Which metrics a run has, for training and for each evaluation set.
 //
-//     skein::metrics_manager metrics{
-//         skein::metrics::on("train", skein::metrics::accuracy{.classes = 10}),
-//         skein::metrics::on("val", skein::metrics::accuracy{.classes = 10},
-//                            skein::metrics::named("top3", skein::metrics::accuracy{
-//                                                              .classes = 10, .top_k = 3}))};
-//     trainer.measure(metrics);
+//     skein::metrics_manager all{
+//         on("train", accuracy{.classes = 10}),
+//         on("val", accuracy{.classes = 10}, named("error", mean_absolute_error{}))};
+//     trainer.measure(all);
 //
-// In files, callbacks and the result they are called "train_accuracy", "val_accuracy", "val_top3";
+// In files, callbacks and the result they are called "train_accuracy", "val_accuracy", "val_error";
 // those of a whole epoch "train_epoch_accuracy".
 
 #include <skein/core/error.hpp>

@@ -81,6 +81,12 @@ public:
     [[nodiscard]] const std::int64_t* int64() const noexcept {
         return type_ == element::int64 ? static_cast<const std::int64_t*>(data_) : nullptr;
     }
+    [[nodiscard]] const double* float64() const noexcept {
+        return type_ == element::float64 ? static_cast<const double*>(data_) : nullptr;
+    }
+    [[nodiscard]] const bool* boolean() const noexcept {
+        return type_ == element::boolean ? static_cast<const bool*>(data_) : nullptr;
+    }
     /// "float32 [64, 10]" for messages.
     [[nodiscard]] std::string text() const;
 
@@ -99,7 +105,9 @@ private:
 struct samples {
     array_view preds{};  ///< e.g. scores [samples, classes]
     array_view target{}; ///< e.g. labels [samples]
-    array_view weight{}; ///< what each element of target counts; not given: 1
+    /// What each element of target counts: of target's shape, or one for each of its rows. Finite, at
+    /// least 0; what counts 0 is not looked at. Not given: 1.
+    array_view weight{};
 };
 
 } // namespace skein::metrics

@@ -47,6 +47,17 @@ struct metrics_row {
     std::vector<metric_array> arrays{}; ///< reproducible; into metrics.jsonl only
 };
 
+/// One column of metrics.csv: its points in order, x is the step.
+struct metrics_column {
+    std::string name;
+    std::vector<curve_point> points;
+};
+
+/// The columns of the metrics.csv in a run's folder; empty without one. Takes no lock and changes
+/// nothing there: a run that is at work may be read.
+///   errors  permission_denied, io; malformed: another file of that name
+[[nodiscard]] std::vector<metrics_column> read_metrics(const std::string& folder);
+
 /// How a run's folder is opened.
 struct run_dir_options {
     bool resume = false; ///< go on in an existing folder; else a taken name gets ".2", ".3", ...
@@ -105,6 +116,8 @@ public:
     void write_config(std::string_view config);
     /// Its text, or nothing without one; errc::malformed when it is not JSON.
     [[nodiscard]] std::optional<std::string> read_config() const;
+    /// Takes a result.json away: the run that ended so goes on.
+    void remove_result();
 
     /// The points of one column of metrics.csv, in order.
     [[nodiscard]] std::vector<curve_point> curve(std::string_view column) const;

@@ -74,6 +74,10 @@ public:
         if (o.plateau) watch_.emplace(*o.plateau, rule_name);
     }
 
+    /// Throws errc::usage when no evaluation can have the number of its plateau.
+    void on_start(const train::start_info& s) const {
+        if (watch_) watch_->require(s);
+    }
     train::decision on_step(const train::step_info& s) {
         const auto reached = [](const std::vector<std::uint64_t>& marks, std::uint64_t now) {
             return static_cast<std::uint64_t>(
@@ -84,7 +88,7 @@ public:
             due += s.epoch / static_cast<std::uint64_t>(options_.every_epochs);
         auto times = due - std::min(due, std::exchange(done_, std::max(due, done_)));
         auto why = fmt::format("step {}, finished epochs: {}", s.step, s.epoch);
-        if (watches(train::watched::steps) && watch_->take(*s.metrics)) {
+        if (watch_ && watch_->take(s)) {
             times += 1;
             why = watch_->why();
         }
@@ -92,7 +96,7 @@ public:
     }
     /// Throws errc::usage when the number is not there.
     train::decision on_eval(const train::eval_info& e) {
-        if (!watches(train::watched::evaluations) || !watch_->take(*e.metrics)) return {};
+        if (!watch_ || !watch_->take(e)) return {};
         return grown(*e.plan, 1, watch_->why());
     }
 
@@ -108,10 +112,6 @@ public:
     }
 
 private:
-    [[nodiscard]] bool watches(train::watched at) const noexcept {
-        return watch_ && watch_->options().at == at;
-    }
-
     [[nodiscard]] train::decision grown(const train::step_plan& plan, std::uint64_t times,
                                         const std::string& why) const {
         const double before = static_cast<double>(plan.global_batch);

@@ -55,6 +55,7 @@ struct start_info {
     std::string strategy{};     ///< "DDP"; empty for one without a name
     /// "3 epochs of 120 steps, ..."; empty when the steps were given.
     std::string epochs{};
+    std::vector<std::string> evaluations{}; ///< names of the evaluation sets that have samples
 };
 
 /// What a callback wants to happen next.
@@ -106,7 +107,9 @@ struct step_info {
     double seconds = 0.0;      ///< of this step
     double tokens_per_s = 0.0; ///< of this step, over all ranks; samples when tokens are unknown
     const std::vector<report::metric_value>* metrics =
-        nullptr; ///< everything reported, merged over ranks
+        nullptr; ///< everything reported, merged over ranks; metrics of training when due
+    const std::vector<report::metric_array>* arrays =
+        nullptr; ///< metrics that are no single numbers, when due
     step_timing timing{};
     const step_plan* plan = nullptr; ///< in force: of the next step, with what callbacks before
                                      ///< this one decided; in on_agreed of this step
@@ -114,12 +117,15 @@ struct step_info {
     std::uint64_t epoch = 0;         ///< passes over the data that are finished
 };
 
-/// After every evaluation.
+/// After every evaluation, of each set by itself.
 struct eval_info {
     int rank = 0;
     std::uint64_t step = 0;
+    std::string_view set = "val"; ///< its name, with which those of its numbers begin
     const std::vector<report::metric_value>* metrics =
-        nullptr; ///< "val_loss" and what the loss reported
+        nullptr; ///< "val_loss", what the loss reported, and metrics that are one number
+    const std::vector<report::metric_array>* arrays =
+        nullptr; ///< metrics that are more, e.g. "val_confusion"
     double seconds = 0.0;
     const step_plan* plan = nullptr; ///< as in step_info
     double next_rate = 0.0;          ///< likewise
@@ -142,11 +148,14 @@ struct fit_result {
     std::uint64_t steps = 0;      ///< finished
     std::uint64_t total = 0;      ///< asked for; of a stream with epochs what they came to
     double loss = 0.0;            ///< of the last step
-    double val_loss = 0.0;        ///< of the last evaluation; NaN without one
+    double val_loss = 0.0;        ///< of the first set's last evaluation; NaN without one
     std::uint64_t val_step = 0;   ///< after which step that was
     double seconds = 0.0;         ///< of this start, evaluation and saving included
     double tokens_per_s = 0.0;    ///< of the training steps of this start
-    double peak_rss_bytes = 0.0;  ///< the largest of all ranks
+    /// The newest of each metric of training and of every evaluation set, of this start.
+    std::vector<report::metric_value> metrics{};
+    std::vector<report::metric_array> arrays{};
+    double peak_rss_bytes = 0.0; ///< the largest of all ranks
     std::string run_name{}, run_path{}, checkpoint{};
     bool stopped = false;      ///< ended early because it was asked to
     int stop_signal = 0;       ///< by SIGINT or SIGTERM on some rank; 0 when it was no signal

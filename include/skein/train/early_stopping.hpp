@@ -50,8 +50,15 @@ public:
                 .with_hint("use 0 or a positive difference");
     }
 
-    /// Throws errc::usage when the evaluation has no such number.
+    /// Throws errc::usage when no evaluation can have such a number.
+    void on_start(const train::start_info& s) {
+        train::detail::require_evaluated(s.evaluations, options_.metric, "early stopping");
+    }
+
+    /// Throws errc::usage when the evaluation has no such number. Those of other sets are passed
+    /// over.
     train::action on_eval(const train::eval_info& e) {
+        if (!train::detail::is_of_set(options_.metric, e.set)) return train::action::go_on;
         const double now =
             train::detail::watched_number(*e.metrics, options_.metric, "early stopping");
         const bool better = is_better(now);

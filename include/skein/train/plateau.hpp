@@ -7,6 +7,7 @@
 //
 //   source: torch.optim.lr_scheduler.ReduceLROnPlateau (PyTorch 2.15), its step() and _is_better()
 
+#include <skein/train/callbacks.hpp>
 #include <skein/train/detail/rule_state.hpp>
 
 #include <limits>
@@ -61,9 +62,20 @@ public:
         bad_ = 0;
         return true;
     }
-    /// The same with the number out of a row or an evaluation. Throws errc::usage without it.
-    [[nodiscard]] bool take(const std::vector<report::metric_value>& from) {
-        return take(detail::watched_number(from, options_.metric, rule_, options_.at));
+    /// The same with the number out of an evaluation or a row; false for those of other sets, and for
+    /// rows when evaluations are watched. Throws errc::usage when the number is not there.
+    [[nodiscard]] bool take(const eval_info& e) {
+        return options_.at == watched::evaluations && detail::is_of_set(options_.metric, e.set) &&
+               take(detail::watched_number(*e.metrics, options_.metric, rule_));
+    }
+    [[nodiscard]] bool take(const step_info& s) {
+        return options_.at == watched::steps &&
+               take(detail::watched_number(*s.metrics, options_.metric, rule_, watched::steps));
+    }
+    /// Throws errc::usage when no evaluation can have the number.
+    void require(const start_info& s) const {
+        if (options_.at == watched::evaluations)
+            detail::require_evaluated(s.evaluations, options_.metric, rule_);
     }
 
     [[nodiscard]] const std::string& why() const noexcept { return why_; }

@@ -62,13 +62,11 @@ public:
                        "use 0 or positive numbers");
     }
 
+    /// Throws errc::usage when no evaluation can have such a number.
+    void on_start(const train::start_info& s) const { watch_.require(s); }
     /// Both throw errc::usage when the number is not there.
-    train::decision on_eval(const train::eval_info& e) {
-        return options_.at == train::watched::evaluations ? take(e) : train::decision{};
-    }
-    train::decision on_step(const train::step_info& s) {
-        return options_.at == train::watched::steps ? take(s) : train::decision{};
-    }
+    train::decision on_eval(const train::eval_info& e) { return take(e); }
+    train::decision on_step(const train::step_info& s) { return take(s); }
 
     [[nodiscard]] double best() const noexcept { return watch_.best(); }
 
@@ -83,7 +81,7 @@ public:
 private:
     template <class Event>
     train::decision take(const Event& e) {
-        if (!watch_.take(*e.metrics)) return {};
+        if (!watch_.take(e)) return {};
         return lowered(*e.plan, e.next_rate, watch_.why());
     }
 

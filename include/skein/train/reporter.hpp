@@ -68,7 +68,8 @@ public:
 
     /// One step's row; `evaluated` holds this step's evaluation, or nothing. A file that cannot be
     /// written is told once and tried again: training goes on.
-    void step(const step_info& now, const std::vector<report::metric_value>& evaluated);
+    void step(const step_info& now, const std::vector<report::metric_value>& evaluated,
+              const std::vector<report::metric_array>& arrays = {});
 
     /// What a rule decided, behind the row of its step.
     void decided(const run_event& event);
@@ -89,7 +90,8 @@ private:
     void show(const start_info& start);
     void greet(const start_info& start);
     void tell_start(const start_info& start, const std::string& name);
-    void write_row(const step_info& now, const std::vector<report::metric_value>& evaluated);
+    void write_row(const step_info& now, const std::vector<report::metric_value>& evaluated,
+                   const std::vector<report::metric_array>& arrays);
     void say_evaluation(std::uint64_t step, const std::vector<report::metric_value>& evaluated);
     void say_times();
     void draw();
@@ -114,6 +116,7 @@ private:
 
 /// Rank 0's last screen of a fit() that ended: printed when the context ends, in the way of
 /// config.output (text to stderr as all that the trainer says, JSON to stdout, nothing when quiet).
+/// Tells the context how the run ended, and writes its result.json (run_result.hpp).
 void leave_screen(const context& ctx, const run_config& config, const fit_result& result);
 
 /// The last screen for a finished fit(), for a program that prints its own: add to `results` before

@@ -41,11 +41,21 @@ struct scaling_config {
 /// Which value of a metric is the best.
 enum class metric_order : std::uint8_t { lowest, highest };
 
-/// Which checkpoints are kept for their metrics, besides the newest.
+/// What a checkpoint counts by when its step has no evaluation of its own.
+enum class best_value : std::uint8_t {
+    evaluated, ///< the set is evaluated for the checkpoint
+    newest,    ///< the last evaluation's number stands for it
+};
+
+/// Which checkpoints are kept for their metrics, besides the newest. The best is never removed for
+/// a newer one that is worse.
 struct keep_best_config {
-    int k = 1;                       ///< so many; 0: none
-    std::string metric = "val_loss"; ///< a number of an evaluation, or "loss": that of the step
+    int k = 1; ///< so many; 0: none
+    /// A number of an evaluation ("val_loss", "test_accuracy"), the newest of a metric of training
+    /// ("train_accuracy"), or "loss": that of the step. One that the run has not is an error.
+    std::string metric = "val_loss";
     metric_order order = metric_order::lowest;
+    best_value value = best_value::evaluated;
 };
 
 /// When a run saves itself, and what it keeps.

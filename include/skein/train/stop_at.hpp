@@ -41,8 +41,14 @@ public:
                                       "give the number that is good enough");
     }
 
-    /// Both throw errc::usage when the number is not there.
+    /// Throws errc::usage when no evaluation can have such a number.
+    void on_start(const train::start_info& s) const {
+        if (options_.at == train::watched::evaluations)
+            train::detail::require_evaluated(s.evaluations, options_.metric, rule_name);
+    }
+    /// Both throw errc::usage when the number is not there. Those of other sets are passed over.
     train::decision on_eval(const train::eval_info& e) {
+        if (!train::detail::is_of_set(options_.metric, e.set)) return {};
         return look(train::watched::evaluations, e);
     }
     train::decision on_step(const train::step_info& s) { return look(train::watched::steps, s); }

@@ -438,6 +438,12 @@ SKEIN_INLINE std::optional<std::string> run_dir::read_config() const {
     return text;
 }
 
+SKEIN_INLINE void run_dir::remove_result() {
+    posix_disk disk(link_policy::refuse);
+    const auto removed = disk.remove(file("result.json"));
+    if (!removed && removed.error().code() != errc::not_found) throw removed.error();
+}
+
 SKEIN_INLINE std::string run_dir::written_by(const std::string& path) {
     posix_disk disk(link_policy::refuse);
     const auto bytes = disk.read_whole(path + "/config.json");
@@ -446,6 +452,29 @@ SKEIN_INLINE std::string run_dir::written_by(const std::string& path) {
     if (!parsed || !parsed->is_object() || !parsed->contains("job_id")) return {};
     const auto& id = parsed->at("job_id");
     return id.is_string() ? id.get<std::string>() : std::string();
+}
+
+SKEIN_INLINE std::vector<metrics_column> read_metrics(const std::string& folder) {
+    const auto path = folder + "/metrics.csv";
+    const auto csv = detail::read_text(path);
+    const auto lines = detail::whole_lines(csv);
+    std::vector<metrics_column> columns;
+    if (lines.empty()) return columns;
+    const auto names = detail::split_csv(lines[0]);
+    if (names[0] != "step")
+        throw error(errc::malformed, path + " does not begin with a column 'step'")
+            .with_hint("it is no file of a run");
+    for (std::size_t c = 1; c < names.size(); ++c) columns.push_back({names[c], {}});
+    for (std::size_t i = 1; i < lines.size(); ++i) {
+        const auto step = detail::leading_step(lines[i]);
+        if (!step) continue;
+        const auto fields = detail::split_csv(lines[i]);
+        for (std::size_t c = 1; c < std::min(fields.size(), names.size()); ++c)
+            if (!fields[c].empty())
+                columns[c - 1].points.push_back(
+                    {static_cast<double>(*step), detail::parse_number(fields[c])});
+    }
+    return columns;
 }
 
 SKEIN_INLINE std::vector<curve_point> run_dir::curve(std::string_view column) const {

@@ -164,6 +164,15 @@ public:
         for (auto& job : ahead_of_) job->end.wait();
     }
 
+    /// Nothing of its epoch is left behind this batch.
+    [[nodiscard]] bool ends_epoch(const drawn_batch& taken) const {
+        if (!order_) return taken.ends_epoch;
+        const auto& at = taken.place;
+        const auto left = order_->options().samples - at.cursor;
+        const bool spent = config_.last == last_batch::drop ? left < batch_size() : left == 0;
+        return spent || at.epoch != taken.epoch;
+    }
+
     ///   step  finished ones, this one included
     void commit(const drawn_batch& taken, std::uint64_t step) {
         run_progress behind{.units = units_};

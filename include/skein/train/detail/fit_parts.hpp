@@ -143,12 +143,13 @@ template <class... Args>
 struct fit_call {
     static constexpr bool right = false;
 };
-template <class Model, class Optimizer, class Schedule, class Loss, class Data, class HeldOut>
-struct fit_call<Model, Optimizer, Schedule, Loss, Data, HeldOut> {
+template <class Model, class Optimizer, class Schedule, class Loss, class Data, class HeldOut,
+          class... More>
+struct fit_call<Model, Optimizer, Schedule, Loss, Data, HeldOut, More...> {
     static constexpr bool right = std::is_lvalue_reference_v<Model> &&
                                   optimizer_argument<Optimizer> && schedule_argument<Schedule> &&
                                   train_input<std::remove_reference_t<Data>> &&
-                                  data_source<std::remove_cvref_t<HeldOut>>;
+                                  evaluation_input<HeldOut> && (evaluation_input<More> && ...);
 };
 template <class... Args>
 concept well_formed_fit = fit_call<Args&&...>::right;
@@ -190,11 +191,13 @@ consteval void explain_fit() {
             count > 99, SKEIN_FIT_IS
             "the data must have size() and batch(std::span<const std::uint64_t> ids), or be "
             "a stream with next(), state() and restore(); see skein/train/input.hpp");
-    else if constexpr (count < 6 || !data_source<std::remove_cvref_t<held_out>>)
+    else if constexpr (count < 6 || !evaluation_input<held_out>)
         static_assert(count > 99, SKEIN_FIT_IS
                       "held_out must have size() and batch(ids) as well; its size may be 0");
     else
-        static_assert(count > 99, SKEIN_FIT_IS "there are no more arguments");
+        static_assert(
+            count > 99, SKEIN_FIT_IS
+            "behind held_out come more evaluation sets only: skein::evaluation(\"test\", data)");
 }
 
 #undef SKEIN_FIT_IS

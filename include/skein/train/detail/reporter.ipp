@@ -6,6 +6,7 @@
 #include <skein/core/this_process.hpp>
 #include <skein/dist/comm_thread.hpp>
 #include <skein/train/collective.hpp>
+#include <skein/train/run_result.hpp>
 #include <skein/wire/json.hpp>
 
 #include <algorithm>
@@ -51,7 +52,8 @@ SKEIN_INLINE json config_json(const run_config& c) {
           {"keep_best",
            {{"k", std::max(saves.keep_best.k, 0)},
             {"metric", saves.keep_best.metric},
-            {"order", lowest ? "lowest" : "highest"}}},
+            {"order", lowest ? "lowest" : "highest"},
+            {"value", saves.keep_best.value == best_value::newest ? "newest" : "evaluated"}}},
           {"on_stop", saves.on_stop}}},
         {"failure",
          {{"max_failures", c.failure.max_failures},
@@ -63,6 +65,45 @@ SKEIN_INLINE json config_json(const run_config& c) {
 SKEIN_INLINE std::vector<report::metric_value> timings(const step_timing& t) {
     return {{"data_s", t.data},       {"forward_s", t.forward},     {"backward_s", t.backward},
             {"exposed_s", t.exposed}, {"optimizer_s", t.optimizer}, {"overlap", t.overlap}};
+}
+} // namespace detail
+
+namespace detail {
+SKEIN_INLINE run_note note_of(const run_config& config, const std::string& name,
+                              const std::string& path) {
+    run_note note;
+    note.name = name.empty() ? config.name : name;
+    std::error_code failed; // main() may go to another folder
+    if (!path.empty()) note.path = std::filesystem::absolute(path, failed).lexically_normal();
+    if (failed) note.path = path;
+    note.best_metric = config.checkpoint.keep_best.metric;
+    note.best_is_lowest = config.checkpoint.keep_best.order == metric_order::lowest;
+    return note;
+}
+[[nodiscard]] SKEIN_INLINE std::string stopped_by(const fit_result& result) {
+    if (!result.stopped) return {};
+    return result.stop_signal == SIGINT        ? "SIGINT"
+           : result.stop_signal == SIGTERM     ? "SIGTERM"
+           : result.stop_reason.empty() ? "request"
+                                        : result.stop_reason;
+}
+/// For whoever asks how the run ended; rank 0 writes it down.
+SKEIN_INLINE void note_end(const context& ctx, const run_config& config,
+                           const fit_result& result) {
+    auto note = note_of(config, result.run_name, result.run_path);
+    note.has_ended = true;
+    note.steps = result.steps;
+    note.seconds = result.seconds;
+    note.loss = result.loss;
+    note.val_loss = result.val_loss;
+    note.val_step = result.val_step;
+    note.stopped_by = stopped_by(result);
+    ctx.note_run(note);
+    if (!ctx.is_first() || note.path.empty()) return;
+    auto ended = finished_of(note);
+    ended.world_size = ctx.world_size();
+    ended.restarts = ctx.attempt();
+    write_result(ended);
 }
 } // namespace detail
 
@@ -152,6 +193,7 @@ SKEIN_INLINE reporter::reporter(const context& ctx, const run_config& config,
     }
     path_ = from_first(ctx, path_);
     name_ = from_first(ctx, name_);
+    ctx.note_run(detail::note_of(config, name_, path_));
 }
 
 SKEIN_INLINE reporter::~reporter() = default;
@@ -159,6 +201,7 @@ SKEIN_INLINE reporter::~reporter() = default;
 SKEIN_INLINE void reporter::begin(const start_info& start) {
     if (!first_) return;
     if (dir_) dir_->truncate_after(start.first_step);
+    if (dir_) dir_->remove_result(); // of an end that is none any more
     if (dir_ && !config_text_.empty()) dir_->write_config(std::exchange(config_text_, {}));
     show(start);
     greet(start);
@@ -218,14 +261,15 @@ void reporter::attempt(Write write, bool& failing, std::string_view what) {
 }
 
 SKEIN_INLINE void reporter::step(const step_info& now,
-                                 const std::vector<report::metric_value>& evaluated) {
+                                 const std::vector<report::metric_value>& evaluated,
+                                 const std::vector<report::metric_array>& arrays) {
     if (!first_) return;
     const auto smooth = [](double before, double newest) {
         return before == 0.0 ? newest : 0.9 * before + 0.1 * newest;
     };
     average_ = smooth(average_, now.seconds);
     waited_ = smooth(waited_, now.timing.data);
-    write_row(now, evaluated);
+    write_row(now, evaluated, arrays);
     seconds_ += now.seconds;
     const auto parts = detail::timings(now.timing);
     spent_.resize(parts.size());
@@ -247,10 +291,13 @@ SKEIN_INLINE void reporter::step(const step_info& now,
 }
 
 SKEIN_INLINE void reporter::write_row(const step_info& now,
-                                      const std::vector<report::metric_value>& evaluated) {
+                                      const std::vector<report::metric_value>& evaluated,
+                                      const std::vector<report::metric_array>& arrays) {
     if (!dir_ || !config_->write_files) return;
-    report::metrics_row row{.step = now.step, .values = *now.metrics, .timings = {}};
+    report::metrics_row row{.step = now.step, .values = *now.metrics, .timings = {}, .arrays = {}};
     row.values.insert(row.values.end(), evaluated.begin(), evaluated.end());
+    if (now.arrays != nullptr) row.arrays = *now.arrays;
+    row.arrays.insert(row.arrays.end(), arrays.begin(), arrays.end());
     row.timings = {
         {config_->tokens_per_sample > 0 ? "tokens_per_s" : "samples_per_s", now.tokens_per_s},
         {"step_seconds", now.seconds}};
@@ -469,6 +516,7 @@ private:
 
 SKEIN_INLINE void leave_screen(const context& ctx, const run_config& config,
                                const fit_result& result) {
+    detail::note_end(ctx, config, result);
     if (!ctx.is_first() || config.output == output_mode::quiet) return;
     const bool json = config.output == output_mode::json;
     const auto summary = detail::summary_of(ctx, config, result);

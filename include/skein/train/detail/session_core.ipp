@@ -50,7 +50,11 @@ public:
     session_core(const session_request& request, const make_parts& make)
         : ctx_(*request.ctx), config_(*request.config), described_(described_settings(request)),
           reported_(*request.reported),
-          run_{.ctx = ctx_, .config = config_, .rate = request.rate, .plan = plan_of(config_)},
+          run_{.ctx = ctx_,
+               .config = config_,
+               .rate = request.rate,
+               .plan = plan_of(config_),
+               .declared = *request.declared},
           row_(ctx_), clock_(ctx_) {
         guarded([&] {
             reported_.clear();
@@ -61,6 +65,7 @@ public:
             if (!request.options.more.groups.empty())
                 require_same(ctx_, run_.optimizer->effect_hash(),
                              "what the parameter groups match");
+            run_.training.emplace(ctx_, config_, reported_, run_.declared);
             between_.open();
             for (const auto& f : run_.parts->store().fixed())
                 if (f.is_buffer) buffers_.emplace_back(f.tensor, at::Tensor());
@@ -88,7 +93,7 @@ public:
                 .with_hint("open another one, or keep what steps() gave");
         begun_ = seconds_now();
         run_.input = std::move(input);
-        require_same(ctx_, data_settings(*run_.input, between_.held_out()));
+        require_same(ctx_, data_settings(*run_.input, between_.evaluations()));
         run_.feeder.emplace(ctx_, config_, *run_.input);
         run_.total = run_.feeder->total();
         between_.begin(described_);
@@ -113,7 +118,7 @@ public:
                 while (auto* const micro = begin_micro())
                     pass(*micro, [&] {
                         reported_.weigh(static_cast<double>(micro->samples));
-                        auto value = loss(batch_of(*micro), reported_);
+                        auto value = loss(batch_of(*micro), training());
                         micro->value.reset(); // the graph keeps what it needs
                         return value;
                     });
@@ -148,6 +153,8 @@ public:
         micro_ = passed_ = 0;
         losses_ = {};
         reported_before_ = reported_;
+        begin_epoch_of_metrics();
+        run_.training->begin_step();
         at::NoGradGuard no_grad;
         for (auto& [buffer, before] : buffers_) before = buffer.detach().clone();
         clock_.begin_compute();
@@ -169,7 +176,10 @@ public:
             phase_ = step_phase::computing;
             const auto at = micro_++;
             // finish_backward() sends what no hook has sent.
-            if (at < parts && drawn_->micros[at].samples > 0) return &drawn_->micros[at];
+            if (at < parts && drawn_->micros[at].samples > 0) {
+                run_.training->deal();
+                return &drawn_->micros[at];
+            }
         }
         return nullptr;
     }
@@ -241,17 +251,22 @@ public:
         reported_.clear();
         run_.stopped = row_.stops();
         if (row_.stop_signal() > 0) run_.result.stop_signal = row_.stop_signal();
-        now_.metrics = &row_.values();
         run_.result.loss = now_.loss;
         clock_.end_step(now_, drawn_->global_batch, config_.tokens_per_sample);
+        const bool ends_epoch = run_.feeder->ends_epoch(*drawn_);
         drawn_.reset();
         phase_ = step_phase::idle;
+        end_due_ = true;
         if (run_.total > 0) run_.total = run_.feeder->total();
-        between_.tell_step(now_);
+        run_.row = {row_.values(), {}};
+        now_.metrics = &run_.row.values;
+        now_.arrays = &run_.row.arrays;
         if (run_.total == 0 && !run_.stopped) { // is this the last one?
             run_.upcoming = draw_batch();
             run_.ended = !run_.upcoming.has_value();
         }
+        measure(ends_epoch);
+        between_.tell_step(now_);
         finish_step();
     }
 
@@ -284,6 +299,7 @@ public:
                       applied    ? ", not committed"
                       : end_due_ ? ", its end to do"
                                  : "");
+        run_.training->forget();
         run_.parts->rebind();
         run_.optimizer->rebind();
         auto* const average = run_.optimizer->average(); // an evaluation broke with it in place
@@ -301,9 +317,14 @@ public:
         run_.ended = false; // the end of a stream is found again
         if (end_due_) finish_step();
     }
-    void use_evaluation(std::uint64_t samples, numbered_loss loss) {
-        between_.evaluate_on(samples, std::move(loss));
+    void use_evaluation(std::string name, std::uint64_t samples, const evaluation_options& how,
+                        numbered_loss loss) {
+        if (run_.input)
+            throw error(errc::usage, "an evaluation set for a session that has begun")
+                .with_hint("call evaluate_on() before the first step");
+        between_.evaluate_on(std::move(name), samples, how, std::move(loss));
     }
+    [[nodiscard]] stage& training() noexcept { return run_.training->stage(); }
     void expect_weights() noexcept { weighted_ = true; }
     void ask_stop(action wanted) { run_.ask_stop(wanted); }
     report::metric_set& reported() noexcept { return reported_; }
@@ -312,11 +333,27 @@ public:
     [[nodiscard]] double micro_loss() const noexcept { return losses_.mean(); }
 
 private:
+    /// The metrics of training that are due with this row. Collective when some are.
+    void measure(bool ends_epoch) {
+        auto due =
+            run_.training->end_of_step(run_.step, ends_epoch, run_.is_last() || run_.stopped);
+        if (due.values.empty() && due.arrays.empty()) return;
+        run_.row.append(std::move(due));
+        refuse_twice(run_.row.values);
+        result_of(run_.result, run_.row);
+    }
+    /// A stream may show by its next batch only that an epoch is over; so may a batch that has grown
+    /// and leaves the rest of it out.
+    void begin_epoch_of_metrics() {
+        if (run_.input->is_stream() || run_.feeder->units()) run_.training->begin_epoch(drawn_->epoch);
+    }
+
     /// The step that was drawn has not been.
     void take_back() {
         at::NoGradGuard no_grad;
         for (auto& [buffer, before] : buffers_) buffer.copy_(before);
         reported_ = reported_before_;
+        run_.training->take_back();
         drawn_.reset();
         in_hand_ = nullptr;
         run_.feeder->rewind();

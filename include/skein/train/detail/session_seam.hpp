@@ -12,6 +12,7 @@ struct session_request {
     const run_config* config;
     const report::settings* described; ///< the user's part of config.json
     report::metric_set* reported;      ///< what the user reports for the step that is running
+    const metrics_manager* declared;   ///< its metrics
     optimizer_options options;
     schedule rate;
 };
@@ -80,41 +81,38 @@ public:
 };
 
 using make_parts = std::function<std::unique_ptr<session_parts>()>;
-/// The loss of a batch behind the pointer; `metrics` gets what it reports. Its weight is undefined
+/// The loss of a batch behind the pointer; `here` gets what it reports. Its weight is undefined
 /// when it is the mean over the samples.
-using batch_loss = std::function<weighted_loss(const void* batch, report::metric_set& metrics)>;
+using batch_loss = std::function<weighted_loss(const void* batch, stage& here)>;
 /// The same of samples by number.
-using numbered_loss =
-    std::function<weighted_loss(std::span<const std::uint64_t>, report::metric_set& metrics)>;
+using numbered_loss = std::function<weighted_loss(std::span<const std::uint64_t>, stage& here)>;
 
 template <class Loss, class Model, class Batch>
 consteval void require_loss() {
     static_assert(
         loss_function<Loss, Model, Batch>,
-        "the loss must be callable as loss(model, batch) or loss(model, batch, metric_set&) "
-        "and return a scalar tensor or a skein::weighted_loss");
+        "the loss must be callable as loss(model, batch), loss(model, batch, metric_set&) or "
+        "loss(model, batch, stage&) and return a scalar tensor or a skein::weighted_loss");
 }
 
 template <class Loss, class Model, class Batch>
-inline constexpr bool loss_reports =
-    std::invocable<Loss&, Model&, const Batch&, report::metric_set&>;
+inline constexpr bool loss_reports = std::invocable<Loss&, Model&, const Batch&, stage&>;
 
 template <class Loss, class Model, class Batch>
 [[nodiscard]] consteval bool loss_is_weighted() {
     if constexpr (loss_reports<Loss, Model, Batch>)
-        return std::convertible_to<
-            std::invoke_result_t<Loss&, Model&, const Batch&, report::metric_set&>, weighted_loss>;
+        return std::convertible_to<std::invoke_result_t<Loss&, Model&, const Batch&, stage&>,
+                                   weighted_loss>;
     else
         return std::convertible_to<std::invoke_result_t<Loss&, Model&, const Batch&>,
                                    weighted_loss>;
 }
 
 template <class Loss, class Model, class Batch>
-[[nodiscard]] weighted_loss call_loss(Loss& loss, Model& model, const Batch& batch,
-                                      report::metric_set& metrics) {
+[[nodiscard]] weighted_loss call_loss(Loss& loss, Model& model, const Batch& batch, stage& here) {
     const auto value = [&] {
         if constexpr (loss_reports<Loss, Model, Batch>)
-            return loss(model, batch, metrics);
+            return loss(model, batch, here);
         else
             return loss(model, batch);
     };
@@ -132,9 +130,6 @@ inline constexpr std::string_view taken_names[] = {
     "loss_scale",    "global_batch"};
 
 class session_core;
-
-/// What a person should know who wants the best checkpoints kept; mostly nothing.
-[[nodiscard]] std::string cadence_notice(const run_config& config, std::uint64_t held_out);
 
 /// Checks the configuration and sets this process up for computing.
 void begin_training(const context& ctx, const run_config& config);
