@@ -8,6 +8,7 @@
 #include <skein/report.hpp>
 #include <skein/skein.hpp>
 #include <skein/torch.hpp>
+#include <skein/train/batch_growth.hpp>
 #include <skein/train/build.hpp>
 #include <skein/train/callbacks.hpp>
 #include <skein/train/checkpoint.hpp>
@@ -23,6 +24,7 @@
 #include <skein/train/launch.hpp>
 #include <skein/train/loss.hpp>
 #include <skein/train/loss_scale.hpp>
+#include <skein/train/loss_spike.hpp>
 #include <skein/train/manifest.hpp>
 #include <skein/train/memory_plan.hpp>
 #include <skein/train/module_type.hpp>
@@ -30,6 +32,7 @@
 #include <skein/train/optimizer.hpp>
 #include <skein/train/optimizers.hpp>
 #include <skein/train/parameter_groups.hpp>
+#include <skein/train/plateau.hpp>
 #include <skein/train/precision.hpp>
 #include <skein/train/recompute.hpp>
 #include <skein/train/reduce_on_plateau.hpp>
@@ -46,6 +49,7 @@
 #include <skein/train/stage.hpp>
 #include <skein/train/state_memory.hpp>
 #include <skein/train/step_plan.hpp>
+#include <skein/train/stop_at.hpp>
 #include <skein/train/strategy.hpp>
 #include <skein/train/trainer.hpp>
 #include <skein/train/training_state.hpp>

@@ -9151,6 +9151,1216 @@ struct Node;
 static_assert(TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 6),
               "skein needs LibTorch >= 2.6 (2.15 is what its tests run on)");
 
+// ======== skein/train/batch_growth.hpp
+// More samples per step as training goes on: a rule that changes the plan.
+//
+//     skein::Trainer<skein::DDP<>, skein::batch_growth> trainer(
+//         ctx, config,
+//         skein::batch_growth({.every_epochs = 2, .max = 512,
+//                              .rate = skein::batch_growth_rate::linear}));
+//
+// A run whose batch grows sees the same samples in the same order, in fewer steps; its length and
+// its schedule go by samples. With last_batch::shorten or carry each sample comes once an epoch; drop
+// leaves out more at the end of each epoch, the larger the batch is.
+//   source: Smith, Kindermans, Ying, Le 2018 (arXiv 1711.00489); of the rates Goyal et al. 2017
+//   (arXiv 1706.02677, linear) and Krizhevsky 2014 (arXiv 1404.5997, square root)
+
+
+// ======== skein/train/callbacks.hpp
+// What a Trainer tells while it runs, and how callbacks are found.
+//
+// A callback is any object with one or more of the members below; a member that is absent costs
+// nothing, one with the wrong parameter is refused at compile time. Every rank calls its callbacks.
+//
+//     struct log_loss {
+//         void on_step(const skein::train::step_info& s) { fmt::print("{} {}\n", s.step, s.loss); }
+//     };
+//     skein::Trainer<skein::DDP<>, log_loss> trainer(ctx, config, log_loss{});
+//
+// on_step and on_eval may return an action. A stop that some rank's callback asks for travels with
+// the row of the next step, as a signal does: all ranks end after that step, with a checkpoint. A
+// callback that says why, by a member std::string stop_reason() const, has it printed at the end;
+// empty while there is nothing.
+//
+// They may also return a decision, which can change the plan of the steps that follow
+// (train/step_plan.hpp). Every rank must decide alike: from merged numbers, which are the same on
+// all. Ranks whose plans differ end with errc::mismatch at the next step. A decision is a line and a
+// row of the run's events.jsonl, under the callback's `static constexpr std::string_view rule_name`,
+// else under the name of its type.
+//
+// on_agreed(const step_info&) hears of a step before its gradients are applied, and may return a
+// verdict or a ruling: the step can be left out, as one that overflowed float16 is. With it numbers
+// that are not finite come to the callback first; nobody leaving the step out, they end the run.
+//
+// A callback with both of these members has its state in every checkpoint, by the name of its type:
+//
+//     std::string state() const;                // asked of rank 0 after the events of the step
+//     void restore(std::string_view state);     // on every rank, before on_start
+
+
+// ======== skein/train/step_plan.hpp
+// What a step is made of, as it may change while a run goes on: samples, micro-batches, the rate and
+// the clip.
+//
+// A run begins with the plan of its run_config. A callback that returns another one (a rule:
+// train/reduce_on_plateau.hpp, train/batch_growth.hpp) changes it for the steps that follow, on all
+// ranks alike: what it sees are merged numbers. The plan in force goes into checkpoints.
+//
+//     skein::train::decision on_eval(const skein::train::eval_info& e) {
+//         auto next = *e.plan;
+//         next.rate_factor *= 0.5;
+//         return {.plan = next, .why = "half the rate after every evaluation"};
+//     }
+
+
+// ======== skein/train/run_config.hpp
+// Everything about a training run that is not the model, the data or the optimizer.
+//
+// A plain struct: fill it by name, pass it to train::launch() and to the Trainer.
+//
+//     skein::train::run_config config{.name = "gpt",
+//                                     .max_steps = 500,
+//                                     .scaling = {.workers = 4},
+//                                     .checkpoint = {.every = 100, .keep_best = {.k = 2}}};
+
+
+// ======== skein/train/sampler.hpp
+// Which samples make up the next batch: the same global order for any number of workers.
+//
+// Epoch e visits the N samples in the order of a permutation keyed by (seed, e), computed per
+// index, so nothing of size N is stored and seeking is O(1). A global batch is the next B places of
+// that order; the ranks take contiguous slices of it. State is (seed, epoch, cursor): a run saved
+// by two workers goes on with one or three and sees exactly the samples it would have seen.
+//
+//     sampler order({.samples = text.size() / 128, .batch = 64, .seed = 1});
+//     auto mine = order.next(rank, world_size);   // mine.ids
+//
+// The order is data::epoch_order's: pipelines and numbered data visit their samples alike.
+
+
+// ======== skein/data/order.hpp
+// The order in which an epoch visits its samples: a pure function of (samples, seed, epoch).
+//
+// Nothing of the size of the data set is stored, and any place is found in O(1): a rank, a helper
+// on another host and a run that was resumed all compute the same sample for the same place.
+//
+//     auto order = data::epoch_order(50'000, seed, epoch);
+//     std::uint64_t sample = order(place);
+//
+//   source: permutation of <skein/core/permutation.hpp>: Feistel with cycle walking (Black and
+//           Rogaway 2002), keyed by splitmix64 of (seed, epoch)
+
+
+#include <cstdint>
+#include <utility>
+
+namespace skein::data {
+
+/// The key of an epoch's order: splitmix64 of (seed, epoch), so that neighbouring epochs get
+/// unrelated keys. Fixed for ever: checkpoints rely on it.
+[[nodiscard]] constexpr std::uint64_t epoch_key(std::uint64_t seed, std::uint64_t epoch) noexcept {
+    std::uint64_t key = seed + (epoch + 1) * 0x9e3779b97f4a7c15ULL;
+    key = (key ^ (key >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    key = (key ^ (key >> 27)) * 0x94d049bb133111ebULL;
+    return key ^ (key >> 31);
+}
+
+/// The shuffled order of one epoch: place in [0, samples) to sample in [0, samples).
+///   samples  at least 1
+[[nodiscard]] inline keyed_permutation epoch_order(std::uint64_t samples, std::uint64_t seed,
+                                                   std::uint64_t epoch) {
+    return keyed_permutation(samples, epoch_key(seed, epoch));
+}
+
+/// The [first, last) places of `count` that belong to rank of world_size: contiguous, differing by
+/// at most one in length.
+[[nodiscard]] constexpr std::pair<std::uint64_t, std::uint64_t> rank_range(
+    std::uint64_t count, int rank, int world_size) noexcept {
+    const auto n = static_cast<std::uint64_t>(world_size), r = static_cast<std::uint64_t>(rank);
+    const auto base = count / n, extra = count % n;
+    const auto first = r * base + (r < extra ? r : extra);
+    return {first, first + base + (r < extra ? 1 : 0)};
+}
+
+} // namespace skein::data
+
+
+// ======== skein/train/sampler.hpp, continued
+#include <cstdint>
+#include <vector>
+
+namespace skein::train {
+
+/// What to do with the last places of an epoch that do not fill a global batch.
+enum class last_batch : std::uint8_t {
+    drop,    ///< the epoch ends; every batch is full
+    shorten, ///< one short batch; ranks may get unequal (even empty) slices
+    carry,   ///< filled up with the first places of the next epoch; every batch is full
+};
+
+/// Where a sampler stands; goes into checkpoints.
+struct sampler_state {
+    std::uint64_t seed = 0;
+    std::uint64_t epoch = 0;
+    std::uint64_t cursor = 0; ///< samples of this epoch already handed out, over all ranks
+
+    friend bool operator==(const sampler_state&, const sampler_state&) = default;
+};
+
+/// The data set and the batches that a sampler deals.
+struct sampler_options {
+    std::uint64_t samples = 0; ///< N, samples in the data set
+    std::uint64_t batch = 1;   ///< B, samples per global batch (all ranks, one step)
+    std::uint64_t seed = 0;
+    last_batch last = last_batch::drop;
+};
+
+/// One rank's part of one global batch.
+struct batch_slice {
+    std::uint64_t epoch = 0;
+    std::uint64_t global_batch = 0; ///< samples of all ranks in this batch
+    std::vector<std::uint64_t> ids; ///< this rank's sample numbers, each below N
+};
+
+/// The places of `count` that belong to a rank: see data::rank_range.
+using data::rank_range;
+
+/// Hands out global batches in order. Not thread-safe; every rank has its own, in step.
+class sampler {
+public:
+    /// Throws errc::usage when there are no samples, or fewer than one batch or than workers.
+    explicit sampler(sampler_options options, int world_size = 1);
+
+    /// Whether these numbers can train: errc::usage with both numbers if not.
+    [[nodiscard]] static result<void> check(const sampler_options& o, int world_size);
+
+    /// The next global batch, cut for one rank; moves on to the next epoch by itself.
+    [[nodiscard]] batch_slice next(int rank, int world_size);
+
+    /// From here on so many samples per global batch, at least 1.
+    void deal_by(std::uint64_t batch) noexcept { options_.batch = batch; }
+
+    [[nodiscard]] const sampler_state& state() const noexcept { return state_; }
+    [[nodiscard]] const sampler_options& options() const noexcept { return options_; }
+
+    /// Batches of so many epochs from the beginning. With carry: whole batches, the rest is left
+    /// out.
+    [[nodiscard]] std::uint64_t batches_of(std::uint64_t epochs) const noexcept;
+
+    /// Goes on from a saved place. Throws errc::mismatch when it lies behind the end of the data.
+    void restore(const sampler_state& saved);
+
+    /// Full global batches within an epoch (with last_batch::shorten, the short one counts too).
+    [[nodiscard]] std::uint64_t batches_per_epoch() const noexcept {
+        const auto full = options_.samples / options_.batch;
+        const bool rest = options_.samples % options_.batch != 0;
+        return full + (rest && options_.last == last_batch::shorten ? 1 : 0);
+    }
+
+private:
+    void begin_epoch();
+    [[nodiscard]] keyed_permutation make_order() const;
+
+    sampler_options options_;
+    sampler_state state_;
+    keyed_permutation order_;
+};
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/sampler.ipp
+// Bodies of <skein/train/sampler.hpp>.
+
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+SKEIN_INLINE sampler::sampler(sampler_options options, int world_size)
+    : options_(options), state_{.seed = options.seed}, order_(make_order()) {
+    check(options_, world_size).value();
+}
+
+SKEIN_INLINE result<void> sampler::check(const sampler_options& o, int world_size) {
+    const auto world = static_cast<std::uint64_t>(world_size > 0 ? world_size : 0);
+    if (world == 0)
+        return error(errc::usage, fmt::format("{} workers cannot train", world_size))
+            .with_hint("give at least 1");
+    if (o.samples == 0)
+        return error(errc::usage, "the data set has no samples")
+            .with_hint("is the text shorter than the context?");
+    if (o.samples < world)
+        return error(errc::usage, fmt::format("{} workers but only {} samples", world, o.samples))
+            .with_hint(fmt::format("use at most {} workers or more data", o.samples));
+    if (o.batch == 0) return error(errc::usage, "a global batch of 0 samples cannot train");
+    if (o.batch < world)
+        return error(errc::usage,
+                     fmt::format("a global batch of {} samples cannot be dealt to {} workers",
+                                 o.batch, world))
+            .with_hint(fmt::format("use a batch of at least {}", world));
+    if (o.last == last_batch::drop && o.samples < o.batch)
+        return error(errc::usage, fmt::format("{} samples do not fill one global batch of {}",
+                                              o.samples, o.batch))
+            .with_hint("use a smaller batch or more data");
+    return {};
+}
+
+SKEIN_INLINE batch_slice sampler::next(int rank, int world_size) {
+    auto left = options_.samples - state_.cursor;
+    const bool spent = options_.last == last_batch::drop ? left < options_.batch : left == 0;
+    if (spent) {
+        begin_epoch();
+        left = options_.samples;
+    }
+    const bool carries = options_.last == last_batch::carry;
+    const auto count = left < options_.batch && !carries ? left : options_.batch;
+    const auto [first, last] = rank_range(count, rank, world_size);
+    batch_slice slice{.epoch = state_.epoch, .global_batch = count, .ids = {}};
+    slice.ids.reserve(last - first);
+    for (std::uint64_t place = 0; place < count; ++place) {
+        if (state_.cursor == options_.samples) begin_epoch(); // carried over
+        if (place >= first && place < last) slice.ids.push_back(order_(state_.cursor));
+        state_.cursor += 1;
+    }
+    return slice;
+}
+
+SKEIN_INLINE std::uint64_t sampler::batches_of(std::uint64_t epochs) const noexcept {
+    if (options_.last != last_batch::carry) return epochs * batches_per_epoch();
+    const auto whole = epochs * options_.samples / options_.batch;
+    return whole > 0 ? whole : 1;
+}
+
+SKEIN_INLINE void sampler::begin_epoch() {
+    state_.epoch += 1;
+    state_.cursor = 0;
+    order_ = make_order();
+}
+
+SKEIN_INLINE void sampler::restore(const sampler_state& saved) {
+    if (saved.cursor > options_.samples)
+        throw error(errc::mismatch,
+                    fmt::format("saved position {} lies behind the {} samples of the data set",
+                                saved.cursor, options_.samples))
+            .with_hint("was the run started on other data?");
+    state_ = saved;
+    order_ = make_order();
+}
+
+SKEIN_INLINE keyed_permutation sampler::make_order() const {
+    return data::epoch_order(options_.samples > 0 ? options_.samples : 1, state_.seed,
+                             state_.epoch);
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/run_config.hpp, continued
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace skein::train {
+
+/// What to do with the checkpoints of an earlier run of the same name.
+enum class resume_mode : std::uint8_t {
+    fresh,  ///< start new; a restart after a failure within the same job still resumes
+    latest, ///< go on from the newest valid checkpoint; start new if there is none
+};
+
+/// What a person sees.
+enum class output_mode : std::uint8_t {
+    automatic, ///< a live line on a terminal, plain lines elsewhere
+    plain,     ///< plain lines
+    quiet,     ///< errors only: no progress, notes or last screen
+    json,      ///< one JSON object per line on stdout
+};
+
+/// How many processes, and how much of the machine each takes.
+struct scaling_config {
+    int workers = 1; ///< local processes, when no launcher has set up a world already
+    int threads = 0; ///< compute threads per rank; 0 = 1, the reproducible choice
+};
+
+/// Which value of a metric is the best.
+enum class metric_order : std::uint8_t { lowest, highest };
+
+/// What a checkpoint counts by when its step has no evaluation of its own.
+enum class best_value : std::uint8_t {
+    evaluated, ///< the set is evaluated for the checkpoint
+    newest,    ///< the last evaluation's number stands for it
+};
+
+/// Which checkpoints are kept for their metrics, besides the newest. The best is never removed for
+/// a newer one that is worse.
+struct keep_best_config {
+    int k = 1; ///< so many; 0: none
+    /// A number of an evaluation ("val_loss", "test_accuracy"), the newest of a metric of training
+    /// ("train_accuracy"), or "loss": that of the step. One that the run has not is an error.
+    std::string metric = "val_loss";
+    metric_order order = metric_order::lowest;
+    best_value value = best_value::evaluated;
+};
+
+/// When a run saves itself, and what it keeps.
+struct checkpoint_config {
+    bool enabled = true;      ///< false writes none at all
+    std::int64_t every = 200; ///< steps from one to the next, and one at the end; 0: only that
+    int keep_last = 2;        ///< the newest that are kept; less than 1 counts as 1
+    keep_best_config keep_best{};
+    /// A checkpoint when the run is stopped early. false: none then, and what came after the last
+    /// one is lost.
+    bool on_stop = true;
+};
+
+/// What happens when a process is lost, and how long one waits for another.
+struct failure_config {
+    int max_failures = 3; ///< restarts from the last checkpoint before the job gives up
+    time_span backoff = time_constants::lan().job_restart_first; ///< before the first; doubles
+    time_span collective_timeout = time_constants::lan().collective_timeout; ///< between ranks
+    /// From a stop request to the kill: a step, an evaluation and a checkpoint must fit in.
+    time_span stop_grace = time_constants::lan().training_stop_grace;
+};
+
+/// Settings of one run. All counts are over all ranks together.
+struct run_config {
+    // Where its files go: <runs_dir>/<name>/
+    std::string runs_dir = "runs";
+    std::string name = "run";
+    resume_mode resume = resume_mode::fresh;
+
+    // How it trains
+    std::int64_t max_steps = 1000; ///< optimizer steps of the whole run, not of this start
+    std::int64_t epochs = 0;       ///< > 0: so many passes over the data, in place of max_steps
+    /// What becomes of the samples at the end of an epoch that do not fill a global batch.
+    last_batch last = last_batch::drop;
+    std::int64_t global_batch =
+        16;                        ///< samples per optimizer step, over all ranks and micro-batches
+    std::int64_t accumulation = 1; ///< micro-batches per rank and step
+    std::uint64_t seed = 1;  ///< data order, dropout; use it for the model's initial values too
+    double clip = 1.0;       ///< maximum gradient norm; 0 turns clipping off
+    double clip_value = 0.0; ///< then the largest size of each number of the gradient; 0 = off
+    std::string precision = "float32"; ///< the only one here; others are settings of a strategy
+    /// Bytes that parameters, gradients and optimizer states of the ranks of one host may take
+    /// together; 0: what the system says. fit() refuses a strategy that needs more before it
+    /// allocates.
+    std::uint64_t memory_limit = 0;
+    /// Global batches made ahead, on a thread of their own, while a step computes. 0: made when
+    /// they are needed, on the thread that computes.
+    int prefetch_batches = 1;
+
+    // Evaluation: every so many steps and at the end; 0 = only at the end
+    std::int64_t eval_every = 100;
+    std::int64_t eval_samples = 0; ///< at most so many samples of the evaluation set; 0 = all
+    std::int64_t eval_batch = 0;   ///< samples per rank and forward pass; 0 = as in training
+
+    // Where it runs, what it saves, and what becomes of it when something is lost
+    scaling_config scaling{};
+    checkpoint_config checkpoint{};
+    failure_config failure{};
+    std::string communicator = "automatic"; ///< automatic, shm, ring or hierarchical
+
+    // What it says
+    output_mode output = output_mode::automatic;
+    std::int64_t tokens_per_sample = 0; ///< for tokens/s; 0 counts samples/s
+    bool write_files = true;            ///< metrics.csv, metrics.jsonl, event file, loss.svg
+    /// How the program was called, when it has flags to go on with: command_line(). Empty: the hint
+    /// how to go on shows the command line as it was.
+    std::string command{};
+    /// What those flags are called: the one that resumes, and those that give steps and the run's
+    /// name. Empty for one that the program has not.
+    std::string resume_flag = "--resume", steps_flag = "--steps", name_flag = "--run";
+};
+
+/// How this process was called, as one would type it again.
+[[nodiscard]] std::string command_line();
+
+/// Steps of the whole run over so many samples: max_steps, or what config.epochs come to. For
+/// schedules.
+///   errors  usage when so many samples cannot train
+[[nodiscard]] std::uint64_t total_steps(const run_config& config, std::uint64_t samples);
+
+/// Throws errc::usage with a hint when a value makes no sense, for a world of so many ranks.
+void validate(const run_config& config, int world_size);
+
+} // namespace skein::train
+
+namespace skein {
+using train::checkpoint_config;
+using train::failure_config;
+using train::keep_best_config;
+using train::metric_order;
+using train::run_config;
+using train::scaling_config;
+} // namespace skein
+
+
+// ======== skein/train/detail/run_config.ipp
+// Bodies of <skein/train/run_config.hpp>.
+
+
+#include <algorithm>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+SKEIN_INLINE std::string command_line() {
+    std::string out;
+    for (const auto& word : own_arguments())
+        out += (out.empty() ? "" : " ") + report::shell_word(word);
+    return out;
+}
+
+SKEIN_INLINE std::uint64_t total_steps(const run_config& config, std::uint64_t samples) {
+    if (config.epochs < 1) return static_cast<std::uint64_t>(config.max_steps);
+    return sampler({.samples = samples,
+                    .batch = static_cast<std::uint64_t>(config.global_batch),
+                    .seed = config.seed,
+                    .last = config.last})
+        .batches_of(static_cast<std::uint64_t>(config.epochs));
+}
+
+SKEIN_INLINE void validate(const run_config& config, int world_size) {
+    const auto refuse = [](std::string what, std::string hint) {
+        throw error(errc::usage, std::move(what)).with_hint(std::move(hint));
+    };
+    if (config.scaling.workers < 1)
+        refuse(fmt::format("scaling.workers = {}", config.scaling.workers),
+               "at least 1 worker is needed");
+    if (config.scaling.workers > 4096)
+        refuse(fmt::format("scaling.workers = {}", config.scaling.workers),
+               "at most 4096 run on one host");
+    if (config.scaling.threads < 0 || config.scaling.threads > 1024)
+        refuse(fmt::format("scaling.threads = {}", config.scaling.threads),
+               "use 0 (one) to 1024 per worker");
+    if (config.failure.max_failures < 0)
+        refuse(fmt::format("failure.max_failures = {}", config.failure.max_failures),
+               "restarts before the job gives up: use 0 or more");
+    if (config.checkpoint.every < 0)
+        refuse(fmt::format("checkpoint.every = {}", config.checkpoint.every),
+               "use a number of steps, or 0 for a checkpoint at the end only");
+    if (config.epochs < 0)
+        refuse(fmt::format("{} epochs", config.epochs), "use 1 or more, or 0 for max_steps");
+    if (config.prefetch_batches < 0 || config.prefetch_batches > 1024)
+        refuse(fmt::format("{} batches made ahead", config.prefetch_batches),
+               "use 0 (none) to 1024; each takes the memory of a batch");
+    if (config.epochs == 0 && config.max_steps < 1)
+        refuse(fmt::format("{} steps", config.max_steps), "at least 1 step is needed");
+    if (config.accumulation < 1)
+        refuse(fmt::format("accumulation of {}", config.accumulation), "use 1 or more");
+    if (config.global_batch < 1)
+        refuse(fmt::format("a batch of {} samples", config.global_batch), "use 1 or more");
+    if (config.global_batch < world_size * config.accumulation)
+        refuse(
+            fmt::format("a batch of {} samples cannot feed {} workers with {} micro-batches each",
+                        config.global_batch, world_size, config.accumulation),
+            "use fewer workers or a larger batch");
+    if (!(config.clip >= 0))
+        refuse(fmt::format("clip of {}", config.clip), "use 0 (off) or a positive norm");
+    if (!(config.clip_value >= 0))
+        refuse(fmt::format("clip_value of {}", config.clip_value),
+               "use 0 (off) or a positive size");
+    if (config.precision != "float32")
+        throw error(errc::not_supported,
+                    fmt::format("not supported: precision {}", config.precision))
+            .with_hint("there is float32; what a model computes in is a setting of the strategy: "
+                       "precision<bf16> or precision<f16>, as in FSDP<auto_wrap<Block>, "
+                       "precision<bf16>>");
+    const bool has_control = std::ranges::any_of(
+        config.name, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
+    if (config.name.empty() || config.name.find('/') != std::string::npos ||
+        config.name[0] == '.' || config.name.size() > 200 || has_control)
+        refuse(fmt::format("run name '{}'", has_control ? "..." : config.name),
+               "use a plain folder name of up to 200 characters");
+    if (config.runs_dir.empty()) refuse("no folder for runs", "use . for the current one");
+    if (config.resume == resume_mode::latest && !config.checkpoint.enabled)
+        refuse("resuming without checkpoints", "they are read and go on being written: leave "
+                                               "resume or checkpoint.enabled = false out");
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/step_plan.hpp, continued
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+/// What the next steps are made of; alike on all ranks.
+struct step_plan {
+    std::int64_t global_batch = 1;  ///< samples, over all ranks and micro-batches
+    std::int64_t micro_batches = 1; ///< of each rank
+    double rate_factor = 1.0;       ///< on what the schedule gives
+    double clip = 1.0;              ///< maximum gradient norm; 0 turns clipping off
+
+    friend bool operator==(const step_plan&, const step_plan&) = default;
+};
+
+/// The plan that a run begins with.
+[[nodiscard]] inline step_plan plan_of(const run_config& config) noexcept {
+    return {config.global_batch, config.accumulation, 1.0, config.clip};
+}
+
+/// "64 samples in 2 micro-batches per rank, rate x 0.1, clip 1".
+[[nodiscard]] inline std::string to_string(const step_plan& plan) {
+    return fmt::format("{} samples in {} micro-batch{} per rank, rate x {}, clip {}",
+                       plan.global_batch, plan.micro_batches, plan.micro_batches == 1 ? "" : "es",
+                       plan.rate_factor, plan.clip);
+}
+
+/// The same number for equal plans, on every host.
+[[nodiscard]] inline std::uint64_t hash_of(const step_plan& plan) noexcept {
+    fnv1a hash;
+    hash.number(static_cast<std::uint64_t>(plan.global_batch));
+    hash.number(static_cast<std::uint64_t>(plan.micro_batches));
+    hash.number(std::bit_cast<std::uint64_t>(plan.rate_factor));
+    hash.number(std::bit_cast<std::uint64_t>(plan.clip));
+    return hash.value();
+}
+
+/// What a plan has to fit into.
+struct plan_limits {
+    int world_size = 1;
+    std::uint64_t samples = 0; ///< of the data set; 0: of a stream, not known
+};
+
+/// Throws errc::usage for a plan that nobody can hold, with the number and what to do.
+///   rule  who asks for it, for the message
+///   step  after which it was asked for
+inline void check_plan(const step_plan& plan, const plan_limits& limits, std::string_view rule,
+                       std::uint64_t step) {
+    const auto refuse = [&](const std::string& what, const std::string& hint) {
+        throw error(errc::usage, fmt::format("{} asks for {} after step {}", rule, what, step))
+            .with_hint(hint);
+    };
+    const auto parts = limits.world_size * plan.micro_batches;
+    if (plan.micro_batches < 1 || plan.micro_batches > (std::int64_t{1} << 30))
+        refuse(fmt::format("{} micro-batches per rank", plan.micro_batches), "use 1 or more");
+    if (plan.global_batch < 1)
+        refuse(fmt::format("a global batch of {} samples", plan.global_batch),
+               "give the rule a smaller change, or a least batch");
+    if (plan.global_batch < parts)
+        refuse(fmt::format("a global batch of {} samples, which cannot feed {} ranks with {} "
+                           "micro-batches each",
+                           plan.global_batch, limits.world_size, plan.micro_batches),
+               fmt::format("ask for at least {}, or use fewer workers", parts));
+    if (limits.samples > 0 && static_cast<std::uint64_t>(plan.global_batch) > limits.samples)
+        refuse(fmt::format("a global batch of {} samples, the data set has {}", plan.global_batch,
+                           limits.samples),
+               fmt::format("give the rule a max of at most {}", limits.samples));
+    if (!(plan.rate_factor >= 0) || !std::isfinite(plan.rate_factor))
+        refuse(fmt::format("a rate factor of {}", plan.rate_factor),
+               "a factor is a finite number that is not negative");
+    if (!(plan.clip >= 0) || !std::isfinite(plan.clip))
+        refuse(fmt::format("a clip of {}", plan.clip), "use 0 (off) or a positive norm");
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/callbacks.hpp, continued
+#include <concepts>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace skein::train {
+
+/// Before the first step.
+struct start_info {
+    int rank = 0, world_size = 1;
+    std::uint64_t first_step = 0;  ///< finished steps; > 0 after a resume
+    std::uint64_t total_steps = 0; ///< 0: as many as a stream gives in config.epochs
+    std::int64_t parameters = 0;   ///< trainable elements
+    std::string run_path{};
+    std::string resumed_from{}; ///< a checkpoint, or empty
+    std::string strategy{};     ///< "DDP"; empty for one without a name
+    /// "3 epochs of 120 steps, ..."; empty when the steps were given.
+    std::string epochs{};
+    std::vector<std::string> evaluations{}; ///< names of the evaluation sets that have samples
+};
+
+/// What a callback wants to happen next.
+enum class action : std::uint8_t {
+    go_on,
+    stop, ///< training ends after the next step, on all ranks
+};
+
+/// What a callback decides: also about the steps that follow.
+struct decision {
+    action act = action::go_on;
+    std::optional<step_plan> plan{}; ///< from the next step on; nothing: as before
+    std::string why{};               ///< for a person, e.g. "val_loss has not improved since 300"
+};
+
+/// What becomes of a step that the ranks have agreed on.
+enum class verdict : std::uint8_t {
+    apply,
+    leave_out, ///< the parameters stay, the data moves on: as with an overflow of float16
+    end,       ///< the run ends here, with errc::not_finite
+};
+
+/// A verdict and its reason, for a person.
+struct ruling {
+    verdict what = verdict::apply;
+    std::string why{};
+};
+
+/// Where the time of a step went, in seconds of the slowest rank, each number by itself.
+struct step_timing {
+    double data = 0.0;      ///< waited for batches: all of making them without prefetching
+    double forward = 0.0;   ///< the model and the loss
+    double backward = 0.0;  ///< the backward pass; gradients travel meanwhile
+    double exposed = 0.0;   ///< the compute thread waited for other ranks since the row before
+    double optimizer = 0.0; ///< of the step before: it comes behind the row
+    /// Share of the time gradients travelled that was hidden behind the backward pass, 0 to 1; of
+    /// the rank with the least. Of the world's communicator: what groups of a part of the ranks do
+    /// is not in it.
+    double overlap = 0.0;
+};
+
+/// After every optimizer step; before it, without its times, for on_agreed.
+struct step_info {
+    int rank = 0;
+    std::uint64_t step = 0; ///< finished steps, this one included
+    double loss = 0.0;      ///< mean over the global batch
+    double lr = 0.0;
+    double grad_norm = 0.0;    ///< before clipping
+    double seconds = 0.0;      ///< of this step
+    double tokens_per_s = 0.0; ///< of this step, over all ranks; samples when tokens are unknown
+    const std::vector<report::metric_value>* metrics =
+        nullptr; ///< everything reported, merged over ranks; metrics of training when due
+    const std::vector<report::metric_array>* arrays =
+        nullptr; ///< metrics that are no single numbers, when due
+    step_timing timing{};
+    const step_plan* plan = nullptr; ///< in force: of the next step, with what callbacks before
+                                     ///< this one decided; in on_agreed of this step
+    double next_rate = 0.0;          ///< what the schedule alone gives for the next step
+    std::uint64_t epoch = 0;         ///< passes over the data that are finished
+};
+
+/// After every evaluation, of each set by itself.
+struct eval_info {
+    int rank = 0;
+    std::uint64_t step = 0;
+    std::string_view set = "val"; ///< its name, with which those of its numbers begin
+    const std::vector<report::metric_value>* metrics =
+        nullptr; ///< "val_loss", what the loss reported, and metrics that are one number
+    const std::vector<report::metric_array>* arrays =
+        nullptr; ///< metrics that are more, e.g. "val_confusion"
+    double seconds = 0.0;
+    const step_plan* plan = nullptr; ///< as in step_info
+    double next_rate = 0.0;          ///< likewise
+    std::uint64_t epoch = 0;         ///< likewise
+};
+
+/// After every checkpoint that is durable.
+struct checkpoint_info {
+    int rank = 0;
+    std::uint64_t step = 0;
+    std::string path{};
+    std::uint64_t bytes = 0;
+    double seconds = 0.0;
+};
+
+/// How a run ended; also what fit() returns.
+struct fit_result {
+    int rank = 0;
+    std::uint64_t first_step = 0; ///< where this start of the program began
+    std::uint64_t steps = 0;      ///< finished
+    std::uint64_t total = 0;      ///< asked for; of a stream with epochs what they came to
+    double loss = 0.0;            ///< of the last step
+    double val_loss = 0.0;        ///< of the first set's last evaluation; NaN without one
+    std::uint64_t val_step = 0;   ///< after which step that was
+    double seconds = 0.0;         ///< of this start, evaluation and saving included
+    double tokens_per_s = 0.0;    ///< of the training steps of this start
+    /// The newest of each metric of training and of every evaluation set, of this start.
+    std::vector<report::metric_value> metrics{};
+    std::vector<report::metric_array> arrays{};
+    double peak_rss_bytes = 0.0; ///< the largest of all ranks
+    std::string run_name{}, run_path{}, checkpoint{};
+    bool stopped = false;      ///< ended early because it was asked to
+    int stop_signal = 0;       ///< by SIGINT or SIGTERM on some rank; 0 when it was no signal
+    std::string stop_reason{}; ///< of the callback that asked for it, when it says one
+};
+
+/// Has at least one of the members; whether they fit is checked where they are called.
+template <class C>
+concept callback =
+    requires(C& c, const start_info& e) { c.on_start(e); } || requires { &C::on_start; } ||
+    requires(C& c, const step_info& e) { c.on_agreed(e); } || requires { &C::on_agreed; } ||
+    requires(C& c, const step_info& e) { c.on_step(e); } || requires { &C::on_step; } ||
+    requires(C& c, const eval_info& e) { c.on_eval(e); } || requires { &C::on_eval; } ||
+    requires(C& c, const checkpoint_info& e) { c.on_checkpoint(e); } ||
+    requires { &C::on_checkpoint; } || requires(C& c, const fit_result& e) { c.on_end(e); } ||
+    requires { &C::on_end; };
+
+namespace detail {
+
+// One function per event. `&C::on_x` finds a member of that name that cannot take the event.
+
+/// Calls it; what it returns if that is a decision or an action.
+template <class Call>
+decision decision_of(Call call) {
+    using returned = std::remove_cvref_t<decltype(call())>;
+    if constexpr (std::is_same_v<returned, decision>) {
+        return call();
+    } else if constexpr (std::is_same_v<returned, action>) {
+        return {.act = call()};
+    } else {
+        call();
+        return {};
+    }
+}
+template <class C>
+void tell(C& c, const start_info& info) {
+    if constexpr (requires { c.on_start(info); })
+        c.on_start(info);
+    else
+        static_assert(!requires { &C::on_start; }, "on_start must take const train::start_info&");
+}
+template <class C>
+decision tell(C& c, const step_info& info) {
+    if constexpr (requires { c.on_step(info); })
+        return decision_of([&]() -> decltype(auto) { return c.on_step(info); });
+    else
+        static_assert(!requires { &C::on_step; }, "on_step must take const train::step_info&");
+    return {};
+}
+template <class C>
+decision tell(C& c, const eval_info& info) {
+    if constexpr (requires { c.on_eval(info); })
+        return decision_of([&]() -> decltype(auto) { return c.on_eval(info); });
+    else
+        static_assert(!requires { &C::on_eval; }, "on_eval must take const train::eval_info&");
+    return {};
+}
+template <class C>
+void tell(C& c, const checkpoint_info& info) {
+    if constexpr (requires { c.on_checkpoint(info); })
+        c.on_checkpoint(info);
+    else
+        static_assert(
+            !requires { &C::on_checkpoint; },
+            "on_checkpoint must take const train::checkpoint_info&");
+}
+template <class C>
+void tell(C& c, const fit_result& info) {
+    if constexpr (requires { c.on_end(info); })
+        c.on_end(info);
+    else
+        static_assert(!requires { &C::on_end; }, "on_end must take const train::fit_result&");
+}
+
+/// Hears of steps before they are applied.
+template <class C>
+concept judges = requires(C& c, const step_info& info) { c.on_agreed(info); };
+template <class C>
+ruling judge(C& c, const step_info& info) {
+    if constexpr (judges<C>) {
+        using returned = std::remove_cvref_t<decltype(c.on_agreed(info))>;
+        if constexpr (std::is_same_v<returned, ruling>) {
+            return c.on_agreed(info);
+        } else if constexpr (std::is_same_v<returned, verdict>) {
+            return {.what = c.on_agreed(info)};
+        } else {
+            c.on_agreed(info);
+            return {};
+        }
+    } else {
+        static_assert(!requires { &C::on_agreed; }, "on_agreed must take const train::step_info&");
+        return {};
+    }
+}
+
+/// May change the plan of a run.
+template <class C>
+concept plans = requires(C& c, const step_info& info) {
+    { c.on_step(info) } -> std::same_as<decision>;
+} || requires(C& c, const eval_info& info) {
+    { c.on_eval(info) } -> std::same_as<decision>;
+};
+/// May change the samples of a step; a rule that never does says so.
+template <class C>
+[[nodiscard]] consteval bool changes_batch() {
+    if constexpr (requires { C::changes_batch; })
+        return C::changes_batch;
+    else
+        return plans<C>;
+}
+
+/// Has state that goes into checkpoints.
+template <class C>
+concept keeps_state = requires(C& c, const C& fixed, std::string_view saved) {
+    { fixed.state() } -> std::convertible_to<std::string>;
+    c.restore(saved);
+};
+
+} // namespace detail
+
+} // namespace skein::train
+
+// ======== skein/train/detail/rule_state.hpp
+// What callbacks with a state share: numbers as words of a text that reads back to the same bits,
+// and the number of a row or an evaluation that they watch.
+
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <concepts>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+/// Where a rule reads the number that it watches.
+enum class watched : std::uint8_t {
+    evaluations, ///< "val_loss" and what the loss reported, after each evaluation
+    steps,       ///< "loss" and what was reported, in the row of each step
+};
+
+} // namespace skein::train
+
+namespace skein::train::detail {
+
+// to_chars and from_chars, not {:a} and strtod(): a process may have another decimal point.
+[[nodiscard]] inline std::string hexadecimal(double value) {
+    if (std::isnan(value)) return "nan";
+    if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
+    char text[64];
+    const auto end =
+        std::to_chars(text, text + sizeof text, std::abs(value), std::chars_format::hex);
+    return (std::signbit(value) ? "-0x" : "0x") + std::string(text, end.ptr);
+}
+
+/// The words of a saved state, one after another.
+class state_words {
+public:
+    explicit state_words(std::string_view text) : rest_(text) {}
+
+    /// False when the next word is no such number.
+    template <std::integral T>
+    [[nodiscard]] bool read(T& to) {
+        const auto word = next();
+        const auto end = std::from_chars(word.data(), word.data() + word.size(), to);
+        return end.ec == std::errc() && end.ptr == word.data() + word.size();
+    }
+    [[nodiscard]] bool read(double& to) {
+        auto word = next();
+        const bool negative = word.starts_with('-');
+        if (negative) word.remove_prefix(1);
+        if (word.starts_with("0x")) word.remove_prefix(2);
+        const auto end =
+            std::from_chars(word.data(), word.data() + word.size(), to, std::chars_format::hex);
+        if (negative) to = -to;
+        return end.ec == std::errc() && end.ptr == word.data() + word.size();
+    }
+    [[nodiscard]] bool empty() const noexcept { return rest_.empty(); }
+
+private:
+    std::string_view next() {
+        const auto one = rest_.substr(0, rest_.find(' '));
+        rest_.remove_prefix(std::min(rest_.size(), one.size() + 1));
+        return one;
+    }
+    std::string_view rest_;
+};
+
+[[noreturn]] inline void no_state(std::string_view rule, std::string_view saved) {
+    throw error(errc::malformed, fmt::format("'{}' is no state of {}", saved, rule));
+}
+
+/// The number a rule watches; errc::usage with the names there are when it is not there.
+[[nodiscard]] inline double watched_number(const std::vector<report::metric_value>& from,
+                                           std::string_view metric, std::string_view rule,
+                                           watched where = watched::evaluations) {
+    if (const auto* const found = report::find_metric(from, metric)) return *found;
+    throw error(errc::usage,
+                fmt::format("{}: {} has no '{}'", rule,
+                            where == watched::steps ? "the row of a step" : "an evaluation",
+                            metric))
+        .with_hint(report::names_of(from));
+}
+
+/// Whether an evaluation of this set has a number of this name.
+[[nodiscard]] inline bool is_of_set(std::string_view metric, std::string_view set) noexcept {
+    return metric.size() > set.size() && metric.starts_with(set) && metric[set.size()] == '_';
+}
+
+/// Throws errc::usage when none of the evaluation sets, when there are any, can have the number.
+inline void require_evaluated(const std::vector<std::string>& sets, std::string_view metric,
+                              std::string_view rule) {
+    for (const auto& set : sets)
+        if (is_of_set(metric, set)) return;
+    if (sets.empty()) return;
+    throw error(errc::usage, fmt::format("{}: no evaluation has a '{}'", rule, metric))
+        .with_hint("its sets are " + known_names(sets) +
+                   "; their numbers are called <set>_<name>");
+}
+
+/// Throws errc::usage for an option that makes no sense.
+inline void require_option(bool fine, std::string_view rule, const std::string& what,
+                           const char* hint) {
+    if (!fine) throw error(errc::usage, fmt::format("{}: {}", rule, what)).with_hint(hint);
+}
+
+} // namespace skein::train::detail
+
+// ======== skein/train/plateau.hpp
+// Tells when a number has stopped improving; what reduce_on_plateau and batch_growth wait for.
+//
+//     plateau watch({.metric = "val_loss", .patience = 3});
+//     if (watch.take(0.31)) { ... }     // the fourth number in a row without an improvement
+//
+//   source: torch.optim.lr_scheduler.ReduceLROnPlateau (PyTorch 2.15), its step() and _is_better()
+
+
+#include <limits>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+/// Which number, and what counts as an improvement.
+struct plateau_options {
+    std::string metric = "val_loss";
+    int patience = 10;       ///< numbers in a row without an improvement that are allowed
+    double threshold = 1e-4; ///< a change up to this is no improvement
+    bool relative = true;    ///< of the threshold: to the best number, else a difference
+    int cooldown = 0;        ///< numbers behind a plateau that do not count
+    bool lower_is_better = true;
+    watched at = watched::evaluations;
+};
+
+/// See the file's head. NaN is no improvement.
+class plateau {
+public:
+    /// Throws errc::usage, in the name of the rule, for options that make no sense.
+    explicit plateau(plateau_options options = {}, std::string_view rule = "plateau")
+        : options_(std::move(options)), rule_(rule), best_(worst()) {
+        const auto& o = options_;
+        using detail::require_option;
+        require_option(o.patience >= 0, rule, fmt::format("a patience of {}", o.patience),
+                       "use 0 or more");
+        require_option(o.cooldown >= 0, rule, fmt::format("a cooldown of {}", o.cooldown),
+                       "use 0 or more");
+        require_option(o.threshold >= 0, rule, fmt::format("a threshold of {}", o.threshold),
+                       "use 0 or a positive number");
+    }
+
+    /// True: there is a plateau, and counting begins anew. why() says what was seen.
+    [[nodiscard]] bool take(double now) {
+        const bool better = is_better(now);
+        if (better) best_ = now;
+        bad_ = better ? 0 : bad_ + 1;
+        if (cooldown_ > 0) {
+            cooldown_ -= 1;
+            bad_ = 0;
+        }
+        if (bad_ <= options_.patience) return false;
+        why_ = fmt::format("{} is {:.6g}, {} in a row have not improved on {:.6g}", options_.metric,
+                           now, bad_, best_);
+        cooldown_ = options_.cooldown;
+        bad_ = 0;
+        return true;
+    }
+    /// The same with the number out of an evaluation or a row; false for those of other sets, and for
+    /// rows when evaluations are watched. Throws errc::usage when the number is not there.
+    [[nodiscard]] bool take(const eval_info& e) {
+        return options_.at == watched::evaluations && detail::is_of_set(options_.metric, e.set) &&
+               take(detail::watched_number(*e.metrics, options_.metric, rule_));
+    }
+    [[nodiscard]] bool take(const step_info& s) {
+        return options_.at == watched::steps &&
+               take(detail::watched_number(*s.metrics, options_.metric, rule_, watched::steps));
+    }
+    /// Throws errc::usage when no evaluation can have the number.
+    void require(const start_info& s) const {
+        if (options_.at == watched::evaluations)
+            detail::require_evaluated(s.evaluations, options_.metric, rule_);
+    }
+
+    [[nodiscard]] const std::string& why() const noexcept { return why_; }
+    [[nodiscard]] double best() const noexcept { return best_; }
+    [[nodiscard]] const plateau_options& options() const noexcept { return options_; }
+
+    /// "<best> <bad ones in a row> <left of the cooldown>".
+    [[nodiscard]] std::string state() const {
+        return fmt::format("{} {} {}", detail::hexadecimal(best_), bad_, cooldown_);
+    }
+    /// False when the next words are no state().
+    [[nodiscard]] bool restore(detail::state_words& words) {
+        return words.read(best_) && words.read(bad_) && words.read(cooldown_);
+    }
+
+private:
+    [[nodiscard]] double worst() const noexcept {
+        const auto most = std::numeric_limits<double>::infinity();
+        return options_.lower_is_better ? most : -most;
+    }
+    [[nodiscard]] bool is_better(double now) const noexcept {
+        const double by = options_.threshold;
+        if (options_.lower_is_better)
+            return options_.relative ? now < best_ * (1.0 - by) : now < best_ - by;
+        return options_.relative ? now > best_ * (by + 1.0) : now > best_ + by;
+    }
+
+    plateau_options options_;
+    std::string_view rule_; // a literal
+    double best_;
+    int bad_ = 0, cooldown_ = 0;
+    std::string why_;
+};
+
+} // namespace skein::train
+
+
+// ======== skein/train/batch_growth.hpp, continued
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein {
+
+/// What the learning rate does when the batch becomes k times as large.
+enum class batch_growth_rate : std::uint8_t {
+    same,
+    linear, ///< k times
+    sqrt,   ///< the square root of k times
+};
+
+/// When the batch grows, and by how much. Each condition that is given counts by itself.
+struct batch_growth_options {
+    double factor = 2.0;  ///< more than 1; the new batch is rounded to the next whole number
+    int every_epochs = 0; ///< each time that so many more epochs are finished; 0: not by epochs
+    std::vector<std::uint64_t> at_epochs{};          ///< once, when so many epochs are finished
+    std::vector<std::uint64_t> at_steps{};           ///< once, behind these steps
+    std::optional<train::plateau_options> plateau{}; ///< when a number has stopped improving
+    /// The batch grows to this and no further. 0: no such limit, and what nobody can hold is an
+    /// error.
+    std::int64_t max = 0;
+    batch_growth_rate rate = batch_growth_rate::same;
+    /// More micro-batches of the size there is, in place of larger ones: for when memory is short.
+    bool more_micro_batches = false;
+};
+
+/// The callback. Equal on all ranks, as what it goes by is.
+class batch_growth {
+public:
+    static constexpr std::string_view rule_name = "batch_growth";
+
+    /// Throws errc::usage for options that make no sense.
+    explicit batch_growth(batch_growth_options options) : options_(std::move(options)) {
+        const auto& o = options_;
+        using train::detail::require_option;
+        require_option(o.factor > 1 && std::isfinite(o.factor), rule_name,
+                       fmt::format("a factor of {}", o.factor), "use more than 1, e.g. 2");
+        require_option(o.every_epochs >= 0, rule_name,
+                       fmt::format("growth every {} epochs", o.every_epochs), "use 1 or more");
+        require_option(o.max >= 0, rule_name, fmt::format("a max of {}", o.max),
+                       "use a number of samples, or 0 for none");
+        require_option(o.every_epochs > 0 || !o.at_epochs.empty() || !o.at_steps.empty() ||
+                           o.plateau.has_value(),
+                       rule_name, "nothing says when the batch grows",
+                       "give every_epochs, at_epochs, at_steps or plateau");
+        if (o.plateau) watch_.emplace(*o.plateau, rule_name);
+    }
+
+    /// Throws errc::usage when no evaluation can have the number of its plateau.
+    void on_start(const train::start_info& s) const {
+        if (watch_) watch_->require(s);
+    }
+    train::decision on_step(const train::step_info& s) {
+        const auto reached = [](const std::vector<std::uint64_t>& marks, std::uint64_t now) {
+            return static_cast<std::uint64_t>(
+                std::ranges::count_if(marks, [&](std::uint64_t mark) { return mark <= now; }));
+        };
+        auto due = reached(options_.at_epochs, s.epoch) + reached(options_.at_steps, s.step);
+        if (options_.every_epochs > 0)
+            due += s.epoch / static_cast<std::uint64_t>(options_.every_epochs);
+        auto times = due - std::min(due, std::exchange(done_, std::max(due, done_)));
+        auto why = fmt::format("step {}, finished epochs: {}", s.step, s.epoch);
+        if (watch_ && watch_->take(s)) {
+            times += 1;
+            why = watch_->why();
+        }
+        return times > 0 ? grown(*s.plan, times, why) : train::decision{};
+    }
+    /// Throws errc::usage when the number is not there.
+    train::decision on_eval(const train::eval_info& e) {
+        if (!watch_ || !watch_->take(e)) return {};
+        return grown(*e.plan, 1, watch_->why());
+    }
+
+    /// "<conditions that were met>", with a plateau its state behind it.
+    [[nodiscard]] std::string state() const {
+        return fmt::format("{}{}{}", done_, watch_ ? " " : "", watch_ ? watch_->state() : "");
+    }
+    /// Throws errc::malformed for a text that is no state().
+    void restore(std::string_view saved) {
+        train::detail::state_words words(saved);
+        if (!words.read(done_) || (watch_ && !watch_->restore(words)) || !words.empty())
+            train::detail::no_state(rule_name, saved);
+    }
+
+private:
+    [[nodiscard]] train::decision grown(const train::step_plan& plan, std::uint64_t times,
+                                        const std::string& why) const {
+        const double before = static_cast<double>(plan.global_batch);
+        double wanted = before;
+        for (std::uint64_t i = 0; i < times && wanted < 1e15; ++i)
+            wanted = std::round(wanted * options_.factor);
+        if (options_.max > 0) wanted = std::min(wanted, static_cast<double>(options_.max));
+        if (wanted <= before) return {};
+        const double by = wanted / before;
+        auto next = plan;
+        next.global_batch = static_cast<std::int64_t>(wanted);
+        if (options_.more_micro_batches)
+            next.micro_batches =
+                static_cast<std::int64_t>(std::ceil(static_cast<double>(plan.micro_batches) * by));
+        switch (options_.rate) {
+        case batch_growth_rate::same: break;
+        case batch_growth_rate::linear: next.rate_factor *= by; break;
+        case batch_growth_rate::sqrt: next.rate_factor *= std::sqrt(by); break;
+        }
+        return {.plan = next, .why = why};
+    }
+
+    batch_growth_options options_;
+    std::optional<train::plateau> watch_;
+    std::uint64_t done_ = 0;
+};
+
+} // namespace skein
+
 // ======== skein/train/build.hpp
 // Building a model that is too large for one rank: each block is cut up as soon as it is built.
 //
@@ -12199,475 +13409,6 @@ SKEIN_INLINE dist::comm_options context::group_options(const std::string& what) 
 
 } // namespace skein::train
 
-// ======== skein/train/run_config.hpp
-// Everything about a training run that is not the model, the data or the optimizer.
-//
-// A plain struct: fill it by name, pass it to train::launch() and to the Trainer.
-//
-//     skein::train::run_config config{.name = "gpt",
-//                                     .max_steps = 500,
-//                                     .scaling = {.workers = 4},
-//                                     .checkpoint = {.every = 100, .keep_best = {.k = 2}}};
-
-
-// ======== skein/train/sampler.hpp
-// Which samples make up the next batch: the same global order for any number of workers.
-//
-// Epoch e visits the N samples in the order of a permutation keyed by (seed, e), computed per
-// index, so nothing of size N is stored and seeking is O(1). A global batch is the next B places of
-// that order; the ranks take contiguous slices of it. State is (seed, epoch, cursor): a run saved
-// by two workers goes on with one or three and sees exactly the samples it would have seen.
-//
-//     sampler order({.samples = text.size() / 128, .batch = 64, .seed = 1});
-//     auto mine = order.next(rank, world_size);   // mine.ids
-//
-// The order is data::epoch_order's: pipelines and numbered data visit their samples alike.
-
-
-// ======== skein/data/order.hpp
-// The order in which an epoch visits its samples: a pure function of (samples, seed, epoch).
-//
-// Nothing of the size of the data set is stored, and any place is found in O(1): a rank, a helper
-// on another host and a run that was resumed all compute the same sample for the same place.
-//
-//     auto order = data::epoch_order(50'000, seed, epoch);
-//     std::uint64_t sample = order(place);
-//
-//   source: permutation of <skein/core/permutation.hpp>: Feistel with cycle walking (Black and
-//           Rogaway 2002), keyed by splitmix64 of (seed, epoch)
-
-
-#include <cstdint>
-#include <utility>
-
-namespace skein::data {
-
-/// The key of an epoch's order: splitmix64 of (seed, epoch), so that neighbouring epochs get
-/// unrelated keys. Fixed for ever: checkpoints rely on it.
-[[nodiscard]] constexpr std::uint64_t epoch_key(std::uint64_t seed, std::uint64_t epoch) noexcept {
-    std::uint64_t key = seed + (epoch + 1) * 0x9e3779b97f4a7c15ULL;
-    key = (key ^ (key >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    key = (key ^ (key >> 27)) * 0x94d049bb133111ebULL;
-    return key ^ (key >> 31);
-}
-
-/// The shuffled order of one epoch: place in [0, samples) to sample in [0, samples).
-///   samples  at least 1
-[[nodiscard]] inline keyed_permutation epoch_order(std::uint64_t samples, std::uint64_t seed,
-                                                   std::uint64_t epoch) {
-    return keyed_permutation(samples, epoch_key(seed, epoch));
-}
-
-/// The [first, last) places of `count` that belong to rank of world_size: contiguous, differing by
-/// at most one in length.
-[[nodiscard]] constexpr std::pair<std::uint64_t, std::uint64_t> rank_range(
-    std::uint64_t count, int rank, int world_size) noexcept {
-    const auto n = static_cast<std::uint64_t>(world_size), r = static_cast<std::uint64_t>(rank);
-    const auto base = count / n, extra = count % n;
-    const auto first = r * base + (r < extra ? r : extra);
-    return {first, first + base + (r < extra ? 1 : 0)};
-}
-
-} // namespace skein::data
-
-
-// ======== skein/train/sampler.hpp, continued
-#include <cstdint>
-#include <vector>
-
-namespace skein::train {
-
-/// What to do with the last places of an epoch that do not fill a global batch.
-enum class last_batch : std::uint8_t {
-    drop,    ///< the epoch ends; every batch is full
-    shorten, ///< one short batch; ranks may get unequal (even empty) slices
-    carry,   ///< filled up with the first places of the next epoch; every batch is full
-};
-
-/// Where a sampler stands; goes into checkpoints.
-struct sampler_state {
-    std::uint64_t seed = 0;
-    std::uint64_t epoch = 0;
-    std::uint64_t cursor = 0; ///< samples of this epoch already handed out, over all ranks
-
-    friend bool operator==(const sampler_state&, const sampler_state&) = default;
-};
-
-/// The data set and the batches that a sampler deals.
-struct sampler_options {
-    std::uint64_t samples = 0; ///< N, samples in the data set
-    std::uint64_t batch = 1;   ///< B, samples per global batch (all ranks, one step)
-    std::uint64_t seed = 0;
-    last_batch last = last_batch::drop;
-};
-
-/// One rank's part of one global batch.
-struct batch_slice {
-    std::uint64_t epoch = 0;
-    std::uint64_t global_batch = 0; ///< samples of all ranks in this batch
-    std::vector<std::uint64_t> ids; ///< this rank's sample numbers, each below N
-};
-
-/// The places of `count` that belong to a rank: see data::rank_range.
-using data::rank_range;
-
-/// Hands out global batches in order. Not thread-safe; every rank has its own, in step.
-class sampler {
-public:
-    /// Throws errc::usage when there are no samples, or fewer than one batch or than workers.
-    explicit sampler(sampler_options options, int world_size = 1);
-
-    /// Whether these numbers can train: errc::usage with both numbers if not.
-    [[nodiscard]] static result<void> check(const sampler_options& o, int world_size);
-
-    /// The next global batch, cut for one rank; moves on to the next epoch by itself.
-    [[nodiscard]] batch_slice next(int rank, int world_size);
-
-    /// From here on so many samples per global batch, at least 1.
-    void deal_by(std::uint64_t batch) noexcept { options_.batch = batch; }
-
-    [[nodiscard]] const sampler_state& state() const noexcept { return state_; }
-    [[nodiscard]] const sampler_options& options() const noexcept { return options_; }
-
-    /// Batches of so many epochs from the beginning. With carry: whole batches, the rest is left
-    /// out.
-    [[nodiscard]] std::uint64_t batches_of(std::uint64_t epochs) const noexcept;
-
-    /// Goes on from a saved place. Throws errc::mismatch when it lies behind the end of the data.
-    void restore(const sampler_state& saved);
-
-    /// Full global batches within an epoch (with last_batch::shorten, the short one counts too).
-    [[nodiscard]] std::uint64_t batches_per_epoch() const noexcept {
-        const auto full = options_.samples / options_.batch;
-        const bool rest = options_.samples % options_.batch != 0;
-        return full + (rest && options_.last == last_batch::shorten ? 1 : 0);
-    }
-
-private:
-    void begin_epoch();
-    [[nodiscard]] keyed_permutation make_order() const;
-
-    sampler_options options_;
-    sampler_state state_;
-    keyed_permutation order_;
-};
-
-} // namespace skein::train
-
-
-// ======== skein/train/detail/sampler.ipp
-// Bodies of <skein/train/sampler.hpp>.
-
-
-#include <fmt/core.h>
-
-namespace skein::train {
-
-SKEIN_INLINE sampler::sampler(sampler_options options, int world_size)
-    : options_(options), state_{.seed = options.seed}, order_(make_order()) {
-    check(options_, world_size).value();
-}
-
-SKEIN_INLINE result<void> sampler::check(const sampler_options& o, int world_size) {
-    const auto world = static_cast<std::uint64_t>(world_size > 0 ? world_size : 0);
-    if (world == 0)
-        return error(errc::usage, fmt::format("{} workers cannot train", world_size))
-            .with_hint("give at least 1");
-    if (o.samples == 0)
-        return error(errc::usage, "the data set has no samples")
-            .with_hint("is the text shorter than the context?");
-    if (o.samples < world)
-        return error(errc::usage, fmt::format("{} workers but only {} samples", world, o.samples))
-            .with_hint(fmt::format("use at most {} workers or more data", o.samples));
-    if (o.batch == 0) return error(errc::usage, "a global batch of 0 samples cannot train");
-    if (o.batch < world)
-        return error(errc::usage,
-                     fmt::format("a global batch of {} samples cannot be dealt to {} workers",
-                                 o.batch, world))
-            .with_hint(fmt::format("use a batch of at least {}", world));
-    if (o.last == last_batch::drop && o.samples < o.batch)
-        return error(errc::usage, fmt::format("{} samples do not fill one global batch of {}",
-                                              o.samples, o.batch))
-            .with_hint("use a smaller batch or more data");
-    return {};
-}
-
-SKEIN_INLINE batch_slice sampler::next(int rank, int world_size) {
-    auto left = options_.samples - state_.cursor;
-    const bool spent = options_.last == last_batch::drop ? left < options_.batch : left == 0;
-    if (spent) {
-        begin_epoch();
-        left = options_.samples;
-    }
-    const bool carries = options_.last == last_batch::carry;
-    const auto count = left < options_.batch && !carries ? left : options_.batch;
-    const auto [first, last] = rank_range(count, rank, world_size);
-    batch_slice slice{.epoch = state_.epoch, .global_batch = count, .ids = {}};
-    slice.ids.reserve(last - first);
-    for (std::uint64_t place = 0; place < count; ++place) {
-        if (state_.cursor == options_.samples) begin_epoch(); // carried over
-        if (place >= first && place < last) slice.ids.push_back(order_(state_.cursor));
-        state_.cursor += 1;
-    }
-    return slice;
-}
-
-SKEIN_INLINE std::uint64_t sampler::batches_of(std::uint64_t epochs) const noexcept {
-    if (options_.last != last_batch::carry) return epochs * batches_per_epoch();
-    const auto whole = epochs * options_.samples / options_.batch;
-    return whole > 0 ? whole : 1;
-}
-
-SKEIN_INLINE void sampler::begin_epoch() {
-    state_.epoch += 1;
-    state_.cursor = 0;
-    order_ = make_order();
-}
-
-SKEIN_INLINE void sampler::restore(const sampler_state& saved) {
-    if (saved.cursor > options_.samples)
-        throw error(errc::mismatch,
-                    fmt::format("saved position {} lies behind the {} samples of the data set",
-                                saved.cursor, options_.samples))
-            .with_hint("was the run started on other data?");
-    state_ = saved;
-    order_ = make_order();
-}
-
-SKEIN_INLINE keyed_permutation sampler::make_order() const {
-    return data::epoch_order(options_.samples > 0 ? options_.samples : 1, state_.seed,
-                             state_.epoch);
-}
-
-} // namespace skein::train
-
-
-// ======== skein/train/run_config.hpp, continued
-#include <chrono>
-#include <cstdint>
-#include <string>
-
-namespace skein::train {
-
-/// What to do with the checkpoints of an earlier run of the same name.
-enum class resume_mode : std::uint8_t {
-    fresh,  ///< start new; a restart after a failure within the same job still resumes
-    latest, ///< go on from the newest valid checkpoint; start new if there is none
-};
-
-/// What a person sees.
-enum class output_mode : std::uint8_t {
-    automatic, ///< a live line on a terminal, plain lines elsewhere
-    plain,     ///< plain lines
-    quiet,     ///< errors only: no progress, notes or last screen
-    json,      ///< one JSON object per line on stdout
-};
-
-/// How many processes, and how much of the machine each takes.
-struct scaling_config {
-    int workers = 1; ///< local processes, when no launcher has set up a world already
-    int threads = 0; ///< compute threads per rank; 0 = 1, the reproducible choice
-};
-
-/// Which value of a metric is the best.
-enum class metric_order : std::uint8_t { lowest, highest };
-
-/// What a checkpoint counts by when its step has no evaluation of its own.
-enum class best_value : std::uint8_t {
-    evaluated, ///< the set is evaluated for the checkpoint
-    newest,    ///< the last evaluation's number stands for it
-};
-
-/// Which checkpoints are kept for their metrics, besides the newest. The best is never removed for
-/// a newer one that is worse.
-struct keep_best_config {
-    int k = 1; ///< so many; 0: none
-    /// A number of an evaluation ("val_loss", "test_accuracy"), the newest of a metric of training
-    /// ("train_accuracy"), or "loss": that of the step. One that the run has not is an error.
-    std::string metric = "val_loss";
-    metric_order order = metric_order::lowest;
-    best_value value = best_value::evaluated;
-};
-
-/// When a run saves itself, and what it keeps.
-struct checkpoint_config {
-    bool enabled = true;      ///< false writes none at all
-    std::int64_t every = 200; ///< steps from one to the next, and one at the end; 0: only that
-    int keep_last = 2;        ///< the newest that are kept; less than 1 counts as 1
-    keep_best_config keep_best{};
-    /// A checkpoint when the run is stopped early. false: none then, and what came after the last
-    /// one is lost.
-    bool on_stop = true;
-};
-
-/// What happens when a process is lost, and how long one waits for another.
-struct failure_config {
-    int max_failures = 3; ///< restarts from the last checkpoint before the job gives up
-    time_span backoff = time_constants::lan().job_restart_first; ///< before the first; doubles
-    time_span collective_timeout = time_constants::lan().collective_timeout; ///< between ranks
-    /// From a stop request to the kill: a step, an evaluation and a checkpoint must fit in.
-    time_span stop_grace = time_constants::lan().training_stop_grace;
-};
-
-/// Settings of one run. All counts are over all ranks together.
-struct run_config {
-    // Where its files go: <runs_dir>/<name>/
-    std::string runs_dir = "runs";
-    std::string name = "run";
-    resume_mode resume = resume_mode::fresh;
-
-    // How it trains
-    std::int64_t max_steps = 1000; ///< optimizer steps of the whole run, not of this start
-    std::int64_t epochs = 0;       ///< > 0: so many passes over the data, in place of max_steps
-    /// What becomes of the samples at the end of an epoch that do not fill a global batch.
-    last_batch last = last_batch::drop;
-    std::int64_t global_batch =
-        16;                        ///< samples per optimizer step, over all ranks and micro-batches
-    std::int64_t accumulation = 1; ///< micro-batches per rank and step
-    std::uint64_t seed = 1;  ///< data order, dropout; use it for the model's initial values too
-    double clip = 1.0;       ///< maximum gradient norm; 0 turns clipping off
-    double clip_value = 0.0; ///< then the largest size of each number of the gradient; 0 = off
-    std::string precision = "float32"; ///< the only one here; others are settings of a strategy
-    /// Bytes that parameters, gradients and optimizer states of the ranks of one host may take
-    /// together; 0: what the system says. fit() refuses a strategy that needs more before it
-    /// allocates.
-    std::uint64_t memory_limit = 0;
-    /// Global batches made ahead, on a thread of their own, while a step computes. 0: made when
-    /// they are needed, on the thread that computes.
-    int prefetch_batches = 1;
-
-    // Evaluation: every so many steps and at the end; 0 = only at the end
-    std::int64_t eval_every = 100;
-    std::int64_t eval_samples = 0; ///< at most so many samples of the evaluation set; 0 = all
-    std::int64_t eval_batch = 0;   ///< samples per rank and forward pass; 0 = as in training
-
-    // Where it runs, what it saves, and what becomes of it when something is lost
-    scaling_config scaling{};
-    checkpoint_config checkpoint{};
-    failure_config failure{};
-    std::string communicator = "automatic"; ///< automatic, shm, ring or hierarchical
-
-    // What it says
-    output_mode output = output_mode::automatic;
-    std::int64_t tokens_per_sample = 0; ///< for tokens/s; 0 counts samples/s
-    bool write_files = true;            ///< metrics.csv, metrics.jsonl, event file, loss.svg
-    /// How the program was called, when it has flags to go on with: command_line(). Empty: the hint
-    /// how to go on shows the command line as it was.
-    std::string command{};
-    /// What those flags are called: the one that resumes, and those that give steps and the run's
-    /// name. Empty for one that the program has not.
-    std::string resume_flag = "--resume", steps_flag = "--steps", name_flag = "--run";
-};
-
-/// How this process was called, as one would type it again.
-[[nodiscard]] std::string command_line();
-
-/// Steps of the whole run over so many samples: max_steps, or what config.epochs come to. For
-/// schedules.
-///   errors  usage when so many samples cannot train
-[[nodiscard]] std::uint64_t total_steps(const run_config& config, std::uint64_t samples);
-
-/// Throws errc::usage with a hint when a value makes no sense, for a world of so many ranks.
-void validate(const run_config& config, int world_size);
-
-} // namespace skein::train
-
-namespace skein {
-using train::checkpoint_config;
-using train::failure_config;
-using train::keep_best_config;
-using train::metric_order;
-using train::run_config;
-using train::scaling_config;
-} // namespace skein
-
-
-// ======== skein/train/detail/run_config.ipp
-// Bodies of <skein/train/run_config.hpp>.
-
-
-#include <algorithm>
-
-#include <fmt/core.h>
-
-namespace skein::train {
-
-SKEIN_INLINE std::string command_line() {
-    std::string out;
-    for (const auto& word : own_arguments())
-        out += (out.empty() ? "" : " ") + report::shell_word(word);
-    return out;
-}
-
-SKEIN_INLINE std::uint64_t total_steps(const run_config& config, std::uint64_t samples) {
-    if (config.epochs < 1) return static_cast<std::uint64_t>(config.max_steps);
-    return sampler({.samples = samples,
-                    .batch = static_cast<std::uint64_t>(config.global_batch),
-                    .seed = config.seed,
-                    .last = config.last})
-        .batches_of(static_cast<std::uint64_t>(config.epochs));
-}
-
-SKEIN_INLINE void validate(const run_config& config, int world_size) {
-    const auto refuse = [](std::string what, std::string hint) {
-        throw error(errc::usage, std::move(what)).with_hint(std::move(hint));
-    };
-    if (config.scaling.workers < 1)
-        refuse(fmt::format("scaling.workers = {}", config.scaling.workers),
-               "at least 1 worker is needed");
-    if (config.scaling.workers > 4096)
-        refuse(fmt::format("scaling.workers = {}", config.scaling.workers),
-               "at most 4096 run on one host");
-    if (config.scaling.threads < 0 || config.scaling.threads > 1024)
-        refuse(fmt::format("scaling.threads = {}", config.scaling.threads),
-               "use 0 (one) to 1024 per worker");
-    if (config.failure.max_failures < 0)
-        refuse(fmt::format("failure.max_failures = {}", config.failure.max_failures),
-               "restarts before the job gives up: use 0 or more");
-    if (config.checkpoint.every < 0)
-        refuse(fmt::format("checkpoint.every = {}", config.checkpoint.every),
-               "use a number of steps, or 0 for a checkpoint at the end only");
-    if (config.epochs < 0)
-        refuse(fmt::format("{} epochs", config.epochs), "use 1 or more, or 0 for max_steps");
-    if (config.prefetch_batches < 0 || config.prefetch_batches > 1024)
-        refuse(fmt::format("{} batches made ahead", config.prefetch_batches),
-               "use 0 (none) to 1024; each takes the memory of a batch");
-    if (config.epochs == 0 && config.max_steps < 1)
-        refuse(fmt::format("{} steps", config.max_steps), "at least 1 step is needed");
-    if (config.accumulation < 1)
-        refuse(fmt::format("accumulation of {}", config.accumulation), "use 1 or more");
-    if (config.global_batch < 1)
-        refuse(fmt::format("a batch of {} samples", config.global_batch), "use 1 or more");
-    if (config.global_batch < world_size * config.accumulation)
-        refuse(
-            fmt::format("a batch of {} samples cannot feed {} workers with {} micro-batches each",
-                        config.global_batch, world_size, config.accumulation),
-            "use fewer workers or a larger batch");
-    if (!(config.clip >= 0))
-        refuse(fmt::format("clip of {}", config.clip), "use 0 (off) or a positive norm");
-    if (!(config.clip_value >= 0))
-        refuse(fmt::format("clip_value of {}", config.clip_value),
-               "use 0 (off) or a positive size");
-    if (config.precision != "float32")
-        throw error(errc::not_supported,
-                    fmt::format("not supported: precision {}", config.precision))
-            .with_hint("there is float32; what a model computes in is a setting of the strategy: "
-                       "precision<bf16> or precision<f16>, as in FSDP<auto_wrap<Block>, "
-                       "precision<bf16>>");
-    const bool has_control = std::ranges::any_of(
-        config.name, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
-    if (config.name.empty() || config.name.find('/') != std::string::npos ||
-        config.name[0] == '.' || config.name.size() > 200 || has_control)
-        refuse(fmt::format("run name '{}'", has_control ? "..." : config.name),
-               "use a plain folder name of up to 200 characters");
-    if (config.runs_dir.empty()) refuse("no folder for runs", "use . for the current one");
-    if (config.resume == resume_mode::latest && !config.checkpoint.enabled)
-        refuse("resuming without checkpoints", "they are read and go on being written: leave "
-                                               "resume or checkpoint.enabled = false out");
-}
-
-} // namespace skein::train
-
 
 // ======== skein/train/collective.hpp, continued
 #include <cstdint>
@@ -13953,380 +14694,6 @@ SKEIN_INLINE void for_each_parameter(
         detail::keep_part(part);
     }
 }
-
-} // namespace skein::train
-
-// ======== skein/train/callbacks.hpp
-// What a Trainer tells while it runs, and how callbacks are found.
-//
-// A callback is any object with one or more of the members below; a member that is absent costs
-// nothing, one with the wrong parameter is refused at compile time. Every rank calls its callbacks.
-//
-//     struct log_loss {
-//         void on_step(const skein::train::step_info& s) { fmt::print("{} {}\n", s.step, s.loss); }
-//     };
-//     skein::Trainer<skein::DDP<>, log_loss> trainer(ctx, config, log_loss{});
-//
-// on_step and on_eval may return an action. A stop that some rank's callback asks for travels with
-// the row of the next step, as a signal does: all ranks end after that step, with a checkpoint. A
-// callback that says why, by a member std::string stop_reason() const, has it printed at the end;
-// empty while there is nothing.
-//
-// They may also return a decision, which can change the plan of the steps that follow
-// (train/step_plan.hpp). Every rank must decide alike: from merged numbers, which are the same on
-// all. Ranks whose plans differ end with errc::mismatch at the next step. A decision is a line and a
-// row of the run's events.jsonl, under the callback's `static constexpr std::string_view rule_name`,
-// else under the name of its type.
-//
-// on_agreed(const step_info&) hears of a step before its gradients are applied, and may return a
-// verdict or a ruling: the step can be left out, as one that overflowed float16 is. With it numbers
-// that are not finite come to the callback first; nobody leaving the step out, they end the run.
-//
-// A callback with both of these members has its state in every checkpoint, by the name of its type:
-//
-//     std::string state() const;                // asked of rank 0 after the events of the step
-//     void restore(std::string_view state);     // on every rank, before on_start
-
-
-// ======== skein/train/step_plan.hpp
-// What a step is made of, as it may change while a run goes on: samples, micro-batches, the rate and
-// the clip.
-//
-// A run begins with the plan of its run_config. A callback that returns another one (a rule:
-// train/reduce_on_plateau.hpp, train/batch_growth.hpp) changes it for the steps that follow, on all
-// ranks alike: what it sees are merged numbers. The plan in force goes into checkpoints.
-//
-//     skein::train::decision on_eval(const skein::train::eval_info& e) {
-//         auto next = *e.plan;
-//         next.rate_factor *= 0.5;
-//         return {.plan = next, .why = "half the rate after every evaluation"};
-//     }
-
-
-#include <bit>
-#include <cmath>
-#include <cstdint>
-#include <string>
-#include <string_view>
-
-#include <fmt/core.h>
-
-namespace skein::train {
-
-/// What the next steps are made of; alike on all ranks.
-struct step_plan {
-    std::int64_t global_batch = 1;  ///< samples, over all ranks and micro-batches
-    std::int64_t micro_batches = 1; ///< of each rank
-    double rate_factor = 1.0;       ///< on what the schedule gives
-    double clip = 1.0;              ///< maximum gradient norm; 0 turns clipping off
-
-    friend bool operator==(const step_plan&, const step_plan&) = default;
-};
-
-/// The plan that a run begins with.
-[[nodiscard]] inline step_plan plan_of(const run_config& config) noexcept {
-    return {config.global_batch, config.accumulation, 1.0, config.clip};
-}
-
-/// "64 samples in 2 micro-batches per rank, rate x 0.1, clip 1".
-[[nodiscard]] inline std::string to_string(const step_plan& plan) {
-    return fmt::format("{} samples in {} micro-batch{} per rank, rate x {}, clip {}",
-                       plan.global_batch, plan.micro_batches, plan.micro_batches == 1 ? "" : "es",
-                       plan.rate_factor, plan.clip);
-}
-
-/// The same number for equal plans, on every host.
-[[nodiscard]] inline std::uint64_t hash_of(const step_plan& plan) noexcept {
-    fnv1a hash;
-    hash.number(static_cast<std::uint64_t>(plan.global_batch));
-    hash.number(static_cast<std::uint64_t>(plan.micro_batches));
-    hash.number(std::bit_cast<std::uint64_t>(plan.rate_factor));
-    hash.number(std::bit_cast<std::uint64_t>(plan.clip));
-    return hash.value();
-}
-
-/// What a plan has to fit into.
-struct plan_limits {
-    int world_size = 1;
-    std::uint64_t samples = 0; ///< of the data set; 0: of a stream, not known
-};
-
-/// Throws errc::usage for a plan that nobody can hold, with the number and what to do.
-///   rule  who asks for it, for the message
-///   step  after which it was asked for
-inline void check_plan(const step_plan& plan, const plan_limits& limits, std::string_view rule,
-                       std::uint64_t step) {
-    const auto refuse = [&](const std::string& what, const std::string& hint) {
-        throw error(errc::usage, fmt::format("{} asks for {} after step {}", rule, what, step))
-            .with_hint(hint);
-    };
-    const auto parts = limits.world_size * plan.micro_batches;
-    if (plan.micro_batches < 1 || plan.micro_batches > (std::int64_t{1} << 30))
-        refuse(fmt::format("{} micro-batches per rank", plan.micro_batches), "use 1 or more");
-    if (plan.global_batch < 1)
-        refuse(fmt::format("a global batch of {} samples", plan.global_batch),
-               "give the rule a smaller change, or a least batch");
-    if (plan.global_batch < parts)
-        refuse(fmt::format("a global batch of {} samples, which cannot feed {} ranks with {} "
-                           "micro-batches each",
-                           plan.global_batch, limits.world_size, plan.micro_batches),
-               fmt::format("ask for at least {}, or use fewer workers", parts));
-    if (limits.samples > 0 && static_cast<std::uint64_t>(plan.global_batch) > limits.samples)
-        refuse(fmt::format("a global batch of {} samples, the data set has {}", plan.global_batch,
-                           limits.samples),
-               fmt::format("give the rule a max of at most {}", limits.samples));
-    if (!(plan.rate_factor >= 0) || !std::isfinite(plan.rate_factor))
-        refuse(fmt::format("a rate factor of {}", plan.rate_factor),
-               "a factor is a finite number that is not negative");
-    if (!(plan.clip >= 0) || !std::isfinite(plan.clip))
-        refuse(fmt::format("a clip of {}", plan.clip), "use 0 (off) or a positive norm");
-}
-
-} // namespace skein::train
-
-
-// ======== skein/train/callbacks.hpp, continued
-#include <concepts>
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <type_traits>
-#include <utility>
-#include <vector>
-
-namespace skein::train {
-
-/// Before the first step.
-struct start_info {
-    int rank = 0, world_size = 1;
-    std::uint64_t first_step = 0;  ///< finished steps; > 0 after a resume
-    std::uint64_t total_steps = 0; ///< 0: as many as a stream gives in config.epochs
-    std::int64_t parameters = 0;   ///< trainable elements
-    std::string run_path{};
-    std::string resumed_from{}; ///< a checkpoint, or empty
-    std::string strategy{};     ///< "DDP"; empty for one without a name
-    /// "3 epochs of 120 steps, ..."; empty when the steps were given.
-    std::string epochs{};
-    std::vector<std::string> evaluations{}; ///< names of the evaluation sets that have samples
-};
-
-/// What a callback wants to happen next.
-enum class action : std::uint8_t {
-    go_on,
-    stop, ///< training ends after the next step, on all ranks
-};
-
-/// What a callback decides: also about the steps that follow.
-struct decision {
-    action act = action::go_on;
-    std::optional<step_plan> plan{}; ///< from the next step on; nothing: as before
-    std::string why{};               ///< for a person, e.g. "val_loss has not improved since 300"
-};
-
-/// What becomes of a step that the ranks have agreed on.
-enum class verdict : std::uint8_t {
-    apply,
-    leave_out, ///< the parameters stay, the data moves on: as with an overflow of float16
-    end,       ///< the run ends here, with errc::not_finite
-};
-
-/// A verdict and its reason, for a person.
-struct ruling {
-    verdict what = verdict::apply;
-    std::string why{};
-};
-
-/// Where the time of a step went, in seconds of the slowest rank, each number by itself.
-struct step_timing {
-    double data = 0.0;      ///< waited for batches: all of making them without prefetching
-    double forward = 0.0;   ///< the model and the loss
-    double backward = 0.0;  ///< the backward pass; gradients travel meanwhile
-    double exposed = 0.0;   ///< the compute thread waited for other ranks since the row before
-    double optimizer = 0.0; ///< of the step before: it comes behind the row
-    /// Share of the time gradients travelled that was hidden behind the backward pass, 0 to 1; of
-    /// the rank with the least. Of the world's communicator: what groups of a part of the ranks do
-    /// is not in it.
-    double overlap = 0.0;
-};
-
-/// After every optimizer step; before it, without its times, for on_agreed.
-struct step_info {
-    int rank = 0;
-    std::uint64_t step = 0; ///< finished steps, this one included
-    double loss = 0.0;      ///< mean over the global batch
-    double lr = 0.0;
-    double grad_norm = 0.0;    ///< before clipping
-    double seconds = 0.0;      ///< of this step
-    double tokens_per_s = 0.0; ///< of this step, over all ranks; samples when tokens are unknown
-    const std::vector<report::metric_value>* metrics =
-        nullptr; ///< everything reported, merged over ranks; metrics of training when due
-    const std::vector<report::metric_array>* arrays =
-        nullptr; ///< metrics that are no single numbers, when due
-    step_timing timing{};
-    const step_plan* plan = nullptr; ///< in force: of the next step, with what callbacks before
-                                     ///< this one decided; in on_agreed of this step
-    double next_rate = 0.0;          ///< what the schedule alone gives for the next step
-    std::uint64_t epoch = 0;         ///< passes over the data that are finished
-};
-
-/// After every evaluation, of each set by itself.
-struct eval_info {
-    int rank = 0;
-    std::uint64_t step = 0;
-    std::string_view set = "val"; ///< its name, with which those of its numbers begin
-    const std::vector<report::metric_value>* metrics =
-        nullptr; ///< "val_loss", what the loss reported, and metrics that are one number
-    const std::vector<report::metric_array>* arrays =
-        nullptr; ///< metrics that are more, e.g. "val_confusion"
-    double seconds = 0.0;
-    const step_plan* plan = nullptr; ///< as in step_info
-    double next_rate = 0.0;          ///< likewise
-    std::uint64_t epoch = 0;         ///< likewise
-};
-
-/// After every checkpoint that is durable.
-struct checkpoint_info {
-    int rank = 0;
-    std::uint64_t step = 0;
-    std::string path{};
-    std::uint64_t bytes = 0;
-    double seconds = 0.0;
-};
-
-/// How a run ended; also what fit() returns.
-struct fit_result {
-    int rank = 0;
-    std::uint64_t first_step = 0; ///< where this start of the program began
-    std::uint64_t steps = 0;      ///< finished
-    std::uint64_t total = 0;      ///< asked for; of a stream with epochs what they came to
-    double loss = 0.0;            ///< of the last step
-    double val_loss = 0.0;        ///< of the first set's last evaluation; NaN without one
-    std::uint64_t val_step = 0;   ///< after which step that was
-    double seconds = 0.0;         ///< of this start, evaluation and saving included
-    double tokens_per_s = 0.0;    ///< of the training steps of this start
-    /// The newest of each metric of training and of every evaluation set, of this start.
-    std::vector<report::metric_value> metrics{};
-    std::vector<report::metric_array> arrays{};
-    double peak_rss_bytes = 0.0; ///< the largest of all ranks
-    std::string run_name{}, run_path{}, checkpoint{};
-    bool stopped = false;      ///< ended early because it was asked to
-    int stop_signal = 0;       ///< by SIGINT or SIGTERM on some rank; 0 when it was no signal
-    std::string stop_reason{}; ///< of the callback that asked for it, when it says one
-};
-
-/// Has at least one of the members; whether they fit is checked where they are called.
-template <class C>
-concept callback =
-    requires(C& c, const start_info& e) { c.on_start(e); } || requires { &C::on_start; } ||
-    requires(C& c, const step_info& e) { c.on_step(e); } || requires { &C::on_step; } ||
-    requires(C& c, const eval_info& e) { c.on_eval(e); } || requires { &C::on_eval; } ||
-    requires(C& c, const checkpoint_info& e) { c.on_checkpoint(e); } ||
-    requires { &C::on_checkpoint; } || requires(C& c, const fit_result& e) { c.on_end(e); } ||
-    requires { &C::on_end; };
-
-namespace detail {
-
-// One function per event. `&C::on_x` finds a member of that name that cannot take the event.
-
-/// Calls it; what it returns if that is a decision or an action.
-template <class Call>
-decision decision_of(Call call) {
-    using returned = std::remove_cvref_t<decltype(call())>;
-    if constexpr (std::is_same_v<returned, decision>) {
-        return call();
-    } else if constexpr (std::is_same_v<returned, action>) {
-        return {.act = call()};
-    } else {
-        call();
-        return {};
-    }
-}
-template <class C>
-void tell(C& c, const start_info& info) {
-    if constexpr (requires { c.on_start(info); })
-        c.on_start(info);
-    else
-        static_assert(!requires { &C::on_start; }, "on_start must take const train::start_info&");
-}
-template <class C>
-decision tell(C& c, const step_info& info) {
-    if constexpr (requires { c.on_step(info); })
-        return decision_of([&]() -> decltype(auto) { return c.on_step(info); });
-    else
-        static_assert(!requires { &C::on_step; }, "on_step must take const train::step_info&");
-    return {};
-}
-template <class C>
-decision tell(C& c, const eval_info& info) {
-    if constexpr (requires { c.on_eval(info); })
-        return decision_of([&]() -> decltype(auto) { return c.on_eval(info); });
-    else
-        static_assert(!requires { &C::on_eval; }, "on_eval must take const train::eval_info&");
-    return {};
-}
-template <class C>
-void tell(C& c, const checkpoint_info& info) {
-    if constexpr (requires { c.on_checkpoint(info); })
-        c.on_checkpoint(info);
-    else
-        static_assert(
-            !requires { &C::on_checkpoint; },
-            "on_checkpoint must take const train::checkpoint_info&");
-}
-template <class C>
-void tell(C& c, const fit_result& info) {
-    if constexpr (requires { c.on_end(info); })
-        c.on_end(info);
-    else
-        static_assert(!requires { &C::on_end; }, "on_end must take const train::fit_result&");
-}
-
-/// Hears of steps before they are applied.
-template <class C>
-concept judges = requires(C& c, const step_info& info) { c.on_agreed(info); };
-template <class C>
-ruling judge(C& c, const step_info& info) {
-    if constexpr (judges<C>) {
-        using returned = std::remove_cvref_t<decltype(c.on_agreed(info))>;
-        if constexpr (std::is_same_v<returned, ruling>) {
-            return c.on_agreed(info);
-        } else if constexpr (std::is_same_v<returned, verdict>) {
-            return {.what = c.on_agreed(info)};
-        } else {
-            c.on_agreed(info);
-            return {};
-        }
-    } else {
-        static_assert(!requires { &C::on_agreed; }, "on_agreed must take const train::step_info&");
-        return {};
-    }
-}
-
-/// May change the plan of a run.
-template <class C>
-concept plans = requires(C& c, const step_info& info) {
-    { c.on_step(info) } -> std::same_as<decision>;
-} || requires(C& c, const eval_info& info) {
-    { c.on_eval(info) } -> std::same_as<decision>;
-};
-/// May change the samples of a step; a rule that never does says so.
-template <class C>
-[[nodiscard]] consteval bool changes_batch() {
-    if constexpr (requires { C::changes_batch; })
-        return C::changes_batch;
-    else
-        return plans<C>;
-}
-
-/// Has state that goes into checkpoints.
-template <class C>
-concept keeps_state = requires(C& c, const C& fixed, std::string_view saved) {
-    { fixed.state() } -> std::convertible_to<std::string>;
-    c.restore(saved);
-};
-
-} // namespace detail
 
 } // namespace skein::train
 
@@ -17240,103 +17607,6 @@ SKEIN_INLINE description& description::add(std::string what, std::string_view va
 // best.
 
 
-// ======== skein/train/detail/rule_state.hpp
-// What callbacks with a state share: numbers as words of a text that reads back to the same bits,
-// and the number of a row or an evaluation that they watch.
-
-
-#include <algorithm>
-#include <charconv>
-#include <cmath>
-#include <concepts>
-#include <string>
-#include <string_view>
-#include <system_error>
-#include <vector>
-
-#include <fmt/core.h>
-
-namespace skein::train {
-
-/// Where a rule reads the number that it watches.
-enum class watched : std::uint8_t {
-    evaluations, ///< "val_loss" and what the loss reported, after each evaluation
-    steps,       ///< "loss" and what was reported, in the row of each step
-};
-
-} // namespace skein::train
-
-namespace skein::train::detail {
-
-// to_chars and from_chars, not {:a} and strtod(): a process may have another decimal point.
-[[nodiscard]] inline std::string hexadecimal(double value) {
-    if (std::isnan(value)) return "nan";
-    if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
-    char text[64];
-    const auto end =
-        std::to_chars(text, text + sizeof text, std::abs(value), std::chars_format::hex);
-    return (std::signbit(value) ? "-0x" : "0x") + std::string(text, end.ptr);
-}
-
-/// The words of a saved state, one after another.
-class state_words {
-public:
-    explicit state_words(std::string_view text) : rest_(text) {}
-
-    /// False when the next word is no such number.
-    template <std::integral T>
-    [[nodiscard]] bool read(T& to) {
-        const auto word = next();
-        const auto end = std::from_chars(word.data(), word.data() + word.size(), to);
-        return end.ec == std::errc() && end.ptr == word.data() + word.size();
-    }
-    [[nodiscard]] bool read(double& to) {
-        auto word = next();
-        const bool negative = word.starts_with('-');
-        if (negative) word.remove_prefix(1);
-        if (word.starts_with("0x")) word.remove_prefix(2);
-        const auto end =
-            std::from_chars(word.data(), word.data() + word.size(), to, std::chars_format::hex);
-        if (negative) to = -to;
-        return end.ec == std::errc() && end.ptr == word.data() + word.size();
-    }
-    [[nodiscard]] bool empty() const noexcept { return rest_.empty(); }
-
-private:
-    std::string_view next() {
-        const auto one = rest_.substr(0, rest_.find(' '));
-        rest_.remove_prefix(std::min(rest_.size(), one.size() + 1));
-        return one;
-    }
-    std::string_view rest_;
-};
-
-[[noreturn]] inline void no_state(std::string_view rule, std::string_view saved) {
-    throw error(errc::malformed, fmt::format("'{}' is no state of {}", saved, rule));
-}
-
-/// The number a rule watches; errc::usage with the names there are when it is not there.
-[[nodiscard]] inline double watched_number(const std::vector<report::metric_value>& from,
-                                           std::string_view metric, std::string_view rule,
-                                           watched where = watched::evaluations) {
-    if (const auto* const found = report::find_metric(from, metric)) return *found;
-    throw error(errc::usage,
-                fmt::format("{}: {} has no '{}'", rule,
-                            where == watched::steps ? "the row of a step" : "an evaluation",
-                            metric))
-        .with_hint(report::names_of(from));
-}
-
-/// Throws errc::usage for an option that makes no sense.
-inline void require_option(bool fine, std::string_view rule, const std::string& what,
-                           const char* hint) {
-    if (!fine) throw error(errc::usage, fmt::format("{}: {}", rule, what)).with_hint(hint);
-}
-
-} // namespace skein::train::detail
-
-
-// ======== skein/train/early_stopping.hpp, continued
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -17373,19 +17643,13 @@ public:
 
     /// Throws errc::usage when no evaluation can have such a number.
     void on_start(const train::start_info& s) {
-        for (const auto& set : s.evaluations)
-            if (options_.metric.starts_with(set + "_")) return;
-        if (!s.evaluations.empty())
-            throw error(errc::usage,
-                        fmt::format("early stopping: no evaluation has a '{}'", options_.metric))
-                .with_hint("its sets are " + known_names(s.evaluations) +
-                           "; their numbers are called <set>_<name>");
+        train::detail::require_evaluated(s.evaluations, options_.metric, "early stopping");
     }
 
     /// Throws errc::usage when the evaluation has no such number. Those of other sets are passed
     /// over.
     train::action on_eval(const train::eval_info& e) {
-        if (!options_.metric.starts_with(std::string(e.set) + "_")) return train::action::go_on;
+        if (!train::detail::is_of_set(options_.metric, e.set)) return train::action::go_on;
         const double now =
             train::detail::watched_number(*e.metrics, options_.metric, "early stopping");
         const bool better = is_better(now);
@@ -18372,6 +18636,131 @@ private:
 };
 
 } // namespace skein::train
+
+// ======== skein/train/loss_spike.hpp
+// Leaves a step out whose loss stands out from those before it, or ends the run: a rule that judges
+// steps before they are applied.
+//
+//     skein::Trainer<skein::DDP<>, skein::loss_spike> trainer(ctx, config,
+//                                                             skein::loss_spike({.factor = 3}));
+//
+// A step that is left out changes no parameter and no state of the optimizer; the data moves on, so
+// its samples are not seen again in this epoch. It counts as a step.
+
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein {
+
+/// What a spike is, and what becomes of its step.
+struct loss_spike_options {
+    std::string metric = "loss"; ///< in the row of a step: "loss", "grad_norm", what was reported
+    double factor = 0.0;         ///< more than so many times the running mean; 0: not by this
+    double deviations = 0.0;     ///< more than so many standard deviations above it; 0: not by this
+    double memory = 0.98;        ///< how much of the running mean stays with each step, from 0 to 1
+    int warmup = 20;             ///< steps that are taken as they are, at least 1
+    train::verdict then = train::verdict::leave_out; ///< or verdict::end
+    int most = 5; ///< steps left out in a row; one more ends the run
+};
+
+/// The callback. A number that is not finite is a spike, also within the warm-up.
+class loss_spike {
+public:
+    static constexpr std::string_view rule_name = "loss_spike";
+
+    /// Throws errc::usage for options that make no sense.
+    explicit loss_spike(loss_spike_options options) : options_(std::move(options)) {
+        const auto& o = options_;
+        using train::detail::require_option;
+        require_option((o.factor == 0 || o.factor > 1) && o.deviations >= 0 &&
+                           std::isfinite(o.factor) && std::isfinite(o.deviations),
+                       rule_name,
+                       fmt::format("a factor of {} and {} deviations", o.factor, o.deviations),
+                       "use a factor of more than 1, or more than 0 deviations");
+        require_option(o.factor > 0 || o.deviations > 0, rule_name, "nothing says what a spike is",
+                       "give a factor or deviations");
+        require_option(o.memory >= 0 && o.memory < 1, rule_name,
+                       fmt::format("a memory of {}", o.memory), "use 0 or more and less than 1");
+        require_option(o.warmup >= 1, rule_name, fmt::format("a warm-up of {} steps", o.warmup),
+                       "use 1 or more");
+        require_option(o.then != train::verdict::apply, rule_name, "a spike that is applied",
+                       "choose verdict::leave_out or verdict::end");
+        require_option(o.most >= 0, rule_name, fmt::format("at most {} steps in a row", o.most),
+                       "use 0 or more");
+    }
+
+    /// Throws errc::usage when the number is not there.
+    train::ruling on_agreed(const train::step_info& s) {
+        const double now = train::detail::watched_number(*s.metrics, options_.metric, rule_name,
+                                                         train::watched::steps);
+        const bool finite =
+            std::isfinite(now) && std::isfinite(s.loss) && std::isfinite(s.grad_norm);
+        const double bound = bound_now();
+        if (finite && now <= bound) {
+            in_a_row_ = 0;
+            add(now);
+            return {};
+        }
+        in_a_row_ += 1;
+        auto why = fmt::format("{} is {:.6g}, after {} steps with a running mean of {:.6g}",
+                               options_.metric, now, seen_, mean_);
+        if (options_.then == train::verdict::leave_out && in_a_row_ <= options_.most)
+            return {train::verdict::leave_out, std::move(why)};
+        if (in_a_row_ > 1) why += fmt::format(", the {}. spike in a row", in_a_row_);
+        return {train::verdict::end, std::move(why)};
+    }
+
+    [[nodiscard]] double running_mean() const noexcept { return mean_; }
+
+    /// "<steps> <mean> <variance> <spikes in a row>".
+    [[nodiscard]] std::string state() const {
+        return fmt::format("{} {} {} {}", seen_, train::detail::hexadecimal(mean_),
+                           train::detail::hexadecimal(variance_), in_a_row_);
+    }
+    /// Throws errc::malformed for a text that is no state().
+    void restore(std::string_view saved) {
+        train::detail::state_words words(saved);
+        if (!words.read(seen_) || !words.read(mean_) || !words.read(variance_) ||
+            !words.read(in_a_row_) || !words.empty())
+            train::detail::no_state(rule_name, saved);
+    }
+
+private:
+    /// What a number may be at most.
+    [[nodiscard]] double bound_now() const noexcept {
+        double bound = std::numeric_limits<double>::infinity();
+        if (seen_ < static_cast<std::uint64_t>(options_.warmup)) return bound;
+        if (options_.factor > 0 && mean_ > 0) bound = options_.factor * mean_;
+        if (options_.deviations > 0)
+            bound = std::min(bound, mean_ + options_.deviations * std::sqrt(variance_));
+        return bound;
+    }
+    /// Plain mean and variance at first, exponential ones once the memory is full.
+    ///   source: Welford 1962; Finch 2009, "Incremental calculation of weighted mean and variance",
+    ///   section 9
+    void add(double now) noexcept {
+        seen_ += 1;
+        const double part = std::max(1.0 - options_.memory, 1.0 / static_cast<double>(seen_));
+        const double away = now - mean_;
+        mean_ += part * away;
+        variance_ = (1.0 - part) * (variance_ + part * away * away);
+    }
+
+    loss_spike_options options_;
+    std::uint64_t seen_ = 0; // steps that were applied
+    double mean_ = 0.0, variance_ = 0.0;
+    int in_a_row_ = 0;
+};
+
+} // namespace skein
 
 // ======== skein/train/memory_plan.hpp
 // What a strategy keeps of a model in each rank's memory: by formula before anything is allocated,
@@ -20564,9 +20953,6 @@ SKEIN_INLINE std::shared_ptr<activation_store> exchange_store(
 
 
 #include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -20597,72 +20983,44 @@ public:
 
     /// Throws errc::usage for options that make no sense.
     explicit reduce_on_plateau(reduce_on_plateau_options options = {})
-        : options_(std::move(options)), best_(worst()) {
+        : options_(options), watch_({.metric = std::move(options.metric),
+                                     .patience = options.patience,
+                                     .threshold = options.threshold,
+                                     .relative = options.relative,
+                                     .cooldown = options.cooldown,
+                                     .lower_is_better = options.lower_is_better,
+                                     .at = options.at},
+                                    rule_name) {
         const auto& o = options_;
         using train::detail::require_option;
         require_option(o.factor >= 0 && o.factor < 1, rule_name,
                        fmt::format("a factor of {}", o.factor), "use 0 or more and less than 1");
-        require_option(o.patience >= 0, rule_name, fmt::format("a patience of {}", o.patience),
-                       "use 0 or more evaluations");
-        require_option(o.cooldown >= 0, rule_name, fmt::format("a cooldown of {}", o.cooldown),
-                       "use 0 or more evaluations");
-        require_option(o.threshold >= 0, rule_name, fmt::format("a threshold of {}", o.threshold),
-                       "use 0 or a positive number");
         require_option(o.min_lr >= 0 && o.eps >= 0, rule_name,
                        fmt::format("a lowest rate of {} and an eps of {}", o.min_lr, o.eps),
                        "use 0 or positive numbers");
     }
 
+    /// Throws errc::usage when no evaluation can have such a number.
+    void on_start(const train::start_info& s) const { watch_.require(s); }
     /// Both throw errc::usage when the number is not there.
-    train::decision on_eval(const train::eval_info& e) {
-        return options_.at == train::watched::evaluations ? take(e) : train::decision{};
-    }
-    train::decision on_step(const train::step_info& s) {
-        return options_.at == train::watched::steps ? take(s) : train::decision{};
-    }
+    train::decision on_eval(const train::eval_info& e) { return take(e); }
+    train::decision on_step(const train::step_info& s) { return take(s); }
 
-    [[nodiscard]] double best() const noexcept { return best_; }
+    [[nodiscard]] double best() const noexcept { return watch_.best(); }
 
     /// "<best> <bad ones in a row> <left of the cooldown>".
-    [[nodiscard]] std::string state() const {
-        return fmt::format("{} {} {}", train::detail::hexadecimal(best_), bad_, cooldown_);
-    }
+    [[nodiscard]] std::string state() const { return watch_.state(); }
     /// Throws errc::malformed for a text that is no state().
     void restore(std::string_view saved) {
         train::detail::state_words words(saved);
-        if (!words.read(best_) || !words.read(bad_) || !words.read(cooldown_) || !words.empty())
-            train::detail::no_state(rule_name, saved);
+        if (!watch_.restore(words) || !words.empty()) train::detail::no_state(rule_name, saved);
     }
 
 private:
-    [[nodiscard]] double worst() const noexcept {
-        const auto most = std::numeric_limits<double>::infinity();
-        return options_.lower_is_better ? most : -most;
-    }
-    [[nodiscard]] bool is_better(double now) const noexcept {
-        const double by = options_.threshold;
-        if (options_.lower_is_better)
-            return options_.relative ? now < best_ * (1.0 - by) : now < best_ - by;
-        return options_.relative ? now > best_ * (by + 1.0) : now > best_ + by;
-    }
-
     template <class Event>
     train::decision take(const Event& e) {
-        const double now =
-            train::detail::watched_number(*e.metrics, options_.metric, rule_name, options_.at);
-        const bool better = is_better(now);
-        if (better) best_ = now;
-        bad_ = better ? 0 : bad_ + 1;
-        if (cooldown_ > 0) {
-            cooldown_ -= 1;
-            bad_ = 0;
-        }
-        if (bad_ <= options_.patience) return {};
-        const auto why = fmt::format("{} is {:.6g}, {} in a row have not improved on {:.6g}",
-                                     options_.metric, now, bad_, best_);
-        cooldown_ = options_.cooldown;
-        bad_ = 0;
-        return lowered(*e.plan, e.next_rate, why);
+        if (!watch_.take(e)) return {};
+        return lowered(*e.plan, e.next_rate, watch_.why());
     }
 
     [[nodiscard]] train::decision lowered(const train::step_plan& plan, double scheduled,
@@ -20679,8 +21037,7 @@ private:
     }
 
     reduce_on_plateau_options options_;
-    double best_;
-    int bad_ = 0, cooldown_ = 0;
+    train::plateau watch_;
 };
 
 } // namespace skein
@@ -23893,8 +24250,7 @@ public:
         if (!order_) return taken.ends_epoch;
         const auto& at = taken.place;
         const auto left = order_->options().samples - at.cursor;
-        const bool spent =
-            config_.last == last_batch::drop ? left < order_->options().batch : left == 0;
+        const bool spent = config_.last == last_batch::drop ? left < batch_size() : left == 0;
         return spent || at.epoch != taken.epoch;
     }
 
@@ -25085,8 +25441,8 @@ struct run_state {
     const context& ctx;
     const run_config& config;
     schedule rate;
-    const metrics_manager& declared;
     step_plan plan; ///< in force
+    const metrics_manager& declared;
     std::unique_ptr<session_parts> parts{};
     std::unique_ptr<input_source> input{};
     std::optional<flat_optimizer> optimizer{};
@@ -25252,6 +25608,7 @@ private:
         if (is_over_) return; // no step follows, nothing is saved
         const plan_limits limits{ctx_.world_size(), run_.input->size()};
         for (const auto& each : to.made) {
+            if (run_.stopped && each.from == each.to) continue; // it does stop
             check_plan(each.to, limits, each.rule, run_.step);
             add_events(events_, each, run_.step);
         }
@@ -25290,6 +25647,19 @@ private:
             .with_hint(list.text("there are none"));
     }
 
+    /// In a world that broke behind this the evaluation is made again, the decisions are not.
+    void tell_evaluation(std::size_t set, const measured& merged, double seconds) {
+        if (std::exchange(told_at_[set], run_.step) == run_.step) return;
+        tell(eval_info{.rank = ctx_.rank(),
+                       .step = run_.step,
+                       .set = evaluator_->name(set),
+                       .metrics = &merged.values,
+                       .arrays = &merged.arrays,
+                       .seconds = seconds,
+                       .next_rate = next_rate(),
+                       .epoch = run_.feeder->epochs_done()});
+    }
+
     /// Adds what the set comes to. Collective.
     void evaluate(std::size_t set, measured& to) {
         const auto begin = seconds_now();
@@ -25314,16 +25684,7 @@ private:
             run_.result.val_step = run_.step;
         }
         result_of(run_.result, merged);
-        // In a world that broke behind this the evaluation is made again, the decisions are not.
-        if (std::exchange(told_at_[set], run_.step) != run_.step)
-            tell(eval_info{.rank = ctx_.rank(),
-                           .step = run_.step,
-                           .set = evaluator_->name(set),
-                           .metrics = &merged.values,
-                           .arrays = &merged.arrays,
-                           .seconds = seconds_now() - begin,
-                           .next_rate = next_rate(),
-                           .epoch = run_.feeder->epochs_done()});
+        tell_evaluation(set, merged, seconds_now() - begin);
         to.append(std::move(merged));
     }
 
@@ -25371,6 +25732,18 @@ private:
                 notices_.push_back(std::move(text));
     }
 
+    /// The plan of a checkpoint, when rules had changed it.
+    void restore_plan(const json& extra, const std::string& where) {
+        if (!extra.contains("plan")) return;
+        const auto saved = restored_plan(extra.at("plan"), config_, where);
+        check_plan(saved.plan, {ctx_.world_size(), run_.input->size()}, "the checkpoint",
+                   run_.step);
+        run_.plan = saved.plan;
+        run_.feeder->restore_plan(saved.plan, saved.units, run_.step);
+        run_.total = run_.feeder->total();
+        notices_.push_back("the run goes on by the plan of its rules: " + to_string(saved.plan));
+    }
+
     void restore_metrics(const json& extra, const loaded_checkpoint& found) {
         run_.training->restore(extra, found.path());
         if (run_.training->is_new_to(extra) && run_.step > 0)
@@ -25393,18 +25766,6 @@ private:
         const auto older = newest_.find(best.metric);
         if (any_step && older != newest_.end()) all.emplace(*older);
         return all;
-    }
-
-    /// The plan of a checkpoint, when rules had changed it.
-    void restore_plan(const json& extra, const std::string& where) {
-        if (!extra.contains("plan")) return;
-        const auto saved = restored_plan(extra.at("plan"), config_, where);
-        check_plan(saved.plan, {ctx_.world_size(), run_.input->size()}, "the checkpoint",
-                   run_.step);
-        run_.plan = saved.plan;
-        run_.feeder->restore_plan(saved.plan, saved.units, run_.step);
-        run_.total = run_.feeder->total();
-        notices_.push_back("the run goes on by the plan of its rules: " + to_string(saved.plan));
     }
 
     void save(const std::vector<metric_value>& evaluated) {
@@ -25460,10 +25821,10 @@ private:
     posix_disk disk_{link_policy::refuse};
     std::optional<checkpointer> saver_;
     std::vector<std::uint64_t> evaluated_at_, told_at_; // steps, by set
-    std::map<std::string, double> newest_;              // numbers by which checkpoints are chosen
-    std::vector<std::string> notices_;                  // to be told when the run begins
+    std::map<std::string, double> newest_;    // numbers by which checkpoints are chosen
     bool is_over_ = false;
-    std::vector<run_event> events_; // decisions behind the step that is committed last
+    std::vector<run_event> events_;    // decisions behind the step that is committed last
+    std::vector<std::string> notices_; // to be told when the run begins
 };
 
 } // namespace skein::train::detail
@@ -25660,11 +26021,12 @@ public:
 
     session_core(const session_request& request, const make_parts& make)
         : ctx_(*request.ctx), config_(*request.config), described_(described_settings(request)),
-          reported_(*request.reported), run_{.ctx = ctx_,
-                                             .config = config_,
-                                             .rate = request.rate,
-                                             .declared = *request.declared,
-                                             .plan = plan_of(config_)},
+          reported_(*request.reported),
+          run_{.ctx = ctx_,
+               .config = config_,
+               .rate = request.rate,
+               .plan = plan_of(config_),
+               .declared = *request.declared},
           row_(ctx_), clock_(ctx_) {
         guarded([&] {
             reported_.clear();
@@ -25867,10 +26229,10 @@ public:
         drawn_.reset();
         phase_ = step_phase::idle;
         end_due_ = true;
+        if (run_.total > 0) run_.total = run_.feeder->total();
         run_.row = {row_.values(), {}};
         now_.metrics = &run_.row.values;
         now_.arrays = &run_.row.arrays;
-        if (run_.total > 0) run_.total = run_.feeder->total();
         find_end();
         measure(ends_epoch);
         between_.tell_step(now_);
@@ -25956,9 +26318,10 @@ private:
         refuse_twice(run_.row.values);
         result_of(run_.result, run_.row);
     }
-    /// A stream may show by its next batch only that an epoch is over.
+    /// A stream may show by its next batch only that an epoch is over; so may a batch that has grown
+    /// and leaves the rest of it out.
     void begin_epoch_of_metrics() {
-        if (run_.input->is_stream()) run_.training->begin_epoch(drawn_->epoch);
+        if (run_.input->is_stream() || run_.feeder->units()) run_.training->begin_epoch(drawn_->epoch);
     }
 
     /// The step that was drawn has not been.
@@ -26302,6 +26665,80 @@ SKEIN_INLINE void single_process::show_masters() {
 }
 
 } // namespace skein::train::detail
+
+// ======== skein/train/stop_at.hpp
+// Ends training when a number is good enough: a rule that decides on a stop.
+//
+//     skein::Trainer<skein::DDP<>, skein::stop_at> trainer(
+//         ctx, config, skein::stop_at({.metric = "val_accuracy", .value = 0.97}));
+//
+// All ranks end behind the step after the one that reached it, with a checkpoint. A run that goes on
+// from there is stopped by the next number that is good enough.
+
+
+#include <cmath>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein {
+
+/// Which number ends a run.
+struct stop_at_options {
+    std::string metric = "val_loss";
+    double value = 0.0;
+    bool at_least = true; ///< false: at most
+    train::watched at = train::watched::evaluations;
+};
+
+/// The callback. It has no state: the stop that it asked for is in the checkpoint. NaN is never good
+/// enough.
+class stop_at {
+public:
+    static constexpr std::string_view rule_name = "stop_at";
+    static constexpr bool changes_batch = false;
+
+    /// Throws errc::usage for a value that is no number.
+    explicit stop_at(stop_at_options options) : options_(std::move(options)) {
+        train::detail::require_option(!std::isnan(options_.value), rule_name, "a value of nan",
+                                      "give the number that is good enough");
+    }
+
+    /// Throws errc::usage when no evaluation can have such a number.
+    void on_start(const train::start_info& s) const {
+        if (options_.at == train::watched::evaluations)
+            train::detail::require_evaluated(s.evaluations, options_.metric, rule_name);
+    }
+    /// Both throw errc::usage when the number is not there. Those of other sets are passed over.
+    train::decision on_eval(const train::eval_info& e) {
+        if (!train::detail::is_of_set(options_.metric, e.set)) return {};
+        return look(train::watched::evaluations, e);
+    }
+    train::decision on_step(const train::step_info& s) { return look(train::watched::steps, s); }
+
+    /// For a person, once it is reached; else empty.
+    [[nodiscard]] std::string stop_reason() const { return reason_; }
+
+private:
+    template <class Event>
+    train::decision look(train::watched at, const Event& e) {
+        if (options_.at != at) return {};
+        const double now =
+            train::detail::watched_number(*e.metrics, options_.metric, rule_name, at);
+        if (!(options_.at_least ? now >= options_.value : now <= options_.value)) return {};
+        auto why = fmt::format("{} is {:.6g}, {} {:.6g} is enough", options_.metric, now,
+                               options_.at_least ? "at least" : "at most", options_.value);
+        reason_ = fmt::format("{}: {}", rule_name, why);
+        return {.act = train::action::stop, .why = std::move(why)};
+    }
+
+    stop_at_options options_;
+    std::string reason_;
+};
+
+} // namespace skein
 
 // ======== skein/train/trainer.hpp
 // The training loop: the same for one process and many, and the only place that knows all parts.

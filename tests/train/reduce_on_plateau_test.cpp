@@ -12,6 +12,8 @@ namespace sk = skein;
 using namespace skein::train;
 using Catch::Matchers::ContainsSubstring;
 
+namespace reduce_on_plateau_test {
+
 namespace {
 
 /// The rate after each number of an evaluation, over a schedule that gives `scheduled`.
@@ -115,3 +117,5 @@ TEST_CASE("a plateau refuses options that make no sense and a number that is not
                       ContainsSubstring("reduce_on_plateau: an evaluation has no 'val_acuracy'") &&
                           ContainsSubstring(R"(there are: "val_loss", "val_accuracy")"));
 }
+
+} // namespace reduce_on_plateau_test

@@ -11,6 +11,8 @@
 using namespace skein::train;
 using Catch::Matchers::ContainsSubstring;
 
+namespace step_plan_test {
+
 namespace {
 
 /// What is said of a plan that nobody can hold; empty when it is fine.
@@ -127,3 +129,5 @@ TEST_CASE("a run whose batch changes has as many samples, and its schedule comes
     const run_config config{.epochs = 3, .last = last_batch::shorten, .global_batch = 16};
     CHECK(walk(config, 61, 2, 32).schedule == std::vector<std::uint64_t>{0, 1, 2, 4, 6, 8, 10});
 }
+
+} // namespace step_plan_test

@@ -166,6 +166,7 @@ struct fit_result {
 template <class C>
 concept callback =
     requires(C& c, const start_info& e) { c.on_start(e); } || requires { &C::on_start; } ||
+    requires(C& c, const step_info& e) { c.on_agreed(e); } || requires { &C::on_agreed; } ||
     requires(C& c, const step_info& e) { c.on_step(e); } || requires { &C::on_step; } ||
     requires(C& c, const eval_info& e) { c.on_eval(e); } || requires { &C::on_eval; } ||
     requires(C& c, const checkpoint_info& e) { c.on_checkpoint(e); } ||

@@ -12,7 +12,6 @@
 // best.
 
 #include <skein/core/error.hpp>
-#include <skein/core/known_names.hpp>
 #include <skein/report/metrics.hpp>
 #include <skein/train/callbacks.hpp>
 #include <skein/train/detail/rule_state.hpp>
@@ -53,19 +52,13 @@ public:
 
     /// Throws errc::usage when no evaluation can have such a number.
     void on_start(const train::start_info& s) {
-        for (const auto& set : s.evaluations)
-            if (options_.metric.starts_with(set + "_")) return;
-        if (!s.evaluations.empty())
-            throw error(errc::usage,
-                        fmt::format("early stopping: no evaluation has a '{}'", options_.metric))
-                .with_hint("its sets are " + known_names(s.evaluations) +
-                           "; their numbers are called <set>_<name>");
+        train::detail::require_evaluated(s.evaluations, options_.metric, "early stopping");
     }
 
     /// Throws errc::usage when the evaluation has no such number. Those of other sets are passed
     /// over.
     train::action on_eval(const train::eval_info& e) {
-        if (!options_.metric.starts_with(std::string(e.set) + "_")) return train::action::go_on;
+        if (!train::detail::is_of_set(options_.metric, e.set)) return train::action::go_on;
         const double now =
             train::detail::watched_number(*e.metrics, options_.metric, "early stopping");
         const bool better = is_better(now);

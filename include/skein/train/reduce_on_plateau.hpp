@@ -12,11 +12,9 @@
 
 #include <skein/train/callbacks.hpp>
 #include <skein/train/detail/rule_state.hpp>
+#include <skein/train/plateau.hpp>
 
 #include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -47,72 +45,44 @@ public:
 
     /// Throws errc::usage for options that make no sense.
     explicit reduce_on_plateau(reduce_on_plateau_options options = {})
-        : options_(std::move(options)), best_(worst()) {
+        : options_(options), watch_({.metric = std::move(options.metric),
+                                     .patience = options.patience,
+                                     .threshold = options.threshold,
+                                     .relative = options.relative,
+                                     .cooldown = options.cooldown,
+                                     .lower_is_better = options.lower_is_better,
+                                     .at = options.at},
+                                    rule_name) {
         const auto& o = options_;
         using train::detail::require_option;
         require_option(o.factor >= 0 && o.factor < 1, rule_name,
                        fmt::format("a factor of {}", o.factor), "use 0 or more and less than 1");
-        require_option(o.patience >= 0, rule_name, fmt::format("a patience of {}", o.patience),
-                       "use 0 or more evaluations");
-        require_option(o.cooldown >= 0, rule_name, fmt::format("a cooldown of {}", o.cooldown),
-                       "use 0 or more evaluations");
-        require_option(o.threshold >= 0, rule_name, fmt::format("a threshold of {}", o.threshold),
-                       "use 0 or a positive number");
         require_option(o.min_lr >= 0 && o.eps >= 0, rule_name,
                        fmt::format("a lowest rate of {} and an eps of {}", o.min_lr, o.eps),
                        "use 0 or positive numbers");
     }
 
+    /// Throws errc::usage when no evaluation can have such a number.
+    void on_start(const train::start_info& s) const { watch_.require(s); }
     /// Both throw errc::usage when the number is not there.
-    train::decision on_eval(const train::eval_info& e) {
-        return options_.at == train::watched::evaluations ? take(e) : train::decision{};
-    }
-    train::decision on_step(const train::step_info& s) {
-        return options_.at == train::watched::steps ? take(s) : train::decision{};
-    }
+    train::decision on_eval(const train::eval_info& e) { return take(e); }
+    train::decision on_step(const train::step_info& s) { return take(s); }
 
-    [[nodiscard]] double best() const noexcept { return best_; }
+    [[nodiscard]] double best() const noexcept { return watch_.best(); }
 
     /// "<best> <bad ones in a row> <left of the cooldown>".
-    [[nodiscard]] std::string state() const {
-        return fmt::format("{} {} {}", train::detail::hexadecimal(best_), bad_, cooldown_);
-    }
+    [[nodiscard]] std::string state() const { return watch_.state(); }
     /// Throws errc::malformed for a text that is no state().
     void restore(std::string_view saved) {
         train::detail::state_words words(saved);
-        if (!words.read(best_) || !words.read(bad_) || !words.read(cooldown_) || !words.empty())
-            train::detail::no_state(rule_name, saved);
+        if (!watch_.restore(words) || !words.empty()) train::detail::no_state(rule_name, saved);
     }
 
 private:
-    [[nodiscard]] double worst() const noexcept {
-        const auto most = std::numeric_limits<double>::infinity();
-        return options_.lower_is_better ? most : -most;
-    }
-    [[nodiscard]] bool is_better(double now) const noexcept {
-        const double by = options_.threshold;
-        if (options_.lower_is_better)
-            return options_.relative ? now < best_ * (1.0 - by) : now < best_ - by;
-        return options_.relative ? now > best_ * (by + 1.0) : now > best_ + by;
-    }
-
     template <class Event>
     train::decision take(const Event& e) {
-        const double now =
-            train::detail::watched_number(*e.metrics, options_.metric, rule_name, options_.at);
-        const bool better = is_better(now);
-        if (better) best_ = now;
-        bad_ = better ? 0 : bad_ + 1;
-        if (cooldown_ > 0) {
-            cooldown_ -= 1;
-            bad_ = 0;
-        }
-        if (bad_ <= options_.patience) return {};
-        const auto why = fmt::format("{} is {:.6g}, {} in a row have not improved on {:.6g}",
-                                     options_.metric, now, bad_, best_);
-        cooldown_ = options_.cooldown;
-        bad_ = 0;
-        return lowered(*e.plan, e.next_rate, why);
+        if (!watch_.take(e)) return {};
+        return lowered(*e.plan, e.next_rate, watch_.why());
     }
 
     [[nodiscard]] train::decision lowered(const train::step_plan& plan, double scheduled,
@@ -129,8 +99,7 @@ private:
     }
 
     reduce_on_plateau_options options_;
-    double best_;
-    int bad_ = 0, cooldown_ = 0;
+    train::plateau watch_;
 };
 
 } // namespace skein

@@ -169,8 +169,7 @@ public:
         if (!order_) return taken.ends_epoch;
         const auto& at = taken.place;
         const auto left = order_->options().samples - at.cursor;
-        const bool spent =
-            config_.last == last_batch::drop ? left < order_->options().batch : left == 0;
+        const bool spent = config_.last == last_batch::drop ? left < batch_size() : left == 0;
         return spent || at.epoch != taken.epoch;
     }
 

@@ -4,12 +4,14 @@
 // and the number of a row or an evaluation that they watch.
 
 #include <skein/core/error.hpp>
+#include <skein/core/known_names.hpp>
 #include <skein/report/metrics.hpp>
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <concepts>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -86,6 +88,21 @@ private:
                             where == watched::steps ? "the row of a step" : "an evaluation",
                             metric))
         .with_hint(report::names_of(from));
+}
+
+/// Whether an evaluation of this set has a number of this name.
+[[nodiscard]] inline bool is_of_set(std::string_view metric, std::string_view set) noexcept {
+    return metric.size() > set.size() && metric.starts_with(set) && metric[set.size()] == '_';
+}
+
+/// Throws errc::usage when none of the evaluation sets, when there are any, can have the number.
+inline void require_evaluated(const std::vector<std::string>& sets, std::string_view metric,
+                              std::string_view rule) {
+    for (const auto& set : sets)
+        if (is_of_set(metric, set)) return;
+    if (sets.empty()) return;
+    throw error(errc::usage, fmt::format("{}: no evaluation has a '{}'", rule, metric))
+        .with_hint("its sets are " + known_names(sets) + "; their numbers are called <set>_<name>");
 }
 
 /// Throws errc::usage for an option that makes no sense.

@@ -36,8 +36,8 @@ struct run_state {
     const context& ctx;
     const run_config& config;
     schedule rate;
-    const metrics_manager& declared;
     step_plan plan; ///< in force
+    const metrics_manager& declared;
     std::unique_ptr<session_parts> parts{};
     std::unique_ptr<input_source> input{};
     std::optional<flat_optimizer> optimizer{};
@@ -203,6 +203,7 @@ private:
         if (is_over_) return; // no step follows, nothing is saved
         const plan_limits limits{ctx_.world_size(), run_.input->size()};
         for (const auto& each : to.made) {
+            if (run_.stopped && each.from == each.to) continue; // it does stop
             check_plan(each.to, limits, each.rule, run_.step);
             add_events(events_, each, run_.step);
         }
@@ -241,6 +242,19 @@ private:
             .with_hint(list.text("there are none"));
     }
 
+    /// In a world that broke behind this the evaluation is made again, the decisions are not.
+    void tell_evaluation(std::size_t set, const measured& merged, double seconds) {
+        if (std::exchange(told_at_[set], run_.step) == run_.step) return;
+        tell(eval_info{.rank = ctx_.rank(),
+                       .step = run_.step,
+                       .set = evaluator_->name(set),
+                       .metrics = &merged.values,
+                       .arrays = &merged.arrays,
+                       .seconds = seconds,
+                       .next_rate = next_rate(),
+                       .epoch = run_.feeder->epochs_done()});
+    }
+
     /// Adds what the set comes to. Collective.
     void evaluate(std::size_t set, measured& to) {
         const auto begin = seconds_now();
@@ -265,16 +279,7 @@ private:
             run_.result.val_step = run_.step;
         }
         result_of(run_.result, merged);
-        // In a world that broke behind this the evaluation is made again, the decisions are not.
-        if (std::exchange(told_at_[set], run_.step) != run_.step)
-            tell(eval_info{.rank = ctx_.rank(),
-                           .step = run_.step,
-                           .set = evaluator_->name(set),
-                           .metrics = &merged.values,
-                           .arrays = &merged.arrays,
-                           .seconds = seconds_now() - begin,
-                           .next_rate = next_rate(),
-                           .epoch = run_.feeder->epochs_done()});
+        tell_evaluation(set, merged, seconds_now() - begin);
         to.append(std::move(merged));
     }
 
@@ -322,6 +327,18 @@ private:
                 notices_.push_back(std::move(text));
     }
 
+    /// The plan of a checkpoint, when rules had changed it.
+    void restore_plan(const json& extra, const std::string& where) {
+        if (!extra.contains("plan")) return;
+        const auto saved = restored_plan(extra.at("plan"), config_, where);
+        check_plan(saved.plan, {ctx_.world_size(), run_.input->size()}, "the checkpoint",
+                   run_.step);
+        run_.plan = saved.plan;
+        run_.feeder->restore_plan(saved.plan, saved.units, run_.step);
+        run_.total = run_.feeder->total();
+        notices_.push_back("the run goes on by the plan of its rules: " + to_string(saved.plan));
+    }
+
     void restore_metrics(const json& extra, const loaded_checkpoint& found) {
         run_.training->restore(extra, found.path());
         if (run_.training->is_new_to(extra) && run_.step > 0)
@@ -344,18 +361,6 @@ private:
         const auto older = newest_.find(best.metric);
         if (any_step && older != newest_.end()) all.emplace(*older);
         return all;
-    }
-
-    /// The plan of a checkpoint, when rules had changed it.
-    void restore_plan(const json& extra, const std::string& where) {
-        if (!extra.contains("plan")) return;
-        const auto saved = restored_plan(extra.at("plan"), config_, where);
-        check_plan(saved.plan, {ctx_.world_size(), run_.input->size()}, "the checkpoint",
-                   run_.step);
-        run_.plan = saved.plan;
-        run_.feeder->restore_plan(saved.plan, saved.units, run_.step);
-        run_.total = run_.feeder->total();
-        notices_.push_back("the run goes on by the plan of its rules: " + to_string(saved.plan));
     }
 
     void save(const std::vector<metric_value>& evaluated) {
@@ -412,9 +417,9 @@ private:
     std::optional<checkpointer> saver_;
     std::vector<std::uint64_t> evaluated_at_, told_at_; // steps, by set
     std::map<std::string, double> newest_;              // numbers by which checkpoints are chosen
-    std::vector<std::string> notices_;                  // to be told when the run begins
     bool is_over_ = false;
-    std::vector<run_event> events_; // decisions behind the step that is committed last
+    std::vector<run_event> events_;    // decisions behind the step that is committed last
+    std::vector<std::string> notices_; // to be told when the run begins
 };
 
 } // namespace skein::train::detail

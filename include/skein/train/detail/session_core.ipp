@@ -52,8 +52,8 @@ public:
           reported_(*request.reported), run_{.ctx = ctx_,
                                              .config = config_,
                                              .rate = request.rate,
-                                             .declared = *request.declared,
-                                             .plan = plan_of(config_)},
+                                             .plan = plan_of(config_),
+                                             .declared = *request.declared},
           row_(ctx_), clock_(ctx_) {
         guarded([&] {
             reported_.clear();
@@ -256,10 +256,10 @@ public:
         drawn_.reset();
         phase_ = step_phase::idle;
         end_due_ = true;
+        if (run_.total > 0) run_.total = run_.feeder->total();
         run_.row = {row_.values(), {}};
         now_.metrics = &run_.row.values;
         now_.arrays = &run_.row.arrays;
-        if (run_.total > 0) run_.total = run_.feeder->total();
         find_end();
         measure(ends_epoch);
         between_.tell_step(now_);
@@ -345,9 +345,11 @@ private:
         refuse_twice(run_.row.values);
         result_of(run_.result, run_.row);
     }
-    /// A stream may show by its next batch only that an epoch is over.
+    /// A stream may show by its next batch only that an epoch is over; so may a batch that has grown
+    /// and leaves the rest of it out.
     void begin_epoch_of_metrics() {
-        if (run_.input->is_stream()) run_.training->begin_epoch(drawn_->epoch);
+        if (run_.input->is_stream() || run_.feeder->units())
+            run_.training->begin_epoch(drawn_->epoch);
     }
 
     /// The step that was drawn has not been.
