@@ -16993,10 +16993,8 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
         if (where.helper_hosts > 0) return detail::run_with_helpers(where, config, body);
         return run_as_rank(where, config, body);
     }
-SKEIN_INLINE void refuse_in_task(const std::string& what) {
-    const auto* const hint = "train in this process alone, with scaling.workers = 1 or a Trainer "
-                             "on context::single(); start a training of several workers from main, "
-                             "as a program of its own";
+    if (config.scaling.workers == 1) return detail::run_alone(config, body);
+    detail::refuse_in_task(fmt::format("launch() with {} workers", config.scaling.workers));
     return detail::run_supervised(config);
 }
 
