@@ -63,8 +63,8 @@ struct loop_call {
     const auto inner = mangled.find("XadL_Z");
     if (inner == std::string_view::npos || !mangled.ends_with("EEEE"))
         return readable_name(std::string(mangled).c_str());
-    auto text = readable_name(
-        std::string(mangled.substr(inner + 4, mangled.size() - inner - 8)).c_str());
+    auto text =
+        readable_name(std::string(mangled.substr(inner + 4, mangled.size() - inner - 8)).c_str());
     constexpr std::string_view nameless = "(anonymous namespace)::";
     if (text.starts_with(nameless)) text.erase(0, nameless.size());
     return text.substr(0, text.find('('));
