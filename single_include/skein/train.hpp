@@ -22036,6 +22036,9 @@ private:
     out.restarts = ctx.attempt();
     out.results = {{"loss", result.loss}};
     if (result.val_loss == result.val_loss) out.results.push_back({"val_loss", result.val_loss});
+    for (const auto& each : result.metrics) // those of training are in the rows
+        if (each.name != "val_loss" && !each.name.starts_with("train_") && out.results.size() < 14)
+            out.results.push_back(each);
     out.val_step = result.val_step;
     out.checkpoint = path_for_people(result.checkpoint);
     out.command = config.command;
@@ -25700,6 +25703,10 @@ struct run_state {
     double scheduled = 0.0; ///< rate of the step that was agreed on last, by the schedule alone
     fit_result result{};
 
+    bool hurries =
+        false; ///< who stops it does not wait: nothing is done that a resumed run does again
+    /// The run ends behind this step, as planned or because a callback wants it.
+    [[nodiscard]] bool comes_to_end() const noexcept { return !hurries && (stopped || is_last()); }
     [[nodiscard]] bool is_last() const noexcept { return total > 0 ? step == total : ended; }
     /// What the schedule gives for the step after so many finished ones.
     [[nodiscard]] double scheduled_rate(std::uint64_t finished) const {
@@ -25772,18 +25779,19 @@ public:
 
     /// Evaluation, row, decisions and checkpoint of the step that is committed, as they are due.
     void end_of_step(const step_info& now) {
-        const auto due = [&](std::int64_t every) {
-            return run_.is_last() ||
-                   (every > 0 && run_.step % static_cast<std::uint64_t>(every) == 0);
+        const auto on_this_step = [&](std::int64_t every) {
+            return every > 0 && run_.step % static_cast<std::uint64_t>(every) == 0;
         };
         for (const auto& m : run_.row.values)
             if (m.name.starts_with("train_")) newest_[m.name] = m.value;
-        const bool saves =
-            due(config_.checkpoint.every) || (run_.stopped && config_.checkpoint.on_stop);
-        const auto best = run_.stopped ? std::nullopt : set_of_best();
+        const bool saves = on_this_step(config_.checkpoint.every) || run_.is_last() ||
+                           (run_.stopped && config_.checkpoint.on_stop);
+        const auto best = set_of_best();
         measured evaluated;
-        for (std::size_t set = 0; set < evaluator_->size() && !run_.stopped; ++set)
-            if (due(evaluator_->every(set)) || (saves && best == set)) evaluate(set, evaluated);
+        for (std::size_t set = 0; set < evaluator_->size() && !run_.hurries; ++set)
+            if (on_this_step(evaluator_->every(set)) || run_.comes_to_end() ||
+                (saves && best == set))
+                evaluate(set, evaluated);
         for (const auto& m : evaluated.values) newest_[m.name] = m.value;
         report_->step(now, evaluated.values, evaluated.arrays);
         for (const auto& event : events_)
@@ -25798,7 +25806,7 @@ public:
         run_.feeder->quiet();
         is_over_ = true;
         measured last;
-        for (std::size_t set = 0; set < evaluator_->size() && !run_.stopped; ++set)
+        for (std::size_t set = 0; set < evaluator_->size() && !run_.hurries; ++set)
             if (evaluated_at_[set] != run_.step) evaluate(set, last);
         if (!run_.result.stop_reason.empty())
             report_->note(
@@ -26168,7 +26176,7 @@ public:
     /// `now` gets the loss and the times of the slowest ranks.
     ///   own          the trainer's numbers, the loss first
     ///   reported     the user's, as this rank knows them
-    ///   stop         0, 1, or the signal that asked for it
+    ///   stop         0; 0.5: a callback wants it; 1, or the signal that asked for it
     ///   all_touched  every parameter had a gradient here
     ///   decided      a number of the decisions of this rank
     void exchange(const report::metric_set& own, const report::metric_set& reported, double stop,
@@ -26203,6 +26211,8 @@ public:
     [[nodiscard]] bool same_decisions() const noexcept { return same_decisions_; }
     [[nodiscard]] bool some_untouched() const noexcept { return some_untouched_; }
     [[nodiscard]] bool stops() const noexcept { return stop_ > 0.0; }
+    /// Somebody outside of the run has asked, and waits for it.
+    [[nodiscard]] bool hurries() const noexcept { return stop_ >= 1.0; }
     /// The signal that asked for the stop on some rank; 0 when it was none.
     [[nodiscard]] int stop_signal() const noexcept {
         return stop_ > 1.0 ? static_cast<int>(stop_) : 0;
@@ -26463,6 +26473,7 @@ public:
         run_.feeder->commit(*drawn_, run_.step);
         reported_.clear();
         run_.stopped = row_.stops();
+        run_.hurries = row_.hurries();
         if (row_.stop_signal() > 0) run_.result.stop_signal = row_.stop_signal();
         run_.result.loss = now_.loss;
         clock_.end_step(now_, drawn_->global_batch, config_.tokens_per_sample);
@@ -26552,8 +26563,7 @@ private:
     }
     /// The metrics of training that are due with this row. Collective when some are.
     void measure(bool ends_epoch) {
-        auto due =
-            run_.training->end_of_step(run_.step, ends_epoch, run_.is_last() || run_.stopped);
+        auto due = run_.training->end_of_step(run_.step, ends_epoch, run_.comes_to_end());
         if (due.values.empty() && due.arrays.empty()) return;
         run_.row.append(std::move(due));
         refuse_twice(run_.row.values);
@@ -26627,7 +26637,7 @@ private:
         const auto& touched = run_.parts->store().touched();
         const bool all_touched = std::ranges::find(touched, 0.0) == touched.end();
         const double stop = ctx_.stop_requested() ? std::max(1.0, double(ctx_.stop_signal()))
-                            : run_.stop_wanted    ? 1.0
+                            : run_.stop_wanted    ? 0.5
                                                   : 0.0;
         if (run_.parts->changes_batch())
             row.last("global_batch", static_cast<double>(run_.plan.global_batch));
