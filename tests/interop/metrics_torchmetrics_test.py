@@ -3,7 +3,7 @@
 # label: runtime;metrics
 """Metrics over the parts of 1, 2 and 3 ranks are what torchmetrics says of all samples at once.
 
-    metrics_torchmetrics_test.py [CASES [SEED]]     default: 200 of seed 1
+    metrics_torchmetrics_test.py [CASES [SEED]]     default: 1500 of seed 1
 """
 import json
 import pathlib
@@ -262,7 +262,7 @@ def draw_case(draw, number, arrays):
 
 
 def main():
-    count, seed = (int(a) for a in (*sys.argv[1:], *["200", "1"][len(sys.argv) - 1:]))
+    count, seed = (int(a) for a in (*sys.argv[1:], *["1500", "1"][len(sys.argv) - 1:]))
     program = find_program("skein_metric_cases")
     draw = random.Random(seed)
     warnings.simplefilter("ignore")
