@@ -231,14 +231,14 @@ int main(int argc, char** argv) {
     skein::run_config config;
     config.max_steps = 2;
     config.global_batch = 4;
-    config.eval_every = config.checkpoint_every = 0;
-    config.checkpoints = config.write_files = false;
-    config.max_failures = 0;
+    config.eval_every = config.checkpoint.every = 0;
+    config.checkpoint.enabled = config.write_files = false;
+    config.failure.max_failures = 0;
     config.output = train::output_mode::quiet;
     for (int i = 1; i + 1 < argc; i += 2) {
         const std::string_view flag = argv[i];
         if (flag == "--mode") mode = argv[i + 1];
-        if (flag == "--workers") config.workers = std::atoi(argv[i + 1]);
+        if (flag == "--workers") config.scaling.workers = std::atoi(argv[i + 1]);
         if (flag == "--limit")
             config.memory_limit =
                 1'000'000ULL * static_cast<std::uint64_t>(std::atoll(argv[i + 1]));

@@ -86,8 +86,8 @@ void measure(skein::train::context& ctx, const request& asked) {
     skein::run_config config;
     config.max_steps = steps;
     config.global_batch = asked.batch * ctx.world_size();
-    config.eval_every = config.checkpoint_every = 0;
-    config.checkpoints = config.write_files = false;
+    config.eval_every = config.checkpoint.every = 0;
+    config.checkpoint.enabled = config.write_files = false;
     config.output = skein::train::output_mode::quiet;
     torch::manual_seed(1);
     gpt::GPT model(gpt::model_options{
@@ -331,7 +331,7 @@ int main(int argc, char** argv) {
     if (asked.mode.empty()) return compare(argv[0]);
     skein::run_config config;
     config.output = skein::train::output_mode::quiet;
-    config.workers = static_cast<int>(asked.workers);
+    config.scaling.workers = static_cast<int>(asked.workers);
     using by_block = skein::auto_wrap<gpt::Block>;
     using half = skein::precision<skein::bf16>;
     return skein::train::launch(config, [&](skein::train::context& ctx) {

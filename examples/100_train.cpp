@@ -41,12 +41,12 @@ Net make_net(std::uint64_t seed) {
 int main(int argc, char** argv) {
     skein::run_config run{.name = "sine", .max_steps = 400, .global_batch = 64};
     if (argc == 3 && std::string_view(argv[1]) == "--workers") {
-        run.workers = std::atoi(argv[2]); // a word is 0 workers, which launch() refuses
+        run.scaling.workers = std::atoi(argv[2]); // a word is 0 workers, which launch() refuses
     } else if (argc != 1) {
         fmt::print(stderr, "usage: 100_train [--workers N]\n");
         return 2;
     }
-    run.checkpoint_every = 100;
+    run.checkpoint.every = 100;
 
     return skein::train::launch(run, [&](skein::train::context& ctx) { // on every rank
         // [fit]

@@ -33,7 +33,7 @@ Net make_net(std::uint64_t seed) {
 
 int main() {
     skein::run_config run{.epochs = 5, .global_batch = 32, .accumulation = 2};
-    run.write_files = run.checkpoints = false;
+    run.write_files = run.checkpoint.enabled = false;
     run.output = skein::train::output_mode::quiet;
     const auto loss = [](Net& net, const curve::points& b) {
         return torch::mse_loss(net->forward(b.x_B1), b.y_B1);

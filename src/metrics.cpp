@@ -16,6 +16,7 @@
 #include <skein/metrics/error_rate.hpp>
 #include <skein/metrics/metric.hpp>
 #include <skein/metrics/metric_list.hpp>
+#include <skein/metrics/metrics_manager.hpp>
 #include <skein/metrics/perplexity.hpp>
 #include <skein/metrics/regression.hpp>
 #include <skein/metrics/samples.hpp>
@@ -27,6 +28,7 @@
 #include <skein/metrics/detail/error_rate.ipp>
 #include <skein/metrics/detail/metric.ipp>
 #include <skein/metrics/detail/metric_list.ipp>
+#include <skein/metrics/detail/metrics_manager.ipp>
 #include <skein/metrics/detail/perplexity.ipp>
 #include <skein/metrics/detail/regression.ipp>
 #include <skein/metrics/detail/samples.ipp>

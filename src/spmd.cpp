@@ -14,6 +14,7 @@
 #include <skein/spmd/joined_group.hpp>
 #include <skein/spmd/loss_listeners.hpp>
 #include <skein/spmd/meeting.hpp>
+#include <skein/spmd/rank_entry.hpp>
 #include <skein/spmd/settings.hpp>
 #include <skein/spmd/supervisor.hpp>
 
@@ -23,5 +24,6 @@
 #include <skein/spmd/detail/joined_group.ipp>
 #include <skein/spmd/detail/loss_listeners.ipp>
 #include <skein/spmd/detail/meeting.ipp>
+#include <skein/spmd/detail/rank_entry.ipp>
 #include <skein/spmd/detail/settings.ipp>
 #include <skein/spmd/detail/supervisor.ipp>

@@ -21,6 +21,7 @@
 #include <skein/train/recompute.hpp>
 #include <skein/train/session.hpp>
 #include <skein/train/single.hpp>
+#include <skein/train/stage.hpp>
 #include <skein/train/state_memory.hpp>
 #include <skein/train/training_state.hpp>
 #include <skein/train/unit.hpp>
@@ -45,9 +46,12 @@
 #include <skein/train/detail/session_core.ipp>
 #include <skein/train/detail/session_evaluation.ipp>
 #include <skein/train/detail/session_parts.ipp>
+#include <skein/train/detail/session_plan.ipp>
 #include <skein/train/detail/session_row.ipp>
+#include <skein/train/detail/session_stages.ipp>
 #include <skein/train/detail/sharded.ipp>
 #include <skein/train/detail/single.ipp>
+#include <skein/train/detail/stage.ipp>
 #include <skein/train/detail/state_memory.ipp>
 #include <skein/train/detail/training_state.ipp>
 #include <skein/train/detail/unit.ipp>

@@ -17,7 +17,9 @@
 #include <skein/train/manifest.hpp>
 #include <skein/train/parameter_groups.hpp>
 #include <skein/train/reporter.hpp>
+#include <skein/train/run.hpp>
 #include <skein/train/run_config.hpp>
+#include <skein/train/run_result.hpp>
 #include <skein/train/safetensors.hpp>
 #include <skein/train/sampler.hpp>
 #include <skein/train/schedule.hpp>
@@ -34,7 +36,9 @@
 #include <skein/train/detail/manifest.ipp>
 #include <skein/train/detail/parameter_groups.ipp>
 #include <skein/train/detail/reporter.ipp>
+#include <skein/train/detail/run.ipp>
 #include <skein/train/detail/run_config.ipp>
+#include <skein/train/detail/run_result.ipp>
 #include <skein/train/detail/safetensors.ipp>
 #include <skein/train/detail/sampler.ipp>
 #include <skein/train/detail/schedule.ipp>

@@ -51,10 +51,10 @@ inline std::optional<int> parse(int argc, char** argv, program_options& o,
     o.run.name = "gpt";
     o.run.max_steps = 600;
     o.run.global_batch = 32;
-    o.run.workers = 1;
+    o.run.scaling.workers = 1;
     o.run.eval_every = 100;
     o.run.eval_samples = 256;
-    o.run.checkpoint_every = 100;
+    o.run.checkpoint.every = 100;
     bool quiet = false, json = false, plain = false, resume = false, no_checkpoints = false;
 
     CLI::App app("Trains a byte-level GPT on any text file or folder and lets it write.");
@@ -63,7 +63,7 @@ inline std::optional<int> parse(int argc, char** argv, program_options& o,
     app.add_option("--text", o.text,
                    "file or folder to learn from (default: the C++ library headers)");
     app.add_option("--max-mib", o.max_mib, "read at most so many MiB of it");
-    app.add_option("--workers,--nproc", o.run.workers, "processes that train together");
+    app.add_option("--workers,--nproc", o.run.scaling.workers, "processes that train together");
     app.add_option("--steps", o.run.max_steps, "optimizer steps");
     app.add_option("--batch", o.run.global_batch, "samples per step, over all workers");
     app.add_option("--accumulate", o.run.accumulation, "micro-batches per step and worker");
@@ -79,13 +79,13 @@ inline std::optional<int> parse(int argc, char** argv, program_options& o,
     app.add_option("--momentum", o.momentum, "of --sgd");
     app.add_option("--clip", o.run.clip, "highest gradient norm, 0 for none");
     app.add_option("--seed", o.run.seed, "of the initial weights and the data order");
-    app.add_option("--threads", o.run.threads, "compute threads per worker (0: one)");
+    app.add_option("--threads", o.run.scaling.threads, "compute threads per worker (0: one)");
     app.add_option("--eval-every", o.run.eval_every, "steps between evaluations");
     app.add_option("--eval-samples", o.run.eval_samples,
                    "held-out samples per evaluation, 0 for all");
-    app.add_option("--checkpoint-every", o.run.checkpoint_every, "steps between checkpoints");
+    app.add_option("--checkpoint-every", o.run.checkpoint.every, "steps between checkpoints");
     app.add_flag("--no-checkpoints", no_checkpoints, "write none");
-    app.add_option("--max-failures", o.run.max_failures, "restarts after lost workers");
+    app.add_option("--max-failures", o.run.failure.max_failures, "restarts after lost workers");
     app.add_option("--communicator", o.run.communicator, "automatic, shm, ring or hierarchical");
     app.add_option("--run", o.run.name, "name of the run's folder");
     app.add_option("--runs", o.run.runs_dir, "folder that holds the runs");
@@ -107,7 +107,7 @@ inline std::optional<int> parse(int argc, char** argv, program_options& o,
     if (json) o.run.output = skein::train::output_mode::json;
     if (quiet) o.run.output = skein::train::output_mode::quiet;
     if (resume) o.run.resume = skein::train::resume_mode::latest;
-    o.run.checkpoints = !no_checkpoints;
+    o.run.checkpoint.enabled = !no_checkpoints;
     o.run.tokens_per_sample = o.model.context;
     o.run.command = skein::train::command_line();
     o.empty_prompt = prompt->count() > 0 && o.prompt.empty();
@@ -138,7 +138,7 @@ inline void check(program_options& o) {
     if (o.text.empty())
         refuse("no C++ headers below /usr/include/c++ to learn from",
                "give a file or folder with --text");
-    skein::train::validate(o.run, o.run.workers);
+    skein::train::validate(o.run, o.run.scaling.workers);
 }
 
 } // namespace gpt

@@ -136,7 +136,7 @@ int main(int argc, char** argv) {
     o.run.epochs = 5;
     o.run.global_batch = 64;
     o.run.eval_every = 0;
-    o.run.checkpoint_every = 0;
+    o.run.checkpoint.every = 0;
     o.run.steps_flag = ""; // epochs say how long it trains
     bool resume = false, plain = false;
     CLI::App app("Trains a ResNet on a folder of pictures.");
@@ -151,7 +151,7 @@ int main(int argc, char** argv) {
     app.add_option("--layers", o.model.layers, "18 or 50")->check(CLI::IsMember({18, 50}));
     app.add_option("--width", o.model.width, "channels behind the first convolution");
     app.add_option("--image", o.image, "height and width")->check(CLI::Range(32, 4096));
-    app.add_option("--workers", o.run.workers, "processes that train together");
+    app.add_option("--workers", o.run.scaling.workers, "processes that train together");
     app.add_option("--epochs", o.run.epochs, "passes over the pictures")
         ->check(CLI::PositiveNumber);
     app.add_option("--batch", o.run.global_batch, "pictures per step, over all workers");
@@ -162,7 +162,7 @@ int main(int argc, char** argv) {
     app.add_option("--skip", o.skip, "pictures that cannot be decoded and are left out");
     app.add_option("--seed", o.run.seed, "of weights, order and crops");
     app.add_option("--eval-every", o.run.eval_every, "steps between evaluations; 0: at the end");
-    app.add_option("--checkpoint-every", o.run.checkpoint_every, "steps between checkpoints");
+    app.add_option("--checkpoint-every", o.run.checkpoint.every, "steps between checkpoints");
     app.add_option("--run", o.run.name, "name of the run's folder");
     app.add_option("--runs", o.run.runs_dir, "folder that holds the runs");
     app.add_flag("--resume", resume, "go on from the run's newest checkpoint");

@@ -156,11 +156,11 @@ int main(int argc, char** argv) {
     o.run.max_steps = 20;
     o.run.global_batch = 64;
     o.run.eval_every = 0;
-    o.run.checkpoint_every = 0;
+    o.run.checkpoint.every = 0;
     bool resume = false, quiet = false, plain = false;
     CLI::App app("Trains a small Vision Transformer on images that threads and helpers make.");
     app.option_defaults()->always_capture_default();
-    app.add_option("--workers", o.run.workers, "processes that train together");
+    app.add_option("--workers", o.run.scaling.workers, "processes that train together");
     app.add_option("--steps", o.run.max_steps, "optimizer steps");
     app.add_option("--batch", o.run.global_batch, "images per step, over all workers");
     app.add_option("--accumulate", o.run.accumulation, "micro-batches per step and worker");
@@ -175,7 +175,7 @@ int main(int argc, char** argv) {
     app.add_option("--lr", o.lr, "learning rate");
     app.add_option("--budget", o.budget_mib, "MiB of batches that are made ahead");
     app.add_option("--seed", o.run.seed, "of weights, order and images");
-    app.add_option("--checkpoint-every", o.run.checkpoint_every, "steps between checkpoints");
+    app.add_option("--checkpoint-every", o.run.checkpoint.every, "steps between checkpoints");
     app.add_option("--run", o.run.name, "name of the run's folder");
     app.add_option("--runs", o.run.runs_dir, "folder that holds the runs");
     app.add_flag("--as-written", o.as_written,

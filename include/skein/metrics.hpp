@@ -11,6 +11,7 @@
 #include <skein/metrics/error_rate.hpp>
 #include <skein/metrics/metric.hpp>
 #include <skein/metrics/metric_list.hpp>
+#include <skein/metrics/metrics_manager.hpp>
 #include <skein/metrics/perplexity.hpp>
 #include <skein/metrics/regression.hpp>
 #include <skein/metrics/samples.hpp>

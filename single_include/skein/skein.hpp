@@ -2810,6 +2810,180 @@ struct fmt::formatter<skein::strong_id<Tag, Rep>> : fmt::formatter<Rep> {
     }
 };
 
+// ======== skein/core/time.hpp
+// Monotonic time, the only time that decides anything. Wall time is for logs (core/clock.hpp).
+//
+// A loop says what time it is: real loops read the system's monotonic clock once per turn,
+// simulated loops count virtual time from zero.
+//
+//     co_await skein::sleep_for(1.5s);
+//     // for ever, as every length that is longer than 292 years
+//     how.deadline = std::chrono::hours::max();
+
+
+#include <chrono>
+#include <concepts>
+#include <cstdint>
+#include <type_traits>
+
+namespace skein {
+
+/// Lengths of time, in nanoseconds.
+using duration = std::chrono::nanoseconds;
+
+namespace detail {
+
+/// Throws invalid_argument.
+[[noreturn]] void refuse_no_number();
+
+/// What duration_cast<duration> gives, where that is within `duration`; else its nearest end.
+template <class Rep, class Period>
+[[nodiscard]] constexpr duration saturated(std::chrono::duration<Rep, Period> length) {
+    constexpr auto most = static_cast<long double>(INT64_MAX);
+    const auto count = length.count();
+    if constexpr (std::is_same_v<std::chrono::duration<Rep, Period>, duration>) {
+        return length;
+    } else if constexpr (std::is_integral_v<Rep>) {
+        __extension__ using wide = __int128;
+        constexpr wide up = wide{Period::num} * 1'000'000'000;
+        const auto about =
+            static_cast<long double>(count) * static_cast<long double>(up) / Period::den;
+        if (about >= most) return duration::max();
+        if (about <= -most) return duration::min();
+        return duration(static_cast<std::int64_t>(wide{count} * up / Period::den));
+    } else {
+        const auto about = static_cast<long double>(count) * static_cast<long double>(Period::num) *
+                           1e9L / static_cast<long double>(Period::den);
+        if (about != about) refuse_no_number();
+        if (about >= most) return duration::max();
+        if (about <= -most) return duration::min();
+        return duration(static_cast<std::int64_t>(about));
+    }
+}
+
+} // namespace detail
+
+/// A length of time as options and parameters take it: made of any chrono duration, whole or
+/// floating. What is longer than `duration` holds, infinity too, is as long as it holds:
+/// duration::max(), which options and waits take as for ever; the same below zero.
+///   errors  invalid_argument: a floating duration that is no number (NaN)
+class time_span : public duration {
+public:
+    constexpr time_span() noexcept : duration(0) {}
+    template <class Rep, class Period>
+    constexpr time_span(std::chrono::duration<Rep, Period> length) // NOLINT: as a duration
+        : duration(detail::saturated(length)) {}
+
+    // Its arithmetic saturates, too: twice for ever is for ever.
+    constexpr time_span& operator+=(duration more) noexcept {
+        std::int64_t sum = 0;
+        if (__builtin_add_overflow(count(), more.count(), &sum))
+            return *this = more.count() > 0 ? max() : min();
+        return *this = duration(sum);
+    }
+    constexpr time_span& operator-=(duration less) noexcept {
+        std::int64_t left = 0;
+        if (__builtin_sub_overflow(count(), less.count(), &left))
+            return *this = less.count() < 0 ? max() : min();
+        return *this = duration(left);
+    }
+    constexpr time_span& operator*=(std::int64_t times) noexcept {
+        std::int64_t product = 0;
+        if (__builtin_mul_overflow(count(), times, &product))
+            return *this = (count() > 0) == (times > 0) ? max() : min();
+        return *this = duration(product);
+    }
+    // By reference, as chrono's own: g++ finds a length of a derived class ambiguous otherwise.
+    friend constexpr time_span operator+(const time_span& a, const time_span& b) noexcept {
+        return time_span(a) += b;
+    }
+    template <class Rep, class Period>
+    friend constexpr time_span operator+(const time_span& a,
+                                         const std::chrono::duration<Rep, Period>& b) {
+        return time_span(a) += time_span(b);
+    }
+    template <class Rep, class Period>
+    friend constexpr time_span operator+(const std::chrono::duration<Rep, Period>& a,
+                                         const time_span& b) {
+        return time_span(b) += time_span(a);
+    }
+    friend constexpr time_span operator-(const time_span& a, const time_span& b) noexcept {
+        return time_span(a) -= b;
+    }
+    template <class Rep, class Period>
+    friend constexpr time_span operator-(const time_span& a,
+                                         const std::chrono::duration<Rep, Period>& b) {
+        return time_span(a) -= time_span(b);
+    }
+    template <class Rep, class Period>
+    friend constexpr time_span operator-(const std::chrono::duration<Rep, Period>& a,
+                                         const time_span& b) {
+        return time_span(a) -= b;
+    }
+    template <std::integral N>
+    friend constexpr time_span operator*(time_span a, N times) noexcept {
+        return a *= static_cast<std::int64_t>(times);
+    }
+    template <std::integral N>
+    friend constexpr time_span operator*(N times, time_span a) noexcept {
+        return a *= static_cast<std::int64_t>(times);
+    }
+};
+
+/// A tag for time points of loops. It has no now(): ask loop::now().
+struct monotonic_clock {
+    using rep = std::int64_t;
+    using period = std::nano;
+    using duration = skein::duration;
+    using time_point = std::chrono::time_point<monotonic_clock>;
+    static constexpr bool is_steady = true;
+};
+
+/// A point in the time of a loop or clock.
+using time_point = monotonic_clock::time_point;
+
+/// `from` + `length`, or the end of time where that is beyond it: a wait may be duration::max().
+[[nodiscard]] constexpr time_point deadline_after(time_point from, duration length) noexcept {
+    std::int64_t sum = 0;
+    if (__builtin_add_overflow(from.time_since_epoch().count(), length.count(), &sum))
+        return length.count() > 0 ? time_point::max() : time_point::min();
+    return time_point(duration(sum));
+}
+
+/// The same: a saturated sum.
+[[nodiscard]] constexpr time_point operator+(time_point from, time_span length) noexcept {
+    return deadline_after(from, length);
+}
+
+/// Seconds as a double, for rates and messages.
+[[nodiscard]] constexpr double to_seconds(duration d) noexcept {
+    return std::chrono::duration<double>(d).count();
+}
+
+/// `a` - `b`, or the nearest length that there is.
+[[nodiscard]] constexpr duration between(time_point b, time_point a) noexcept {
+    std::int64_t left = 0;
+    if (__builtin_sub_overflow(a.time_since_epoch().count(), b.time_since_epoch().count(), &left))
+        return a > b ? duration::max() : duration::min();
+    return duration(left);
+}
+
+} // namespace skein
+
+
+// ======== skein/core/detail/time.ipp
+// The bodies of core/time.hpp.
+
+
+namespace skein::detail {
+
+SKEIN_INLINE void refuse_no_number() {
+    throw error(errc::invalid_argument, "a length of time is no number (NaN)")
+        .with_hint("look at what it is computed from; for ever is skein::duration::max()");
+}
+
+} // namespace skein::detail
+
 // ======== skein/wire/reader.hpp
 // A cursor over bytes from outside. Nothing is believed: every step checks what is left.
 //
@@ -3206,6 +3380,8 @@ template <class T>
 inline constexpr bool is_duration = false;
 template <class Rep, class Period>
 inline constexpr bool is_duration<std::chrono::duration<Rep, Period>> = true;
+template <>
+inline constexpr bool is_duration<time_span> = true;
 
 template <class T>
 inline constexpr bool is_text =
@@ -5573,182 +5749,6 @@ private:
 // stepping. Source: Varghese, Lauck, "Hashed and hierarchical timing wheels", SOSP 1987, scheme 6.
 
 
-// ======== skein/core/time.hpp
-// Monotonic time, the only time that decides anything. Wall time is for logs (core/clock.hpp).
-//
-// A loop says what time it is: real loops read the system's monotonic clock once per turn,
-// simulated loops count virtual time from zero.
-//
-//     co_await skein::sleep_for(1.5s);
-//     // for ever, as every length that is longer than 292 years
-//     how.deadline = std::chrono::hours::max();
-
-
-#include <chrono>
-#include <concepts>
-#include <cstdint>
-#include <type_traits>
-
-namespace skein {
-
-/// Lengths of time, in nanoseconds.
-using duration = std::chrono::nanoseconds;
-
-namespace detail {
-
-/// Throws invalid_argument.
-[[noreturn]] void refuse_no_number();
-
-/// What duration_cast<duration> gives, where that is within `duration`; else its nearest end.
-template <class Rep, class Period>
-[[nodiscard]] constexpr duration saturated(std::chrono::duration<Rep, Period> length) {
-    constexpr auto most = static_cast<long double>(INT64_MAX);
-    const auto count = length.count();
-    if constexpr (std::is_same_v<std::chrono::duration<Rep, Period>, duration>) {
-        return length;
-    } else if constexpr (std::is_integral_v<Rep>) {
-        __extension__ using wide = __int128;
-        constexpr wide up = wide{Period::num} * 1'000'000'000;
-        const auto about =
-            static_cast<long double>(count) * static_cast<long double>(up) / Period::den;
-        if (about >= most) return duration::max();
-        if (about <= -most) return duration::min();
-        return duration(static_cast<std::int64_t>(wide{count} * up / Period::den));
-    } else {
-        const auto about = static_cast<long double>(count) * static_cast<long double>(Period::num) *
-                           1e9L / static_cast<long double>(Period::den);
-        if (about != about) refuse_no_number();
-        if (about >= most) return duration::max();
-        if (about <= -most) return duration::min();
-        return duration(static_cast<std::int64_t>(about));
-    }
-}
-
-} // namespace detail
-
-/// A length of time as options and parameters take it: made of any chrono duration, whole or
-/// floating. What is longer than `duration` holds, infinity too, is as long as it holds:
-/// duration::max(), which options and waits take as for ever; the same below zero.
-///   errors  invalid_argument: a floating duration that is no number (NaN)
-class time_span : public duration {
-public:
-    constexpr time_span() noexcept : duration(0) {}
-    template <class Rep, class Period>
-    constexpr time_span(std::chrono::duration<Rep, Period> length) // NOLINT: as a duration
-        : duration(detail::saturated(length)) {}
-
-    // Its arithmetic saturates, too: twice for ever is for ever.
-    constexpr time_span& operator+=(duration more) noexcept {
-        std::int64_t sum = 0;
-        if (__builtin_add_overflow(count(), more.count(), &sum))
-            return *this = more.count() > 0 ? max() : min();
-        return *this = duration(sum);
-    }
-    constexpr time_span& operator-=(duration less) noexcept {
-        std::int64_t left = 0;
-        if (__builtin_sub_overflow(count(), less.count(), &left))
-            return *this = less.count() < 0 ? max() : min();
-        return *this = duration(left);
-    }
-    constexpr time_span& operator*=(std::int64_t times) noexcept {
-        std::int64_t product = 0;
-        if (__builtin_mul_overflow(count(), times, &product))
-            return *this = (count() > 0) == (times > 0) ? max() : min();
-        return *this = duration(product);
-    }
-    // By reference, as chrono's own: g++ finds a length of a derived class ambiguous otherwise.
-    friend constexpr time_span operator+(const time_span& a, const time_span& b) noexcept {
-        return time_span(a) += b;
-    }
-    template <class Rep, class Period>
-    friend constexpr time_span operator+(const time_span& a,
-                                         const std::chrono::duration<Rep, Period>& b) {
-        return time_span(a) += time_span(b);
-    }
-    template <class Rep, class Period>
-    friend constexpr time_span operator+(const std::chrono::duration<Rep, Period>& a,
-                                         const time_span& b) {
-        return time_span(b) += time_span(a);
-    }
-    friend constexpr time_span operator-(const time_span& a, const time_span& b) noexcept {
-        return time_span(a) -= b;
-    }
-    template <class Rep, class Period>
-    friend constexpr time_span operator-(const time_span& a,
-                                         const std::chrono::duration<Rep, Period>& b) {
-        return time_span(a) -= time_span(b);
-    }
-    template <class Rep, class Period>
-    friend constexpr time_span operator-(const std::chrono::duration<Rep, Period>& a,
-                                         const time_span& b) {
-        return time_span(a) -= b;
-    }
-    template <std::integral N>
-    friend constexpr time_span operator*(time_span a, N times) noexcept {
-        return a *= static_cast<std::int64_t>(times);
-    }
-    template <std::integral N>
-    friend constexpr time_span operator*(N times, time_span a) noexcept {
-        return a *= static_cast<std::int64_t>(times);
-    }
-};
-
-/// A tag for time points of loops. It has no now(): ask loop::now().
-struct monotonic_clock {
-    using rep = std::int64_t;
-    using period = std::nano;
-    using duration = skein::duration;
-    using time_point = std::chrono::time_point<monotonic_clock>;
-    static constexpr bool is_steady = true;
-};
-
-/// A point in the time of a loop or clock.
-using time_point = monotonic_clock::time_point;
-
-/// `from` + `length`, or the end of time where that is beyond it: a wait may be duration::max().
-[[nodiscard]] constexpr time_point deadline_after(time_point from, duration length) noexcept {
-    std::int64_t sum = 0;
-    if (__builtin_add_overflow(from.time_since_epoch().count(), length.count(), &sum))
-        return length.count() > 0 ? time_point::max() : time_point::min();
-    return time_point(duration(sum));
-}
-
-/// The same: a saturated sum.
-[[nodiscard]] constexpr time_point operator+(time_point from, time_span length) noexcept {
-    return deadline_after(from, length);
-}
-
-/// Seconds as a double, for rates and messages.
-[[nodiscard]] constexpr double to_seconds(duration d) noexcept {
-    return std::chrono::duration<double>(d).count();
-}
-
-/// `a` - `b`, or the nearest length that there is.
-[[nodiscard]] constexpr duration between(time_point b, time_point a) noexcept {
-    std::int64_t left = 0;
-    if (__builtin_sub_overflow(a.time_since_epoch().count(), b.time_since_epoch().count(), &left))
-        return a > b ? duration::max() : duration::min();
-    return duration(left);
-}
-
-} // namespace skein
-
-
-// ======== skein/core/detail/time.ipp
-// The bodies of core/time.hpp.
-
-
-namespace skein::detail {
-
-SKEIN_INLINE void refuse_no_number() {
-    throw error(errc::invalid_argument, "a length of time is no number (NaN)")
-        .with_hint("look at what it is computed from; for ever is skein::duration::max()");
-}
-
-} // namespace skein::detail
-
-
-// ======== skein/core/timer_wheel.hpp, continued
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -9114,6 +9114,17 @@ public:
         number().store(before_number_);
         counter().store(before_count_);
         counts().store(before_counts_);
+    }
+
+    /// Nobody in this process has taken SIGINT or SIGTERM over.
+    [[nodiscard]] static bool are_free() noexcept {
+        for (const int signal : {SIGINT, SIGTERM}) {
+            struct sigaction now{};
+            ::sigaction(signal, nullptr, &now);
+            if ((now.sa_flags & SA_SIGINFO) != 0) return false;
+            if (now.sa_handler != SIG_DFL && now.sa_handler != SIG_IGN) return false;
+        }
+        return true;
     }
 
     /// Readable from the first signal on; nobody has to read it. One byte for each signal.
@@ -37021,8 +37032,9 @@ struct run_options {
 };
 
 /// The first line of a main that does what a worker must not do before it comes to run() or its
-/// session: in a process that was started as a worker, or as the space server of a namespace, it
-/// does not return, but in a task that runs there. Elsewhere it does nothing.
+/// session or to train::run(): in a process that was started as a worker, as the space server of a
+/// namespace, or as a rank of train::run(), it does not return, but in what runs there. Elsewhere
+/// it does nothing.
 void serve_if_worker();
 
 } // namespace skein
@@ -37032,6 +37044,113 @@ void serve_if_worker();
 // The body of program/run_options.hpp.
 
 
+// ======== skein/spmd/rank_entry.hpp
+// Which functions of this program a rank can be started for, by name: what train::run<&loop> is to
+// its ranks as rt/registry.hpp is to workers.
+//
+// A function puts its entry into the list before main runs, in the caller as in the ranks, because
+// both are the same binary. A supervisor names it in a variable of the rank's boot message
+// (entry_variable); serve_if_worker() enters it, and main behind that runs in the caller alone.
+
+
+#include <string_view>
+
+namespace skein::spmd {
+
+/// The variable that names the entry to a rank, by rank_entry::mangled.
+inline constexpr const char* entry_variable = "SKEIN_RANK_ENTRY";
+
+/// One function that ranks can enter. Lives for ever.
+struct rank_entry {
+    const char* mangled = nullptr;      ///< typeid name: unique per function
+    int (*live)(rank_entry&) = nullptr; ///< a rank's life; gives the exit code
+    rank_entry* next = nullptr;         ///< add_entry's
+};
+
+/// Called before main for every such function of the program.
+void add_entry(rank_entry& entry) noexcept;
+
+/// The entry of this name.
+///   errors  not_found; already_exists: two functions of different files share the name
+[[nodiscard]] result<rank_entry*> find_entry(std::string_view mangled);
+
+/// A supervisor has started this process as a rank of an entry. Stays true.
+[[nodiscard]] bool is_for_entry();
+
+/// In a process that is_for_entry(): lives as that rank and ends the process. In others, and when
+/// the rank is living already, it does nothing. serve_if_worker() calls it.
+void enter_if_rank();
+
+} // namespace skein::spmd
+
+
+// ======== skein/spmd/detail/rank_entry.ipp
+// The list of entries, and the door to one.
+
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include <fmt/format.h>
+
+namespace skein::spmd {
+
+namespace detail {
+
+SKEIN_INLINE rank_entry*& first_entry() noexcept {
+    static constinit rank_entry* first = nullptr;
+    return first;
+}
+
+} // namespace detail
+
+SKEIN_INLINE void add_entry(rank_entry& entry) noexcept {
+    entry.next = detail::first_entry();
+    detail::first_entry() = &entry;
+}
+
+SKEIN_INLINE result<rank_entry*> find_entry(std::string_view mangled) {
+    rank_entry* found = nullptr;
+    for (auto* e = detail::first_entry(); e != nullptr; e = e->next) {
+        if (mangled != e->mangled) continue;
+        if (found != nullptr)
+            return error(errc::already_exists,
+                         fmt::format("two functions that ranks enter are both called {}",
+                                     readable_name(e->mangled)))
+                .with_hint("functions in anonymous namespaces or static ones of different files "
+                           "share one name: give one of them another name or a namespace");
+        found = e;
+    }
+    if (found != nullptr) return found;
+    return error(errc::not_found, fmt::format("this program has no function {} that a rank could "
+                                              "enter",
+                                              readable_name(std::string(mangled).c_str())))
+        .with_hint("it comes from a library that is loaded later: link it into the program");
+}
+
+SKEIN_INLINE bool is_for_entry() {
+    static const bool is =
+        proc::started_as(rank_role) && process_environment()(entry_variable).has_value();
+    return is;
+}
+
+SKEIN_INLINE void enter_if_rank() {
+    if (!is_for_entry()) return;
+    static constinit std::atomic_flag entered = ATOMIC_FLAG_INIT;
+    if (entered.test_and_set()) return;
+    const auto entry = find_entry(process_environment()(entry_variable).value());
+    if (entry) std::exit((*entry)->live(**entry));
+    proc::leave_last_words(entry.error().what());
+    fmt::print(stderr, "error: {}\n", entry.error().what());
+    std::exit(exit_code::usage);
+}
+
+} // namespace skein::spmd
+
+
+// ======== skein/program/detail/run_options.ipp, continued
 #include <atomic>
 #include <cstdlib>
 
@@ -37063,6 +37182,7 @@ SKEIN_INLINE void serve_if_worker() {
     if (program::is_worker() && rt::runtime::try_current() == nullptr)
         program::detail::live_as_worker();
     if (proc::started_as(rt::space_server_role)) program::detail::live_as_space_server();
+    spmd::enter_if_rank();
 }
 
 } // namespace skein
@@ -40466,6 +40586,7 @@ struct group_outcome {
     std::optional<error> failure;
     int culprit = -1;      ///< the rank that was lost or failed; -1 if nobody in particular
     bool reported = false; ///< the culprit said so itself; otherwise it fell silent or died
+    std::map<std::string, byte_buffer> told{}; ///< what rank 0 has told, the newest of each key
 };
 
 /// What a group's server knows before the first rank joins.
@@ -40481,6 +40602,8 @@ struct group_options {
     std::size_t max_blob = std::size_t{16} << 20; ///< bytes of one rank's blob in an exchange
     net::keep_alive alive{net::keep_alive_mode::on, time_constants::lan().group_heartbeat,
                           time_constants::lan().suspect_after, time_constants::lan().dead_after};
+    byte_buffer given{};       ///< what the server gives every rank when all are there
+    std::size_t most_told = 0; ///< bytes that rank 0 may tell the server, all keys together
 };
 
 /// The meeting point. Lives on the loop that made it.
@@ -40514,6 +40637,8 @@ private:
     [[nodiscard]] std::optional<error> objection(const member_info& to,
                                                  const std::vector<setting>& settings);
     void handle(member& from, const net::frame& f);
+    void contribute(member& from, const net::frame& f);
+    void note(const member& from, const net::frame& f);
     void start_if_complete();
     void end(group_outcome how);
     void tell_everyone();
@@ -40523,6 +40648,7 @@ private:
     std::vector<std::unique_ptr<member>> members_; ///< by rank; null until joined
     int settings_of_ = 0;                          ///< whose options_.settings are
     std::map<std::string, std::vector<std::optional<byte_buffer>>> exchanges_;
+    std::map<std::string, byte_buffer> told_;
     std::optional<group_outcome> outcome_;
     bool running_ = false;
     event ended_;
@@ -40546,6 +40672,10 @@ public:
 
     /// Every rank's blob in rank order; see rendezvous::exchange.
     [[nodiscard]] task<std::vector<byte_buffer>> exchange(std::string key, byte_buffer mine);
+    /// Rank 0 tells the server something, for whoever reads its outcome: the newest of a key
+    /// counts. Sent in order with all else; waits for nobody.
+    ///   errors  usage: another rank; what the group was lost for
+    void tell(std::string key, byte_buffer what);
     /// This rank is done: leaves in order and waits until the server has seen it.
     [[nodiscard]] task<void> leave();
     /// This rank fails; the server and all others are told why.
@@ -40553,6 +40683,8 @@ public:
 
     [[nodiscard]] const std::vector<member_info>& members() const noexcept { return members_; }
     [[nodiscard]] int generation() const noexcept { return generation_; }
+    /// group_options::given of the server.
+    [[nodiscard]] const byte_buffer& given() const noexcept { return given_; }
     [[nodiscard]] const member_info& self() const noexcept { return self_; }
 
 private:
@@ -40564,6 +40696,7 @@ private:
 
     member_info self_;
     int generation_ = 0;
+    byte_buffer given_;
     std::shared_ptr<net::connection> link_;
     std::vector<member_info> members_;
     std::map<std::string, std::vector<byte_buffer>> gathered_;
@@ -40600,6 +40733,7 @@ inline constexpr std::uint16_t join = 0x0101;       ///< join_body
 inline constexpr std::uint16_t contribute = 0x0102; ///< blob_body
 inline constexpr std::uint16_t leave = 0x0103;      ///< empty
 inline constexpr std::uint16_t failed = 0x0104;     ///< loss_body
+inline constexpr std::uint16_t tell = 0x0105;       ///< blob_body; of rank 0
 inline constexpr std::uint16_t refused = 0x0181;    ///< server: loss_body
 inline constexpr std::uint16_t formed = 0x0182;     ///< server: formed_body
 inline constexpr std::uint16_t gathered = 0x0183;   ///< server: gathered_body
@@ -40615,6 +40749,7 @@ using loss_body = std::tuple<std::int32_t, error>;
 struct formed_body {
     std::int32_t generation = 0;
     std::vector<member_info> members;
+    byte_buffer given;
 };
 struct blob_body {
     std::string key;
@@ -40881,6 +41016,7 @@ SKEIN_INLINE void group_server::start_if_complete() {
     detail::formed_body body;
     body.generation = options_.generation;
     for (auto& m : members_) body.members.push_back(m->info);
+    body.given = options_.given;
     // A link that has just broken is its own member's fault; its serve() says so.
     for (auto& m : members_) {
         if (m->link->is_open()) detail::send(*m->link, detail::kind::formed, body);
@@ -40905,9 +41041,31 @@ SKEIN_INLINE void group_server::handle(member& from, const net::frame& f) {
         end(std::move(how));
         return;
     }
-    if (f.kind != detail::kind::contribute) {
+    if (f.kind == detail::kind::tell)
+        note(from, f);
+    else if (f.kind == detail::kind::contribute)
+        contribute(from, f);
+    else
         throw error(errc::malformed, fmt::format("kind {} means nothing to a group", f.kind));
-    }
+}
+
+/// Something for the outcome.
+SKEIN_INLINE void group_server::note(const member& from, const net::frame& f) {
+    auto body = wire::decode<detail::blob_body>(f.body);
+    if (!body) throw body.error();
+    if (from.info.rank != 0)
+        throw error(errc::malformed, fmt::format("rank {} tells '{}', which is for rank 0 to tell",
+                                                 from.info.rank, body->key));
+    std::size_t bytes = body->key.size() + body->blob.size();
+    for (const auto& [key, blob] : told_)
+        if (key != body->key) bytes += key.size() + blob.size();
+    if (bytes > options_.most_told)
+        throw error(errc::too_large, fmt::format("rank 0 tells {} bytes with '{}', the limit is {}",
+                                                 bytes, body->key, options_.most_told));
+    told_[std::move(body->key)] = std::move(body->blob);
+}
+
+SKEIN_INLINE void group_server::contribute(member& from, const net::frame& f) {
     auto body = wire::decode<detail::blob_body>(f.body);
     if (!body) throw body.error();
     if (body->blob.size() > options_.max_blob) {
@@ -40935,6 +41093,7 @@ SKEIN_INLINE void group_server::handle(member& from, const net::frame& f) {
 SKEIN_INLINE void group_server::end(group_outcome how) {
     if (outcome_) return;
     outcome_ = std::move(how);
+    outcome_->told = std::move(told_);
     tell_everyone();
     ended_.set();
 }
@@ -41059,6 +41218,7 @@ SKEIN_INLINE void group_client::handle(const net::frame& f) {
         if (!body) throw body.error();
         members_ = std::move(body->members);
         generation_ = body->generation;
+        given_ = std::move(body->given);
         joined_ = true;
         break;
     }
@@ -41104,6 +41264,17 @@ SKEIN_INLINE task<std::vector<byte_buffer>> group_client::exchange(std::string k
         auto changed = changed_.wait();
         co_await changed;
     }
+}
+
+SKEIN_INLINE void group_client::tell(std::string key, byte_buffer what) {
+    if (self_.rank != 0)
+        throw error(errc::usage, fmt::format("rank {} tells '{}', which is for rank 0 to tell",
+                                             self_.rank, key));
+    if (lost_) throw *lost_;
+    detail::blob_body body;
+    body.key = std::move(key);
+    body.blob = std::move(what);
+    detail::send(*link_, detail::kind::tell, body);
 }
 
 SKEIN_INLINE task<void> group_client::leave() {
@@ -41181,6 +41352,10 @@ public:
     [[nodiscard]] const std::vector<member_info>& members() const noexcept;
 
     std::vector<byte_buffer> exchange(std::string_view key, byte_span mine) override;
+    /// What the group's server gives every rank; see group_options::given.
+    [[nodiscard]] const byte_buffer& given() const noexcept;
+    /// Rank 0 tells whoever reads the group's outcome; see group_client::tell.
+    void tell(std::string_view key, byte_span what);
     [[nodiscard]] subscription on_lost(loss_listeners::listener lost) override;
 
     /// Blocks until another rank is known to be lost or to have failed, at most so long; false if
@@ -41233,6 +41408,9 @@ public:
     std::vector<byte_buffer> exchange(std::string key, byte_buffer mine) {
         return control_.run([&] { return exchange_within(std::move(key), std::move(mine)); });
     }
+    void tell(std::string key, byte_buffer what) {
+        control_.run([&] { return tell_server(std::move(key), std::move(what)); });
+    }
     void leave(std::optional<error> why) {
         control_.run([&] { return end(std::move(why)); });
     }
@@ -41243,6 +41421,7 @@ public:
     std::string host;
     int generation = 0;
     std::vector<member_info> members;
+    byte_buffer given;
     loss_listeners losses;
 
 private:
@@ -41332,6 +41511,7 @@ private:
         state_->client = co_await joined;
         members = state_->client->members();
         generation = state_->client->generation();
+        given = state_->client->given();
     }
 
     task<std::vector<byte_buffer>> exchange_within(std::string key, byte_buffer mine) {
@@ -41347,6 +41527,12 @@ private:
                         fmt::format("rank {} waited {:.3g} s for the other ranks at '{}'",
                                     where.rank, to_seconds(options_.exchange_deadline), key));
         }
+    }
+
+    task<void> tell_server(std::string key, byte_buffer what) {
+        if (!state_ || !state_->client) throw error(errc::closed, "a word after leaving the group");
+        state_->client->tell(std::move(key), std::move(what));
+        co_return;
     }
 
     task<void> end(std::optional<error> why) {
@@ -41403,6 +41589,10 @@ SKEIN_INLINE const std::vector<member_info>& joined_group::members() const noexc
 SKEIN_INLINE std::vector<byte_buffer> joined_group::exchange(std::string_view key, byte_span mine) {
     return impl_->exchange(std::string(key), to_buffer(mine));
 }
+SKEIN_INLINE const byte_buffer& joined_group::given() const noexcept { return impl_->given; }
+SKEIN_INLINE void joined_group::tell(std::string_view key, byte_span what) {
+    impl_->tell(std::string(key), to_buffer(what));
+}
 SKEIN_INLINE subscription joined_group::on_lost(loss_listeners::listener lost) {
     return impl_->losses.add(std::move(lost));
 }
@@ -41419,11 +41609,13 @@ SKEIN_INLINE void joined_group::fail(const error& why) { impl_->leave(why); }
 // What ends a rank for good (a usage error, a NaN, a full disk) is not tried again: it would only
 // fail again. Ranks begin in the folder in which this program was started. Ctrl-C asks the ranks to
 // stop in order; a second one kills them. When the supervisor dies, however it dies, the kernel
-// kills the ranks.
+// kills the ranks. A process may have several at once, each on a thread of its own.
 
 
 #include <chrono>
+#include <cstddef>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -41444,6 +41636,14 @@ struct supervisor_options {
     std::vector<std::pair<std::string, std::string>> env{}; ///< added to each rank's environment
     int threads = 1; ///< OMP_NUM_THREADS of each rank, unless the user has set that; 0: not set
     net::keep_alive alive = group_options{}.alive;
+    /// SIGINT and SIGTERM are this job's while it works; false: they stay what they are.
+    bool takes_signals = true;
+    /// Becomes readable: the ranks are asked to stop, as by a first SIGTERM. -1: none.
+    int stop_fd = -1;
+    /// Variables that only process_environment() of the ranks gives, not their environment.
+    std::vector<std::pair<std::string, std::string>> variables{};
+    byte_buffer given{};       ///< to every rank; see group_options
+    std::size_t most_told = 0; ///< by rank 0; see group_options
     /// Told of each restart: the failure and how many restarts there have been, this one included.
     std::function<void(const error& why, int restart, int max_failures)> on_restart{};
     /// Told of the first stop request, when it comes.
@@ -41455,6 +41655,9 @@ struct supervisor_outcome {
     std::optional<error> failure; ///< the last attempt's; nothing = done
     int restarts = 0;
     int stop_signal = 0; ///< SIGINT or SIGTERM if a person or a system stopped it
+    int culprit = -1;    ///< the rank that failed; -1 if nobody in particular
+    /// What rank 0 has told, of each key the newest of all attempts.
+    std::map<std::string, byte_buffer> told{};
 };
 
 /// True for failures that come again on every attempt.
@@ -41466,6 +41669,7 @@ struct supervisor_outcome {
     case errc::not_finite:
     case errc::mismatch:
     case errc::malformed:
+    case errc::too_large:
     case errc::already_exists:
     case errc::permission_denied:
     case errc::not_found:
@@ -41474,8 +41678,8 @@ struct supervisor_outcome {
     }
 }
 
-/// Runs the job to its end; blocks. Call it on the thread that lives longest (main): the ranks die
-/// with it. Takes SIGINT and SIGTERM meanwhile.
+/// Runs the job to its end; blocks. On any thread, also on several at once: at most one of them
+/// takes the signals.
 ///   errors  not_supported: a loop runs on this thread, or this process is a worker: its copies
 ///           would be none
 [[nodiscard]] supervisor_outcome supervise(supervisor_options options);
@@ -41511,12 +41715,14 @@ SKEIN_INLINE task<void> wait_until_set(event* e) {
 class job {
 public:
     job(net::real_loop& loop, supervisor_options options)
-        : options_(std::move(options)), loop_(loop), network_(loop), children_(loop),
-          signals_(second_signal::is_counted) {}
+        : options_(std::move(options)), loop_(loop), network_(loop), children_(loop) {
+        if (options_.takes_signals) signals_.emplace(second_signal::is_counted);
+    }
 
     task<supervisor_outcome> run() {
         scope watching;
-        watching.spawn(watch_signals());
+        if (signals_) watching.spawn(watch_signals());
+        if (options_.stop_fd >= 0) watching.spawn(watch_stop_request());
         std::exception_ptr failure;
         try {
             auto attempts = run_attempts();
@@ -41597,6 +41803,8 @@ private:
         group.secret = net::token::generate();
         group.join_deadline = options_.join_deadline;
         group.alive = options_.alive;
+        group.given = options_.given;
+        group.most_told = options_.most_told;
         const auto name =
             fmt::format("@skein-{}-{}-{:016x}", ::getpid(), number, system_random().next());
         now.server =
@@ -41606,13 +41814,14 @@ private:
         scope watching;
         watching.spawn(watch_group(&now));
         std::optional<error> failed;
+        outcome_.culprit = -1;
         current_ = &now;
         now.ranks.resize(static_cast<std::size_t>(options_.workers));
         for (int r = 0; r < options_.workers && !failed; ++r) {
             try {
                 if (stop_signal_ != 0)
                     throw error(errc::cancelled, "stopped while the workers were starting");
-                auto starting = start_rank(&now, r, group, at);
+                auto starting = start_rank(&now, r, &group, at);
                 co_await starting;
                 watching.spawn(watch_rank(&now, r));
             } catch (const error& e) {
@@ -41626,22 +41835,24 @@ private:
         current_ = nullptr;
         auto joined = watching.join();
         co_await joined;
+        for (auto& [key, blob] : now.group->told) outcome_.told[key] = std::move(blob);
         if (failed) co_return failed;
         co_return verdict(now);
     }
 
     /// A rank is told its place and the group's secret through a pipe: nothing of it is in its
     /// environment, so nothing of it reaches what it starts.
-    task<void> start_rank(attempt* now, int rank, group_options group, net::address at) {
-        const std::map<std::string, std::string> mine{
+    task<void> start_rank(attempt* now, int rank, const group_options* group, net::address at) {
+        std::map<std::string, std::string> mine{
             {"SKEIN_RANK", std::to_string(rank)},
-            {"SKEIN_WORLD_SIZE", std::to_string(group.world_size)},
+            {"SKEIN_WORLD_SIZE", std::to_string(group->world_size)},
             {"SKEIN_LOCAL_RANK", std::to_string(rank)},
-            {"SKEIN_LOCAL_SIZE", std::to_string(group.world_size)},
-            {"SKEIN_ATTEMPT", std::to_string(group.generation)},
-            {"SKEIN_JOB_ID", group.job},
+            {"SKEIN_LOCAL_SIZE", std::to_string(group->world_size)},
+            {"SKEIN_ATTEMPT", std::to_string(group->generation)},
+            {"SKEIN_JOB_ID", group->job},
             {group_variable, net::to_string(at)},
-            {token_variable, group.secret.to_hex()}};
+            {token_variable, group->secret.to_hex()}};
+        for (const auto& [name, value] : options_.variables) mine.try_emplace(name, value);
         proc::child_options how;
         how.role = rank_role;
         how.name = fmt::format("worker {}", rank);
@@ -41676,7 +41887,7 @@ private:
         const auto& status = end.status;
         // What a program that was stopped in order returns; one that was still starting dies of the
         // signal.
-        const int stop = signals_.which(); // maybe before our loop has read it
+        const int stop = stop_asked(); // maybe before our loop has read it
         const bool as_asked = stop != 0 && (status.code() == 128 + stop || status.signal() == stop);
         if (!status.success() && !as_asked && !self.killed_by_us) {
             self.why =
@@ -41702,7 +41913,7 @@ private:
                     ? error(errc::cancelled, fmt::format("worker {} was still starting", rank))
                     : error(errc::worker_lost,
                             fmt::format("worker {} exited before the job was done", rank))
-                          .with_hint("it must return from launch(), not call exit()");
+                          .with_hint("it must return from its training function, not call exit()");
             now->server->abort(std::move(why), rank);
         }
         self.running = false;
@@ -41759,14 +41970,17 @@ private:
     }
 
     /// The best account of what went wrong.
-    [[nodiscard]] static std::optional<error> verdict(const attempt& now) {
+    [[nodiscard]] std::optional<error> verdict(const attempt& now) {
         const auto& group = *now.group;
         if (!group.failure) {
-            for (const auto& r : now.ranks) {
-                if (r.why) return r.why; // it failed after its training was done
+            for (std::size_t r = 0; r < now.ranks.size(); ++r) {
+                if (!now.ranks[r].why) continue; // else it failed after its training was done
+                outcome_.culprit = static_cast<int>(r);
+                return now.ranks[r].why;
             }
             return std::nullopt;
         }
+        outcome_.culprit = group.culprit;
         if (!group.reported && group.culprit >= 0) {
             const auto& r = now.ranks[static_cast<std::size_t>(group.culprit)];
             if (r.why) return r.why;
@@ -41776,17 +41990,30 @@ private:
 
     task<void> watch_signals() {
         for (;;) {
-            auto asked = net::wait_readable(loop_, signals_.fd());
+            auto asked = net::wait_readable(loop_, signals_->fd());
             co_await asked;
             char read[16];
-            [[maybe_unused]] const auto n = ::read(signals_.fd(), read, sizeof read);
-            if (signals_.count() > 1) kill_now_ = true;
-            const bool first = stop_signal_ == 0;
-            if (first) stop_signal_ = signals_.which();
-            if (first && options_.on_stop) options_.on_stop();
-            stop_.set();
-            if (current_ != nullptr) current_->changed.set();
+            [[maybe_unused]] const auto n = ::read(signals_->fd(), read, sizeof read);
+            if (signals_->count() > 1) kill_now_ = true;
+            begin_to_stop(signals_->which());
         }
+    }
+    task<void> watch_stop_request() {
+        auto asked = net::wait_readable(loop_, options_.stop_fd);
+        co_await asked;
+        begin_to_stop(SIGTERM);
+    }
+    void begin_to_stop(int signal) {
+        const bool first = stop_signal_ == 0;
+        if (first) stop_signal_ = signal;
+        if (first && options_.on_stop) options_.on_stop();
+        stop_.set();
+        if (current_ != nullptr) current_->changed.set();
+    }
+    /// The signal by which the ranks are asked to stop, or 0.
+    [[nodiscard]] int stop_asked() const {
+        const int signal = signals_ ? signals_->which() : 0;
+        return signal != 0 ? signal : stop_signal_;
     }
 
     supervisor_options options_;
@@ -41794,7 +42021,7 @@ private:
     std::string job_id_ = fmt::format("job-{:016x}", system_random().next());
     net::real_network network_;
     proc::local_children children_;
-    stop_signals signals_;
+    std::optional<stop_signals> signals_;
     supervisor_outcome outcome_;
     attempt* current_ = nullptr;
     int stop_signal_ = 0;

@@ -6859,6 +6859,7 @@ SKEIN_INLINE result<void> event_file::truncate_after(std::uint64_t step) {
 // beside it.
 
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -6897,6 +6898,15 @@ struct metric_value {
     double value = 0.0;
 
     friend bool operator==(const metric_value&, const metric_value&) = default;
+};
+
+/// Merged numbers with a shape, e.g. one per class: for files of JSON lines and for programs.
+struct metric_array {
+    std::string name{};
+    std::vector<std::size_t> shape{};
+    std::vector<double> values{}; ///< row-major
+
+    friend bool operator==(const metric_array&, const metric_array&) = default;
 };
 
 /// All metrics of one rank as float64 for two all-reduces. Both lengths are a multiple of
@@ -7374,6 +7384,8 @@ public:
     void failure(std::string_view text);
     /// The text of one JSON object: a line in JSON mode, nothing in the others.
     void event(std::string_view object);
+    /// The run has so many steps from here on; 0: unknown.
+    void set_total(std::uint64_t steps) noexcept { options_.total = steps; }
     /// The last update is shown and the line ended. Safe to repeat.
     void finish();
 
@@ -7775,6 +7787,8 @@ SKEIN_INLINE void progress::finish() {
 //
 //     runs/gpt/config.json  metrics.csv metrics.jsonl events.out.tfevents.* loss.svg checkpoints/
 //
+// With rules there is events.jsonl, too: what they decided.
+//
 // Rows are appended once per report and never rewritten. A resumed run first cuts all rows after
 // the step it resumes from, so that an interrupted run leaves the very same rows as an undisturbed
 // one. The folder is locked for the life of the object (.lock), so that no two runs write into it.
@@ -8077,7 +8091,19 @@ struct metrics_row {
     std::uint64_t step = 0;
     std::vector<metric_value> values{};
     std::vector<metric_value> timings{};
+    std::vector<metric_array> arrays{}; ///< reproducible; into metrics.jsonl only
 };
+
+/// One column of metrics.csv: its points in order, x is the step.
+struct metrics_column {
+    std::string name;
+    std::vector<curve_point> points;
+};
+
+/// The columns of the metrics.csv in a run's folder; empty without one. Takes no lock and changes
+/// nothing there: a run that is at work may be read.
+///   errors  permission_denied, io; malformed: another file of that name
+[[nodiscard]] std::vector<metrics_column> read_metrics(const std::string& folder);
 
 /// How a run's folder is opened.
 struct run_dir_options {
@@ -8125,6 +8151,9 @@ public:
     /// synced). A new name in `values` rewrites metrics.csv once with one more column. A row that
     /// cannot be written is kept and tried again with the next one; then this throws why.
     void append(const metrics_row& row);
+    /// Appends a line to events.jsonl: the text of a JSON object with a member "step", by which
+    /// truncate_after() cuts. Kept and tried again like a row.
+    void append_event(std::string_view object);
     /// Tries rows that wait again; throws why they still do.
     void flush();
     /// Rows that at least one file lacks.
@@ -8134,6 +8163,8 @@ public:
     void write_config(std::string_view config);
     /// Its text, or nothing without one; errc::malformed when it is not JSON.
     [[nodiscard]] std::optional<std::string> read_config() const;
+    /// Takes a result.json away: the run that ended so goes on.
+    void remove_result();
 
     /// The points of one column of metrics.csv, in order.
     [[nodiscard]] std::vector<curve_point> curve(std::string_view column) const;
@@ -8152,7 +8183,10 @@ private:
     [[nodiscard]] result<void> write_csv();
     [[nodiscard]] result<void> write_lines();
     [[nodiscard]] result<void> write_events();
+    [[nodiscard]] result<void> write_decisions();
     [[nodiscard]] result<void> write_waiting();
+    template <class Keep>
+    void cut_lines(const char* base, std::uint64_t& bytes, Keep keep);
 
     std::string path_, name_;
     std::vector<std::string> notices_;
@@ -8162,10 +8196,12 @@ private:
     run_dir_options options_;
     std::vector<std::string> columns_; // of metrics.csv, without "step"
     std::unique_ptr<event_file> events_;
-    std::uint64_t csv_bytes_ = 0, lines_bytes_ = 0; // up to the last whole row
+    std::uint64_t csv_bytes_ = 0, lines_bytes_ = 0,
+                  decisions_bytes_ = 0; // up to the last whole row
     bool header_waits_ = false;
     std::vector<metrics_row> csv_waits_;
-    std::vector<std::string> lines_wait_; // of metrics.jsonl
+    std::vector<std::string> lines_wait_;     // of metrics.jsonl
+    std::vector<std::string> decisions_wait_; // of events.jsonl
     std::vector<tb_event> events_wait_;
 };
 
@@ -8490,6 +8526,7 @@ SKEIN_INLINE void run_dir::open_files() {
     if (!events) throw unusable(events.error());
     events_ = std::move(*events);
     lines_bytes_ = detail::whole_bytes(detail::read_text(file("metrics.jsonl")));
+    decisions_bytes_ = detail::whole_bytes(detail::read_text(file("events.jsonl")));
 
     const auto csv = detail::read_text(file("metrics.csv"));
     const auto lines = detail::whole_lines(csv);
@@ -8529,16 +8566,38 @@ void run_dir::cut(Keep keep) {
     if (kept != csv) disk.replace(file("metrics.csv"), as_bytes(std::string_view(kept))).value();
     csv_bytes_ = kept.size();
 
-    const auto rows = detail::read_text(file("metrics.jsonl"));
-    kept.clear();
+    cut_lines("metrics.jsonl", lines_bytes_, keep);
+    cut_lines("events.jsonl", decisions_bytes_, keep);
+}
+
+/// The lines of a file of JSON objects whose step is to be kept.
+template <class Keep>
+void run_dir::cut_lines(const char* base, std::uint64_t& bytes, Keep keep) {
+    const auto rows = detail::read_text(file(base));
+    std::string kept;
     for (auto line : detail::whole_lines(rows)) {
         const auto row = parse_json(line);
         const auto step = row ? json_uint(*row, "step") : result<std::uint64_t>(row.error());
         if (step && keep(*step)) kept.append(line) += '\n';
     }
-    if (kept != rows) disk.replace(file("metrics.jsonl"), as_bytes(std::string_view(kept))).value();
-    lines_bytes_ = kept.size();
+    posix_disk disk(link_policy::refuse);
+    if (kept != rows) disk.replace(file(base), as_bytes(std::string_view(kept))).value();
+    bytes = kept.size();
 }
+
+namespace detail {
+/// As lists in lists, by its shape.
+[[nodiscard]] SKEIN_INLINE ordered_json nested(const metric_array& array, std::size_t dimension = 0,
+                                               std::size_t first = 0) {
+    if (dimension == array.shape.size()) return array.values[first];
+    std::size_t stride = 1;
+    for (std::size_t d = dimension + 1; d < array.shape.size(); ++d) stride *= array.shape[d];
+    ordered_json list = ordered_json::array();
+    for (std::size_t i = 0; i < array.shape[dimension]; ++i)
+        list.push_back(nested(array, dimension + 1, first + i * stride));
+    return list;
+}
+} // namespace detail
 
 SKEIN_INLINE void run_dir::append(const metrics_row& row) {
     for (auto& v : row.values)
@@ -8558,8 +8617,14 @@ SKEIN_INLINE void run_dir::append(const metrics_row& row) {
             object[v.name] = v.value;
             event.scalars.emplace_back(v.name, static_cast<float>(v.value));
         }
+    for (const auto& array : row.arrays) object[array.name] = detail::nested(array);
     lines_wait_.push_back(dump_json(object) + "\n");
     if (!event.scalars.empty()) events_wait_.push_back(std::move(event));
+    flush();
+}
+
+SKEIN_INLINE void run_dir::append_event(std::string_view object) {
+    decisions_wait_.push_back(std::string(object) + "\n");
     flush();
 }
 
@@ -8567,16 +8632,17 @@ SKEIN_INLINE void run_dir::flush() {
     reserve_.run([this] { return write_waiting(); }).value();
 }
 
-/// All three are tried; the first reason of those that failed.
+/// All are tried; the first reason of those that failed.
 SKEIN_INLINE result<void> run_dir::write_waiting() {
-    const result<void> all[] = {write_csv(), write_lines(), write_events()};
+    const result<void> all[] = {write_csv(), write_lines(), write_events(), write_decisions()};
     for (const auto& done : all)
         if (!done) return done;
     return {};
 }
 
 SKEIN_INLINE std::size_t run_dir::waiting() const noexcept {
-    return std::max({csv_waits_.size(), lines_wait_.size(), events_wait_.size()});
+    return std::max(
+        {csv_waits_.size(), lines_wait_.size(), events_wait_.size(), decisions_wait_.size()});
 }
 
 /// metrics.csv anew with all columns; rows that lack the last ones get empty fields.
@@ -8627,6 +8693,16 @@ SKEIN_INLINE result<void> run_dir::write_lines() {
     return {};
 }
 
+SKEIN_INLINE result<void> run_dir::write_decisions() {
+    if (decisions_wait_.empty()) return {};
+    std::string text;
+    for (const auto& line : decisions_wait_) text += line;
+    if (auto done = detail::append_text(file("events.jsonl"), decisions_bytes_, text); !done)
+        return done;
+    decisions_wait_.clear();
+    return {};
+}
+
 SKEIN_INLINE result<void> run_dir::write_events() {
     std::size_t written = 0;
     result<void> done;
@@ -8650,6 +8726,12 @@ SKEIN_INLINE std::optional<std::string> run_dir::read_config() const {
     return text;
 }
 
+SKEIN_INLINE void run_dir::remove_result() {
+    posix_disk disk(link_policy::refuse);
+    const auto removed = disk.remove(file("result.json"));
+    if (!removed && removed.error().code() != errc::not_found) throw removed.error();
+}
+
 SKEIN_INLINE std::string run_dir::written_by(const std::string& path) {
     posix_disk disk(link_policy::refuse);
     const auto bytes = disk.read_whole(path + "/config.json");
@@ -8658,6 +8740,29 @@ SKEIN_INLINE std::string run_dir::written_by(const std::string& path) {
     if (!parsed || !parsed->is_object() || !parsed->contains("job_id")) return {};
     const auto& id = parsed->at("job_id");
     return id.is_string() ? id.get<std::string>() : std::string();
+}
+
+SKEIN_INLINE std::vector<metrics_column> read_metrics(const std::string& folder) {
+    const auto path = folder + "/metrics.csv";
+    const auto csv = detail::read_text(path);
+    const auto lines = detail::whole_lines(csv);
+    std::vector<metrics_column> columns;
+    if (lines.empty()) return columns;
+    const auto names = detail::split_csv(lines[0]);
+    if (names[0] != "step")
+        throw error(errc::malformed, path + " does not begin with a column 'step'")
+            .with_hint("it is no file of a run");
+    for (std::size_t c = 1; c < names.size(); ++c) columns.push_back({names[c], {}});
+    for (std::size_t i = 1; i < lines.size(); ++i) {
+        const auto step = detail::leading_step(lines[i]);
+        if (!step) continue;
+        const auto fields = detail::split_csv(lines[i]);
+        for (std::size_t c = 1; c < std::min(fields.size(), names.size()); ++c)
+            if (!fields[c].empty())
+                columns[c - 1].points.push_back(
+                    {static_cast<double>(*step), detail::parse_number(fields[c])});
+    }
+    return columns;
 }
 
 SKEIN_INLINE std::vector<curve_point> run_dir::curve(std::string_view column) const {
@@ -9046,6 +9151,1215 @@ struct Node;
 static_assert(TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 6),
               "skein needs LibTorch >= 2.6 (2.15 is what its tests run on)");
 
+// ======== skein/train/batch_growth.hpp
+// More samples per step as training goes on: a rule that changes the plan.
+//
+//     skein::Trainer<skein::DDP<>, skein::batch_growth> trainer(
+//         ctx, config,
+//         skein::batch_growth({.every_epochs = 2, .max = 512,
+//                              .rate = skein::batch_growth_rate::linear}));
+//
+// A run whose batch grows sees the same samples in the same order, in fewer steps; its length and
+// its schedule go by samples. With last_batch::shorten or carry each sample comes once an epoch; drop
+// leaves out more at the end of each epoch, the larger the batch is.
+//   source: Smith, Kindermans, Ying, Le 2018 (arXiv 1711.00489); of the rates Goyal et al. 2017
+//   (arXiv 1706.02677, linear) and Krizhevsky 2014 (arXiv 1404.5997, square root)
+
+
+// ======== skein/train/callbacks.hpp
+// What a Trainer tells while it runs, and how callbacks are found.
+//
+// A callback is any object with one or more of the members below; a member that is absent costs
+// nothing, one with the wrong parameter is refused at compile time. Every rank calls its callbacks.
+//
+//     struct log_loss {
+//         void on_step(const skein::train::step_info& s) { fmt::print("{} {}\n", s.step, s.loss); }
+//     };
+//     skein::Trainer<skein::DDP<>, log_loss> trainer(ctx, config, log_loss{});
+//
+// on_step and on_eval may return an action. A stop that some rank's callback asks for travels with
+// the row of the next step, as a signal does: all ranks end after that step, with a checkpoint. A
+// callback that says why, by a member std::string stop_reason() const, has it printed at the end;
+// empty while there is nothing.
+//
+// They may also return a decision, which can change the plan of the steps that follow
+// (train/step_plan.hpp). Every rank must decide alike: from merged numbers, which are the same on
+// all. Ranks whose plans differ end with errc::mismatch at the next step. A decision is a line and a
+// row of the run's events.jsonl, under the callback's `static constexpr std::string_view rule_name`,
+// else under the name of its type.
+//
+// on_agreed(const step_info&) hears of a step before its gradients are applied, and may return a
+// verdict or a ruling: the step can be left out, as one that overflowed float16 is. With it numbers
+// that are not finite come to the callback first; nobody leaving the step out, they end the run.
+//
+// A callback with both of these members has its state in every checkpoint, by the name of its type:
+//
+//     std::string state() const;                // asked of rank 0 after the events of the step
+//     void restore(std::string_view state);     // on every rank, before on_start
+
+
+// ======== skein/train/step_plan.hpp
+// What a step is made of, as it may change while a run goes on: samples, micro-batches, the rate and
+// the clip.
+//
+// A run begins with the plan of its run_config. A callback that returns another one (a rule:
+// train/reduce_on_plateau.hpp, train/batch_growth.hpp) changes it for the steps that follow, on all
+// ranks alike: what it sees are merged numbers. The plan in force goes into checkpoints.
+//
+//     skein::train::decision on_eval(const skein::train::eval_info& e) {
+//         auto next = *e.plan;
+//         next.rate_factor *= 0.5;
+//         return {.plan = next, .why = "half the rate after every evaluation"};
+//     }
+
+
+// ======== skein/train/run_config.hpp
+// Everything about a training run that is not the model, the data or the optimizer.
+//
+// A plain struct: fill it by name, pass it to train::launch() and to the Trainer.
+//
+//     skein::train::run_config config{.name = "gpt",
+//                                     .max_steps = 500,
+//                                     .scaling = {.workers = 4},
+//                                     .checkpoint = {.every = 100, .keep_best = {.k = 2}}};
+
+
+// ======== skein/train/sampler.hpp
+// Which samples make up the next batch: the same global order for any number of workers.
+//
+// Epoch e visits the N samples in the order of a permutation keyed by (seed, e), computed per
+// index, so nothing of size N is stored and seeking is O(1). A global batch is the next B places of
+// that order; the ranks take contiguous slices of it. State is (seed, epoch, cursor): a run saved
+// by two workers goes on with one or three and sees exactly the samples it would have seen.
+//
+//     sampler order({.samples = text.size() / 128, .batch = 64, .seed = 1});
+//     auto mine = order.next(rank, world_size);   // mine.ids
+//
+// The order is data::epoch_order's: pipelines and numbered data visit their samples alike.
+
+
+// ======== skein/data/order.hpp
+// The order in which an epoch visits its samples: a pure function of (samples, seed, epoch).
+//
+// Nothing of the size of the data set is stored, and any place is found in O(1): a rank, a helper
+// on another host and a run that was resumed all compute the same sample for the same place.
+//
+//     auto order = data::epoch_order(50'000, seed, epoch);
+//     std::uint64_t sample = order(place);
+//
+//   source: permutation of <skein/core/permutation.hpp>: Feistel with cycle walking (Black and
+//           Rogaway 2002), keyed by splitmix64 of (seed, epoch)
+
+
+#include <cstdint>
+#include <utility>
+
+namespace skein::data {
+
+/// The key of an epoch's order: splitmix64 of (seed, epoch), so that neighbouring epochs get
+/// unrelated keys. Fixed for ever: checkpoints rely on it.
+[[nodiscard]] constexpr std::uint64_t epoch_key(std::uint64_t seed, std::uint64_t epoch) noexcept {
+    std::uint64_t key = seed + (epoch + 1) * 0x9e3779b97f4a7c15ULL;
+    key = (key ^ (key >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    key = (key ^ (key >> 27)) * 0x94d049bb133111ebULL;
+    return key ^ (key >> 31);
+}
+
+/// The shuffled order of one epoch: place in [0, samples) to sample in [0, samples).
+///   samples  at least 1
+[[nodiscard]] inline keyed_permutation epoch_order(std::uint64_t samples, std::uint64_t seed,
+                                                   std::uint64_t epoch) {
+    return keyed_permutation(samples, epoch_key(seed, epoch));
+}
+
+/// The [first, last) places of `count` that belong to rank of world_size: contiguous, differing by
+/// at most one in length.
+[[nodiscard]] constexpr std::pair<std::uint64_t, std::uint64_t> rank_range(
+    std::uint64_t count, int rank, int world_size) noexcept {
+    const auto n = static_cast<std::uint64_t>(world_size), r = static_cast<std::uint64_t>(rank);
+    const auto base = count / n, extra = count % n;
+    const auto first = r * base + (r < extra ? r : extra);
+    return {first, first + base + (r < extra ? 1 : 0)};
+}
+
+} // namespace skein::data
+
+
+// ======== skein/train/sampler.hpp, continued
+#include <cstdint>
+#include <vector>
+
+namespace skein::train {
+
+/// What to do with the last places of an epoch that do not fill a global batch.
+enum class last_batch : std::uint8_t {
+    drop,    ///< the epoch ends; every batch is full
+    shorten, ///< one short batch; ranks may get unequal (even empty) slices
+    carry,   ///< filled up with the first places of the next epoch; every batch is full
+};
+
+/// Where a sampler stands; goes into checkpoints.
+struct sampler_state {
+    std::uint64_t seed = 0;
+    std::uint64_t epoch = 0;
+    std::uint64_t cursor = 0; ///< samples of this epoch already handed out, over all ranks
+
+    friend bool operator==(const sampler_state&, const sampler_state&) = default;
+};
+
+/// The data set and the batches that a sampler deals.
+struct sampler_options {
+    std::uint64_t samples = 0; ///< N, samples in the data set
+    std::uint64_t batch = 1;   ///< B, samples per global batch (all ranks, one step)
+    std::uint64_t seed = 0;
+    last_batch last = last_batch::drop;
+};
+
+/// One rank's part of one global batch.
+struct batch_slice {
+    std::uint64_t epoch = 0;
+    std::uint64_t global_batch = 0; ///< samples of all ranks in this batch
+    std::vector<std::uint64_t> ids; ///< this rank's sample numbers, each below N
+};
+
+/// The places of `count` that belong to a rank: see data::rank_range.
+using data::rank_range;
+
+/// Hands out global batches in order. Not thread-safe; every rank has its own, in step.
+class sampler {
+public:
+    /// Throws errc::usage when there are no samples, or fewer than one batch or than workers.
+    explicit sampler(sampler_options options, int world_size = 1);
+
+    /// Whether these numbers can train: errc::usage with both numbers if not.
+    [[nodiscard]] static result<void> check(const sampler_options& o, int world_size);
+
+    /// The next global batch, cut for one rank; moves on to the next epoch by itself.
+    [[nodiscard]] batch_slice next(int rank, int world_size);
+
+    /// From here on so many samples per global batch, at least 1.
+    void deal_by(std::uint64_t batch) noexcept { options_.batch = batch; }
+
+    [[nodiscard]] const sampler_state& state() const noexcept { return state_; }
+    [[nodiscard]] const sampler_options& options() const noexcept { return options_; }
+
+    /// Batches of so many epochs from the beginning. With carry: whole batches, the rest is left
+    /// out.
+    [[nodiscard]] std::uint64_t batches_of(std::uint64_t epochs) const noexcept;
+
+    /// Goes on from a saved place. Throws errc::mismatch when it lies behind the end of the data.
+    void restore(const sampler_state& saved);
+
+    /// Full global batches within an epoch (with last_batch::shorten, the short one counts too).
+    [[nodiscard]] std::uint64_t batches_per_epoch() const noexcept {
+        const auto full = options_.samples / options_.batch;
+        const bool rest = options_.samples % options_.batch != 0;
+        return full + (rest && options_.last == last_batch::shorten ? 1 : 0);
+    }
+
+private:
+    void begin_epoch();
+    [[nodiscard]] keyed_permutation make_order() const;
+
+    sampler_options options_;
+    sampler_state state_;
+    keyed_permutation order_;
+};
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/sampler.ipp
+// Bodies of <skein/train/sampler.hpp>.
+
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+SKEIN_INLINE sampler::sampler(sampler_options options, int world_size)
+    : options_(options), state_{.seed = options.seed}, order_(make_order()) {
+    check(options_, world_size).value();
+}
+
+SKEIN_INLINE result<void> sampler::check(const sampler_options& o, int world_size) {
+    const auto world = static_cast<std::uint64_t>(world_size > 0 ? world_size : 0);
+    if (world == 0)
+        return error(errc::usage, fmt::format("{} workers cannot train", world_size))
+            .with_hint("give at least 1");
+    if (o.samples == 0)
+        return error(errc::usage, "the data set has no samples")
+            .with_hint("is the text shorter than the context?");
+    if (o.samples < world)
+        return error(errc::usage, fmt::format("{} workers but only {} samples", world, o.samples))
+            .with_hint(fmt::format("use at most {} workers or more data", o.samples));
+    if (o.batch == 0) return error(errc::usage, "a global batch of 0 samples cannot train");
+    if (o.batch < world)
+        return error(errc::usage,
+                     fmt::format("a global batch of {} samples cannot be dealt to {} workers",
+                                 o.batch, world))
+            .with_hint(fmt::format("use a batch of at least {}", world));
+    if (o.last == last_batch::drop && o.samples < o.batch)
+        return error(errc::usage, fmt::format("{} samples do not fill one global batch of {}",
+                                              o.samples, o.batch))
+            .with_hint("use a smaller batch or more data");
+    return {};
+}
+
+SKEIN_INLINE batch_slice sampler::next(int rank, int world_size) {
+    auto left = options_.samples - state_.cursor;
+    const bool spent = options_.last == last_batch::drop ? left < options_.batch : left == 0;
+    if (spent) {
+        begin_epoch();
+        left = options_.samples;
+    }
+    const bool carries = options_.last == last_batch::carry;
+    const auto count = left < options_.batch && !carries ? left : options_.batch;
+    const auto [first, last] = rank_range(count, rank, world_size);
+    batch_slice slice{.epoch = state_.epoch, .global_batch = count, .ids = {}};
+    slice.ids.reserve(last - first);
+    for (std::uint64_t place = 0; place < count; ++place) {
+        if (state_.cursor == options_.samples) begin_epoch(); // carried over
+        if (place >= first && place < last) slice.ids.push_back(order_(state_.cursor));
+        state_.cursor += 1;
+    }
+    return slice;
+}
+
+SKEIN_INLINE std::uint64_t sampler::batches_of(std::uint64_t epochs) const noexcept {
+    if (options_.last != last_batch::carry) return epochs * batches_per_epoch();
+    const auto whole = epochs * options_.samples / options_.batch;
+    return whole > 0 ? whole : 1;
+}
+
+SKEIN_INLINE void sampler::begin_epoch() {
+    state_.epoch += 1;
+    state_.cursor = 0;
+    order_ = make_order();
+}
+
+SKEIN_INLINE void sampler::restore(const sampler_state& saved) {
+    if (saved.cursor > options_.samples)
+        throw error(errc::mismatch,
+                    fmt::format("saved position {} lies behind the {} samples of the data set",
+                                saved.cursor, options_.samples))
+            .with_hint("was the run started on other data?");
+    state_ = saved;
+    order_ = make_order();
+}
+
+SKEIN_INLINE keyed_permutation sampler::make_order() const {
+    return data::epoch_order(options_.samples > 0 ? options_.samples : 1, state_.seed,
+                             state_.epoch);
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/run_config.hpp, continued
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace skein::train {
+
+/// What to do with the checkpoints of an earlier run of the same name.
+enum class resume_mode : std::uint8_t {
+    fresh,  ///< start new; a restart after a failure within the same job still resumes
+    latest, ///< go on from the newest valid checkpoint; start new if there is none
+};
+
+/// What a person sees.
+enum class output_mode : std::uint8_t {
+    automatic, ///< a live line on a terminal, plain lines elsewhere
+    plain,     ///< plain lines
+    quiet,     ///< errors only: no progress, notes or last screen
+    json,      ///< one JSON object per line on stdout
+};
+
+/// How many processes, and how much of the machine each takes.
+struct scaling_config {
+    int workers = 1; ///< local processes, when no launcher has set up a world already
+    int threads = 0; ///< compute threads per rank; 0 = 1, the reproducible choice
+};
+
+/// Which value of a metric is the best.
+enum class metric_order : std::uint8_t { lowest, highest };
+
+/// What a checkpoint counts by when its step has no evaluation of its own.
+enum class best_value : std::uint8_t {
+    evaluated, ///< the set is evaluated for the checkpoint
+    newest,    ///< the last evaluation's number stands for it
+};
+
+/// Which checkpoints are kept for their metrics, besides the newest. The best is never removed for
+/// a newer one that is worse.
+struct keep_best_config {
+    int k = 1; ///< so many; 0: none
+    /// A number of an evaluation ("val_loss", "test_accuracy"), the newest of a metric of training
+    /// ("train_accuracy"), or "loss": that of the step. One that the run has not is an error.
+    std::string metric = "val_loss";
+    metric_order order = metric_order::lowest;
+    best_value value = best_value::evaluated;
+};
+
+/// When a run saves itself, and what it keeps.
+struct checkpoint_config {
+    bool enabled = true;      ///< false writes none at all
+    std::int64_t every = 200; ///< steps from one to the next, and one at the end; 0: only that
+    int keep_last = 2;        ///< the newest that are kept; less than 1 counts as 1
+    keep_best_config keep_best{};
+    /// A checkpoint when the run is stopped early. false: none then, and what came after the last
+    /// one is lost.
+    bool on_stop = true;
+};
+
+/// What happens when a process is lost, and how long one waits for another.
+struct failure_config {
+    int max_failures = 3; ///< restarts from the last checkpoint before the job gives up
+    time_span backoff = time_constants::lan().job_restart_first; ///< before the first; doubles
+    time_span collective_timeout = time_constants::lan().collective_timeout; ///< between ranks
+    /// From a stop request to the kill: a step, an evaluation and a checkpoint must fit in.
+    time_span stop_grace = time_constants::lan().training_stop_grace;
+};
+
+/// Settings of one run. All counts are over all ranks together.
+struct run_config {
+    // Where its files go: <runs_dir>/<name>/
+    std::string runs_dir = "runs";
+    std::string name = "run";
+    resume_mode resume = resume_mode::fresh;
+
+    // How it trains
+    std::int64_t max_steps = 1000; ///< optimizer steps of the whole run, not of this start
+    std::int64_t epochs = 0;       ///< > 0: so many passes over the data, in place of max_steps
+    /// What becomes of the samples at the end of an epoch that do not fill a global batch.
+    last_batch last = last_batch::drop;
+    std::int64_t global_batch =
+        16;                        ///< samples per optimizer step, over all ranks and micro-batches
+    std::int64_t accumulation = 1; ///< micro-batches per rank and step
+    std::uint64_t seed = 1;  ///< data order, dropout; use it for the model's initial values too
+    double clip = 1.0;       ///< maximum gradient norm; 0 turns clipping off
+    double clip_value = 0.0; ///< then the largest size of each number of the gradient; 0 = off
+    std::string precision = "float32"; ///< the only one here; others are settings of a strategy
+    /// Bytes that parameters, gradients and optimizer states of the ranks of one host may take
+    /// together; 0: what the system says. fit() refuses a strategy that needs more before it
+    /// allocates.
+    std::uint64_t memory_limit = 0;
+    /// Global batches made ahead, on a thread of their own, while a step computes. 0: made when
+    /// they are needed, on the thread that computes.
+    int prefetch_batches = 1;
+
+    // Evaluation: every so many steps and at the end; 0 = only at the end
+    std::int64_t eval_every = 100;
+    std::int64_t eval_samples = 0; ///< at most so many samples of the evaluation set; 0 = all
+    std::int64_t eval_batch = 0;   ///< samples per rank and forward pass; 0 = as in training
+
+    // Where it runs, what it saves, and what becomes of it when something is lost
+    scaling_config scaling{};
+    checkpoint_config checkpoint{};
+    failure_config failure{};
+    std::string communicator = "automatic"; ///< automatic, shm, ring or hierarchical
+
+    // What it says
+    output_mode output = output_mode::automatic;
+    std::int64_t tokens_per_sample = 0; ///< for tokens/s; 0 counts samples/s
+    bool write_files = true;            ///< metrics.csv, metrics.jsonl, event file, loss.svg
+    /// How the program was called, when it has flags to go on with: command_line(). Empty: the hint
+    /// how to go on shows the command line as it was.
+    std::string command{};
+    /// What those flags are called: the one that resumes, and those that give steps and the run's
+    /// name. Empty for one that the program has not.
+    std::string resume_flag = "--resume", steps_flag = "--steps", name_flag = "--run";
+};
+
+/// How this process was called, as one would type it again.
+[[nodiscard]] std::string command_line();
+
+/// Steps of the whole run over so many samples: max_steps, or what config.epochs come to. For
+/// schedules.
+///   errors  usage when so many samples cannot train
+[[nodiscard]] std::uint64_t total_steps(const run_config& config, std::uint64_t samples);
+
+/// Throws errc::usage with a hint when a value makes no sense, for a world of so many ranks.
+void validate(const run_config& config, int world_size);
+
+} // namespace skein::train
+
+namespace skein {
+using train::checkpoint_config;
+using train::failure_config;
+using train::keep_best_config;
+using train::metric_order;
+using train::run_config;
+using train::scaling_config;
+} // namespace skein
+
+
+// ======== skein/train/detail/run_config.ipp
+// Bodies of <skein/train/run_config.hpp>.
+
+
+#include <algorithm>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+SKEIN_INLINE std::string command_line() {
+    std::string out;
+    for (const auto& word : own_arguments())
+        out += (out.empty() ? "" : " ") + report::shell_word(word);
+    return out;
+}
+
+SKEIN_INLINE std::uint64_t total_steps(const run_config& config, std::uint64_t samples) {
+    if (config.epochs < 1) return static_cast<std::uint64_t>(config.max_steps);
+    return sampler({.samples = samples,
+                    .batch = static_cast<std::uint64_t>(config.global_batch),
+                    .seed = config.seed,
+                    .last = config.last})
+        .batches_of(static_cast<std::uint64_t>(config.epochs));
+}
+
+SKEIN_INLINE void validate(const run_config& config, int world_size) {
+    const auto refuse = [](std::string what, std::string hint) {
+        throw error(errc::usage, std::move(what)).with_hint(std::move(hint));
+    };
+    if (config.scaling.workers < 1)
+        refuse(fmt::format("scaling.workers = {}", config.scaling.workers),
+               "at least 1 worker is needed");
+    if (config.scaling.workers > 4096)
+        refuse(fmt::format("scaling.workers = {}", config.scaling.workers),
+               "at most 4096 run on one host");
+    if (config.scaling.threads < 0 || config.scaling.threads > 1024)
+        refuse(fmt::format("scaling.threads = {}", config.scaling.threads),
+               "use 0 (one) to 1024 per worker");
+    if (config.failure.max_failures < 0)
+        refuse(fmt::format("failure.max_failures = {}", config.failure.max_failures),
+               "restarts before the job gives up: use 0 or more");
+    if (config.checkpoint.every < 0)
+        refuse(fmt::format("checkpoint.every = {}", config.checkpoint.every),
+               "use a number of steps, or 0 for a checkpoint at the end only");
+    if (config.epochs < 0)
+        refuse(fmt::format("{} epochs", config.epochs), "use 1 or more, or 0 for max_steps");
+    if (config.prefetch_batches < 0 || config.prefetch_batches > 1024)
+        refuse(fmt::format("{} batches made ahead", config.prefetch_batches),
+               "use 0 (none) to 1024; each takes the memory of a batch");
+    if (config.epochs == 0 && config.max_steps < 1)
+        refuse(fmt::format("{} steps", config.max_steps), "at least 1 step is needed");
+    if (config.accumulation < 1)
+        refuse(fmt::format("accumulation of {}", config.accumulation), "use 1 or more");
+    if (config.global_batch < 1)
+        refuse(fmt::format("a batch of {} samples", config.global_batch), "use 1 or more");
+    if (config.global_batch < world_size * config.accumulation)
+        refuse(
+            fmt::format("a batch of {} samples cannot feed {} workers with {} micro-batches each",
+                        config.global_batch, world_size, config.accumulation),
+            "use fewer workers or a larger batch");
+    if (!(config.clip >= 0))
+        refuse(fmt::format("clip of {}", config.clip), "use 0 (off) or a positive norm");
+    if (!(config.clip_value >= 0))
+        refuse(fmt::format("clip_value of {}", config.clip_value),
+               "use 0 (off) or a positive size");
+    if (config.precision != "float32")
+        throw error(errc::not_supported,
+                    fmt::format("not supported: precision {}", config.precision))
+            .with_hint("there is float32; what a model computes in is a setting of the strategy: "
+                       "precision<bf16> or precision<f16>, as in FSDP<auto_wrap<Block>, "
+                       "precision<bf16>>");
+    const bool has_control = std::ranges::any_of(
+        config.name, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
+    if (config.name.empty() || config.name.find('/') != std::string::npos ||
+        config.name[0] == '.' || config.name.size() > 200 || has_control)
+        refuse(fmt::format("run name '{}'", has_control ? "..." : config.name),
+               "use a plain folder name of up to 200 characters");
+    if (config.runs_dir.empty()) refuse("no folder for runs", "use . for the current one");
+    if (config.resume == resume_mode::latest && !config.checkpoint.enabled)
+        refuse("resuming without checkpoints", "they are read and go on being written: leave "
+                                               "resume or checkpoint.enabled = false out");
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/step_plan.hpp, continued
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+/// What the next steps are made of; alike on all ranks.
+struct step_plan {
+    std::int64_t global_batch = 1;  ///< samples, over all ranks and micro-batches
+    std::int64_t micro_batches = 1; ///< of each rank
+    double rate_factor = 1.0;       ///< on what the schedule gives
+    double clip = 1.0;              ///< maximum gradient norm; 0 turns clipping off
+
+    friend bool operator==(const step_plan&, const step_plan&) = default;
+};
+
+/// The plan that a run begins with.
+[[nodiscard]] inline step_plan plan_of(const run_config& config) noexcept {
+    return {config.global_batch, config.accumulation, 1.0, config.clip};
+}
+
+/// "64 samples in 2 micro-batches per rank, rate x 0.1, clip 1".
+[[nodiscard]] inline std::string to_string(const step_plan& plan) {
+    return fmt::format("{} samples in {} micro-batch{} per rank, rate x {}, clip {}",
+                       plan.global_batch, plan.micro_batches, plan.micro_batches == 1 ? "" : "es",
+                       plan.rate_factor, plan.clip);
+}
+
+/// The same number for equal plans, on every host.
+[[nodiscard]] inline std::uint64_t hash_of(const step_plan& plan) noexcept {
+    fnv1a hash;
+    hash.number(static_cast<std::uint64_t>(plan.global_batch));
+    hash.number(static_cast<std::uint64_t>(plan.micro_batches));
+    hash.number(std::bit_cast<std::uint64_t>(plan.rate_factor));
+    hash.number(std::bit_cast<std::uint64_t>(plan.clip));
+    return hash.value();
+}
+
+/// What a plan has to fit into.
+struct plan_limits {
+    int world_size = 1;
+    std::uint64_t samples = 0; ///< of the data set; 0: of a stream, not known
+};
+
+/// Throws errc::usage for a plan that nobody can hold, with the number and what to do.
+///   rule  who asks for it, for the message
+///   step  after which it was asked for
+inline void check_plan(const step_plan& plan, const plan_limits& limits, std::string_view rule,
+                       std::uint64_t step) {
+    const auto refuse = [&](const std::string& what, const std::string& hint) {
+        throw error(errc::usage, fmt::format("{} asks for {} after step {}", rule, what, step))
+            .with_hint(hint);
+    };
+    const auto parts = limits.world_size * plan.micro_batches;
+    if (plan.micro_batches < 1 || plan.micro_batches > (std::int64_t{1} << 30))
+        refuse(fmt::format("{} micro-batches per rank", plan.micro_batches), "use 1 or more");
+    if (plan.global_batch < 1)
+        refuse(fmt::format("a global batch of {} samples", plan.global_batch),
+               "give the rule a smaller change, or a least batch");
+    if (plan.global_batch < parts)
+        refuse(fmt::format("a global batch of {} samples, which cannot feed {} ranks with {} "
+                           "micro-batches each",
+                           plan.global_batch, limits.world_size, plan.micro_batches),
+               fmt::format("ask for at least {}, or use fewer workers", parts));
+    if (limits.samples > 0 && static_cast<std::uint64_t>(plan.global_batch) > limits.samples)
+        refuse(fmt::format("a global batch of {} samples, the data set has {}", plan.global_batch,
+                           limits.samples),
+               fmt::format("give the rule a max of at most {}", limits.samples));
+    if (!(plan.rate_factor >= 0) || !std::isfinite(plan.rate_factor))
+        refuse(fmt::format("a rate factor of {}", plan.rate_factor),
+               "a factor is a finite number that is not negative");
+    if (!(plan.clip >= 0) || !std::isfinite(plan.clip))
+        refuse(fmt::format("a clip of {}", plan.clip), "use 0 (off) or a positive norm");
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/callbacks.hpp, continued
+#include <concepts>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace skein::train {
+
+/// Before the first step.
+struct start_info {
+    int rank = 0, world_size = 1;
+    std::uint64_t first_step = 0;  ///< finished steps; > 0 after a resume
+    std::uint64_t total_steps = 0; ///< 0: as many as a stream gives in config.epochs
+    std::int64_t parameters = 0;   ///< trainable elements
+    std::string run_path{};
+    std::string resumed_from{}; ///< a checkpoint, or empty
+    std::string strategy{};     ///< "DDP"; empty for one without a name
+    /// "3 epochs of 120 steps, ..."; empty when the steps were given.
+    std::string epochs{};
+    std::vector<std::string> evaluations{}; ///< names of the evaluation sets that have samples
+};
+
+/// What a callback wants to happen next.
+enum class action : std::uint8_t {
+    go_on,
+    stop, ///< training ends after the next step, on all ranks
+};
+
+/// What a callback decides: also about the steps that follow.
+struct decision {
+    action act = action::go_on;
+    std::optional<step_plan> plan{}; ///< from the next step on; nothing: as before
+    std::string why{};               ///< for a person, e.g. "val_loss has not improved since 300"
+};
+
+/// What becomes of a step that the ranks have agreed on.
+enum class verdict : std::uint8_t {
+    apply,
+    leave_out, ///< the parameters stay, the data moves on: as with an overflow of float16
+    end,       ///< the run ends here, with errc::not_finite
+};
+
+/// A verdict and its reason, for a person.
+struct ruling {
+    verdict what = verdict::apply;
+    std::string why{};
+};
+
+/// Where the time of a step went, in seconds of the slowest rank, each number by itself.
+struct step_timing {
+    double data = 0.0;      ///< waited for batches: all of making them without prefetching
+    double forward = 0.0;   ///< the model and the loss
+    double backward = 0.0;  ///< the backward pass; gradients travel meanwhile
+    double exposed = 0.0;   ///< the compute thread waited for other ranks since the row before
+    double optimizer = 0.0; ///< of the step before: it comes behind the row
+    /// Share of the time gradients travelled that was hidden behind the backward pass, 0 to 1; of
+    /// the rank with the least. Of the world's communicator: what groups of a part of the ranks do
+    /// is not in it.
+    double overlap = 0.0;
+};
+
+/// After every optimizer step; before it, without its times, for on_agreed.
+struct step_info {
+    int rank = 0;
+    std::uint64_t step = 0; ///< finished steps, this one included
+    double loss = 0.0;      ///< mean over the global batch
+    double lr = 0.0;
+    double grad_norm = 0.0;    ///< before clipping
+    double seconds = 0.0;      ///< of this step
+    double tokens_per_s = 0.0; ///< of this step, over all ranks; samples when tokens are unknown
+    const std::vector<report::metric_value>* metrics =
+        nullptr; ///< everything reported, merged over ranks; metrics of training when due
+    const std::vector<report::metric_array>* arrays =
+        nullptr; ///< metrics that are no single numbers, when due
+    step_timing timing{};
+    const step_plan* plan = nullptr; ///< in force: of the next step, with what callbacks before
+                                     ///< this one decided; in on_agreed of this step
+    double next_rate = 0.0;          ///< what the schedule alone gives for the next step
+    std::uint64_t epoch = 0;         ///< passes over the data that are finished
+};
+
+/// After every evaluation, of each set by itself.
+struct eval_info {
+    int rank = 0;
+    std::uint64_t step = 0;
+    std::string_view set = "val"; ///< its name, with which those of its numbers begin
+    const std::vector<report::metric_value>* metrics =
+        nullptr; ///< "val_loss", what the loss reported, and metrics that are one number
+    const std::vector<report::metric_array>* arrays =
+        nullptr; ///< metrics that are more, e.g. "val_confusion"
+    double seconds = 0.0;
+    const step_plan* plan = nullptr; ///< as in step_info
+    double next_rate = 0.0;          ///< likewise
+    std::uint64_t epoch = 0;         ///< likewise
+};
+
+/// After every checkpoint that is durable.
+struct checkpoint_info {
+    int rank = 0;
+    std::uint64_t step = 0;
+    std::string path{};
+    std::uint64_t bytes = 0;
+    double seconds = 0.0;
+};
+
+/// How a run ended; also what fit() returns.
+struct fit_result {
+    int rank = 0;
+    std::uint64_t first_step = 0; ///< where this start of the program began
+    std::uint64_t steps = 0;      ///< finished
+    std::uint64_t total = 0;      ///< asked for; of a stream with epochs what they came to
+    double loss = 0.0;            ///< of the last step
+    double val_loss = 0.0;        ///< of the first set's last evaluation; NaN without one
+    std::uint64_t val_step = 0;   ///< after which step that was
+    double seconds = 0.0;         ///< of this start, evaluation and saving included
+    double tokens_per_s = 0.0;    ///< of the training steps of this start
+    /// The newest of each metric of training and of every evaluation set, of this start.
+    std::vector<report::metric_value> metrics{};
+    std::vector<report::metric_array> arrays{};
+    double peak_rss_bytes = 0.0; ///< the largest of all ranks
+    std::string run_name{}, run_path{}, checkpoint{};
+    bool stopped = false;      ///< ended early because it was asked to
+    int stop_signal = 0;       ///< by SIGINT or SIGTERM on some rank; 0 when it was no signal
+    std::string stop_reason{}; ///< of the callback that asked for it, when it says one
+};
+
+/// Has at least one of the members; whether they fit is checked where they are called.
+template <class C>
+concept callback =
+    requires(C& c, const start_info& e) { c.on_start(e); } || requires { &C::on_start; } ||
+    requires(C& c, const step_info& e) { c.on_agreed(e); } || requires { &C::on_agreed; } ||
+    requires(C& c, const step_info& e) { c.on_step(e); } || requires { &C::on_step; } ||
+    requires(C& c, const eval_info& e) { c.on_eval(e); } || requires { &C::on_eval; } ||
+    requires(C& c, const checkpoint_info& e) { c.on_checkpoint(e); } ||
+    requires { &C::on_checkpoint; } || requires(C& c, const fit_result& e) { c.on_end(e); } ||
+    requires { &C::on_end; };
+
+namespace detail {
+
+// One function per event. `&C::on_x` finds a member of that name that cannot take the event.
+
+/// Calls it; what it returns if that is a decision or an action.
+template <class Call>
+decision decision_of(Call call) {
+    using returned = std::remove_cvref_t<decltype(call())>;
+    if constexpr (std::is_same_v<returned, decision>) {
+        return call();
+    } else if constexpr (std::is_same_v<returned, action>) {
+        return {.act = call()};
+    } else {
+        call();
+        return {};
+    }
+}
+template <class C>
+void tell(C& c, const start_info& info) {
+    if constexpr (requires { c.on_start(info); })
+        c.on_start(info);
+    else
+        static_assert(!requires { &C::on_start; }, "on_start must take const train::start_info&");
+}
+template <class C>
+decision tell(C& c, const step_info& info) {
+    if constexpr (requires { c.on_step(info); })
+        return decision_of([&]() -> decltype(auto) { return c.on_step(info); });
+    else
+        static_assert(!requires { &C::on_step; }, "on_step must take const train::step_info&");
+    return {};
+}
+template <class C>
+decision tell(C& c, const eval_info& info) {
+    if constexpr (requires { c.on_eval(info); })
+        return decision_of([&]() -> decltype(auto) { return c.on_eval(info); });
+    else
+        static_assert(!requires { &C::on_eval; }, "on_eval must take const train::eval_info&");
+    return {};
+}
+template <class C>
+void tell(C& c, const checkpoint_info& info) {
+    if constexpr (requires { c.on_checkpoint(info); })
+        c.on_checkpoint(info);
+    else
+        static_assert(
+            !requires { &C::on_checkpoint; },
+            "on_checkpoint must take const train::checkpoint_info&");
+}
+template <class C>
+void tell(C& c, const fit_result& info) {
+    if constexpr (requires { c.on_end(info); })
+        c.on_end(info);
+    else
+        static_assert(!requires { &C::on_end; }, "on_end must take const train::fit_result&");
+}
+
+/// Hears of steps before they are applied.
+template <class C>
+concept judges = requires(C& c, const step_info& info) { c.on_agreed(info); };
+template <class C>
+ruling judge(C& c, const step_info& info) {
+    if constexpr (judges<C>) {
+        using returned = std::remove_cvref_t<decltype(c.on_agreed(info))>;
+        if constexpr (std::is_same_v<returned, ruling>) {
+            return c.on_agreed(info);
+        } else if constexpr (std::is_same_v<returned, verdict>) {
+            return {.what = c.on_agreed(info)};
+        } else {
+            c.on_agreed(info);
+            return {};
+        }
+    } else {
+        static_assert(!requires { &C::on_agreed; }, "on_agreed must take const train::step_info&");
+        return {};
+    }
+}
+
+/// May change the plan of a run.
+template <class C>
+concept plans = requires(C& c, const step_info& info) {
+    { c.on_step(info) } -> std::same_as<decision>;
+} || requires(C& c, const eval_info& info) {
+    { c.on_eval(info) } -> std::same_as<decision>;
+};
+/// May change the samples of a step; a rule that never does says so.
+template <class C>
+[[nodiscard]] consteval bool changes_batch() {
+    if constexpr (requires { C::changes_batch; })
+        return C::changes_batch;
+    else
+        return plans<C>;
+}
+
+/// Has state that goes into checkpoints.
+template <class C>
+concept keeps_state = requires(C& c, const C& fixed, std::string_view saved) {
+    { fixed.state() } -> std::convertible_to<std::string>;
+    c.restore(saved);
+};
+
+} // namespace detail
+
+} // namespace skein::train
+
+// ======== skein/train/detail/rule_state.hpp
+// What callbacks with a state share: numbers as words of a text that reads back to the same bits,
+// and the number of a row or an evaluation that they watch.
+
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <concepts>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+/// Where a rule reads the number that it watches.
+enum class watched : std::uint8_t {
+    evaluations, ///< "val_loss" and what the loss reported, after each evaluation
+    steps,       ///< "loss" and what was reported, in the row of each step
+};
+
+} // namespace skein::train
+
+namespace skein::train::detail {
+
+// to_chars and from_chars, not {:a} and strtod(): a process may have another decimal point.
+[[nodiscard]] inline std::string hexadecimal(double value) {
+    if (std::isnan(value)) return "nan";
+    if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
+    char text[64];
+    const auto end =
+        std::to_chars(text, text + sizeof text, std::abs(value), std::chars_format::hex);
+    return (std::signbit(value) ? "-0x" : "0x") + std::string(text, end.ptr);
+}
+
+/// The words of a saved state, one after another.
+class state_words {
+public:
+    explicit state_words(std::string_view text) : rest_(text) {}
+
+    /// False when the next word is no such number.
+    template <std::integral T>
+    [[nodiscard]] bool read(T& to) {
+        const auto word = next();
+        const auto end = std::from_chars(word.data(), word.data() + word.size(), to);
+        return end.ec == std::errc() && end.ptr == word.data() + word.size();
+    }
+    [[nodiscard]] bool read(double& to) {
+        auto word = next();
+        const bool negative = word.starts_with('-');
+        if (negative) word.remove_prefix(1);
+        if (word.starts_with("0x")) word.remove_prefix(2);
+        const auto end =
+            std::from_chars(word.data(), word.data() + word.size(), to, std::chars_format::hex);
+        if (negative) to = -to;
+        return end.ec == std::errc() && end.ptr == word.data() + word.size();
+    }
+    [[nodiscard]] bool empty() const noexcept { return rest_.empty(); }
+
+private:
+    std::string_view next() {
+        const auto one = rest_.substr(0, rest_.find(' '));
+        rest_.remove_prefix(std::min(rest_.size(), one.size() + 1));
+        return one;
+    }
+    std::string_view rest_;
+};
+
+[[noreturn]] inline void no_state(std::string_view rule, std::string_view saved) {
+    throw error(errc::malformed, fmt::format("'{}' is no state of {}", saved, rule));
+}
+
+/// The number a rule watches; errc::usage with the names there are when it is not there.
+[[nodiscard]] inline double watched_number(const std::vector<report::metric_value>& from,
+                                           std::string_view metric, std::string_view rule,
+                                           watched where = watched::evaluations) {
+    if (const auto* const found = report::find_metric(from, metric)) return *found;
+    throw error(errc::usage,
+                fmt::format("{}: {} has no '{}'", rule,
+                            where == watched::steps ? "the row of a step" : "an evaluation",
+                            metric))
+        .with_hint(report::names_of(from));
+}
+
+/// Whether an evaluation of this set has a number of this name.
+[[nodiscard]] inline bool is_of_set(std::string_view metric, std::string_view set) noexcept {
+    return metric.size() > set.size() && metric.starts_with(set) && metric[set.size()] == '_';
+}
+
+/// Throws errc::usage when none of the evaluation sets, when there are any, can have the number.
+inline void require_evaluated(const std::vector<std::string>& sets, std::string_view metric,
+                              std::string_view rule) {
+    for (const auto& set : sets)
+        if (is_of_set(metric, set)) return;
+    if (sets.empty()) return;
+    throw error(errc::usage, fmt::format("{}: no evaluation has a '{}'", rule, metric))
+        .with_hint("its sets are " + known_names(sets) + "; their numbers are called <set>_<name>");
+}
+
+/// Throws errc::usage for an option that makes no sense.
+inline void require_option(bool fine, std::string_view rule, const std::string& what,
+                           const char* hint) {
+    if (!fine) throw error(errc::usage, fmt::format("{}: {}", rule, what)).with_hint(hint);
+}
+
+} // namespace skein::train::detail
+
+// ======== skein/train/plateau.hpp
+// Tells when a number has stopped improving; what reduce_on_plateau and batch_growth wait for.
+//
+//     plateau watch({.metric = "val_loss", .patience = 3});
+//     if (watch.take(0.31)) { ... }     // the fourth number in a row without an improvement
+//
+//   source: torch.optim.lr_scheduler.ReduceLROnPlateau (PyTorch 2.15), its step() and _is_better()
+
+
+#include <limits>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+/// Which number, and what counts as an improvement.
+struct plateau_options {
+    std::string metric = "val_loss";
+    int patience = 10;       ///< numbers in a row without an improvement that are allowed
+    double threshold = 1e-4; ///< a change up to this is no improvement
+    bool relative = true;    ///< of the threshold: to the best number, else a difference
+    int cooldown = 0;        ///< numbers behind a plateau that do not count
+    bool lower_is_better = true;
+    watched at = watched::evaluations;
+};
+
+/// See the file's head. NaN is no improvement.
+class plateau {
+public:
+    /// Throws errc::usage, in the name of the rule, for options that make no sense.
+    explicit plateau(plateau_options options = {}, std::string_view rule = "plateau")
+        : options_(std::move(options)), rule_(rule), best_(worst()) {
+        const auto& o = options_;
+        using detail::require_option;
+        require_option(o.patience >= 0, rule, fmt::format("a patience of {}", o.patience),
+                       "use 0 or more");
+        require_option(o.cooldown >= 0, rule, fmt::format("a cooldown of {}", o.cooldown),
+                       "use 0 or more");
+        require_option(o.threshold >= 0, rule, fmt::format("a threshold of {}", o.threshold),
+                       "use 0 or a positive number");
+    }
+
+    /// True: there is a plateau, and counting begins anew. why() says what was seen.
+    [[nodiscard]] bool take(double now) {
+        const bool better = is_better(now);
+        if (better) best_ = now;
+        bad_ = better ? 0 : bad_ + 1;
+        if (cooldown_ > 0) {
+            cooldown_ -= 1;
+            bad_ = 0;
+        }
+        if (bad_ <= options_.patience) return false;
+        why_ = fmt::format("{} is {:.6g}, {} in a row have not improved on {:.6g}", options_.metric,
+                           now, bad_, best_);
+        cooldown_ = options_.cooldown;
+        bad_ = 0;
+        return true;
+    }
+    /// The same with the number out of an evaluation or a row; false for those of other sets, and for
+    /// rows when evaluations are watched. Throws errc::usage when the number is not there.
+    [[nodiscard]] bool take(const eval_info& e) {
+        return options_.at == watched::evaluations && detail::is_of_set(options_.metric, e.set) &&
+               take(detail::watched_number(*e.metrics, options_.metric, rule_));
+    }
+    [[nodiscard]] bool take(const step_info& s) {
+        return options_.at == watched::steps &&
+               take(detail::watched_number(*s.metrics, options_.metric, rule_, watched::steps));
+    }
+    /// Throws errc::usage when no evaluation can have the number.
+    void require(const start_info& s) const {
+        if (options_.at == watched::evaluations)
+            detail::require_evaluated(s.evaluations, options_.metric, rule_);
+    }
+
+    [[nodiscard]] const std::string& why() const noexcept { return why_; }
+    [[nodiscard]] double best() const noexcept { return best_; }
+    [[nodiscard]] const plateau_options& options() const noexcept { return options_; }
+
+    /// "<best> <bad ones in a row> <left of the cooldown>".
+    [[nodiscard]] std::string state() const {
+        return fmt::format("{} {} {}", detail::hexadecimal(best_), bad_, cooldown_);
+    }
+    /// False when the next words are no state().
+    [[nodiscard]] bool restore(detail::state_words& words) {
+        return words.read(best_) && words.read(bad_) && words.read(cooldown_);
+    }
+
+private:
+    [[nodiscard]] double worst() const noexcept {
+        const auto most = std::numeric_limits<double>::infinity();
+        return options_.lower_is_better ? most : -most;
+    }
+    [[nodiscard]] bool is_better(double now) const noexcept {
+        const double by = options_.threshold;
+        if (options_.lower_is_better)
+            return options_.relative ? now < best_ * (1.0 - by) : now < best_ - by;
+        return options_.relative ? now > best_ * (by + 1.0) : now > best_ + by;
+    }
+
+    plateau_options options_;
+    std::string_view rule_; // a literal
+    double best_;
+    int bad_ = 0, cooldown_ = 0;
+    std::string why_;
+};
+
+} // namespace skein::train
+
+
+// ======== skein/train/batch_growth.hpp, continued
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein {
+
+/// What the learning rate does when the batch becomes k times as large.
+enum class batch_growth_rate : std::uint8_t {
+    same,
+    linear, ///< k times
+    sqrt,   ///< the square root of k times
+};
+
+/// When the batch grows, and by how much. Each condition that is given counts by itself.
+struct batch_growth_options {
+    double factor = 2.0;  ///< more than 1; the new batch is rounded to the next whole number
+    int every_epochs = 0; ///< each time that so many more epochs are finished; 0: not by epochs
+    std::vector<std::uint64_t> at_epochs{};          ///< once, when so many epochs are finished
+    std::vector<std::uint64_t> at_steps{};           ///< once, behind these steps
+    std::optional<train::plateau_options> plateau{}; ///< when a number has stopped improving
+    /// The batch grows to this and no further. 0: no such limit, and what nobody can hold is an
+    /// error.
+    std::int64_t max = 0;
+    batch_growth_rate rate = batch_growth_rate::same;
+    /// More micro-batches of the size there is, in place of larger ones: for when memory is short.
+    bool more_micro_batches = false;
+};
+
+/// The callback. Equal on all ranks, as what it goes by is.
+class batch_growth {
+public:
+    static constexpr std::string_view rule_name = "batch_growth";
+
+    /// Throws errc::usage for options that make no sense.
+    explicit batch_growth(batch_growth_options options) : options_(std::move(options)) {
+        const auto& o = options_;
+        using train::detail::require_option;
+        require_option(o.factor > 1 && std::isfinite(o.factor), rule_name,
+                       fmt::format("a factor of {}", o.factor), "use more than 1, e.g. 2");
+        require_option(o.every_epochs >= 0, rule_name,
+                       fmt::format("growth every {} epochs", o.every_epochs), "use 1 or more");
+        require_option(o.max >= 0, rule_name, fmt::format("a max of {}", o.max),
+                       "use a number of samples, or 0 for none");
+        require_option(o.every_epochs > 0 || !o.at_epochs.empty() || !o.at_steps.empty() ||
+                           o.plateau.has_value(),
+                       rule_name, "nothing says when the batch grows",
+                       "give every_epochs, at_epochs, at_steps or plateau");
+        if (o.plateau) watch_.emplace(*o.plateau, rule_name);
+    }
+
+    /// Throws errc::usage when no evaluation can have the number of its plateau.
+    void on_start(const train::start_info& s) const {
+        if (watch_) watch_->require(s);
+    }
+    train::decision on_step(const train::step_info& s) {
+        const auto reached = [](const std::vector<std::uint64_t>& marks, std::uint64_t now) {
+            return static_cast<std::uint64_t>(
+                std::ranges::count_if(marks, [&](std::uint64_t mark) { return mark <= now; }));
+        };
+        auto due = reached(options_.at_epochs, s.epoch) + reached(options_.at_steps, s.step);
+        if (options_.every_epochs > 0)
+            due += s.epoch / static_cast<std::uint64_t>(options_.every_epochs);
+        auto times = due - std::min(due, std::exchange(done_, std::max(due, done_)));
+        auto why = fmt::format("step {}, finished epochs: {}", s.step, s.epoch);
+        if (watch_ && watch_->take(s)) {
+            times += 1;
+            why = watch_->why();
+        }
+        return times > 0 ? grown(*s.plan, times, why) : train::decision{};
+    }
+    /// Throws errc::usage when the number is not there.
+    train::decision on_eval(const train::eval_info& e) {
+        if (!watch_ || !watch_->take(e)) return {};
+        return grown(*e.plan, 1, watch_->why());
+    }
+
+    /// "<conditions that were met>", with a plateau its state behind it.
+    [[nodiscard]] std::string state() const {
+        return fmt::format("{}{}{}", done_, watch_ ? " " : "", watch_ ? watch_->state() : "");
+    }
+    /// Throws errc::malformed for a text that is no state().
+    void restore(std::string_view saved) {
+        train::detail::state_words words(saved);
+        if (!words.read(done_) || (watch_ && !watch_->restore(words)) || !words.empty())
+            train::detail::no_state(rule_name, saved);
+    }
+
+private:
+    [[nodiscard]] train::decision grown(const train::step_plan& plan, std::uint64_t times,
+                                        const std::string& why) const {
+        const double before = static_cast<double>(plan.global_batch);
+        double wanted = before;
+        for (std::uint64_t i = 0; i < times && wanted < 1e15; ++i)
+            wanted = std::round(wanted * options_.factor);
+        if (options_.max > 0) wanted = std::min(wanted, static_cast<double>(options_.max));
+        if (wanted <= before) return {};
+        const double by = wanted / before;
+        auto next = plan;
+        next.global_batch = static_cast<std::int64_t>(wanted);
+        if (options_.more_micro_batches)
+            next.micro_batches =
+                static_cast<std::int64_t>(std::ceil(static_cast<double>(plan.micro_batches) * by));
+        switch (options_.rate) {
+        case batch_growth_rate::same: break;
+        case batch_growth_rate::linear: next.rate_factor *= by; break;
+        case batch_growth_rate::sqrt: next.rate_factor *= std::sqrt(by); break;
+        }
+        return {.plan = next, .why = why};
+    }
+
+    batch_growth_options options_;
+    std::optional<train::plateau> watch_;
+    std::uint64_t done_ = 0;
+};
+
+} // namespace skein
+
 // ======== skein/train/build.hpp
 // Building a model that is too large for one rank: each block is cut up as soon as it is built.
 //
@@ -9073,6 +10387,853 @@ static_assert(TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERS
 //     auto merged = merge(ctx, metrics);
 //     require_same(ctx, hash, "the model");            // errc::mismatch names the odd rank
 
+
+// ======== skein/metrics/metric_list.hpp
+// The metrics of one stage (training, or one evaluation set): updated together, merged together.
+//
+// A list of each rank has the same metrics in the same order. pack() gives all their arrays as two
+// arrays of float64 (sums; maxima, with minima negated) and the gathered rows as bytes; merged over
+// ranks they come back by add(). Two lists of one layout also add up without ranks: the windows of
+// an epoch.
+//
+//     metric_list mine;
+//     mine.add("accuracy", accuracy{.classes = 10}).add("confusion", confusion_matrix{.classes = 10});
+//     mine.update({.preds = ..., .target = ...});
+//     auto packed = mine.pack();
+//     all_reduce(packed.sums, sum); all_reduce(packed.maxima, max);   // rows: all_gather, in order
+//     merged.add(packed);
+//     merged.compute();
+
+
+// ======== skein/metrics/metric.hpp
+// A metric: a struct whose fields say what batches and ranks add up, with update() and compute().
+//
+//     struct mean_absolute_error {
+//         static constexpr std::string_view name = "mae";
+//         skein::metrics::summed distance, weight; // what batches and ranks add up
+//
+//         void update(const skein::metrics::samples& s) {
+//             for (std::size_t i = 0; i < s.target.size(); ++i) {
+//                 distance[0] += std::abs(s.preds[i] - s.target[i]);
+//                 weight[0] += 1;
+//             }
+//         }
+//         double compute() const { return distance[0] / weight[0]; }
+//     };
+//
+// Fields of other types are options: those that are numbers, truths or texts are compared between
+// the ranks and with a checkpoint. A metric that sizes its arrays by an option has a member
+// void begin(), called once, before the first update(); it also refuses options that make no sense.
+
+
+// ======== skein/metrics/accumulators.hpp
+// What a metric remembers between batches: arrays of fixed size that know how those of two batches,
+// or of two ranks, become one.
+//
+// Everything is float64: counts are exact up to 2^53, and the arrays of all metrics of a stage
+// travel in one exchange per kind.
+//
+//     struct mean_error {
+//         skein::metrics::summed distance, weight; // one number each
+//         ...
+//     };
+
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace skein::metrics {
+
+/// How the arrays of two batches or ranks become one.
+enum class merge_kind : std::uint8_t {
+    sum,
+    max,
+    min,
+    rows, ///< all of them, in rank order: memory grows with the samples
+};
+
+[[nodiscard]] constexpr std::string_view to_string(merge_kind kind) noexcept {
+    switch (kind) {
+    case merge_kind::sum: return "sum";
+    case merge_kind::max: return "max";
+    case merge_kind::min: return "min";
+    case merge_kind::rows: return "rows";
+    }
+    return "unknown";
+}
+
+/// Numbers that are merged element by element. One of them unless a size is given.
+template <merge_kind K>
+    requires(K != merge_kind::rows)
+class accumulator {
+public:
+    static constexpr merge_kind kind = K;
+    /// What nothing counts as.
+    static constexpr double none = K == merge_kind::sum   ? 0.0
+                                   : K == merge_kind::max ? -std::numeric_limits<double>::infinity()
+                                                          : std::numeric_limits<double>::infinity();
+
+    accumulator() : values_(1, none) {}
+    explicit accumulator(std::size_t size) : values_(size, none) {}
+
+    /// So many elements, of nothing yet.
+    void resize(std::size_t size) { values_.assign(size, none); }
+    void clear() noexcept {
+        for (auto& each : values_) each = none;
+    }
+    [[nodiscard]] std::size_t size() const noexcept { return values_.size(); }
+    [[nodiscard]] double& operator[](std::size_t i) noexcept { return values_[i]; }
+    [[nodiscard]] double operator[](std::size_t i) const noexcept { return values_[i]; }
+    [[nodiscard]] std::span<double> values() noexcept { return values_; }
+    [[nodiscard]] std::span<const double> values() const noexcept { return values_; }
+
+private:
+    std::vector<double> values_;
+};
+
+using summed = accumulator<merge_kind::sum>;
+using largest = accumulator<merge_kind::max>;
+using smallest = accumulator<merge_kind::min>;
+
+/// Rows of float32 that all ranks give together, for numbers that no array of fixed size can hold.
+class gathered {
+public:
+    static constexpr merge_kind kind = merge_kind::rows;
+
+    /// width: numbers of a row, at least 1
+    explicit gathered(std::size_t width = 1) : width_(width > 0 ? width : 1) {}
+
+    /// So many numbers a row, and no row yet.
+    void resize(std::size_t width) {
+        width_ = width > 0 ? width : 1;
+        values_.clear();
+    }
+    void clear() noexcept { values_.clear(); }
+    /// Room for so many rows altogether.
+    void reserve(std::size_t rows) { values_.reserve(rows * width_); }
+    /// One row: exactly width() numbers.
+    void push(std::initializer_list<float> row) {
+        values_.insert(values_.end(), row.begin(), row.end());
+    }
+    void push(std::span<const float> row) { values_.insert(values_.end(), row.begin(), row.end()); }
+    /// Keeps the first rows.
+    void truncate(std::size_t rows) {
+        if (rows < this->rows()) values_.resize(rows * width_);
+    }
+    [[nodiscard]] std::size_t width() const noexcept { return width_; }
+    [[nodiscard]] std::size_t rows() const noexcept { return values_.size() / width_; }
+    [[nodiscard]] float at(std::size_t row, std::size_t column) const noexcept {
+        return values_[row * width_ + column];
+    }
+    [[nodiscard]] std::span<const float> values() const noexcept { return values_; }
+
+private:
+    std::size_t width_;
+    std::vector<float> values_;
+};
+
+} // namespace skein::metrics
+
+// ======== skein/metrics/samples.hpp
+// What a metric is shown: predictions, what they should be, and what each counts, as plain arrays
+// of the host, so that metrics know nothing of tensors.
+//
+//     const float scores[] = {0.1f, 0.9f, 0.8f, 0.2f};
+//     const std::int64_t labels[] = {1, 0};
+//     const samples shown{.preds = {scores, {2, 2}}, .target = {labels, {2}}};
+
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace skein::metrics {
+
+/// The type of an array's elements.
+enum class element : std::uint8_t { float32, float64, int64, boolean };
+
+[[nodiscard]] constexpr std::string_view to_string(element type) noexcept {
+    switch (type) {
+    case element::float32: return "float32";
+    case element::float64: return "float64";
+    case element::int64: return "int64";
+    case element::boolean: return "bool";
+    }
+    return "unknown";
+}
+
+/// Elements of one type in row-major order, with their shape. Refers to memory of the host.
+class array_view {
+public:
+    static constexpr std::size_t most_dimensions = 8;
+    using shape_type = std::initializer_list<std::size_t>;
+
+    /// Nothing: is_given() is false.
+    array_view() = default;
+    array_view(const float* data, shape_type shape) : array_view(data, element::float32, shape) {}
+    array_view(const double* data, shape_type shape) : array_view(data, element::float64, shape) {}
+    array_view(const std::int64_t* data, shape_type shape)
+        : array_view(data, element::int64, shape) {}
+    /// One byte each: 0 or 1.
+    array_view(const bool* data, shape_type shape) : array_view(data, element::boolean, shape) {}
+    /// shape: at most most_dimensions extents
+    array_view(const void* data, element type, std::span<const std::size_t> shape);
+
+    [[nodiscard]] bool is_given() const noexcept { return given_; }
+    [[nodiscard]] element type() const noexcept { return type_; }
+    [[nodiscard]] bool is_floating() const noexcept {
+        return type_ == element::float32 || type_ == element::float64;
+    }
+    [[nodiscard]] std::size_t dimensions() const noexcept { return dimensions_; }
+    [[nodiscard]] std::span<const std::size_t> shape() const noexcept {
+        return {shape_.data(), dimensions_};
+    }
+    /// Of dimension d; 1 behind the last one.
+    [[nodiscard]] std::size_t extent(std::size_t d) const noexcept {
+        return d < dimensions_ ? shape_[d] : 1;
+    }
+    /// Elements; 1 for no dimensions.
+    [[nodiscard]] std::size_t size() const noexcept { return size_; }
+    /// Any type as a double.
+    [[nodiscard]] double operator[](std::size_t i) const noexcept {
+        switch (type_) {
+        case element::float32: return static_cast<const float*>(data_)[i];
+        case element::float64: return static_cast<const double*>(data_)[i];
+        case element::int64: return static_cast<double>(static_cast<const std::int64_t*>(data_)[i]);
+        case element::boolean: return static_cast<const bool*>(data_)[i] ? 1.0 : 0.0;
+        }
+        return 0.0;
+    }
+    /// Null when the elements are of another type.
+    [[nodiscard]] const float* float32() const noexcept {
+        return type_ == element::float32 ? static_cast<const float*>(data_) : nullptr;
+    }
+    [[nodiscard]] const std::int64_t* int64() const noexcept {
+        return type_ == element::int64 ? static_cast<const std::int64_t*>(data_) : nullptr;
+    }
+    [[nodiscard]] const double* float64() const noexcept {
+        return type_ == element::float64 ? static_cast<const double*>(data_) : nullptr;
+    }
+    [[nodiscard]] const bool* boolean() const noexcept {
+        return type_ == element::boolean ? static_cast<const bool*>(data_) : nullptr;
+    }
+    /// "float32 [64, 10]" for messages.
+    [[nodiscard]] std::string text() const;
+
+private:
+    array_view(const void* data, element type, shape_type shape)
+        : array_view(data, type, std::span<const std::size_t>(shape.begin(), shape.size())) {}
+
+    const void* data_ = nullptr;
+    std::array<std::size_t, most_dimensions> shape_{};
+    std::size_t dimensions_ = 0, size_ = 0;
+    element type_ = element::float32;
+    bool given_ = false;
+};
+
+/// One call of update(). Which shapes belong together is each metric's own matter.
+struct samples {
+    array_view preds{};  ///< e.g. scores [samples, classes]
+    array_view target{}; ///< e.g. labels [samples]
+    /// What each element of target counts: of target's shape, or one for each of its rows. Finite, at
+    /// least 0; what counts 0 is not looked at. Not given: 1.
+    array_view weight{};
+};
+
+} // namespace skein::metrics
+
+
+// ======== skein/metrics/detail/samples.ipp
+// Bodies of <skein/metrics/samples.hpp>.
+
+
+#include <fmt/core.h>
+
+namespace skein::metrics {
+
+SKEIN_INLINE array_view::array_view(const void* data, element type,
+                                    std::span<const std::size_t> shape)
+    : data_(data), dimensions_(shape.size()), size_(1), type_(type), given_(true) {
+    if (shape.size() > most_dimensions)
+        throw error(errc::not_supported,
+                    fmt::format("not supported: an array of {} dimensions", shape.size()))
+            .with_hint(fmt::format("metrics take up to {}: flatten it", most_dimensions));
+    for (std::size_t d = 0; d < shape.size(); ++d) {
+        shape_[d] = shape[d];
+        size_ *= shape[d];
+    }
+}
+
+SKEIN_INLINE std::string array_view::text() const {
+    if (!given_) return "nothing";
+    std::string out(to_string(type_));
+    out += " [";
+    for (std::size_t d = 0; d < dimensions_; ++d)
+        out += fmt::format("{}{}", d == 0 ? "" : ", ", shape_[d]);
+    return out + "]";
+}
+
+} // namespace skein::metrics
+
+
+// ======== skein/metrics/metric.hpp, continued
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+namespace skein::metrics {
+
+/// What a metric comes to: one number, or numbers with a shape, e.g. one per class.
+struct score {
+    std::string name{};
+    std::vector<std::size_t> shape{}; ///< empty: one number
+    std::vector<double> values{};     ///< row-major
+
+    score() = default;
+    score(double one) : values{one} {}
+    score(std::vector<double> each) : shape{each.size()}, values(std::move(each)) {}
+    /// rows * columns values
+    score(std::size_t rows, std::size_t columns, std::vector<double> each)
+        : shape{rows, columns}, values(std::move(each)) {}
+
+    [[nodiscard]] bool is_number() const noexcept { return shape.empty() && values.size() == 1; }
+    friend bool operator==(const score&, const score&) = default;
+};
+
+/// A field that batches and ranks add up.
+template <class F>
+concept accumulates = requires(F& field) {
+    { F::kind } -> std::convertible_to<merge_kind>;
+    field.clear();
+};
+
+/// See above.
+template <class M>
+concept metric = plain_aggregate<M> && std::copy_constructible<M> &&
+                 requires(M& m, const M& merged, const samples& shown) {
+                     m.update(shown);
+                     { merged.compute() } -> std::convertible_to<score>;
+                 };
+
+/// One array of a metric. Refers to it.
+struct state_view {
+    std::string_view name{};
+    merge_kind kind = merge_kind::sum;
+    std::span<double> values{}; ///< of sum, max and min
+    gathered* rows = nullptr;   ///< of rows
+};
+
+/// Any metric, by value.
+class any_metric {
+public:
+    /// Calls begin(). Throws errc::usage for options that make no sense.
+    template <metric M>
+    any_metric(std::string name, M made)
+        : name_(std::move(name)), held_(std::make_unique<held_metric<M>>(std::move(made))) {
+        held_->begin();
+    }
+    any_metric(const any_metric& other) : name_(other.name_), held_(other.held_->copy()) {}
+    any_metric(any_metric&&) noexcept = default;
+    any_metric& operator=(any_metric other) noexcept {
+        name_ = std::move(other.name_);
+        held_ = std::move(other.held_);
+        return *this;
+    }
+    ~any_metric() = default;
+
+    [[nodiscard]] const std::string& name() const noexcept { return name_; }
+    void update(const samples& shown) { held_->update(shown); }
+    [[nodiscard]] score compute() const {
+        auto made = held_->compute();
+        made.name = name_;
+        return made;
+    }
+    /// Its arrays in order. They refer to this object.
+    [[nodiscard]] std::vector<state_view> states() { return held_->states(); }
+    /// Type and options, e.g. "accuracy: classes 10, top_k 1".
+    [[nodiscard]] std::string describe() const { return held_->describe(); }
+
+private:
+    struct held {
+        virtual ~held() = default;
+        virtual std::unique_ptr<held> copy() const = 0;
+        virtual void begin() = 0;
+        virtual void update(const samples& shown) = 0;
+        virtual score compute() const = 0;
+        virtual std::vector<state_view> states() = 0;
+        virtual std::string describe() const = 0;
+    };
+    template <class M>
+    struct held_metric final : held {
+        explicit held_metric(M made) : value(std::move(made)) {}
+        std::unique_ptr<held> copy() const override { return std::make_unique<held_metric>(value); }
+        void begin() override {
+            if constexpr (requires { value.begin(); }) value.begin();
+        }
+        void update(const samples& shown) override { value.update(shown); }
+        score compute() const override { return value.compute(); }
+        std::vector<state_view> states() override;
+        std::string describe() const override;
+        M value;
+    };
+
+    std::string name_;
+    std::unique_ptr<held> held_;
+};
+
+/// The name that a metric has when it is given none: M::name, or that of its type.
+template <metric M>
+[[nodiscard]] std::string name_of() {
+    if constexpr (requires { std::string_view(M::name); })
+        return std::string(std::string_view(M::name));
+    else {
+        const auto whole = type_name(typeid(M));
+        return whole.substr(whole.rfind(':') + 1);
+    }
+}
+
+namespace detail {
+
+/// An option as text; empty for a type that has none.
+[[nodiscard]] std::string option_text(bool value);
+[[nodiscard]] std::string option_text(std::int64_t value);
+[[nodiscard]] std::string option_text(double value);
+[[nodiscard]] std::string option_text(std::string_view value);
+
+template <class F>
+[[nodiscard]] std::string text_of_field(const F& field) {
+    if constexpr (std::same_as<F, bool>)
+        return option_text(field);
+    else if constexpr (std::integral<F>)
+        return option_text(static_cast<std::int64_t>(field));
+    else if constexpr (requires {
+                           requires std::is_enum_v<F>;
+                           std::string_view(to_string(field));
+                       })
+        return option_text(std::string_view(to_string(field)));
+    else if constexpr (std::is_enum_v<F>)
+        return option_text(static_cast<std::int64_t>(field));
+    else if constexpr (std::floating_point<F>)
+        return option_text(static_cast<double>(field));
+    else if constexpr (std::convertible_to<const F&, std::string_view>)
+        return option_text(std::string_view(field));
+    else if constexpr (requires {
+                           field.has_value();
+                           *field;
+                       })
+        return field.has_value() ? text_of_field(*field) : std::string("none");
+    else if constexpr (requires {
+                           field.begin();
+                           field.end();
+                       }) {
+        std::string all = "[";
+        for (const auto& each : field) all += (all.size() > 1 ? " " : "") + text_of_field(each);
+        return all + "]";
+    } else
+        return {};
+}
+
+/// Calls it with the name of each field and the field.
+template <class M, class Call>
+void each_field(M& of, Call call) {
+    auto fields = tie_fields(of);
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+        (call(field_name<std::remove_const_t<M>, I>(), std::get<I>(fields)), ...);
+    }(std::make_index_sequence<field_count<std::remove_const_t<M>>>{});
+}
+
+} // namespace detail
+
+template <class M>
+std::vector<state_view> any_metric::held_metric<M>::states() {
+    std::vector<state_view> all;
+    detail::each_field(value, [&]<class F>(std::string_view name, F& field) {
+        if constexpr (std::same_as<F, gathered>)
+            all.push_back({.name = name, .kind = merge_kind::rows, .rows = &field});
+        else if constexpr (accumulates<F>)
+            all.push_back({.name = name, .kind = F::kind, .values = field.values()});
+    });
+    return all;
+}
+
+template <class M>
+std::string any_metric::held_metric<M>::describe() const {
+    std::string all = name_of<M>();
+    detail::each_field(value, [&]<class F>(std::string_view name, const F& field) {
+        if constexpr (!accumulates<std::remove_const_t<F>>) {
+            if (const auto text = detail::text_of_field(field); !text.empty())
+                all += (all.find(':') == std::string::npos ? ": " : ", ") + std::string(name) +
+                       " " + text;
+        }
+    });
+    return all;
+}
+
+} // namespace skein::metrics
+
+
+// ======== skein/metrics/detail/metric.ipp
+// Bodies of <skein/metrics/metric.hpp>.
+
+#include <fmt/core.h>
+
+namespace skein::metrics::detail {
+
+SKEIN_INLINE std::string option_text(bool value) { return value ? "true" : "false"; }
+SKEIN_INLINE std::string option_text(std::int64_t value) { return fmt::format("{}", value); }
+SKEIN_INLINE std::string option_text(double value) { return fmt::format("{}", value); }
+SKEIN_INLINE std::string option_text(std::string_view value) { return std::string(value); }
+
+} // namespace skein::metrics::detail
+
+
+// ======== skein/metrics/metric_list.hpp, continued
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace skein::metrics {
+
+/// All arrays of a list, as they travel.
+struct packed_state {
+    std::vector<double> sums{};   ///< the first one: calls of update(), each counted once
+    std::vector<double> maxima{}; ///< and minima, negated
+    byte_buffer rows{};           ///< per array of rows: u64 count, then float32, little-endian
+};
+
+/// Where the arrays stood, to go back to it. The arrays of fixed size, and lengths of the others.
+struct list_mark {
+    std::vector<double> fixed{};
+    std::vector<std::size_t> rows{};
+    double updates = 0.0;
+};
+
+/// See above. Not thread-safe.
+class metric_list {
+public:
+    /// Bytes of arrays of fixed size that the metrics of one stage may have.
+    static constexpr std::size_t most_bytes = std::size_t{256} << 20;
+
+    /// Throws errc::already_exists for a name that is there, usage for options that make no sense
+    /// and for arrays beyond most_bytes.
+    metric_list& add(any_metric made);
+    template <metric M>
+    metric_list& add(std::string name, M made) {
+        return add(any_metric(std::move(name), std::move(made)));
+    }
+
+    [[nodiscard]] bool empty() const noexcept { return metrics_.empty(); }
+    [[nodiscard]] std::size_t size() const noexcept { return metrics_.size(); }
+    [[nodiscard]] std::vector<std::string> names() const;
+
+    /// Shows all metrics the same samples. Throws what they throw, with the metric's name.
+    void update(const samples& shown);
+    /// Only the one of that name; errc::usage with the names there are.
+    void update(std::string_view name, const samples& shown);
+    /// Calls of update(), added up over what was merged in.
+    [[nodiscard]] double updates() const noexcept { return updates_; }
+
+    void clear() noexcept;
+    [[nodiscard]] list_mark mark();
+    void go_back(const list_mark& to);
+
+    /// Name, type, options and sizes of each, for comparing ranks and checkpoints.
+    [[nodiscard]] std::vector<std::pair<std::string, std::string>> layout();
+
+    [[nodiscard]] packed_state pack();
+    /// Whether any has rows to gather: the same on all ranks.
+    [[nodiscard]] bool has_rows();
+    /// Adds what was packed by a list of the same layout, or by several: sums and maxima reduced,
+    /// rows once for each rank.
+    ///   errors  mismatch for other sizes; malformed for rows that are no rows
+    void add(const packed_state& more);
+    void add_rows(byte_span rows);
+    /// Adds another list of the same layout.
+    void add(metric_list& other) { add(other.pack()); }
+
+    /// In the order of add().
+    [[nodiscard]] std::vector<score> compute() const;
+
+    /// For a checkpoint: all arrays, and what they are of.
+    [[nodiscard]] byte_buffer save();
+    /// errc::mismatch with both layouts when it was saved by other metrics; malformed.
+    void restore(byte_span saved);
+
+private:
+    std::vector<any_metric> metrics_;
+    double updates_ = 0.0;
+};
+
+} // namespace skein::metrics
+
+
+// ======== skein/metrics/detail/metric_list.ipp
+// Bodies of <skein/metrics/metric_list.hpp>.
+
+
+#include <algorithm>
+#include <cstring>
+
+#include <fmt/core.h>
+
+namespace skein::metrics {
+
+namespace detail {
+
+/// A list in a checkpoint.
+struct saved_list {
+    std::vector<std::pair<std::string, std::string>> layout{};
+    std::vector<double> sums{}, maxima{};
+    byte_buffer rows{};
+};
+
+/// An error of one metric says which one it is.
+template <class Call>
+void named(const any_metric& of, Call call) {
+    try {
+        call();
+    } catch (const error& why) {
+        if (!why.where().empty()) throw;
+        throw error(why).with_where(fmt::format("metric \"{}\"", of.name()));
+    }
+}
+
+[[nodiscard]] SKEIN_INLINE error other_sizes(std::size_t here, std::size_t there) {
+    return error(errc::mismatch,
+                 fmt::format("metrics of {} numbers cannot be merged with metrics of {}", here,
+                             there))
+        .with_hint("give every rank the same metrics with the same options");
+}
+
+} // namespace detail
+
+SKEIN_INLINE metric_list& metric_list::add(any_metric made) {
+    if (made.name().empty())
+        throw error(errc::usage, "a metric without a name").with_hint("give it one");
+    for (const auto& each : metrics_)
+        if (each.name() == made.name())
+            throw error(errc::already_exists,
+                        fmt::format("two metrics of a stage are called \"{}\"", made.name()))
+                .with_hint("give one of them a name of its own: named(\"top5\", accuracy{...})");
+    metrics_.push_back(std::move(made));
+    std::size_t bytes = 0;
+    for (auto& each : metrics_)
+        for (const auto& state : each.states()) bytes += state.values.size_bytes();
+    if (bytes > most_bytes) {
+        const auto name = metrics_.back().name();
+        metrics_.pop_back();
+        throw error(errc::usage, fmt::format("the metrics of a stage would take {} MiB with "
+                                             "\"{}\", more than {} MiB",
+                                             bytes >> 20, name, most_bytes >> 20))
+            .with_hint("use fewer classes or thresholds");
+    }
+    return *this;
+}
+
+SKEIN_INLINE std::vector<std::string> metric_list::names() const {
+    std::vector<std::string> all;
+    for (const auto& each : metrics_) all.push_back(each.name());
+    return all;
+}
+
+SKEIN_INLINE void metric_list::update(const samples& shown) {
+    for (auto& each : metrics_) detail::named(each, [&] { each.update(shown); });
+    updates_ += 1;
+}
+
+SKEIN_INLINE void metric_list::update(std::string_view name, const samples& shown) {
+    for (auto& each : metrics_) {
+        if (each.name() != name) continue;
+        detail::named(each, [&] { each.update(shown); });
+        updates_ += 1;
+        return;
+    }
+    throw error(errc::usage, fmt::format("no metric of this stage is called \"{}\"", name))
+        .with_hint(known_names(names()));
+}
+
+SKEIN_INLINE void metric_list::clear() noexcept {
+    for (auto& each : metrics_)
+        for (auto& state : each.states()) {
+            const double none = state.kind == merge_kind::max   ? largest::none
+                                : state.kind == merge_kind::min ? smallest::none
+                                                                : summed::none;
+            std::ranges::fill(state.values, none);
+            if (state.rows != nullptr) state.rows->clear();
+        }
+    updates_ = 0;
+}
+
+SKEIN_INLINE list_mark metric_list::mark() {
+    list_mark at;
+    at.updates = updates_;
+    for (auto& each : metrics_)
+        for (const auto& state : each.states()) {
+            at.fixed.insert(at.fixed.end(), state.values.begin(), state.values.end());
+            if (state.rows != nullptr) at.rows.push_back(state.rows->rows());
+        }
+    return at;
+}
+
+SKEIN_INLINE void metric_list::go_back(const list_mark& to) {
+    const double* from = to.fixed.data();
+    auto rows = to.rows.begin();
+    for (auto& each : metrics_)
+        for (auto& state : each.states()) {
+            std::copy_n(from, state.values.size(), state.values.begin());
+            from += state.values.size();
+            if (state.rows != nullptr) state.rows->truncate(*rows++);
+        }
+    updates_ = to.updates;
+}
+
+SKEIN_INLINE std::vector<std::pair<std::string, std::string>> metric_list::layout() {
+    std::vector<std::pair<std::string, std::string>> all;
+    for (auto& each : metrics_) {
+        auto text = each.describe();
+        for (const auto& state : each.states())
+            text += fmt::format("; {} {}[{}]", state.name, to_string(state.kind),
+                                state.rows != nullptr ? state.rows->width() : state.values.size());
+        all.emplace_back(each.name(), std::move(text));
+    }
+    return all;
+}
+
+SKEIN_INLINE packed_state metric_list::pack() {
+    packed_state out;
+    out.sums.push_back(updates_);
+    for (auto& each : metrics_)
+        for (const auto& state : each.states()) {
+            const auto values = state.values;
+            switch (state.kind) {
+            case merge_kind::sum:
+                out.sums.insert(out.sums.end(), values.begin(), values.end());
+                break;
+            case merge_kind::max:
+                out.maxima.insert(out.maxima.end(), values.begin(), values.end());
+                break;
+            case merge_kind::min:
+                for (const double v : values) out.maxima.push_back(-v);
+                break;
+            case merge_kind::rows: {
+                std::byte count[8];
+                store_le<std::uint64_t>(count, state.rows->rows());
+                append(out.rows, count);
+                append(out.rows, std::as_bytes(state.rows->values()));
+                break;
+            }
+            }
+        }
+    return out;
+}
+
+SKEIN_INLINE bool metric_list::has_rows() {
+    for (auto& each : metrics_)
+        for (const auto& state : each.states())
+            if (state.rows != nullptr) return true;
+    return false;
+}
+
+SKEIN_INLINE void metric_list::add(const packed_state& more) {
+    const auto mine = pack(); // its sizes; rows are few where sizes matter
+    if (mine.sums.size() != more.sums.size())
+        throw detail::other_sizes(mine.sums.size(), more.sums.size());
+    if (mine.maxima.size() != more.maxima.size())
+        throw detail::other_sizes(mine.maxima.size(), more.maxima.size());
+    const double *sum = more.sums.data() + 1, *most = more.maxima.data();
+    for (auto& each : metrics_)
+        for (auto& state : each.states())
+            for (double& v : state.values) {
+                if (state.kind == merge_kind::sum) v += *sum++;
+                if (state.kind == merge_kind::max) v = std::max(v, *most++);
+                if (state.kind == merge_kind::min) v = std::min(v, -*most++);
+            }
+    updates_ += more.sums[0];
+    if (!more.rows.empty()) add_rows(more.rows);
+}
+
+SKEIN_INLINE void metric_list::add_rows(byte_span rows) {
+    const auto broken = [](const char* what) {
+        return error(errc::malformed, fmt::format("rows of metrics {}", what))
+            .with_hint("do all ranks run the same program?");
+    };
+    for (auto& each : metrics_)
+        for (auto& state : each.states()) {
+            if (state.rows == nullptr) continue;
+            if (rows.size() < 8) throw broken("end before the count of an array");
+            const auto count = load_le<std::uint64_t>(rows.data());
+            rows = rows.subspan(8);
+            const auto each_row = state.rows->width() * sizeof(float);
+            if (count > rows.size() / each_row) throw broken("are fewer than their count says");
+            std::vector<float> values(static_cast<std::size_t>(count) * state.rows->width());
+            if (!values.empty())
+                std::memcpy(values.data(), rows.data(), values.size() * sizeof(float));
+            state.rows->push(std::span<const float>(values));
+            rows = rows.subspan(values.size() * sizeof(float));
+        }
+    if (!rows.empty()) throw broken("go on behind the last array");
+}
+
+SKEIN_INLINE std::vector<score> metric_list::compute() const {
+    std::vector<score> all;
+    for (const auto& each : metrics_) detail::named(each, [&] { all.push_back(each.compute()); });
+    return all;
+}
+
+SKEIN_INLINE byte_buffer metric_list::save() {
+    auto packed = pack();
+    const detail::saved_list all{.layout = layout(),
+                                 .sums = std::move(packed.sums),
+                                 .maxima = std::move(packed.maxima),
+                                 .rows = std::move(packed.rows)};
+    return wire::encode(all);
+}
+
+SKEIN_INLINE void metric_list::restore(byte_span saved) {
+    auto read = wire::decode<detail::saved_list>(saved);
+    if (!read)
+        throw error(errc::malformed, "saved metrics cannot be read")
+            .with_cause(read.error().text());
+    const auto mine = layout();
+    if (read->layout != mine) {
+        const auto text = [](const auto& of) {
+            std::string all;
+            for (const auto& [name, what] : of)
+                all += fmt::format("{}{} ({})", all.empty() ? "" : ", ", name, what);
+            return all.empty() ? std::string("none") : all;
+        };
+        throw error(errc::mismatch, fmt::format("the metrics were saved as {}, now they are {}",
+                                                text(read->layout), text(mine)))
+            .with_hint("go on with the metrics that the run was started with, or another run name");
+    }
+    clear();
+    add(packed_state{.sums = std::move(read->sums),
+                     .maxima = std::move(read->maxima),
+                     .rows = std::move(read->rows)});
+}
+
+} // namespace skein::metrics
 
 // ======== skein/train/checkpoint.hpp
 // Checkpoints that are either whole or not there, for any number of writers and readers.
@@ -11034,8 +13195,11 @@ SKEIN_INLINE void checkpointer::retire() const {
 
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -11066,6 +13230,20 @@ struct world_info {
     std::string job_id{};
     /// What started the ranks ("slurm", "openmpi", ...); empty: the program itself.
     std::string launcher{};
+};
+
+/// What a context remembers of a fit(): which folder it writes, and how it ended.
+struct run_note {
+    std::string name{}, path{}; ///< of the run's folder, absolute; empty: it writes none
+    std::string best_metric{};  ///< as its configuration has it
+    bool best_is_lowest = true;
+    bool has_ended = false; ///< what follows is known
+    std::uint64_t steps = 0;
+    double seconds = 0.0; ///< of this start
+    double loss = 0.0;    ///< of the last step
+    double val_loss = std::numeric_limits<double>::quiet_NaN();
+    std::uint64_t val_step = 0;
+    std::string stopped_by{}; ///< "SIGTERM", or what a callback says; empty: it ended as planned
 };
 
 /// What a training function gets. Pointers are not owned and outlive the context.
@@ -11128,6 +13306,15 @@ public:
     /// mends.
     void note_begun() const noexcept { begun_ = true; }
     [[nodiscard]] bool has_begun() const noexcept { return begun_; }
+    /// A session tells which folder its run has, and then how it ended.
+    void note_run(run_note what) const {
+        run_ = std::move(what);
+        if (watch_runs_) watch_runs_(*run_);
+    }
+    /// Of the last fit(); nothing before the first.
+    [[nodiscard]] const std::optional<run_note>& last_run() const noexcept { return run_; }
+    /// Called with each note.
+    void watch_runs(std::function<void(const run_note&)> told) { watch_runs_ = std::move(told); }
     /// What fit() has to say at last is printed when the context ends, behind what the program says
     /// itself. Made by train/reporter.hpp; null: nothing.
     [[nodiscard]] std::shared_ptr<detail::last_screen>& screen() const noexcept { return screen_; }
@@ -11144,6 +13331,8 @@ private:
     const std::atomic<bool>* stop_ = nullptr;
     std::function<int()> which_;
     mutable bool begun_ = false;
+    mutable std::optional<run_note> run_;
+    std::function<void(const run_note&)> watch_runs_;
     mutable std::shared_ptr<detail::last_screen> screen_;
 };
 
@@ -11211,425 +13400,10 @@ SKEIN_INLINE void context::use_options(const dist::comm_options& options) {
 
 SKEIN_INLINE dist::comm_options context::group_options(const std::string& what) const {
     auto options = options_ ? *options_ : dist::comm_options{};
-    options.name = fmt::format("{}-{}", what, groups_++);
+    // Of the runs in one world each has a communicator of its own name.
+    const auto of = options.name == dist::comm_options{}.name ? what : options.name + "-" + what;
+    options.name = fmt::format("{}-{}", of, groups_++);
     return options;
-}
-
-} // namespace skein::train
-
-// ======== skein/train/run_config.hpp
-// Everything about a training run that is not the model, the data or the optimizer.
-//
-// A plain struct: fill it by name, pass it to train::launch() and to the Trainer.
-//
-//     skein::train::run_config config{.name = "gpt", .max_steps = 500, .global_batch = 32};
-
-
-// ======== skein/train/sampler.hpp
-// Which samples make up the next batch: the same global order for any number of workers.
-//
-// Epoch e visits the N samples in the order of a permutation keyed by (seed, e), computed per
-// index, so nothing of size N is stored and seeking is O(1). A global batch is the next B places of
-// that order; the ranks take contiguous slices of it. State is (seed, epoch, cursor): a run saved
-// by two workers goes on with one or three and sees exactly the samples it would have seen.
-//
-//     sampler order({.samples = text.size() / 128, .batch = 64, .seed = 1});
-//     auto mine = order.next(rank, world_size);   // mine.ids
-//
-// The order is data::epoch_order's: pipelines and numbered data visit their samples alike.
-
-
-// ======== skein/data/order.hpp
-// The order in which an epoch visits its samples: a pure function of (samples, seed, epoch).
-//
-// Nothing of the size of the data set is stored, and any place is found in O(1): a rank, a helper
-// on another host and a run that was resumed all compute the same sample for the same place.
-//
-//     auto order = data::epoch_order(50'000, seed, epoch);
-//     std::uint64_t sample = order(place);
-//
-//   source: permutation of <skein/core/permutation.hpp>: Feistel with cycle walking (Black and
-//           Rogaway 2002), keyed by splitmix64 of (seed, epoch)
-
-
-#include <cstdint>
-#include <utility>
-
-namespace skein::data {
-
-/// The key of an epoch's order: splitmix64 of (seed, epoch), so that neighbouring epochs get
-/// unrelated keys. Fixed for ever: checkpoints rely on it.
-[[nodiscard]] constexpr std::uint64_t epoch_key(std::uint64_t seed, std::uint64_t epoch) noexcept {
-    std::uint64_t key = seed + (epoch + 1) * 0x9e3779b97f4a7c15ULL;
-    key = (key ^ (key >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    key = (key ^ (key >> 27)) * 0x94d049bb133111ebULL;
-    return key ^ (key >> 31);
-}
-
-/// The shuffled order of one epoch: place in [0, samples) to sample in [0, samples).
-///   samples  at least 1
-[[nodiscard]] inline keyed_permutation epoch_order(std::uint64_t samples, std::uint64_t seed,
-                                                   std::uint64_t epoch) {
-    return keyed_permutation(samples, epoch_key(seed, epoch));
-}
-
-/// The [first, last) places of `count` that belong to rank of world_size: contiguous, differing by
-/// at most one in length.
-[[nodiscard]] constexpr std::pair<std::uint64_t, std::uint64_t> rank_range(
-    std::uint64_t count, int rank, int world_size) noexcept {
-    const auto n = static_cast<std::uint64_t>(world_size), r = static_cast<std::uint64_t>(rank);
-    const auto base = count / n, extra = count % n;
-    const auto first = r * base + (r < extra ? r : extra);
-    return {first, first + base + (r < extra ? 1 : 0)};
-}
-
-} // namespace skein::data
-
-
-// ======== skein/train/sampler.hpp, continued
-#include <cstdint>
-#include <vector>
-
-namespace skein::train {
-
-/// What to do with the last places of an epoch that do not fill a global batch.
-enum class last_batch : std::uint8_t {
-    drop,    ///< the epoch ends; every batch is full
-    shorten, ///< one short batch; ranks may get unequal (even empty) slices
-    carry,   ///< filled up with the first places of the next epoch; every batch is full
-};
-
-/// Where a sampler stands; goes into checkpoints.
-struct sampler_state {
-    std::uint64_t seed = 0;
-    std::uint64_t epoch = 0;
-    std::uint64_t cursor = 0; ///< samples of this epoch already handed out, over all ranks
-
-    friend bool operator==(const sampler_state&, const sampler_state&) = default;
-};
-
-/// The data set and the batches that a sampler deals.
-struct sampler_options {
-    std::uint64_t samples = 0; ///< N, samples in the data set
-    std::uint64_t batch = 1;   ///< B, samples per global batch (all ranks, one step)
-    std::uint64_t seed = 0;
-    last_batch last = last_batch::drop;
-};
-
-/// One rank's part of one global batch.
-struct batch_slice {
-    std::uint64_t epoch = 0;
-    std::uint64_t global_batch = 0; ///< samples of all ranks in this batch
-    std::vector<std::uint64_t> ids; ///< this rank's sample numbers, each below N
-};
-
-/// The places of `count` that belong to a rank: see data::rank_range.
-using data::rank_range;
-
-/// Hands out global batches in order. Not thread-safe; every rank has its own, in step.
-class sampler {
-public:
-    /// Throws errc::usage when there are no samples, or fewer than one batch or than workers.
-    explicit sampler(sampler_options options, int world_size = 1);
-
-    /// Whether these numbers can train: errc::usage with both numbers if not.
-    [[nodiscard]] static result<void> check(const sampler_options& o, int world_size);
-
-    /// The next global batch, cut for one rank; moves on to the next epoch by itself.
-    [[nodiscard]] batch_slice next(int rank, int world_size);
-
-    [[nodiscard]] const sampler_state& state() const noexcept { return state_; }
-    [[nodiscard]] const sampler_options& options() const noexcept { return options_; }
-
-    /// Batches of so many epochs from the beginning. With carry: whole batches, the rest is left
-    /// out.
-    [[nodiscard]] std::uint64_t batches_of(std::uint64_t epochs) const noexcept;
-
-    /// Goes on from a saved place. Throws errc::mismatch when it lies behind the end of the data.
-    void restore(const sampler_state& saved);
-
-    /// Full global batches within an epoch (with last_batch::shorten, the short one counts too).
-    [[nodiscard]] std::uint64_t batches_per_epoch() const noexcept {
-        const auto full = options_.samples / options_.batch;
-        const bool rest = options_.samples % options_.batch != 0;
-        return full + (rest && options_.last == last_batch::shorten ? 1 : 0);
-    }
-
-private:
-    void begin_epoch();
-    [[nodiscard]] keyed_permutation make_order() const;
-
-    sampler_options options_;
-    sampler_state state_;
-    keyed_permutation order_;
-};
-
-} // namespace skein::train
-
-
-// ======== skein/train/detail/sampler.ipp
-// Bodies of <skein/train/sampler.hpp>.
-
-
-#include <fmt/core.h>
-
-namespace skein::train {
-
-SKEIN_INLINE sampler::sampler(sampler_options options, int world_size)
-    : options_(options), state_{.seed = options.seed}, order_(make_order()) {
-    check(options_, world_size).value();
-}
-
-SKEIN_INLINE result<void> sampler::check(const sampler_options& o, int world_size) {
-    const auto world = static_cast<std::uint64_t>(world_size > 0 ? world_size : 0);
-    if (world == 0)
-        return error(errc::usage, fmt::format("{} workers cannot train", world_size))
-            .with_hint("give at least 1");
-    if (o.samples == 0)
-        return error(errc::usage, "the data set has no samples")
-            .with_hint("is the text shorter than the context?");
-    if (o.samples < world)
-        return error(errc::usage, fmt::format("{} workers but only {} samples", world, o.samples))
-            .with_hint(fmt::format("use at most {} workers or more data", o.samples));
-    if (o.batch == 0) return error(errc::usage, "a global batch of 0 samples cannot train");
-    if (o.batch < world)
-        return error(errc::usage,
-                     fmt::format("a global batch of {} samples cannot be dealt to {} workers",
-                                 o.batch, world))
-            .with_hint(fmt::format("use a batch of at least {}", world));
-    if (o.last == last_batch::drop && o.samples < o.batch)
-        return error(errc::usage, fmt::format("{} samples do not fill one global batch of {}",
-                                              o.samples, o.batch))
-            .with_hint("use a smaller batch or more data");
-    return {};
-}
-
-SKEIN_INLINE batch_slice sampler::next(int rank, int world_size) {
-    auto left = options_.samples - state_.cursor;
-    const bool spent = options_.last == last_batch::drop ? left < options_.batch : left == 0;
-    if (spent) {
-        begin_epoch();
-        left = options_.samples;
-    }
-    const bool carries = options_.last == last_batch::carry;
-    const auto count = left < options_.batch && !carries ? left : options_.batch;
-    const auto [first, last] = rank_range(count, rank, world_size);
-    batch_slice slice{.epoch = state_.epoch, .global_batch = count, .ids = {}};
-    slice.ids.reserve(last - first);
-    for (std::uint64_t place = 0; place < count; ++place) {
-        if (state_.cursor == options_.samples) begin_epoch(); // carried over
-        if (place >= first && place < last) slice.ids.push_back(order_(state_.cursor));
-        state_.cursor += 1;
-    }
-    return slice;
-}
-
-SKEIN_INLINE std::uint64_t sampler::batches_of(std::uint64_t epochs) const noexcept {
-    if (options_.last != last_batch::carry) return epochs * batches_per_epoch();
-    const auto whole = epochs * options_.samples / options_.batch;
-    return whole > 0 ? whole : 1;
-}
-
-SKEIN_INLINE void sampler::begin_epoch() {
-    state_.epoch += 1;
-    state_.cursor = 0;
-    order_ = make_order();
-}
-
-SKEIN_INLINE void sampler::restore(const sampler_state& saved) {
-    if (saved.cursor > options_.samples)
-        throw error(errc::mismatch,
-                    fmt::format("saved position {} lies behind the {} samples of the data set",
-                                saved.cursor, options_.samples))
-            .with_hint("was the run started on other data?");
-    state_ = saved;
-    order_ = make_order();
-}
-
-SKEIN_INLINE keyed_permutation sampler::make_order() const {
-    return data::epoch_order(options_.samples > 0 ? options_.samples : 1, state_.seed,
-                             state_.epoch);
-}
-
-} // namespace skein::train
-
-
-// ======== skein/train/run_config.hpp, continued
-#include <chrono>
-#include <cstdint>
-#include <string>
-
-namespace skein::train {
-
-/// What to do with the checkpoints of an earlier run of the same name.
-enum class resume_mode : std::uint8_t {
-    fresh,  ///< start new; a restart after a failure within the same job still resumes
-    latest, ///< go on from the newest valid checkpoint; start new if there is none
-};
-
-/// What a person sees.
-enum class output_mode : std::uint8_t {
-    automatic, ///< a live line on a terminal, plain lines elsewhere
-    plain,     ///< plain lines
-    quiet,     ///< errors only: no progress, notes or last screen
-    json,      ///< one JSON object per line on stdout
-};
-
-/// Settings of one run. All counts are over all ranks together.
-struct run_config {
-    // Where its files go: <runs_dir>/<name>/
-    std::string runs_dir = "runs";
-    std::string name = "run";
-    resume_mode resume = resume_mode::fresh;
-
-    // How it trains
-    std::int64_t max_steps = 1000; ///< optimizer steps of the whole run, not of this start
-    std::int64_t epochs = 0;       ///< > 0: so many passes over the data, in place of max_steps
-    /// What becomes of the samples at the end of an epoch that do not fill a global batch.
-    last_batch last = last_batch::drop;
-    std::int64_t global_batch =
-        16;                        ///< samples per optimizer step, over all ranks and micro-batches
-    std::int64_t accumulation = 1; ///< micro-batches per rank and step
-    std::uint64_t seed = 1;  ///< data order, dropout; use it for the model's initial values too
-    double clip = 1.0;       ///< maximum gradient norm; 0 turns clipping off
-    double clip_value = 0.0; ///< then the largest size of each number of the gradient; 0 = off
-    int threads = 0;         ///< compute threads per rank; 0 = 1, the reproducible choice
-    std::string precision = "float32"; ///< the only one here; others are settings of a strategy
-    /// Bytes that parameters, gradients and optimizer states of the ranks of one host may take
-    /// together; 0: what the system says. fit() refuses a strategy that needs more before it
-    /// allocates.
-    std::uint64_t memory_limit = 0;
-    /// Global batches made ahead, on a thread of their own, while a step computes. 0: made when
-    /// they are needed, on the thread that computes.
-    int prefetch_batches = 1;
-
-    // Evaluation: every so many steps and at the end; 0 = only at the end
-    std::int64_t eval_every = 100;
-    std::int64_t eval_samples = 0; ///< at most so many samples of the evaluation set; 0 = all
-    std::int64_t eval_batch = 0;   ///< samples per rank and forward pass; 0 = as in training
-
-    // Checkpoints: every so many steps and at the end; 0 = only at the end
-    std::int64_t checkpoint_every = 200;
-    int keep_last = 2;
-    int keep_best = 1;
-    std::string best_metric = "val_loss";
-    bool best_is_lowest = true;
-    bool checkpoints = true; ///< false writes none at all
-
-    // Failures
-    int workers = 1;      ///< local processes, when no launcher has set up a world already
-    int max_failures = 3; ///< restarts from the last checkpoint before the job gives up
-    time_span restart_backoff = time_constants::lan().job_restart_first; ///< doubles
-    time_span collective_timeout = time_constants::lan().collective_timeout;
-    /// From a stop request to the kill: a step, an evaluation and a checkpoint must fit in.
-    time_span stop_grace = time_constants::lan().training_stop_grace;
-    std::string communicator = "automatic"; ///< automatic, shm, ring or hierarchical
-
-    // What it says
-    output_mode output = output_mode::automatic;
-    std::int64_t tokens_per_sample = 0; ///< for tokens/s; 0 counts samples/s
-    bool write_files = true;            ///< metrics.csv, metrics.jsonl, event file, loss.svg
-    /// How the program was called, when it has flags to go on with: command_line(). Empty: the hint
-    /// how to go on shows the command line as it was.
-    std::string command{};
-    /// What those flags are called: the one that resumes, and those that give steps and the run's
-    /// name. Empty for one that the program has not.
-    std::string resume_flag = "--resume", steps_flag = "--steps", name_flag = "--run";
-};
-
-/// How this process was called, as one would type it again.
-[[nodiscard]] std::string command_line();
-
-/// Steps of the whole run over so many samples: max_steps, or what config.epochs come to. For
-/// schedules.
-///   errors  usage when so many samples cannot train
-[[nodiscard]] std::uint64_t total_steps(const run_config& config, std::uint64_t samples);
-
-/// Throws errc::usage with a hint when a value makes no sense, for a world of so many ranks.
-void validate(const run_config& config, int world_size);
-
-} // namespace skein::train
-
-namespace skein {
-using train::run_config;
-}
-
-
-// ======== skein/train/detail/run_config.ipp
-// Bodies of <skein/train/run_config.hpp>.
-
-
-#include <algorithm>
-
-#include <fmt/core.h>
-
-namespace skein::train {
-
-SKEIN_INLINE std::string command_line() {
-    std::string out;
-    for (const auto& word : own_arguments())
-        out += (out.empty() ? "" : " ") + report::shell_word(word);
-    return out;
-}
-
-SKEIN_INLINE std::uint64_t total_steps(const run_config& config, std::uint64_t samples) {
-    if (config.epochs < 1) return static_cast<std::uint64_t>(config.max_steps);
-    return sampler({.samples = samples,
-                    .batch = static_cast<std::uint64_t>(config.global_batch),
-                    .seed = config.seed,
-                    .last = config.last})
-        .batches_of(static_cast<std::uint64_t>(config.epochs));
-}
-
-SKEIN_INLINE void validate(const run_config& config, int world_size) {
-    const auto refuse = [](std::string what, std::string hint) {
-        throw error(errc::usage, std::move(what)).with_hint(std::move(hint));
-    };
-    if (config.workers < 1)
-        refuse(fmt::format("{} workers", config.workers), "at least 1 worker is needed");
-    if (config.workers > 4096)
-        refuse(fmt::format("{} workers", config.workers), "at most 4096 run on one host");
-    if (config.threads < 0 || config.threads > 1024)
-        refuse(fmt::format("{} threads", config.threads), "use 0 (one) to 1024 per worker");
-    if (config.max_failures < 0)
-        refuse(fmt::format("{} restarts", config.max_failures), "use 0 or more");
-    if (config.epochs < 0)
-        refuse(fmt::format("{} epochs", config.epochs), "use 1 or more, or 0 for max_steps");
-    if (config.prefetch_batches < 0 || config.prefetch_batches > 1024)
-        refuse(fmt::format("{} batches made ahead", config.prefetch_batches),
-               "use 0 (none) to 1024; each takes the memory of a batch");
-    if (config.epochs == 0 && config.max_steps < 1)
-        refuse(fmt::format("{} steps", config.max_steps), "at least 1 step is needed");
-    if (config.accumulation < 1)
-        refuse(fmt::format("accumulation of {}", config.accumulation), "use 1 or more");
-    if (config.global_batch < 1)
-        refuse(fmt::format("a batch of {} samples", config.global_batch), "use 1 or more");
-    if (config.global_batch < world_size * config.accumulation)
-        refuse(
-            fmt::format("a batch of {} samples cannot feed {} workers with {} micro-batches each",
-                        config.global_batch, world_size, config.accumulation),
-            "use fewer workers or a larger batch");
-    if (!(config.clip >= 0))
-        refuse(fmt::format("clip of {}", config.clip), "use 0 (off) or a positive norm");
-    if (!(config.clip_value >= 0))
-        refuse(fmt::format("clip_value of {}", config.clip_value),
-               "use 0 (off) or a positive size");
-    if (config.precision != "float32")
-        throw error(errc::not_supported,
-                    fmt::format("not supported: precision {}", config.precision))
-            .with_hint("there is float32; what a model computes in is a setting of the strategy: "
-                       "precision<bf16> or precision<f16>, as in FSDP<auto_wrap<Block>, "
-                       "precision<bf16>>");
-    const bool has_control = std::ranges::any_of(
-        config.name, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
-    if (config.name.empty() || config.name.find('/') != std::string::npos ||
-        config.name[0] == '.' || config.name.size() > 200 || has_control)
-        refuse(fmt::format("run name '{}'", has_control ? "..." : config.name),
-               "use a plain folder name of up to 200 characters");
-    if (config.runs_dir.empty()) refuse("no folder for runs", "use . for the current one");
-    if (config.resume == resume_mode::latest && !config.checkpoints)
-        refuse("resuming without checkpoints",
-               "they are read and go on being written: leave one of the two out");
 }
 
 } // namespace skein::train
@@ -11678,6 +13452,15 @@ void require_same(const context& ctx, const std::vector<spmd::setting>& mine);
 [[nodiscard]] std::vector<report::metric_value> merge(const context& ctx,
                                                       const report::metric_set& mine,
                                                       std::span<double> control = {});
+
+/// The metrics of one stage over all ranks: adds what this rank's list has to `into`, on every rank
+/// alike, and clears it. One exchange of sums, one of maxima, one of rows where there are any.
+///   stage  for messages
+///   dealt  this rank was given samples since the last merge
+///   errors mismatch, on every rank: a rank was given samples and showed its metrics none of them,
+///          while another did; usage when no rank did
+void merge(const context& ctx, metrics::metric_list& mine, metrics::metric_list& into,
+           std::string_view stage, bool dealt);
 
 /// Rows of numbers whose names a rank may not know: one without samples reports nothing, one may
 /// report under a condition of its own. All ranks learn each name and kind the first time that some
@@ -11770,6 +13553,7 @@ SKEIN_INLINE void require_same(const context& ctx, std::uint64_t hash, std::stri
 SKEIN_INLINE std::vector<spmd::setting> settings_of(const run_config& c) {
     const auto text = [](const auto& value) { return fmt::format("{}", value); };
     const char* const lasts[] = {"drop", "shorten", "carry"};
+    const auto& saves = c.checkpoint;
     return {{"max_steps", text(c.max_steps)},
             {"epochs", text(c.epochs)},
             {"last_batch", lasts[static_cast<int>(c.last)]},
@@ -11778,17 +13562,21 @@ SKEIN_INLINE std::vector<spmd::setting> settings_of(const run_config& c) {
             {"seed", text(c.seed)},
             {"clip", text(c.clip)},
             {"clip_value", text(c.clip_value)},
-            {"threads", text(std::max(c.threads, 1))},
+            {"scaling.threads", text(std::max(c.scaling.threads, 1))},
             {"precision", c.precision},
             {"eval_every", text(c.eval_every)},
             {"eval_samples", text(c.eval_samples)},
             {"eval_batch", text(c.eval_batch)},
-            {"checkpoint_every", text(c.checkpoint_every)},
-            {"checkpoints", text(c.checkpoints)},
-            {"keep_last", text(c.keep_last)},
-            {"keep_best", text(c.keep_best)},
-            {"best_metric", c.best_metric},
-            {"best_is_lowest", text(c.best_is_lowest)},
+            {"checkpoint.enabled", text(saves.enabled)},
+            {"checkpoint.every", text(saves.every)},
+            {"checkpoint.keep_last", text(saves.keep_last)},
+            {"checkpoint.keep_best.k", text(saves.keep_best.k)},
+            {"checkpoint.keep_best.metric", saves.keep_best.metric},
+            {"checkpoint.keep_best.order",
+             saves.keep_best.order == metric_order::lowest ? "lowest" : "highest"},
+            {"checkpoint.keep_best.value",
+             saves.keep_best.value == best_value::newest ? "newest" : "evaluated"},
+            {"checkpoint.on_stop", text(saves.on_stop)},
             {"resume", text(c.resume == resume_mode::latest)},
             {"communicator", c.communicator}};
 }
@@ -11832,6 +13620,53 @@ SKEIN_INLINE std::vector<report::metric_value> merge(const context& ctx,
     all_reduce(ctx, lasts, dist::reduce_op::sum);
     mine.put_lasts(packed, lasts);
     return mine.unpack(packed).value();
+}
+
+namespace detail {
+/// Who showed its metrics what, as the largest over the ranks.
+SKEIN_INLINE void require_shown(std::string_view stage, double without, double with) {
+    if (without <= 0) return;
+    if (with > 0)
+        throw error(errc::mismatch,
+                    fmt::format("rank {} was given samples of stage \"{}\" and showed its metrics "
+                                "none of them, while rank {} did",
+                                static_cast<int>(without) - 1, stage, static_cast<int>(with) - 1))
+            .with_hint("call stage.update() on every rank: the numbers of all ranks count");
+    throw error(errc::usage, fmt::format("no samples reached the metrics of stage \"{}\"", stage))
+        .with_hint("call stage.update(preds, target) in the loss, whose third argument is a "
+                   "skein::train::stage&");
+}
+} // namespace detail
+
+SKEIN_INLINE void merge(const context& ctx, metrics::metric_list& mine, metrics::metric_list& into,
+                        std::string_view stage, bool dealt) {
+    auto packed = mine.pack();
+    const double me = ctx.rank() + 1.0;
+    double shown[] = {dealt && mine.updates() <= 0 ? me : 0.0, mine.updates() > 0 ? me : 0.0};
+    if (ctx.world_size() == 1) {
+        detail::require_shown(stage, shown[0], shown[1]);
+        into.add(packed);
+        return mine.clear();
+    }
+    const auto own = packed.maxima.size();
+    packed.maxima.insert(packed.maxima.end(), std::begin(shown), std::end(shown));
+    auto sums = ctx.comm()->all_reduce(dist::view_of(std::span(packed.sums)), dist::reduce_op::sum);
+    auto maxima =
+        ctx.comm()->all_reduce(dist::view_of(std::span(packed.maxima)), dist::reduce_op::max);
+    try {
+        sums.wait();
+        maxima.wait();
+    } catch (...) {
+        ctx.comm()->drain(); // both work on `packed`
+        throw;
+    }
+    detail::require_shown(stage, packed.maxima[own], packed.maxima[own + 1]);
+    packed.maxima.resize(own);
+    const auto rows = std::exchange(packed.rows, {});
+    into.add(packed);
+    if (into.has_rows())
+        for (const auto& each : gather_bytes(ctx, rows)) into.add_rows(each);
+    mine.clear();
 }
 
 SKEIN_INLINE std::vector<report::metric_value> shared_names::merge(
@@ -12858,194 +14693,6 @@ SKEIN_INLINE void for_each_parameter(
         detail::keep_part(part);
     }
 }
-
-} // namespace skein::train
-
-// ======== skein/train/callbacks.hpp
-// What a Trainer tells while it runs, and how callbacks are found.
-//
-// A callback is any object with one or more of the members below; a member that is absent costs
-// nothing, one with the wrong parameter is refused at compile time. Every rank calls its callbacks.
-//
-//     struct log_loss {
-//         void on_step(const skein::train::step_info& s) { fmt::print("{} {}\n", s.step, s.loss); }
-//     };
-//     skein::Trainer<skein::DDP<>, log_loss> trainer(ctx, config, log_loss{});
-//
-// on_step and on_eval may return an action. A stop that some rank's callback asks for travels with
-// the row of the next step, as a signal does: all ranks end after that step, with a checkpoint. A
-// callback that says why, by a member std::string stop_reason() const, has it printed at the end;
-// empty while there is nothing.
-//
-// A callback with both of these members has its state in every checkpoint, by the name of its type:
-//
-//     std::string state() const;                // asked of rank 0 after the events of the step
-//     void restore(std::string_view state);     // on every rank, before on_start
-
-
-#include <concepts>
-#include <cstdint>
-#include <string>
-#include <string_view>
-#include <type_traits>
-#include <vector>
-
-namespace skein::train {
-
-/// Before the first step.
-struct start_info {
-    int rank = 0, world_size = 1;
-    std::uint64_t first_step = 0;  ///< finished steps; > 0 after a resume
-    std::uint64_t total_steps = 0; ///< 0: as many as a stream gives in config.epochs
-    std::int64_t parameters = 0;   ///< trainable elements
-    std::string run_path{};
-    std::string resumed_from{}; ///< a checkpoint, or empty
-    std::string strategy{};     ///< "DDP"; empty for one without a name
-    /// "3 epochs of 120 steps, ..."; empty when the steps were given.
-    std::string epochs{};
-};
-
-/// What a callback wants to happen next.
-enum class action : std::uint8_t {
-    go_on,
-    stop, ///< training ends after the next step, on all ranks
-};
-
-/// Where the time of a step went, in seconds of the slowest rank, each number by itself.
-struct step_timing {
-    double data = 0.0;      ///< waited for batches: all of making them without prefetching
-    double forward = 0.0;   ///< the model and the loss
-    double backward = 0.0;  ///< the backward pass; gradients travel meanwhile
-    double exposed = 0.0;   ///< the compute thread waited for other ranks since the row before
-    double optimizer = 0.0; ///< of the step before: it comes behind the row
-    /// Share of the time gradients travelled that was hidden behind the backward pass, 0 to 1; of
-    /// the rank with the least. Of the world's communicator: what groups of a part of the ranks do
-    /// is not in it.
-    double overlap = 0.0;
-};
-
-/// After every optimizer step.
-struct step_info {
-    int rank = 0;
-    std::uint64_t step = 0; ///< finished steps, this one included
-    double loss = 0.0;      ///< mean over the global batch
-    double lr = 0.0;
-    double grad_norm = 0.0;    ///< before clipping
-    double seconds = 0.0;      ///< of this step
-    double tokens_per_s = 0.0; ///< of this step, over all ranks; samples when tokens are unknown
-    const std::vector<report::metric_value>* metrics =
-        nullptr; ///< everything reported, merged over ranks
-    step_timing timing{};
-};
-
-/// After every evaluation.
-struct eval_info {
-    int rank = 0;
-    std::uint64_t step = 0;
-    const std::vector<report::metric_value>* metrics =
-        nullptr; ///< "val_loss" and what the loss reported
-    double seconds = 0.0;
-};
-
-/// After every checkpoint that is durable.
-struct checkpoint_info {
-    int rank = 0;
-    std::uint64_t step = 0;
-    std::string path{};
-    std::uint64_t bytes = 0;
-    double seconds = 0.0;
-};
-
-/// How a run ended; also what fit() returns.
-struct fit_result {
-    int rank = 0;
-    std::uint64_t first_step = 0; ///< where this start of the program began
-    std::uint64_t steps = 0;      ///< finished
-    std::uint64_t total = 0;      ///< asked for; of a stream with epochs what they came to
-    double loss = 0.0;            ///< of the last step
-    double val_loss = 0.0;        ///< of the last evaluation; NaN without one
-    std::uint64_t val_step = 0;   ///< after which step that was
-    double seconds = 0.0;         ///< of this start, evaluation and saving included
-    double tokens_per_s = 0.0;    ///< of the training steps of this start
-    double peak_rss_bytes = 0.0;  ///< the largest of all ranks
-    std::string run_name{}, run_path{}, checkpoint{};
-    bool stopped = false;      ///< ended early because it was asked to
-    int stop_signal = 0;       ///< by SIGINT or SIGTERM on some rank; 0 when it was no signal
-    std::string stop_reason{}; ///< of the callback that asked for it, when it says one
-};
-
-/// Has at least one of the members; whether they fit is checked where they are called.
-template <class C>
-concept callback =
-    requires(C& c, const start_info& e) { c.on_start(e); } || requires { &C::on_start; } ||
-    requires(C& c, const step_info& e) { c.on_step(e); } || requires { &C::on_step; } ||
-    requires(C& c, const eval_info& e) { c.on_eval(e); } || requires { &C::on_eval; } ||
-    requires(C& c, const checkpoint_info& e) { c.on_checkpoint(e); } ||
-    requires { &C::on_checkpoint; } || requires(C& c, const fit_result& e) { c.on_end(e); } ||
-    requires { &C::on_end; };
-
-namespace detail {
-
-// One function per event. `&C::on_x` finds a member of that name that cannot take the event.
-
-/// Calls it; what it returns if that is an action.
-template <class Call>
-action action_of(Call call) {
-    if constexpr (std::is_same_v<decltype(call()), action>) {
-        return call();
-    } else {
-        call();
-        return action::go_on;
-    }
-}
-template <class C>
-void tell(C& c, const start_info& info) {
-    if constexpr (requires { c.on_start(info); })
-        c.on_start(info);
-    else
-        static_assert(!requires { &C::on_start; }, "on_start must take const train::start_info&");
-}
-template <class C>
-action tell(C& c, const step_info& info) {
-    if constexpr (requires { c.on_step(info); })
-        return action_of([&]() -> decltype(auto) { return c.on_step(info); });
-    else
-        static_assert(!requires { &C::on_step; }, "on_step must take const train::step_info&");
-    return action::go_on;
-}
-template <class C>
-action tell(C& c, const eval_info& info) {
-    if constexpr (requires { c.on_eval(info); })
-        return action_of([&]() -> decltype(auto) { return c.on_eval(info); });
-    else
-        static_assert(!requires { &C::on_eval; }, "on_eval must take const train::eval_info&");
-    return action::go_on;
-}
-template <class C>
-void tell(C& c, const checkpoint_info& info) {
-    if constexpr (requires { c.on_checkpoint(info); })
-        c.on_checkpoint(info);
-    else
-        static_assert(
-            !requires { &C::on_checkpoint; },
-            "on_checkpoint must take const train::checkpoint_info&");
-}
-template <class C>
-void tell(C& c, const fit_result& info) {
-    if constexpr (requires { c.on_end(info); })
-        c.on_end(info);
-    else
-        static_assert(!requires { &C::on_end; }, "on_end must take const train::fit_result&");
-}
-
-/// Has state that goes into checkpoints.
-template <class C>
-concept keeps_state = requires(C& c, const C& fixed, std::string_view saved) {
-    { fixed.state() } -> std::convertible_to<std::string>;
-    c.restore(saved);
-};
-
-} // namespace detail
 
 } // namespace skein::train
 
@@ -15959,14 +17606,11 @@ SKEIN_INLINE description& description::add(std::string what, std::string_view va
 // best.
 
 
-#include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 #include <fmt/core.h>
@@ -15996,16 +17640,20 @@ public:
                 .with_hint("use 0 or a positive difference");
     }
 
-    /// Throws errc::usage when the evaluation has no such number.
+    /// Throws errc::usage when no evaluation can have such a number.
+    void on_start(const train::start_info& s) {
+        train::detail::require_evaluated(s.evaluations, options_.metric, "early stopping");
+    }
+
+    /// Throws errc::usage when the evaluation has no such number. Those of other sets are passed
+    /// over.
     train::action on_eval(const train::eval_info& e) {
-        const auto* const now = report::find_metric(*e.metrics, options_.metric);
-        if (now == nullptr)
-            throw error(errc::usage,
-                        fmt::format("early stopping: an evaluation has no '{}'", options_.metric))
-                .with_hint(report::names_of(*e.metrics));
-        const bool better = is_better(*now);
+        if (!train::detail::is_of_set(options_.metric, e.set)) return train::action::go_on;
+        const double now =
+            train::detail::watched_number(*e.metrics, options_.metric, "early stopping");
+        const bool better = is_better(now);
         if (better) {
-            best_ = *now;
+            best_ = now;
             best_step_ = e.step;
         }
         waited_ = better ? 0 : waited_ + 1;
@@ -16031,7 +17679,7 @@ public:
     /// "<waited> <best, as a hexadecimal float> <step>".
     [[nodiscard]] std::string state() const {
         if (std::isnan(best_)) return waited_ == 0 ? "" : fmt::format("{} nan 0", waited_);
-        return fmt::format("{} {} {}", waited_, hexadecimal(best_), best_step_);
+        return fmt::format("{} {} {}", waited_, train::detail::hexadecimal(best_), best_step_);
     }
     /// Throws errc::malformed for a text that is no state().
     void restore(std::string_view saved) {
@@ -16039,16 +17687,10 @@ public:
         best_ = std::numeric_limits<double>::quiet_NaN();
         best_step_ = 0;
         if (saved.empty()) return;
-        auto rest = saved;
-        const auto word = [&] {
-            const auto one = rest.substr(0, rest.find(' '));
-            rest.remove_prefix(std::min(rest.size(), one.size() + 1));
-            return one;
-        };
-        const bool right = read(word(), waited_) && read_double(word(), best_) &&
-                           (rest.empty() || read(word(), best_step_)); // older states have none
-        if (!right || !rest.empty())
-            throw error(errc::malformed, fmt::format("'{}' is no state of early stopping", saved));
+        train::detail::state_words words(saved);
+        const bool right = words.read(waited_) && words.read(best_) &&
+                           (words.empty() || words.read(best_step_)); // older states have none
+        if (!right || !words.empty()) train::detail::no_state("early stopping", saved);
     }
 
 private:
@@ -16056,28 +17698,6 @@ private:
     [[nodiscard]] bool is_better(double now) const noexcept {
         if (std::isnan(best_)) return !std::isnan(now);
         return (options_.lower_is_better ? best_ - now : now - best_) > options_.least;
-    }
-
-    // to_chars and from_chars, not {:a} and strtod(): a process may have another decimal point.
-    [[nodiscard]] static std::string hexadecimal(double value) {
-        char text[64];
-        const auto end =
-            std::to_chars(text, text + sizeof text, std::abs(value), std::chars_format::hex);
-        return (std::signbit(value) ? "-0x" : "0x") + std::string(text, end.ptr);
-    }
-    template <class T>
-    [[nodiscard]] static bool read(std::string_view text, T& to) {
-        const auto end = std::from_chars(text.data(), text.data() + text.size(), to);
-        return end.ec == std::errc() && end.ptr == text.data() + text.size();
-    }
-    [[nodiscard]] static bool read_double(std::string_view text, double& to) {
-        const bool negative = text.starts_with('-');
-        if (negative) text.remove_prefix(1);
-        if (text.starts_with("0x")) text.remove_prefix(2);
-        const auto end =
-            std::from_chars(text.data(), text.data() + text.size(), to, std::chars_format::hex);
-        if (negative) to = -to;
-        return end.ec == std::errc() && end.ptr == text.data() + text.size();
     }
 
     early_stopping_options options_;
@@ -16088,131 +17708,15 @@ private:
 
 } // namespace skein
 
-// ======== skein/train/fsdp.hpp
-// Fully sharded data parallel training (ZeRO-3): parameters, gradients and optimizer states are cut
-// between the ranks, block by block.
+// ======== skein/train/evaluation.hpp
+// Evaluation sets: data that a run is measured on, each by its name and in its own rhythm.
 //
-//     TORCH_MODULE_IMPL(Block, skein::unit<BlockImpl>);              // marks the block
-//     Trainer<FSDP<auto_wrap<Block>>> trainer(ctx, config);
-//     Trainer<FSDP<auto_wrap<Block>, reshard_after_forward<false>>> other(ctx, config);
-//     Trainer<FSDP<auto_wrap<Block>, precision<bf16>>> half(ctx, config);
-//     // sharded inside hosts, replicated between
-//     Trainer<Hybrid<auto_wrap<Block>>> hosts(ctx, config);
+//     trainer.fit(model, options, schedule, loss, data,
+//                 skein::evaluation("val", held_out),                  // as run_config says
+//                 skein::evaluation("test", tests, {.every = 0}));     // only at the end
 //
-// Between hosts a block is gathered when its forward or backward begins, the next one ahead of it,
-// and dropped when it has ended. On one host the ranks' parts are mapped side by side into one
-// memory that all ranks compute with: nothing is gathered and no byte is there twice.
-//
-//   source: Zhao et al. 2023 (arXiv 2304.11277); hybrid as in MiCS, Zhang et al. 2022
-//   (arXiv 2205.00119)
+// Their numbers are "val_loss", "test_loss", "test_<metric>". Data given without a name is "val".
 
-
-#include <string_view>
-#include <type_traits>
-
-namespace skein {
-
-/// So many units are gathered ahead of the one that is computed.
-template <int Units>
-struct prefetch {
-    static_assert(Units >= 0);
-    static void apply(train::detail::shard_policy& policy) { policy.prefetch = Units; }
-};
-
-/// false: units stay gathered between forward and backward (more memory, a third less to send).
-template <bool Reshard>
-struct reshard_after_forward {
-    static void apply(train::detail::shard_policy& policy) {
-        policy.reshard_after_forward = Reshard;
-    }
-};
-
-namespace train::detail {
-template <class... Settings>
-[[nodiscard]] shard_policy fsdp_policy(std::string_view name, bool inside_hosts) {
-    shard_policy policy{.name = name,
-                        .shard_states = true,
-                        .shard_gradients = true,
-                        .shard_parameters = true,
-                        .inside_hosts = inside_hosts};
-    const auto apply = [&]<class S>(std::type_identity<S>) {
-        if constexpr (!precision_setting<S>) S::apply(policy);
-    };
-    (apply(std::type_identity<Settings>{}), ...);
-    policy.precision = precision_of<Settings...>();
-    return policy;
-}
-
-/// What is wrapped by size has no constructor that could end.
-template <class Wrap, class... Settings>
-[[nodiscard]] build_plan plan_build_of(const context& ctx, std::string_view name,
-                                       bool inside_hosts) {
-    if constexpr (requires(const torch::nn::Module& m) { Wrap::is_block(m); }) {
-        auto plan = plan_build(ctx, fsdp_policy<Settings...>(name, inside_hosts));
-        plan.is_block = [](const torch::nn::Module& m) { return Wrap::is_block(m); };
-        return plan;
-    } else {
-        return {};
-    }
-}
-} // namespace train::detail
-
-/// Everything is sharded over all ranks. What belongs to no block is the root: it is gathered for
-/// the whole step. After a backward pass parameters have no .grad: store().own_grads() has what
-/// this rank owns.
-///   Wrap   auto_wrap<Block...> or auto_wrap_size<n>; between hosts blocks have to be skein::unit
-///   memory with AdamW in float32: 16 P / N bytes per rank, and two units of gradients; between
-///          hosts also the parameters of the units in use, and gradients that the network has not
-///          taken yet
-///   cost   3(N-1)/N of the parameter bytes per rank and micro-batch; on one host (N-1)/N
-///   errors those of DDP; invalid_argument when no block matches, with the types that there are;
-///          not_supported for a block that would have to be gathered and is no skein::unit
-template <class Wrap, class... Settings>
-    requires wrap_policy<Wrap>
-class FSDP : public train::detail::sharded_parallel {
-public:
-    static constexpr std::string_view name = "FSDP";
-    [[nodiscard]] static train::precision_policy used_precision() {
-        return train::precision_of<Settings...>();
-    }
-
-    FSDP(const train::context& ctx, torch::nn::Module& module)
-        : sharded_parallel(ctx, module, train::detail::fsdp_policy<Settings...>(name, false),
-                           train::detail::plan_of<Wrap>()) {}
-
-    /// For Trainer::build().
-    [[nodiscard]] static train::detail::build_plan plan_build(const train::context& ctx) {
-        return train::detail::plan_build_of<Wrap, Settings...>(ctx, name, false);
-    }
-};
-
-/// FSDP inside each host, and each rank's part summed with its counterparts on the other hosts.
-///   memory with L ranks per host: 16 P / L bytes per rank
-///   cost   between hosts 2(H-1)/H of P / L per rank and micro-batch, H hosts
-///   errors those of FSDP; usage when hosts have different numbers of ranks
-template <class Wrap, class... Settings>
-    requires wrap_policy<Wrap>
-class Hybrid : public train::detail::sharded_parallel {
-public:
-    static constexpr std::string_view name = "Hybrid";
-    [[nodiscard]] static train::precision_policy used_precision() {
-        return train::precision_of<Settings...>();
-    }
-
-    Hybrid(const train::context& ctx, torch::nn::Module& module)
-        : sharded_parallel(ctx, module, train::detail::fsdp_policy<Settings...>(name, true),
-                           train::detail::plan_of<Wrap>()) {}
-
-    /// For Trainer::build().
-    [[nodiscard]] static train::detail::build_plan plan_build(const train::context& ctx) {
-        return train::detail::plan_build_of<Wrap, Settings...>(ctx, name, true);
-    }
-};
-
-static_assert(train::strategy<FSDP<auto_wrap_size<1>>> &&
-              train::strategy<Hybrid<auto_wrap_size<1>>>);
-
-} // namespace skein
 
 // ======== skein/train/input.hpp
 // Where batches come from: samples by number, or a stream that deals its own.
@@ -16261,6 +17765,7 @@ struct stream_share {
     /// Where these samples begin in the global batch of the step, and how many that has.
     std::uint64_t begin = 0, global_batch = 0;
     bool is_last = true; ///< of the micro-batches that this rank asks for in this step
+    int parts = 1;       ///< micro-batches that it asks for in this step
     std::uint64_t epoch =
         0; ///< a larger one than before: begin the stream anew, whatever is left of it
 };
@@ -16427,6 +17932,196 @@ using batch_of = typename detail::batch_type<std::remove_cvref_t<D>>::type;
 
 } // namespace skein::train
 
+
+// ======== skein/train/evaluation.hpp, continued
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+namespace skein::train {
+
+/// When a set is evaluated, and on how much of it. -1: as run_config::eval_... says.
+struct evaluation_options {
+    std::int64_t every = -1;   ///< steps, and at the end; 0: only at the end
+    std::int64_t samples = -1; ///< at most so many, from the first one on; 0: all
+    std::int64_t batch = -1;   ///< samples per rank and forward pass; 0: as in training
+};
+
+} // namespace skein::train
+
+namespace skein {
+
+/// A named evaluation set; refers to the data, which must outlive the session.
+template <train::data_source D>
+class evaluation {
+public:
+    evaluation(std::string name, const D& data, train::evaluation_options how = {})
+        : name_(std::move(name)), data_(&data), how_(how) {}
+
+    [[nodiscard]] const std::string& name() const noexcept { return name_; }
+    [[nodiscard]] const D& data() const noexcept { return *data_; }
+    [[nodiscard]] const train::evaluation_options& options() const noexcept { return how_; }
+
+private:
+    std::string name_;
+    const D* data_;
+    train::evaluation_options how_;
+};
+
+} // namespace skein
+
+namespace skein::train {
+
+namespace detail {
+template <class T>
+inline constexpr bool is_evaluation = false;
+template <class D>
+inline constexpr bool is_evaluation<evaluation<D>> = true;
+
+/// What fit() was given, as a named set.
+template <class T>
+[[nodiscard]] auto named_evaluation(const T& given) {
+    if constexpr (is_evaluation<T>)
+        return given;
+    else
+        return evaluation<T>("val", given);
+}
+} // namespace detail
+
+/// What fit() evaluates on: a data source, or a named one.
+template <class T>
+concept evaluation_input =
+    data_source<std::remove_cvref_t<T>> || detail::is_evaluation<std::remove_cvref_t<T>>;
+
+} // namespace skein::train
+
+// ======== skein/train/fsdp.hpp
+// Fully sharded data parallel training (ZeRO-3): parameters, gradients and optimizer states are cut
+// between the ranks, block by block.
+//
+//     TORCH_MODULE_IMPL(Block, skein::unit<BlockImpl>);              // marks the block
+//     Trainer<FSDP<auto_wrap<Block>>> trainer(ctx, config);
+//     Trainer<FSDP<auto_wrap<Block>, reshard_after_forward<false>>> other(ctx, config);
+//     Trainer<FSDP<auto_wrap<Block>, precision<bf16>>> half(ctx, config);
+//     // sharded inside hosts, replicated between
+//     Trainer<Hybrid<auto_wrap<Block>>> hosts(ctx, config);
+//
+// Between hosts a block is gathered when its forward or backward begins, the next one ahead of it,
+// and dropped when it has ended. On one host the ranks' parts are mapped side by side into one
+// memory that all ranks compute with: nothing is gathered and no byte is there twice.
+//
+//   source: Zhao et al. 2023 (arXiv 2304.11277); hybrid as in MiCS, Zhang et al. 2022
+//   (arXiv 2205.00119)
+
+
+#include <string_view>
+#include <type_traits>
+
+namespace skein {
+
+/// So many units are gathered ahead of the one that is computed.
+template <int Units>
+struct prefetch {
+    static_assert(Units >= 0);
+    static void apply(train::detail::shard_policy& policy) { policy.prefetch = Units; }
+};
+
+/// false: units stay gathered between forward and backward (more memory, a third less to send).
+template <bool Reshard>
+struct reshard_after_forward {
+    static void apply(train::detail::shard_policy& policy) {
+        policy.reshard_after_forward = Reshard;
+    }
+};
+
+namespace train::detail {
+template <class... Settings>
+[[nodiscard]] shard_policy fsdp_policy(std::string_view name, bool inside_hosts) {
+    shard_policy policy{.name = name,
+                        .shard_states = true,
+                        .shard_gradients = true,
+                        .shard_parameters = true,
+                        .inside_hosts = inside_hosts};
+    const auto apply = [&]<class S>(std::type_identity<S>) {
+        if constexpr (!precision_setting<S>) S::apply(policy);
+    };
+    (apply(std::type_identity<Settings>{}), ...);
+    policy.precision = precision_of<Settings...>();
+    return policy;
+}
+
+/// What is wrapped by size has no constructor that could end.
+template <class Wrap, class... Settings>
+[[nodiscard]] build_plan plan_build_of(const context& ctx, std::string_view name,
+                                       bool inside_hosts) {
+    if constexpr (requires(const torch::nn::Module& m) { Wrap::is_block(m); }) {
+        auto plan = plan_build(ctx, fsdp_policy<Settings...>(name, inside_hosts));
+        plan.is_block = [](const torch::nn::Module& m) { return Wrap::is_block(m); };
+        return plan;
+    } else {
+        return {};
+    }
+}
+} // namespace train::detail
+
+/// Everything is sharded over all ranks. What belongs to no block is the root: it is gathered for
+/// the whole step. After a backward pass parameters have no .grad: store().own_grads() has what
+/// this rank owns.
+///   Wrap   auto_wrap<Block...> or auto_wrap_size<n>; between hosts blocks have to be skein::unit
+///   memory with AdamW in float32: 16 P / N bytes per rank, and two units of gradients; between
+///          hosts also the parameters of the units in use, and gradients that the network has not
+///          taken yet
+///   cost   3(N-1)/N of the parameter bytes per rank and micro-batch; on one host (N-1)/N
+///   errors those of DDP; invalid_argument when no block matches, with the types that there are;
+///          not_supported for a block that would have to be gathered and is no skein::unit
+template <class Wrap, class... Settings>
+    requires wrap_policy<Wrap>
+class FSDP : public train::detail::sharded_parallel {
+public:
+    static constexpr std::string_view name = "FSDP";
+    [[nodiscard]] static train::precision_policy used_precision() {
+        return train::precision_of<Settings...>();
+    }
+
+    FSDP(const train::context& ctx, torch::nn::Module& module)
+        : sharded_parallel(ctx, module, train::detail::fsdp_policy<Settings...>(name, false),
+                           train::detail::plan_of<Wrap>()) {}
+
+    /// For Trainer::build().
+    [[nodiscard]] static train::detail::build_plan plan_build(const train::context& ctx) {
+        return train::detail::plan_build_of<Wrap, Settings...>(ctx, name, false);
+    }
+};
+
+/// FSDP inside each host, and each rank's part summed with its counterparts on the other hosts.
+///   memory with L ranks per host: 16 P / L bytes per rank
+///   cost   between hosts 2(H-1)/H of P / L per rank and micro-batch, H hosts
+///   errors those of FSDP; usage when hosts have different numbers of ranks
+template <class Wrap, class... Settings>
+    requires wrap_policy<Wrap>
+class Hybrid : public train::detail::sharded_parallel {
+public:
+    static constexpr std::string_view name = "Hybrid";
+    [[nodiscard]] static train::precision_policy used_precision() {
+        return train::precision_of<Settings...>();
+    }
+
+    Hybrid(const train::context& ctx, torch::nn::Module& module)
+        : sharded_parallel(ctx, module, train::detail::fsdp_policy<Settings...>(name, true),
+                           train::detail::plan_of<Wrap>()) {}
+
+    /// For Trainer::build().
+    [[nodiscard]] static train::detail::build_plan plan_build(const train::context& ctx) {
+        return train::detail::plan_build_of<Wrap, Settings...>(ctx, name, true);
+    }
+};
+
+static_assert(train::strategy<FSDP<auto_wrap_size<1>>> &&
+              train::strategy<Hybrid<auto_wrap_size<1>>>);
+
+} // namespace skein
+
 // ======== skein/train/launch.hpp
 // launch(): one main() for every way a training program can start.
 //
@@ -16437,10 +18132,10 @@ using batch_of = typename detail::batch_type<std::remove_cvref_t<D>>::type;
 //     }
 //
 // As a rank of srun, mpirun, torchrun or another launcher it joins that world. Started by hand with
-// config.workers > 1 it becomes the supervisor of so many copies of itself and restarts them after
-// a failure. Otherwise it runs the function in this process. On a host that helps (SageMaker's
-// groups, spmd/environment.hpp) it makes this process a node for the ranks' helpers, until their
-// job is over.
+// config.scaling.workers > 1 it becomes the supervisor of so many copies of itself and restarts
+// them after a failure. Otherwise it runs the function in this process. On a host that helps
+// (SageMaker's groups, spmd/environment.hpp) it makes this process a node for the ranks' helpers,
+// until their job is over.
 
 
 #include <functional>
@@ -16526,8 +18221,9 @@ SKEIN_INLINE void say_note(const run_config& config, const std::string& text) {
 
 /// Says that a stop request was heard.
 SKEIN_INLINE void say_stopping(const run_config& config) {
+    const bool saves = config.checkpoint.enabled && config.checkpoint.on_stop;
     say_note(config, fmt::format("stopping after this step{}; Ctrl-C again ends at once",
-                                 config.checkpoints ? " and saving a checkpoint" : ""));
+                                 saves ? " and saving a checkpoint" : ""));
 }
 
 /// Says so at the moment the signal comes, from a thread of its own: the step may be a long one.
@@ -16593,24 +18289,24 @@ SKEIN_INLINE int run_alone(const run_config& config, const rank_function& body) 
 
 /// Its ranks would be this program started again, whose main is the driver's, and would never reach
 /// launch().
-SKEIN_INLINE void refuse_in_task(const run_config& config) {
-    const auto what = fmt::format("launch() with {} workers", config.workers);
-    const auto* const hint =
-        "train in this process alone, with workers = 1 or a Trainer on context::single(); start a "
-        "training of several workers from main, as a program of its own";
+SKEIN_INLINE void refuse_in_task(const std::string& what) {
+    const auto* const hint = "train in this process alone, with scaling.workers = 1 or a Trainer "
+                             "on context::single(); start a training of several workers from main, "
+                             "as a program of its own";
     loop::refuse_inside(what, hint);
     if (!program::is_worker()) return;
     throw error(errc::not_supported, "not supported: " + what + " in a task or an actor")
         .with_hint(hint);
 }
 
-SKEIN_INLINE int run_supervised(const run_config& config) {
+/// What launch() and run() ask of a supervisor alike. `config` outlives it.
+SKEIN_INLINE spmd::supervisor_options supervisor_options_of(const run_config& config) {
     spmd::supervisor_options options;
-    options.workers = config.workers;
-    options.max_failures = config.max_failures;
-    options.stop_grace = config.stop_grace;
-    options.backoff = config.restart_backoff;
-    options.on_restart = [&](const error& why, int restart, int most) {
+    options.workers = config.scaling.workers;
+    options.max_failures = config.failure.max_failures;
+    options.stop_grace = config.failure.stop_grace;
+    options.backoff = config.failure.backoff;
+    options.on_restart = [](const error& why, int restart, int most) {
         fmt::print(
             stderr,
             "{}; starting again, from the last checkpoint if there is one (restart {} of {})\n",
@@ -16618,11 +18314,15 @@ SKEIN_INLINE int run_supervised(const run_config& config) {
         std::fflush(stderr);
     };
     options.on_stop = [&] { say_stopping(config); };
-    options.threads = std::max(config.threads, 1);
+    options.threads = std::max(config.scaling.threads, 1);
+    return options;
+}
+
+SKEIN_INLINE int run_supervised(const run_config& config) {
     try {
-        validate(config, config.workers);
+        validate(config, config.scaling.workers);
         (void)comm_model_of(config);
-        const auto outcome = spmd::supervise(std::move(options));
+        const auto outcome = spmd::supervise(supervisor_options_of(config));
         const bool stopped = outcome.stop_signal != 0;
         // A stop that went wrong has saved nothing, perhaps: say what happened.
         if (outcome.failure && outcome.failure->code() != errc::cancelled)
@@ -16643,12 +18343,12 @@ SKEIN_INLINE int run_supervised(const run_config& config) {
 /// A number of workers that was asked for, where a launcher has started another.
 SKEIN_INLINE void say_unused_workers(const spmd::launch_environment& where,
                                      const run_config& config) {
-    if (spmd::is_supervised() || where.rank != 0 || config.workers == 1 ||
-        config.workers == where.world_size)
+    if (spmd::is_supervised() || where.rank != 0 || config.scaling.workers == 1 ||
+        config.scaling.workers == where.world_size)
         return;
     say_note(config,
              fmt::format("note: {} workers were asked for, but {} has started a world of {}",
-                         config.workers, where.source, where.world_size));
+                         config.scaling.workers, where.source, where.world_size));
 }
 
 /// Who names a cluster for tasks and actors expects it of a training, too.
@@ -16682,12 +18382,15 @@ SKEIN_INLINE void say_unused_cluster(const run_config& config) {
 }
 
 /// Everything of a rank that has to be undone in order.
+///   stops  null: nobody has taken the signals
+///   comm_name  of its communicator, of each run in one world another
 SKEIN_INLINE void train_as_rank(spmd::joined_group& world, const spmd::launch_environment& where,
-                                const run_config& config, const rank_function& body,
-                                const stop_signals& stops) {
+                                const run_config& config, const stop_signals* stops,
+                                const std::string& comm_name, const rank_function& body) {
     dist::comm_options options;
+    options.name = comm_name;
     options.model = comm_model_of(config);
-    options.limits.deadline = config.collective_timeout;
+    options.limits.deadline = config.failure.collective_timeout;
     if (const char* name = std::getenv("SKEIN_ADVERTISE")) options.advertise = name;
     auto comm = dist::make_comm_thread(world, options); // a lost rank aborts it
 
@@ -16702,7 +18405,7 @@ SKEIN_INLINE void train_as_rank(spmd::joined_group& world, const spmd::launch_en
     if (!spmd::is_supervised()) info.launcher = where.source;
     context here(std::move(info), &world, comm.get());
     here.use_options(options);
-    here.watch_stop_flag(&stops.asked(), [&stops] { return stops.which(); });
+    if (stops != nullptr) here.watch_stop_flag(&stops->asked(), [stops] { return stops->which(); });
     try {
         body(here);
     } catch (...) {
@@ -16714,30 +18417,29 @@ SKEIN_INLINE void train_as_rank(spmd::joined_group& world, const spmd::launch_en
     }
 }
 
+/// What a rank is to others on its host.
+SKEIN_INLINE void begin_as_rank(const spmd::launch_environment& where) {
+    proc::name_process(fmt::format("rank{}", where.rank));
+    proc::print_by_lines(); // it may be killed
+}
+
 } // namespace detail
 
 SKEIN_INLINE int exit_code_of(const error& why) noexcept {
     return why.code() == errc::usage ? exit_code::usage : exit_code::failed;
 }
 
-SKEIN_INLINE int run_as_rank(const spmd::launch_environment& where, const run_config& config,
-                             const rank_function& body) {
-    const stop_signals stops;
+namespace detail {
+
+/// A rank from its meeting to its leave; gives the exit code of its process.
+///   world  what `life` makes when the ranks meet
+SKEIN_INLINE int live_as_rank(const spmd::launch_environment& where, const run_config& config,
+                              const stop_signals& stops, std::unique_ptr<spmd::joined_group>& world,
+                              const std::function<void()>& life) {
     const bool supervised = spmd::is_supervised();
     const auto who = fmt::format("rank {} of {}", where.rank, where.world_size);
-    proc::name_process(fmt::format("rank{}", where.rank));
-    proc::print_by_lines(); // it may be killed
-    std::unique_ptr<spmd::joined_group> world;
     try {
-        const auto secret = spmd::group_token();
-        validate(config, where.world_size);
-        spmd::joined_group_options meeting;
-        meeting.settings = settings_of(config);
-        meeting.stop_fd = stops.fd();
-        world = std::make_unique<spmd::joined_group>(where, secret, std::move(meeting));
-        std::optional<detail::stop_notice> notice; // a supervisor says it itself
-        if (!supervised && where.rank == 0) notice.emplace(stops, config);
-        detail::train_as_rank(*world, where, config, body, stops);
+        life();
         world->leave();
         return stops.exit_code();
     } catch (...) {
@@ -16750,16 +18452,36 @@ SKEIN_INLINE int run_as_rank(const spmd::launch_environment& where, const run_co
         }
         // A broken collective is mostly the echo of what happened to another rank: let that one
         // tell.
-        const bool may_be =
-            detail::may_be_echo(why.code()) || detail::came_through_communicator(why);
+        const bool may_be = may_be_echo(why.code()) || came_through_communicator(why);
         const bool echo = world && may_be && world->wait_lost(time_constants::lan().echo_wait);
         if (world && !echo) world->fail(why);
         if (supervised)
             proc::leave_last_words(why.what()); // in case nobody is told through the group
         // The supervisor prints what it was told; here only what nobody else will.
-        if (!supervised || !world) detail::print_error(config, who, why);
+        if (!supervised || !world) print_error(config, who, why);
         return exit_code_of(why);
     }
+}
+
+} // namespace detail
+
+SKEIN_INLINE int run_as_rank(const spmd::launch_environment& where, const run_config& config,
+                             const rank_function& body) {
+    const stop_signals stops;
+    const bool supervised = spmd::is_supervised();
+    detail::begin_as_rank(where);
+    std::unique_ptr<spmd::joined_group> world;
+    return detail::live_as_rank(where, config, stops, world, [&] {
+        const auto secret = spmd::group_token();
+        validate(config, where.world_size);
+        spmd::joined_group_options meeting;
+        meeting.settings = settings_of(config);
+        meeting.stop_fd = stops.fd();
+        world = std::make_unique<spmd::joined_group>(where, secret, std::move(meeting));
+        std::optional<detail::stop_notice> notice; // a supervisor says it itself
+        if (!supervised && where.rank == 0) notice.emplace(stops, config);
+        detail::train_as_rank(*world, where, config, &stops, "world", body);
+    });
 }
 
 namespace detail {
@@ -16808,6 +18530,9 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
     serve_if_worker(); // of a session that a rank has opened: it is no rank, nor a supervisor
     spmd::launch_environment where;
     try {
+        if (spmd::is_for_entry())
+            throw error(errc::not_supported, "not supported: launch() in a rank of a run")
+                .with_hint("a program has either launch() or runs of its own in its main");
         spmd::take_launch_variables();
         where = spmd::discover();
     } catch (const error& why) {
@@ -16821,8 +18546,8 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
         if (where.helper_hosts > 0) return detail::run_with_helpers(where, config, body);
         return run_as_rank(where, config, body);
     }
-    if (config.workers == 1) return detail::run_alone(config, body);
-    detail::refuse_in_task(config);
+    if (config.scaling.workers == 1) return detail::run_alone(config, body);
+    detail::refuse_in_task(fmt::format("launch() with {} workers", config.scaling.workers));
     return detail::run_supervised(config);
 }
 
@@ -16910,6 +18635,131 @@ private:
 };
 
 } // namespace skein::train
+
+// ======== skein/train/loss_spike.hpp
+// Leaves a step out whose loss stands out from those before it, or ends the run: a rule that judges
+// steps before they are applied.
+//
+//     skein::Trainer<skein::DDP<>, skein::loss_spike> trainer(ctx, config,
+//                                                             skein::loss_spike({.factor = 3}));
+//
+// A step that is left out changes no parameter and no state of the optimizer; the data moves on, so
+// its samples are not seen again in this epoch. It counts as a step.
+
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein {
+
+/// What a spike is, and what becomes of its step.
+struct loss_spike_options {
+    std::string metric = "loss"; ///< in the row of a step: "loss", "grad_norm", what was reported
+    double factor = 0.0;         ///< more than so many times the running mean; 0: not by this
+    double deviations = 0.0;     ///< more than so many standard deviations above it; 0: not by this
+    double memory = 0.98;        ///< how much of the running mean stays with each step, from 0 to 1
+    int warmup = 20;             ///< steps that are taken as they are, at least 1
+    train::verdict then = train::verdict::leave_out; ///< or verdict::end
+    int most = 5; ///< steps left out in a row; one more ends the run
+};
+
+/// The callback. A number that is not finite is a spike, also within the warm-up.
+class loss_spike {
+public:
+    static constexpr std::string_view rule_name = "loss_spike";
+
+    /// Throws errc::usage for options that make no sense.
+    explicit loss_spike(loss_spike_options options) : options_(std::move(options)) {
+        const auto& o = options_;
+        using train::detail::require_option;
+        require_option((o.factor == 0 || o.factor > 1) && o.deviations >= 0 &&
+                           std::isfinite(o.factor) && std::isfinite(o.deviations),
+                       rule_name,
+                       fmt::format("a factor of {} and {} deviations", o.factor, o.deviations),
+                       "use a factor of more than 1, or more than 0 deviations");
+        require_option(o.factor > 0 || o.deviations > 0, rule_name, "nothing says what a spike is",
+                       "give a factor or deviations");
+        require_option(o.memory >= 0 && o.memory < 1, rule_name,
+                       fmt::format("a memory of {}", o.memory), "use 0 or more and less than 1");
+        require_option(o.warmup >= 1, rule_name, fmt::format("a warm-up of {} steps", o.warmup),
+                       "use 1 or more");
+        require_option(o.then != train::verdict::apply, rule_name, "a spike that is applied",
+                       "choose verdict::leave_out or verdict::end");
+        require_option(o.most >= 0, rule_name, fmt::format("at most {} steps in a row", o.most),
+                       "use 0 or more");
+    }
+
+    /// Throws errc::usage when the number is not there.
+    train::ruling on_agreed(const train::step_info& s) {
+        const double now = train::detail::watched_number(*s.metrics, options_.metric, rule_name,
+                                                         train::watched::steps);
+        const bool finite =
+            std::isfinite(now) && std::isfinite(s.loss) && std::isfinite(s.grad_norm);
+        const double bound = bound_now();
+        if (finite && now <= bound) {
+            in_a_row_ = 0;
+            add(now);
+            return {};
+        }
+        in_a_row_ += 1;
+        auto why = fmt::format("{} is {:.6g}, after {} steps with a running mean of {:.6g}",
+                               options_.metric, now, seen_, mean_);
+        if (options_.then == train::verdict::leave_out && in_a_row_ <= options_.most)
+            return {train::verdict::leave_out, std::move(why)};
+        if (in_a_row_ > 1) why += fmt::format(", the {}. spike in a row", in_a_row_);
+        return {train::verdict::end, std::move(why)};
+    }
+
+    [[nodiscard]] double running_mean() const noexcept { return mean_; }
+
+    /// "<steps> <mean> <variance> <spikes in a row>".
+    [[nodiscard]] std::string state() const {
+        return fmt::format("{} {} {} {}", seen_, train::detail::hexadecimal(mean_),
+                           train::detail::hexadecimal(variance_), in_a_row_);
+    }
+    /// Throws errc::malformed for a text that is no state().
+    void restore(std::string_view saved) {
+        train::detail::state_words words(saved);
+        if (!words.read(seen_) || !words.read(mean_) || !words.read(variance_) ||
+            !words.read(in_a_row_) || !words.empty())
+            train::detail::no_state(rule_name, saved);
+    }
+
+private:
+    /// What a number may be at most.
+    [[nodiscard]] double bound_now() const noexcept {
+        double bound = std::numeric_limits<double>::infinity();
+        if (seen_ < static_cast<std::uint64_t>(options_.warmup)) return bound;
+        if (options_.factor > 0 && mean_ > 0) bound = options_.factor * mean_;
+        if (options_.deviations > 0)
+            bound = std::min(bound, mean_ + options_.deviations * std::sqrt(variance_));
+        return bound;
+    }
+    /// Plain mean and variance at first, exponential ones once the memory is full.
+    ///   source: Welford 1962; Finch 2009, "Incremental calculation of weighted mean and variance",
+    ///   section 9
+    void add(double now) noexcept {
+        seen_ += 1;
+        const double part = std::max(1.0 - options_.memory, 1.0 / static_cast<double>(seen_));
+        const double away = now - mean_;
+        mean_ += part * away;
+        variance_ = (1.0 - part) * (variance_ + part * away * away);
+    }
+
+    loss_spike_options options_;
+    std::uint64_t seen_ = 0; // steps that were applied
+    double mean_ = 0.0, variance_ = 0.0;
+    int in_a_row_ = 0;
+};
+
+} // namespace skein
 
 // ======== skein/train/memory_plan.hpp
 // What a strategy keeps of a model in each rank's memory: by formula before anything is allocated,
@@ -19089,6 +20939,108 @@ SKEIN_INLINE std::shared_ptr<activation_store> exchange_store(
 
 } // namespace skein::train
 
+// ======== skein/train/reduce_on_plateau.hpp
+// Lowers the learning rate when a number has stopped improving: a rule that changes the plan.
+//
+//     skein::Trainer<skein::DDP<>, skein::reduce_on_plateau> trainer(
+//         ctx, config, skein::reduce_on_plateau({.metric = "val_loss", .patience = 3}));
+//
+// It works on top of the schedule: the rate of a step is the schedule's times the plan's
+// rate_factor. With a constant schedule the rates are those of PyTorch's scheduler of this name, step
+// by step; what counts there as an epoch is here an evaluation (or a step).
+//   source: torch.optim.lr_scheduler.ReduceLROnPlateau (PyTorch 2.15)
+
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein {
+
+/// When the rate is lowered, and by how much; the defaults are PyTorch's.
+struct reduce_on_plateau_options {
+    std::string metric = "val_loss";
+    double factor = 0.1;     ///< new rate = rate * factor; between 0 and 1
+    int patience = 10;       ///< evaluations in a row without an improvement that are allowed
+    double threshold = 1e-4; ///< a change up to this is no improvement
+    bool relative = true;    ///< of the threshold: to the best number, else a difference
+    int cooldown = 0;        ///< evaluations after a change that do not count
+    double min_lr = 0.0;     ///< the rate goes no lower
+    double eps = 1e-8;       ///< a change of the rate up to this is not made
+    bool lower_is_better = true;
+    train::watched at = train::watched::evaluations;
+};
+
+/// The callback. Equal on all ranks, as the numbers that it sees are.
+class reduce_on_plateau {
+public:
+    static constexpr std::string_view rule_name = "reduce_on_plateau";
+    static constexpr bool changes_batch = false;
+
+    /// Throws errc::usage for options that make no sense.
+    explicit reduce_on_plateau(reduce_on_plateau_options options = {})
+        : options_(options), watch_({.metric = std::move(options.metric),
+                                     .patience = options.patience,
+                                     .threshold = options.threshold,
+                                     .relative = options.relative,
+                                     .cooldown = options.cooldown,
+                                     .lower_is_better = options.lower_is_better,
+                                     .at = options.at},
+                                    rule_name) {
+        const auto& o = options_;
+        using train::detail::require_option;
+        require_option(o.factor >= 0 && o.factor < 1, rule_name,
+                       fmt::format("a factor of {}", o.factor), "use 0 or more and less than 1");
+        require_option(o.min_lr >= 0 && o.eps >= 0, rule_name,
+                       fmt::format("a lowest rate of {} and an eps of {}", o.min_lr, o.eps),
+                       "use 0 or positive numbers");
+    }
+
+    /// Throws errc::usage when no evaluation can have such a number.
+    void on_start(const train::start_info& s) const { watch_.require(s); }
+    /// Both throw errc::usage when the number is not there.
+    train::decision on_eval(const train::eval_info& e) { return take(e); }
+    train::decision on_step(const train::step_info& s) { return take(s); }
+
+    [[nodiscard]] double best() const noexcept { return watch_.best(); }
+
+    /// "<best> <bad ones in a row> <left of the cooldown>".
+    [[nodiscard]] std::string state() const { return watch_.state(); }
+    /// Throws errc::malformed for a text that is no state().
+    void restore(std::string_view saved) {
+        train::detail::state_words words(saved);
+        if (!watch_.restore(words) || !words.empty()) train::detail::no_state(rule_name, saved);
+    }
+
+private:
+    template <class Event>
+    train::decision take(const Event& e) {
+        if (!watch_.take(e)) return {};
+        return lowered(*e.plan, e.next_rate, watch_.why());
+    }
+
+    [[nodiscard]] train::decision lowered(const train::step_plan& plan, double scheduled,
+                                          const std::string& why) const {
+        const double old = scheduled * plan.rate_factor;
+        const double wanted = old * options_.factor;
+        const double rate = std::max(wanted, options_.min_lr);
+        // What is at its lowest but for the last bit of a division stays there.
+        if (!(old - rate > options_.eps) || old <= options_.min_lr * (1.0 + 1e-12)) return {};
+        auto next = plan;
+        next.rate_factor =
+            rate == wanted ? plan.rate_factor * options_.factor : options_.min_lr / scheduled;
+        return {.plan = next, .why = why};
+    }
+
+    reduce_on_plateau_options options_;
+    train::plateau watch_;
+};
+
+} // namespace skein
+
 // ======== skein/train/reporter.hpp
 // Rank 0's voice and pen: the run's folder, its metric files, the progress line. Silent elsewhere.
 //
@@ -19121,6 +21073,15 @@ namespace skein::train {
 /// nothing differs or nothing can be read.
 [[nodiscard]] std::string changed_settings(const report::run_dir& dir, const report::settings& now);
 
+/// One change that a rule decided: a line for people and a row of events.jsonl.
+struct run_event {
+    std::uint64_t step = 0; ///< behind which it was decided
+    std::string rule{};     ///< who
+    std::string what{}; ///< "global_batch", "micro_batches", "rate_factor", "clip", "step", "run"
+    std::string from{}, to{}; ///< JSON: a number, or a word in quotes
+    std::string why{};
+};
+
 /// See the file's head. Not thread-safe. Until begin() nothing of a run that is there already is
 /// changed.
 class reporter {
@@ -19140,12 +21101,18 @@ public:
 
     /// One step's row; `evaluated` holds this step's evaluation, or nothing. A file that cannot be
     /// written is told once and tried again: training goes on.
-    void step(const step_info& now, const std::vector<report::metric_value>& evaluated);
+    void step(const step_info& now, const std::vector<report::metric_value>& evaluated,
+              const std::vector<report::metric_array>& arrays = {});
+
+    /// What a rule decided, behind the row of its step.
+    void decided(const run_event& event);
 
     /// The context is in another generation of its world, whose first rank goes on with the run's
     /// files. Collective.
     void rebind(const start_info& start);
 
+    /// The run has so many steps now; 0: not known.
+    void set_total(std::uint64_t steps);
     void saved(const checkpoint_info& checkpoint);
     void note(const std::string& text);
     /// What is not as it was asked for word by word.
@@ -19156,7 +21123,8 @@ private:
     void show(const start_info& start);
     void greet(const start_info& start);
     void tell_start(const start_info& start, const std::string& name);
-    void write_row(const step_info& now, const std::vector<report::metric_value>& evaluated);
+    void write_row(const step_info& now, const std::vector<report::metric_value>& evaluated,
+                   const std::vector<report::metric_array>& arrays);
     void say_evaluation(std::uint64_t step, const std::vector<report::metric_value>& evaluated);
     void say_times();
     void draw();
@@ -19170,7 +21138,7 @@ private:
     std::string path_, name_;
     std::string changed_;     // the user's settings that differ from those the run had before
     std::string config_text_; // config.json, until it is known that the run goes on
-    bool rows_failing_ = false, curve_failing_ = false;
+    bool rows_failing_ = false, curve_failing_ = false, events_failing_ = false;
     std::optional<report::run_dir> dir_;
     std::unique_ptr<report::progress> show_;
     double average_ = 0.0;      // of the seconds per step, exponential
@@ -19181,6 +21149,7 @@ private:
 
 /// Rank 0's last screen of a fit() that ended: printed when the context ends, in the way of
 /// config.output (text to stderr as all that the trainer says, JSON to stdout, nothing when quiet).
+/// Tells the context how the run ended, and writes its result.json (run_result.hpp).
 void leave_screen(const context& ctx, const run_config& config, const fit_result& result);
 
 /// The last screen for a finished fit(), for a program that prints its own: add to `results` before
@@ -19195,7 +21164,375 @@ void leave_screen(const context& ctx, const run_config& config, const fit_result
 // Bodies of <skein/train/reporter.hpp>.
 
 
+// ======== skein/train/run_result.hpp
+// How a run ended, for the program that asked for it and for those that come later.
+//
+//     auto result = skein::train::run<&loop>(config, how);      // run_result<outcome>
+//     if (!result.ok()) return complain(result.error());
+//     result.value().accuracy, result.best->value, result.newest_checkpoint
+//
+//     auto earlier = skein::train::load_result("runs/gpt");     // finished_run, of its result.json
+//     for (auto& [name, points] : earlier.history()) ...
+//
+// Rank 0 writes result.json into the run's folder when training ends, whole or not at all; its
+// paths are relative to the folder, which may move. A run that goes on takes an older one away.
+
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace skein::train {
+
+struct run_note;
+
+/// One number of a run, and the step after which it was measured.
+struct measured {
+    std::string name{};
+    double value = 0.0;
+    std::uint64_t step = 0;
+
+    friend bool operator==(const measured&, const measured&) = default;
+};
+
+/// What is known of a run that has ended. Without a fit(), or when it wrote no files, there is no
+/// folder, and what is in it is not known.
+struct finished_run {
+    std::string name{}, path{}; ///< of its folder; empty: it wrote none
+    std::uint64_t steps = 0;    ///< finished, of the whole run; 0 when its fit() did not end
+    double seconds = 0.0;       ///< of the last start
+    int world_size = 1;         ///< ranks
+    int restarts = 0;           ///< after failures
+    std::string stopped_by{};   ///< "SIGTERM", or what a callback says; empty: it ended as planned
+    std::vector<measured> metrics{}; ///< the last value of each column of metrics.csv
+    std::optional<measured> best{};  ///< of config's best metric; nothing: it was not measured
+    std::string newest_checkpoint{}, best_checkpoint{}; ///< those that are there; or empty
+    std::string value_json{}; ///< what the loop returned, where its fields are numbers and texts
+    std::optional<skein::error> failure{};
+    int failed_rank = -1; ///< whose failure it was; -1 if nobody's in particular
+
+    [[nodiscard]] bool ok() const noexcept { return !failure; }
+    [[nodiscard]] bool stopped() const noexcept { return !stopped_by.empty(); }
+    /// Why it failed, with the rank: "rank 1 of 3: ...". Of a success there is none: asking for it
+    /// ends the program.
+    [[nodiscard]] const skein::error& error() const {
+        SKEIN_CHECK(failure.has_value(), "a run that succeeded has no error");
+        return *failure;
+    }
+    /// The last value of a metric, or nothing.
+    [[nodiscard]] std::optional<double> metric(std::string_view called) const;
+    /// All rows of metrics.csv by column; read from the folder now.
+    ///   errors  not_found: no folder, or no such file in it (another host's, perhaps)
+    [[nodiscard]] std::map<std::string, std::vector<report::curve_point>> history() const;
+};
+
+/// The same with what the loop returned.
+template <class T>
+class run_result : public finished_run {
+public:
+    explicit run_result(finished_run how, std::optional<T> value = std::nullopt)
+        : finished_run(std::move(how)), value_(std::move(value)) {}
+
+    /// Throws error() when the run failed.
+    [[nodiscard]] T& value() & {
+        if (!ok()) throw error();
+        return *value_;
+    }
+    [[nodiscard]] const T& value() const& {
+        if (!ok()) throw error();
+        return *value_;
+    }
+    [[nodiscard]] T value() && {
+        if (!ok()) throw error();
+        return *std::move(value_);
+    }
+
+private:
+    std::optional<T> value_;
+};
+/// Of a loop that returns nothing.
+template <>
+class run_result<void> : public finished_run {
+public:
+    explicit run_result(finished_run how) : finished_run(std::move(how)) {}
+
+    /// Throws error() when the run failed.
+    void value() const {
+        if (!ok()) throw error();
+    }
+};
+
+/// Reads the result.json of a run's folder, or that file.
+///   errors  not_found: there is none, with what to do; malformed: cut short, no JSON, or no result
+///           of a run; not_supported: another format; too_large
+[[nodiscard]] finished_run load_result(const std::string& path);
+
+namespace detail {
+/// What a run's folder tells; without a folder what the note has.
+[[nodiscard]] finished_run finished_of(const run_note& run);
+/// result.json, durably; says in the log what went wrong. Without a folder it does nothing.
+void write_result(const finished_run& run);
+/// The bytes of the file, and back. `folder` is where it lies.
+[[nodiscard]] std::string result_text(const finished_run& run);
+[[nodiscard]] finished_run result_of(std::string_view text, const std::string& folder);
+} // namespace detail
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/run_result.ipp
+// Bodies of <skein/train/run_result.hpp>: what a folder tells, and result.json.
+
+
 #include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include <fmt/format.h>
+
+namespace skein::train {
+
+SKEIN_INLINE std::optional<double> finished_run::metric(std::string_view called) const {
+    for (const auto& m : metrics)
+        if (m.name == called) return m.value;
+    return std::nullopt;
+}
+
+SKEIN_INLINE std::map<std::string, std::vector<report::curve_point>> finished_run::history() const {
+    if (path.empty())
+        throw skein::error(errc::not_found, "this run has no history: it wrote no folder")
+            .with_hint("let it train with a Trainer and config.write_files");
+    std::map<std::string, std::vector<report::curve_point>> out;
+    for (auto& column : report::read_metrics(path))
+        out.emplace(std::move(column.name), std::move(column.points));
+    if (out.empty())
+        throw skein::error(errc::not_found, fmt::format("no metrics.csv with rows in {}", path))
+            .with_hint("did the run write files, and does this host see its folder?");
+    return out;
+}
+
+namespace detail {
+
+inline constexpr std::string_view result_format = "skein-result-1";
+inline constexpr std::string_view result_file = "result.json";
+
+/// The best point of a column; nothing without a number in it.
+[[nodiscard]] SKEIN_INLINE std::optional<measured> best_of(const report::metrics_column& column,
+                                                           bool lowest) {
+    std::optional<measured> best;
+    for (const auto& point : column.points) {
+        if (!std::isfinite(point.y)) continue;
+        if (best && (lowest ? point.y >= best->value : point.y <= best->value)) continue;
+        best = measured{column.name, point.y, static_cast<std::uint64_t>(point.x)};
+    }
+    return best;
+}
+
+/// The newest checkpoint there is, and the one of the best metric.
+SKEIN_INLINE void find_checkpoints(const run_note& run, finished_run& out) {
+    posix_disk disk;
+    const checkpointer saved(disk, run.path + "/checkpoints");
+    const auto steps = saved.steps();
+    if (steps.empty()) return;
+    out.newest_checkpoint = saved.step_path(steps.back());
+    std::optional<double> best;
+    for (const auto step : steps) {
+        const auto opened = checkpointer::open(disk, saved.step_path(step), false);
+        if (!opened) continue; // removed meanwhile, or damaged
+        const auto& metrics = opened->manifest().metrics;
+        const auto at = metrics.find(run.best_metric);
+        if (at == metrics.end() || !std::isfinite(at->second)) continue;
+        if (best && (run.best_is_lowest ? at->second >= *best : at->second <= *best)) continue;
+        best = at->second;
+        out.best_checkpoint = saved.step_path(step);
+    }
+}
+
+SKEIN_INLINE finished_run finished_of(const run_note& run) {
+    finished_run out;
+    out.name = run.name;
+    out.path = run.path;
+    out.steps = run.steps;
+    out.seconds = run.seconds;
+    out.stopped_by = run.stopped_by;
+    if (!run.path.empty()) {
+        for (const auto& column : report::read_metrics(run.path)) {
+            if (column.points.empty()) continue;
+            const auto& last = column.points.back();
+            out.metrics.push_back({column.name, last.y, static_cast<std::uint64_t>(last.x)});
+            if (column.name == run.best_metric) out.best = best_of(column, run.best_is_lowest);
+        }
+        find_checkpoints(run, out);
+    }
+    if (out.metrics.empty() && run.has_ended) {
+        out.metrics.push_back({"loss", run.loss, run.steps});
+        if (!std::isnan(run.val_loss))
+            out.metrics.push_back({"val_loss", run.val_loss, run.val_step});
+    }
+    return out;
+}
+
+// ---- the file ----------------------------------------------------------------------------------
+
+[[nodiscard]] SKEIN_INLINE json json_of(const measured& m) {
+    return {{"name", m.name}, {"value", m.value}, {"step", m.step}};
+}
+
+[[nodiscard]] SKEIN_INLINE std::string within(const std::string& path, const std::string& folder) {
+    return path.starts_with(folder + "/") ? path.substr(folder.size() + 1) : path;
+}
+
+SKEIN_INLINE std::string result_text(const finished_run& run) {
+    json metrics = json::array();
+    for (const auto& m : run.metrics) metrics.push_back(json_of(m));
+    json all{{"format", result_format},
+             {"name", run.name},
+             {"steps", run.steps},
+             {"seconds", run.seconds},
+             {"world_size", run.world_size},
+             {"restarts", run.restarts},
+             {"stopped_by", run.stopped_by},
+             {"metrics", std::move(metrics)},
+             {"best", run.best ? json_of(*run.best) : json()},
+             {"newest_checkpoint", within(run.newest_checkpoint, run.path)},
+             {"best_checkpoint", within(run.best_checkpoint, run.path)},
+             {"value", json()},
+             {"error", json()}};
+    if (!run.value_json.empty()) all["value"] = parse_json(run.value_json).value();
+    if (run.failure)
+        all["error"] = {{"code", to_string(run.failure->code())},
+                        {"text", run.failure->text()},
+                        {"where", run.failure->where()},
+                        {"cause", run.failure->cause()},
+                        {"hint", run.failure->hint()},
+                        {"rank", run.failed_rank}};
+    return dump_json(all, 2) + "\n";
+}
+
+[[nodiscard]] SKEIN_INLINE measured measured_of(const json& from) {
+    measured out;
+    out.name = json_string(from, "name").value();
+    out.step = json_uint(from, "step").value();
+    // JSON has no word for what is not finite.
+    const bool is_null = from.contains("value") && from.at("value").is_null();
+    out.value =
+        is_null ? std::numeric_limits<double>::quiet_NaN() : json_double(from, "value").value();
+    return out;
+}
+
+[[nodiscard]] SKEIN_INLINE skein::error failure_of(const json& from) {
+    const auto code = json_string(from, "code").value();
+    auto known = errc::unknown;
+    for (std::uint16_t number = 1; number <= static_cast<std::uint16_t>(errc::internal); ++number)
+        if (to_string(static_cast<errc>(number)) == code) known = static_cast<errc>(number);
+    return skein::error(known, json_string(from, "text").value())
+        .with_where(json_string(from, "where").value())
+        .with_cause(json_string(from, "cause").value())
+        .with_hint(json_string(from, "hint").value());
+}
+
+[[nodiscard]] SKEIN_INLINE skein::error missing_member(const std::string& key,
+                                                       std::string_view wanted) {
+    return skein::error(errc::malformed, fmt::format("'{}' is missing or is not {}", key, wanted));
+}
+
+[[nodiscard]] SKEIN_INLINE int small_number(const json& from, const std::string& key, int least) {
+    const auto number = json_double(from, key).value();
+    if (!(number >= least) || number > 1e9) throw missing_member(key, "a whole number");
+    return static_cast<int>(number);
+}
+
+SKEIN_INLINE finished_run read_result(const json& all, const std::string& folder) {
+    finished_run out;
+    out.path = folder;
+    out.name = json_string(all, "name").value();
+    out.steps = json_uint(all, "steps").value();
+    out.seconds = json_double(all, "seconds").value();
+    out.world_size = small_number(all, "world_size", 1);
+    out.restarts = small_number(all, "restarts", 0);
+    out.stopped_by = json_string(all, "stopped_by").value();
+    if (!all.contains("metrics") || !all.at("metrics").is_array())
+        throw missing_member("metrics", "an array");
+    for (const auto& m : all.at("metrics")) out.metrics.push_back(measured_of(m));
+    for (const auto* key : {"best", "value", "error"})
+        if (!all.contains(key)) throw missing_member(key, "a value or null");
+    if (!all.at("best").is_null()) out.best = measured_of(all.at("best"));
+    if (!all.at("value").is_null()) out.value_json = dump_json(all.at("value"));
+    if (const auto& failed = all.at("error"); !failed.is_null()) {
+        out.failure = failure_of(failed);
+        out.failed_rank = small_number(failed, "rank", -1);
+    }
+    const auto whole = [&](const std::string& path) {
+        return path.empty() || path.starts_with('/') ? path : folder + "/" + path;
+    };
+    out.newest_checkpoint = whole(json_string(all, "newest_checkpoint").value());
+    out.best_checkpoint = whole(json_string(all, "best_checkpoint").value());
+    return out;
+}
+
+SKEIN_INLINE finished_run result_of(std::string_view text, const std::string& folder) {
+    const auto again = "it is written whole when training ends: copy it again, or train again";
+    if (!text.ends_with("}\n"))
+        throw skein::error(errc::malformed,
+                           fmt::format("it is cut short after {} bytes", text.size()))
+            .with_hint(again);
+    const auto all = parse_json(text);
+    if (!all) throw skein::error(all.error()).with_hint(again);
+    const auto format = json_string(*all, "format");
+    if (!format || !format->starts_with("skein-result-"))
+        throw skein::error(errc::malformed, "it is not the result of a run: no format "
+                                            "skein-result-N in it")
+            .with_hint("name the folder of a run, or its result.json");
+    if (*format != result_format)
+        throw skein::error(errc::not_supported, fmt::format("not supported: format {}, this "
+                                                            "program reads {}",
+                                                            *format, result_format))
+            .with_hint("read it with the release that wrote it, or a newer one");
+    return read_result(*all, folder);
+}
+
+SKEIN_INLINE void write_result(const finished_run& run) {
+    if (run.path.empty()) return;
+    const auto file = join_path(run.path, result_file);
+    try {
+        const auto text = result_text(run);
+        posix_disk disk(link_policy::refuse);
+        disk.replace(file, as_bytes(std::string_view(text))).value();
+    } catch (const skein::error& why) { // the run is what it was without the file
+        logging::warn("train", fmt::format("{} cannot be written: {}", file, why.what()));
+    }
+}
+
+} // namespace detail
+
+SKEIN_INLINE finished_run load_result(const std::string& path) {
+    posix_disk disk;
+    auto file = path;
+    if (const auto there = disk.status(path); there && there->is_directory)
+        file = join_path(path, detail::result_file);
+    const auto bytes = disk.read_whole(file, json_limits{}.max_bytes);
+    if (!bytes && bytes.error().code() == errc::not_found)
+        throw error(errc::not_found, fmt::format("{} is not there", file))
+            .with_hint("a run has one when its training has ended: is it still at work, or was it "
+                       "killed? Its metrics.csv and checkpoints are in its folder all the same");
+    if (!bytes) throw bytes.error();
+    try {
+        return detail::result_of(as_text(*bytes), parent_path(file));
+    } catch (const error& why) {
+        throw error(why).with_where(file);
+    }
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/reporter.ipp, continued
+#include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -19214,27 +21551,80 @@ namespace skein::train {
 namespace detail {
 /// The settings of a run as JSON, for config.json and for people.
 SKEIN_INLINE json config_json(const run_config& c) {
-    return json{{"name", c.name},
-                {"max_steps", c.max_steps},
-                {"epochs", c.epochs},
-                {"global_batch", c.global_batch},
-                {"accumulation", c.accumulation},
-                {"seed", c.seed},
-                {"clip", c.clip},
-                {"clip_value", c.clip_value},
-                {"precision", c.precision},
-                {"eval_every", c.eval_every},
-                {"eval_samples", c.eval_samples},
-                {"checkpoint_every", c.checkpoint_every},
-                {"keep_last", c.keep_last},
-                {"keep_best", c.keep_best},
-                {"best_metric", c.best_metric},
-                {"max_failures", c.max_failures},
-                {"tokens_per_sample", c.tokens_per_sample}};
+    const auto& saves = c.checkpoint;
+    const bool lowest = saves.keep_best.order == metric_order::lowest;
+    const auto seconds = [](duration d) { return std::chrono::duration<double>(d).count(); };
+    return json{
+        {"name", c.name},
+        {"max_steps", c.max_steps},
+        {"epochs", c.epochs},
+        {"global_batch", c.global_batch},
+        {"accumulation", c.accumulation},
+        {"seed", c.seed},
+        {"clip", c.clip},
+        {"clip_value", c.clip_value},
+        {"precision", c.precision},
+        {"eval_every", c.eval_every},
+        {"eval_samples", c.eval_samples},
+        {"scaling", {{"workers", c.scaling.workers}, {"threads", std::max(c.scaling.threads, 1)}}},
+        {"checkpoint",
+         {{"enabled", saves.enabled},
+          {"every", saves.every},
+          {"keep_last", std::max(saves.keep_last, 1)},
+          {"keep_best",
+           {{"k", std::max(saves.keep_best.k, 0)},
+            {"metric", saves.keep_best.metric},
+            {"order", lowest ? "lowest" : "highest"},
+            {"value", saves.keep_best.value == best_value::newest ? "newest" : "evaluated"}}},
+          {"on_stop", saves.on_stop}}},
+        {"failure",
+         {{"max_failures", c.failure.max_failures},
+          {"backoff_s", seconds(c.failure.backoff)},
+          {"collective_timeout_s", seconds(c.failure.collective_timeout)},
+          {"stop_grace_s", seconds(c.failure.stop_grace)}}},
+        {"tokens_per_sample", c.tokens_per_sample}};
 }
 SKEIN_INLINE std::vector<report::metric_value> timings(const step_timing& t) {
     return {{"data_s", t.data},       {"forward_s", t.forward},     {"backward_s", t.backward},
             {"exposed_s", t.exposed}, {"optimizer_s", t.optimizer}, {"overlap", t.overlap}};
+}
+} // namespace detail
+
+namespace detail {
+SKEIN_INLINE run_note note_of(const run_config& config, const std::string& name,
+                              const std::string& path) {
+    run_note note;
+    note.name = name.empty() ? config.name : name;
+    std::error_code failed; // main() may go to another folder
+    if (!path.empty()) note.path = std::filesystem::absolute(path, failed).lexically_normal();
+    if (failed) note.path = path;
+    note.best_metric = config.checkpoint.keep_best.metric;
+    note.best_is_lowest = config.checkpoint.keep_best.order == metric_order::lowest;
+    return note;
+}
+[[nodiscard]] SKEIN_INLINE std::string stopped_by(const fit_result& result) {
+    if (!result.stopped) return {};
+    return result.stop_signal == SIGINT    ? "SIGINT"
+           : result.stop_signal == SIGTERM ? "SIGTERM"
+           : result.stop_reason.empty()    ? "request"
+                                           : result.stop_reason;
+}
+/// For whoever asks how the run ended; rank 0 writes it down.
+SKEIN_INLINE void note_end(const context& ctx, const run_config& config, const fit_result& result) {
+    auto note = note_of(config, result.run_name, result.run_path);
+    note.has_ended = true;
+    note.steps = result.steps;
+    note.seconds = result.seconds;
+    note.loss = result.loss;
+    note.val_loss = result.val_loss;
+    note.val_step = result.val_step;
+    note.stopped_by = stopped_by(result);
+    ctx.note_run(note);
+    if (!ctx.is_first() || note.path.empty()) return;
+    auto ended = finished_of(note);
+    ended.world_size = ctx.world_size();
+    ended.restarts = ctx.attempt();
+    write_result(ended);
 }
 } // namespace detail
 
@@ -19306,7 +21696,7 @@ SKEIN_INLINE reporter::reporter(const context& ctx, const run_config& config,
                                 const report::settings& settings)
     : ctx_(&ctx), config_(&config), first_(ctx.is_first()) {
     places_ = gather_bytes(ctx, as_bytes(fmt::format("{} {}", ::getpid(), ctx.host())));
-    if (!config.write_files && !config.checkpoints) return;
+    if (!config.write_files && !config.checkpoint.enabled) return;
     if (first_) {
         dir_.emplace(open_run_dir(ctx, config));
         auto all = detail::config_json(config);
@@ -19324,6 +21714,7 @@ SKEIN_INLINE reporter::reporter(const context& ctx, const run_config& config,
     }
     path_ = from_first(ctx, path_);
     name_ = from_first(ctx, name_);
+    ctx.note_run(detail::note_of(config, name_, path_));
 }
 
 SKEIN_INLINE reporter::~reporter() = default;
@@ -19331,6 +21722,7 @@ SKEIN_INLINE reporter::~reporter() = default;
 SKEIN_INLINE void reporter::begin(const start_info& start) {
     if (!first_) return;
     if (dir_) dir_->truncate_after(start.first_step);
+    if (dir_) dir_->remove_result(); // of an end that is none any more
     if (dir_ && !config_text_.empty()) dir_->write_config(std::exchange(config_text_, {}));
     show(start);
     greet(start);
@@ -19390,14 +21782,15 @@ void reporter::attempt(Write write, bool& failing, std::string_view what) {
 }
 
 SKEIN_INLINE void reporter::step(const step_info& now,
-                                 const std::vector<report::metric_value>& evaluated) {
+                                 const std::vector<report::metric_value>& evaluated,
+                                 const std::vector<report::metric_array>& arrays) {
     if (!first_) return;
     const auto smooth = [](double before, double newest) {
         return before == 0.0 ? newest : 0.9 * before + 0.1 * newest;
     };
     average_ = smooth(average_, now.seconds);
     waited_ = smooth(waited_, now.timing.data);
-    write_row(now, evaluated);
+    write_row(now, evaluated, arrays);
     seconds_ += now.seconds;
     const auto parts = detail::timings(now.timing);
     spent_.resize(parts.size());
@@ -19419,10 +21812,13 @@ SKEIN_INLINE void reporter::step(const step_info& now,
 }
 
 SKEIN_INLINE void reporter::write_row(const step_info& now,
-                                      const std::vector<report::metric_value>& evaluated) {
+                                      const std::vector<report::metric_value>& evaluated,
+                                      const std::vector<report::metric_array>& arrays) {
     if (!dir_ || !config_->write_files) return;
-    report::metrics_row row{.step = now.step, .values = *now.metrics, .timings = {}};
+    report::metrics_row row{.step = now.step, .values = *now.metrics, .timings = {}, .arrays = {}};
     row.values.insert(row.values.end(), evaluated.begin(), evaluated.end());
+    if (now.arrays != nullptr) row.arrays = *now.arrays;
+    row.arrays.insert(row.arrays.end(), arrays.begin(), arrays.end());
     row.timings = {
         {config_->tokens_per_sample > 0 ? "tokens_per_s" : "samples_per_s", now.tokens_per_s},
         {"step_seconds", now.seconds}};
@@ -19440,6 +21836,28 @@ SKEIN_INLINE void reporter::say_evaluation(std::uint64_t step,
     std::string text = fmt::format("step {}:", step);
     for (const auto& m : evaluated) text += fmt::format(" {} {:.4f}", m.name, m.value);
     show_->note(text);
+}
+
+SKEIN_INLINE void reporter::decided(const run_event& event) {
+    if (!first_) return;
+    const auto row = dump_json(
+        ordered_json{{"step", event.step},
+                     {"rule", event.rule},
+                     {"what", event.what},
+                     {"from", ordered_json(parse_json(std::string_view(event.from)).value())},
+                     {"to", ordered_json(parse_json(std::string_view(event.to)).value())},
+                     {"why", event.why}});
+    if (show_->mode() == report::progress_mode::json_lines)
+        show_->event("{\"event\":\"decision\"," + row.substr(1));
+    else
+        show_->note(fmt::format("step {}: {}: {} {} -> {}{}{}", event.step, event.rule, event.what,
+                                event.from, event.to, event.why.empty() ? "" : ": ", event.why));
+    if (dir_ && config_->write_files)
+        attempt([&] { dir_->append_event(row); }, events_failing_, "a row of events.jsonl");
+}
+
+SKEIN_INLINE void reporter::set_total(std::uint64_t steps) {
+    if (show_) show_->set_total(steps);
 }
 
 SKEIN_INLINE void reporter::saved(const checkpoint_info& checkpoint) {
@@ -19619,6 +22037,7 @@ private:
 
 SKEIN_INLINE void leave_screen(const context& ctx, const run_config& config,
                                const fit_result& result) {
+    detail::note_end(ctx, config, result);
     if (!ctx.is_first() || config.output == output_mode::quiet) return;
     const bool json = config.output == output_mode::json;
     const auto summary = detail::summary_of(ctx, config, result);
@@ -19634,6 +22053,700 @@ SKEIN_INLINE report::run_summary summarize(const context& ctx, const run_config&
 }
 
 } // namespace skein::train
+
+// ======== skein/train/run.hpp
+// run<&loop>(config, args...): a training from inside a program, its result in the caller's hands.
+//
+//     struct outcome { double accuracy = 0; std::uint64_t steps = 0; };
+//     outcome loop(skein::train::context& ctx, skein::run_config config, hyper how) { ... }
+//
+//     int main() {
+//         skein::serve_if_worker();               // ranks enter the loop here
+//         auto result = skein::train::run<&loop>(config, hyper{.lr = 0.1});
+//         if (!result.ok()) return complain(result.error());
+//         return result.value().accuracy > 0.97 ? 0 : 1;
+//     }
+//
+// One worker and no launcher: the loop runs here, on the calling thread. Several: ranks are
+// processes of this program that enter the loop by its name, supervised and started again as
+// launch() does it. Under srun, mpirun or torchrun each process is a rank, and every one gets rank
+// 0's result. Arguments and result travel as a remote function's, at most 1 MiB each. A program may
+// have several runs, in turn or at once on threads of its own; under a launcher in turn.
+
+
+// ======== skein/train/detail/run_loop.hpp
+// The templates behind train/run.hpp: what a loop's signature says, its record, and how it is
+// called. All that does not depend on the loop is in detail/run.ipp.
+
+
+// ======== skein/train/detail/value_text.hpp
+// An aggregate of numbers and texts as JSON by the names of its fields, for result.json. Written by
+// hand: the JSON library is 130,000 lines, and this is compiled where a loop is named.
+
+
+#include <cmath>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::train::detail {
+
+/// A text in quotes.
+[[nodiscard]] std::string quoted_text(std::string_view text);
+
+/// Numbers, truths, enums (their number), texts, optionals, lists, maps by text, and aggregates of
+/// those. `Above` are the aggregates that T is inside of.
+template <class T, class... Above>
+consteval bool has_value_text() {
+    if constexpr (std::is_same_v<T, long double> || std::is_same_v<T, char> ||
+                  wire::detail::is_one_of<T, Above...> || wire::detail::custom<T>)
+        return false;
+    else if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T> ||
+                       std::is_same_v<T, std::string>)
+        return true;
+    else if constexpr (wire::detail::is_a<T, std::vector> || wire::detail::is_array<T> ||
+                       wire::detail::is_a<T, std::optional>)
+        return has_value_text<typename T::value_type, Above...>();
+    else if constexpr (wire::detail::is_map<T>)
+        return std::is_same_v<typename T::key_type, std::string> &&
+               has_value_text<typename T::mapped_type, Above...>();
+    else if constexpr (plain_aggregate<T>)
+        return wire::detail::all_fields<T>(
+            []<class F>() { return has_value_text<std::remove_cvref_t<F>, T, Above...>(); });
+    else
+        return false;
+}
+
+template <class T>
+void add_value_text(std::string& out, const T& value);
+
+template <class T>
+void add_fields_text(std::string& out, const T& value) {
+    const auto fields = tie_fields(value);
+    out += '{';
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+        (..., (out += I > 0 ? ", " : "", out += quoted_text(field_name<T, I>()), out += ": ",
+               add_value_text(out, std::get<I>(fields))));
+    }(std::make_index_sequence<field_count<T>>{});
+    out += '}';
+}
+
+template <class T>
+void add_value_text(std::string& out, const T& value) {
+    if constexpr (std::is_same_v<T, bool>) {
+        out += value ? "true" : "false";
+    } else if constexpr (std::is_enum_v<T>) {
+        out += fmt::format("{}", static_cast<std::int64_t>(value));
+    } else if constexpr (std::is_floating_point_v<T>) {
+        out += std::isfinite(value) ? fmt::format("{}", value) : std::string("null");
+    } else if constexpr (std::is_arithmetic_v<T>) {
+        out += fmt::format("{}", +value);
+    } else if constexpr (std::is_same_v<T, std::string>) {
+        out += quoted_text(value);
+    } else if constexpr (wire::detail::is_a<T, std::optional>) {
+        value ? add_value_text(out, *value) : void(out += "null");
+    } else if constexpr (wire::detail::is_map<T>) {
+        out += '{';
+        for (bool first = true; const auto& [key, item] : value) {
+            out += std::exchange(first, false) ? "" : ", ";
+            out += quoted_text(key) + ": ";
+            add_value_text(out, item);
+        }
+        out += '}';
+    } else if constexpr (plain_aggregate<T>) {
+        add_fields_text(out, value);
+    } else {
+        out += '[';
+        for (bool first = true; const auto& item : value) {
+            out += std::exchange(first, false) ? "" : ", ";
+            add_value_text<typename T::value_type>(out, item);
+        }
+        out += ']';
+    }
+}
+
+/// Empty for a type that has no text.
+template <class T>
+std::string value_text(const T& value) {
+    std::string out;
+    if constexpr (has_value_text<T>()) add_value_text(out, value);
+    return out;
+}
+
+} // namespace skein::train::detail
+
+
+// ======== skein/train/detail/run_loop.hpp, continued
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <typeinfo>
+#include <utility>
+
+namespace skein::train::detail {
+
+/// Of a loop's arguments together, and of its result.
+inline constexpr std::size_t most_loop_bytes = std::size_t{1} << 20;
+
+/// What a loop has returned.
+struct loop_value {
+    byte_buffer bytes; ///< wire-encoded
+    std::string text;  ///< as JSON, where it can be
+};
+
+/// One loop of this program. Lives for ever.
+struct loop_record : spmd::rank_entry {
+    loop_value (*call)(context& ctx, const run_config& config, byte_span arguments) = nullptr;
+};
+
+/// How run() ended.
+struct loop_end {
+    finished_run how;
+    byte_buffer value; ///< when how.ok()
+};
+
+/// `encode` makes the arguments' bytes; what it throws is the run's failure.
+[[nodiscard]] loop_end run_loop(loop_record& loop, const run_config& config,
+                                const std::function<byte_buffer()>& encode);
+/// The life of a supervised rank of a loop; gives the exit code.
+[[nodiscard]] int live_in_loop(spmd::rank_entry& entry);
+
+template <class P>
+consteval bool check_loop_parameter() {
+    using value = std::remove_cvref_t<P>;
+    static_assert(!std::is_pointer_v<value>,
+                  "skein: the loop of a run cannot take a pointer: it may run in another process; "
+                  "take the value");
+    static_assert(!std::is_lvalue_reference_v<P> || std::is_const_v<std::remove_reference_t<P>>,
+                  "skein: the loop of a run cannot take a non-const reference: the caller's object "
+                  "may be in another process; take the value and return the result");
+    static_assert(std::is_pointer_v<value> || wire::encodable<value>,
+                  "skein: an argument of the loop of a run cannot be sent: make it a plain "
+                  "aggregate of types that can (no base class; std::array, not a C array), or "
+                  "specialise skein::wire::codec for it");
+    return true;
+}
+
+template <class R>
+consteval bool check_loop_result() {
+    if constexpr (!std::is_void_v<R>) {
+        static_assert(!std::is_pointer_v<R> && !std::is_reference_v<R>,
+                      "skein: the loop of a run cannot return a pointer or a reference: it may run "
+                      "in another process; return the value");
+        static_assert(wire::encodable<R>,
+                      "skein: the result of the loop of a run cannot be sent: make it a plain "
+                      "aggregate of types that can (no base class; std::array, not a C array), or "
+                      "specialise skein::wire::codec for it");
+    }
+    return true;
+}
+
+template <bool Config, class R, class... P>
+struct loop_traits {
+    using result = R;
+    using arguments = std::tuple<std::remove_cvref_t<P>...>;
+    static constexpr bool takes_config = Config;
+    static_assert((true && ... && check_loop_parameter<P>()));
+    static_assert(check_loop_result<R>());
+
+    template <class... A>
+    static consteval bool takes() {
+        return std::is_constructible_v<arguments, A&&...>;
+    }
+};
+
+/// Says what a loop looks like.
+template <class F>
+struct loop_signature {
+    static_assert(sizeof(F) == 0, "skein: run<&loop> needs a named function: R loop(context& ctx, "
+                                  "arguments...) or R loop(context& ctx, run_config config, "
+                                  "arguments...)");
+};
+template <class R, class... P>
+struct loop_signature<R (*)(context&, P...)> : loop_traits<false, R, P...> {};
+template <class R, class... P>
+struct loop_signature<R (*)(context&, run_config, P...)> : loop_traits<true, R, P...> {};
+template <class R, class... P>
+struct loop_signature<R (*)(context&, const run_config&, P...)> : loop_traits<true, R, P...> {};
+template <class R, class... P>
+struct loop_signature<R (*)(context&, P...) noexcept> : loop_signature<R (*)(context&, P...)> {};
+
+template <auto F>
+using loop_result = typename loop_signature<decltype(F)>::result;
+
+/// Decodes, calls, encodes.
+template <auto F>
+loop_value call_loop(context& ctx, const run_config& config, byte_span bytes) {
+    using traits = loop_signature<decltype(F)>;
+    auto arguments = wire::decode<typename traits::arguments>(bytes).value();
+    const auto call = [&]() -> typename traits::result {
+        return std::apply(
+            [&](auto&... each) -> typename traits::result {
+                if constexpr (traits::takes_config)
+                    return F(ctx, config, std::move(each)...);
+                else
+                    return F(ctx, std::move(each)...);
+            },
+            arguments);
+    };
+    loop_value out;
+    if constexpr (std::is_void_v<typename traits::result>) {
+        call();
+    } else {
+        const auto value = call();
+        if (!ctx.is_first()) return out; // rank 0's is the run's
+        out.bytes = wire::encode(value);
+        out.text = value_text(value);
+    }
+    return out;
+}
+
+template <auto F>
+struct loop_name {};
+
+template <auto F>
+struct loop_registration {
+    static loop_record& record() {
+        static loop_record made = [] {
+            loop_record r;
+            r.mangled = typeid(loop_name<F>).name();
+            r.live = &live_in_loop;
+            r.call = &call_loop<F>;
+            return r;
+        }();
+        return made;
+    }
+    static inline const bool registered = (spmd::add_entry(record()), true);
+};
+
+/// Using it puts the loop into the list before main runs.
+template <auto F>
+loop_record& loop_record_of() {
+    (void)&loop_registration<F>::registered;
+    return loop_registration<F>::record();
+}
+
+} // namespace skein::train::detail
+
+
+// ======== skein/train/run.hpp, continued
+#include <optional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+namespace skein::train {
+
+/// Trains, and blocks until that has ended well or ill. Nothing is thrown, and no error printed:
+/// what happened is in the result.
+///   F       a named function (context&, arguments...) or (context&, run_config, arguments...)
+///   config  where and how it runs; the loop gets a copy, and what it does with it is its own
+///   args    of the loop; copied
+///   result  what rank 0's loop returned, and what its last fit() left (run_result.hpp)
+///   errors  in it: what the loop threw, with the rank; worker_lost: a rank was killed or called
+///           exit(); too_large: arguments or result; usage: the config; not_supported: in a rank of
+///           a run, in a rank of launch(), several workers in a task or an actor, several runs at
+///           once under a launcher, hosts that help
+///   signals SIGINT and SIGTERM ask the ranks to stop in order while it runs on the main thread and
+///           nobody has taken them before; result.stopped_by says so. On other threads they stay
+///           what they are
+template <auto F, class... A>
+[[nodiscard]] run_result<detail::loop_result<F>> run(const run_config& config, A&&... args) {
+    using traits = detail::loop_signature<decltype(F)>;
+    using value = detail::loop_result<F>;
+    static_assert(traits::template takes<A...>(),
+                  "skein: the arguments of run<&loop>(config, args...) must be those of the loop "
+                  "behind its context (and run_config)");
+    const auto encode = [&] {
+        const typename traits::arguments all(std::forward<A>(args)...);
+        return wire::encode(all);
+    };
+    auto ended = detail::run_loop(detail::loop_record_of<F>(), config, encode);
+    if constexpr (std::is_void_v<value>) {
+        return run_result<void>(std::move(ended.how));
+    } else {
+        std::optional<value> got;
+        if (ended.how.ok()) {
+            auto decoded = wire::decode<value>(ended.value);
+            if (decoded)
+                got.emplace(std::move(*decoded));
+            else
+                ended.how.failure = decoded.error();
+        }
+        return run_result<value>(std::move(ended.how), std::move(got));
+    }
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/run.ipp
+// The ways of train::run(): here, as supervised ranks, in the world of a launcher; and the life of
+// a rank that was started for a loop.
+
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::train::detail {
+
+SKEIN_INLINE std::string quoted_text(std::string_view text) { return dump_json(json(text)); }
+
+/// What a supervised rank is given.
+struct loop_order {
+    run_config config;
+    byte_buffer arguments;
+};
+/// What rank 0 gives the others of a launched world.
+struct loop_news {
+    finished_run how;
+    byte_buffer value;
+};
+/// Keys under which rank 0 tells its supervisor.
+inline constexpr const char* note_key = "run";
+inline constexpr const char* value_key = "value";
+
+/// One run() of a caller.
+struct loop_call {
+    loop_record* loop;
+    const run_config* config;
+    std::string name; ///< of the loop, for people
+    byte_buffer arguments;
+};
+
+/// "app::loop" of the mangled loop_name<&app::loop>.
+[[nodiscard]] SKEIN_INLINE std::string readable_loop(std::string_view mangled) {
+    const auto inner = mangled.find("XadL_Z");
+    if (inner == std::string_view::npos || !mangled.ends_with("EEEE"))
+        return readable_name(std::string(mangled).c_str());
+    auto text = readable_name(
+        std::string(mangled.substr(inner + 4, mangled.size() - inner - 8)).c_str());
+    constexpr std::string_view nameless = "(anonymous namespace)::";
+    if (text.starts_with(nameless)) text.erase(0, nameless.size());
+    return text.substr(0, text.find('('));
+}
+
+/// Once, by whoever comes first: threads may read the environment afterwards.
+[[nodiscard]] SKEIN_INLINE spmd::launch_environment place_of_process() {
+    static const bool taken = (spmd::take_launch_variables(), true);
+    (void)taken;
+    return spmd::discover();
+}
+
+/// A handler of the program's own is not replaced, and only the main thread may be sure that nobody
+/// else takes the signals meanwhile.
+[[nodiscard]] SKEIN_INLINE bool may_take_signals() {
+    return ::getpid() == ::gettid() && stop_signals::are_free();
+}
+
+SKEIN_INLINE void check_size(std::size_t bytes, const std::string& what, const char* hint) {
+    if (bytes <= most_loop_bytes) return;
+    throw error(errc::too_large,
+                fmt::format("{} {} bytes, the limit is {} bytes", what, bytes, most_loop_bytes))
+        .with_hint(hint);
+}
+SKEIN_INLINE void check_value(const loop_value& value, const std::string& loop) {
+    check_size(value.bytes.size(), fmt::format("the result of {} is", loop),
+               "save it to a file in the loop and return the path");
+}
+
+/// With the rank whose failure it is.
+[[nodiscard]] SKEIN_INLINE error at_rank(const error& why, int rank, int world_size) {
+    if (rank < 0 || world_size == 1 || why.where().starts_with("rank ")) return why;
+    const auto place = fmt::format("rank {} of {}", rank, world_size);
+    return error(why).with_where(why.where().empty() ? place : place + ": " + why.where());
+}
+
+/// What the folder tells; one that cannot be read is no failure of the run.
+[[nodiscard]] SKEIN_INLINE finished_run folder_told(const std::optional<run_note>& note) {
+    if (!note) return {};
+    try {
+        return finished_of(*note);
+    } catch (const error& why) {
+        logging::warn("train", fmt::format("what the run left in {} cannot be read: {}", note->path,
+                                           why.what()));
+    }
+    finished_run out;
+    out.name = note->name;
+    out.path = note->path;
+    return out;
+}
+
+/// Rank 0, behind its loop: the file, and what the others are told.
+[[nodiscard]] SKEIN_INLINE finished_run close_run(const context& here, const loop_value& value) {
+    auto how = folder_told(here.last_run());
+    how.world_size = here.world_size();
+    how.restarts = here.attempt();
+    how.value_json = value.text;
+    if (how.stopped_by.empty() && here.stop_signal() != 0)
+        how.stopped_by = proc::signal_name(here.stop_signal());
+    write_result(how);
+    return how;
+}
+
+SKEIN_INLINE void set_failure(loop_end& out, const error& why, int rank) {
+    out.how.failure = at_rank(why, rank, out.how.world_size);
+    out.how.failed_rank = rank;
+    out.value.clear();
+    write_result(out.how);
+}
+
+// ---- in this process ---------------------------------------------------------------------------
+
+SKEIN_INLINE void run_here(const loop_call& call, loop_end& out) {
+    validate(*call.config, 1);
+    (void)comm_model_of(*call.config);
+    std::optional<stop_signals> stops;
+    std::optional<stop_notice> notice;
+    if (may_take_signals()) notice.emplace(stops.emplace(), *call.config);
+    auto here = context::single();
+    if (stops) here.watch_stop_flag(&stops->asked(), [&stops] { return stops->which(); });
+    try {
+        auto value = call.loop->call(here, *call.config, call.arguments);
+        check_value(value, call.name);
+        out.how = close_run(here, value);
+        out.value = std::move(value.bytes);
+    } catch (...) {
+        const auto why = to_error(std::current_exception());
+        out.how = folder_told(here.last_run());
+        if (here.stop_signal() != 0) out.how.stopped_by = proc::signal_name(here.stop_signal());
+        set_failure(out, why, 0);
+    }
+}
+
+// ---- supervised --------------------------------------------------------------------------------
+
+SKEIN_INLINE void run_ranks(const loop_call& call, loop_end& out) {
+    const auto& config = *call.config;
+    refuse_in_task(fmt::format("a run with {} workers", config.scaling.workers));
+    validate(config, config.scaling.workers);
+    (void)comm_model_of(config);
+    auto options = supervisor_options_of(config);
+    if (config.output == output_mode::quiet) options.on_restart = {}; // result.restarts has it
+    options.takes_signals = may_take_signals();
+    options.variables.emplace_back(spmd::entry_variable, call.loop->mangled);
+    options.given = wire::encode(loop_order{config, call.arguments});
+    options.most_told = most_loop_bytes + (std::size_t{64} << 10);
+    auto outcome = spmd::supervise(std::move(options));
+    std::optional<run_note> note;
+    if (const auto told = outcome.told.find(note_key); told != outcome.told.end())
+        note = wire::decode<run_note>(told->second).value();
+    out.how = folder_told(note);
+    out.how.world_size = config.scaling.workers;
+    out.how.restarts = outcome.restarts;
+    if (outcome.stop_signal != 0) out.how.stopped_by = proc::signal_name(outcome.stop_signal);
+    auto value = outcome.told.find(value_key);
+    if (!outcome.failure && value == outcome.told.end())
+        outcome.failure = error(errc::internal, "rank 0 has left without its result");
+    if (outcome.failure) return set_failure(out, *outcome.failure, outcome.culprit);
+    out.value = std::move(value->second);
+}
+
+SKEIN_INLINE int live_in_loop(spmd::rank_entry& entry) {
+    auto& loop = static_cast<loop_record&>(entry);
+    const auto where = place_of_process();
+    const stop_signals stops;
+    begin_as_rank(where);
+    std::unique_ptr<spmd::joined_group> world;
+    run_config config;
+    return live_as_rank(where, config, stops, world, [&] {
+        spmd::joined_group_options meeting;
+        meeting.stop_fd = stops.fd();
+        world = std::make_unique<spmd::joined_group>(where, spmd::group_token(), meeting);
+        auto order = wire::decode<loop_order>(world->given()).value();
+        config = std::move(order.config);
+        train_as_rank(*world, where, config, &stops, "world", [&](context& here) {
+            if (here.is_first())
+                here.watch_runs(
+                    [&world](const run_note& note) { world->tell(note_key, wire::encode(note)); });
+            const auto value = loop.call(here, config, order.arguments);
+            if (!here.is_first()) return;
+            check_value(value, readable_loop(loop.mangled));
+            (void)close_run(here, value);
+            world->tell(value_key, value.bytes);
+        });
+    });
+}
+
+// ---- in the world of a launcher ----------------------------------------------------------------
+
+/// The ranks meet in the first run and part when their processes end, so that each further run has
+/// them all.
+struct launched_world {
+    std::mutex claim; // held by the run that is at work
+    int runs = 0;     // so far
+    std::unique_ptr<spmd::joined_group> group;
+    std::optional<error> over; // why there is no further run
+};
+
+SKEIN_INLINE launched_world& world_of_launch() {
+    static auto* const one = new launched_world; // used at exit
+    return *one;
+}
+
+SKEIN_INLINE void leave_launched_world() noexcept {
+    auto& world = world_of_launch();
+    if (!world.group) return;
+    try {
+        if (world.claim.try_lock())
+            world.group->leave();
+        else
+            world.group->fail(error(errc::worker_lost, "it called exit() in a run"));
+    } catch (const error&) { // the others know it by now
+    }
+    world.group.reset();
+}
+
+/// Who was lost first.
+class first_loss {
+public:
+    explicit first_loss(spmd::joined_group& world)
+        : heard_(world.on_lost([this](int rank, const error& why) {
+              const std::lock_guard lock(mutex_);
+              if (!why_) why_.emplace(why);
+              rank_ = rank;
+          })) {}
+    [[nodiscard]] std::pair<int, std::optional<error>> get() {
+        const std::lock_guard lock(mutex_);
+        return {rank_, why_};
+    }
+
+private:
+    std::mutex mutex_;
+    std::optional<error> why_;
+    int rank_ = -1;
+    spmd::subscription heard_; // destroyed first
+};
+
+/// The loop as a rank, and rank 0's news for all.
+SKEIN_INLINE loop_news train_in_launched_world(const loop_call& call,
+                                               const spmd::launch_environment& where,
+                                               spmd::joined_group& world, int number,
+                                               const stop_signals* stops) {
+    byte_buffer mine;
+    train_as_rank(
+        world, where, *call.config, stops, fmt::format("run-{}", number), [&](context& here) {
+            auto value = call.loop->call(here, *call.config, call.arguments);
+            if (!here.is_first()) return;
+            check_value(value, call.name);
+            mine = wire::encode(loop_news{close_run(here, value), std::move(value.bytes)});
+        });
+    const auto all = world.exchange(fmt::format("skein-run-{}-result", number), mine);
+    return wire::decode<loop_news>(all.at(0)).value();
+}
+
+SKEIN_INLINE void run_in_launched_world(const loop_call& call,
+                                        const spmd::launch_environment& where, loop_end& out) {
+    auto& world = world_of_launch();
+    const std::unique_lock claim(world.claim, std::try_to_lock);
+    if (!claim)
+        throw error(errc::not_supported, "not supported: several runs at once under a launcher")
+            .with_hint("one after the other, or without the launcher");
+    if (world.over)
+        throw error(errc::not_supported,
+                    "not supported: another run under a launcher after one that failed")
+            .with_cause(world.over->text())
+            .with_hint("end the program: the launcher may start its ranks again");
+    out.how.world_size = where.world_size;
+    std::optional<stop_signals> stops;
+    if (may_take_signals()) stops.emplace();
+    std::optional<first_loss> loss;
+    try {
+        if (!world.group) {
+            spmd::joined_group_options meeting;
+            if (stops) meeting.stop_fd = stops->fd();
+            world.group = std::make_unique<spmd::joined_group>(where, spmd::group_token(), meeting);
+            std::atexit([] { leave_launched_world(); });
+        }
+        loss.emplace(*world.group);
+        const int number = world.runs++;
+        auto settings = settings_of(*call.config);
+        settings.push_back({"loop", call.name});
+        fnv1a hash;
+        hash.text(as_text(call.arguments));
+        settings.push_back({"arguments", fmt::format("{:016x}", hash.value())});
+        spmd::require_same(*world.group, fmt::format("skein-run-{}-settings", number), settings);
+        validate(*call.config, where.world_size);
+        std::optional<stop_notice> notice;
+        if (stops && where.rank == 0) notice.emplace(*stops, *call.config);
+        auto news =
+            train_in_launched_world(call, where, *world.group, number, stops ? &*stops : nullptr);
+        out.how = std::move(news.how);
+        out.value = std::move(news.value);
+    } catch (...) {
+        const auto why = to_error(std::current_exception());
+        const bool may_be = may_be_echo(why.code()) || came_through_communicator(why);
+        const bool echo =
+            world.group && may_be && world.group->wait_lost(time_constants::lan().echo_wait);
+        if (world.group && !echo) world.group->fail(why);
+        const auto [rank, lost] =
+            echo && loss ? loss->get() : std::pair(where.rank, std::optional(why));
+        loss.reset();
+        world.group.reset();
+        world.over = lost.value_or(why);
+        if (stops && stops->which() != 0) out.how.stopped_by = proc::signal_name(stops->which());
+        set_failure(out, *world.over, rank);
+    }
+}
+
+// ---- which of them -----------------------------------------------------------------------------
+
+SKEIN_INLINE void refuse_in_rank() {
+    if (spmd::is_for_entry())
+        throw error(errc::not_supported, "not supported: a run in a rank of a run")
+            .with_hint("train with a Trainer on the context of the loop; give the program's other "
+                       "runs from main, behind skein::serve_if_worker() as its first line");
+    if (spmd::is_supervised())
+        throw error(errc::not_supported, "not supported: a run in a rank of launch()")
+            .with_hint("a program has either launch() or runs of its own in its main");
+}
+
+SKEIN_INLINE void run_where_due(const loop_call& call, loop_end& out) {
+    const auto where = place_of_process();
+    refuse_in_rank();
+    if (const auto only = spmd::find_entry(call.loop->mangled); !only) throw only.error();
+    check_size(call.arguments.size(), fmt::format("the arguments of {} are", call.name),
+               "save them to a file and give its path");
+    if (where.role == spmd::host_role::helps || where.helper_hosts > 0)
+        throw error(errc::not_supported, "not supported: hosts that help, with train::run()")
+            .with_hint("use train::launch(), or start every host as one that trains");
+    say_unused_cluster(*call.config);
+    if (where.is_launched()) {
+        say_unused_workers(where, *call.config);
+        return run_in_launched_world(call, where, out);
+    }
+    if (call.config->scaling.workers == 1) return run_here(call, out);
+    run_ranks(call, out);
+}
+
+SKEIN_INLINE loop_end run_loop(loop_record& loop, const run_config& config,
+                               const std::function<byte_buffer()>& encode) {
+    serve_if_worker(); // a main that has not called it: nothing else runs in such a process
+    loop_end out;
+    try {
+        const loop_call call{&loop, &config, readable_loop(loop.mangled), encode()};
+        run_where_due(call, out);
+    } catch (...) {
+        out.how.failure = to_error(std::current_exception());
+        out.value.clear();
+    }
+    return out;
+}
+
+} // namespace skein::train::detail
 
 // ======== skein/train/schedule.hpp
 // Learning-rate schedules: pure functions of the step, so that resuming needs no state.
@@ -19910,6 +23023,293 @@ SKEIN_INLINE result<schedule> make_schedule(std::string_view name, schedule_sett
 //     const auto result = session.finish();
 
 
+// ======== skein/metrics/metrics_manager.hpp
+// Which metrics a run has, for training and for each evaluation set.
+//
+//     skein::metrics_manager all{
+//         on("train", accuracy{.classes = 10}),
+//         on("val", accuracy{.classes = 10}, named("error", mean_absolute_error{}))};
+//     trainer.measure(all);
+//
+// In files, callbacks and the result they are called "train_accuracy", "val_accuracy", "val_error";
+// those of a whole epoch "train_epoch_accuracy".
+
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace skein::metrics {
+
+/// A metric under a name of its own.
+template <metric M>
+[[nodiscard]] any_metric named(std::string name, M made) {
+    return any_metric(std::move(name), std::move(made));
+}
+
+/// The metrics of one stage: "train", or the name of an evaluation set.
+struct stage_metrics {
+    std::string stage{};
+    metric_list metrics{};
+};
+
+/// Of metrics, or of what named() gives.
+template <class... M>
+    requires(sizeof...(M) > 0) && ((metric<M> || std::is_same_v<M, any_metric>) && ...)
+[[nodiscard]] stage_metrics on(std::string stage, M... made) {
+    stage_metrics out{.stage = std::move(stage)};
+    const auto add = [&]<class One>(One one) {
+        if constexpr (std::is_same_v<One, any_metric>)
+            out.metrics.add(std::move(one));
+        else
+            out.metrics.add(name_of<One>(), std::move(one));
+    };
+    (add(std::move(made)), ...);
+    return out;
+}
+
+/// When the metrics of training are merged over the ranks and written.
+struct manager_options {
+    /// Steps of a window, for "train_<name>"; 0: as often as evaluations come, 100 without any.
+    std::int64_t every = 0;
+};
+
+/// See above; a value. Every rank makes the same one, which is checked.
+class metrics_manager {
+public:
+    metrics_manager() = default;
+    /// Throws errc::usage for a stage without a name, already_exists for one that is there twice.
+    metrics_manager(std::initializer_list<stage_metrics> stages, manager_options how = {});
+
+    [[nodiscard]] const std::vector<stage_metrics>& stages() const noexcept { return stages_; }
+    [[nodiscard]] const manager_options& options() const noexcept { return how_; }
+    /// Null when it has no metrics.
+    [[nodiscard]] const metric_list* find(std::string_view stage) const noexcept;
+
+private:
+    std::vector<stage_metrics> stages_;
+    manager_options how_;
+};
+
+} // namespace skein::metrics
+
+namespace skein {
+using metrics::metrics_manager;
+}
+
+
+// ======== skein/metrics/detail/metrics_manager.ipp
+// Bodies of <skein/metrics/metrics_manager.hpp>.
+
+#include <fmt/core.h>
+
+namespace skein::metrics {
+
+SKEIN_INLINE metrics_manager::metrics_manager(std::initializer_list<stage_metrics> stages,
+                                              manager_options how)
+    : how_(how) {
+    if (how_.every < 0)
+        throw error(errc::usage, fmt::format("a window of {} steps", how_.every))
+            .with_hint("give the steps of a window, or 0: as often as evaluations come");
+    for (const auto& each : stages) {
+        if (each.stage.empty())
+            throw error(errc::usage, "metrics of a stage without a name")
+                .with_hint("call it \"train\", or as an evaluation set: \"val\"");
+        if (find(each.stage) != nullptr)
+            throw error(errc::already_exists,
+                        fmt::format("metrics of \"{}\" are given twice", each.stage))
+                .with_hint("give them all at once: on(\"val\", one, other)");
+        stages_.push_back(each);
+    }
+}
+
+SKEIN_INLINE const metric_list* metrics_manager::find(std::string_view stage) const noexcept {
+    for (const auto& each : stages_)
+        if (each.stage == stage) return &each.metrics;
+    return nullptr;
+}
+
+} // namespace skein::metrics
+
+// ======== skein/train/stage.hpp
+// Where a loss runs, and whom it tells what the model said: the third argument of a loss function.
+//
+//     const auto loss = [](Net& net, const batch& b, skein::train::stage& stage) {
+//         const auto logits = net->forward(b.images);
+//         stage.update(logits, b.labels);                 // of the metrics of this stage
+//         stage.sum("seen", 64);
+//         return torch::nn::functional::cross_entropy(logits, b.labels);
+//     };
+//
+// A loss that takes a report::metric_set& gets the numbers alone, as before.
+
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace skein::train {
+
+/// Training, or one evaluation set. Not thread-safe; belongs to the session.
+class stage {
+public:
+    /// list: null when no metrics are declared for this stage; what is shown then is passed over
+    /// where the run has some for other stages, and is an error where it has none at all.
+    stage(std::string name, report::metric_set& numbers, metrics::metric_list* list,
+          bool has_manager)
+        : name_(std::move(name)), numbers_(&numbers), list_(list), has_manager_(has_manager) {}
+
+    /// "train", or the name of the evaluation set.
+    [[nodiscard]] const std::string& name() const noexcept { return name_; }
+    [[nodiscard]] bool is_training() const noexcept { return name_ == "train"; }
+
+    /// Shows all metrics of the stage one batch of this rank. Nothing is exchanged.
+    ///   preds   e.g. scores [N, C] of a floating type, or labels [N]
+    ///   target  e.g. labels [N]
+    ///   weight  what each element of target counts, e.g. a mask; undefined: 1
+    ///   errors  what the metrics say, with the metric's name; usage when the run has no metrics;
+    ///           not_supported for tensors that are not in the host's memory
+    void update(const at::Tensor& preds, const at::Tensor& target, const at::Tensor& weight = {});
+    /// Only the metric of that name.
+    void update(std::string_view metric, const at::Tensor& preds, const at::Tensor& target,
+                const at::Tensor& weight = {});
+    /// The same for arrays that are no tensors.
+    void update(const metrics::samples& shown);
+    void update(std::string_view metric, const metrics::samples& shown);
+
+    // ---- numbers without a metric, see report/metrics.hpp ----------------------------------------
+
+    stage& mean(std::string_view name, double value, std::optional<double> weight = {}) {
+        numbers_->mean(name, value, weight);
+        return *this;
+    }
+    stage& sum(std::string_view name, double value) {
+        numbers_->sum(name, value);
+        return *this;
+    }
+    stage& max(std::string_view name, double value) {
+        numbers_->max(name, value);
+        return *this;
+    }
+    stage& min(std::string_view name, double value) {
+        numbers_->min(name, value);
+        return *this;
+    }
+    stage& last(std::string_view name, double value) {
+        numbers_->last(name, value);
+        return *this;
+    }
+    operator report::metric_set&() noexcept { return *numbers_; }
+    [[nodiscard]] report::metric_set& numbers() noexcept { return *numbers_; }
+
+private:
+    [[nodiscard]] bool has_metrics() const;
+
+    std::string name_;
+    report::metric_set* numbers_;
+    metrics::metric_list* list_;
+    bool has_manager_;
+};
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/stage.ipp
+// Bodies of <skein/train/stage.hpp>.
+
+
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+namespace detail {
+
+/// A tensor as an array of the host, which lives as long as this.
+class host_array {
+public:
+    host_array(const at::Tensor& from, const char* what) {
+        if (!from.defined()) return;
+        if (!from.device().is_cpu())
+            throw error(errc::not_supported, fmt::format("not supported: {} of a metric on {}",
+                                                         what, from.device().str()))
+                .with_hint("metrics read the host's memory: show them tensor.cpu()");
+        const at::NoGradGuard no_grad;
+        held_ = from.detach();
+        const auto type = element_of(held_.scalar_type(), what);
+        held_ = held_.to(scalar_of(type)).contiguous();
+        const std::vector<std::size_t> shape(held_.sizes().begin(), held_.sizes().end());
+        view_ = metrics::array_view(held_.const_data_ptr(), type, shape);
+    }
+    [[nodiscard]] const metrics::array_view& view() const noexcept { return view_; }
+
+private:
+    [[nodiscard]] static metrics::element element_of(at::ScalarType type, const char* what) {
+        switch (type) {
+        case at::kDouble: return metrics::element::float64;
+        case at::kFloat:
+        case at::kHalf:
+        case at::kBFloat16: return metrics::element::float32;
+        case at::kBool: return metrics::element::boolean;
+        default:
+            if (at::isIntegralType(type, /*includeBool=*/false)) return metrics::element::int64;
+            throw error(errc::not_supported, fmt::format("not supported: {} of a metric of type {}",
+                                                         what, c10::toString(type)))
+                .with_hint("show it real numbers, truths or labels");
+        }
+    }
+    [[nodiscard]] static at::ScalarType scalar_of(metrics::element type) {
+        switch (type) {
+        case metrics::element::float64: return at::kDouble;
+        case metrics::element::float32: return at::kFloat;
+        case metrics::element::boolean: return at::kBool;
+        case metrics::element::int64: break;
+        }
+        return at::kLong;
+    }
+
+    at::Tensor held_;
+    metrics::array_view view_;
+};
+
+} // namespace detail
+
+SKEIN_INLINE bool stage::has_metrics() const {
+    if (list_ != nullptr) return true;
+    if (has_manager_) return false;
+    throw error(errc::usage, fmt::format("stage \"{}\" has no metrics to update", name_))
+        .with_hint("declare them before the first step: trainer.measure(metrics_manager{on(\"" +
+                   name_ + "\", ...)})");
+}
+SKEIN_INLINE void stage::update(const metrics::samples& shown) {
+    if (has_metrics()) list_->update(shown);
+}
+SKEIN_INLINE void stage::update(std::string_view metric, const metrics::samples& shown) {
+    if (has_metrics()) list_->update(metric, shown);
+}
+SKEIN_INLINE void stage::update(const at::Tensor& preds, const at::Tensor& target,
+                                const at::Tensor& weight) {
+    if (!has_metrics()) return;
+    const detail::host_array p(preds, "preds"), t(target, "target"), w(weight, "weight");
+    list_->update({.preds = p.view(), .target = t.view(), .weight = w.view()});
+}
+SKEIN_INLINE void stage::update(std::string_view metric, const at::Tensor& preds,
+                                const at::Tensor& target, const at::Tensor& weight) {
+    if (!has_metrics()) return;
+    const detail::host_array p(preds, "preds"), t(target, "target"), w(weight, "weight");
+    list_->update(metric, {.preds = p.view(), .target = t.view(), .weight = w.view()});
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/session.hpp, continued
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -19944,13 +23344,13 @@ struct redo_step {};
 template <class R>
 concept loss_value = std::convertible_to<R, at::Tensor> || std::convertible_to<R, weighted_loss>;
 
-/// loss(model, batch) or loss(model, batch, metric_set&): a scalar tensor, the mean over the
-/// batch's samples, or a weighted_loss. The second form may report more numbers; evaluation reports
-/// them as "val_<name>".
+/// loss(model, batch), loss(model, batch, metric_set&) or loss(model, batch, stage&): a scalar
+/// tensor, the mean over the batch's samples, or a weighted_loss. The second form may report more
+/// numbers, which an evaluation reports as "val_<name>"; the third shows the stage's metrics what
+/// the model said, see train/stage.hpp.
 template <class L, class Model, class Batch>
-concept loss_function =
-    loss_value<std::invoke_result_t<L&, Model&, const Batch&>> ||
-    loss_value<std::invoke_result_t<L&, Model&, const Batch&, report::metric_set&>>;
+concept loss_function = loss_value<std::invoke_result_t<L&, Model&, const Batch&>> ||
+                        loss_value<std::invoke_result_t<L&, Model&, const Batch&, stage&>>;
 
 } // namespace skein::train
 
@@ -19968,6 +23368,7 @@ struct session_request {
     const run_config* config;
     const report::settings* described; ///< the user's part of config.json
     report::metric_set* reported;      ///< what the user reports for the step that is running
+    const metrics_manager* declared;   ///< its metrics
     optimizer_options options;
     schedule rate;
 };
@@ -19979,6 +23380,20 @@ namespace skein::train::detail {
 /// State of a callback, by the name of its type.
 struct callback_state {
     std::string name, state;
+};
+
+/// What one callback decided.
+struct made_decision {
+    std::string rule;
+    step_plan from, to; ///< equal when it is about something else
+    bool stops = false;
+    std::string why;
+};
+/// What the callbacks decide, in their order: each sees what those before it decided.
+struct decisions {
+    step_plan plan;
+    action wanted = action::go_on;
+    std::vector<made_decision> made{};
 };
 
 /// Strategy, module and callbacks of one session.
@@ -20003,8 +23418,16 @@ public:
     virtual void rebind() = 0;
 
     virtual void tell(const start_info& event) = 0;
-    [[nodiscard]] virtual action tell(const step_info& event) = 0;
-    [[nodiscard]] virtual action tell(const eval_info& event) = 0;
+    virtual void tell(const step_info& event, decisions& to) = 0;
+    virtual void tell(const eval_info& event, decisions& to) = 0;
+    /// Whether a callback has on_agreed.
+    [[nodiscard]] virtual bool judges() const = 0;
+    /// The strongest of their verdicts, of the first that has it.
+    ///   rule  its name
+    [[nodiscard]] virtual ruling judge(const step_info& event, std::string& rule) = 0;
+    /// Whether a callback may change the plan, and whether the samples of a step.
+    [[nodiscard]] virtual bool plans() const = 0;
+    [[nodiscard]] virtual bool changes_batch() const = 0;
     virtual void tell(const checkpoint_info& event) = 0;
     virtual void tell(const fit_result& event) = 0;
     /// Why a callback wants the end, as it says; or empty.
@@ -20014,41 +23437,38 @@ public:
 };
 
 using make_parts = std::function<std::unique_ptr<session_parts>()>;
-/// The loss of a batch behind the pointer; `metrics` gets what it reports. Its weight is undefined
+/// The loss of a batch behind the pointer; `here` gets what it reports. Its weight is undefined
 /// when it is the mean over the samples.
-using batch_loss = std::function<weighted_loss(const void* batch, report::metric_set& metrics)>;
+using batch_loss = std::function<weighted_loss(const void* batch, stage& here)>;
 /// The same of samples by number.
-using numbered_loss =
-    std::function<weighted_loss(std::span<const std::uint64_t>, report::metric_set& metrics)>;
+using numbered_loss = std::function<weighted_loss(std::span<const std::uint64_t>, stage& here)>;
 
 template <class Loss, class Model, class Batch>
 consteval void require_loss() {
     static_assert(
         loss_function<Loss, Model, Batch>,
-        "the loss must be callable as loss(model, batch) or loss(model, batch, metric_set&) "
-        "and return a scalar tensor or a skein::weighted_loss");
+        "the loss must be callable as loss(model, batch), loss(model, batch, metric_set&) or "
+        "loss(model, batch, stage&) and return a scalar tensor or a skein::weighted_loss");
 }
 
 template <class Loss, class Model, class Batch>
-inline constexpr bool loss_reports =
-    std::invocable<Loss&, Model&, const Batch&, report::metric_set&>;
+inline constexpr bool loss_reports = std::invocable<Loss&, Model&, const Batch&, stage&>;
 
 template <class Loss, class Model, class Batch>
 [[nodiscard]] consteval bool loss_is_weighted() {
     if constexpr (loss_reports<Loss, Model, Batch>)
-        return std::convertible_to<
-            std::invoke_result_t<Loss&, Model&, const Batch&, report::metric_set&>, weighted_loss>;
+        return std::convertible_to<std::invoke_result_t<Loss&, Model&, const Batch&, stage&>,
+                                   weighted_loss>;
     else
         return std::convertible_to<std::invoke_result_t<Loss&, Model&, const Batch&>,
                                    weighted_loss>;
 }
 
 template <class Loss, class Model, class Batch>
-[[nodiscard]] weighted_loss call_loss(Loss& loss, Model& model, const Batch& batch,
-                                      report::metric_set& metrics) {
+[[nodiscard]] weighted_loss call_loss(Loss& loss, Model& model, const Batch& batch, stage& here) {
     const auto value = [&] {
         if constexpr (loss_reports<Loss, Model, Batch>)
-            return loss(model, batch, metrics);
+            return loss(model, batch, here);
         else
             return loss(model, batch);
     };
@@ -20063,12 +23483,9 @@ inline constexpr std::string_view taken_names[] = {
     "loss",          "lr",           "grad_norm",  "step",      "stop",        "tokens_per_s",
     "samples_per_s", "step_seconds", "event",      "val_loss",  "total",       "eta_seconds",
     "data_s",        "forward_s",    "backward_s", "exposed_s", "optimizer_s", "overlap",
-    "loss_scale"};
+    "loss_scale",    "global_batch"};
 
 class session_core;
-
-/// What a person should know who wants the best checkpoints kept; mostly nothing.
-[[nodiscard]] std::string cadence_notice(const run_config& config, std::uint64_t held_out);
 
 /// Checks the configuration and sets this process up for computing.
 void begin_training(const context& ctx, const run_config& config);
@@ -20158,16 +23575,24 @@ public:
     session& operator=(const session&) = delete;
     ~session();
 
-    /// Before the first step: evaluates as run_config says. Model, loss and data must outlive the
+    /// Before the first step, once for each set: evaluates as run_config says, or the set itself
+    /// (train/evaluation.hpp). Data without a name is "val". Model, loss and data must outlive the
     /// session.
-    template <class Model, class Loss, data_source HeldOut>
+    ///   errors  already_exists for a name that is taken, usage for one that cannot be one
+    template <class Model, class Loss, evaluation_input HeldOut>
     void evaluate_on(Model& model, Loss& loss, const HeldOut& held_out) {
-        detail::require_loss<Loss, Model, batch_of<HeldOut>>();
-        use_evaluation(static_cast<std::uint64_t>(held_out.size()),
-                       [&](std::span<const std::uint64_t> ids, report::metric_set& metrics) {
-                           return detail::call_loss(loss, model, held_out.batch(ids), metrics);
-                       });
+        const auto set = detail::named_evaluation(held_out);
+        const auto* const data = &set.data();
+        detail::require_loss<Loss, Model, batch_of<decltype(*data)>>();
+        use_evaluation(
+            set.name(), static_cast<std::uint64_t>(data->size()), set.options(),
+            [&loss, &model, data](std::span<const std::uint64_t> ids, train::stage& here) {
+                return detail::call_loss(loss, model, data->batch(ids), here);
+            });
     }
+    /// Training, for loops of your own: shows its metrics what the model said. An evaluation's
+    /// stage is the third argument of its loss.
+    [[nodiscard]] train::stage& stage();
     /// Before the first step, on every rank: backward() gets weighted losses.
     void expect_weights() noexcept;
 
@@ -20233,7 +23658,8 @@ public:
 
     /// All steps with a loss that is called here: fit().
     [[nodiscard]] fit_result run(const detail::batch_loss& loss);
-    void use_evaluation(std::uint64_t samples, detail::numbered_loss loss);
+    void use_evaluation(std::string name, std::uint64_t samples, const evaluation_options& how,
+                        detail::numbered_loss loss);
 
 private:
     std::unique_ptr<detail::session_core> core_;
@@ -20283,6 +23709,124 @@ typename step_range<Batch>::iterator& step_range<Batch>::iterator::operator++() 
 // The batches of one session in order: deals, makes them ahead, and goes back to the last committed
 // place. Used by <skein/train/detail/session_core.ipp> alone.
 
+
+// ======== skein/train/detail/run_length.hpp
+// How long a run is when the samples of a step may change: in samples, not in steps. Used by
+// <skein/train/detail/feeder.ipp> alone.
+//
+// A run has as many samples as its steps would have with the batch that it began with. Where the
+// schedule of the learning rate stands follows from them, in steps of that first batch. Steps of
+// one batch size all through come to exactly what max_steps or epochs say.
+
+
+#include <algorithm>
+#include <cstdint>
+
+namespace skein::train::detail {
+
+/// How far a run has come; every rank has the same.
+struct run_progress {
+    std::uint64_t units = 0;  ///< samples; a batch cut short by the end of an epoch counts in whole
+                              ///< first batches, as a step does
+    std::uint64_t epoch = 0;  ///< begun, the first is 0
+    std::uint64_t within = 0; ///< samples of it
+};
+
+class run_length {
+public:
+    ///   samples  of an epoch; 0: not known
+    ///   steps    of the run, by the first batch; 0: not known
+    run_length(const run_config& config, std::uint64_t samples, std::uint64_t steps)
+        : first_(static_cast<std::uint64_t>(config.global_batch)), samples_(samples),
+          epochs_(static_cast<std::uint64_t>(std::max<std::int64_t>(0, config.epochs))),
+          last_(config.last), all_(steps * first_) {}
+
+    /// Takes a step of `count` samples where `asked` were wanted.
+    void take(run_progress& to, std::uint64_t count, std::uint64_t asked) const noexcept {
+        const auto whole = (count + first_ - 1) / first_ * first_;
+        to.units += count < asked ? std::min(asked, whole) : count;
+    }
+
+    /// Samples since the beginning, for batches of so many from here on.
+    [[nodiscard]] std::uint64_t units(const run_progress& at, std::uint64_t batch) const noexcept {
+        if (!by_epochs()) return at.units;
+        if (last_ == last_batch::carry) return at.epoch * samples_ + at.within;
+        const auto each = per_epoch();
+        const auto begun = is_spent(at, batch) ? each : std::min(at.within, each - 1);
+        return at.epoch * each + begun;
+    }
+    /// Steps of the first batch that they come to.
+    [[nodiscard]] std::uint64_t first_steps(const run_progress& at,
+                                            std::uint64_t batch) const noexcept {
+        return units(at, batch) / first_;
+    }
+    /// Epochs that are over.
+    [[nodiscard]] std::uint64_t epochs_done(const run_progress& at,
+                                            std::uint64_t batch) const noexcept {
+        return at.epoch + (is_spent(at, batch) ? 1 : 0);
+    }
+
+    /// What the next step may have: fewer at the end of the run.
+    [[nodiscard]] std::uint64_t most(const run_progress& at, std::uint64_t batch) const noexcept {
+        if (all_ == 0 || ends_with_epochs()) return batch;
+        const auto seen = units(at, batch);
+        return seen < all_ ? std::min(batch, all_ - seen) : batch;
+    }
+
+    /// Steps to the end with this batch; 0 as well when nobody knows.
+    [[nodiscard]] std::uint64_t steps_left(run_progress at, std::uint64_t batch) const noexcept {
+        if (all_ == 0) return 0;
+        const auto up = [](std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b; };
+        if (ends_with_epochs()) {
+            const auto steps = [&](std::uint64_t left) {
+                return last_ == last_batch::drop ? left / batch : up(left, batch);
+            };
+            if (at.epoch >= epochs_) return 0;
+            return steps(samples_ - std::min(samples_, at.within)) +
+                   (epochs_ - at.epoch - 1) * steps(samples_);
+        }
+        auto seen = units(at, batch);
+        if (last_ != last_batch::shorten || samples_ == 0)
+            return seen < all_ ? up(all_ - seen, batch) : 0;
+        std::uint64_t steps = 0;
+        while (seen < all_) { // epoch by epoch: their last batches are short
+            if (at.within >= samples_) at.within = 0;
+            const auto full = (samples_ - at.within) / batch;
+            if (full * batch >= all_ - seen) return steps + up(all_ - seen, batch);
+            steps += full;
+            seen += full * batch;
+            const auto rest = samples_ - at.within - full * batch;
+            at.within = samples_;
+            if (rest == 0) continue;
+            run_progress one;
+            take(one, std::min(rest, all_ - seen), std::min(batch, all_ - seen));
+            seen += one.units;
+            steps += 1;
+        }
+        return steps;
+    }
+
+private:
+    [[nodiscard]] bool by_epochs() const noexcept { return epochs_ > 0 && samples_ > 0; }
+    [[nodiscard]] bool ends_with_epochs() const noexcept {
+        return by_epochs() && last_ != last_batch::carry;
+    }
+    [[nodiscard]] std::uint64_t per_epoch() const noexcept {
+        const auto full = samples_ / first_;
+        return (full + (last_ == last_batch::shorten && samples_ % first_ != 0 ? 1 : 0)) * first_;
+    }
+    [[nodiscard]] bool is_spent(const run_progress& at, std::uint64_t batch) const noexcept {
+        if (samples_ == 0) return false;
+        if (last_ == last_batch::drop) return at.within > 0 && at.within + batch > samples_;
+        return at.within >= samples_;
+    }
+
+    std::uint64_t first_, samples_, epochs_;
+    last_batch last_;
+    std::uint64_t all_; // samples of the run; 0: not known
+};
+
+} // namespace skein::train::detail
 
 // ======== skein/train/training_state.hpp
 // Everything a run needs to go on as if it had never stopped, to and from a checkpoint.
@@ -20587,6 +24131,7 @@ struct drawn_batch {
     std::vector<micro_batch> micros;
     sampler_state place;     ///< behind it
     std::string stream;      ///< the stream's state behind it
+    std::uint64_t asked = 0; ///< samples that were wanted
     bool ends_epoch = false; ///< of a stream
 
     [[nodiscard]] std::size_t with_samples() const {
@@ -20599,7 +24144,7 @@ class feeder {
 public:
     feeder(const context& ctx, const run_config& config, input_source& source)
         : ctx_(ctx), config_(config), source_(source), rank_(ctx.rank()),
-          world_size_(ctx.world_size()) {
+          world_size_(ctx.world_size()), plan_(plan_of(config)) {
         if (!source_.is_stream()) {
             order_.emplace(order_options(), world_size_);
             ahead_ = order_;
@@ -20614,6 +24159,7 @@ public:
                 total_ = total_steps(config, source_.size());
             state_ = source_.state();
         }
+        length_.emplace(config, source_.size(), total_);
         depth_ = source_.reads_ahead() ? 0 : static_cast<std::size_t>(config.prefetch_batches);
     }
     feeder(const feeder&) = delete;
@@ -20622,6 +24168,45 @@ public:
 
     /// Steps of the run; 0: as many as the stream gives.
     [[nodiscard]] std::uint64_t total() const noexcept { return total_; }
+    /// Where the schedule of the rate stands after so many finished steps.
+    [[nodiscard]] std::uint64_t schedule_step(std::uint64_t step) const noexcept {
+        return is_other_batch_ ? length_->first_steps(progress(), batch_size()) : step;
+    }
+    /// Passes over the data that are finished.
+    [[nodiscard]] std::uint64_t epochs_done() const noexcept {
+        return length_->epochs_done(progress(), batch_size());
+    }
+
+    /// From the step after so many finished ones on batches are dealt by this plan; what was made
+    /// ahead by another one is dropped. True when that changes which batches come.
+    bool follow(const step_plan& plan, std::uint64_t step) {
+        const bool same =
+            plan.global_batch == plan_.global_batch && plan.micro_batches == plan_.micro_batches;
+        if (plan.global_batch != plan_.global_batch && !is_other_batch_) {
+            is_other_batch_ = true;
+            units_ = step * static_cast<std::uint64_t>(config_.global_batch);
+        }
+        plan_ = plan;
+        if (same) return false;
+        rewind();
+        count_steps(step);
+        return true;
+    }
+    /// Samples since the beginning, once the batch has changed; for checkpoints.
+    [[nodiscard]] std::optional<std::uint64_t> units() const {
+        return is_other_batch_ ? std::optional(units_) : std::nullopt;
+    }
+    /// After the place in the data was restored: goes on by this plan.
+    ///   units  what units() said; nothing: the batch has never changed
+    void restore_plan(const step_plan& plan, std::optional<std::uint64_t> units,
+                      std::uint64_t step) {
+        plan_ = plan;
+        is_other_batch_ = units.has_value();
+        units_ = units.value_or(0);
+        rewind();
+        if (is_other_batch_) count_steps(step);
+    }
+
     /// Null with a stream.
     [[nodiscard]] sampler* order() noexcept { return order_ ? &*order_ : nullptr; }
 
@@ -20664,10 +24249,25 @@ public:
         for (auto& job : ahead_of_) job->end.wait();
     }
 
-    void commit(const drawn_batch& taken) {
+    /// Nothing of its epoch is left behind this batch.
+    [[nodiscard]] bool ends_epoch(const drawn_batch& taken) const {
+        if (!order_) return taken.ends_epoch;
+        const auto& at = taken.place;
+        const auto left = order_->options().samples - at.cursor;
+        const bool spent = config_.last == last_batch::drop ? left < batch_size() : left == 0;
+        return spent || at.epoch != taken.epoch;
+    }
+
+    ///   step  finished ones, this one included
+    void commit(const drawn_batch& taken, std::uint64_t step) {
+        run_progress behind{.units = units_};
+        length_->take(behind, taken.global_batch, taken.asked);
+        units_ = behind.units;
         if (order_) return order_->restore(taken.place);
         state_ = taken.stream;
+        within_ = taken.ends_epoch ? 0 : within_ + taken.global_batch;
         committed_epoch_ = taken.epoch + (taken.ends_epoch ? 1 : 0);
+        if (is_other_batch_ && source_.size() == 0) count_steps(step); // short ones were not known
     }
 
     /// The next batch is again the one after the last committed.
@@ -20675,6 +24275,7 @@ public:
         drop_ahead();
         if (order_) {
             ahead_->restore(order_->state());
+            ahead_units_ = units_;
         } else {
             source_.restore(state_);
             epoch_ = committed_epoch_;
@@ -20700,6 +24301,7 @@ public:
         for (const auto& state : gather_bytes(ctx_, as_bytes(std::string_view(state_))))
             states.push_back(to_hex(state));
         return {{"epoch", committed_epoch_},
+                {"within", within_},
                 {"data", source_.describe()},
                 {"states", std::move(states)}};
     }
@@ -20727,6 +24329,7 @@ public:
                 .with_where(where);
         state_ = std::string(as_text(bytes));
         committed_epoch_ = json_uint(saved, "epoch").value();
+        within_ = saved.value("within", std::uint64_t{0});
         fresh_ = false;
         rewind();
     }
@@ -20742,7 +24345,7 @@ private:
 
     [[nodiscard]] sampler_options order_options() const {
         return {.samples = source_.size(),
-                .batch = static_cast<std::uint64_t>(config_.global_batch),
+                .batch = batch_size(),
                 .seed = config_.seed,
                 .last = config_.last};
     }
@@ -20764,14 +24367,33 @@ private:
             .with_hint("give streams one state for all: the place in the whole stream");
     }
 
-    [[nodiscard]] int parts() const noexcept { return static_cast<int>(config_.accumulation); }
+    [[nodiscard]] int parts() const noexcept { return static_cast<int>(plan_.micro_batches); }
+    [[nodiscard]] std::uint64_t batch_size() const noexcept {
+        return static_cast<std::uint64_t>(plan_.global_batch);
+    }
+    [[nodiscard]] run_progress progress() const noexcept {
+        if (order_) return {units_, order_->state().epoch, order_->state().cursor};
+        return {units_, committed_epoch_, within_};
+    }
+    void count_steps(std::uint64_t step) {
+        if (total_ > 0) total_ = step + length_->steps_left(progress(), batch_size());
+    }
 
     /// The next places of the order, cut into micro-batches.
     [[nodiscard]] drawn_batch deal() {
+        const auto& from = ahead_->state();
+        const auto asked =
+            is_other_batch_ ? length_->most({ahead_units_, from.epoch, from.cursor}, batch_size())
+                            : batch_size();
+        ahead_->deal_by(asked);
         auto slice = ahead_->next(rank_, world_size_);
         drawn_batch out;
         out.epoch = slice.epoch;
         out.global_batch = slice.global_batch;
+        out.asked = asked;
+        run_progress behind{.units = ahead_units_};
+        length_->take(behind, out.global_batch, asked);
+        ahead_units_ = behind.units;
         for (int part = 0; part < parts(); ++part) {
             const auto [first, last] = rank_range(slice.ids.size(), part, parts());
             micro_batch micro;
@@ -20814,18 +24436,18 @@ private:
     /// This rank's share from the stream; an error becomes that of the micro-batch it belongs to.
     ///   step  seeds the generator, where that is allowed
     void ask(drawn_batch& out, std::uint64_t epoch, std::optional<std::uint64_t> step) noexcept {
-        const auto [first, last] =
-            rank_range(static_cast<std::uint64_t>(config_.global_batch), rank_, world_size_);
+        const auto [first, last] = rank_range(batch_size(), rank_, world_size_);
         out.epoch = epoch;
+        out.asked = batch_size();
         for (int part = 0; part < parts(); ++part) {
             const auto [from, to] = rank_range(last - first, part, parts());
             const stream_share share{.rank = rank_,
                                      .world_size = world_size_,
                                      .samples = to - from,
                                      .begin = first + from,
-                                     .global_batch =
-                                         static_cast<std::uint64_t>(config_.global_batch),
+                                     .global_batch = batch_size(),
                                      .is_last = part + 1 == parts(),
+                                     .parts = parts(),
                                      .epoch = epoch};
             micro_batch micro;
             try {
@@ -20873,7 +24495,7 @@ private:
                 throw error(errc::usage,
                             fmt::format("epoch {} of the stream does not fill one global batch of "
                                         "{} samples",
-                                        epoch_, config_.global_batch))
+                                        epoch_, batch_size()))
                     .with_hint("use a smaller batch, last_batch::shorten, more data or a filter "
                                "that keeps more");
             epoch_ += 1;
@@ -20922,6 +24544,11 @@ private:
     input_source& source_;
     int rank_, world_size_;                // as the shares are dealt, on the worker too
     std::optional<sampler> order_, ahead_; // committed, and behind all that was dealt
+    step_plan plan_;
+    std::optional<run_length> length_;
+    bool is_other_batch_ = false;               // than the run began with, at some time
+    std::uint64_t units_ = 0, ahead_units_ = 0; // of run_progress: committed, and dealt
+    std::uint64_t within_ = 0;                  // samples of the stream's epoch, committed
     std::uint64_t total_ = 0;
     std::size_t depth_ = 0;
     bool watched_ = false; // the user's code has run once
@@ -20951,6 +24578,205 @@ private:
 // modes. Used by <skein/train/detail/session_core.ipp> alone.
 
 
+// ======== skein/train/detail/session_stages.ipp
+// The metrics of training in one session: what this rank has seen, and what all ranks have, of the
+// window that is open and of the epoch. Used by <skein/train/detail/session_core.ipp> alone.
+
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train::detail {
+
+/// Merged metrics under the names they have outside: numbers, and those with a shape.
+struct measured {
+    std::vector<report::metric_value> values{};
+    std::vector<report::metric_array> arrays{};
+
+    void put(std::string_view prefix, std::vector<metrics::score> scores) {
+        for (auto& each : scores) {
+            auto name = fmt::format("{}_{}", prefix, each.name);
+            if (each.is_number())
+                values.push_back({std::move(name), each.values[0]});
+            else
+                arrays.push_back({std::move(name), std::move(each.shape), std::move(each.values)});
+        }
+    }
+    void append(measured more) {
+        values.insert(values.end(), more.values.begin(), more.values.end());
+        arrays.insert(arrays.end(), more.arrays.begin(), more.arrays.end());
+    }
+};
+
+/// One name is one thing.
+SKEIN_INLINE void refuse_twice(const std::vector<report::metric_value>& values) {
+    for (std::size_t i = 1; i < values.size(); ++i)
+        for (std::size_t j = 0; j < i; ++j)
+            if (values[i].name == values[j].name)
+                throw error(
+                    errc::usage,
+                    fmt::format("\"{}\" is both a number that the loss reports and a metric",
+                                values[i].name))
+                    .with_hint("call one of them otherwise");
+}
+
+/// What all ranks must have alike: the metrics of every stage with their options.
+SKEIN_INLINE void add_settings(std::vector<spmd::setting>& to, const metrics::metrics_manager& of) {
+    for (const auto& [stage, given] : of.stages()) {
+        auto list = given;
+        for (const auto& [name, text] : list.layout())
+            to.push_back({fmt::format("metric {} of {}", name, stage), text});
+    }
+    if (!of.stages().empty())
+        to.push_back({"window of metrics", fmt::format("{}", of.options().every)});
+}
+
+/// A run's newest numbers: those of `now` in the place of older ones of the same names.
+SKEIN_INLINE void result_of(fit_result& result, const measured& now) {
+    const auto put = [](auto& to, const auto& all) {
+        for (const auto& each : all) {
+            const auto found = std::ranges::find_if(
+                to, [&](const auto& known) { return known.name == each.name; });
+            if (found != to.end())
+                *found = each;
+            else
+                to.push_back(each);
+        }
+    };
+    put(result.metrics, now.values);
+    put(result.arrays, now.arrays);
+}
+
+class training_stage {
+public:
+    training_stage(const context& ctx, const run_config& config, report::metric_set& reported,
+                   const metrics::metrics_manager& declared)
+        : ctx_(ctx), mine_(list_of(declared)), window_(mine_), epoch_(mine_),
+          stage_("train", reported, declared.find("train") != nullptr ? &mine_ : nullptr,
+                 !declared.stages().empty()) {
+        const auto asked = declared.options().every;
+        every_ = static_cast<std::uint64_t>(asked > 0               ? asked
+                                            : config.eval_every > 0 ? config.eval_every
+                                                                    : 100);
+    }
+    training_stage(const training_stage&) = delete;
+    training_stage& operator=(const training_stage&) = delete;
+
+    [[nodiscard]] train::stage& stage() noexcept { return stage_; }
+    [[nodiscard]] bool empty() const noexcept { return mine_.empty(); }
+
+    void begin_step() {
+        if (!empty()) before_ = mine_.mark();
+        dealt_before_ = dealt_;
+    }
+    /// The step that began has not been.
+    void take_back() {
+        if (!empty()) mine_.go_back(before_);
+        dealt_ = dealt_before_;
+    }
+    /// This rank is given samples.
+    void deal() noexcept { dealt_ = true; }
+
+    /// What is due after so many steps. Collective when something is.
+    [[nodiscard]] measured end_of_step(std::uint64_t step, bool ends_epoch, bool is_last) {
+        measured out = std::exchange(late_, {});
+        if (empty() || !(ends_epoch || is_last || step % every_ == 0)) return out;
+        gather();
+        out.put("train", window_.compute());
+        close_window();
+        if (ends_epoch) out.append(close_epoch());
+        return out;
+    }
+    /// The step that begins is of this epoch of a stream, which may tell only now that the one
+    /// before is over. Collective when it does.
+    void begin_epoch(std::uint64_t number) {
+        if (empty() || number == number_) return;
+        gather();
+        close_window();
+        if (epoch_.updates() > 0) late_ = close_epoch();
+        number_ = number;
+    }
+
+    /// Of a checkpoint: what all ranks have, so that any number of them goes on. Collective.
+    [[nodiscard]] json save() {
+        if (empty()) return {};
+        gather();
+        return {{"window", to_hex(window_.save())},
+                {"epoch", to_hex(epoch_.save())},
+                {"number", number_}};
+    }
+    void restore(const json& extra, const std::string& where) {
+        if (empty() || !extra.contains("train_metrics") || !extra.at("train_metrics").is_object())
+            return;
+        const auto& saved = extra.at("train_metrics");
+        mine_.clear();
+        const auto read = [&](const char* name, metrics::metric_list& to) {
+            const auto hex = saved.value(name, "");
+            byte_buffer bytes(hex.size() / 2);
+            if (!from_hex(hex, bytes))
+                throw error(errc::malformed, "saved metrics are no hexadecimal text")
+                    .with_where(where);
+            try {
+                to.restore(bytes);
+            } catch (const error& why) {
+                throw error(why).with_where(where);
+            }
+        };
+        read("window", window_);
+        read("epoch", epoch_);
+        number_ = saved.value("number", std::uint64_t{0});
+    }
+    /// A checkpoint amid an epoch that knows nothing of these metrics.
+    [[nodiscard]] bool is_new_to(const json& extra) const {
+        return !empty() && !extra.contains("train_metrics");
+    }
+    /// Ranks were lost with what they had seen.
+    void forget() {
+        mine_.clear();
+        window_.clear();
+        epoch_.clear();
+        dealt_ = false;
+    }
+
+private:
+    [[nodiscard]] static metrics::metric_list list_of(const metrics::metrics_manager& declared) {
+        const auto* const found = declared.find("train");
+        return found != nullptr ? *found : metrics::metric_list();
+    }
+    void gather() {
+        merge(ctx_, mine_, window_, "train", std::exchange(dealt_, false));
+        dealt_before_ = false;
+    }
+    void close_window() {
+        epoch_.add(window_);
+        window_.clear();
+    }
+    [[nodiscard]] measured close_epoch() {
+        measured out;
+        out.put("train_epoch", epoch_.compute());
+        epoch_.clear();
+        return out;
+    }
+
+    const context& ctx_;
+    metrics::metric_list mine_, window_, epoch_; // of this rank; of all, since the last row; before
+    metrics::list_mark before_;
+    train::stage stage_;
+    std::uint64_t every_ = 100, number_ = 0; // of the epoch, with a stream
+    bool dealt_ = false, dealt_before_ = false;
+    measured late_; // of an epoch whose end came late
+};
+
+} // namespace skein::train::detail
+
+
+// ======== skein/train/detail/session_parts.ipp, continued
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -20992,6 +24818,7 @@ SKEIN_INLINE std::vector<spmd::setting> all_settings(const session_request& requ
     const auto steps = static_cast<std::uint64_t>(request.config->max_steps);
     add_settings(all, "optimizer", describe(request.options));
     add_settings(all, "schedule", request.rate.describe(steps));
+    add_settings(all, *request.declared);
     return all;
 }
 
@@ -21011,11 +24838,11 @@ SKEIN_INLINE report::settings described_settings(const session_request& request)
 
 /// The same for the data.
 SKEIN_INLINE std::vector<spmd::setting> data_settings(const input_source& input,
-                                                      std::uint64_t held_out) {
+                                                      const std::string& evaluations) {
     return {{"samples",
              input.is_stream() && input.size() == 0 ? "a stream" : fmt::format("{}", input.size())},
             {"data", input.describe()},
-            {"evaluation samples", fmt::format("{}", held_out)}};
+            {"evaluation samples", evaluations}};
 }
 
 SKEIN_INLINE std::string epochs_text(const run_config& c, const input_source& input) {
@@ -21039,18 +24866,6 @@ SKEIN_INLINE std::string epochs_text(const run_config& c, const input_source& in
                             step, least, most))
         .with_hint("do all hosts have the same kind of processor and the same libraries, and does "
                    "nothing but the trainer write to the parameters?");
-}
-
-SKEIN_INLINE std::string cadence_notice(const run_config& c, std::uint64_t held_out) {
-    if (c.keep_best < 1 || c.best_metric == "loss" || held_out == 0 || c.checkpoint_every <= 0)
-        return {};
-    if (c.eval_every > 0 && c.checkpoint_every % c.eval_every == 0) return {};
-    const auto evaluations =
-        c.eval_every > 0 ? fmt::format("every {} steps", c.eval_every) : std::string("at the end");
-    return fmt::format(
-        "the best checkpoint is chosen among those of evaluated steps: checkpoints come "
-        "every {} steps, evaluations {}; the others are kept only as the newest",
-        c.checkpoint_every, evaluations);
 }
 
 // ---- the user's code ----------------------------------------------------------------------------
@@ -21266,10 +25081,10 @@ SKEIN_INLINE void swap_average(const context& ctx, weight_average& average, sess
 
 [[nodiscard]] SKEIN_INLINE checkpoint_options checkpoint_options_of(const run_config& config) {
     checkpoint_options options;
-    options.keep_last = static_cast<std::size_t>(std::max(1, config.keep_last));
-    options.keep_best = static_cast<std::size_t>(std::max(0, config.keep_best));
-    options.metric = config.best_metric;
-    options.lower_is_better = config.best_is_lowest;
+    options.keep_last = static_cast<std::size_t>(std::max(1, config.checkpoint.keep_last));
+    options.keep_best = static_cast<std::size_t>(std::max(0, config.checkpoint.keep_best.k));
+    options.metric = config.checkpoint.keep_best.metric;
+    options.lower_is_better = config.checkpoint.keep_best.order == metric_order::lowest;
     return options;
 }
 
@@ -21306,7 +25121,9 @@ SKEIN_INLINE void tell_state(reporter& to, const context& ctx, const run_config&
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -21316,81 +25133,189 @@ namespace skein::train::detail {
 
 using report::metric_value;
 
+/// A run's evaluation sets.
 class evaluator {
 public:
-    evaluator(session_parts& parts, const context& ctx, const run_config& config)
-        : parts_(parts), ctx_(ctx), config_(config) {}
+    evaluator(session_parts& parts, const context& ctx, const run_config& config,
+              const metrics::metrics_manager& declared)
+        : parts_(parts), ctx_(ctx), config_(config), declared_(declared) {}
 
-    void use(std::uint64_t samples, numbered_loss loss) {
-        samples_ = samples;
-        loss_ = std::move(loss);
+    /// One more set. Errors: already_exists, usage for a name that cannot be one.
+    void use(std::string name, std::uint64_t samples, numbered_loss loss,
+             const evaluation_options& how) {
+        require_name(name);
+        const auto* const list = declared_.find(name);
+        sets_.push_back({.name = std::move(name),
+                         .samples = samples,
+                         .loss = std::move(loss),
+                         .how = how,
+                         .list = list != nullptr ? *list : metrics::metric_list(),
+                         .is_measured = list != nullptr,
+                         .names = {}});
     }
-    [[nodiscard]] std::uint64_t samples() const noexcept { return samples_; }
+    /// Number of sets; those without samples are never evaluated.
+    [[nodiscard]] std::size_t size() const noexcept { return sets_.size(); }
+    [[nodiscard]] const std::string& name(std::size_t set) const { return sets_[set].name; }
+    [[nodiscard]] std::uint64_t samples(std::size_t set) const { return sets_[set].samples; }
+    /// Of all sets.
+    [[nodiscard]] std::uint64_t samples() const noexcept {
+        std::uint64_t all = 0;
+        for (const auto& each : sets_) all += each.samples;
+        return all;
+    }
+    [[nodiscard]] std::vector<std::string> names() const {
+        std::vector<std::string> all;
+        for (const auto& each : sets_)
+            if (each.samples > 0) all.push_back(each.name);
+        return all;
+    }
+    /// Steps between two evaluations of the set; 0: only at the end.
+    [[nodiscard]] std::int64_t every(std::size_t set) const {
+        return sets_[set].how.every < 0 ? config_.eval_every : sets_[set].how.every;
+    }
+    /// The set whose numbers are called like this one; nothing when there is none.
+    [[nodiscard]] std::optional<std::size_t> set_of(std::string_view metric) const {
+        for (std::size_t i = 0; i < sets_.size(); ++i)
+            if (sets_[i].samples > 0 && metric.starts_with(sets_[i].name + "_")) return i;
+        return std::nullopt;
+    }
+    /// Metrics of a stage that there is not would never be measured: errc::usage.
+    void check_stages() const {
+        for (const auto& each : declared_.stages()) {
+            const bool known =
+                each.stage == "train" ||
+                std::ranges::any_of(sets_, [&](const auto& s) { return s.name == each.stage; });
+            if (known) continue;
+            name_list list;
+            list.add("train");
+            for (const auto& set : sets_) list.add(set.name);
+            throw error(errc::usage,
+                        fmt::format("metrics are declared for stage \"{}\", which this run has not",
+                                    each.stage))
+                .with_hint(list.text("none"));
+        }
+    }
+    /// Names of numbers that are known before the first step.
+    void add_known(name_list& to) const {
+        for (const auto& set : sets_) {
+            if (set.samples == 0) continue;
+            to.add(set.name + "_loss");
+            for (const auto& name : set.list.names()) to.add(set.name + "_" + name);
+        }
+    }
     /// The world is another one.
-    void rebind() noexcept { names_.forget(); }
+    void rebind() noexcept {
+        for (auto& each : sets_) each.names.forget();
+    }
 
-    /// "val_loss" and what the loss reports, over the ranks; nothing without samples. Collective.
-    [[nodiscard]] std::vector<metric_value> run(std::uint64_t step) {
-        if (samples_ == 0) return {};
-        const auto limit = static_cast<std::uint64_t>(config_.eval_samples);
-        const auto count = limit > 0 ? std::min(samples_, limit) : samples_;
+    /// "<set>_loss", what the loss reports and the set's metrics, over the ranks; nothing without
+    /// samples. Collective.
+    [[nodiscard]] measured run(std::size_t number, std::uint64_t step) {
+        auto& set = sets_[number];
+        if (set.samples == 0) return {};
+        const auto limit = static_cast<std::uint64_t>(set.how.samples < 0 ? config_.eval_samples
+                                                                          : set.how.samples);
+        const auto count = limit > 0 ? std::min(set.samples, limit) : set.samples;
         const auto [first, last] = rank_range(count, ctx_.rank(), ctx_.world_size());
         report::metric_set mine, reported{taken_names};
-        mine.mean("val_loss", 0.0, 0.0);
+        mine.mean(set.name + "_loss", 0.0, 0.0);
+        set.list.clear();
+        stage here(set.name, reported, set.is_measured ? &set.list : nullptr,
+                   !declared_.stages().empty());
         {
             at::NoGradGuard no_grad;
             parts_.begin_evaluation();
             const eval_modes modes(parts_.module());
-            pass(step, first, last, mine, reported);
+            pass(set, step, first, last, mine, here);
             parts_.end_evaluation();
         }
-        auto merged = names_.merge(ctx_, mine, reported);
-        for (std::size_t i = 1; i < merged.size(); ++i) merged[i].name.insert(0, "val_");
-        check(step, merged);
-        return merged;
+        measured out;
+        out.values = set.names.merge(ctx_, mine, reported);
+        for (std::size_t i = 1; i < out.values.size(); ++i)
+            out.values[i].name.insert(0, set.name + "_");
+        if (set.is_measured) {
+            auto merged = set.list;
+            merged.clear();
+            merge(ctx_, set.list, merged, set.name, last > first);
+            out.put(set.name, merged.compute());
+            refuse_twice(out.values);
+        }
+        check(set, step, out.values);
+        return out;
     }
 
 private:
-    void pass(std::uint64_t step, std::uint64_t first, std::uint64_t last, report::metric_set& mine,
-              report::metric_set& reported) {
+    struct set_type {
+        std::string name;
+        std::uint64_t samples;
+        numbered_loss loss;
+        evaluation_options how;
+        metrics::metric_list list;
+        bool is_measured;
+        shared_names names;
+    };
+
+    void require_name(const std::string& name) const {
+        const bool plain = !name.empty() && std::ranges::all_of(name, [](char c) {
+            return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                   c == '-' || c == '.';
+        });
+        if (!plain || name == "train")
+            throw error(errc::usage, fmt::format("an evaluation set called \"{}\"", name))
+                .with_hint("its numbers are called <name>_loss: use letters, digits, '-' and '.', "
+                           "and not \"train\"");
+        for (const auto& each : sets_)
+            if (each.name == name)
+                throw error(errc::already_exists,
+                            fmt::format("two evaluation sets are called \"{}\"", name))
+                    .with_hint("name them: skein::evaluation(\"test\", data)");
+    }
+
+    void pass(set_type& set, std::uint64_t step, std::uint64_t first, std::uint64_t last,
+              report::metric_set& mine, stage& here) {
         std::vector<std::uint64_t> ids;
         for (auto at = first; at < last; at += ids.size()) {
             ids.clear();
-            for (auto id = at; id < last && ids.size() < batch(); ++id) ids.push_back(id);
-            reported.weigh(static_cast<double>(ids.size()));
-            const user_code here{ctx_.rank(), step};
-            const auto loss = here.run("the loss of an evaluation", [&] {
+            for (auto id = at; id < last && ids.size() < batch(set); ++id) ids.push_back(id);
+            here.numbers().weigh(static_cast<double>(ids.size()));
+            const user_code code{ctx_.rank(), step};
+            const auto loss = code.run("the loss of an evaluation", [&] {
                 try {
-                    return checked_loss(loss_(ids, reported), ids.size());
+                    return checked_loss(set.loss(ids, here), ids.size());
                 } catch (const redo_step&) {
                     throw error(errc::usage,
                                 "redo_step was thrown in an evaluation: it has no step");
                 }
             });
-            mine.mean("val_loss", loss.weighted ? loss.mean() : loss.value.item<double>(),
+            mine.mean(set.name + "_loss", loss.weighted ? loss.mean() : loss.value.item<double>(),
                       loss.weight);
         }
     }
 
-    void check(std::uint64_t step, const std::vector<metric_value>& merged) const {
+    void check(const set_type& set, std::uint64_t step,
+               const std::vector<metric_value>& merged) const {
         if (!std::isfinite(merged[0].value))
-            throw error(errc::not_finite, fmt::format("the validation loss is {} after step {}",
-                                                      merged[0].value, step))
+            throw error(errc::not_finite,
+                        fmt::format("the {} is {} after step {}",
+                                    set.name == "val" ? "validation loss" : set.name + " loss",
+                                    merged[0].value, step))
                 .with_hint("lower the learning rate, warm up longer or clip harder");
-        const auto& best = config_.best_metric;
-        if (!config_.checkpoints || config_.keep_best < 1 || best == "loss" ||
+        const auto& best = config_.checkpoint.keep_best.metric;
+        if (!config_.checkpoint.enabled || config_.checkpoint.keep_best.k < 1 ||
+            set_of(best) != std::optional<std::size_t>(&set - sets_.data()) ||
             report::find_metric(merged, best) != nullptr)
             return;
         name_list list;
         list.add("loss"); // as the first of the evaluation is also called
         for (const auto& m : merged) list.add(m.name);
         throw error(errc::usage,
-                    fmt::format("best_metric '{}' is no number of an evaluation", best))
+                    fmt::format("keep_best.metric '{}' is no number of an evaluation", best))
             .with_hint(list.text("there are none"));
     }
 
-    [[nodiscard]] std::size_t batch() const {
-        if (config_.eval_batch > 0) return static_cast<std::size_t>(config_.eval_batch);
+    [[nodiscard]] std::size_t batch(const set_type& set) const {
+        const auto asked = set.how.batch < 0 ? config_.eval_batch : set.how.batch;
+        if (asked > 0) return static_cast<std::size_t>(asked);
         const auto parts = ctx_.world_size() * config_.accumulation;
         return static_cast<std::size_t>(std::max<std::int64_t>(1, config_.global_batch / parts));
     }
@@ -21398,10 +25323,105 @@ private:
     session_parts& parts_;
     const context& ctx_;
     const run_config& config_;
-    std::uint64_t samples_ = 0;
-    numbered_loss loss_;
-    shared_names names_;
+    const metrics::metrics_manager& declared_;
+    std::vector<set_type> sets_;
 };
+
+} // namespace skein::train::detail
+
+// ======== skein/train/detail/session_plan.ipp
+// The plan of a run in checkpoints, in events.jsonl and between the ranks. Used by
+// <skein/train/detail/session_core.ipp> and what it includes alone.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train::detail {
+
+/// Collective, once it is known that they differ: says which rank has which plan.
+[[noreturn]] SKEIN_INLINE void plans_differ(const context& ctx, const step_plan& mine,
+                                            bool left_out, std::uint64_t step) {
+    const auto text = to_string(mine) + (left_out ? ", the step before left out" : "");
+    const auto all = gather_bytes(ctx, as_bytes(text));
+    std::size_t other = 0;
+    while (other + 1 < all.size() && all[other] == all[0]) ++other;
+    throw error(errc::mismatch,
+                fmt::format("the ranks have decided on different plans at step {}: rank 0 has {}, "
+                            "rank {} has {}",
+                            step, as_text(all[0]), other, as_text(all[other])))
+        .with_hint("a callback decides by numbers that are merged over the ranks (those of the "
+                   "row or of an evaluation), never by those of its own rank");
+}
+
+/// What a decision changes, one row each.
+SKEIN_INLINE void add_events(std::vector<run_event>& to, const made_decision& made,
+                             std::uint64_t step) {
+    const auto add = [&](const char* what, const auto& from, const auto& now) {
+        if (from == now) return;
+        to.push_back(
+            {step, made.rule, what, dump_json(json(from)), dump_json(json(now)), made.why});
+    };
+    add("global_batch", made.from.global_batch, made.to.global_batch);
+    add("micro_batches", made.from.micro_batches, made.to.micro_batches);
+    add("rate_factor", made.from.rate_factor, made.to.rate_factor);
+    add("clip", made.from.clip, made.to.clip);
+    if (made.stops) add("run", std::string("go_on"), std::string("stop"));
+}
+
+/// For a checkpoint; with what the run began with, so that a setting that no rule has touched can be
+/// another one after a resume.
+[[nodiscard]] SKEIN_INLINE json saved_plan(const step_plan& plan, const run_config& config,
+                                           std::optional<std::uint64_t> units) {
+    const auto first = plan_of(config);
+    json out = {{"global_batch", plan.global_batch}, {"micro_batches", plan.micro_batches},
+                {"rate_factor", plan.rate_factor},   {"clip", plan.clip},
+                {"first_batch", first.global_batch}, {"first_micro_batches", first.micro_batches},
+                {"first_clip", first.clip}};
+    if (units) out["units"] = *units;
+    return out;
+}
+
+struct loaded_plan {
+    step_plan plan;
+    std::optional<std::uint64_t> units; ///< as feeder::units() said
+};
+
+[[nodiscard]] SKEIN_INLINE loaded_plan restored_plan(const json& saved, const run_config& config,
+                                                     const std::string& where) {
+    const auto number = [&](const char* key) {
+        const auto found = saved.find(key);
+        if (found == saved.end() || !found->is_number())
+            throw error(errc::malformed, fmt::format("the plan has no number '{}'", key))
+                .with_where(where);
+        return found->template get<double>();
+    };
+    const auto whole = [&](const char* key) { return static_cast<std::int64_t>(number(key)); };
+    loaded_plan out{plan_of(config), std::nullopt};
+    out.plan.rate_factor = number("rate_factor");
+    if (saved.contains("units")) {
+        out.units = json_uint(saved, "units").value();
+        out.plan.global_batch = whole("global_batch");
+        if (whole("first_batch") != config.global_batch)
+            throw error(errc::mismatch,
+                        fmt::format("rules have changed the run's batch from {} to {} samples, now "
+                                    "{} are asked for",
+                                    whole("first_batch"), out.plan.global_batch,
+                                    config.global_batch))
+                .with_where(where)
+                .with_hint("go on with the batch that the run was started with, or give it another "
+                           "name");
+    }
+    if (whole("micro_batches") != whole("first_micro_batches"))
+        out.plan.micro_batches = whole("micro_batches");
+    if (number("clip") != number("first_clip")) out.plan.clip = number("clip");
+    return out;
+}
 
 } // namespace skein::train::detail
 
@@ -21409,6 +25429,7 @@ private:
 // ======== skein/train/detail/session_between.ipp, continued
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21424,18 +25445,37 @@ struct run_state {
     const context& ctx;
     const run_config& config;
     schedule rate;
+    step_plan plan; ///< in force
+    const metrics_manager& declared;
     std::unique_ptr<session_parts> parts{};
     std::unique_ptr<input_source> input{};
     std::optional<flat_optimizer> optimizer{};
     std::optional<feeder> feeder{};
     std::optional<loss_scale> scale{}; ///< in float16
-    std::uint64_t total = 0;           ///< steps of the run; 0: not known
-    std::uint64_t step = 0;            ///< finished
+    std::optional<training_stage> training{};
+    measured row{};          ///< of the step that was committed last
+    std::uint64_t total = 0; ///< steps of the run; 0: not known
+    std::uint64_t step = 0;  ///< finished
     bool stopped = false, stop_wanted = false, ended = false;
     std::string stop_reason{}; ///< a callback's of this rank
+    std::optional<drawn_batch> upcoming{};
+    double scheduled = 0.0; ///< rate of the step that was agreed on last, by the schedule alone
     fit_result result{};
 
     [[nodiscard]] bool is_last() const noexcept { return total > 0 ? step == total : ended; }
+    /// What the schedule gives for the step after so many finished ones.
+    [[nodiscard]] double scheduled_rate(std::uint64_t finished) const {
+        return learning_rate(rate, feeder->schedule_step(finished));
+    }
+    /// From the next step on. Collective with a stream whose end is not known.
+    void follow(const step_plan& next) {
+        plan = next;
+        if (!feeder->follow(next, step)) return;
+        total = feeder->total();
+        if (!upcoming) return;
+        upcoming = feeder->next(step);
+        ended = !upcoming;
+    }
     void ask_stop(action wanted) {
         if (wanted != action::stop) return;
         stop_wanted = true;
@@ -21448,15 +25488,26 @@ public:
     explicit between_steps(run_state& run) : run_(run), ctx_(run.ctx), config_(run.config) {}
 
     /// Once the strategy is made.
-    void open() { evaluator_.emplace(*run_.parts, ctx_, config_); }
-    void evaluate_on(std::uint64_t samples, numbered_loss loss) {
-        evaluator_->use(samples, std::move(loss));
+    void open() { evaluator_.emplace(*run_.parts, ctx_, config_, run_.declared); }
+    void evaluate_on(std::string name, std::uint64_t samples, const evaluation_options& how,
+                     numbered_loss loss) {
+        evaluator_->use(std::move(name), samples, std::move(loss), how);
+        evaluated_at_.push_back(std::numeric_limits<std::uint64_t>::max());
+        told_at_.push_back(std::numeric_limits<std::uint64_t>::max());
     }
-    /// Samples of the evaluation set.
-    [[nodiscard]] std::uint64_t held_out() const noexcept { return evaluator_->samples(); }
+    /// "10000", or "val 10000 every 100, test 500 every 0": what ranks must have alike.
+    [[nodiscard]] std::string evaluations() const {
+        std::string all;
+        for (std::size_t i = 0; i < evaluator_->size(); ++i)
+            all += fmt::format("{}{} {} every {}", i == 0 ? "" : ", ", evaluator_->name(i),
+                               evaluator_->samples(i), evaluator_->every(i));
+        return all;
+    }
 
     /// Opens the run's folder and resumes, if that is asked for; then all is told.
     void begin(const report::settings& described) {
+        evaluator_->check_stages();
+        check_best();
         state_.emplace(run_.parts->store(), *run_.optimizer, run_.feeder->order());
         report_.emplace(ctx_, config_, described);
         const auto resumed_from = open_checkpoints();
@@ -21468,16 +25519,38 @@ public:
         run_.parts->tell(start);
     }
 
-    /// Evaluation, row and checkpoint of the step that is committed, as they are due.
+    /// A step is drawn: what was decided behind the one before is written.
+    void begin_step() noexcept { events_.clear(); }
+    /// A callback has left a step out.
+    void left_out(std::uint64_t step, const std::string& rule, const std::string& why) {
+        events_.push_back({step, rule, "step", "\"apply\"", "\"leave_out\"", why});
+    }
+    /// Tells the callbacks the step that is committed, and follows what they decide.
+    void tell_step(step_info& now) {
+        now.next_rate = next_rate();
+        now.epoch = run_.feeder->epochs_done();
+        tell(now);
+    }
+
+    /// Evaluation, row, decisions and checkpoint of the step that is committed, as they are due.
     void end_of_step(const step_info& now) {
         const auto due = [&](std::int64_t every) {
             return run_.is_last() ||
                    (every > 0 && run_.step % static_cast<std::uint64_t>(every) == 0);
         };
-        std::vector<metric_value> evaluated;
-        if (due(config_.eval_every) && !run_.stopped) evaluated = evaluate();
-        report_->step(now, evaluated);
-        if (due(config_.checkpoint_every) || run_.stopped) save(evaluated);
+        for (const auto& m : run_.row.values)
+            if (m.name.starts_with("train_")) newest_[m.name] = m.value;
+        const bool saves =
+            due(config_.checkpoint.every) || (run_.stopped && config_.checkpoint.on_stop);
+        const auto best = run_.stopped ? std::nullopt : set_of_best();
+        measured evaluated;
+        for (std::size_t set = 0; set < evaluator_->size() && !run_.stopped; ++set)
+            if (due(evaluator_->every(set)) || (saves && best == set)) evaluate(set, evaluated);
+        for (const auto& m : evaluated.values) newest_[m.name] = m.value;
+        report_->step(now, evaluated.values, evaluated.arrays);
+        for (const auto& event : events_)
+            report_->decided(event); // before the rules' state is saved
+        if (saves) save(evaluated.values);
     }
 
     /// The last evaluation, files, callbacks.
@@ -21485,7 +25558,10 @@ public:
     ///   tokens_per_s  of all steps
     fit_result finish(double begun, double tokens_per_s) {
         run_.feeder->quiet();
-        if (evaluated_at_ != run_.step && !run_.stopped) (void)evaluate();
+        is_over_ = true;
+        measured last;
+        for (std::size_t set = 0; set < evaluator_->size() && !run_.stopped; ++set)
+            if (evaluated_at_[set] != run_.step) evaluate(set, last);
         if (!run_.result.stop_reason.empty())
             report_->note(
                 fmt::format("stopped after step {}: {}", run_.step, run_.result.stop_reason));
@@ -21519,42 +25595,107 @@ private:
                 .run_path = report_->path(),
                 .resumed_from = resumed_from,
                 .strategy = run_.parts->strategy_name(),
-                .epochs = epochs_text(config_, *run_.input)};
+                .epochs = epochs_text(config_, *run_.input),
+                .evaluations = evaluator_->names()};
     }
 
-    std::vector<metric_value> evaluate() {
+    /// By the schedule alone. Behind the last step there is none.
+    [[nodiscard]] double next_rate() const {
+        if (!run_.parts->plans()) return 0.0;
+        return run_.is_last() ? run_.scheduled : run_.scheduled_rate(run_.step);
+    }
+
+    template <class Event>
+    void tell(const Event& event) {
+        decisions to{.plan = run_.plan};
+        run_.parts->tell(event, to);
+        if (is_over_) return; // no step follows, nothing is saved
+        const plan_limits limits{ctx_.world_size(), run_.input->size()};
+        for (const auto& each : to.made) {
+            if (run_.stopped && each.from == each.to) continue; // it does stop
+            check_plan(each.to, limits, each.rule, run_.step);
+            add_events(events_, each, run_.step);
+        }
+        if (to.plan != run_.plan) {
+            run_.follow(to.plan);
+            report_->set_total(run_.total);
+        }
+        run_.ask_stop(to.wanted);
+    }
+
+    /// The evaluation set whose number says which checkpoint is the best, where a checkpoint wants
+    /// it evaluated.
+    [[nodiscard]] std::optional<std::size_t> set_of_best() const {
+        const auto& best = config_.checkpoint.keep_best;
+        if (!saver_ || best.k < 1 || best.value == best_value::newest) return std::nullopt;
+        return evaluator_->set_of(best.metric);
+    }
+
+    /// A metric that no evaluation can have is refused before the first step.
+    void check_best() const {
+        const auto& best = config_.checkpoint.keep_best;
+        if (!config_.checkpoint.enabled || best.k < 1 || best.metric == "loss" ||
+            evaluator_->samples() == 0 || evaluator_->set_of(best.metric))
+            return;
+        name_list list;
+        list.add("loss");
+        evaluator_->add_known(list);
+        if (const auto* const mine = run_.declared.find("train"))
+            for (const auto& name : mine->names()) {
+                if (best.metric == "train_" + name || best.metric == "train_epoch_" + name) return;
+                list.add("train_" + name);
+            }
+        throw error(errc::usage, fmt::format("checkpoint.keep_best.metric '{}' is no number of "
+                                             "this run",
+                                             best.metric))
+            .with_hint(list.text("there are none"));
+    }
+
+    /// In a world that broke behind this the evaluation is made again, the decisions are not.
+    void tell_evaluation(std::size_t set, const measured& merged, double seconds) {
+        if (std::exchange(told_at_[set], run_.step) == run_.step) return;
+        tell(eval_info{.rank = ctx_.rank(),
+                       .step = run_.step,
+                       .set = evaluator_->name(set),
+                       .metrics = &merged.values,
+                       .arrays = &merged.arrays,
+                       .seconds = seconds,
+                       .next_rate = next_rate(),
+                       .epoch = run_.feeder->epochs_done()});
+    }
+
+    /// Adds what the set comes to. Collective.
+    void evaluate(std::size_t set, measured& to) {
         const auto begin = seconds_now();
         run_.feeder->quiet();
         auto* const average = run_.optimizer->average();
         const bool averaged =
-            average != nullptr && average->options().evaluate && evaluator_->samples() > 0;
+            average != nullptr && average->options().evaluate && evaluator_->samples(set) > 0;
         if (averaged) swap_average(ctx_, *average, *run_.parts);
-        const auto merged = [&] {
+        auto merged = [&] {
             try {
-                return evaluator_->run(run_.step);
+                return evaluator_->run(set, run_.step);
             } catch (...) { // whoever catches it has the weights that are trained
                 if (averaged) average->swap();
                 throw;
             }
         }();
-        evaluated_at_ = run_.step;
+        evaluated_at_[set] = run_.step;
         if (averaged) swap_average(ctx_, *average, *run_.parts);
-        if (merged.empty()) return merged;
-        run_.result.val_loss = merged[0].value;
-        run_.result.val_step = run_.step;
-        run_.ask_stop(run_.parts->tell(eval_info{.rank = ctx_.rank(),
-                                                 .step = run_.step,
-                                                 .metrics = &merged,
-                                                 .seconds = seconds_now() - begin}));
-        return merged;
+        if (merged.values.empty()) return;
+        if (set == 0) {
+            run_.result.val_loss = merged.values[0].value;
+            run_.result.val_step = run_.step;
+        }
+        result_of(run_.result, merged);
+        tell_evaluation(set, merged, seconds_now() - begin);
+        to.append(std::move(merged));
     }
 
     /// Makes the checkpointer and, if asked for, goes on from the newest one; returns its path.
     std::string open_checkpoints() {
-        if (!config_.checkpoints) return {};
+        if (!config_.checkpoint.enabled) return {};
         open_saver();
-        if (auto text = cadence_notice(config_, evaluator_->samples()); !text.empty())
-            notices_.push_back(std::move(text));
         if (config_.resume != resume_mode::latest && ctx_.attempt() == 0) return {};
         auto found = saver_->load_latest();
         if (!found) return {};
@@ -21580,7 +25721,9 @@ private:
         else
             run_.feeder->rewind();
         run_.stop_wanted = extra.value("stop_wanted", false);
+        restore_plan(extra, found.path());
         restore_callbacks(*run_.parts, extra, found.path());
+        restore_metrics(extra, found);
         if (run_.scale) restore_scale(*run_.scale, extra);
         if (run_.total > 0 && run_.step > run_.total)
             throw error(errc::usage, fmt::format("the run has {} steps already, {} were asked for",
@@ -21588,15 +25731,52 @@ private:
                 .with_where(found.path())
                 .with_hint("ask for more steps, or another run name");
         if (run_.total == 0 || run_.step < run_.total)
-            if (auto text = rate_notice(extra, run_.step, learning_rate(run_.rate, run_.step));
+            if (auto text = rate_notice(extra, run_.step, run_.scheduled_rate(run_.step));
                 !text.empty())
                 notices_.push_back(std::move(text));
+    }
+
+    /// The plan of a checkpoint, when rules had changed it.
+    void restore_plan(const json& extra, const std::string& where) {
+        if (!extra.contains("plan")) return;
+        const auto saved = restored_plan(extra.at("plan"), config_, where);
+        check_plan(saved.plan, {ctx_.world_size(), run_.input->size()}, "the checkpoint",
+                   run_.step);
+        run_.plan = saved.plan;
+        run_.feeder->restore_plan(saved.plan, saved.units, run_.step);
+        run_.total = run_.feeder->total();
+        notices_.push_back("the run goes on by the plan of its rules: " + to_string(saved.plan));
+    }
+
+    void restore_metrics(const json& extra, const loaded_checkpoint& found) {
+        run_.training->restore(extra, found.path());
+        if (run_.training->is_new_to(extra) && run_.step > 0)
+            notices_.push_back(fmt::format(
+                "the metrics of training count from step {} on: the checkpoint has none",
+                run_.step + 1));
+        newest_ = found.manifest().metrics;
+    }
+
+    /// What a checkpoint is chosen by: this step's numbers; where the newest count, older ones, too.
+    [[nodiscard]] std::map<std::string, double> numbers(
+        const std::vector<metric_value>& evaluated) {
+        std::map<std::string, double> all;
+        all["loss"] = run_.result.loss;
+        for (const auto& m : evaluated) all[m.name] = m.value;
+        for (const auto& m : run_.row.values)
+            if (m.name.starts_with("train_")) all[m.name] = m.value;
+        const auto& best = config_.checkpoint.keep_best;
+        const bool any_step = best.value == best_value::newest || best.metric.starts_with("train_");
+        const auto older = newest_.find(best.metric);
+        if (any_step && older != newest_.end()) all.emplace(*older);
+        return all;
     }
 
     void save(const std::vector<metric_value>& evaluated) {
         if (!saver_) return;
         run_.parts->sync_buffers();
         json extra = json::object();
+        if (!run_.training->empty()) extra["train_metrics"] = run_.training->save();
         if (run_.input->is_stream()) extra["stream"] = run_.feeder->saved_stream();
         if (run_.scale)
             extra["loss_scale"] = {{"value", run_.scale->value()},
@@ -21606,15 +25786,16 @@ private:
         double stop = run_.stop_wanted && !run_.stopped && !run_.is_last() ? 1.0 : 0.0;
         all_reduce(ctx_, std::span(&stop, 1), dist::reduce_op::max);
         extra["stop_wanted"] = stop > 0;
+        if (run_.plan != plan_of(config_) || run_.feeder->units())
+            extra["plan"] = saved_plan(run_.plan, config_, run_.feeder->units());
         if (ctx_.is_first()) // whose extra is written
             for (const auto& each : run_.parts->states())
                 extra["callbacks"][each.name] = to_hex(as_bytes(std::string_view(each.state)));
-        auto what = state_->save(
-            run_.step, config_.seed,
-            {{"loss", run_.result.loss}, {"next_lr", learning_rate(run_.rate, run_.step)}},
-            dump_json(extra));
-        what.metrics["loss"] = run_.result.loss;
-        for (const auto& m : evaluated) what.metrics[m.name] = m.value;
+        auto what =
+            state_->save(run_.step, config_.seed,
+                         {{"loss", run_.result.loss}, {"next_lr", run_.scheduled_rate(run_.step)}},
+                         dump_json(extra));
+        what.metrics = numbers(evaluated);
         const auto saved = saver_->save(what);
         run_.result.checkpoint = saved.path;
         const checkpoint_info info{ctx_.rank(), run_.step, saved.path, saved.bytes, saved.seconds};
@@ -21643,7 +25824,10 @@ private:
     std::optional<reporter> report_;
     posix_disk disk_{link_policy::refuse};
     std::optional<checkpointer> saver_;
-    std::uint64_t evaluated_at_ = std::numeric_limits<std::uint64_t>::max();
+    std::vector<std::uint64_t> evaluated_at_, told_at_; // steps, by set
+    std::map<std::string, double> newest_;              // numbers by which checkpoints are chosen
+    bool is_over_ = false;
+    std::vector<run_event> events_;    // decisions behind the step that is committed last
     std::vector<std::string> notices_; // to be told when the run begins
 };
 
@@ -21748,14 +25932,16 @@ public:
     ///   reported     the user's, as this rank knows them
     ///   stop         0, 1, or the signal that asked for it
     ///   all_touched  every parameter had a gradient here
+    ///   decided      a number of the decisions of this rank
     void exchange(const report::metric_set& own, const report::metric_set& reported, double stop,
-                  bool all_touched, step_info& now, step_clock& clock) {
+                  bool all_touched, double decided, step_info& now, step_clock& clock) {
         const auto& t = clock.time();
         double control[] = {stop,          all_touched ? 0.0 : 1.0,
                             now.grad_norm, -now.grad_norm,
                             t.data,        t.forward,
                             t.backward,    t.exposed,
-                            t.optimizer,   -clock.overlap()};
+                            t.optimizer,   -clock.overlap(),
+                            decided,       -decided};
         values_.clear();
         const double waited =
             clock.waiting([&] { values_ = names_.merge(ctx_, own, reported, control); });
@@ -21764,6 +25950,7 @@ public:
         clock.begin_row(waited);
         stop_ = control[0];
         some_untouched_ = control[1] > 0.0;
+        same_decisions_ = control[10] == -control[11];
         most_ = control[2];
         least_ = -control[3];
     }
@@ -21774,6 +25961,8 @@ public:
     /// The gradient norms of all ranks: two numbers that are equal, or the ranks have come apart.
     [[nodiscard]] double least_norm() const noexcept { return least_; }
     [[nodiscard]] double most_norm() const noexcept { return most_; }
+    /// All ranks have decided the same.
+    [[nodiscard]] bool same_decisions() const noexcept { return same_decisions_; }
     [[nodiscard]] bool some_untouched() const noexcept { return some_untouched_; }
     [[nodiscard]] bool stops() const noexcept { return stop_ > 0.0; }
     /// The signal that asked for the stop on some rank; 0 when it was none.
@@ -21794,7 +25983,7 @@ private:
     shared_names names_; // of what ranks report
     std::vector<report::metric_value> values_;
     double stop_ = 0.0, least_ = 0.0, most_ = 0.0;
-    bool some_untouched_ = false;
+    bool some_untouched_ = false, same_decisions_ = true;
 };
 
 } // namespace skein::train::detail
@@ -21836,7 +26025,11 @@ public:
 
     session_core(const session_request& request, const make_parts& make)
         : ctx_(*request.ctx), config_(*request.config), described_(described_settings(request)),
-          reported_(*request.reported), run_{.ctx = ctx_, .config = config_, .rate = request.rate},
+          reported_(*request.reported), run_{.ctx = ctx_,
+                                             .config = config_,
+                                             .rate = request.rate,
+                                             .plan = plan_of(config_),
+                                             .declared = *request.declared},
           row_(ctx_), clock_(ctx_) {
         guarded([&] {
             reported_.clear();
@@ -21847,6 +26040,7 @@ public:
             if (!request.options.more.groups.empty())
                 require_same(ctx_, run_.optimizer->effect_hash(),
                              "what the parameter groups match");
+            run_.training.emplace(ctx_, config_, reported_, run_.declared);
             between_.open();
             for (const auto& f : run_.parts->store().fixed())
                 if (f.is_buffer) buffers_.emplace_back(f.tensor, at::Tensor());
@@ -21874,7 +26068,7 @@ public:
                 .with_hint("open another one, or keep what steps() gave");
         begun_ = seconds_now();
         run_.input = std::move(input);
-        require_same(ctx_, data_settings(*run_.input, between_.held_out()));
+        require_same(ctx_, data_settings(*run_.input, between_.evaluations()));
         run_.feeder.emplace(ctx_, config_, *run_.input);
         run_.total = run_.feeder->total();
         between_.begin(described_);
@@ -21899,7 +26093,7 @@ public:
                 while (auto* const micro = begin_micro())
                     pass(*micro, [&] {
                         reported_.weigh(static_cast<double>(micro->samples));
-                        auto value = loss(batch_of(*micro), reported_);
+                        auto value = loss(batch_of(*micro), training());
                         micro->value.reset(); // the graph keeps what it needs
                         return value;
                     });
@@ -21922,17 +26116,20 @@ public:
         if (run_.stopped || run_.ended) return false;
         ctx_.note_begun();
         clock_.begin_step();
-        if (!upcoming_) upcoming_ = draw_batch();
-        if (!upcoming_) {
+        if (!run_.upcoming) run_.upcoming = draw_batch();
+        if (!run_.upcoming) {
             run_.ended = true;
             return false;
         }
-        drawn_ = std::move(upcoming_);
-        upcoming_.reset();
+        between_.begin_step();
+        drawn_ = std::move(run_.upcoming);
+        run_.upcoming.reset();
         run_.feeder->look_ahead(run_.step);
         micro_ = passed_ = 0;
         losses_ = {};
         reported_before_ = reported_;
+        begin_epoch_of_metrics();
+        run_.training->begin_step();
         at::NoGradGuard no_grad;
         for (auto& [buffer, before] : buffers_) before = buffer.detach().clone();
         clock_.begin_compute();
@@ -21944,7 +26141,7 @@ public:
     /// The next micro-batch that has samples; those without only take part in the exchange.
     micro_batch* begin_micro() {
         const auto parts = drawn_ ? drawn_->micros.size() : 0;
-        const auto all = static_cast<std::size_t>(config_.accumulation);
+        const auto all = static_cast<std::size_t>(run_.plan.micro_batches);
         while (drawn_ && micro_ < all) {
             // By the micro-batch's number in the global batch: many ranks draw what one process
             // draws.
@@ -21954,7 +26151,10 @@ public:
             phase_ = step_phase::computing;
             const auto at = micro_++;
             // finish_backward() sends what no hook has sent.
-            if (at < parts && drawn_->micros[at].samples > 0) return &drawn_->micros[at];
+            if (at < parts && drawn_->micros[at].samples > 0) {
+                run_.training->deal();
+                return &drawn_->micros[at];
+            }
         }
         return nullptr;
     }
@@ -21990,8 +26190,10 @@ public:
         clock_.count_overlap(clock_.waiting([&] { run_.parts->finish_backward(); }));
 
         const double global_batch = static_cast<double>(drawn_->global_batch);
-        now_ = {
-            .rank = ctx_.rank(), .step = run_.step + 1, .lr = learning_rate(run_.rate, run_.step)};
+        run_.scheduled = run_.scheduled_rate(run_.step);
+        now_ = {.rank = ctx_.rank(),
+                .step = run_.step + 1,
+                .lr = run_.scheduled * run_.plan.rate_factor};
         const double mine = run_.parts->store().own_squared_norm();
         clock_.waiting([&] {
             divisor_ = scale();
@@ -22005,9 +26207,10 @@ public:
 
     void apply() {
         expect(step_phase::agreed, "apply()");
+        const bool leaves_out = !judge() || overflowed();
         const auto begin = seconds_now();
-        const double scale = clip_to(now_.grad_norm, config_.clip).scale * divisor_;
-        if (!overflowed()) run_.optimizer->step(now_.lr, scale, present_, config_.clip_value);
+        const double scale = clip_to(now_.grad_norm, run_.plan.clip).scale * divisor_;
+        if (!leaves_out) run_.optimizer->step(now_.lr, scale, present_, config_.clip_value);
         if (run_.scale) run_.scale->update(!overflowed());
         if (run_.scale && run_.scale->overflows() >= loss_scale::most_overflows)
             always_overflows(*run_.scale, run_.step + 1);
@@ -22019,20 +26222,24 @@ public:
     void commit() {
         expect(step_phase::applied, "commit()");
         run_.step += 1;
-        run_.feeder->commit(*drawn_);
+        run_.feeder->commit(*drawn_, run_.step);
         reported_.clear();
         run_.stopped = row_.stops();
         if (row_.stop_signal() > 0) run_.result.stop_signal = row_.stop_signal();
-        now_.metrics = &row_.values();
         run_.result.loss = now_.loss;
         clock_.end_step(now_, drawn_->global_batch, config_.tokens_per_sample);
+        const bool ends_epoch = run_.feeder->ends_epoch(*drawn_);
         drawn_.reset();
         phase_ = step_phase::idle;
-        ask_stop(run_.parts->tell(now_));
-        if (run_.total == 0 && !run_.stopped) { // is this the last one?
-            upcoming_ = draw_batch();
-            run_.ended = !upcoming_.has_value();
-        }
+        end_due_ = true;
+        if (run_.total > 0) run_.total = run_.feeder->total();
+        run_.row = {row_.values(), {}};
+        now_.metrics = &run_.row.values;
+        now_.arrays = &run_.row.arrays;
+        find_end();
+        measure(ends_epoch);
+        between_.tell_step(now_);
+        find_end(); // by a plan that was changed
         finish_step();
     }
 
@@ -22048,7 +26255,7 @@ public:
             throw error(errc::usage,
                         fmt::format("step {} is applied: it cannot be taken back", run_.step + 1));
         if (phase_ == step_phase::computing) {
-            while (micro_ < static_cast<std::size_t>(config_.accumulation)) (void)begin_micro();
+            while (micro_ < static_cast<std::size_t>(run_.plan.micro_batches)) (void)begin_micro();
             run_.parts->finish_backward(); // the others wait for our part of the exchange
         }
         take_back();
@@ -22065,25 +26272,32 @@ public:
                       applied    ? ", not committed"
                       : end_due_ ? ", its end to do"
                                  : "");
+        run_.training->forget();
         run_.parts->rebind();
         run_.optimizer->rebind();
         auto* const average = run_.optimizer->average(); // an evaluation broke with it in place
         if (average != nullptr && average->is_shown()) average->swap();
         run_.parts->publish(); // some ranks may not have seen the last values
         if (applied)
-            run_.feeder->commit(*drawn_); // what was applied is not drawn again; commit() is next
+            run_.feeder->commit(
+                *drawn_, run_.step + 1); // what was applied is not drawn again; commit() is next
         else if (phase_ != step_phase::idle || drawn_)
             take_back();
-        upcoming_.reset();
+        run_.upcoming.reset();
         row_.rebind();
         run_.feeder->rebind();
         between_.rebind(end_due_);
         run_.ended = false; // the end of a stream is found again
         if (end_due_) finish_step();
     }
-    void use_evaluation(std::uint64_t samples, numbered_loss loss) {
-        between_.evaluate_on(samples, std::move(loss));
+    void use_evaluation(std::string name, std::uint64_t samples, const evaluation_options& how,
+                        numbered_loss loss) {
+        if (run_.input)
+            throw error(errc::usage, "an evaluation set for a session that has begun")
+                .with_hint("call evaluate_on() before the first step");
+        between_.evaluate_on(std::move(name), samples, how, std::move(loss));
     }
+    [[nodiscard]] stage& training() noexcept { return run_.training->stage(); }
     void expect_weights() noexcept { weighted_ = true; }
     void ask_stop(action wanted) { run_.ask_stop(wanted); }
     report::metric_set& reported() noexcept { return reported_; }
@@ -22092,11 +26306,34 @@ public:
     [[nodiscard]] double micro_loss() const noexcept { return losses_.mean(); }
 
 private:
+    /// Is this the last step? A stream without a size tells by its next batch.
+    void find_end() {
+        if (run_.total > 0 || run_.stopped || run_.ended || run_.upcoming) return;
+        run_.upcoming = draw_batch();
+        run_.ended = !run_.upcoming.has_value();
+    }
+    /// The metrics of training that are due with this row. Collective when some are.
+    void measure(bool ends_epoch) {
+        auto due =
+            run_.training->end_of_step(run_.step, ends_epoch, run_.is_last() || run_.stopped);
+        if (due.values.empty() && due.arrays.empty()) return;
+        run_.row.append(std::move(due));
+        refuse_twice(run_.row.values);
+        result_of(run_.result, run_.row);
+    }
+    /// A stream may show by its next batch only that an epoch is over; so may a batch that has grown
+    /// and leaves the rest of it out.
+    void begin_epoch_of_metrics() {
+        if (run_.input->is_stream() || run_.feeder->units())
+            run_.training->begin_epoch(drawn_->epoch);
+    }
+
     /// The step that was drawn has not been.
     void take_back() {
         at::NoGradGuard no_grad;
         for (auto& [buffer, before] : buffers_) buffer.copy_(before);
         reported_ = reported_before_;
+        run_.training->take_back();
         drawn_.reset();
         in_hand_ = nullptr;
         run_.feeder->rewind();
@@ -22154,10 +26391,13 @@ private:
         const double stop = ctx_.stop_requested() ? std::max(1.0, double(ctx_.stop_signal()))
                             : run_.stop_wanted    ? 1.0
                                                   : 0.0;
-        row_.exchange(row, reported_, stop, all_touched, now_, clock_);
-        if (!run_.scale && !(std::isfinite(now_.loss) && std::isfinite(now_.grad_norm)))
+        if (run_.parts->changes_batch())
+            row.last("global_batch", static_cast<double>(run_.plan.global_batch));
+        row_.exchange(row, reported_, stop, all_touched, decided(), now_, clock_);
+        if (!row_.same_decisions()) plans_differ(ctx_, run_.plan, left_out_, run_.step + 1);
+        if (!run_.scale && !is_finite() && !run_.parts->judges())
             not_finite(ctx_, losses_.mean(), now_);
-        if (row_.most_norm() != row_.least_norm() && !overflowed())
+        if (row_.most_norm() != row_.least_norm() && is_finite())
             come_apart(run_.step + 1, row_.least_norm(), row_.most_norm());
         present_.clear();
         if (row_.some_untouched()) { // rarely: who had which
@@ -22167,9 +26407,34 @@ private:
     }
 
     [[nodiscard]] double scale() const noexcept { return run_.scale ? run_.scale->value() : 1.0; }
+    [[nodiscard]] bool is_finite() const noexcept {
+        return std::isfinite(now_.loss) && std::isfinite(now_.grad_norm);
+    }
     /// The step is left out: on every rank, because the norm is the same on all.
-    [[nodiscard]] bool overflowed() const noexcept {
-        return run_.scale && !(std::isfinite(now_.loss) && std::isfinite(now_.grad_norm));
+    [[nodiscard]] bool overflowed() const noexcept { return run_.scale && !is_finite(); }
+    /// What this rank has decided since the row before, as a number that float64 holds.
+    [[nodiscard]] double decided() const noexcept {
+        const auto hash = hash_of(run_.plan) ^ (left_out_ ? 1 : 0);
+        return static_cast<double>(hash >> 12 ^ (hash & 0xfff));
+    }
+    /// Asks the callbacks about the step that is agreed on; false: it is left out. Throws when it
+    /// ends the run.
+    [[nodiscard]] bool judge() {
+        left_out_ = false;
+        if (!run_.parts->judges()) return true;
+        now_.metrics = &row_.values();
+        now_.plan = &run_.plan;
+        std::string rule;
+        const auto said = run_.parts->judge(now_, rule);
+        left_out_ = said.what == verdict::leave_out;
+        if (left_out_) between_.left_out(now_.step, rule, said.why);
+        if (said.what == verdict::end)
+            throw error(errc::not_finite,
+                        fmt::format("{} ends the run at step {}: {}", rule, now_.step, said.why))
+                .with_hint("go on from an earlier checkpoint with a lower learning rate or a "
+                           "harder clip; restarting would give the same");
+        if (!run_.scale && !is_finite() && !left_out_) not_finite(ctx_, losses_.mean(), now_);
+        return !left_out_;
     }
 
     /// Evaluation, files and checkpoint, which a world that breaks meanwhile leaves to be done.
@@ -22188,11 +26453,12 @@ private:
     run_state run_;
     between_steps between_{run_};
     bool weighted_ = false;
-    bool end_due_ = false; // of the step that was committed last
+    bool end_due_ = false;  // of the step that was committed last
+    bool left_out_ = false; // the step that was applied last, by a callback
 
     // The step that is not committed
     step_phase phase_ = step_phase::idle;
-    std::optional<drawn_batch> drawn_, upcoming_;
+    std::optional<drawn_batch> drawn_;
     std::size_t micro_ = 0, passed_ = 0; // micro-batches that were begun, and that had a loss
     micro_batch* in_hand_ = nullptr;
     loss_sum losses_;
@@ -22214,6 +26480,7 @@ private:
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -22221,7 +26488,7 @@ namespace skein::train::detail {
 
 SKEIN_INLINE void begin_training(const context& ctx, const run_config& config) {
     validate(config, ctx.world_size());
-    at::set_num_threads(config.threads > 0 ? config.threads : 1);
+    at::set_num_threads(config.scaling.threads > 0 ? config.scaling.threads : 1);
     keep_freed_memory();
 }
 
@@ -22237,9 +26504,12 @@ SKEIN_INLINE void session::request_stop() noexcept { core_->ask_stop(action::sto
 SKEIN_INLINE step_phase session::phase() const noexcept { return core_->phase(); }
 SKEIN_INLINE std::uint64_t session::finished() const noexcept { return core_->finished(); }
 SKEIN_INLINE double session::micro_loss() const noexcept { return core_->micro_loss(); }
-SKEIN_INLINE void session::use_evaluation(std::uint64_t samples, detail::numbered_loss loss) {
-    core_->use_evaluation(samples, std::move(loss));
+SKEIN_INLINE void session::use_evaluation(std::string name, std::uint64_t samples,
+                                          const evaluation_options& how,
+                                          detail::numbered_loss loss) {
+    core_->guarded([&] { core_->use_evaluation(std::move(name), samples, how, std::move(loss)); });
 }
+SKEIN_INLINE train::stage& session::stage() { return core_->training(); }
 SKEIN_INLINE void session::report(report::metric_kind kind, std::string_view name, double value,
                                   std::optional<double> weight) {
     core_->guarded([&] { (void)core_->reported().add(kind, name, value, weight); });
@@ -22400,6 +26670,80 @@ SKEIN_INLINE void single_process::show_masters() {
 
 } // namespace skein::train::detail
 
+// ======== skein/train/stop_at.hpp
+// Ends training when a number is good enough: a rule that decides on a stop.
+//
+//     skein::Trainer<skein::DDP<>, skein::stop_at> trainer(
+//         ctx, config, skein::stop_at({.metric = "val_accuracy", .value = 0.97}));
+//
+// All ranks end behind the step after the one that reached it, with a checkpoint. A run that goes on
+// from there is stopped by the next number that is good enough.
+
+
+#include <cmath>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein {
+
+/// Which number ends a run.
+struct stop_at_options {
+    std::string metric = "val_loss";
+    double value = 0.0;
+    bool at_least = true; ///< false: at most
+    train::watched at = train::watched::evaluations;
+};
+
+/// The callback. It has no state: the stop that it asked for is in the checkpoint. NaN is never good
+/// enough.
+class stop_at {
+public:
+    static constexpr std::string_view rule_name = "stop_at";
+    static constexpr bool changes_batch = false;
+
+    /// Throws errc::usage for a value that is no number.
+    explicit stop_at(stop_at_options options) : options_(std::move(options)) {
+        train::detail::require_option(!std::isnan(options_.value), rule_name, "a value of nan",
+                                      "give the number that is good enough");
+    }
+
+    /// Throws errc::usage when no evaluation can have such a number.
+    void on_start(const train::start_info& s) const {
+        if (options_.at == train::watched::evaluations)
+            train::detail::require_evaluated(s.evaluations, options_.metric, rule_name);
+    }
+    /// Both throw errc::usage when the number is not there. Those of other sets are passed over.
+    train::decision on_eval(const train::eval_info& e) {
+        if (!train::detail::is_of_set(options_.metric, e.set)) return {};
+        return look(train::watched::evaluations, e);
+    }
+    train::decision on_step(const train::step_info& s) { return look(train::watched::steps, s); }
+
+    /// For a person, once it is reached; else empty.
+    [[nodiscard]] std::string stop_reason() const { return reason_; }
+
+private:
+    template <class Event>
+    train::decision look(train::watched at, const Event& e) {
+        if (options_.at != at) return {};
+        const double now =
+            train::detail::watched_number(*e.metrics, options_.metric, rule_name, at);
+        if (!(options_.at_least ? now >= options_.value : now <= options_.value)) return {};
+        auto why = fmt::format("{} is {:.6g}, {} {:.6g} is enough", options_.metric, now,
+                               options_.at_least ? "at least" : "at most", options_.value);
+        reason_ = fmt::format("{}: {}", rule_name, why);
+        return {.act = train::action::stop, .why = std::move(why)};
+    }
+
+    stop_at_options options_;
+    std::string reason_;
+};
+
+} // namespace skein
+
 // ======== skein/train/trainer.hpp
 // The training loop: the same for one process and many, and the only place that knows all parts.
 //
@@ -22459,10 +26803,19 @@ template <class Strategy>
         return {};
 }
 
-template <class Strategy, class Callbacks>
+/// What a callback is called in events.jsonl.
+template <class C>
+[[nodiscard]] std::string rule_name_of(const C&) {
+    if constexpr (requires { std::string(C::rule_name); })
+        return std::string(C::rule_name);
+    else
+        return type_name(typeid(C));
+}
+
+template <class Strategy, class... Callbacks>
 class parts_of final : public session_parts {
 public:
-    parts_of(context& ctx, torch::nn::Module& module, Callbacks& callbacks)
+    parts_of(context& ctx, torch::nn::Module& module, std::tuple<Callbacks...>& callbacks)
         : module_(module), callbacks_(callbacks), strategy_(ctx, module) {}
 
     torch::nn::Module& module() override { return module_; }
@@ -22482,8 +26835,21 @@ public:
     void rebind() override { strategy_.rebind(); }
 
     void tell(const start_info& event) override { tell_all(event); }
-    action tell(const step_info& event) override { return ask_all(event); }
-    action tell(const eval_info& event) override { return ask_all(event); }
+    void tell(const step_info& event, decisions& to) override { ask_all(event, to); }
+    void tell(const eval_info& event, decisions& to) override { ask_all(event, to); }
+    bool judges() const override { return (detail::judges<Callbacks> || ...); }
+    ruling judge(const step_info& event, std::string& rule) override {
+        ruling strongest;
+        each([&](auto& c) {
+            auto one = detail::judge(c, event);
+            if (one.what <= strongest.what) return;
+            strongest = std::move(one);
+            rule = rule_name_of(c);
+        });
+        return strongest;
+    }
+    bool plans() const override { return (detail::plans<Callbacks> || ...); }
+    bool changes_batch() const override { return (detail::changes_batch<Callbacks>() || ...); }
     void tell(const checkpoint_info& event) override { tell_all(event); }
     void tell(const fit_result& event) override { tell_all(event); }
 
@@ -22521,16 +26887,24 @@ private:
         each([&](auto& c) { detail::tell(c, event); });
     }
     template <class Event>
-    action ask_all(const Event& event) {
-        auto wanted = action::go_on;
+    void ask_all(Event event, decisions& to) {
+        event.plan = &to.plan;
         each([&](auto& c) {
-            if (detail::tell(c, event) == action::stop) wanted = action::stop;
+            const auto one = detail::tell(c, event);
+            if (one.act == action::stop) to.wanted = action::stop;
+            using type = std::remove_cvref_t<decltype(c)>;
+            if constexpr (detail::plans<type>) {
+                const auto next = one.plan.value_or(to.plan);
+                const bool stops = one.act == action::stop;
+                if (next == to.plan && !stops) return;
+                to.made.push_back({rule_name_of(c), to.plan, next, stops, one.why});
+                to.plan = next;
+            }
         });
-        return wanted;
     }
 
     torch::nn::Module& module_;
-    Callbacks& callbacks_;
+    std::tuple<Callbacks...>& callbacks_;
     Strategy strategy_;
 };
 
@@ -22549,12 +26923,13 @@ template <class... Args>
 struct fit_call {
     static constexpr bool right = false;
 };
-template <class Model, class Optimizer, class Schedule, class Loss, class Data, class HeldOut>
-struct fit_call<Model, Optimizer, Schedule, Loss, Data, HeldOut> {
+template <class Model, class Optimizer, class Schedule, class Loss, class Data, class HeldOut,
+          class... More>
+struct fit_call<Model, Optimizer, Schedule, Loss, Data, HeldOut, More...> {
     static constexpr bool right = std::is_lvalue_reference_v<Model> &&
                                   optimizer_argument<Optimizer> && schedule_argument<Schedule> &&
                                   train_input<std::remove_reference_t<Data>> &&
-                                  data_source<std::remove_cvref_t<HeldOut>>;
+                                  evaluation_input<HeldOut> && (evaluation_input<More> && ...);
 };
 template <class... Args>
 concept well_formed_fit = fit_call<Args&&...>::right;
@@ -22596,11 +26971,13 @@ consteval void explain_fit() {
             count > 99, SKEIN_FIT_IS
             "the data must have size() and batch(std::span<const std::uint64_t> ids), or be "
             "a stream with next(), state() and restore(); see skein/train/input.hpp");
-    else if constexpr (count < 6 || !data_source<std::remove_cvref_t<held_out>>)
+    else if constexpr (count < 6 || !evaluation_input<held_out>)
         static_assert(count > 99, SKEIN_FIT_IS
                       "held_out must have size() and batch(ids) as well; its size may be 0");
     else
-        static_assert(count > 99, SKEIN_FIT_IS "there are no more arguments");
+        static_assert(
+            count > 99, SKEIN_FIT_IS
+            "behind held_out come more evaluation sets only: skein::evaluation(\"test\", data)");
 }
 
 #undef SKEIN_FIT_IS
@@ -22615,8 +26992,10 @@ namespace skein {
 template <class Strategy, class... Callbacks>
     requires train::strategy<Strategy>
 class Trainer {
-    static_assert((train::callback<Callbacks> && ...),
-                  "a callback needs one of on_start, on_step, on_eval, on_checkpoint and on_end");
+    static_assert(
+        (train::callback<Callbacks> && ...),
+        "a callback needs one of on_start, on_agreed, on_step, on_eval, on_checkpoint and "
+        "on_end");
 
 public:
     /// Throws errc::usage when the configuration makes no sense for this world.
@@ -22651,33 +27030,39 @@ public:
         reported_.add(kind, name, value, weight);
     }
 
+    /// The metrics of training and of evaluation sets, for every fit() and open() from here on: what
+    /// the loss shows its stage, merged over batches and ranks. See metrics/metrics_manager.hpp.
+    void measure(metrics_manager declared) { metrics_ = std::move(declared); }
+
     /// Runs until config.max_steps or config.epochs, a stop request or an error.
     ///   model     a module holder or pointer; its parameters move into a flat store for good. One
     ///             that is in eval mode as a whole is put into training mode; submodules that are
     ///             in eval mode by themselves stay there
     ///   data      samples by number, or a stream (train/input.hpp)
-    ///   held_out  the evaluation set; its size may be 0
+    ///   held_out  evaluation sets, each of which may be empty: data, which is called "val", or
+    ///             skein::evaluation(name, data, options)
     ///   errors    usage, not_finite (with step, rank and a way out), mismatch (also of settings
     ///             and data between the ranks), disk errors, and the transport's. What model, loss
     ///             or data throw leaves as invalid_argument with rank, step and type, and is not
     ///             tried again: the same step would throw again. What the system refused
     ///             (std::system_error, std::bad_alloc) is tried again as io and exhausted, and a
     ///             skein::error keeps its code. The other ranks are told before an error leaves
-    template <class Model, class Loss, train::train_input Data, train::data_source HeldOut>
+    template <class Model, class Loss, train::train_input Data, train::evaluation_input... HeldOut>
+        requires(sizeof...(HeldOut) > 0)
     train::fit_result fit(Model& model, train::optimizer_options options, train::schedule schedule,
-                          Loss loss, Data&& data, const HeldOut& held_out) {
+                          Loss loss, Data&& data, const HeldOut&... held_out) {
         require_holder<Model>();
         if constexpr (train::module_holder<Model>) { // else the line above is all there is to say
             using batch = train::batch_of<Data>;
             train::detail::require_loss<Loss, Model, batch>();
             auto session = open(model, std::move(options), std::move(schedule));
-            session.evaluate_on(model, loss, held_out);
+            (session.evaluate_on(model, loss, held_out), ...);
             if constexpr (train::detail::loss_is_weighted<Loss, Model, batch>())
                 session.expect_weights();
             session.begin(train::detail::make_input(data));
-            return session.run([&](const void* made, report::metric_set& metrics) {
+            return session.run([&](const void* made, train::stage& here) {
                 return train::detail::call_loss(loss, model, *static_cast<const batch*>(made),
-                                                metrics);
+                                                here);
             });
         }
     }
@@ -22696,11 +27081,12 @@ public:
     [[nodiscard]] train::session open(Model& model, train::optimizer_options options,
                                       train::schedule schedule) {
         require_holder<Model>();
-        using parts = train::detail::parts_of<Strategy, std::tuple<Callbacks...>>;
+        using parts = train::detail::parts_of<Strategy, Callbacks...>;
         const train::session_request request{.ctx = ctx_,
                                              .config = &config_,
                                              .described = &settings_,
                                              .reported = &reported_,
+                                             .declared = &metrics_,
                                              .options = std::move(options),
                                              .rate = std::move(schedule)};
         return train::session(request, [&] {
@@ -22731,6 +27117,7 @@ private:
     std::tuple<Callbacks...> callbacks_;
     report::settings settings_;
     report::metric_set reported_{train::detail::taken_names};
+    metrics_manager metrics_;
 };
 
 } // namespace skein

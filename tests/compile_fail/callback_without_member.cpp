@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// expect: a callback needs one of on_start, on_step, on_eval, on_checkpoint and on_end
+// expect: a callback needs one of on_start, on_agreed, on_step, on_eval, on_checkpoint and on_end
 #include <skein/train/single.hpp>
 #include <skein/train/trainer.hpp>
 

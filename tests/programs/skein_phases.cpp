@@ -165,11 +165,11 @@ int main(int argc, char** argv) {
     s.run.max_steps = 20;
     s.run.global_batch = 12;
     s.run.eval_every = 10;
-    s.run.checkpoint_every = 4;
+    s.run.checkpoint.every = 4;
     s.run.output = train::output_mode::plain;
     CLI::App app("A training run for tests.");
     app.add_option("--strategy", strategy)->check(CLI::IsMember(strategies));
-    app.add_option("--workers", s.run.workers);
+    app.add_option("--workers", s.run.scaling.workers);
     app.add_option("--communicator", s.run.communicator);
     app.add_option("--accumulate", s.run.accumulation);
     app.add_option("--runs", s.run.runs_dir);

@@ -50,7 +50,7 @@ void steps(skein::train::context& ctx) {
 int main(int argc, char** argv) {
     skein::run_config config;
     config.output = skein::train::output_mode::quiet;
-    config.workers = argc > 1 ? std::atoi(argv[1]) : 1;
+    config.scaling.workers = argc > 1 ? std::atoi(argv[1]) : 1;
     const std::string_view how = argc > 2 ? argv[2] : "";
     if (!how.empty()) config.output = skein::train::output_mode::plain;
     if (how == "starting" && skein::spmd::is_supervised()) {

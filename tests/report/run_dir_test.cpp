@@ -14,6 +14,7 @@
 #include <barrier>
 #include <cmath>
 #include <csignal>
+#include <filesystem>
 #include <limits>
 #include <optional>
 #include <set>
@@ -76,6 +77,31 @@ TEST_CASE("a run folder gets rows, events, configuration and a curve") {
     run.write_svg();
     CHECK_THAT(text_of(run.file("loss.svg")),
                ContainsSubstring("train") && ContainsSubstring("gpt"));
+}
+
+TEST_CASE("decisions are lines of their own file, cut like rows when a run is resumed") {
+    test::temporary_folder folder;
+    {
+        auto run = run_dir::create(folder.path, "r");
+        steps(run, 1, 4, 100);
+        CHECK_FALSE(std::filesystem::exists(run.file("events.jsonl")));
+        for (const char* object :
+             {R"({"step":2,"rule":"a"})", R"({"step":2,"rule":"b"})", R"({"step":4,"rule":"a"})"})
+            run.append_event(object);
+        posix_disk disk;
+        disk.open(run.file("events.jsonl"), open_mode::append)
+            .value()
+            ->append(as_bytes(std::string_view("{\"step\":1"))) // torn by a kill
+            .value();
+    }
+    auto run = run_dir::create(folder.path, "r", {.resume = true});
+    run.truncate_after(2);
+    const std::string kept = "{\"step\":2,\"rule\":\"a\"}\n{\"step\":2,\"rule\":\"b\"}\n";
+    CHECK(text_of(run.file("events.jsonl")) == kept);
+    run.append_event(R"({"step":3})");
+    CHECK(text_of(run.file("events.jsonl")) == kept + "{\"step\":3}\n");
+    run.clear();
+    CHECK(text_of(run.file("events.jsonl")).empty());
 }
 
 TEST_CASE("a column that appears later is empty in the rows before") {

@@ -54,9 +54,55 @@ struct forgetful {
 TEST_CASE(
     "a callback may answer with an action, and state counts when it can be saved and restored") {
     stopper s;
-    CHECK(detail::tell(s, step_info{.step = 2}) == action::go_on);
-    CHECK(detail::tell(s, step_info{.step = 3}) == action::stop);
-    CHECK(detail::tell(s, eval_info{.step = 3}) == action::go_on);
+    CHECK(detail::tell(s, step_info{.step = 2}).act == action::go_on);
+    CHECK(detail::tell(s, step_info{.step = 3}).act == action::stop);
+    CHECK(detail::tell(s, eval_info{.step = 3}).act == action::go_on);
     STATIC_CHECK(detail::keeps_state<stopper>);
     STATIC_CHECK_FALSE(detail::keeps_state<forgetful>);
+}
+
+namespace {
+struct planner {
+    decision on_eval(const eval_info& e) {
+        return {.plan = step_plan{.global_batch = e.plan->global_batch * 2}, .why = "twice"};
+    }
+};
+struct judging {
+    verdict on_agreed(const step_info& s) {
+        return s.loss > 2 ? verdict::leave_out : verdict::apply;
+    }
+};
+struct reasoning {
+    ruling on_agreed(const step_info&) { return {verdict::end, "enough"}; }
+};
+struct rate_only {
+    static constexpr bool changes_batch = false;
+    decision on_step(const step_info&) { return {}; }
+};
+} // namespace
+
+TEST_CASE("a callback may answer with a plan, and judge a step before it is applied") {
+    planner p;
+    const step_plan now{.global_batch = 4};
+    const auto made = detail::tell(p, eval_info{.plan = &now});
+    REQUIRE(made.plan);
+    CHECK(made.plan->global_batch == 8);
+    CHECK(made.why == "twice");
+    CHECK(made.act == action::go_on);
+    STATIC_CHECK(detail::plans<planner>);
+    STATIC_CHECK(detail::changes_batch<planner>());
+    STATIC_CHECK(detail::plans<rate_only>);
+    STATIC_CHECK_FALSE(detail::changes_batch<rate_only>());
+    STATIC_CHECK_FALSE(detail::plans<stopper>);
+    STATIC_CHECK_FALSE(detail::changes_batch<stopper>());
+
+    judging j;
+    reasoning r;
+    CHECK(detail::judge(j, step_info{.loss = 1}).what == verdict::apply);
+    CHECK(detail::judge(j, step_info{.loss = 3}).what == verdict::leave_out);
+    CHECK(detail::judge(r, step_info{}).why == "enough");
+    CHECK(detail::judge(p, step_info{}).what == verdict::apply);
+    STATIC_CHECK(callback<judging>);
+    STATIC_CHECK(detail::judges<judging>);
+    STATIC_CHECK_FALSE(detail::judges<planner>);
 }

@@ -145,7 +145,7 @@ TEST_CASE("a run whose last step used the patience up goes on until the next eva
     for (const int world : {1, 2}) {
         scratch dir;
         auto config = quiet_config(dir.path);
-        config.checkpoints = true;
+        config.checkpoint.enabled = true;
         config.eval_every = 2;
         config.max_steps = 8; // the third evaluation in a row without an improvement is of step 8
         const auto whole = train_watched(world, config);
@@ -166,9 +166,9 @@ TEST_CASE("a run that was killed and goes on is stopped early after the same ste
     for (const int world : {1, 2}) {
         scratch one, two;
         auto config = quiet_config(one.path);
-        config.checkpoints = true;
+        config.checkpoint.enabled = true;
         config.eval_every = 2;
-        config.checkpoint_every = 1;
+        config.checkpoint.every = 1;
         const auto whole = train_watched(world, config);
         CHECK(whole.stopped);
         CHECK(whole.steps == 9); // the fourth evaluation, and the step that agreed on it

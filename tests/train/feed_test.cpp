@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pipelines as the data of a run: the samples, weights and places of numbered data.
+#include <skein/train/batch_growth.hpp>
 #include <skein/train/feed.hpp>
 
 #include <tests/train/train_support.hpp>
@@ -134,6 +135,40 @@ TEST_CASE("ranks and micro-batches share the samples of each step") {
         }
 }
 
+TEST_CASE("a pipeline follows a batch that grows, bit for bit as numbered data does") {
+    const sk::batch_growth rule({.at_epochs = {1}, .at_steps = {2}, .more_micro_batches = true});
+    for (const int world : {1, 2}) {
+        scratch dir;
+        auto config = feed_config(dir);
+        config.last = last_batch::shorten;
+        std::vector<float> weights_of[2];
+        run_world(world, [&](context& ctx) {
+            auto one = make_net(), two = make_net();
+            sk::Trainer<sk::DDP<>, sk::batch_growth> by_number(ctx, config, rule);
+            sk::Trainer<sk::DDP<>, sk::batch_growth> fed(ctx, config, rule);
+            const auto wanted = by_number.fit(one, sk::SGD{}, constant_rate{1e-2}, class_loss,
+                                              numbers{40}, numbers{6});
+            auto batches = sk::train::feed<row_tensors>(ctx, config, shuffled(40));
+            const auto held_out = sk::train::numbered<row_tensors>(
+                ctx, config, data::range(6) | data::map<&of_number>());
+            const auto got = fed.fit(
+                two, sk::SGD{}, constant_rate{1e-2},
+                [](Net& m, const row_tensors& b) {
+                    return class_loss(m, sample_batch{b.x, b.y, {}});
+                },
+                batches, held_out);
+            expect(wanted.steps < 15); // of 21 without the rule
+            expect(got.steps == wanted.steps);
+            expect(got.total == wanted.total);
+            expect(got.loss == wanted.loss);
+            if (!ctx.is_first()) return;
+            weights_of[0] = weights(*one);
+            weights_of[1] = weights(*two);
+        });
+        CHECK(weights_of[0] == weights_of[1]);
+    }
+}
+
 TEST_CASE("filters make steps smaller, alike on every number of ranks; a step of no rows is none") {
     scratch a, b;
     auto config = feed_config(a);
@@ -165,8 +200,8 @@ TEST_CASE("filters make steps smaller, alike on every number of ranks; a step of
 TEST_CASE("a run goes on where its checkpoint was made, with other ranks, and refuses other data") {
     scratch whole_dir, dir;
     auto config = feed_config(whole_dir);
-    config.checkpoints = true;
-    config.checkpoint_every = 4;
+    config.checkpoint.enabled = true;
+    config.checkpoint.every = 4;
     const auto whole = train_on(1, config, shuffled(40));
     config.runs_dir = dir.path;
     config.epochs = 1; // 6 steps: the first two epochs end behind a checkpoint and at its end

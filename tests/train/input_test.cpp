@@ -152,12 +152,12 @@ TEST_CASE("a run on streams goes on where it was interrupted, whatever was made 
         scratch one;
         const std::vector<std::uint64_t> lengths(static_cast<std::size_t>(world), 17);
         auto config = stream_config(one, 0);
-        config.checkpoints = true;
+        config.checkpoint.enabled = true;
         const auto whole = train_stream(lengths, config);
         for (const int ahead : {0, 1, 4}) {
             scratch two;
             config = stream_config(two, ahead);
-            config.checkpoints = true;
+            config.checkpoint.enabled = true;
             CHECK(train_stream(lengths, config).weights == whole.weights);
             config.name = "interrupted";
             auto first = train_stream(lengths, config, /*stop_after=*/7);
@@ -190,7 +190,7 @@ TEST_CASE("streams that no step can be made of, or of another number of ranks, a
     config.last = last_batch::carry;
     CHECK_THAT(text({20}), ContainsSubstring("cannot carry samples over"));
     config.last = last_batch::drop;
-    config.checkpoints = true;
+    config.checkpoint.enabled = true;
     config.max_steps = 3;
     CHECK(text({20, 12}) == "trained");
     config.resume = resume_mode::latest;

@@ -76,7 +76,7 @@ TEST_CASE("one worker runs in this process") {
 TEST_CASE("several workers in a task are refused with what to do, and one runs there") {
     const auto inside = [](int workers) -> task<int> {
         auto config = quiet_config();
-        config.workers = workers;
+        config.scaling.workers = workers;
         co_return launch(config, [](context&) {});
     };
     net::real_loop loop;
@@ -99,12 +99,12 @@ TEST_CASE("a usage error exits with 2 and any other with 1") {
 
 TEST_CASE("a configuration that makes no sense never reaches the training") {
     auto config = quiet_config();
-    config.workers = 0;
+    config.scaling.workers = 0;
     CHECK(launch(config, [](context&) { FAIL("called"); }) == 2);
-    config.workers = 2;
+    config.scaling.workers = 2;
     config.communicator = "carrier pigeon";
     CHECK(launch(config, [](context&) { FAIL("called"); }) == 2);
-    config.workers = 1; // nobody to talk to, but a mistake all the same
+    config.scaling.workers = 1; // nobody to talk to, but a mistake all the same
     CHECK(launch(config, [](context&) { FAIL("called"); }) == 2);
 }
 
@@ -201,7 +201,7 @@ namespace {
     ::dup2(::fileno(said), STDERR_FILENO);
     auto config = quiet_config();
     config.output = output_mode::plain;
-    config.workers = 3;
+    config.scaling.workers = 3;
     const int code = launch(config, [](context&) {});
     ::_exit(std::getenv("SKEIN_TOKEN") == nullptr ? code : 77);
 }

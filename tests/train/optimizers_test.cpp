@@ -206,7 +206,7 @@ TEST_CASE("every optimizer, a user's own too, gives the same bits under every st
 TEST_CASE("a user's optimizer is saved by the names of its states and goes on from them") {
     scratch dir;
     auto config = quiet_config(dir.path);
-    config.checkpoints = true;
+    config.checkpoint.enabled = true;
     const auto run = [&](const char* name, int steps, resume_mode resume) {
         config.name = name;
         config.max_steps = steps;

@@ -200,8 +200,8 @@ TEST_CASE("a run goes on in another precision, because checkpoints hold float32"
         run_world(world, [&](context& ctx) {
             auto model = make_zoo(shape::plain);
             auto config = short_run(folder, steps);
-            config.checkpoints = config.write_files = true;
-            config.checkpoint_every = 5;
+            config.checkpoint.enabled = config.write_files = true;
+            config.checkpoint.every = 5;
             config.resume = resume_mode::latest;
             sk::Trainer<Strategy> trainer(ctx, config);
             const auto result = trainer.fit(model, sk::AdamW{}, constant_rate{.peak = 1e-2},

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <skein/train/reporter.hpp>
+#include <skein/wire/json.hpp>
 
 #include <tests/support/temporary_folder.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -68,6 +70,27 @@ TEST_CASE("rows, evaluation and settings reach the run's files") {
     CHECK(where.text("run/metrics.csv") == "step,loss,val_loss\n1,2.5,\n2,1.5,1.75\n");
     CHECK(where.text("run/config.json").find("\"dim\": 64") != std::string::npos);
     CHECK(where.text("run/loss.svg").find("<svg") != std::string::npos);
+}
+
+TEST_CASE("the configuration on disk has the settings of processes, checkpoints and failures") {
+    folder where;
+    auto config = config_in(where);
+    config.scaling.workers = 3;
+    config.checkpoint = {.every = 7,
+                         .keep_best = {.k = 2, .metric = "val_f1", .order = metric_order::highest},
+                         .on_stop = false};
+    config.failure.backoff = std::chrono::milliseconds(1500);
+    const auto ctx = context::single();
+    const reporter report(ctx, config, {});
+    const auto told = parse_json(where.text("run/config.json")).value();
+    CHECK(told["scaling"] == parse_json(R"({"workers": 3, "threads": 1})").value());
+    CHECK(told["checkpoint"] == parse_json(R"({
+        "enabled": true, "every": 7, "keep_last": 2, "on_stop": false,
+        "keep_best": {"k": 2, "metric": "val_f1", "order": "highest"}})")
+                                    .value());
+    CHECK(told["failure"] == parse_json(R"({"max_failures": 3, "backoff_s": 1.5,
+        "collective_timeout_s": 300.0, "stop_grace_s": 300.0})")
+                                 .value());
 }
 
 TEST_CASE("a resumed run drops the rows after its checkpoint") {
@@ -173,7 +196,7 @@ TEST_CASE("workers are listed by process, and by host when there are several") {
 TEST_CASE("a run without files and checkpoints leaves no folder") {
     folder where;
     auto config = config_in(where);
-    config.write_files = config.checkpoints = false;
+    config.write_files = config.checkpoint.enabled = false;
     const auto ctx = context::single();
     reporter report(ctx, config, {});
     report.begin({.total_steps = 1});

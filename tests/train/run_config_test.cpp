@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <skein/core/error.hpp>
+#include <skein/train/collective.hpp>
 #include <skein/train/run_config.hpp>
 
 #include <catch2/catch_test_macros.hpp>
@@ -23,7 +24,7 @@ TEST_CASE("values that make no sense are usage errors that name the value and a 
         const char* words;
     };
     const row rows[] = {
-        {[](run_config& c) { c.workers = 0; }, "0 workers"},
+        {[](run_config& c) { c.scaling.workers = 0; }, "scaling.workers = 0"},
         {[](run_config& c) { c.max_steps = -3; }, "-3 steps"},
         {[](run_config& c) { c.epochs = -1; }, "-1 epochs"},
         {[](run_config& c) { c.prefetch_batches = -1; }, "-1 batches"},
@@ -38,13 +39,14 @@ TEST_CASE("values that make no sense are usage errors that name the value and a 
         {[](run_config& c) { c.name = "a\nb"; }, "run name"},
         {[](run_config& c) { c.name = std::string(256, 'a'); }, "aaaa"},
         {[](run_config& c) { c.runs_dir = ""; }, "no folder"},
-        {[](run_config& c) { c.workers = 10'000; }, "10000 workers"},
-        {[](run_config& c) { c.threads = -1; }, "-1 threads"},
-        {[](run_config& c) { c.threads = 100'000; }, "100000 threads"},
-        {[](run_config& c) { c.max_failures = -1; }, "-1 restarts"},
+        {[](run_config& c) { c.scaling.workers = 10'000; }, "scaling.workers = 10000"},
+        {[](run_config& c) { c.scaling.threads = -1; }, "scaling.threads = -1"},
+        {[](run_config& c) { c.scaling.threads = 100'000; }, "scaling.threads = 100000"},
+        {[](run_config& c) { c.failure.max_failures = -1; }, "failure.max_failures = -1"},
+        {[](run_config& c) { c.checkpoint.every = -1; }, "checkpoint.every = -1"},
         {[](run_config& c) {
              c.resume = resume_mode::latest;
-             c.checkpoints = false;
+             c.checkpoint.enabled = false;
          },
          "without checkpoints"},
     };
@@ -59,6 +61,24 @@ TEST_CASE("values that make no sense are usage errors that name the value and a 
             CHECK(e.text().find(r.words) != std::string::npos);
             CHECK_FALSE(e.hint().empty());
         }
+    }
+}
+
+TEST_CASE("each setting of checkpoints is one that ranks must have alike") {
+    const std::function<void(checkpoint_config&)> changes[] = {
+        [](auto& c) { c.enabled = false; },
+        [](auto& c) { c.every = 7; },
+        [](auto& c) { c.keep_last = 3; },
+        [](auto& c) { c.keep_best.k = 3; },
+        [](auto& c) { c.keep_best.metric = "val_f1"; },
+        [](auto& c) { c.keep_best.order = metric_order::highest; },
+        [](auto& c) { c.on_stop = false; },
+    };
+    const run_config same;
+    for (const auto& change : changes) {
+        run_config other;
+        change(other.checkpoint);
+        CHECK(spmd::hash_of(settings_of(other)) != spmd::hash_of(settings_of(same)));
     }
 }
 

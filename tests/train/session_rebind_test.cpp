@@ -204,8 +204,8 @@ TEST_CASE("DDP goes on with the ranks that are left, with the bits of a resume f
         if (c.model == "ring") c.before = {"a", "b", "c"};
         scratch one, two;
         auto config = short_config(one);
-        config.write_files = config.checkpoints = true;
-        config.checkpoint_every = 3;
+        config.write_files = config.checkpoint.enabled = true;
+        config.checkpoint.every = 3;
         const auto changed = change_worlds<sk::DDP<tiny_buckets>>(config, c);
         for (const int r : goes_on) CHECK(!changed.errors[static_cast<std::size_t>(r)]);
         CHECK(changed.steps == 9);
@@ -310,8 +310,8 @@ TEST_CASE("an evaluation of the averaged weights, or a checkpoint, that broke is
     const auto run = [](bool breaks_loss, bool breaks_after) {
         scratch dir;
         auto config = short_config(dir, 4);
-        config.write_files = config.checkpoints = true;
-        config.eval_every = config.checkpoint_every = 2;
+        config.write_files = config.checkpoint.enabled = true;
+        config.eval_every = config.checkpoint.every = 2;
         sk::sim::local_world first(2), second(2);
         outcome out;
         const auto body = [&](int r) {

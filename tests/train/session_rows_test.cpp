@@ -239,11 +239,11 @@ TEST_CASE("the best checkpoint stays the best over a resume and over evaluations
     scratch dir;
     auto config = quiet_config(dir.path);
     config.max_steps = 5;
-    config.checkpoints = true;
-    config.checkpoint_every = config.eval_every = 1;
-    config.keep_last = config.keep_best = 1;
-    config.best_metric = "val_f1";
-    config.best_is_lowest = false;
+    config.checkpoint.enabled = true;
+    config.checkpoint.every = config.eval_every = 1;
+    config.checkpoint.keep_last = config.checkpoint.keep_best.k = 1;
+    config.checkpoint.keep_best.metric = "val_f1";
+    config.checkpoint.keep_best.order = sk::train::metric_order::highest;
     int evaluations = 0;
     const auto loss = [&](Net& m, const sample_batch& b, metric_set& metrics) {
         static constexpr double nan = std::numeric_limits<double>::quiet_NaN();
@@ -298,7 +298,7 @@ TEST_CASE("a run whose last step was the last of an epoch goes on with the next 
             scratch dir;
             auto config = quiet_config(dir.path);
             config.global_batch = stream ? 5 : 6;
-            config.checkpoints = true;
+            config.checkpoint.enabled = true;
             config.last = last;
             config.prefetch_batches = stream ? 2 : 1;
             std::vector<std::vector<std::uint64_t>> seen;
@@ -333,8 +333,8 @@ TEST_CASE("a run whose last step was the last of an epoch goes on with the next 
 TEST_CASE("a checkpoint of a step whose loss overflowed float16 is resumed") {
     scratch dir;
     auto config = quiet_config(dir.path);
-    config.checkpoints = true;
-    config.checkpoint_every = 1;
+    config.checkpoint.enabled = true;
+    config.checkpoint.every = 1;
     config.max_steps = 2;
     std::vector<double> losses;
     const auto train = [&] {

@@ -44,8 +44,8 @@ std::optional<sk::error> fit_alone(const run_config& config, Loss loss, std::uin
 run_config written_config(const scratch& dir) {
     auto config = quiet_config(dir.path);
     config.max_steps = 4;
-    config.write_files = config.checkpoints = true;
-    config.checkpoint_every = 2;
+    config.write_files = config.checkpoint.enabled = true;
+    config.checkpoint.every = 2;
     config.eval_every = 2;
     return config;
 }
@@ -183,27 +183,6 @@ TEST_CASE(
     CHECK(*find_metric(seen, "val_id") == 0.5);
 }
 
-TEST_CASE(
-    "checkpoints that are never evaluated are told at the start when the best are to be kept") {
-    run_config c;
-    c.checkpoint_every = 3;
-    c.eval_every = 4;
-    CHECK_THAT(sk::train::detail::cadence_notice(c, 10),
-               ContainsSubstring("every 3 steps") && ContainsSubstring("every 4 steps"));
-    c.eval_every = 0;
-    CHECK_THAT(sk::train::detail::cadence_notice(c, 10),
-               ContainsSubstring("evaluations at the end"));
-    CHECK(sk::train::detail::cadence_notice(c, 0).empty());
-    c.best_metric = "loss";
-    CHECK(sk::train::detail::cadence_notice(c, 10).empty());
-    c.best_metric = "val_loss";
-    c.eval_every = 3;
-    CHECK(sk::train::detail::cadence_notice(c, 10).empty());
-    c.eval_every = 4;
-    c.keep_best = 0;
-    CHECK(sk::train::detail::cadence_notice(c, 10).empty());
-}
-
 TEST_CASE("a refused resume leaves the run's files as they are") {
     scratch dir;
     auto config = written_config(dir);
@@ -253,10 +232,11 @@ TEST_CASE("the trainer's own names are refused at the first report, and stop sto
     }
 }
 
-TEST_CASE("a best_metric that no evaluation gives is refused with the names there are") {
+TEST_CASE("a metric of the best checkpoints that no evaluation gives is refused with the names "
+          "there are") {
     scratch dir;
     auto config = written_config(dir);
-    config.best_metric = "val_los";
+    config.checkpoint.keep_best.metric = "val_los";
     const auto why = fit_alone(config, [](Net& m, const sample_batch& b, metric_set& metrics) {
         metrics.sum("hits", 1.0);
         return class_loss(m, b);
@@ -266,7 +246,7 @@ TEST_CASE("a best_metric that no evaluation gives is refused with the names ther
     CHECK_THAT(why->what(), ContainsSubstring("'val_los'") &&
                                 ContainsSubstring(R"(there are: "loss", "val_loss", "val_hits")"));
     config.name = "right";
-    config.best_metric = "loss";
+    config.checkpoint.keep_best.metric = "loss";
     CHECK_FALSE(fit_alone(config, class_loss));
 }
 
@@ -440,9 +420,9 @@ run_config drifting_config(const scratch& dir) {
     config.max_steps = 9;
     config.accumulation = 2;
     config.eval_every = 3;
-    config.checkpoint_every = 4;
-    config.keep_best = 0;
-    config.write_files = config.checkpoints = true;
+    config.checkpoint.every = 4;
+    config.checkpoint.keep_best.k = 0;
+    config.write_files = config.checkpoint.enabled = true;
     return config;
 }
 
@@ -648,7 +628,7 @@ TEST_CASE("a rank whose own loop throws ends the others, and a session left earl
 }
 
 TEST_CASE("a stop that one rank's callback asks for ends all ranks after the next step, with a "
-          "checkpoint") {
+          "checkpoint unless checkpoint.on_stop is false") {
     struct enough {
         int rank;
         action on_step(const step_info& s) {
@@ -657,19 +637,23 @@ TEST_CASE("a stop that one rank's callback asks for ends all ranks after the nex
     };
     scratch dir;
     auto config = quiet_config(dir.path);
-    config.checkpoints = true;
-    std::vector<fit_result> results(2);
-    run_world(2, [&](context& ctx) {
-        auto net = make_net();
-        sk::Trainer<sk::DDP<>, enough> trainer(ctx, config, enough{1});
-        results[static_cast<std::size_t>(ctx.rank())] =
-            trainer.fit(net, sk::AdamW{}, constant_rate{1e-2}, class_loss, numbers{64}, numbers{0});
-    });
-    for (const auto& r : results) {
-        CHECK(r.stopped);
-        CHECK(r.stop_signal == 0);
-        CHECK(r.steps == 5);
-        CHECK_THAT(r.checkpoint, ContainsSubstring("step-00000005"));
+    for (const bool on_stop : {true, false}) {
+        config.checkpoint = {.every = 2, .on_stop = on_stop};
+        config.name = on_stop ? "saves" : "does-not";
+        std::vector<fit_result> results(2);
+        run_world(2, [&](context& ctx) {
+            auto net = make_net();
+            sk::Trainer<sk::DDP<>, enough> trainer(ctx, config, enough{1});
+            results[static_cast<std::size_t>(ctx.rank())] = trainer.fit(
+                net, sk::AdamW{}, constant_rate{1e-2}, class_loss, numbers{64}, numbers{0});
+        });
+        for (const auto& r : results) {
+            CHECK(r.stopped);
+            CHECK(r.stop_signal == 0);
+            CHECK(r.steps == 5);
+            CHECK_THAT(r.checkpoint,
+                       ContainsSubstring(on_stop ? "step-00000005" : "step-00000004"));
+        }
     }
 }
 

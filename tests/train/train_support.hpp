@@ -150,9 +150,9 @@ inline run_config quiet_config(const std::string& runs) {
     c.max_steps = 20;
     c.global_batch = 12;
     c.eval_every = 0;
-    c.checkpoint_every = 0;
+    c.checkpoint.every = 0;
     c.output = output_mode::quiet;
-    c.checkpoints = false;
+    c.checkpoint.enabled = false;
     c.write_files = false;
     return c;
 }

@@ -128,8 +128,8 @@ TEST_CASE("a run that was interrupted and resumed is bit-identical to an undistu
     for (int world : {1, 2}) {
         scratch one, two;
         auto config = quiet_config(one.path);
-        config.checkpoints = config.write_files = true;
-        config.checkpoint_every = 6;
+        config.checkpoint.enabled = config.write_files = true;
+        config.checkpoint.every = 6;
         config.eval_every = 4;
         const auto whole = train_by<sk::DDP<tiny_buckets>>(world, config);
 
@@ -157,7 +157,7 @@ TEST_CASE(
     for (const auto [before, after] : {row{2, 1}, row{2, 3}, row{1, 2}, row{3, 2}}) {
         scratch one, two;
         auto config = quiet_config(one.path);
-        config.checkpoints = true;
+        config.checkpoint.enabled = true;
         const auto whole = train_by<sk::DDP<tiny_buckets>>(1, config, sk::AdamW{.eps = 1e-5});
 
         config.runs_dir = two.path;
@@ -178,7 +178,7 @@ TEST_CASE(
 TEST_CASE("a restarted job finds its own folder and goes on, though the name was taken before") {
     scratch dir;
     auto config = quiet_config(dir.path);
-    config.checkpoints = true;
+    config.checkpoint.enabled = true;
     config.max_steps = 5;
     (void)train_by<sk::DDP<>>(1, config); // somebody else's "run"
     const auto first = train_by<sk::DDP<>>(2, config, sk::AdamW{}, "shm", 0, "job-7");
@@ -194,8 +194,8 @@ TEST_CASE("a broken newest checkpoint is passed over for the one before it") {
     for (const bool truncate : {true, false}) {
         scratch dir;
         auto config = quiet_config(dir.path);
-        config.checkpoints = true;
-        config.checkpoint_every = 4;
+        config.checkpoint.enabled = true;
+        config.checkpoint.every = 4;
         config.max_steps = 8;
         const auto whole = train_by<sk::DDP<>>(2, config);
         const auto shard = whole.result.checkpoint + "/shard-1-of-2.safetensors";
@@ -219,7 +219,7 @@ TEST_CASE("a broken newest checkpoint is passed over for the one before it") {
 TEST_CASE("a checkpoint of another model, of other data, or beyond the last step is refused") {
     scratch dir;
     auto config = quiet_config(dir.path);
-    config.checkpoints = true;
+    config.checkpoint.enabled = true;
     config.max_steps = 4;
     (void)train_by<sk::Single>(1, config);
     config.resume = resume_mode::latest;
@@ -324,7 +324,7 @@ TEST_CASE("an exception in one rank's loss ends the others too, with the culprit
 TEST_CASE("a stop request saves, ends in order on all ranks, and the run can be resumed") {
     scratch dir;
     auto config = quiet_config(dir.path);
-    config.checkpoints = true;
+    config.checkpoint.enabled = true;
     const auto whole = train_by<sk::DDP<>>(2, config);
     config.name = "stopped";
     std::atomic<bool> stop{false};
@@ -440,10 +440,10 @@ TEST_CASE("every callback is told of its event once, on every rank") {
     };
     scratch dir;
     auto config = quiet_config(dir.path);
-    config.checkpoints = true;
+    config.checkpoint.enabled = true;
     config.max_steps = 6;
     config.eval_every = 2;
-    config.checkpoint_every = 3;
+    config.checkpoint.every = 3;
     run_world(2, [&](context& ctx) {
         auto net = make_net();
         sk::Trainer<sk::DDP<>, counter> trainer(ctx, config, counter{});
@@ -482,7 +482,7 @@ TEST_CASE(
 TEST_CASE("dropout draws the same numbers in a resumed run") {
     scratch one, two;
     auto config = quiet_config(one.path);
-    config.checkpoints = true;
+    config.checkpoint.enabled = true;
     const auto fit = [&](std::int64_t steps) {
         config.max_steps = steps;
         auto ctx = context::single();

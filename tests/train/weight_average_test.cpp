@@ -44,7 +44,7 @@ averaged_run run_averaged(int world, const std::string& runs, average_options op
     auto config = quiet_config(runs);
     config.max_steps = 6;
     config.eval_every = 2;
-    config.checkpoints = true;
+    config.checkpoint.enabled = true;
     run_world(
         world,
         [&](context& ctx) {
@@ -148,7 +148,7 @@ TEST_CASE("evaluations with the average do not change the training") {
 TEST_CASE("a run goes on with its average, and one that had none begins it with the weights") {
     scratch dir;
     auto config = quiet_config(dir.path);
-    config.checkpoints = true;
+    config.checkpoint.enabled = true;
     const auto run = [&](const char* name, int steps, bool averaged, resume_mode resume) {
         config.name = name;
         config.max_steps = steps;

@@ -68,6 +68,17 @@ public:
         counts().store(before_counts_);
     }
 
+    /// Nobody in this process has taken SIGINT or SIGTERM over.
+    [[nodiscard]] static bool are_free() noexcept {
+        for (const int signal : {SIGINT, SIGTERM}) {
+            struct sigaction now{};
+            ::sigaction(signal, nullptr, &now);
+            if ((now.sa_flags & SA_SIGINFO) != 0) return false;
+            if (now.sa_handler != SIG_DFL && now.sa_handler != SIG_IGN) return false;
+        }
+        return true;
+    }
+
     /// Readable from the first signal on; nobody has to read it. One byte for each signal.
     [[nodiscard]] int fd() const noexcept { return read_.get(); }
     /// True from the first signal on. For code that looks now and then.

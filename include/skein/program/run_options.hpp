@@ -21,8 +21,9 @@ struct run_options {
 };
 
 /// The first line of a main that does what a worker must not do before it comes to run() or its
-/// session: in a process that was started as a worker, or as the space server of a namespace, it
-/// does not return, but in a task that runs there. Elsewhere it does nothing.
+/// session or to train::run(): in a process that was started as a worker, as the space server of a
+/// namespace, or as a rank of train::run(), it does not return, but in what runs there. Elsewhere
+/// it does nothing.
 void serve_if_worker();
 
 } // namespace skein

@@ -20,6 +20,7 @@
 #include <skein/core/error.hpp>
 #include <skein/core/result.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -58,6 +59,15 @@ struct metric_value {
     double value = 0.0;
 
     friend bool operator==(const metric_value&, const metric_value&) = default;
+};
+
+/// Merged numbers with a shape, e.g. one per class: for files of JSON lines and for programs.
+struct metric_array {
+    std::string name{};
+    std::vector<std::size_t> shape{};
+    std::vector<double> values{}; ///< row-major
+
+    friend bool operator==(const metric_array&, const metric_array&) = default;
 };
 
 /// All metrics of one rank as float64 for two all-reduces. Both lengths are a multiple of

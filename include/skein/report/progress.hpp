@@ -79,6 +79,8 @@ public:
     void failure(std::string_view text);
     /// The text of one JSON object: a line in JSON mode, nothing in the others.
     void event(std::string_view object);
+    /// The run has so many steps from here on; 0: unknown.
+    void set_total(std::uint64_t steps) noexcept { options_.total = steps; }
     /// The last update is shown and the line ended. Safe to repeat.
     void finish();
 

@@ -4,6 +4,8 @@
 //
 //     runs/gpt/config.json  metrics.csv metrics.jsonl events.out.tfevents.* loss.svg checkpoints/
 //
+// With rules there is events.jsonl, too: what they decided.
+//
 // Rows are appended once per report and never rewritten. A resumed run first cuts all rows after
 // the step it resumes from, so that an interrupted run leaves the very same rows as an undisturbed
 // one. The folder is locked for the life of the object (.lock), so that no two runs write into it.
@@ -42,7 +44,19 @@ struct metrics_row {
     std::uint64_t step = 0;
     std::vector<metric_value> values{};
     std::vector<metric_value> timings{};
+    std::vector<metric_array> arrays{}; ///< reproducible; into metrics.jsonl only
 };
+
+/// One column of metrics.csv: its points in order, x is the step.
+struct metrics_column {
+    std::string name;
+    std::vector<curve_point> points;
+};
+
+/// The columns of the metrics.csv in a run's folder; empty without one. Takes no lock and changes
+/// nothing there: a run that is at work may be read.
+///   errors  permission_denied, io; malformed: another file of that name
+[[nodiscard]] std::vector<metrics_column> read_metrics(const std::string& folder);
 
 /// How a run's folder is opened.
 struct run_dir_options {
@@ -90,6 +104,9 @@ public:
     /// synced). A new name in `values` rewrites metrics.csv once with one more column. A row that
     /// cannot be written is kept and tried again with the next one; then this throws why.
     void append(const metrics_row& row);
+    /// Appends a line to events.jsonl: the text of a JSON object with a member "step", by which
+    /// truncate_after() cuts. Kept and tried again like a row.
+    void append_event(std::string_view object);
     /// Tries rows that wait again; throws why they still do.
     void flush();
     /// Rows that at least one file lacks.
@@ -99,6 +116,8 @@ public:
     void write_config(std::string_view config);
     /// Its text, or nothing without one; errc::malformed when it is not JSON.
     [[nodiscard]] std::optional<std::string> read_config() const;
+    /// Takes a result.json away: the run that ended so goes on.
+    void remove_result();
 
     /// The points of one column of metrics.csv, in order.
     [[nodiscard]] std::vector<curve_point> curve(std::string_view column) const;
@@ -117,7 +136,10 @@ private:
     [[nodiscard]] result<void> write_csv();
     [[nodiscard]] result<void> write_lines();
     [[nodiscard]] result<void> write_events();
+    [[nodiscard]] result<void> write_decisions();
     [[nodiscard]] result<void> write_waiting();
+    template <class Keep>
+    void cut_lines(const char* base, std::uint64_t& bytes, Keep keep);
 
     std::string path_, name_;
     std::vector<std::string> notices_;
@@ -127,10 +149,12 @@ private:
     run_dir_options options_;
     std::vector<std::string> columns_; // of metrics.csv, without "step"
     std::unique_ptr<event_file> events_;
-    std::uint64_t csv_bytes_ = 0, lines_bytes_ = 0; // up to the last whole row
+    std::uint64_t csv_bytes_ = 0, lines_bytes_ = 0,
+                  decisions_bytes_ = 0; // up to the last whole row
     bool header_waits_ = false;
     std::vector<metrics_row> csv_waits_;
-    std::vector<std::string> lines_wait_; // of metrics.jsonl
+    std::vector<std::string> lines_wait_;     // of metrics.jsonl
+    std::vector<std::string> decisions_wait_; // of events.jsonl
     std::vector<tb_event> events_wait_;
 };
 

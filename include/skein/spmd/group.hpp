@@ -64,6 +64,7 @@ struct group_outcome {
     std::optional<error> failure;
     int culprit = -1;      ///< the rank that was lost or failed; -1 if nobody in particular
     bool reported = false; ///< the culprit said so itself; otherwise it fell silent or died
+    std::map<std::string, byte_buffer> told{}; ///< what rank 0 has told, the newest of each key
 };
 
 /// What a group's server knows before the first rank joins.
@@ -79,6 +80,8 @@ struct group_options {
     std::size_t max_blob = std::size_t{16} << 20; ///< bytes of one rank's blob in an exchange
     net::keep_alive alive{net::keep_alive_mode::on, time_constants::lan().group_heartbeat,
                           time_constants::lan().suspect_after, time_constants::lan().dead_after};
+    byte_buffer given{};       ///< what the server gives every rank when all are there
+    std::size_t most_told = 0; ///< bytes that rank 0 may tell the server, all keys together
 };
 
 /// The meeting point. Lives on the loop that made it.
@@ -112,6 +115,8 @@ private:
     [[nodiscard]] std::optional<error> objection(const member_info& to,
                                                  const std::vector<setting>& settings);
     void handle(member& from, const net::frame& f);
+    void contribute(member& from, const net::frame& f);
+    void note(const member& from, const net::frame& f);
     void start_if_complete();
     void end(group_outcome how);
     void tell_everyone();
@@ -121,6 +126,7 @@ private:
     std::vector<std::unique_ptr<member>> members_; ///< by rank; null until joined
     int settings_of_ = 0;                          ///< whose options_.settings are
     std::map<std::string, std::vector<std::optional<byte_buffer>>> exchanges_;
+    std::map<std::string, byte_buffer> told_;
     std::optional<group_outcome> outcome_;
     bool running_ = false;
     event ended_;
@@ -144,6 +150,10 @@ public:
 
     /// Every rank's blob in rank order; see rendezvous::exchange.
     [[nodiscard]] task<std::vector<byte_buffer>> exchange(std::string key, byte_buffer mine);
+    /// Rank 0 tells the server something, for whoever reads its outcome: the newest of a key
+    /// counts. Sent in order with all else; waits for nobody.
+    ///   errors  usage: another rank; what the group was lost for
+    void tell(std::string key, byte_buffer what);
     /// This rank is done: leaves in order and waits until the server has seen it.
     [[nodiscard]] task<void> leave();
     /// This rank fails; the server and all others are told why.
@@ -151,6 +161,8 @@ public:
 
     [[nodiscard]] const std::vector<member_info>& members() const noexcept { return members_; }
     [[nodiscard]] int generation() const noexcept { return generation_; }
+    /// group_options::given of the server.
+    [[nodiscard]] const byte_buffer& given() const noexcept { return given_; }
     [[nodiscard]] const member_info& self() const noexcept { return self_; }
 
 private:
@@ -162,6 +174,7 @@ private:
 
     member_info self_;
     int generation_ = 0;
+    byte_buffer given_;
     std::shared_ptr<net::connection> link_;
     std::vector<member_info> members_;
     std::map<std::string, std::vector<byte_buffer>> gathered_;

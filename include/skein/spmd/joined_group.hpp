@@ -48,6 +48,10 @@ public:
     [[nodiscard]] const std::vector<member_info>& members() const noexcept;
 
     std::vector<byte_buffer> exchange(std::string_view key, byte_span mine) override;
+    /// What the group's server gives every rank; see group_options::given.
+    [[nodiscard]] const byte_buffer& given() const noexcept;
+    /// Rank 0 tells whoever reads the group's outcome; see group_client::tell.
+    void tell(std::string_view key, byte_span what);
     [[nodiscard]] subscription on_lost(loss_listeners::listener lost) override;
 
     /// Blocks until another rank is known to be lost or to have failed, at most so long; false if

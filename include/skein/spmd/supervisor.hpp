@@ -6,15 +6,18 @@
 // What ends a rank for good (a usage error, a NaN, a full disk) is not tried again: it would only
 // fail again. Ranks begin in the folder in which this program was started. Ctrl-C asks the ranks to
 // stop in order; a second one kills them. When the supervisor dies, however it dies, the kernel
-// kills the ranks.
+// kills the ranks. A process may have several at once, each on a thread of its own.
 
+#include <skein/core/bytes.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/time.hpp>
 #include <skein/spmd/group.hpp>
 
 #include <chrono>
+#include <cstddef>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -35,6 +38,14 @@ struct supervisor_options {
     std::vector<std::pair<std::string, std::string>> env{}; ///< added to each rank's environment
     int threads = 1; ///< OMP_NUM_THREADS of each rank, unless the user has set that; 0: not set
     net::keep_alive alive = group_options{}.alive;
+    /// SIGINT and SIGTERM are this job's while it works; false: they stay what they are.
+    bool takes_signals = true;
+    /// Becomes readable: the ranks are asked to stop, as by a first SIGTERM. -1: none.
+    int stop_fd = -1;
+    /// Variables that only process_environment() of the ranks gives, not their environment.
+    std::vector<std::pair<std::string, std::string>> variables{};
+    byte_buffer given{};       ///< to every rank; see group_options
+    std::size_t most_told = 0; ///< by rank 0; see group_options
     /// Told of each restart: the failure and how many restarts there have been, this one included.
     std::function<void(const error& why, int restart, int max_failures)> on_restart{};
     /// Told of the first stop request, when it comes.
@@ -46,6 +57,9 @@ struct supervisor_outcome {
     std::optional<error> failure; ///< the last attempt's; nothing = done
     int restarts = 0;
     int stop_signal = 0; ///< SIGINT or SIGTERM if a person or a system stopped it
+    int culprit = -1;    ///< the rank that failed; -1 if nobody in particular
+    /// What rank 0 has told, of each key the newest of all attempts.
+    std::map<std::string, byte_buffer> told{};
 };
 
 /// True for failures that come again on every attempt.
@@ -57,6 +71,7 @@ struct supervisor_outcome {
     case errc::not_finite:
     case errc::mismatch:
     case errc::malformed:
+    case errc::too_large:
     case errc::already_exists:
     case errc::permission_denied:
     case errc::not_found:
@@ -65,8 +80,8 @@ struct supervisor_outcome {
     }
 }
 
-/// Runs the job to its end; blocks. Call it on the thread that lives longest (main): the ranks die
-/// with it. Takes SIGINT and SIGTERM meanwhile.
+/// Runs the job to its end; blocks. On any thread, also on several at once: at most one of them
+/// takes the signals.
 ///   errors  not_supported: a loop runs on this thread, or this process is a worker: its copies
 ///           would be none
 [[nodiscard]] supervisor_outcome supervise(supervisor_options options);

@@ -15,18 +15,31 @@
 // callback that says why, by a member std::string stop_reason() const, has it printed at the end;
 // empty while there is nothing.
 //
+// They may also return a decision, which can change the plan of the steps that follow
+// (train/step_plan.hpp). Every rank must decide alike: from merged numbers, which are the same on
+// all. Ranks whose plans differ end with errc::mismatch at the next step. A decision is a line and a
+// row of the run's events.jsonl, under the callback's `static constexpr std::string_view rule_name`,
+// else under the name of its type.
+//
+// on_agreed(const step_info&) hears of a step before its gradients are applied, and may return a
+// verdict or a ruling: the step can be left out, as one that overflowed float16 is. With it numbers
+// that are not finite come to the callback first; nobody leaving the step out, they end the run.
+//
 // A callback with both of these members has its state in every checkpoint, by the name of its type:
 //
 //     std::string state() const;                // asked of rank 0 after the events of the step
 //     void restore(std::string_view state);     // on every rank, before on_start
 
 #include <skein/report/metrics.hpp>
+#include <skein/train/step_plan.hpp>
 
 #include <concepts>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace skein::train {
@@ -42,12 +55,33 @@ struct start_info {
     std::string strategy{};     ///< "DDP"; empty for one without a name
     /// "3 epochs of 120 steps, ..."; empty when the steps were given.
     std::string epochs{};
+    std::vector<std::string> evaluations{}; ///< names of the evaluation sets that have samples
 };
 
 /// What a callback wants to happen next.
 enum class action : std::uint8_t {
     go_on,
     stop, ///< training ends after the next step, on all ranks
+};
+
+/// What a callback decides: also about the steps that follow.
+struct decision {
+    action act = action::go_on;
+    std::optional<step_plan> plan{}; ///< from the next step on; nothing: as before
+    std::string why{};               ///< for a person, e.g. "val_loss has not improved since 300"
+};
+
+/// What becomes of a step that the ranks have agreed on.
+enum class verdict : std::uint8_t {
+    apply,
+    leave_out, ///< the parameters stay, the data moves on: as with an overflow of float16
+    end,       ///< the run ends here, with errc::not_finite
+};
+
+/// A verdict and its reason, for a person.
+struct ruling {
+    verdict what = verdict::apply;
+    std::string why{};
 };
 
 /// Where the time of a step went, in seconds of the slowest rank, each number by itself.
@@ -63,7 +97,7 @@ struct step_timing {
     double overlap = 0.0;
 };
 
-/// After every optimizer step.
+/// After every optimizer step; before it, without its times, for on_agreed.
 struct step_info {
     int rank = 0;
     std::uint64_t step = 0; ///< finished steps, this one included
@@ -73,17 +107,29 @@ struct step_info {
     double seconds = 0.0;      ///< of this step
     double tokens_per_s = 0.0; ///< of this step, over all ranks; samples when tokens are unknown
     const std::vector<report::metric_value>* metrics =
-        nullptr; ///< everything reported, merged over ranks
+        nullptr; ///< everything reported, merged over ranks; metrics of training when due
+    const std::vector<report::metric_array>* arrays =
+        nullptr; ///< metrics that are no single numbers, when due
     step_timing timing{};
+    const step_plan* plan = nullptr; ///< in force: of the next step, with what callbacks before
+                                     ///< this one decided; in on_agreed of this step
+    double next_rate = 0.0;          ///< what the schedule alone gives for the next step
+    std::uint64_t epoch = 0;         ///< passes over the data that are finished
 };
 
-/// After every evaluation.
+/// After every evaluation, of each set by itself.
 struct eval_info {
     int rank = 0;
     std::uint64_t step = 0;
+    std::string_view set = "val"; ///< its name, with which those of its numbers begin
     const std::vector<report::metric_value>* metrics =
-        nullptr; ///< "val_loss" and what the loss reported
+        nullptr; ///< "val_loss", what the loss reported, and metrics that are one number
+    const std::vector<report::metric_array>* arrays =
+        nullptr; ///< metrics that are more, e.g. "val_confusion"
     double seconds = 0.0;
+    const step_plan* plan = nullptr; ///< as in step_info
+    double next_rate = 0.0;          ///< likewise
+    std::uint64_t epoch = 0;         ///< likewise
 };
 
 /// After every checkpoint that is durable.
@@ -102,11 +148,14 @@ struct fit_result {
     std::uint64_t steps = 0;      ///< finished
     std::uint64_t total = 0;      ///< asked for; of a stream with epochs what they came to
     double loss = 0.0;            ///< of the last step
-    double val_loss = 0.0;        ///< of the last evaluation; NaN without one
+    double val_loss = 0.0;        ///< of the first set's last evaluation; NaN without one
     std::uint64_t val_step = 0;   ///< after which step that was
     double seconds = 0.0;         ///< of this start, evaluation and saving included
     double tokens_per_s = 0.0;    ///< of the training steps of this start
-    double peak_rss_bytes = 0.0;  ///< the largest of all ranks
+    /// The newest of each metric of training and of every evaluation set, of this start.
+    std::vector<report::metric_value> metrics{};
+    std::vector<report::metric_array> arrays{};
+    double peak_rss_bytes = 0.0; ///< the largest of all ranks
     std::string run_name{}, run_path{}, checkpoint{};
     bool stopped = false;      ///< ended early because it was asked to
     int stop_signal = 0;       ///< by SIGINT or SIGTERM on some rank; 0 when it was no signal
@@ -117,6 +166,7 @@ struct fit_result {
 template <class C>
 concept callback =
     requires(C& c, const start_info& e) { c.on_start(e); } || requires { &C::on_start; } ||
+    requires(C& c, const step_info& e) { c.on_agreed(e); } || requires { &C::on_agreed; } ||
     requires(C& c, const step_info& e) { c.on_step(e); } || requires { &C::on_step; } ||
     requires(C& c, const eval_info& e) { c.on_eval(e); } || requires { &C::on_eval; } ||
     requires(C& c, const checkpoint_info& e) { c.on_checkpoint(e); } ||
@@ -127,14 +177,17 @@ namespace detail {
 
 // One function per event. `&C::on_x` finds a member of that name that cannot take the event.
 
-/// Calls it; what it returns if that is an action.
+/// Calls it; what it returns if that is a decision or an action.
 template <class Call>
-action action_of(Call call) {
-    if constexpr (std::is_same_v<decltype(call()), action>) {
+decision decision_of(Call call) {
+    using returned = std::remove_cvref_t<decltype(call())>;
+    if constexpr (std::is_same_v<returned, decision>) {
         return call();
+    } else if constexpr (std::is_same_v<returned, action>) {
+        return {.act = call()};
     } else {
         call();
-        return action::go_on;
+        return {};
     }
 }
 template <class C>
@@ -145,20 +198,20 @@ void tell(C& c, const start_info& info) {
         static_assert(!requires { &C::on_start; }, "on_start must take const train::start_info&");
 }
 template <class C>
-action tell(C& c, const step_info& info) {
+decision tell(C& c, const step_info& info) {
     if constexpr (requires { c.on_step(info); })
-        return action_of([&]() -> decltype(auto) { return c.on_step(info); });
+        return decision_of([&]() -> decltype(auto) { return c.on_step(info); });
     else
         static_assert(!requires { &C::on_step; }, "on_step must take const train::step_info&");
-    return action::go_on;
+    return {};
 }
 template <class C>
-action tell(C& c, const eval_info& info) {
+decision tell(C& c, const eval_info& info) {
     if constexpr (requires { c.on_eval(info); })
-        return action_of([&]() -> decltype(auto) { return c.on_eval(info); });
+        return decision_of([&]() -> decltype(auto) { return c.on_eval(info); });
     else
         static_assert(!requires { &C::on_eval; }, "on_eval must take const train::eval_info&");
-    return action::go_on;
+    return {};
 }
 template <class C>
 void tell(C& c, const checkpoint_info& info) {
@@ -175,6 +228,43 @@ void tell(C& c, const fit_result& info) {
         c.on_end(info);
     else
         static_assert(!requires { &C::on_end; }, "on_end must take const train::fit_result&");
+}
+
+/// Hears of steps before they are applied.
+template <class C>
+concept judges = requires(C& c, const step_info& info) { c.on_agreed(info); };
+template <class C>
+ruling judge(C& c, const step_info& info) {
+    if constexpr (judges<C>) {
+        using returned = std::remove_cvref_t<decltype(c.on_agreed(info))>;
+        if constexpr (std::is_same_v<returned, ruling>) {
+            return c.on_agreed(info);
+        } else if constexpr (std::is_same_v<returned, verdict>) {
+            return {.what = c.on_agreed(info)};
+        } else {
+            c.on_agreed(info);
+            return {};
+        }
+    } else {
+        static_assert(!requires { &C::on_agreed; }, "on_agreed must take const train::step_info&");
+        return {};
+    }
+}
+
+/// May change the plan of a run.
+template <class C>
+concept plans = requires(C& c, const step_info& info) {
+    { c.on_step(info) } -> std::same_as<decision>;
+} || requires(C& c, const eval_info& info) {
+    { c.on_eval(info) } -> std::same_as<decision>;
+};
+/// May change the samples of a step; a rule that never does says so.
+template <class C>
+[[nodiscard]] consteval bool changes_batch() {
+    if constexpr (requires { C::changes_batch; })
+        return C::changes_batch;
+    else
+        return plans<C>;
 }
 
 /// Has state that goes into checkpoints.

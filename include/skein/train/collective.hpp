@@ -12,6 +12,7 @@
 #include <skein/core/error.hpp>
 #include <skein/core/time.hpp>
 #include <skein/dist/buffer.hpp>
+#include <skein/metrics/metric_list.hpp>
 #include <skein/report/metrics.hpp>
 #include <skein/spmd/settings.hpp>
 #include <skein/train/checkpoint.hpp>
@@ -60,6 +61,15 @@ void require_same(const context& ctx, const std::vector<spmd::setting>& mine);
 [[nodiscard]] std::vector<report::metric_value> merge(const context& ctx,
                                                       const report::metric_set& mine,
                                                       std::span<double> control = {});
+
+/// The metrics of one stage over all ranks: adds what this rank's list has to `into`, on every rank
+/// alike, and clears it. One exchange of sums, one of maxima, one of rows where there are any.
+///   stage  for messages
+///   dealt  this rank was given samples since the last merge
+///   errors mismatch, on every rank: a rank was given samples and showed its metrics none of them,
+///          while another did; usage when no rank did
+void merge(const context& ctx, metrics::metric_list& mine, metrics::metric_list& into,
+           std::string_view stage, bool dealt);
 
 /// Rows of numbers whose names a rank may not know: one without samples reports nothing, one may
 /// report under a condition of its own. All ranks learn each name and kind the first time that some

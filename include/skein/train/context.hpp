@@ -13,8 +13,11 @@
 #include <skein/core/error.hpp>
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -45,6 +48,20 @@ struct world_info {
     std::string job_id{};
     /// What started the ranks ("slurm", "openmpi", ...); empty: the program itself.
     std::string launcher{};
+};
+
+/// What a context remembers of a fit(): which folder it writes, and how it ended.
+struct run_note {
+    std::string name{}, path{}; ///< of the run's folder, absolute; empty: it writes none
+    std::string best_metric{};  ///< as its configuration has it
+    bool best_is_lowest = true;
+    bool has_ended = false; ///< what follows is known
+    std::uint64_t steps = 0;
+    double seconds = 0.0; ///< of this start
+    double loss = 0.0;    ///< of the last step
+    double val_loss = std::numeric_limits<double>::quiet_NaN();
+    std::uint64_t val_step = 0;
+    std::string stopped_by{}; ///< "SIGTERM", or what a callback says; empty: it ended as planned
 };
 
 /// What a training function gets. Pointers are not owned and outlive the context.
@@ -107,6 +124,15 @@ public:
     /// mends.
     void note_begun() const noexcept { begun_ = true; }
     [[nodiscard]] bool has_begun() const noexcept { return begun_; }
+    /// A session tells which folder its run has, and then how it ended.
+    void note_run(run_note what) const {
+        run_ = std::move(what);
+        if (watch_runs_) watch_runs_(*run_);
+    }
+    /// Of the last fit(); nothing before the first.
+    [[nodiscard]] const std::optional<run_note>& last_run() const noexcept { return run_; }
+    /// Called with each note.
+    void watch_runs(std::function<void(const run_note&)> told) { watch_runs_ = std::move(told); }
     /// What fit() has to say at last is printed when the context ends, behind what the program says
     /// itself. Made by train/reporter.hpp; null: nothing.
     [[nodiscard]] std::shared_ptr<detail::last_screen>& screen() const noexcept { return screen_; }
@@ -123,6 +149,8 @@ private:
     const std::atomic<bool>* stop_ = nullptr;
     std::function<int()> which_;
     mutable bool begun_ = false;
+    mutable std::optional<run_note> run_;
+    std::function<void(const run_note&)> watch_runs_;
     mutable std::shared_ptr<detail::last_screen> screen_;
 };
 

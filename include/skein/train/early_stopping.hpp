@@ -14,15 +14,13 @@
 #include <skein/core/error.hpp>
 #include <skein/report/metrics.hpp>
 #include <skein/train/callbacks.hpp>
+#include <skein/train/detail/rule_state.hpp>
 
-#include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 #include <fmt/core.h>
@@ -52,16 +50,20 @@ public:
                 .with_hint("use 0 or a positive difference");
     }
 
-    /// Throws errc::usage when the evaluation has no such number.
+    /// Throws errc::usage when no evaluation can have such a number.
+    void on_start(const train::start_info& s) {
+        train::detail::require_evaluated(s.evaluations, options_.metric, "early stopping");
+    }
+
+    /// Throws errc::usage when the evaluation has no such number. Those of other sets are passed
+    /// over.
     train::action on_eval(const train::eval_info& e) {
-        const auto* const now = report::find_metric(*e.metrics, options_.metric);
-        if (now == nullptr)
-            throw error(errc::usage,
-                        fmt::format("early stopping: an evaluation has no '{}'", options_.metric))
-                .with_hint(report::names_of(*e.metrics));
-        const bool better = is_better(*now);
+        if (!train::detail::is_of_set(options_.metric, e.set)) return train::action::go_on;
+        const double now =
+            train::detail::watched_number(*e.metrics, options_.metric, "early stopping");
+        const bool better = is_better(now);
         if (better) {
-            best_ = *now;
+            best_ = now;
             best_step_ = e.step;
         }
         waited_ = better ? 0 : waited_ + 1;
@@ -87,7 +89,7 @@ public:
     /// "<waited> <best, as a hexadecimal float> <step>".
     [[nodiscard]] std::string state() const {
         if (std::isnan(best_)) return waited_ == 0 ? "" : fmt::format("{} nan 0", waited_);
-        return fmt::format("{} {} {}", waited_, hexadecimal(best_), best_step_);
+        return fmt::format("{} {} {}", waited_, train::detail::hexadecimal(best_), best_step_);
     }
     /// Throws errc::malformed for a text that is no state().
     void restore(std::string_view saved) {
@@ -95,16 +97,10 @@ public:
         best_ = std::numeric_limits<double>::quiet_NaN();
         best_step_ = 0;
         if (saved.empty()) return;
-        auto rest = saved;
-        const auto word = [&] {
-            const auto one = rest.substr(0, rest.find(' '));
-            rest.remove_prefix(std::min(rest.size(), one.size() + 1));
-            return one;
-        };
-        const bool right = read(word(), waited_) && read_double(word(), best_) &&
-                           (rest.empty() || read(word(), best_step_)); // older states have none
-        if (!right || !rest.empty())
-            throw error(errc::malformed, fmt::format("'{}' is no state of early stopping", saved));
+        train::detail::state_words words(saved);
+        const bool right = words.read(waited_) && words.read(best_) &&
+                           (words.empty() || words.read(best_step_)); // older states have none
+        if (!right || !words.empty()) train::detail::no_state("early stopping", saved);
     }
 
 private:
@@ -112,28 +108,6 @@ private:
     [[nodiscard]] bool is_better(double now) const noexcept {
         if (std::isnan(best_)) return !std::isnan(now);
         return (options_.lower_is_better ? best_ - now : now - best_) > options_.least;
-    }
-
-    // to_chars and from_chars, not {:a} and strtod(): a process may have another decimal point.
-    [[nodiscard]] static std::string hexadecimal(double value) {
-        char text[64];
-        const auto end =
-            std::to_chars(text, text + sizeof text, std::abs(value), std::chars_format::hex);
-        return (std::signbit(value) ? "-0x" : "0x") + std::string(text, end.ptr);
-    }
-    template <class T>
-    [[nodiscard]] static bool read(std::string_view text, T& to) {
-        const auto end = std::from_chars(text.data(), text.data() + text.size(), to);
-        return end.ec == std::errc() && end.ptr == text.data() + text.size();
-    }
-    [[nodiscard]] static bool read_double(std::string_view text, double& to) {
-        const bool negative = text.starts_with('-');
-        if (negative) text.remove_prefix(1);
-        if (text.starts_with("0x")) text.remove_prefix(2);
-        const auto end =
-            std::from_chars(text.data(), text.data() + text.size(), to, std::chars_format::hex);
-        if (negative) to = -to;
-        return end.ec == std::errc() && end.ptr == text.data() + text.size();
     }
 
     early_stopping_options options_;

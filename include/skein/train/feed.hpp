@@ -8,7 +8,8 @@
 //     auto held_out = skein::train::numbered<points>(ctx, run, test);
 //     trainer.fit(net, skein::SGD{}, schedule, loss, batches, held_out);
 //
-// Batches are the run's: its seed, global_batch, accumulation and last_batch. The rows of step n are
+// Batches are the run's: its seed and last_batch, and the plan in force (train/step_plan.hpp), which
+// begins with its global_batch and accumulation. The rows of step n are
 // the same for any number of ranks, threads and helpers, and after a resume. Tensors lie over the
 // loader's memory, without a copy; it comes back when the last of them has gone, so a tensor that
 // is kept for long should be a clone().

@@ -46,6 +46,7 @@ struct stream_share {
     /// Where these samples begin in the global batch of the step, and how many that has.
     std::uint64_t begin = 0, global_batch = 0;
     bool is_last = true; ///< of the micro-batches that this rank asks for in this step
+    int parts = 1;       ///< micro-batches that it asks for in this step
     std::uint64_t epoch =
         0; ///< a larger one than before: begin the stream anew, whatever is left of it
 };

@@ -9,10 +9,10 @@
 //     }
 //
 // As a rank of srun, mpirun, torchrun or another launcher it joins that world. Started by hand with
-// config.workers > 1 it becomes the supervisor of so many copies of itself and restarts them after
-// a failure. Otherwise it runs the function in this process. On a host that helps (SageMaker's
-// groups, spmd/environment.hpp) it makes this process a node for the ranks' helpers, until their
-// job is over.
+// config.scaling.workers > 1 it becomes the supervisor of so many copies of itself and restarts
+// them after a failure. Otherwise it runs the function in this process. On a host that helps
+// (SageMaker's groups, spmd/environment.hpp) it makes this process a node for the ranks' helpers,
+// until their job is over.
 
 #include <skein/train/context.hpp>
 #include <skein/train/run_config.hpp>

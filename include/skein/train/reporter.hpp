@@ -40,6 +40,15 @@ namespace skein::train {
 /// nothing differs or nothing can be read.
 [[nodiscard]] std::string changed_settings(const report::run_dir& dir, const report::settings& now);
 
+/// One change that a rule decided: a line for people and a row of events.jsonl.
+struct run_event {
+    std::uint64_t step = 0; ///< behind which it was decided
+    std::string rule{};     ///< who
+    std::string what{}; ///< "global_batch", "micro_batches", "rate_factor", "clip", "step", "run"
+    std::string from{}, to{}; ///< JSON: a number, or a word in quotes
+    std::string why{};
+};
+
 /// See the file's head. Not thread-safe. Until begin() nothing of a run that is there already is
 /// changed.
 class reporter {
@@ -59,12 +68,18 @@ public:
 
     /// One step's row; `evaluated` holds this step's evaluation, or nothing. A file that cannot be
     /// written is told once and tried again: training goes on.
-    void step(const step_info& now, const std::vector<report::metric_value>& evaluated);
+    void step(const step_info& now, const std::vector<report::metric_value>& evaluated,
+              const std::vector<report::metric_array>& arrays = {});
+
+    /// What a rule decided, behind the row of its step.
+    void decided(const run_event& event);
 
     /// The context is in another generation of its world, whose first rank goes on with the run's
     /// files. Collective.
     void rebind(const start_info& start);
 
+    /// The run has so many steps now; 0: not known.
+    void set_total(std::uint64_t steps);
     void saved(const checkpoint_info& checkpoint);
     void note(const std::string& text);
     /// What is not as it was asked for word by word.
@@ -75,7 +90,8 @@ private:
     void show(const start_info& start);
     void greet(const start_info& start);
     void tell_start(const start_info& start, const std::string& name);
-    void write_row(const step_info& now, const std::vector<report::metric_value>& evaluated);
+    void write_row(const step_info& now, const std::vector<report::metric_value>& evaluated,
+                   const std::vector<report::metric_array>& arrays);
     void say_evaluation(std::uint64_t step, const std::vector<report::metric_value>& evaluated);
     void say_times();
     void draw();
@@ -89,7 +105,7 @@ private:
     std::string path_, name_;
     std::string changed_;     // the user's settings that differ from those the run had before
     std::string config_text_; // config.json, until it is known that the run goes on
-    bool rows_failing_ = false, curve_failing_ = false;
+    bool rows_failing_ = false, curve_failing_ = false, events_failing_ = false;
     std::optional<report::run_dir> dir_;
     std::unique_ptr<report::progress> show_;
     double average_ = 0.0;      // of the seconds per step, exponential
@@ -100,6 +116,7 @@ private:
 
 /// Rank 0's last screen of a fit() that ended: printed when the context ends, in the way of
 /// config.output (text to stderr as all that the trainer says, JSON to stdout, nothing when quiet).
+/// Tells the context how the run ended, and writes its result.json (run_result.hpp).
 void leave_screen(const context& ctx, const run_config& config, const fit_result& result);
 
 /// The last screen for a finished fit(), for a program that prints its own: add to `results` before

@@ -4,7 +4,10 @@
 //
 // A plain struct: fill it by name, pass it to train::launch() and to the Trainer.
 //
-//     skein::train::run_config config{.name = "gpt", .max_steps = 500, .global_batch = 32};
+//     skein::train::run_config config{.name = "gpt",
+//                                     .max_steps = 500,
+//                                     .scaling = {.workers = 4},
+//                                     .checkpoint = {.every = 100, .keep_best = {.k = 2}}};
 
 #include <skein/core/constants.hpp>
 #include <skein/train/sampler.hpp>
@@ -29,6 +32,52 @@ enum class output_mode : std::uint8_t {
     json,      ///< one JSON object per line on stdout
 };
 
+/// How many processes, and how much of the machine each takes.
+struct scaling_config {
+    int workers = 1; ///< local processes, when no launcher has set up a world already
+    int threads = 0; ///< compute threads per rank; 0 = 1, the reproducible choice
+};
+
+/// Which value of a metric is the best.
+enum class metric_order : std::uint8_t { lowest, highest };
+
+/// What a checkpoint counts by when its step has no evaluation of its own.
+enum class best_value : std::uint8_t {
+    evaluated, ///< the set is evaluated for the checkpoint
+    newest,    ///< the last evaluation's number stands for it
+};
+
+/// Which checkpoints are kept for their metrics, besides the newest. The best is never removed for
+/// a newer one that is worse.
+struct keep_best_config {
+    int k = 1; ///< so many; 0: none
+    /// A number of an evaluation ("val_loss", "test_accuracy"), the newest of a metric of training
+    /// ("train_accuracy"), or "loss": that of the step. One that the run has not is an error.
+    std::string metric = "val_loss";
+    metric_order order = metric_order::lowest;
+    best_value value = best_value::evaluated;
+};
+
+/// When a run saves itself, and what it keeps.
+struct checkpoint_config {
+    bool enabled = true;      ///< false writes none at all
+    std::int64_t every = 200; ///< steps from one to the next, and one at the end; 0: only that
+    int keep_last = 2;        ///< the newest that are kept; less than 1 counts as 1
+    keep_best_config keep_best{};
+    /// A checkpoint when the run is stopped early. false: none then, and what came after the last
+    /// one is lost.
+    bool on_stop = true;
+};
+
+/// What happens when a process is lost, and how long one waits for another.
+struct failure_config {
+    int max_failures = 3; ///< restarts from the last checkpoint before the job gives up
+    time_span backoff = time_constants::lan().job_restart_first; ///< before the first; doubles
+    time_span collective_timeout = time_constants::lan().collective_timeout; ///< between ranks
+    /// From a stop request to the kill: a step, an evaluation and a checkpoint must fit in.
+    time_span stop_grace = time_constants::lan().training_stop_grace;
+};
+
 /// Settings of one run. All counts are over all ranks together.
 struct run_config {
     // Where its files go: <runs_dir>/<name>/
@@ -47,7 +96,6 @@ struct run_config {
     std::uint64_t seed = 1;  ///< data order, dropout; use it for the model's initial values too
     double clip = 1.0;       ///< maximum gradient norm; 0 turns clipping off
     double clip_value = 0.0; ///< then the largest size of each number of the gradient; 0 = off
-    int threads = 0;         ///< compute threads per rank; 0 = 1, the reproducible choice
     std::string precision = "float32"; ///< the only one here; others are settings of a strategy
     /// Bytes that parameters, gradients and optimizer states of the ranks of one host may take
     /// together; 0: what the system says. fit() refuses a strategy that needs more before it
@@ -62,21 +110,10 @@ struct run_config {
     std::int64_t eval_samples = 0; ///< at most so many samples of the evaluation set; 0 = all
     std::int64_t eval_batch = 0;   ///< samples per rank and forward pass; 0 = as in training
 
-    // Checkpoints: every so many steps and at the end; 0 = only at the end
-    std::int64_t checkpoint_every = 200;
-    int keep_last = 2;
-    int keep_best = 1;
-    std::string best_metric = "val_loss";
-    bool best_is_lowest = true;
-    bool checkpoints = true; ///< false writes none at all
-
-    // Failures
-    int workers = 1;      ///< local processes, when no launcher has set up a world already
-    int max_failures = 3; ///< restarts from the last checkpoint before the job gives up
-    time_span restart_backoff = time_constants::lan().job_restart_first; ///< doubles
-    time_span collective_timeout = time_constants::lan().collective_timeout;
-    /// From a stop request to the kill: a step, an evaluation and a checkpoint must fit in.
-    time_span stop_grace = time_constants::lan().training_stop_grace;
+    // Where it runs, what it saves, and what becomes of it when something is lost
+    scaling_config scaling{};
+    checkpoint_config checkpoint{};
+    failure_config failure{};
     std::string communicator = "automatic"; ///< automatic, shm, ring or hierarchical
 
     // What it says
@@ -105,8 +142,13 @@ void validate(const run_config& config, int world_size);
 } // namespace skein::train
 
 namespace skein {
+using train::checkpoint_config;
+using train::failure_config;
+using train::keep_best_config;
+using train::metric_order;
 using train::run_config;
-}
+using train::scaling_config;
+} // namespace skein
 
 #if SKEIN_HEADER_ONLY
 #include <skein/train/detail/run_config.ipp>

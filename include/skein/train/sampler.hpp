@@ -67,6 +67,9 @@ public:
     /// The next global batch, cut for one rank; moves on to the next epoch by itself.
     [[nodiscard]] batch_slice next(int rank, int world_size);
 
+    /// From here on so many samples per global batch, at least 1.
+    void deal_by(std::uint64_t batch) noexcept { options_.batch = batch; }
+
     [[nodiscard]] const sampler_state& state() const noexcept { return state_; }
     [[nodiscard]] const sampler_options& options() const noexcept { return options_; }
 

@@ -17,17 +17,20 @@
 //     const auto result = session.finish();
 
 #include <skein/core/error.hpp>
+#include <skein/metrics/metrics_manager.hpp>
 #include <skein/report/metrics.hpp>
 #include <skein/report/settings.hpp>
 #include <skein/torch/torch.hpp>
 #include <skein/train/callbacks.hpp>
 #include <skein/train/context.hpp>
+#include <skein/train/evaluation.hpp>
 #include <skein/train/flat.hpp>
 #include <skein/train/input.hpp>
 #include <skein/train/loss.hpp>
 #include <skein/train/optimizer.hpp>
 #include <skein/train/run_config.hpp>
 #include <skein/train/schedule.hpp>
+#include <skein/train/stage.hpp>
 
 #include <concepts>
 #include <cstddef>
@@ -63,13 +66,13 @@ struct redo_step {};
 template <class R>
 concept loss_value = std::convertible_to<R, at::Tensor> || std::convertible_to<R, weighted_loss>;
 
-/// loss(model, batch) or loss(model, batch, metric_set&): a scalar tensor, the mean over the
-/// batch's samples, or a weighted_loss. The second form may report more numbers; evaluation reports
-/// them as "val_<name>".
+/// loss(model, batch), loss(model, batch, metric_set&) or loss(model, batch, stage&): a scalar
+/// tensor, the mean over the batch's samples, or a weighted_loss. The second form may report more
+/// numbers, which an evaluation reports as "val_<name>"; the third shows the stage's metrics what
+/// the model said, see train/stage.hpp.
 template <class L, class Model, class Batch>
-concept loss_function =
-    loss_value<std::invoke_result_t<L&, Model&, const Batch&>> ||
-    loss_value<std::invoke_result_t<L&, Model&, const Batch&, report::metric_set&>>;
+concept loss_function = loss_value<std::invoke_result_t<L&, Model&, const Batch&>> ||
+                        loss_value<std::invoke_result_t<L&, Model&, const Batch&, stage&>>;
 
 } // namespace skein::train
 
@@ -156,16 +159,24 @@ public:
     session& operator=(const session&) = delete;
     ~session();
 
-    /// Before the first step: evaluates as run_config says. Model, loss and data must outlive the
+    /// Before the first step, once for each set: evaluates as run_config says, or the set itself
+    /// (train/evaluation.hpp). Data without a name is "val". Model, loss and data must outlive the
     /// session.
-    template <class Model, class Loss, data_source HeldOut>
+    ///   errors  already_exists for a name that is taken, usage for one that cannot be one
+    template <class Model, class Loss, evaluation_input HeldOut>
     void evaluate_on(Model& model, Loss& loss, const HeldOut& held_out) {
-        detail::require_loss<Loss, Model, batch_of<HeldOut>>();
-        use_evaluation(static_cast<std::uint64_t>(held_out.size()),
-                       [&](std::span<const std::uint64_t> ids, report::metric_set& metrics) {
-                           return detail::call_loss(loss, model, held_out.batch(ids), metrics);
-                       });
+        const auto set = detail::named_evaluation(held_out);
+        const auto* const data = &set.data();
+        detail::require_loss<Loss, Model, batch_of<decltype(*data)>>();
+        use_evaluation(
+            set.name(), static_cast<std::uint64_t>(data->size()), set.options(),
+            [&loss, &model, data](std::span<const std::uint64_t> ids, train::stage& here) {
+                return detail::call_loss(loss, model, data->batch(ids), here);
+            });
     }
+    /// Training, for loops of your own: shows its metrics what the model said. An evaluation's
+    /// stage is the third argument of its loss.
+    [[nodiscard]] train::stage& stage();
     /// Before the first step, on every rank: backward() gets weighted losses.
     void expect_weights() noexcept;
 
@@ -231,7 +242,8 @@ public:
 
     /// All steps with a loss that is called here: fit().
     [[nodiscard]] fit_result run(const detail::batch_loss& loss);
-    void use_evaluation(std::uint64_t samples, detail::numbered_loss loss);
+    void use_evaluation(std::string name, std::uint64_t samples, const evaluation_options& how,
+                        detail::numbered_loss loss);
 
 private:
     std::unique_ptr<detail::session_core> core_;

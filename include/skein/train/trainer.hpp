@@ -12,12 +12,14 @@
 // Same seed and world size: the same bits, also when a run was interrupted and resumed.
 
 #include <skein/core/type_name.hpp>
+#include <skein/metrics/metrics_manager.hpp>
 #include <skein/report/metrics.hpp>
 #include <skein/report/settings.hpp>
 #include <skein/torch/torch.hpp>
 #include <skein/train/build.hpp>
 #include <skein/train/callbacks.hpp>
 #include <skein/train/context.hpp>
+#include <skein/train/evaluation.hpp>
 #include <skein/train/input.hpp>
 #include <skein/train/memory_plan.hpp>
 #include <skein/train/optimizer.hpp>
@@ -56,8 +58,10 @@ namespace skein {
 template <class Strategy, class... Callbacks>
     requires train::strategy<Strategy>
 class Trainer {
-    static_assert((train::callback<Callbacks> && ...),
-                  "a callback needs one of on_start, on_step, on_eval, on_checkpoint and on_end");
+    static_assert(
+        (train::callback<Callbacks> && ...),
+        "a callback needs one of on_start, on_agreed, on_step, on_eval, on_checkpoint and "
+        "on_end");
 
 public:
     /// Throws errc::usage when the configuration makes no sense for this world.
@@ -92,33 +96,39 @@ public:
         reported_.add(kind, name, value, weight);
     }
 
+    /// The metrics of training and of evaluation sets, for every fit() and open() from here on: what
+    /// the loss shows its stage, merged over batches and ranks. See metrics/metrics_manager.hpp.
+    void measure(metrics_manager declared) { metrics_ = std::move(declared); }
+
     /// Runs until config.max_steps or config.epochs, a stop request or an error.
     ///   model     a module holder or pointer; its parameters move into a flat store for good. One
     ///             that is in eval mode as a whole is put into training mode; submodules that are
     ///             in eval mode by themselves stay there
     ///   data      samples by number, or a stream (train/input.hpp)
-    ///   held_out  the evaluation set; its size may be 0
+    ///   held_out  evaluation sets, each of which may be empty: data, which is called "val", or
+    ///             skein::evaluation(name, data, options)
     ///   errors    usage, not_finite (with step, rank and a way out), mismatch (also of settings
     ///             and data between the ranks), disk errors, and the transport's. What model, loss
     ///             or data throw leaves as invalid_argument with rank, step and type, and is not
     ///             tried again: the same step would throw again. What the system refused
     ///             (std::system_error, std::bad_alloc) is tried again as io and exhausted, and a
     ///             skein::error keeps its code. The other ranks are told before an error leaves
-    template <class Model, class Loss, train::train_input Data, train::data_source HeldOut>
+    template <class Model, class Loss, train::train_input Data, train::evaluation_input... HeldOut>
+        requires(sizeof...(HeldOut) > 0)
     train::fit_result fit(Model& model, train::optimizer_options options, train::schedule schedule,
-                          Loss loss, Data&& data, const HeldOut& held_out) {
+                          Loss loss, Data&& data, const HeldOut&... held_out) {
         require_holder<Model>();
         if constexpr (train::module_holder<Model>) { // else the line above is all there is to say
             using batch = train::batch_of<Data>;
             train::detail::require_loss<Loss, Model, batch>();
             auto session = open(model, std::move(options), std::move(schedule));
-            session.evaluate_on(model, loss, held_out);
+            (session.evaluate_on(model, loss, held_out), ...);
             if constexpr (train::detail::loss_is_weighted<Loss, Model, batch>())
                 session.expect_weights();
             session.begin(train::detail::make_input(data));
-            return session.run([&](const void* made, report::metric_set& metrics) {
+            return session.run([&](const void* made, train::stage& here) {
                 return train::detail::call_loss(loss, model, *static_cast<const batch*>(made),
-                                                metrics);
+                                                here);
             });
         }
     }
@@ -137,11 +147,12 @@ public:
     [[nodiscard]] train::session open(Model& model, train::optimizer_options options,
                                       train::schedule schedule) {
         require_holder<Model>();
-        using parts = train::detail::parts_of<Strategy, std::tuple<Callbacks...>>;
+        using parts = train::detail::parts_of<Strategy, Callbacks...>;
         const train::session_request request{.ctx = ctx_,
                                              .config = &config_,
                                              .described = &settings_,
                                              .reported = &reported_,
+                                             .declared = &metrics_,
                                              .options = std::move(options),
                                              .rate = std::move(schedule)};
         return train::session(request, [&] {
@@ -172,6 +183,7 @@ private:
     std::tuple<Callbacks...> callbacks_;
     report::settings settings_;
     report::metric_set reported_{train::detail::taken_names};
+    metrics_manager metrics_;
 };
 
 } // namespace skein

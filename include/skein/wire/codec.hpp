@@ -16,6 +16,7 @@
 #include <skein/core/fields.hpp>
 #include <skein/core/ids.hpp>
 #include <skein/core/result.hpp>
+#include <skein/core/time.hpp>
 #include <skein/wire/reader.hpp>
 #include <skein/wire/writer.hpp>
 
@@ -68,6 +69,8 @@ template <class T>
 inline constexpr bool is_duration = false;
 template <class Rep, class Period>
 inline constexpr bool is_duration<std::chrono::duration<Rep, Period>> = true;
+template <>
+inline constexpr bool is_duration<time_span> = true;
 
 template <class T>
 inline constexpr bool is_text =

@@ -7,6 +7,7 @@
 #include <skein/proc/standard_files.hpp>
 #include <skein/program/cluster_roles.hpp>
 #include <skein/rt/runtime.hpp>
+#include <skein/spmd/rank_entry.hpp>
 
 #include <atomic>
 #include <cstdlib>
@@ -39,6 +40,7 @@ SKEIN_INLINE void serve_if_worker() {
     if (program::is_worker() && rt::runtime::try_current() == nullptr)
         program::detail::live_as_worker();
     if (proc::started_as(rt::space_server_role)) program::detail::live_as_space_server();
+    spmd::enter_if_rank();
 }
 
 } // namespace skein

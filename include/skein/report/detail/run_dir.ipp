@@ -238,6 +238,7 @@ SKEIN_INLINE void run_dir::open_files() {
     if (!events) throw unusable(events.error());
     events_ = std::move(*events);
     lines_bytes_ = detail::whole_bytes(detail::read_text(file("metrics.jsonl")));
+    decisions_bytes_ = detail::whole_bytes(detail::read_text(file("events.jsonl")));
 
     const auto csv = detail::read_text(file("metrics.csv"));
     const auto lines = detail::whole_lines(csv);
@@ -277,16 +278,38 @@ void run_dir::cut(Keep keep) {
     if (kept != csv) disk.replace(file("metrics.csv"), as_bytes(std::string_view(kept))).value();
     csv_bytes_ = kept.size();
 
-    const auto rows = detail::read_text(file("metrics.jsonl"));
-    kept.clear();
+    cut_lines("metrics.jsonl", lines_bytes_, keep);
+    cut_lines("events.jsonl", decisions_bytes_, keep);
+}
+
+/// The lines of a file of JSON objects whose step is to be kept.
+template <class Keep>
+void run_dir::cut_lines(const char* base, std::uint64_t& bytes, Keep keep) {
+    const auto rows = detail::read_text(file(base));
+    std::string kept;
     for (auto line : detail::whole_lines(rows)) {
         const auto row = parse_json(line);
         const auto step = row ? json_uint(*row, "step") : result<std::uint64_t>(row.error());
         if (step && keep(*step)) kept.append(line) += '\n';
     }
-    if (kept != rows) disk.replace(file("metrics.jsonl"), as_bytes(std::string_view(kept))).value();
-    lines_bytes_ = kept.size();
+    posix_disk disk(link_policy::refuse);
+    if (kept != rows) disk.replace(file(base), as_bytes(std::string_view(kept))).value();
+    bytes = kept.size();
 }
+
+namespace detail {
+/// As lists in lists, by its shape.
+[[nodiscard]] SKEIN_INLINE ordered_json nested(const metric_array& array, std::size_t dimension = 0,
+                                               std::size_t first = 0) {
+    if (dimension == array.shape.size()) return array.values[first];
+    std::size_t stride = 1;
+    for (std::size_t d = dimension + 1; d < array.shape.size(); ++d) stride *= array.shape[d];
+    ordered_json list = ordered_json::array();
+    for (std::size_t i = 0; i < array.shape[dimension]; ++i)
+        list.push_back(nested(array, dimension + 1, first + i * stride));
+    return list;
+}
+} // namespace detail
 
 SKEIN_INLINE void run_dir::append(const metrics_row& row) {
     for (auto& v : row.values)
@@ -306,8 +329,14 @@ SKEIN_INLINE void run_dir::append(const metrics_row& row) {
             object[v.name] = v.value;
             event.scalars.emplace_back(v.name, static_cast<float>(v.value));
         }
+    for (const auto& array : row.arrays) object[array.name] = detail::nested(array);
     lines_wait_.push_back(dump_json(object) + "\n");
     if (!event.scalars.empty()) events_wait_.push_back(std::move(event));
+    flush();
+}
+
+SKEIN_INLINE void run_dir::append_event(std::string_view object) {
+    decisions_wait_.push_back(std::string(object) + "\n");
     flush();
 }
 
@@ -315,16 +344,17 @@ SKEIN_INLINE void run_dir::flush() {
     reserve_.run([this] { return write_waiting(); }).value();
 }
 
-/// All three are tried; the first reason of those that failed.
+/// All are tried; the first reason of those that failed.
 SKEIN_INLINE result<void> run_dir::write_waiting() {
-    const result<void> all[] = {write_csv(), write_lines(), write_events()};
+    const result<void> all[] = {write_csv(), write_lines(), write_events(), write_decisions()};
     for (const auto& done : all)
         if (!done) return done;
     return {};
 }
 
 SKEIN_INLINE std::size_t run_dir::waiting() const noexcept {
-    return std::max({csv_waits_.size(), lines_wait_.size(), events_wait_.size()});
+    return std::max(
+        {csv_waits_.size(), lines_wait_.size(), events_wait_.size(), decisions_wait_.size()});
 }
 
 /// metrics.csv anew with all columns; rows that lack the last ones get empty fields.
@@ -375,6 +405,16 @@ SKEIN_INLINE result<void> run_dir::write_lines() {
     return {};
 }
 
+SKEIN_INLINE result<void> run_dir::write_decisions() {
+    if (decisions_wait_.empty()) return {};
+    std::string text;
+    for (const auto& line : decisions_wait_) text += line;
+    if (auto done = detail::append_text(file("events.jsonl"), decisions_bytes_, text); !done)
+        return done;
+    decisions_wait_.clear();
+    return {};
+}
+
 SKEIN_INLINE result<void> run_dir::write_events() {
     std::size_t written = 0;
     result<void> done;
@@ -398,6 +438,12 @@ SKEIN_INLINE std::optional<std::string> run_dir::read_config() const {
     return text;
 }
 
+SKEIN_INLINE void run_dir::remove_result() {
+    posix_disk disk(link_policy::refuse);
+    const auto removed = disk.remove(file("result.json"));
+    if (!removed && removed.error().code() != errc::not_found) throw removed.error();
+}
+
 SKEIN_INLINE std::string run_dir::written_by(const std::string& path) {
     posix_disk disk(link_policy::refuse);
     const auto bytes = disk.read_whole(path + "/config.json");
@@ -406,6 +452,29 @@ SKEIN_INLINE std::string run_dir::written_by(const std::string& path) {
     if (!parsed || !parsed->is_object() || !parsed->contains("job_id")) return {};
     const auto& id = parsed->at("job_id");
     return id.is_string() ? id.get<std::string>() : std::string();
+}
+
+SKEIN_INLINE std::vector<metrics_column> read_metrics(const std::string& folder) {
+    const auto path = folder + "/metrics.csv";
+    const auto csv = detail::read_text(path);
+    const auto lines = detail::whole_lines(csv);
+    std::vector<metrics_column> columns;
+    if (lines.empty()) return columns;
+    const auto names = detail::split_csv(lines[0]);
+    if (names[0] != "step")
+        throw error(errc::malformed, path + " does not begin with a column 'step'")
+            .with_hint("it is no file of a run");
+    for (std::size_t c = 1; c < names.size(); ++c) columns.push_back({names[c], {}});
+    for (std::size_t i = 1; i < lines.size(); ++i) {
+        const auto step = detail::leading_step(lines[i]);
+        if (!step) continue;
+        const auto fields = detail::split_csv(lines[i]);
+        for (std::size_t c = 1; c < std::min(fields.size(), names.size()); ++c)
+            if (!fields[c].empty())
+                columns[c - 1].points.push_back(
+                    {static_cast<double>(*step), detail::parse_number(fields[c])});
+    }
+    return columns;
 }
 
 SKEIN_INLINE std::vector<curve_point> run_dir::curve(std::string_view column) const {

@@ -254,6 +254,7 @@ SKEIN_INLINE void group_server::start_if_complete() {
     detail::formed_body body;
     body.generation = options_.generation;
     for (auto& m : members_) body.members.push_back(m->info);
+    body.given = options_.given;
     // A link that has just broken is its own member's fault; its serve() says so.
     for (auto& m : members_) {
         if (m->link->is_open()) detail::send(*m->link, detail::kind::formed, body);
@@ -278,9 +279,31 @@ SKEIN_INLINE void group_server::handle(member& from, const net::frame& f) {
         end(std::move(how));
         return;
     }
-    if (f.kind != detail::kind::contribute) {
+    if (f.kind == detail::kind::tell)
+        note(from, f);
+    else if (f.kind == detail::kind::contribute)
+        contribute(from, f);
+    else
         throw error(errc::malformed, fmt::format("kind {} means nothing to a group", f.kind));
-    }
+}
+
+/// Something for the outcome.
+SKEIN_INLINE void group_server::note(const member& from, const net::frame& f) {
+    auto body = wire::decode<detail::blob_body>(f.body);
+    if (!body) throw body.error();
+    if (from.info.rank != 0)
+        throw error(errc::malformed, fmt::format("rank {} tells '{}', which is for rank 0 to tell",
+                                                 from.info.rank, body->key));
+    std::size_t bytes = body->key.size() + body->blob.size();
+    for (const auto& [key, blob] : told_)
+        if (key != body->key) bytes += key.size() + blob.size();
+    if (bytes > options_.most_told)
+        throw error(errc::too_large, fmt::format("rank 0 tells {} bytes with '{}', the limit is {}",
+                                                 bytes, body->key, options_.most_told));
+    told_[std::move(body->key)] = std::move(body->blob);
+}
+
+SKEIN_INLINE void group_server::contribute(member& from, const net::frame& f) {
     auto body = wire::decode<detail::blob_body>(f.body);
     if (!body) throw body.error();
     if (body->blob.size() > options_.max_blob) {
@@ -308,6 +331,7 @@ SKEIN_INLINE void group_server::handle(member& from, const net::frame& f) {
 SKEIN_INLINE void group_server::end(group_outcome how) {
     if (outcome_) return;
     outcome_ = std::move(how);
+    outcome_->told = std::move(told_);
     tell_everyone();
     ended_.set();
 }

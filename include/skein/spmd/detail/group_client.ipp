@@ -114,6 +114,7 @@ SKEIN_INLINE void group_client::handle(const net::frame& f) {
         if (!body) throw body.error();
         members_ = std::move(body->members);
         generation_ = body->generation;
+        given_ = std::move(body->given);
         joined_ = true;
         break;
     }
@@ -159,6 +160,17 @@ SKEIN_INLINE task<std::vector<byte_buffer>> group_client::exchange(std::string k
         auto changed = changed_.wait();
         co_await changed;
     }
+}
+
+SKEIN_INLINE void group_client::tell(std::string key, byte_buffer what) {
+    if (self_.rank != 0)
+        throw error(errc::usage, fmt::format("rank {} tells '{}', which is for rank 0 to tell",
+                                             self_.rank, key));
+    if (lost_) throw *lost_;
+    detail::blob_body body;
+    body.key = std::move(key);
+    body.blob = std::move(what);
+    detail::send(*link_, detail::kind::tell, body);
 }
 
 SKEIN_INLINE task<void> group_client::leave() {

@@ -24,6 +24,7 @@ inline constexpr std::uint16_t join = 0x0101;       ///< join_body
 inline constexpr std::uint16_t contribute = 0x0102; ///< blob_body
 inline constexpr std::uint16_t leave = 0x0103;      ///< empty
 inline constexpr std::uint16_t failed = 0x0104;     ///< loss_body
+inline constexpr std::uint16_t tell = 0x0105;       ///< blob_body; of rank 0
 inline constexpr std::uint16_t refused = 0x0181;    ///< server: loss_body
 inline constexpr std::uint16_t formed = 0x0182;     ///< server: formed_body
 inline constexpr std::uint16_t gathered = 0x0183;   ///< server: gathered_body
@@ -39,6 +40,7 @@ using loss_body = std::tuple<std::int32_t, error>;
 struct formed_body {
     std::int32_t generation = 0;
     std::vector<member_info> members;
+    byte_buffer given;
 };
 struct blob_body {
     std::string key;

@@ -42,6 +42,9 @@ public:
     std::vector<byte_buffer> exchange(std::string key, byte_buffer mine) {
         return control_.run([&] { return exchange_within(std::move(key), std::move(mine)); });
     }
+    void tell(std::string key, byte_buffer what) {
+        control_.run([&] { return tell_server(std::move(key), std::move(what)); });
+    }
     void leave(std::optional<error> why) {
         control_.run([&] { return end(std::move(why)); });
     }
@@ -52,6 +55,7 @@ public:
     std::string host;
     int generation = 0;
     std::vector<member_info> members;
+    byte_buffer given;
     loss_listeners losses;
 
 private:
@@ -141,6 +145,7 @@ private:
         state_->client = co_await joined;
         members = state_->client->members();
         generation = state_->client->generation();
+        given = state_->client->given();
     }
 
     task<std::vector<byte_buffer>> exchange_within(std::string key, byte_buffer mine) {
@@ -156,6 +161,12 @@ private:
                         fmt::format("rank {} waited {:.3g} s for the other ranks at '{}'",
                                     where.rank, to_seconds(options_.exchange_deadline), key));
         }
+    }
+
+    task<void> tell_server(std::string key, byte_buffer what) {
+        if (!state_ || !state_->client) throw error(errc::closed, "a word after leaving the group");
+        state_->client->tell(std::move(key), std::move(what));
+        co_return;
     }
 
     task<void> end(std::optional<error> why) {
@@ -211,6 +222,10 @@ SKEIN_INLINE const std::vector<member_info>& joined_group::members() const noexc
 }
 SKEIN_INLINE std::vector<byte_buffer> joined_group::exchange(std::string_view key, byte_span mine) {
     return impl_->exchange(std::string(key), to_buffer(mine));
+}
+SKEIN_INLINE const byte_buffer& joined_group::given() const noexcept { return impl_->given; }
+SKEIN_INLINE void joined_group::tell(std::string_view key, byte_span what) {
+    impl_->tell(std::string(key), to_buffer(what));
 }
 SKEIN_INLINE subscription joined_group::on_lost(loss_listeners::listener lost) {
     return impl_->losses.add(std::move(lost));

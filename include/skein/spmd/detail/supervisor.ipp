@@ -43,12 +43,14 @@ SKEIN_INLINE task<void> wait_until_set(event* e) {
 class job {
 public:
     job(net::real_loop& loop, supervisor_options options)
-        : options_(std::move(options)), loop_(loop), network_(loop), children_(loop),
-          signals_(second_signal::is_counted) {}
+        : options_(std::move(options)), loop_(loop), network_(loop), children_(loop) {
+        if (options_.takes_signals) signals_.emplace(second_signal::is_counted);
+    }
 
     task<supervisor_outcome> run() {
         scope watching;
-        watching.spawn(watch_signals());
+        if (signals_) watching.spawn(watch_signals());
+        if (options_.stop_fd >= 0) watching.spawn(watch_stop_request());
         std::exception_ptr failure;
         try {
             auto attempts = run_attempts();
@@ -129,6 +131,8 @@ private:
         group.secret = net::token::generate();
         group.join_deadline = options_.join_deadline;
         group.alive = options_.alive;
+        group.given = options_.given;
+        group.most_told = options_.most_told;
         const auto name =
             fmt::format("@skein-{}-{}-{:016x}", ::getpid(), number, system_random().next());
         now.server =
@@ -138,13 +142,14 @@ private:
         scope watching;
         watching.spawn(watch_group(&now));
         std::optional<error> failed;
+        outcome_.culprit = -1;
         current_ = &now;
         now.ranks.resize(static_cast<std::size_t>(options_.workers));
         for (int r = 0; r < options_.workers && !failed; ++r) {
             try {
                 if (stop_signal_ != 0)
                     throw error(errc::cancelled, "stopped while the workers were starting");
-                auto starting = start_rank(&now, r, group, at);
+                auto starting = start_rank(&now, r, &group, at);
                 co_await starting;
                 watching.spawn(watch_rank(&now, r));
             } catch (const error& e) {
@@ -158,22 +163,24 @@ private:
         current_ = nullptr;
         auto joined = watching.join();
         co_await joined;
+        for (auto& [key, blob] : now.group->told) outcome_.told[key] = std::move(blob);
         if (failed) co_return failed;
         co_return verdict(now);
     }
 
     /// A rank is told its place and the group's secret through a pipe: nothing of it is in its
     /// environment, so nothing of it reaches what it starts.
-    task<void> start_rank(attempt* now, int rank, group_options group, net::address at) {
-        const std::map<std::string, std::string> mine{
+    task<void> start_rank(attempt* now, int rank, const group_options* group, net::address at) {
+        std::map<std::string, std::string> mine{
             {"SKEIN_RANK", std::to_string(rank)},
-            {"SKEIN_WORLD_SIZE", std::to_string(group.world_size)},
+            {"SKEIN_WORLD_SIZE", std::to_string(group->world_size)},
             {"SKEIN_LOCAL_RANK", std::to_string(rank)},
-            {"SKEIN_LOCAL_SIZE", std::to_string(group.world_size)},
-            {"SKEIN_ATTEMPT", std::to_string(group.generation)},
-            {"SKEIN_JOB_ID", group.job},
+            {"SKEIN_LOCAL_SIZE", std::to_string(group->world_size)},
+            {"SKEIN_ATTEMPT", std::to_string(group->generation)},
+            {"SKEIN_JOB_ID", group->job},
             {group_variable, net::to_string(at)},
-            {token_variable, group.secret.to_hex()}};
+            {token_variable, group->secret.to_hex()}};
+        for (const auto& [name, value] : options_.variables) mine.try_emplace(name, value);
         proc::child_options how;
         how.role = rank_role;
         how.name = fmt::format("worker {}", rank);
@@ -208,7 +215,7 @@ private:
         const auto& status = end.status;
         // What a program that was stopped in order returns; one that was still starting dies of the
         // signal.
-        const int stop = signals_.which(); // maybe before our loop has read it
+        const int stop = stop_asked(); // maybe before our loop has read it
         const bool as_asked = stop != 0 && (status.code() == 128 + stop || status.signal() == stop);
         if (!status.success() && !as_asked && !self.killed_by_us) {
             self.why =
@@ -234,7 +241,7 @@ private:
                     ? error(errc::cancelled, fmt::format("worker {} was still starting", rank))
                     : error(errc::worker_lost,
                             fmt::format("worker {} exited before the job was done", rank))
-                          .with_hint("it must return from launch(), not call exit()");
+                          .with_hint("it must return from its training function, not call exit()");
             now->server->abort(std::move(why), rank);
         }
         self.running = false;
@@ -291,14 +298,17 @@ private:
     }
 
     /// The best account of what went wrong.
-    [[nodiscard]] static std::optional<error> verdict(const attempt& now) {
+    [[nodiscard]] std::optional<error> verdict(const attempt& now) {
         const auto& group = *now.group;
         if (!group.failure) {
-            for (const auto& r : now.ranks) {
-                if (r.why) return r.why; // it failed after its training was done
+            for (std::size_t r = 0; r < now.ranks.size(); ++r) {
+                if (!now.ranks[r].why) continue; // else it failed after its training was done
+                outcome_.culprit = static_cast<int>(r);
+                return now.ranks[r].why;
             }
             return std::nullopt;
         }
+        outcome_.culprit = group.culprit;
         if (!group.reported && group.culprit >= 0) {
             const auto& r = now.ranks[static_cast<std::size_t>(group.culprit)];
             if (r.why) return r.why;
@@ -308,17 +318,30 @@ private:
 
     task<void> watch_signals() {
         for (;;) {
-            auto asked = net::wait_readable(loop_, signals_.fd());
+            auto asked = net::wait_readable(loop_, signals_->fd());
             co_await asked;
             char read[16];
-            [[maybe_unused]] const auto n = ::read(signals_.fd(), read, sizeof read);
-            if (signals_.count() > 1) kill_now_ = true;
-            const bool first = stop_signal_ == 0;
-            if (first) stop_signal_ = signals_.which();
-            if (first && options_.on_stop) options_.on_stop();
-            stop_.set();
-            if (current_ != nullptr) current_->changed.set();
+            [[maybe_unused]] const auto n = ::read(signals_->fd(), read, sizeof read);
+            if (signals_->count() > 1) kill_now_ = true;
+            begin_to_stop(signals_->which());
         }
+    }
+    task<void> watch_stop_request() {
+        auto asked = net::wait_readable(loop_, options_.stop_fd);
+        co_await asked;
+        begin_to_stop(SIGTERM);
+    }
+    void begin_to_stop(int signal) {
+        const bool first = stop_signal_ == 0;
+        if (first) stop_signal_ = signal;
+        if (first && options_.on_stop) options_.on_stop();
+        stop_.set();
+        if (current_ != nullptr) current_->changed.set();
+    }
+    /// The signal by which the ranks are asked to stop, or 0.
+    [[nodiscard]] int stop_asked() const {
+        const int signal = signals_ ? signals_->which() : 0;
+        return signal != 0 ? signal : stop_signal_;
     }
 
     supervisor_options options_;
@@ -326,7 +349,7 @@ private:
     std::string job_id_ = fmt::format("job-{:016x}", system_random().next());
     net::real_network network_;
     proc::local_children children_;
-    stop_signals signals_;
+    std::optional<stop_signals> signals_;
     supervisor_outcome outcome_;
     attempt* current_ = nullptr;
     int stop_signal_ = 0;

@@ -65,6 +65,7 @@ SKEIN_INLINE void require_same(const context& ctx, std::uint64_t hash, std::stri
 SKEIN_INLINE std::vector<spmd::setting> settings_of(const run_config& c) {
     const auto text = [](const auto& value) { return fmt::format("{}", value); };
     const char* const lasts[] = {"drop", "shorten", "carry"};
+    const auto& saves = c.checkpoint;
     return {{"max_steps", text(c.max_steps)},
             {"epochs", text(c.epochs)},
             {"last_batch", lasts[static_cast<int>(c.last)]},
@@ -73,17 +74,21 @@ SKEIN_INLINE std::vector<spmd::setting> settings_of(const run_config& c) {
             {"seed", text(c.seed)},
             {"clip", text(c.clip)},
             {"clip_value", text(c.clip_value)},
-            {"threads", text(std::max(c.threads, 1))},
+            {"scaling.threads", text(std::max(c.scaling.threads, 1))},
             {"precision", c.precision},
             {"eval_every", text(c.eval_every)},
             {"eval_samples", text(c.eval_samples)},
             {"eval_batch", text(c.eval_batch)},
-            {"checkpoint_every", text(c.checkpoint_every)},
-            {"checkpoints", text(c.checkpoints)},
-            {"keep_last", text(c.keep_last)},
-            {"keep_best", text(c.keep_best)},
-            {"best_metric", c.best_metric},
-            {"best_is_lowest", text(c.best_is_lowest)},
+            {"checkpoint.enabled", text(saves.enabled)},
+            {"checkpoint.every", text(saves.every)},
+            {"checkpoint.keep_last", text(saves.keep_last)},
+            {"checkpoint.keep_best.k", text(saves.keep_best.k)},
+            {"checkpoint.keep_best.metric", saves.keep_best.metric},
+            {"checkpoint.keep_best.order",
+             saves.keep_best.order == metric_order::lowest ? "lowest" : "highest"},
+            {"checkpoint.keep_best.value",
+             saves.keep_best.value == best_value::newest ? "newest" : "evaluated"},
+            {"checkpoint.on_stop", text(saves.on_stop)},
             {"resume", text(c.resume == resume_mode::latest)},
             {"communicator", c.communicator}};
 }
@@ -127,6 +132,53 @@ SKEIN_INLINE std::vector<report::metric_value> merge(const context& ctx,
     all_reduce(ctx, lasts, dist::reduce_op::sum);
     mine.put_lasts(packed, lasts);
     return mine.unpack(packed).value();
+}
+
+namespace detail {
+/// Who showed its metrics what, as the largest over the ranks.
+SKEIN_INLINE void require_shown(std::string_view stage, double without, double with) {
+    if (without <= 0) return;
+    if (with > 0)
+        throw error(errc::mismatch,
+                    fmt::format("rank {} was given samples of stage \"{}\" and showed its metrics "
+                                "none of them, while rank {} did",
+                                static_cast<int>(without) - 1, stage, static_cast<int>(with) - 1))
+            .with_hint("call stage.update() on every rank: the numbers of all ranks count");
+    throw error(errc::usage, fmt::format("no samples reached the metrics of stage \"{}\"", stage))
+        .with_hint("call stage.update(preds, target) in the loss, whose third argument is a "
+                   "skein::train::stage&");
+}
+} // namespace detail
+
+SKEIN_INLINE void merge(const context& ctx, metrics::metric_list& mine, metrics::metric_list& into,
+                        std::string_view stage, bool dealt) {
+    auto packed = mine.pack();
+    const double me = ctx.rank() + 1.0;
+    double shown[] = {dealt && mine.updates() <= 0 ? me : 0.0, mine.updates() > 0 ? me : 0.0};
+    if (ctx.world_size() == 1) {
+        detail::require_shown(stage, shown[0], shown[1]);
+        into.add(packed);
+        return mine.clear();
+    }
+    const auto own = packed.maxima.size();
+    packed.maxima.insert(packed.maxima.end(), std::begin(shown), std::end(shown));
+    auto sums = ctx.comm()->all_reduce(dist::view_of(std::span(packed.sums)), dist::reduce_op::sum);
+    auto maxima =
+        ctx.comm()->all_reduce(dist::view_of(std::span(packed.maxima)), dist::reduce_op::max);
+    try {
+        sums.wait();
+        maxima.wait();
+    } catch (...) {
+        ctx.comm()->drain(); // both work on `packed`
+        throw;
+    }
+    detail::require_shown(stage, packed.maxima[own], packed.maxima[own + 1]);
+    packed.maxima.resize(own);
+    const auto rows = std::exchange(packed.rows, {});
+    into.add(packed);
+    if (into.has_rows())
+        for (const auto& each : gather_bytes(ctx, rows)) into.add_rows(each);
+    mine.clear();
 }
 
 SKEIN_INLINE std::vector<report::metric_value> shared_names::merge(

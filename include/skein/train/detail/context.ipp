@@ -65,7 +65,9 @@ SKEIN_INLINE void context::use_options(const dist::comm_options& options) {
 
 SKEIN_INLINE dist::comm_options context::group_options(const std::string& what) const {
     auto options = options_ ? *options_ : dist::comm_options{};
-    options.name = fmt::format("{}-{}", what, groups_++);
+    // Of the runs in one world each has a communicator of its own name.
+    const auto of = options.name == dist::comm_options{}.name ? what : options.name + "-" + what;
+    options.name = fmt::format("{}-{}", of, groups_++);
     return options;
 }
 

@@ -67,14 +67,18 @@ SKEIN_INLINE std::optional<data::detail::finished_batch> fed_places::next(
         place_.consumed = 0;
         part_ = 0;
     }
+    if (part_ == 0) { // the plan of the run may be another one than that of the step before
+        deal_.global_batch = share.global_batch;
+        deal_.parts = share.parts;
+    }
     const auto samples = deal_.samples_at(place_.consumed);
     if (samples == 0) return std::nullopt;
     if (share.global_batch != deal_.global_batch || part_ >= deal_.parts)
         throw error(errc::usage,
-                    fmt::format("a pipeline was fed for global batches of {} samples in {} parts, "
-                                "and is asked for {} in more",
+                    fmt::format("a pipeline that gives a step of {} samples in {} parts is asked "
+                                "for {} in more",
                                 deal_.global_batch, deal_.parts, share.global_batch))
-            .with_hint("give feed() the run_config of the Trainer");
+            .with_hint("one Trainer at a time asks it, for whole steps");
     auto made =
         core_->next(data::detail::batch_request::of(deal_, place_.epoch, place_.consumed, part_));
     part_ += 1;

@@ -8,9 +8,11 @@
 #include <skein/net/offload.hpp>
 #include <skein/torch/torch.hpp>
 #include <skein/train/collective.hpp>
+#include <skein/train/detail/run_length.hpp>
 #include <skein/train/input.hpp>
 #include <skein/train/run_config.hpp>
 #include <skein/train/sampler.hpp>
+#include <skein/train/step_plan.hpp>
 #include <skein/train/training_state.hpp>
 #include <skein/wire/json.hpp>
 
@@ -44,6 +46,7 @@ struct drawn_batch {
     std::vector<micro_batch> micros;
     sampler_state place;     ///< behind it
     std::string stream;      ///< the stream's state behind it
+    std::uint64_t asked = 0; ///< samples that were wanted
     bool ends_epoch = false; ///< of a stream
 
     [[nodiscard]] std::size_t with_samples() const {
@@ -56,7 +59,7 @@ class feeder {
 public:
     feeder(const context& ctx, const run_config& config, input_source& source)
         : ctx_(ctx), config_(config), source_(source), rank_(ctx.rank()),
-          world_size_(ctx.world_size()) {
+          world_size_(ctx.world_size()), plan_(plan_of(config)) {
         if (!source_.is_stream()) {
             order_.emplace(order_options(), world_size_);
             ahead_ = order_;
@@ -71,6 +74,7 @@ public:
                 total_ = total_steps(config, source_.size());
             state_ = source_.state();
         }
+        length_.emplace(config, source_.size(), total_);
         depth_ = source_.reads_ahead() ? 0 : static_cast<std::size_t>(config.prefetch_batches);
     }
     feeder(const feeder&) = delete;
@@ -79,6 +83,45 @@ public:
 
     /// Steps of the run; 0: as many as the stream gives.
     [[nodiscard]] std::uint64_t total() const noexcept { return total_; }
+    /// Where the schedule of the rate stands after so many finished steps.
+    [[nodiscard]] std::uint64_t schedule_step(std::uint64_t step) const noexcept {
+        return is_other_batch_ ? length_->first_steps(progress(), batch_size()) : step;
+    }
+    /// Passes over the data that are finished.
+    [[nodiscard]] std::uint64_t epochs_done() const noexcept {
+        return length_->epochs_done(progress(), batch_size());
+    }
+
+    /// From the step after so many finished ones on batches are dealt by this plan; what was made
+    /// ahead by another one is dropped. True when that changes which batches come.
+    bool follow(const step_plan& plan, std::uint64_t step) {
+        const bool same =
+            plan.global_batch == plan_.global_batch && plan.micro_batches == plan_.micro_batches;
+        if (plan.global_batch != plan_.global_batch && !is_other_batch_) {
+            is_other_batch_ = true;
+            units_ = step * static_cast<std::uint64_t>(config_.global_batch);
+        }
+        plan_ = plan;
+        if (same) return false;
+        rewind();
+        count_steps(step);
+        return true;
+    }
+    /// Samples since the beginning, once the batch has changed; for checkpoints.
+    [[nodiscard]] std::optional<std::uint64_t> units() const {
+        return is_other_batch_ ? std::optional(units_) : std::nullopt;
+    }
+    /// After the place in the data was restored: goes on by this plan.
+    ///   units  what units() said; nothing: the batch has never changed
+    void restore_plan(const step_plan& plan, std::optional<std::uint64_t> units,
+                      std::uint64_t step) {
+        plan_ = plan;
+        is_other_batch_ = units.has_value();
+        units_ = units.value_or(0);
+        rewind();
+        if (is_other_batch_) count_steps(step);
+    }
+
     /// Null with a stream.
     [[nodiscard]] sampler* order() noexcept { return order_ ? &*order_ : nullptr; }
 
@@ -121,10 +164,25 @@ public:
         for (auto& job : ahead_of_) job->end.wait();
     }
 
-    void commit(const drawn_batch& taken) {
+    /// Nothing of its epoch is left behind this batch.
+    [[nodiscard]] bool ends_epoch(const drawn_batch& taken) const {
+        if (!order_) return taken.ends_epoch;
+        const auto& at = taken.place;
+        const auto left = order_->options().samples - at.cursor;
+        const bool spent = config_.last == last_batch::drop ? left < batch_size() : left == 0;
+        return spent || at.epoch != taken.epoch;
+    }
+
+    ///   step  finished ones, this one included
+    void commit(const drawn_batch& taken, std::uint64_t step) {
+        run_progress behind{.units = units_};
+        length_->take(behind, taken.global_batch, taken.asked);
+        units_ = behind.units;
         if (order_) return order_->restore(taken.place);
         state_ = taken.stream;
+        within_ = taken.ends_epoch ? 0 : within_ + taken.global_batch;
         committed_epoch_ = taken.epoch + (taken.ends_epoch ? 1 : 0);
+        if (is_other_batch_ && source_.size() == 0) count_steps(step); // short ones were not known
     }
 
     /// The next batch is again the one after the last committed.
@@ -132,6 +190,7 @@ public:
         drop_ahead();
         if (order_) {
             ahead_->restore(order_->state());
+            ahead_units_ = units_;
         } else {
             source_.restore(state_);
             epoch_ = committed_epoch_;
@@ -157,6 +216,7 @@ public:
         for (const auto& state : gather_bytes(ctx_, as_bytes(std::string_view(state_))))
             states.push_back(to_hex(state));
         return {{"epoch", committed_epoch_},
+                {"within", within_},
                 {"data", source_.describe()},
                 {"states", std::move(states)}};
     }
@@ -184,6 +244,7 @@ public:
                 .with_where(where);
         state_ = std::string(as_text(bytes));
         committed_epoch_ = json_uint(saved, "epoch").value();
+        within_ = saved.value("within", std::uint64_t{0});
         fresh_ = false;
         rewind();
     }
@@ -199,7 +260,7 @@ private:
 
     [[nodiscard]] sampler_options order_options() const {
         return {.samples = source_.size(),
-                .batch = static_cast<std::uint64_t>(config_.global_batch),
+                .batch = batch_size(),
                 .seed = config_.seed,
                 .last = config_.last};
     }
@@ -221,14 +282,33 @@ private:
             .with_hint("give streams one state for all: the place in the whole stream");
     }
 
-    [[nodiscard]] int parts() const noexcept { return static_cast<int>(config_.accumulation); }
+    [[nodiscard]] int parts() const noexcept { return static_cast<int>(plan_.micro_batches); }
+    [[nodiscard]] std::uint64_t batch_size() const noexcept {
+        return static_cast<std::uint64_t>(plan_.global_batch);
+    }
+    [[nodiscard]] run_progress progress() const noexcept {
+        if (order_) return {units_, order_->state().epoch, order_->state().cursor};
+        return {units_, committed_epoch_, within_};
+    }
+    void count_steps(std::uint64_t step) {
+        if (total_ > 0) total_ = step + length_->steps_left(progress(), batch_size());
+    }
 
     /// The next places of the order, cut into micro-batches.
     [[nodiscard]] drawn_batch deal() {
+        const auto& from = ahead_->state();
+        const auto asked =
+            is_other_batch_ ? length_->most({ahead_units_, from.epoch, from.cursor}, batch_size())
+                            : batch_size();
+        ahead_->deal_by(asked);
         auto slice = ahead_->next(rank_, world_size_);
         drawn_batch out;
         out.epoch = slice.epoch;
         out.global_batch = slice.global_batch;
+        out.asked = asked;
+        run_progress behind{.units = ahead_units_};
+        length_->take(behind, out.global_batch, asked);
+        ahead_units_ = behind.units;
         for (int part = 0; part < parts(); ++part) {
             const auto [first, last] = rank_range(slice.ids.size(), part, parts());
             micro_batch micro;
@@ -271,18 +351,18 @@ private:
     /// This rank's share from the stream; an error becomes that of the micro-batch it belongs to.
     ///   step  seeds the generator, where that is allowed
     void ask(drawn_batch& out, std::uint64_t epoch, std::optional<std::uint64_t> step) noexcept {
-        const auto [first, last] =
-            rank_range(static_cast<std::uint64_t>(config_.global_batch), rank_, world_size_);
+        const auto [first, last] = rank_range(batch_size(), rank_, world_size_);
         out.epoch = epoch;
+        out.asked = batch_size();
         for (int part = 0; part < parts(); ++part) {
             const auto [from, to] = rank_range(last - first, part, parts());
             const stream_share share{.rank = rank_,
                                      .world_size = world_size_,
                                      .samples = to - from,
                                      .begin = first + from,
-                                     .global_batch =
-                                         static_cast<std::uint64_t>(config_.global_batch),
+                                     .global_batch = batch_size(),
                                      .is_last = part + 1 == parts(),
+                                     .parts = parts(),
                                      .epoch = epoch};
             micro_batch micro;
             try {
@@ -330,7 +410,7 @@ private:
                 throw error(errc::usage,
                             fmt::format("epoch {} of the stream does not fill one global batch of "
                                         "{} samples",
-                                        epoch_, config_.global_batch))
+                                        epoch_, batch_size()))
                     .with_hint("use a smaller batch, last_batch::shorten, more data or a filter "
                                "that keeps more");
             epoch_ += 1;
@@ -379,6 +459,11 @@ private:
     input_source& source_;
     int rank_, world_size_;                // as the shares are dealt, on the worker too
     std::optional<sampler> order_, ahead_; // committed, and behind all that was dealt
+    step_plan plan_;
+    std::optional<run_length> length_;
+    bool is_other_batch_ = false;               // than the run began with, at some time
+    std::uint64_t units_ = 0, ahead_units_ = 0; // of run_progress: committed, and dealt
+    std::uint64_t within_ = 0;                  // samples of the stream's epoch, committed
     std::uint64_t total_ = 0;
     std::size_t depth_ = 0;
     bool watched_ = false; // the user's code has run once

@@ -23,10 +23,19 @@ template <class Strategy>
         return {};
 }
 
-template <class Strategy, class Callbacks>
+/// What a callback is called in events.jsonl.
+template <class C>
+[[nodiscard]] std::string rule_name_of(const C&) {
+    if constexpr (requires { std::string(C::rule_name); })
+        return std::string(C::rule_name);
+    else
+        return type_name(typeid(C));
+}
+
+template <class Strategy, class... Callbacks>
 class parts_of final : public session_parts {
 public:
-    parts_of(context& ctx, torch::nn::Module& module, Callbacks& callbacks)
+    parts_of(context& ctx, torch::nn::Module& module, std::tuple<Callbacks...>& callbacks)
         : module_(module), callbacks_(callbacks), strategy_(ctx, module) {}
 
     torch::nn::Module& module() override { return module_; }
@@ -46,8 +55,21 @@ public:
     void rebind() override { strategy_.rebind(); }
 
     void tell(const start_info& event) override { tell_all(event); }
-    action tell(const step_info& event) override { return ask_all(event); }
-    action tell(const eval_info& event) override { return ask_all(event); }
+    void tell(const step_info& event, decisions& to) override { ask_all(event, to); }
+    void tell(const eval_info& event, decisions& to) override { ask_all(event, to); }
+    bool judges() const override { return (detail::judges<Callbacks> || ...); }
+    ruling judge(const step_info& event, std::string& rule) override {
+        ruling strongest;
+        each([&](auto& c) {
+            auto one = detail::judge(c, event);
+            if (one.what <= strongest.what) return;
+            strongest = std::move(one);
+            rule = rule_name_of(c);
+        });
+        return strongest;
+    }
+    bool plans() const override { return (detail::plans<Callbacks> || ...); }
+    bool changes_batch() const override { return (detail::changes_batch<Callbacks>() || ...); }
     void tell(const checkpoint_info& event) override { tell_all(event); }
     void tell(const fit_result& event) override { tell_all(event); }
 
@@ -85,16 +107,24 @@ private:
         each([&](auto& c) { detail::tell(c, event); });
     }
     template <class Event>
-    action ask_all(const Event& event) {
-        auto wanted = action::go_on;
+    void ask_all(Event event, decisions& to) {
+        event.plan = &to.plan;
         each([&](auto& c) {
-            if (detail::tell(c, event) == action::stop) wanted = action::stop;
+            const auto one = detail::tell(c, event);
+            if (one.act == action::stop) to.wanted = action::stop;
+            using type = std::remove_cvref_t<decltype(c)>;
+            if constexpr (detail::plans<type>) {
+                const auto next = one.plan.value_or(to.plan);
+                const bool stops = one.act == action::stop;
+                if (next == to.plan && !stops) return;
+                to.made.push_back({rule_name_of(c), to.plan, next, stops, one.why});
+                to.plan = next;
+            }
         });
-        return wanted;
     }
 
     torch::nn::Module& module_;
-    Callbacks& callbacks_;
+    std::tuple<Callbacks...>& callbacks_;
     Strategy strategy_;
 };
 
@@ -113,12 +143,13 @@ template <class... Args>
 struct fit_call {
     static constexpr bool right = false;
 };
-template <class Model, class Optimizer, class Schedule, class Loss, class Data, class HeldOut>
-struct fit_call<Model, Optimizer, Schedule, Loss, Data, HeldOut> {
+template <class Model, class Optimizer, class Schedule, class Loss, class Data, class HeldOut,
+          class... More>
+struct fit_call<Model, Optimizer, Schedule, Loss, Data, HeldOut, More...> {
     static constexpr bool right = std::is_lvalue_reference_v<Model> &&
                                   optimizer_argument<Optimizer> && schedule_argument<Schedule> &&
                                   train_input<std::remove_reference_t<Data>> &&
-                                  data_source<std::remove_cvref_t<HeldOut>>;
+                                  evaluation_input<HeldOut> && (evaluation_input<More> && ...);
 };
 template <class... Args>
 concept well_formed_fit = fit_call<Args&&...>::right;
@@ -160,11 +191,13 @@ consteval void explain_fit() {
             count > 99, SKEIN_FIT_IS
             "the data must have size() and batch(std::span<const std::uint64_t> ids), or be "
             "a stream with next(), state() and restore(); see skein/train/input.hpp");
-    else if constexpr (count < 6 || !data_source<std::remove_cvref_t<held_out>>)
+    else if constexpr (count < 6 || !evaluation_input<held_out>)
         static_assert(count > 99, SKEIN_FIT_IS
                       "held_out must have size() and batch(ids) as well; its size may be 0");
     else
-        static_assert(count > 99, SKEIN_FIT_IS "there are no more arguments");
+        static_assert(
+            count > 99, SKEIN_FIT_IS
+            "behind held_out come more evaluation sets only: skein::evaluation(\"test\", data)");
 }
 
 #undef SKEIN_FIT_IS

@@ -20,6 +20,7 @@
 #include <skein/spmd/environment.hpp>
 #include <skein/spmd/joined_group.hpp>
 #include <skein/spmd/meeting.hpp>
+#include <skein/spmd/rank_entry.hpp>
 #include <skein/spmd/settings.hpp>
 #include <skein/spmd/supervisor.hpp>
 #include <skein/train/collective.hpp>
@@ -73,8 +74,9 @@ SKEIN_INLINE void say_note(const run_config& config, const std::string& text) {
 
 /// Says that a stop request was heard.
 SKEIN_INLINE void say_stopping(const run_config& config) {
+    const bool saves = config.checkpoint.enabled && config.checkpoint.on_stop;
     say_note(config, fmt::format("stopping after this step{}; Ctrl-C again ends at once",
-                                 config.checkpoints ? " and saving a checkpoint" : ""));
+                                 saves ? " and saving a checkpoint" : ""));
 }
 
 /// Says so at the moment the signal comes, from a thread of its own: the step may be a long one.
@@ -140,24 +142,24 @@ SKEIN_INLINE int run_alone(const run_config& config, const rank_function& body) 
 
 /// Its ranks would be this program started again, whose main is the driver's, and would never reach
 /// launch().
-SKEIN_INLINE void refuse_in_task(const run_config& config) {
-    const auto what = fmt::format("launch() with {} workers", config.workers);
-    const auto* const hint =
-        "train in this process alone, with workers = 1 or a Trainer on context::single(); start a "
-        "training of several workers from main, as a program of its own";
+SKEIN_INLINE void refuse_in_task(const std::string& what) {
+    const auto* const hint = "train in this process alone, with scaling.workers = 1 or a Trainer "
+                             "on context::single(); start a training of several workers from main, "
+                             "as a program of its own";
     loop::refuse_inside(what, hint);
     if (!program::is_worker()) return;
     throw error(errc::not_supported, "not supported: " + what + " in a task or an actor")
         .with_hint(hint);
 }
 
-SKEIN_INLINE int run_supervised(const run_config& config) {
+/// What launch() and run() ask of a supervisor alike. `config` outlives it.
+SKEIN_INLINE spmd::supervisor_options supervisor_options_of(const run_config& config) {
     spmd::supervisor_options options;
-    options.workers = config.workers;
-    options.max_failures = config.max_failures;
-    options.stop_grace = config.stop_grace;
-    options.backoff = config.restart_backoff;
-    options.on_restart = [&](const error& why, int restart, int most) {
+    options.workers = config.scaling.workers;
+    options.max_failures = config.failure.max_failures;
+    options.stop_grace = config.failure.stop_grace;
+    options.backoff = config.failure.backoff;
+    options.on_restart = [](const error& why, int restart, int most) {
         fmt::print(
             stderr,
             "{}; starting again, from the last checkpoint if there is one (restart {} of {})\n",
@@ -165,11 +167,15 @@ SKEIN_INLINE int run_supervised(const run_config& config) {
         std::fflush(stderr);
     };
     options.on_stop = [&] { say_stopping(config); };
-    options.threads = std::max(config.threads, 1);
+    options.threads = std::max(config.scaling.threads, 1);
+    return options;
+}
+
+SKEIN_INLINE int run_supervised(const run_config& config) {
     try {
-        validate(config, config.workers);
+        validate(config, config.scaling.workers);
         (void)comm_model_of(config);
-        const auto outcome = spmd::supervise(std::move(options));
+        const auto outcome = spmd::supervise(supervisor_options_of(config));
         const bool stopped = outcome.stop_signal != 0;
         // A stop that went wrong has saved nothing, perhaps: say what happened.
         if (outcome.failure && outcome.failure->code() != errc::cancelled)
@@ -190,12 +196,12 @@ SKEIN_INLINE int run_supervised(const run_config& config) {
 /// A number of workers that was asked for, where a launcher has started another.
 SKEIN_INLINE void say_unused_workers(const spmd::launch_environment& where,
                                      const run_config& config) {
-    if (spmd::is_supervised() || where.rank != 0 || config.workers == 1 ||
-        config.workers == where.world_size)
+    if (spmd::is_supervised() || where.rank != 0 || config.scaling.workers == 1 ||
+        config.scaling.workers == where.world_size)
         return;
     say_note(config,
              fmt::format("note: {} workers were asked for, but {} has started a world of {}",
-                         config.workers, where.source, where.world_size));
+                         config.scaling.workers, where.source, where.world_size));
 }
 
 /// Who names a cluster for tasks and actors expects it of a training, too.
@@ -229,12 +235,15 @@ SKEIN_INLINE void say_unused_cluster(const run_config& config) {
 }
 
 /// Everything of a rank that has to be undone in order.
+///   stops  null: nobody has taken the signals
+///   comm_name  of its communicator, of each run in one world another
 SKEIN_INLINE void train_as_rank(spmd::joined_group& world, const spmd::launch_environment& where,
-                                const run_config& config, const rank_function& body,
-                                const stop_signals& stops) {
+                                const run_config& config, const stop_signals* stops,
+                                const std::string& comm_name, const rank_function& body) {
     dist::comm_options options;
+    options.name = comm_name;
     options.model = comm_model_of(config);
-    options.limits.deadline = config.collective_timeout;
+    options.limits.deadline = config.failure.collective_timeout;
     if (const char* name = std::getenv("SKEIN_ADVERTISE")) options.advertise = name;
     auto comm = dist::make_comm_thread(world, options); // a lost rank aborts it
 
@@ -249,7 +258,7 @@ SKEIN_INLINE void train_as_rank(spmd::joined_group& world, const spmd::launch_en
     if (!spmd::is_supervised()) info.launcher = where.source;
     context here(std::move(info), &world, comm.get());
     here.use_options(options);
-    here.watch_stop_flag(&stops.asked(), [&stops] { return stops.which(); });
+    if (stops != nullptr) here.watch_stop_flag(&stops->asked(), [stops] { return stops->which(); });
     try {
         body(here);
     } catch (...) {
@@ -261,30 +270,29 @@ SKEIN_INLINE void train_as_rank(spmd::joined_group& world, const spmd::launch_en
     }
 }
 
+/// What a rank is to others on its host.
+SKEIN_INLINE void begin_as_rank(const spmd::launch_environment& where) {
+    proc::name_process(fmt::format("rank{}", where.rank));
+    proc::print_by_lines(); // it may be killed
+}
+
 } // namespace detail
 
 SKEIN_INLINE int exit_code_of(const error& why) noexcept {
     return why.code() == errc::usage ? exit_code::usage : exit_code::failed;
 }
 
-SKEIN_INLINE int run_as_rank(const spmd::launch_environment& where, const run_config& config,
-                             const rank_function& body) {
-    const stop_signals stops;
+namespace detail {
+
+/// A rank from its meeting to its leave; gives the exit code of its process.
+///   world  what `life` makes when the ranks meet
+SKEIN_INLINE int live_as_rank(const spmd::launch_environment& where, const run_config& config,
+                              const stop_signals& stops, std::unique_ptr<spmd::joined_group>& world,
+                              const std::function<void()>& life) {
     const bool supervised = spmd::is_supervised();
     const auto who = fmt::format("rank {} of {}", where.rank, where.world_size);
-    proc::name_process(fmt::format("rank{}", where.rank));
-    proc::print_by_lines(); // it may be killed
-    std::unique_ptr<spmd::joined_group> world;
     try {
-        const auto secret = spmd::group_token();
-        validate(config, where.world_size);
-        spmd::joined_group_options meeting;
-        meeting.settings = settings_of(config);
-        meeting.stop_fd = stops.fd();
-        world = std::make_unique<spmd::joined_group>(where, secret, std::move(meeting));
-        std::optional<detail::stop_notice> notice; // a supervisor says it itself
-        if (!supervised && where.rank == 0) notice.emplace(stops, config);
-        detail::train_as_rank(*world, where, config, body, stops);
+        life();
         world->leave();
         return stops.exit_code();
     } catch (...) {
@@ -297,16 +305,36 @@ SKEIN_INLINE int run_as_rank(const spmd::launch_environment& where, const run_co
         }
         // A broken collective is mostly the echo of what happened to another rank: let that one
         // tell.
-        const bool may_be =
-            detail::may_be_echo(why.code()) || detail::came_through_communicator(why);
+        const bool may_be = may_be_echo(why.code()) || came_through_communicator(why);
         const bool echo = world && may_be && world->wait_lost(time_constants::lan().echo_wait);
         if (world && !echo) world->fail(why);
         if (supervised)
             proc::leave_last_words(why.what()); // in case nobody is told through the group
         // The supervisor prints what it was told; here only what nobody else will.
-        if (!supervised || !world) detail::print_error(config, who, why);
+        if (!supervised || !world) print_error(config, who, why);
         return exit_code_of(why);
     }
+}
+
+} // namespace detail
+
+SKEIN_INLINE int run_as_rank(const spmd::launch_environment& where, const run_config& config,
+                             const rank_function& body) {
+    const stop_signals stops;
+    const bool supervised = spmd::is_supervised();
+    detail::begin_as_rank(where);
+    std::unique_ptr<spmd::joined_group> world;
+    return detail::live_as_rank(where, config, stops, world, [&] {
+        const auto secret = spmd::group_token();
+        validate(config, where.world_size);
+        spmd::joined_group_options meeting;
+        meeting.settings = settings_of(config);
+        meeting.stop_fd = stops.fd();
+        world = std::make_unique<spmd::joined_group>(where, secret, std::move(meeting));
+        std::optional<detail::stop_notice> notice; // a supervisor says it itself
+        if (!supervised && where.rank == 0) notice.emplace(stops, config);
+        detail::train_as_rank(*world, where, config, &stops, "world", body);
+    });
 }
 
 namespace detail {
@@ -355,6 +383,9 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
     serve_if_worker(); // of a session that a rank has opened: it is no rank, nor a supervisor
     spmd::launch_environment where;
     try {
+        if (spmd::is_for_entry())
+            throw error(errc::not_supported, "not supported: launch() in a rank of a run")
+                .with_hint("a program has either launch() or runs of its own in its main");
         spmd::take_launch_variables();
         where = spmd::discover();
     } catch (const error& why) {
@@ -368,8 +399,8 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
         if (where.helper_hosts > 0) return detail::run_with_helpers(where, config, body);
         return run_as_rank(where, config, body);
     }
-    if (config.workers == 1) return detail::run_alone(config, body);
-    detail::refuse_in_task(config);
+    if (config.scaling.workers == 1) return detail::run_alone(config, body);
+    detail::refuse_in_task(fmt::format("launch() with {} workers", config.scaling.workers));
     return detail::run_supervised(config);
 }
 

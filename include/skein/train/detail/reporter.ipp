@@ -6,9 +6,11 @@
 #include <skein/core/this_process.hpp>
 #include <skein/dist/comm_thread.hpp>
 #include <skein/train/collective.hpp>
+#include <skein/train/run_result.hpp>
 #include <skein/wire/json.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -27,27 +29,80 @@ namespace skein::train {
 namespace detail {
 /// The settings of a run as JSON, for config.json and for people.
 SKEIN_INLINE json config_json(const run_config& c) {
-    return json{{"name", c.name},
-                {"max_steps", c.max_steps},
-                {"epochs", c.epochs},
-                {"global_batch", c.global_batch},
-                {"accumulation", c.accumulation},
-                {"seed", c.seed},
-                {"clip", c.clip},
-                {"clip_value", c.clip_value},
-                {"precision", c.precision},
-                {"eval_every", c.eval_every},
-                {"eval_samples", c.eval_samples},
-                {"checkpoint_every", c.checkpoint_every},
-                {"keep_last", c.keep_last},
-                {"keep_best", c.keep_best},
-                {"best_metric", c.best_metric},
-                {"max_failures", c.max_failures},
-                {"tokens_per_sample", c.tokens_per_sample}};
+    const auto& saves = c.checkpoint;
+    const bool lowest = saves.keep_best.order == metric_order::lowest;
+    const auto seconds = [](duration d) { return std::chrono::duration<double>(d).count(); };
+    return json{
+        {"name", c.name},
+        {"max_steps", c.max_steps},
+        {"epochs", c.epochs},
+        {"global_batch", c.global_batch},
+        {"accumulation", c.accumulation},
+        {"seed", c.seed},
+        {"clip", c.clip},
+        {"clip_value", c.clip_value},
+        {"precision", c.precision},
+        {"eval_every", c.eval_every},
+        {"eval_samples", c.eval_samples},
+        {"scaling", {{"workers", c.scaling.workers}, {"threads", std::max(c.scaling.threads, 1)}}},
+        {"checkpoint",
+         {{"enabled", saves.enabled},
+          {"every", saves.every},
+          {"keep_last", std::max(saves.keep_last, 1)},
+          {"keep_best",
+           {{"k", std::max(saves.keep_best.k, 0)},
+            {"metric", saves.keep_best.metric},
+            {"order", lowest ? "lowest" : "highest"},
+            {"value", saves.keep_best.value == best_value::newest ? "newest" : "evaluated"}}},
+          {"on_stop", saves.on_stop}}},
+        {"failure",
+         {{"max_failures", c.failure.max_failures},
+          {"backoff_s", seconds(c.failure.backoff)},
+          {"collective_timeout_s", seconds(c.failure.collective_timeout)},
+          {"stop_grace_s", seconds(c.failure.stop_grace)}}},
+        {"tokens_per_sample", c.tokens_per_sample}};
 }
 SKEIN_INLINE std::vector<report::metric_value> timings(const step_timing& t) {
     return {{"data_s", t.data},       {"forward_s", t.forward},     {"backward_s", t.backward},
             {"exposed_s", t.exposed}, {"optimizer_s", t.optimizer}, {"overlap", t.overlap}};
+}
+} // namespace detail
+
+namespace detail {
+SKEIN_INLINE run_note note_of(const run_config& config, const std::string& name,
+                              const std::string& path) {
+    run_note note;
+    note.name = name.empty() ? config.name : name;
+    std::error_code failed; // main() may go to another folder
+    if (!path.empty()) note.path = std::filesystem::absolute(path, failed).lexically_normal();
+    if (failed) note.path = path;
+    note.best_metric = config.checkpoint.keep_best.metric;
+    note.best_is_lowest = config.checkpoint.keep_best.order == metric_order::lowest;
+    return note;
+}
+[[nodiscard]] SKEIN_INLINE std::string stopped_by(const fit_result& result) {
+    if (!result.stopped) return {};
+    return result.stop_signal == SIGINT    ? "SIGINT"
+           : result.stop_signal == SIGTERM ? "SIGTERM"
+           : result.stop_reason.empty()    ? "request"
+                                           : result.stop_reason;
+}
+/// For whoever asks how the run ended; rank 0 writes it down.
+SKEIN_INLINE void note_end(const context& ctx, const run_config& config, const fit_result& result) {
+    auto note = note_of(config, result.run_name, result.run_path);
+    note.has_ended = true;
+    note.steps = result.steps;
+    note.seconds = result.seconds;
+    note.loss = result.loss;
+    note.val_loss = result.val_loss;
+    note.val_step = result.val_step;
+    note.stopped_by = stopped_by(result);
+    ctx.note_run(note);
+    if (!ctx.is_first() || note.path.empty()) return;
+    auto ended = finished_of(note);
+    ended.world_size = ctx.world_size();
+    ended.restarts = ctx.attempt();
+    write_result(ended);
 }
 } // namespace detail
 
@@ -119,7 +174,7 @@ SKEIN_INLINE reporter::reporter(const context& ctx, const run_config& config,
                                 const report::settings& settings)
     : ctx_(&ctx), config_(&config), first_(ctx.is_first()) {
     places_ = gather_bytes(ctx, as_bytes(fmt::format("{} {}", ::getpid(), ctx.host())));
-    if (!config.write_files && !config.checkpoints) return;
+    if (!config.write_files && !config.checkpoint.enabled) return;
     if (first_) {
         dir_.emplace(open_run_dir(ctx, config));
         auto all = detail::config_json(config);
@@ -137,6 +192,7 @@ SKEIN_INLINE reporter::reporter(const context& ctx, const run_config& config,
     }
     path_ = from_first(ctx, path_);
     name_ = from_first(ctx, name_);
+    ctx.note_run(detail::note_of(config, name_, path_));
 }
 
 SKEIN_INLINE reporter::~reporter() = default;
@@ -144,6 +200,7 @@ SKEIN_INLINE reporter::~reporter() = default;
 SKEIN_INLINE void reporter::begin(const start_info& start) {
     if (!first_) return;
     if (dir_) dir_->truncate_after(start.first_step);
+    if (dir_) dir_->remove_result(); // of an end that is none any more
     if (dir_ && !config_text_.empty()) dir_->write_config(std::exchange(config_text_, {}));
     show(start);
     greet(start);
@@ -203,14 +260,15 @@ void reporter::attempt(Write write, bool& failing, std::string_view what) {
 }
 
 SKEIN_INLINE void reporter::step(const step_info& now,
-                                 const std::vector<report::metric_value>& evaluated) {
+                                 const std::vector<report::metric_value>& evaluated,
+                                 const std::vector<report::metric_array>& arrays) {
     if (!first_) return;
     const auto smooth = [](double before, double newest) {
         return before == 0.0 ? newest : 0.9 * before + 0.1 * newest;
     };
     average_ = smooth(average_, now.seconds);
     waited_ = smooth(waited_, now.timing.data);
-    write_row(now, evaluated);
+    write_row(now, evaluated, arrays);
     seconds_ += now.seconds;
     const auto parts = detail::timings(now.timing);
     spent_.resize(parts.size());
@@ -232,10 +290,13 @@ SKEIN_INLINE void reporter::step(const step_info& now,
 }
 
 SKEIN_INLINE void reporter::write_row(const step_info& now,
-                                      const std::vector<report::metric_value>& evaluated) {
+                                      const std::vector<report::metric_value>& evaluated,
+                                      const std::vector<report::metric_array>& arrays) {
     if (!dir_ || !config_->write_files) return;
-    report::metrics_row row{.step = now.step, .values = *now.metrics, .timings = {}};
+    report::metrics_row row{.step = now.step, .values = *now.metrics, .timings = {}, .arrays = {}};
     row.values.insert(row.values.end(), evaluated.begin(), evaluated.end());
+    if (now.arrays != nullptr) row.arrays = *now.arrays;
+    row.arrays.insert(row.arrays.end(), arrays.begin(), arrays.end());
     row.timings = {
         {config_->tokens_per_sample > 0 ? "tokens_per_s" : "samples_per_s", now.tokens_per_s},
         {"step_seconds", now.seconds}};
@@ -253,6 +314,28 @@ SKEIN_INLINE void reporter::say_evaluation(std::uint64_t step,
     std::string text = fmt::format("step {}:", step);
     for (const auto& m : evaluated) text += fmt::format(" {} {:.4f}", m.name, m.value);
     show_->note(text);
+}
+
+SKEIN_INLINE void reporter::decided(const run_event& event) {
+    if (!first_) return;
+    const auto row = dump_json(
+        ordered_json{{"step", event.step},
+                     {"rule", event.rule},
+                     {"what", event.what},
+                     {"from", ordered_json(parse_json(std::string_view(event.from)).value())},
+                     {"to", ordered_json(parse_json(std::string_view(event.to)).value())},
+                     {"why", event.why}});
+    if (show_->mode() == report::progress_mode::json_lines)
+        show_->event("{\"event\":\"decision\"," + row.substr(1));
+    else
+        show_->note(fmt::format("step {}: {}: {} {} -> {}{}{}", event.step, event.rule, event.what,
+                                event.from, event.to, event.why.empty() ? "" : ": ", event.why));
+    if (dir_ && config_->write_files)
+        attempt([&] { dir_->append_event(row); }, events_failing_, "a row of events.jsonl");
+}
+
+SKEIN_INLINE void reporter::set_total(std::uint64_t steps) {
+    if (show_) show_->set_total(steps);
 }
 
 SKEIN_INLINE void reporter::saved(const checkpoint_info& checkpoint) {
@@ -432,6 +515,7 @@ private:
 
 SKEIN_INLINE void leave_screen(const context& ctx, const run_config& config,
                                const fit_result& result) {
+    detail::note_end(ctx, config, result);
     if (!ctx.is_first() || config.output == output_mode::quiet) return;
     const bool json = config.output == output_mode::json;
     const auto summary = detail::summary_of(ctx, config, result);

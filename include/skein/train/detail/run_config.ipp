@@ -32,14 +32,21 @@ SKEIN_INLINE void validate(const run_config& config, int world_size) {
     const auto refuse = [](std::string what, std::string hint) {
         throw error(errc::usage, std::move(what)).with_hint(std::move(hint));
     };
-    if (config.workers < 1)
-        refuse(fmt::format("{} workers", config.workers), "at least 1 worker is needed");
-    if (config.workers > 4096)
-        refuse(fmt::format("{} workers", config.workers), "at most 4096 run on one host");
-    if (config.threads < 0 || config.threads > 1024)
-        refuse(fmt::format("{} threads", config.threads), "use 0 (one) to 1024 per worker");
-    if (config.max_failures < 0)
-        refuse(fmt::format("{} restarts", config.max_failures), "use 0 or more");
+    if (config.scaling.workers < 1)
+        refuse(fmt::format("scaling.workers = {}", config.scaling.workers),
+               "at least 1 worker is needed");
+    if (config.scaling.workers > 4096)
+        refuse(fmt::format("scaling.workers = {}", config.scaling.workers),
+               "at most 4096 run on one host");
+    if (config.scaling.threads < 0 || config.scaling.threads > 1024)
+        refuse(fmt::format("scaling.threads = {}", config.scaling.threads),
+               "use 0 (one) to 1024 per worker");
+    if (config.failure.max_failures < 0)
+        refuse(fmt::format("failure.max_failures = {}", config.failure.max_failures),
+               "restarts before the job gives up: use 0 or more");
+    if (config.checkpoint.every < 0)
+        refuse(fmt::format("checkpoint.every = {}", config.checkpoint.every),
+               "use a number of steps, or 0 for a checkpoint at the end only");
     if (config.epochs < 0)
         refuse(fmt::format("{} epochs", config.epochs), "use 1 or more, or 0 for max_steps");
     if (config.prefetch_batches < 0 || config.prefetch_batches > 1024)
@@ -74,9 +81,9 @@ SKEIN_INLINE void validate(const run_config& config, int world_size) {
         refuse(fmt::format("run name '{}'", has_control ? "..." : config.name),
                "use a plain folder name of up to 200 characters");
     if (config.runs_dir.empty()) refuse("no folder for runs", "use . for the current one");
-    if (config.resume == resume_mode::latest && !config.checkpoints)
-        refuse("resuming without checkpoints",
-               "they are read and go on being written: leave one of the two out");
+    if (config.resume == resume_mode::latest && !config.checkpoint.enabled)
+        refuse("resuming without checkpoints", "they are read and go on being written: leave "
+                                               "resume or checkpoint.enabled = false out");
 }
 
 } // namespace skein::train

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -15,7 +16,7 @@ namespace skein::train::detail {
 
 SKEIN_INLINE void begin_training(const context& ctx, const run_config& config) {
     validate(config, ctx.world_size());
-    at::set_num_threads(config.threads > 0 ? config.threads : 1);
+    at::set_num_threads(config.scaling.threads > 0 ? config.scaling.threads : 1);
     keep_freed_memory();
 }
 
@@ -31,9 +32,12 @@ SKEIN_INLINE void session::request_stop() noexcept { core_->ask_stop(action::sto
 SKEIN_INLINE step_phase session::phase() const noexcept { return core_->phase(); }
 SKEIN_INLINE std::uint64_t session::finished() const noexcept { return core_->finished(); }
 SKEIN_INLINE double session::micro_loss() const noexcept { return core_->micro_loss(); }
-SKEIN_INLINE void session::use_evaluation(std::uint64_t samples, detail::numbered_loss loss) {
-    core_->use_evaluation(samples, std::move(loss));
+SKEIN_INLINE void session::use_evaluation(std::string name, std::uint64_t samples,
+                                          const evaluation_options& how,
+                                          detail::numbered_loss loss) {
+    core_->guarded([&] { core_->use_evaluation(std::move(name), samples, how, std::move(loss)); });
 }
+SKEIN_INLINE train::stage& session::stage() { return core_->training(); }
 SKEIN_INLINE void session::report(report::metric_kind kind, std::string_view name, double value,
                                   std::optional<double> weight) {
     core_->guarded([&] { (void)core_->reported().add(kind, name, value, weight); });

@@ -12,6 +12,7 @@
 #include <skein/train/detail/feeder.ipp>
 #include <skein/train/detail/session_evaluation.ipp>
 #include <skein/train/detail/session_parts.ipp>
+#include <skein/train/detail/session_plan.ipp>
 #include <skein/train/loss_scale.hpp>
 #include <skein/train/reporter.hpp>
 #include <skein/train/training_state.hpp>
@@ -19,6 +20,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -34,18 +36,37 @@ struct run_state {
     const context& ctx;
     const run_config& config;
     schedule rate;
+    step_plan plan; ///< in force
+    const metrics_manager& declared;
     std::unique_ptr<session_parts> parts{};
     std::unique_ptr<input_source> input{};
     std::optional<flat_optimizer> optimizer{};
     std::optional<feeder> feeder{};
     std::optional<loss_scale> scale{}; ///< in float16
-    std::uint64_t total = 0;           ///< steps of the run; 0: not known
-    std::uint64_t step = 0;            ///< finished
+    std::optional<training_stage> training{};
+    measured row{};          ///< of the step that was committed last
+    std::uint64_t total = 0; ///< steps of the run; 0: not known
+    std::uint64_t step = 0;  ///< finished
     bool stopped = false, stop_wanted = false, ended = false;
     std::string stop_reason{}; ///< a callback's of this rank
+    std::optional<drawn_batch> upcoming{};
+    double scheduled = 0.0; ///< rate of the step that was agreed on last, by the schedule alone
     fit_result result{};
 
     [[nodiscard]] bool is_last() const noexcept { return total > 0 ? step == total : ended; }
+    /// What the schedule gives for the step after so many finished ones.
+    [[nodiscard]] double scheduled_rate(std::uint64_t finished) const {
+        return learning_rate(rate, feeder->schedule_step(finished));
+    }
+    /// From the next step on. Collective with a stream whose end is not known.
+    void follow(const step_plan& next) {
+        plan = next;
+        if (!feeder->follow(next, step)) return;
+        total = feeder->total();
+        if (!upcoming) return;
+        upcoming = feeder->next(step);
+        ended = !upcoming;
+    }
     void ask_stop(action wanted) {
         if (wanted != action::stop) return;
         stop_wanted = true;
@@ -58,15 +79,26 @@ public:
     explicit between_steps(run_state& run) : run_(run), ctx_(run.ctx), config_(run.config) {}
 
     /// Once the strategy is made.
-    void open() { evaluator_.emplace(*run_.parts, ctx_, config_); }
-    void evaluate_on(std::uint64_t samples, numbered_loss loss) {
-        evaluator_->use(samples, std::move(loss));
+    void open() { evaluator_.emplace(*run_.parts, ctx_, config_, run_.declared); }
+    void evaluate_on(std::string name, std::uint64_t samples, const evaluation_options& how,
+                     numbered_loss loss) {
+        evaluator_->use(std::move(name), samples, std::move(loss), how);
+        evaluated_at_.push_back(std::numeric_limits<std::uint64_t>::max());
+        told_at_.push_back(std::numeric_limits<std::uint64_t>::max());
     }
-    /// Samples of the evaluation set.
-    [[nodiscard]] std::uint64_t held_out() const noexcept { return evaluator_->samples(); }
+    /// "10000", or "val 10000 every 100, test 500 every 0": what ranks must have alike.
+    [[nodiscard]] std::string evaluations() const {
+        std::string all;
+        for (std::size_t i = 0; i < evaluator_->size(); ++i)
+            all += fmt::format("{}{} {} every {}", i == 0 ? "" : ", ", evaluator_->name(i),
+                               evaluator_->samples(i), evaluator_->every(i));
+        return all;
+    }
 
     /// Opens the run's folder and resumes, if that is asked for; then all is told.
     void begin(const report::settings& described) {
+        evaluator_->check_stages();
+        check_best();
         state_.emplace(run_.parts->store(), *run_.optimizer, run_.feeder->order());
         report_.emplace(ctx_, config_, described);
         const auto resumed_from = open_checkpoints();
@@ -78,16 +110,38 @@ public:
         run_.parts->tell(start);
     }
 
-    /// Evaluation, row and checkpoint of the step that is committed, as they are due.
+    /// A step is drawn: what was decided behind the one before is written.
+    void begin_step() noexcept { events_.clear(); }
+    /// A callback has left a step out.
+    void left_out(std::uint64_t step, const std::string& rule, const std::string& why) {
+        events_.push_back({step, rule, "step", "\"apply\"", "\"leave_out\"", why});
+    }
+    /// Tells the callbacks the step that is committed, and follows what they decide.
+    void tell_step(step_info& now) {
+        now.next_rate = next_rate();
+        now.epoch = run_.feeder->epochs_done();
+        tell(now);
+    }
+
+    /// Evaluation, row, decisions and checkpoint of the step that is committed, as they are due.
     void end_of_step(const step_info& now) {
         const auto due = [&](std::int64_t every) {
             return run_.is_last() ||
                    (every > 0 && run_.step % static_cast<std::uint64_t>(every) == 0);
         };
-        std::vector<metric_value> evaluated;
-        if (due(config_.eval_every) && !run_.stopped) evaluated = evaluate();
-        report_->step(now, evaluated);
-        if (due(config_.checkpoint_every) || run_.stopped) save(evaluated);
+        for (const auto& m : run_.row.values)
+            if (m.name.starts_with("train_")) newest_[m.name] = m.value;
+        const bool saves =
+            due(config_.checkpoint.every) || (run_.stopped && config_.checkpoint.on_stop);
+        const auto best = run_.stopped ? std::nullopt : set_of_best();
+        measured evaluated;
+        for (std::size_t set = 0; set < evaluator_->size() && !run_.stopped; ++set)
+            if (due(evaluator_->every(set)) || (saves && best == set)) evaluate(set, evaluated);
+        for (const auto& m : evaluated.values) newest_[m.name] = m.value;
+        report_->step(now, evaluated.values, evaluated.arrays);
+        for (const auto& event : events_)
+            report_->decided(event); // before the rules' state is saved
+        if (saves) save(evaluated.values);
     }
 
     /// The last evaluation, files, callbacks.
@@ -95,7 +149,10 @@ public:
     ///   tokens_per_s  of all steps
     fit_result finish(double begun, double tokens_per_s) {
         run_.feeder->quiet();
-        if (evaluated_at_ != run_.step && !run_.stopped) (void)evaluate();
+        is_over_ = true;
+        measured last;
+        for (std::size_t set = 0; set < evaluator_->size() && !run_.stopped; ++set)
+            if (evaluated_at_[set] != run_.step) evaluate(set, last);
         if (!run_.result.stop_reason.empty())
             report_->note(
                 fmt::format("stopped after step {}: {}", run_.step, run_.result.stop_reason));
@@ -129,42 +186,107 @@ private:
                 .run_path = report_->path(),
                 .resumed_from = resumed_from,
                 .strategy = run_.parts->strategy_name(),
-                .epochs = epochs_text(config_, *run_.input)};
+                .epochs = epochs_text(config_, *run_.input),
+                .evaluations = evaluator_->names()};
     }
 
-    std::vector<metric_value> evaluate() {
+    /// By the schedule alone. Behind the last step there is none.
+    [[nodiscard]] double next_rate() const {
+        if (!run_.parts->plans()) return 0.0;
+        return run_.is_last() ? run_.scheduled : run_.scheduled_rate(run_.step);
+    }
+
+    template <class Event>
+    void tell(const Event& event) {
+        decisions to{.plan = run_.plan};
+        run_.parts->tell(event, to);
+        if (is_over_) return; // no step follows, nothing is saved
+        const plan_limits limits{ctx_.world_size(), run_.input->size()};
+        for (const auto& each : to.made) {
+            if (run_.stopped && each.from == each.to) continue; // it does stop
+            check_plan(each.to, limits, each.rule, run_.step);
+            add_events(events_, each, run_.step);
+        }
+        if (to.plan != run_.plan) {
+            run_.follow(to.plan);
+            report_->set_total(run_.total);
+        }
+        run_.ask_stop(to.wanted);
+    }
+
+    /// The evaluation set whose number says which checkpoint is the best, where a checkpoint wants
+    /// it evaluated.
+    [[nodiscard]] std::optional<std::size_t> set_of_best() const {
+        const auto& best = config_.checkpoint.keep_best;
+        if (!saver_ || best.k < 1 || best.value == best_value::newest) return std::nullopt;
+        return evaluator_->set_of(best.metric);
+    }
+
+    /// A metric that no evaluation can have is refused before the first step.
+    void check_best() const {
+        const auto& best = config_.checkpoint.keep_best;
+        if (!config_.checkpoint.enabled || best.k < 1 || best.metric == "loss" ||
+            evaluator_->samples() == 0 || evaluator_->set_of(best.metric))
+            return;
+        name_list list;
+        list.add("loss");
+        evaluator_->add_known(list);
+        if (const auto* const mine = run_.declared.find("train"))
+            for (const auto& name : mine->names()) {
+                if (best.metric == "train_" + name || best.metric == "train_epoch_" + name) return;
+                list.add("train_" + name);
+            }
+        throw error(errc::usage, fmt::format("checkpoint.keep_best.metric '{}' is no number of "
+                                             "this run",
+                                             best.metric))
+            .with_hint(list.text("there are none"));
+    }
+
+    /// In a world that broke behind this the evaluation is made again, the decisions are not.
+    void tell_evaluation(std::size_t set, const measured& merged, double seconds) {
+        if (std::exchange(told_at_[set], run_.step) == run_.step) return;
+        tell(eval_info{.rank = ctx_.rank(),
+                       .step = run_.step,
+                       .set = evaluator_->name(set),
+                       .metrics = &merged.values,
+                       .arrays = &merged.arrays,
+                       .seconds = seconds,
+                       .next_rate = next_rate(),
+                       .epoch = run_.feeder->epochs_done()});
+    }
+
+    /// Adds what the set comes to. Collective.
+    void evaluate(std::size_t set, measured& to) {
         const auto begin = seconds_now();
         run_.feeder->quiet();
         auto* const average = run_.optimizer->average();
         const bool averaged =
-            average != nullptr && average->options().evaluate && evaluator_->samples() > 0;
+            average != nullptr && average->options().evaluate && evaluator_->samples(set) > 0;
         if (averaged) swap_average(ctx_, *average, *run_.parts);
-        const auto merged = [&] {
+        auto merged = [&] {
             try {
-                return evaluator_->run(run_.step);
+                return evaluator_->run(set, run_.step);
             } catch (...) { // whoever catches it has the weights that are trained
                 if (averaged) average->swap();
                 throw;
             }
         }();
-        evaluated_at_ = run_.step;
+        evaluated_at_[set] = run_.step;
         if (averaged) swap_average(ctx_, *average, *run_.parts);
-        if (merged.empty()) return merged;
-        run_.result.val_loss = merged[0].value;
-        run_.result.val_step = run_.step;
-        run_.ask_stop(run_.parts->tell(eval_info{.rank = ctx_.rank(),
-                                                 .step = run_.step,
-                                                 .metrics = &merged,
-                                                 .seconds = seconds_now() - begin}));
-        return merged;
+        if (merged.values.empty()) return;
+        if (set == 0) {
+            run_.result.val_loss = merged.values[0].value;
+            run_.result.val_step = run_.step;
+        }
+        result_of(run_.result, merged);
+        tell_evaluation(set, merged, seconds_now() - begin);
+        to.append(std::move(merged));
     }
 
     /// Makes the checkpointer and, if asked for, goes on from the newest one; returns its path.
     std::string open_checkpoints() {
-        if (!config_.checkpoints) return {};
+        if (!config_.checkpoint.enabled) return {};
         open_saver();
-        if (auto text = cadence_notice(config_, evaluator_->samples()); !text.empty())
-            notices_.push_back(std::move(text));
         if (config_.resume != resume_mode::latest && ctx_.attempt() == 0) return {};
         auto found = saver_->load_latest();
         if (!found) return {};
@@ -190,7 +312,9 @@ private:
         else
             run_.feeder->rewind();
         run_.stop_wanted = extra.value("stop_wanted", false);
+        restore_plan(extra, found.path());
         restore_callbacks(*run_.parts, extra, found.path());
+        restore_metrics(extra, found);
         if (run_.scale) restore_scale(*run_.scale, extra);
         if (run_.total > 0 && run_.step > run_.total)
             throw error(errc::usage, fmt::format("the run has {} steps already, {} were asked for",
@@ -198,15 +322,52 @@ private:
                 .with_where(found.path())
                 .with_hint("ask for more steps, or another run name");
         if (run_.total == 0 || run_.step < run_.total)
-            if (auto text = rate_notice(extra, run_.step, learning_rate(run_.rate, run_.step));
+            if (auto text = rate_notice(extra, run_.step, run_.scheduled_rate(run_.step));
                 !text.empty())
                 notices_.push_back(std::move(text));
+    }
+
+    /// The plan of a checkpoint, when rules had changed it.
+    void restore_plan(const json& extra, const std::string& where) {
+        if (!extra.contains("plan")) return;
+        const auto saved = restored_plan(extra.at("plan"), config_, where);
+        check_plan(saved.plan, {ctx_.world_size(), run_.input->size()}, "the checkpoint",
+                   run_.step);
+        run_.plan = saved.plan;
+        run_.feeder->restore_plan(saved.plan, saved.units, run_.step);
+        run_.total = run_.feeder->total();
+        notices_.push_back("the run goes on by the plan of its rules: " + to_string(saved.plan));
+    }
+
+    void restore_metrics(const json& extra, const loaded_checkpoint& found) {
+        run_.training->restore(extra, found.path());
+        if (run_.training->is_new_to(extra) && run_.step > 0)
+            notices_.push_back(fmt::format(
+                "the metrics of training count from step {} on: the checkpoint has none",
+                run_.step + 1));
+        newest_ = found.manifest().metrics;
+    }
+
+    /// What a checkpoint is chosen by: this step's numbers; where the newest count, older ones, too.
+    [[nodiscard]] std::map<std::string, double> numbers(
+        const std::vector<metric_value>& evaluated) {
+        std::map<std::string, double> all;
+        all["loss"] = run_.result.loss;
+        for (const auto& m : evaluated) all[m.name] = m.value;
+        for (const auto& m : run_.row.values)
+            if (m.name.starts_with("train_")) all[m.name] = m.value;
+        const auto& best = config_.checkpoint.keep_best;
+        const bool any_step = best.value == best_value::newest || best.metric.starts_with("train_");
+        const auto older = newest_.find(best.metric);
+        if (any_step && older != newest_.end()) all.emplace(*older);
+        return all;
     }
 
     void save(const std::vector<metric_value>& evaluated) {
         if (!saver_) return;
         run_.parts->sync_buffers();
         json extra = json::object();
+        if (!run_.training->empty()) extra["train_metrics"] = run_.training->save();
         if (run_.input->is_stream()) extra["stream"] = run_.feeder->saved_stream();
         if (run_.scale)
             extra["loss_scale"] = {{"value", run_.scale->value()},
@@ -216,15 +377,16 @@ private:
         double stop = run_.stop_wanted && !run_.stopped && !run_.is_last() ? 1.0 : 0.0;
         all_reduce(ctx_, std::span(&stop, 1), dist::reduce_op::max);
         extra["stop_wanted"] = stop > 0;
+        if (run_.plan != plan_of(config_) || run_.feeder->units())
+            extra["plan"] = saved_plan(run_.plan, config_, run_.feeder->units());
         if (ctx_.is_first()) // whose extra is written
             for (const auto& each : run_.parts->states())
                 extra["callbacks"][each.name] = to_hex(as_bytes(std::string_view(each.state)));
-        auto what = state_->save(
-            run_.step, config_.seed,
-            {{"loss", run_.result.loss}, {"next_lr", learning_rate(run_.rate, run_.step)}},
-            dump_json(extra));
-        what.metrics["loss"] = run_.result.loss;
-        for (const auto& m : evaluated) what.metrics[m.name] = m.value;
+        auto what =
+            state_->save(run_.step, config_.seed,
+                         {{"loss", run_.result.loss}, {"next_lr", run_.scheduled_rate(run_.step)}},
+                         dump_json(extra));
+        what.metrics = numbers(evaluated);
         const auto saved = saver_->save(what);
         run_.result.checkpoint = saved.path;
         const checkpoint_info info{ctx_.rank(), run_.step, saved.path, saved.bytes, saved.seconds};
@@ -253,7 +415,10 @@ private:
     std::optional<reporter> report_;
     posix_disk disk_{link_policy::refuse};
     std::optional<checkpointer> saver_;
-    std::uint64_t evaluated_at_ = std::numeric_limits<std::uint64_t>::max();
+    std::vector<std::uint64_t> evaluated_at_, told_at_; // steps, by set
+    std::map<std::string, double> newest_;              // numbers by which checkpoints are chosen
+    bool is_over_ = false;
+    std::vector<run_event> events_;    // decisions behind the step that is committed last
     std::vector<std::string> notices_; // to be told when the run begins
 };
 

@@ -49,7 +49,11 @@ public:
 
     session_core(const session_request& request, const make_parts& make)
         : ctx_(*request.ctx), config_(*request.config), described_(described_settings(request)),
-          reported_(*request.reported), run_{.ctx = ctx_, .config = config_, .rate = request.rate},
+          reported_(*request.reported), run_{.ctx = ctx_,
+                                             .config = config_,
+                                             .rate = request.rate,
+                                             .plan = plan_of(config_),
+                                             .declared = *request.declared},
           row_(ctx_), clock_(ctx_) {
         guarded([&] {
             reported_.clear();
@@ -60,6 +64,7 @@ public:
             if (!request.options.more.groups.empty())
                 require_same(ctx_, run_.optimizer->effect_hash(),
                              "what the parameter groups match");
+            run_.training.emplace(ctx_, config_, reported_, run_.declared);
             between_.open();
             for (const auto& f : run_.parts->store().fixed())
                 if (f.is_buffer) buffers_.emplace_back(f.tensor, at::Tensor());
@@ -87,7 +92,7 @@ public:
                 .with_hint("open another one, or keep what steps() gave");
         begun_ = seconds_now();
         run_.input = std::move(input);
-        require_same(ctx_, data_settings(*run_.input, between_.held_out()));
+        require_same(ctx_, data_settings(*run_.input, between_.evaluations()));
         run_.feeder.emplace(ctx_, config_, *run_.input);
         run_.total = run_.feeder->total();
         between_.begin(described_);
@@ -112,7 +117,7 @@ public:
                 while (auto* const micro = begin_micro())
                     pass(*micro, [&] {
                         reported_.weigh(static_cast<double>(micro->samples));
-                        auto value = loss(batch_of(*micro), reported_);
+                        auto value = loss(batch_of(*micro), training());
                         micro->value.reset(); // the graph keeps what it needs
                         return value;
                     });
@@ -135,17 +140,20 @@ public:
         if (run_.stopped || run_.ended) return false;
         ctx_.note_begun();
         clock_.begin_step();
-        if (!upcoming_) upcoming_ = draw_batch();
-        if (!upcoming_) {
+        if (!run_.upcoming) run_.upcoming = draw_batch();
+        if (!run_.upcoming) {
             run_.ended = true;
             return false;
         }
-        drawn_ = std::move(upcoming_);
-        upcoming_.reset();
+        between_.begin_step();
+        drawn_ = std::move(run_.upcoming);
+        run_.upcoming.reset();
         run_.feeder->look_ahead(run_.step);
         micro_ = passed_ = 0;
         losses_ = {};
         reported_before_ = reported_;
+        begin_epoch_of_metrics();
+        run_.training->begin_step();
         at::NoGradGuard no_grad;
         for (auto& [buffer, before] : buffers_) before = buffer.detach().clone();
         clock_.begin_compute();
@@ -157,7 +165,7 @@ public:
     /// The next micro-batch that has samples; those without only take part in the exchange.
     micro_batch* begin_micro() {
         const auto parts = drawn_ ? drawn_->micros.size() : 0;
-        const auto all = static_cast<std::size_t>(config_.accumulation);
+        const auto all = static_cast<std::size_t>(run_.plan.micro_batches);
         while (drawn_ && micro_ < all) {
             // By the micro-batch's number in the global batch: many ranks draw what one process
             // draws.
@@ -167,7 +175,10 @@ public:
             phase_ = step_phase::computing;
             const auto at = micro_++;
             // finish_backward() sends what no hook has sent.
-            if (at < parts && drawn_->micros[at].samples > 0) return &drawn_->micros[at];
+            if (at < parts && drawn_->micros[at].samples > 0) {
+                run_.training->deal();
+                return &drawn_->micros[at];
+            }
         }
         return nullptr;
     }
@@ -203,8 +214,10 @@ public:
         clock_.count_overlap(clock_.waiting([&] { run_.parts->finish_backward(); }));
 
         const double global_batch = static_cast<double>(drawn_->global_batch);
-        now_ = {
-            .rank = ctx_.rank(), .step = run_.step + 1, .lr = learning_rate(run_.rate, run_.step)};
+        run_.scheduled = run_.scheduled_rate(run_.step);
+        now_ = {.rank = ctx_.rank(),
+                .step = run_.step + 1,
+                .lr = run_.scheduled * run_.plan.rate_factor};
         const double mine = run_.parts->store().own_squared_norm();
         clock_.waiting([&] {
             divisor_ = scale();
@@ -218,9 +231,10 @@ public:
 
     void apply() {
         expect(step_phase::agreed, "apply()");
+        const bool leaves_out = !judge() || overflowed();
         const auto begin = seconds_now();
-        const double scale = clip_to(now_.grad_norm, config_.clip).scale * divisor_;
-        if (!overflowed()) run_.optimizer->step(now_.lr, scale, present_, config_.clip_value);
+        const double scale = clip_to(now_.grad_norm, run_.plan.clip).scale * divisor_;
+        if (!leaves_out) run_.optimizer->step(now_.lr, scale, present_, config_.clip_value);
         if (run_.scale) run_.scale->update(!overflowed());
         if (run_.scale && run_.scale->overflows() >= loss_scale::most_overflows)
             always_overflows(*run_.scale, run_.step + 1);
@@ -232,20 +246,24 @@ public:
     void commit() {
         expect(step_phase::applied, "commit()");
         run_.step += 1;
-        run_.feeder->commit(*drawn_);
+        run_.feeder->commit(*drawn_, run_.step);
         reported_.clear();
         run_.stopped = row_.stops();
         if (row_.stop_signal() > 0) run_.result.stop_signal = row_.stop_signal();
-        now_.metrics = &row_.values();
         run_.result.loss = now_.loss;
         clock_.end_step(now_, drawn_->global_batch, config_.tokens_per_sample);
+        const bool ends_epoch = run_.feeder->ends_epoch(*drawn_);
         drawn_.reset();
         phase_ = step_phase::idle;
-        ask_stop(run_.parts->tell(now_));
-        if (run_.total == 0 && !run_.stopped) { // is this the last one?
-            upcoming_ = draw_batch();
-            run_.ended = !upcoming_.has_value();
-        }
+        end_due_ = true;
+        if (run_.total > 0) run_.total = run_.feeder->total();
+        run_.row = {row_.values(), {}};
+        now_.metrics = &run_.row.values;
+        now_.arrays = &run_.row.arrays;
+        find_end();
+        measure(ends_epoch);
+        between_.tell_step(now_);
+        find_end(); // by a plan that was changed
         finish_step();
     }
 
@@ -261,7 +279,7 @@ public:
             throw error(errc::usage,
                         fmt::format("step {} is applied: it cannot be taken back", run_.step + 1));
         if (phase_ == step_phase::computing) {
-            while (micro_ < static_cast<std::size_t>(config_.accumulation)) (void)begin_micro();
+            while (micro_ < static_cast<std::size_t>(run_.plan.micro_batches)) (void)begin_micro();
             run_.parts->finish_backward(); // the others wait for our part of the exchange
         }
         take_back();
@@ -278,25 +296,32 @@ public:
                       applied    ? ", not committed"
                       : end_due_ ? ", its end to do"
                                  : "");
+        run_.training->forget();
         run_.parts->rebind();
         run_.optimizer->rebind();
         auto* const average = run_.optimizer->average(); // an evaluation broke with it in place
         if (average != nullptr && average->is_shown()) average->swap();
         run_.parts->publish(); // some ranks may not have seen the last values
         if (applied)
-            run_.feeder->commit(*drawn_); // what was applied is not drawn again; commit() is next
+            run_.feeder->commit(
+                *drawn_, run_.step + 1); // what was applied is not drawn again; commit() is next
         else if (phase_ != step_phase::idle || drawn_)
             take_back();
-        upcoming_.reset();
+        run_.upcoming.reset();
         row_.rebind();
         run_.feeder->rebind();
         between_.rebind(end_due_);
         run_.ended = false; // the end of a stream is found again
         if (end_due_) finish_step();
     }
-    void use_evaluation(std::uint64_t samples, numbered_loss loss) {
-        between_.evaluate_on(samples, std::move(loss));
+    void use_evaluation(std::string name, std::uint64_t samples, const evaluation_options& how,
+                        numbered_loss loss) {
+        if (run_.input)
+            throw error(errc::usage, "an evaluation set for a session that has begun")
+                .with_hint("call evaluate_on() before the first step");
+        between_.evaluate_on(std::move(name), samples, how, std::move(loss));
     }
+    [[nodiscard]] stage& training() noexcept { return run_.training->stage(); }
     void expect_weights() noexcept { weighted_ = true; }
     void ask_stop(action wanted) { run_.ask_stop(wanted); }
     report::metric_set& reported() noexcept { return reported_; }
@@ -305,11 +330,34 @@ public:
     [[nodiscard]] double micro_loss() const noexcept { return losses_.mean(); }
 
 private:
+    /// Is this the last step? A stream without a size tells by its next batch.
+    void find_end() {
+        if (run_.total > 0 || run_.stopped || run_.ended || run_.upcoming) return;
+        run_.upcoming = draw_batch();
+        run_.ended = !run_.upcoming.has_value();
+    }
+    /// The metrics of training that are due with this row. Collective when some are.
+    void measure(bool ends_epoch) {
+        auto due =
+            run_.training->end_of_step(run_.step, ends_epoch, run_.is_last() || run_.stopped);
+        if (due.values.empty() && due.arrays.empty()) return;
+        run_.row.append(std::move(due));
+        refuse_twice(run_.row.values);
+        result_of(run_.result, run_.row);
+    }
+    /// A stream may show by its next batch only that an epoch is over; so may a batch that has grown
+    /// and leaves the rest of it out.
+    void begin_epoch_of_metrics() {
+        if (run_.input->is_stream() || run_.feeder->units())
+            run_.training->begin_epoch(drawn_->epoch);
+    }
+
     /// The step that was drawn has not been.
     void take_back() {
         at::NoGradGuard no_grad;
         for (auto& [buffer, before] : buffers_) buffer.copy_(before);
         reported_ = reported_before_;
+        run_.training->take_back();
         drawn_.reset();
         in_hand_ = nullptr;
         run_.feeder->rewind();
@@ -367,10 +415,13 @@ private:
         const double stop = ctx_.stop_requested() ? std::max(1.0, double(ctx_.stop_signal()))
                             : run_.stop_wanted    ? 1.0
                                                   : 0.0;
-        row_.exchange(row, reported_, stop, all_touched, now_, clock_);
-        if (!run_.scale && !(std::isfinite(now_.loss) && std::isfinite(now_.grad_norm)))
+        if (run_.parts->changes_batch())
+            row.last("global_batch", static_cast<double>(run_.plan.global_batch));
+        row_.exchange(row, reported_, stop, all_touched, decided(), now_, clock_);
+        if (!row_.same_decisions()) plans_differ(ctx_, run_.plan, left_out_, run_.step + 1);
+        if (!run_.scale && !is_finite() && !run_.parts->judges())
             not_finite(ctx_, losses_.mean(), now_);
-        if (row_.most_norm() != row_.least_norm() && !overflowed())
+        if (row_.most_norm() != row_.least_norm() && is_finite())
             come_apart(run_.step + 1, row_.least_norm(), row_.most_norm());
         present_.clear();
         if (row_.some_untouched()) { // rarely: who had which
@@ -380,9 +431,34 @@ private:
     }
 
     [[nodiscard]] double scale() const noexcept { return run_.scale ? run_.scale->value() : 1.0; }
+    [[nodiscard]] bool is_finite() const noexcept {
+        return std::isfinite(now_.loss) && std::isfinite(now_.grad_norm);
+    }
     /// The step is left out: on every rank, because the norm is the same on all.
-    [[nodiscard]] bool overflowed() const noexcept {
-        return run_.scale && !(std::isfinite(now_.loss) && std::isfinite(now_.grad_norm));
+    [[nodiscard]] bool overflowed() const noexcept { return run_.scale && !is_finite(); }
+    /// What this rank has decided since the row before, as a number that float64 holds.
+    [[nodiscard]] double decided() const noexcept {
+        const auto hash = hash_of(run_.plan) ^ (left_out_ ? 1 : 0);
+        return static_cast<double>(hash >> 12 ^ (hash & 0xfff));
+    }
+    /// Asks the callbacks about the step that is agreed on; false: it is left out. Throws when it
+    /// ends the run.
+    [[nodiscard]] bool judge() {
+        left_out_ = false;
+        if (!run_.parts->judges()) return true;
+        now_.metrics = &row_.values();
+        now_.plan = &run_.plan;
+        std::string rule;
+        const auto said = run_.parts->judge(now_, rule);
+        left_out_ = said.what == verdict::leave_out;
+        if (left_out_) between_.left_out(now_.step, rule, said.why);
+        if (said.what == verdict::end)
+            throw error(errc::not_finite,
+                        fmt::format("{} ends the run at step {}: {}", rule, now_.step, said.why))
+                .with_hint("go on from an earlier checkpoint with a lower learning rate or a "
+                           "harder clip; restarting would give the same");
+        if (!run_.scale && !is_finite() && !left_out_) not_finite(ctx_, losses_.mean(), now_);
+        return !left_out_;
     }
 
     /// Evaluation, files and checkpoint, which a world that breaks meanwhile leaves to be done.
@@ -401,11 +477,12 @@ private:
     run_state run_;
     between_steps between_{run_};
     bool weighted_ = false;
-    bool end_due_ = false; // of the step that was committed last
+    bool end_due_ = false;  // of the step that was committed last
+    bool left_out_ = false; // the step that was applied last, by a callback
 
     // The step that is not committed
     step_phase phase_ = step_phase::idle;
-    std::optional<drawn_batch> drawn_, upcoming_;
+    std::optional<drawn_batch> drawn_;
     std::size_t micro_ = 0, passed_ = 0; // micro-batches that were begun, and that had a loss
     micro_batch* in_hand_ = nullptr;
     loss_sum losses_;

@@ -7,12 +7,16 @@
 #include <skein/torch/torch.hpp>
 #include <skein/train/collective.hpp>
 #include <skein/train/detail/session_parts.ipp>
+#include <skein/train/detail/session_stages.ipp>
+#include <skein/train/evaluation.hpp>
 #include <skein/train/sampler.hpp>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -22,81 +26,189 @@ namespace skein::train::detail {
 
 using report::metric_value;
 
+/// A run's evaluation sets.
 class evaluator {
 public:
-    evaluator(session_parts& parts, const context& ctx, const run_config& config)
-        : parts_(parts), ctx_(ctx), config_(config) {}
+    evaluator(session_parts& parts, const context& ctx, const run_config& config,
+              const metrics::metrics_manager& declared)
+        : parts_(parts), ctx_(ctx), config_(config), declared_(declared) {}
 
-    void use(std::uint64_t samples, numbered_loss loss) {
-        samples_ = samples;
-        loss_ = std::move(loss);
+    /// One more set. Errors: already_exists, usage for a name that cannot be one.
+    void use(std::string name, std::uint64_t samples, numbered_loss loss,
+             const evaluation_options& how) {
+        require_name(name);
+        const auto* const list = declared_.find(name);
+        sets_.push_back({.name = std::move(name),
+                         .samples = samples,
+                         .loss = std::move(loss),
+                         .how = how,
+                         .list = list != nullptr ? *list : metrics::metric_list(),
+                         .is_measured = list != nullptr,
+                         .names = {}});
     }
-    [[nodiscard]] std::uint64_t samples() const noexcept { return samples_; }
+    /// Number of sets; those without samples are never evaluated.
+    [[nodiscard]] std::size_t size() const noexcept { return sets_.size(); }
+    [[nodiscard]] const std::string& name(std::size_t set) const { return sets_[set].name; }
+    [[nodiscard]] std::uint64_t samples(std::size_t set) const { return sets_[set].samples; }
+    /// Of all sets.
+    [[nodiscard]] std::uint64_t samples() const noexcept {
+        std::uint64_t all = 0;
+        for (const auto& each : sets_) all += each.samples;
+        return all;
+    }
+    [[nodiscard]] std::vector<std::string> names() const {
+        std::vector<std::string> all;
+        for (const auto& each : sets_)
+            if (each.samples > 0) all.push_back(each.name);
+        return all;
+    }
+    /// Steps between two evaluations of the set; 0: only at the end.
+    [[nodiscard]] std::int64_t every(std::size_t set) const {
+        return sets_[set].how.every < 0 ? config_.eval_every : sets_[set].how.every;
+    }
+    /// The set whose numbers are called like this one; nothing when there is none.
+    [[nodiscard]] std::optional<std::size_t> set_of(std::string_view metric) const {
+        for (std::size_t i = 0; i < sets_.size(); ++i)
+            if (sets_[i].samples > 0 && metric.starts_with(sets_[i].name + "_")) return i;
+        return std::nullopt;
+    }
+    /// Metrics of a stage that there is not would never be measured: errc::usage.
+    void check_stages() const {
+        for (const auto& each : declared_.stages()) {
+            const bool known =
+                each.stage == "train" ||
+                std::ranges::any_of(sets_, [&](const auto& s) { return s.name == each.stage; });
+            if (known) continue;
+            name_list list;
+            list.add("train");
+            for (const auto& set : sets_) list.add(set.name);
+            throw error(errc::usage,
+                        fmt::format("metrics are declared for stage \"{}\", which this run has not",
+                                    each.stage))
+                .with_hint(list.text("none"));
+        }
+    }
+    /// Names of numbers that are known before the first step.
+    void add_known(name_list& to) const {
+        for (const auto& set : sets_) {
+            if (set.samples == 0) continue;
+            to.add(set.name + "_loss");
+            for (const auto& name : set.list.names()) to.add(set.name + "_" + name);
+        }
+    }
     /// The world is another one.
-    void rebind() noexcept { names_.forget(); }
+    void rebind() noexcept {
+        for (auto& each : sets_) each.names.forget();
+    }
 
-    /// "val_loss" and what the loss reports, over the ranks; nothing without samples. Collective.
-    [[nodiscard]] std::vector<metric_value> run(std::uint64_t step) {
-        if (samples_ == 0) return {};
-        const auto limit = static_cast<std::uint64_t>(config_.eval_samples);
-        const auto count = limit > 0 ? std::min(samples_, limit) : samples_;
+    /// "<set>_loss", what the loss reports and the set's metrics, over the ranks; nothing without
+    /// samples. Collective.
+    [[nodiscard]] measured run(std::size_t number, std::uint64_t step) {
+        auto& set = sets_[number];
+        if (set.samples == 0) return {};
+        const auto limit = static_cast<std::uint64_t>(set.how.samples < 0 ? config_.eval_samples
+                                                                          : set.how.samples);
+        const auto count = limit > 0 ? std::min(set.samples, limit) : set.samples;
         const auto [first, last] = rank_range(count, ctx_.rank(), ctx_.world_size());
         report::metric_set mine, reported{taken_names};
-        mine.mean("val_loss", 0.0, 0.0);
+        mine.mean(set.name + "_loss", 0.0, 0.0);
+        set.list.clear();
+        stage here(set.name, reported, set.is_measured ? &set.list : nullptr,
+                   !declared_.stages().empty());
         {
             at::NoGradGuard no_grad;
             parts_.begin_evaluation();
             const eval_modes modes(parts_.module());
-            pass(step, first, last, mine, reported);
+            pass(set, step, first, last, mine, here);
             parts_.end_evaluation();
         }
-        auto merged = names_.merge(ctx_, mine, reported);
-        for (std::size_t i = 1; i < merged.size(); ++i) merged[i].name.insert(0, "val_");
-        check(step, merged);
-        return merged;
+        measured out;
+        out.values = set.names.merge(ctx_, mine, reported);
+        for (std::size_t i = 1; i < out.values.size(); ++i)
+            out.values[i].name.insert(0, set.name + "_");
+        if (set.is_measured) {
+            auto merged = set.list;
+            merged.clear();
+            merge(ctx_, set.list, merged, set.name, last > first);
+            out.put(set.name, merged.compute());
+            refuse_twice(out.values);
+        }
+        check(set, step, out.values);
+        return out;
     }
 
 private:
-    void pass(std::uint64_t step, std::uint64_t first, std::uint64_t last, report::metric_set& mine,
-              report::metric_set& reported) {
+    struct set_type {
+        std::string name;
+        std::uint64_t samples;
+        numbered_loss loss;
+        evaluation_options how;
+        metrics::metric_list list;
+        bool is_measured;
+        shared_names names;
+    };
+
+    void require_name(const std::string& name) const {
+        const bool plain = !name.empty() && std::ranges::all_of(name, [](char c) {
+            return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                   c == '-' || c == '.';
+        });
+        if (!plain || name == "train")
+            throw error(errc::usage, fmt::format("an evaluation set called \"{}\"", name))
+                .with_hint("its numbers are called <name>_loss: use letters, digits, '-' and '.', "
+                           "and not \"train\"");
+        for (const auto& each : sets_)
+            if (each.name == name)
+                throw error(errc::already_exists,
+                            fmt::format("two evaluation sets are called \"{}\"", name))
+                    .with_hint("name them: skein::evaluation(\"test\", data)");
+    }
+
+    void pass(set_type& set, std::uint64_t step, std::uint64_t first, std::uint64_t last,
+              report::metric_set& mine, stage& here) {
         std::vector<std::uint64_t> ids;
         for (auto at = first; at < last; at += ids.size()) {
             ids.clear();
-            for (auto id = at; id < last && ids.size() < batch(); ++id) ids.push_back(id);
-            reported.weigh(static_cast<double>(ids.size()));
-            const user_code here{ctx_.rank(), step};
-            const auto loss = here.run("the loss of an evaluation", [&] {
+            for (auto id = at; id < last && ids.size() < batch(set); ++id) ids.push_back(id);
+            here.numbers().weigh(static_cast<double>(ids.size()));
+            const user_code code{ctx_.rank(), step};
+            const auto loss = code.run("the loss of an evaluation", [&] {
                 try {
-                    return checked_loss(loss_(ids, reported), ids.size());
+                    return checked_loss(set.loss(ids, here), ids.size());
                 } catch (const redo_step&) {
                     throw error(errc::usage,
                                 "redo_step was thrown in an evaluation: it has no step");
                 }
             });
-            mine.mean("val_loss", loss.weighted ? loss.mean() : loss.value.item<double>(),
+            mine.mean(set.name + "_loss", loss.weighted ? loss.mean() : loss.value.item<double>(),
                       loss.weight);
         }
     }
 
-    void check(std::uint64_t step, const std::vector<metric_value>& merged) const {
+    void check(const set_type& set, std::uint64_t step,
+               const std::vector<metric_value>& merged) const {
         if (!std::isfinite(merged[0].value))
-            throw error(errc::not_finite, fmt::format("the validation loss is {} after step {}",
-                                                      merged[0].value, step))
+            throw error(errc::not_finite,
+                        fmt::format("the {} is {} after step {}",
+                                    set.name == "val" ? "validation loss" : set.name + " loss",
+                                    merged[0].value, step))
                 .with_hint("lower the learning rate, warm up longer or clip harder");
-        const auto& best = config_.best_metric;
-        if (!config_.checkpoints || config_.keep_best < 1 || best == "loss" ||
+        const auto& best = config_.checkpoint.keep_best.metric;
+        if (!config_.checkpoint.enabled || config_.checkpoint.keep_best.k < 1 ||
+            set_of(best) != std::optional<std::size_t>(&set - sets_.data()) ||
             report::find_metric(merged, best) != nullptr)
             return;
         name_list list;
         list.add("loss"); // as the first of the evaluation is also called
         for (const auto& m : merged) list.add(m.name);
         throw error(errc::usage,
-                    fmt::format("best_metric '{}' is no number of an evaluation", best))
+                    fmt::format("keep_best.metric '{}' is no number of an evaluation", best))
             .with_hint(list.text("there are none"));
     }
 
-    [[nodiscard]] std::size_t batch() const {
-        if (config_.eval_batch > 0) return static_cast<std::size_t>(config_.eval_batch);
+    [[nodiscard]] std::size_t batch(const set_type& set) const {
+        const auto asked = set.how.batch < 0 ? config_.eval_batch : set.how.batch;
+        if (asked > 0) return static_cast<std::size_t>(asked);
         const auto parts = ctx_.world_size() * config_.accumulation;
         return static_cast<std::size_t>(std::max<std::int64_t>(1, config_.global_batch / parts));
     }
@@ -104,9 +216,8 @@ private:
     session_parts& parts_;
     const context& ctx_;
     const run_config& config_;
-    std::uint64_t samples_ = 0;
-    numbered_loss loss_;
-    shared_names names_;
+    const metrics::metrics_manager& declared_;
+    std::vector<set_type> sets_;
 };
 
 } // namespace skein::train::detail

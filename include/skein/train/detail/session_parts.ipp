@@ -11,6 +11,7 @@
 #include <skein/torch/torch.hpp>
 #include <skein/train/checkpoint.hpp>
 #include <skein/train/collective.hpp>
+#include <skein/train/detail/session_stages.ipp>
 #include <skein/train/loss_scale.hpp>
 #include <skein/train/memory_plan.hpp>
 #include <skein/train/reporter.hpp>
@@ -57,6 +58,7 @@ SKEIN_INLINE std::vector<spmd::setting> all_settings(const session_request& requ
     const auto steps = static_cast<std::uint64_t>(request.config->max_steps);
     add_settings(all, "optimizer", describe(request.options));
     add_settings(all, "schedule", request.rate.describe(steps));
+    add_settings(all, *request.declared);
     return all;
 }
 
@@ -76,11 +78,11 @@ SKEIN_INLINE report::settings described_settings(const session_request& request)
 
 /// The same for the data.
 SKEIN_INLINE std::vector<spmd::setting> data_settings(const input_source& input,
-                                                      std::uint64_t held_out) {
+                                                      const std::string& evaluations) {
     return {{"samples",
              input.is_stream() && input.size() == 0 ? "a stream" : fmt::format("{}", input.size())},
             {"data", input.describe()},
-            {"evaluation samples", fmt::format("{}", held_out)}};
+            {"evaluation samples", evaluations}};
 }
 
 SKEIN_INLINE std::string epochs_text(const run_config& c, const input_source& input) {
@@ -104,18 +106,6 @@ SKEIN_INLINE std::string epochs_text(const run_config& c, const input_source& in
                             step, least, most))
         .with_hint("do all hosts have the same kind of processor and the same libraries, and does "
                    "nothing but the trainer write to the parameters?");
-}
-
-SKEIN_INLINE std::string cadence_notice(const run_config& c, std::uint64_t held_out) {
-    if (c.keep_best < 1 || c.best_metric == "loss" || held_out == 0 || c.checkpoint_every <= 0)
-        return {};
-    if (c.eval_every > 0 && c.checkpoint_every % c.eval_every == 0) return {};
-    const auto evaluations =
-        c.eval_every > 0 ? fmt::format("every {} steps", c.eval_every) : std::string("at the end");
-    return fmt::format(
-        "the best checkpoint is chosen among those of evaluated steps: checkpoints come "
-        "every {} steps, evaluations {}; the others are kept only as the newest",
-        c.checkpoint_every, evaluations);
 }
 
 // ---- the user's code ----------------------------------------------------------------------------
@@ -331,10 +321,10 @@ SKEIN_INLINE void swap_average(const context& ctx, weight_average& average, sess
 
 [[nodiscard]] SKEIN_INLINE checkpoint_options checkpoint_options_of(const run_config& config) {
     checkpoint_options options;
-    options.keep_last = static_cast<std::size_t>(std::max(1, config.keep_last));
-    options.keep_best = static_cast<std::size_t>(std::max(0, config.keep_best));
-    options.metric = config.best_metric;
-    options.lower_is_better = config.best_is_lowest;
+    options.keep_last = static_cast<std::size_t>(std::max(1, config.checkpoint.keep_last));
+    options.keep_best = static_cast<std::size_t>(std::max(0, config.checkpoint.keep_best.k));
+    options.metric = config.checkpoint.keep_best.metric;
+    options.lower_is_better = config.checkpoint.keep_best.order == metric_order::lowest;
     return options;
 }
 

@@ -25,14 +25,16 @@ public:
     ///   reported     the user's, as this rank knows them
     ///   stop         0, 1, or the signal that asked for it
     ///   all_touched  every parameter had a gradient here
+    ///   decided      a number of the decisions of this rank
     void exchange(const report::metric_set& own, const report::metric_set& reported, double stop,
-                  bool all_touched, step_info& now, step_clock& clock) {
+                  bool all_touched, double decided, step_info& now, step_clock& clock) {
         const auto& t = clock.time();
         double control[] = {stop,          all_touched ? 0.0 : 1.0,
                             now.grad_norm, -now.grad_norm,
                             t.data,        t.forward,
                             t.backward,    t.exposed,
-                            t.optimizer,   -clock.overlap()};
+                            t.optimizer,   -clock.overlap(),
+                            decided,       -decided};
         values_.clear();
         const double waited =
             clock.waiting([&] { values_ = names_.merge(ctx_, own, reported, control); });
@@ -41,6 +43,7 @@ public:
         clock.begin_row(waited);
         stop_ = control[0];
         some_untouched_ = control[1] > 0.0;
+        same_decisions_ = control[10] == -control[11];
         most_ = control[2];
         least_ = -control[3];
     }
@@ -51,6 +54,8 @@ public:
     /// The gradient norms of all ranks: two numbers that are equal, or the ranks have come apart.
     [[nodiscard]] double least_norm() const noexcept { return least_; }
     [[nodiscard]] double most_norm() const noexcept { return most_; }
+    /// All ranks have decided the same.
+    [[nodiscard]] bool same_decisions() const noexcept { return same_decisions_; }
     [[nodiscard]] bool some_untouched() const noexcept { return some_untouched_; }
     [[nodiscard]] bool stops() const noexcept { return stop_ > 0.0; }
     /// The signal that asked for the stop on some rank; 0 when it was none.
@@ -71,7 +76,7 @@ private:
     shared_names names_; // of what ranks report
     std::vector<report::metric_value> values_;
     double stop_ = 0.0, least_ = 0.0, most_ = 0.0;
-    bool some_untouched_ = false;
+    bool some_untouched_ = false, same_decisions_ = true;
 };
 
 } // namespace skein::train::detail

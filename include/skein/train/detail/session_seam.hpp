@@ -12,6 +12,7 @@ struct session_request {
     const run_config* config;
     const report::settings* described; ///< the user's part of config.json
     report::metric_set* reported;      ///< what the user reports for the step that is running
+    const metrics_manager* declared;   ///< its metrics
     optimizer_options options;
     schedule rate;
 };
@@ -23,6 +24,20 @@ namespace skein::train::detail {
 /// State of a callback, by the name of its type.
 struct callback_state {
     std::string name, state;
+};
+
+/// What one callback decided.
+struct made_decision {
+    std::string rule;
+    step_plan from, to; ///< equal when it is about something else
+    bool stops = false;
+    std::string why;
+};
+/// What the callbacks decide, in their order: each sees what those before it decided.
+struct decisions {
+    step_plan plan;
+    action wanted = action::go_on;
+    std::vector<made_decision> made{};
 };
 
 /// Strategy, module and callbacks of one session.
@@ -47,8 +62,16 @@ public:
     virtual void rebind() = 0;
 
     virtual void tell(const start_info& event) = 0;
-    [[nodiscard]] virtual action tell(const step_info& event) = 0;
-    [[nodiscard]] virtual action tell(const eval_info& event) = 0;
+    virtual void tell(const step_info& event, decisions& to) = 0;
+    virtual void tell(const eval_info& event, decisions& to) = 0;
+    /// Whether a callback has on_agreed.
+    [[nodiscard]] virtual bool judges() const = 0;
+    /// The strongest of their verdicts, of the first that has it.
+    ///   rule  its name
+    [[nodiscard]] virtual ruling judge(const step_info& event, std::string& rule) = 0;
+    /// Whether a callback may change the plan, and whether the samples of a step.
+    [[nodiscard]] virtual bool plans() const = 0;
+    [[nodiscard]] virtual bool changes_batch() const = 0;
     virtual void tell(const checkpoint_info& event) = 0;
     virtual void tell(const fit_result& event) = 0;
     /// Why a callback wants the end, as it says; or empty.
@@ -58,41 +81,38 @@ public:
 };
 
 using make_parts = std::function<std::unique_ptr<session_parts>()>;
-/// The loss of a batch behind the pointer; `metrics` gets what it reports. Its weight is undefined
+/// The loss of a batch behind the pointer; `here` gets what it reports. Its weight is undefined
 /// when it is the mean over the samples.
-using batch_loss = std::function<weighted_loss(const void* batch, report::metric_set& metrics)>;
+using batch_loss = std::function<weighted_loss(const void* batch, stage& here)>;
 /// The same of samples by number.
-using numbered_loss =
-    std::function<weighted_loss(std::span<const std::uint64_t>, report::metric_set& metrics)>;
+using numbered_loss = std::function<weighted_loss(std::span<const std::uint64_t>, stage& here)>;
 
 template <class Loss, class Model, class Batch>
 consteval void require_loss() {
     static_assert(
         loss_function<Loss, Model, Batch>,
-        "the loss must be callable as loss(model, batch) or loss(model, batch, metric_set&) "
-        "and return a scalar tensor or a skein::weighted_loss");
+        "the loss must be callable as loss(model, batch), loss(model, batch, metric_set&) or "
+        "loss(model, batch, stage&) and return a scalar tensor or a skein::weighted_loss");
 }
 
 template <class Loss, class Model, class Batch>
-inline constexpr bool loss_reports =
-    std::invocable<Loss&, Model&, const Batch&, report::metric_set&>;
+inline constexpr bool loss_reports = std::invocable<Loss&, Model&, const Batch&, stage&>;
 
 template <class Loss, class Model, class Batch>
 [[nodiscard]] consteval bool loss_is_weighted() {
     if constexpr (loss_reports<Loss, Model, Batch>)
-        return std::convertible_to<
-            std::invoke_result_t<Loss&, Model&, const Batch&, report::metric_set&>, weighted_loss>;
+        return std::convertible_to<std::invoke_result_t<Loss&, Model&, const Batch&, stage&>,
+                                   weighted_loss>;
     else
         return std::convertible_to<std::invoke_result_t<Loss&, Model&, const Batch&>,
                                    weighted_loss>;
 }
 
 template <class Loss, class Model, class Batch>
-[[nodiscard]] weighted_loss call_loss(Loss& loss, Model& model, const Batch& batch,
-                                      report::metric_set& metrics) {
+[[nodiscard]] weighted_loss call_loss(Loss& loss, Model& model, const Batch& batch, stage& here) {
     const auto value = [&] {
         if constexpr (loss_reports<Loss, Model, Batch>)
-            return loss(model, batch, metrics);
+            return loss(model, batch, here);
         else
             return loss(model, batch);
     };
@@ -107,12 +127,9 @@ inline constexpr std::string_view taken_names[] = {
     "loss",          "lr",           "grad_norm",  "step",      "stop",        "tokens_per_s",
     "samples_per_s", "step_seconds", "event",      "val_loss",  "total",       "eta_seconds",
     "data_s",        "forward_s",    "backward_s", "exposed_s", "optimizer_s", "overlap",
-    "loss_scale"};
+    "loss_scale",    "global_batch"};
 
 class session_core;
-
-/// What a person should know who wants the best checkpoints kept; mostly nothing.
-[[nodiscard]] std::string cadence_notice(const run_config& config, std::uint64_t held_out);
 
 /// Checks the configuration and sets this process up for computing.
 void begin_training(const context& ctx, const run_config& config);

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The metrics of training in one session: what this rank has seen, and what all ranks have, of the
+// window that is open and of the epoch. Used by <skein/train/detail/session_core.ipp> alone.
+
+#include <skein/core/bytes.hpp>
+#include <skein/core/error.hpp>
+#include <skein/metrics/metrics_manager.hpp>
+#include <skein/report/metrics.hpp>
+#include <skein/spmd/settings.hpp>
+#include <skein/train/callbacks.hpp>
+#include <skein/train/collective.hpp>
+#include <skein/train/context.hpp>
+#include <skein/train/run_config.hpp>
+#include <skein/train/stage.hpp>
+#include <skein/wire/json.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train::detail {
+
+/// Merged metrics under the names they have outside: numbers, and those with a shape.
+struct measured {
+    std::vector<report::metric_value> values{};
+    std::vector<report::metric_array> arrays{};
+
+    void put(std::string_view prefix, std::vector<metrics::score> scores) {
+        for (auto& each : scores) {
+            auto name = fmt::format("{}_{}", prefix, each.name);
+            if (each.is_number())
+                values.push_back({std::move(name), each.values[0]});
+            else
+                arrays.push_back({std::move(name), std::move(each.shape), std::move(each.values)});
+        }
+    }
+    void append(measured more) {
+        values.insert(values.end(), more.values.begin(), more.values.end());
+        arrays.insert(arrays.end(), more.arrays.begin(), more.arrays.end());
+    }
+};
+
+/// One name is one thing.
+SKEIN_INLINE void refuse_twice(const std::vector<report::metric_value>& values) {
+    for (std::size_t i = 1; i < values.size(); ++i)
+        for (std::size_t j = 0; j < i; ++j)
+            if (values[i].name == values[j].name)
+                throw error(
+                    errc::usage,
+                    fmt::format("\"{}\" is both a number that the loss reports and a metric",
+                                values[i].name))
+                    .with_hint("call one of them otherwise");
+}
+
+/// What all ranks must have alike: the metrics of every stage with their options.
+SKEIN_INLINE void add_settings(std::vector<spmd::setting>& to, const metrics::metrics_manager& of) {
+    for (const auto& [stage, given] : of.stages()) {
+        auto list = given;
+        for (const auto& [name, text] : list.layout())
+            to.push_back({fmt::format("metric {} of {}", name, stage), text});
+    }
+    if (!of.stages().empty())
+        to.push_back({"window of metrics", fmt::format("{}", of.options().every)});
+}
+
+/// A run's newest numbers: those of `now` in the place of older ones of the same names.
+SKEIN_INLINE void result_of(fit_result& result, const measured& now) {
+    const auto put = [](auto& to, const auto& all) {
+        for (const auto& each : all) {
+            const auto found = std::ranges::find_if(
+                to, [&](const auto& known) { return known.name == each.name; });
+            if (found != to.end())
+                *found = each;
+            else
+                to.push_back(each);
+        }
+    };
+    put(result.metrics, now.values);
+    put(result.arrays, now.arrays);
+}
+
+class training_stage {
+public:
+    training_stage(const context& ctx, const run_config& config, report::metric_set& reported,
+                   const metrics::metrics_manager& declared)
+        : ctx_(ctx), mine_(list_of(declared)), window_(mine_), epoch_(mine_),
+          stage_("train", reported, declared.find("train") != nullptr ? &mine_ : nullptr,
+                 !declared.stages().empty()) {
+        const auto asked = declared.options().every;
+        every_ = static_cast<std::uint64_t>(asked > 0               ? asked
+                                            : config.eval_every > 0 ? config.eval_every
+                                                                    : 100);
+    }
+    training_stage(const training_stage&) = delete;
+    training_stage& operator=(const training_stage&) = delete;
+
+    [[nodiscard]] train::stage& stage() noexcept { return stage_; }
+    [[nodiscard]] bool empty() const noexcept { return mine_.empty(); }
+
+    void begin_step() {
+        if (!empty()) before_ = mine_.mark();
+        dealt_before_ = dealt_;
+    }
+    /// The step that began has not been.
+    void take_back() {
+        if (!empty()) mine_.go_back(before_);
+        dealt_ = dealt_before_;
+    }
+    /// This rank is given samples.
+    void deal() noexcept { dealt_ = true; }
+
+    /// What is due after so many steps. Collective when something is.
+    [[nodiscard]] measured end_of_step(std::uint64_t step, bool ends_epoch, bool is_last) {
+        measured out = std::exchange(late_, {});
+        if (empty() || !(ends_epoch || is_last || step % every_ == 0)) return out;
+        gather();
+        out.put("train", window_.compute());
+        close_window();
+        if (ends_epoch) out.append(close_epoch());
+        return out;
+    }
+    /// The step that begins is of this epoch of a stream, which may tell only now that the one
+    /// before is over. Collective when it does.
+    void begin_epoch(std::uint64_t number) {
+        if (empty() || number == number_) return;
+        gather();
+        close_window();
+        if (epoch_.updates() > 0) late_ = close_epoch();
+        number_ = number;
+    }
+
+    /// Of a checkpoint: what all ranks have, so that any number of them goes on. Collective.
+    [[nodiscard]] json save() {
+        if (empty()) return {};
+        gather();
+        return {{"window", to_hex(window_.save())},
+                {"epoch", to_hex(epoch_.save())},
+                {"number", number_}};
+    }
+    void restore(const json& extra, const std::string& where) {
+        if (empty() || !extra.contains("train_metrics") || !extra.at("train_metrics").is_object())
+            return;
+        const auto& saved = extra.at("train_metrics");
+        mine_.clear();
+        const auto read = [&](const char* name, metrics::metric_list& to) {
+            const auto hex = saved.value(name, "");
+            byte_buffer bytes(hex.size() / 2);
+            if (!from_hex(hex, bytes))
+                throw error(errc::malformed, "saved metrics are no hexadecimal text")
+                    .with_where(where);
+            try {
+                to.restore(bytes);
+            } catch (const error& why) {
+                throw error(why).with_where(where);
+            }
+        };
+        read("window", window_);
+        read("epoch", epoch_);
+        number_ = saved.value("number", std::uint64_t{0});
+    }
+    /// A checkpoint amid an epoch that knows nothing of these metrics.
+    [[nodiscard]] bool is_new_to(const json& extra) const {
+        return !empty() && !extra.contains("train_metrics");
+    }
+    /// Ranks were lost with what they had seen.
+    void forget() {
+        mine_.clear();
+        window_.clear();
+        epoch_.clear();
+        dealt_ = false;
+    }
+
+private:
+    [[nodiscard]] static metrics::metric_list list_of(const metrics::metrics_manager& declared) {
+        const auto* const found = declared.find("train");
+        return found != nullptr ? *found : metrics::metric_list();
+    }
+    void gather() {
+        merge(ctx_, mine_, window_, "train", std::exchange(dealt_, false));
+        dealt_before_ = false;
+    }
+    void close_window() {
+        epoch_.add(window_);
+        window_.clear();
+    }
+    [[nodiscard]] measured close_epoch() {
+        measured out;
+        out.put("train_epoch", epoch_.compute());
+        epoch_.clear();
+        return out;
+    }
+
+    const context& ctx_;
+    metrics::metric_list mine_, window_, epoch_; // of this rank; of all, since the last row; before
+    metrics::list_mark before_;
+    train::stage stage_;
+    std::uint64_t every_ = 100, number_ = 0; // of the epoch, with a stream
+    bool dealt_ = false, dealt_before_ = false;
+    measured late_; // of an epoch whose end came late
+};
+
+} // namespace skein::train::detail

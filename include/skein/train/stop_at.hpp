@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Ends training when a number is good enough: a rule that decides on a stop.
+//
+//     skein::Trainer<skein::DDP<>, skein::stop_at> trainer(
+//         ctx, config, skein::stop_at({.metric = "val_accuracy", .value = 0.97}));
+//
+// All ranks end behind the step after the one that reached it, with a checkpoint. A run that goes on
+// from there is stopped by the next number that is good enough.
+
+#include <skein/train/callbacks.hpp>
+#include <skein/train/detail/rule_state.hpp>
+
+#include <cmath>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein {
+
+/// Which number ends a run.
+struct stop_at_options {
+    std::string metric = "val_loss";
+    double value = 0.0;
+    bool at_least = true; ///< false: at most
+    train::watched at = train::watched::evaluations;
+};
+
+/// The callback. It has no state: the stop that it asked for is in the checkpoint. NaN is never good
+/// enough.
+class stop_at {
+public:
+    static constexpr std::string_view rule_name = "stop_at";
+    static constexpr bool changes_batch = false;
+
+    /// Throws errc::usage for a value that is no number.
+    explicit stop_at(stop_at_options options) : options_(std::move(options)) {
+        train::detail::require_option(!std::isnan(options_.value), rule_name, "a value of nan",
+                                      "give the number that is good enough");
+    }
+
+    /// Throws errc::usage when no evaluation can have such a number.
+    void on_start(const train::start_info& s) const {
+        if (options_.at == train::watched::evaluations)
+            train::detail::require_evaluated(s.evaluations, options_.metric, rule_name);
+    }
+    /// Both throw errc::usage when the number is not there. Those of other sets are passed over.
+    train::decision on_eval(const train::eval_info& e) {
+        if (!train::detail::is_of_set(options_.metric, e.set)) return {};
+        return look(train::watched::evaluations, e);
+    }
+    train::decision on_step(const train::step_info& s) { return look(train::watched::steps, s); }
+
+    /// For a person, once it is reached; else empty.
+    [[nodiscard]] std::string stop_reason() const { return reason_; }
+
+private:
+    template <class Event>
+    train::decision look(train::watched at, const Event& e) {
+        if (options_.at != at) return {};
+        const double now =
+            train::detail::watched_number(*e.metrics, options_.metric, rule_name, at);
+        if (!(options_.at_least ? now >= options_.value : now <= options_.value)) return {};
+        auto why = fmt::format("{} is {:.6g}, {} {:.6g} is enough", options_.metric, now,
+                               options_.at_least ? "at least" : "at most", options_.value);
+        reason_ = fmt::format("{}: {}", rule_name, why);
+        return {.act = train::action::stop, .why = std::move(why)};
+    }
+
+    stop_at_options options_;
+    std::string reason_;
+};
+
+} // namespace skein

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <skein/train/plateau.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+
+using namespace skein::train;
+using Catch::Matchers::ContainsSubstring;
+
+namespace plateau_test {
+
+TEST_CASE("a plateau is one number more without an improvement than the patience, and says why") {
+    plateau watch({.metric = "val_loss", .patience = 1, .threshold = 0.1, .relative = false});
+    CHECK_FALSE(watch.take(1.0));
+    CHECK_FALSE(watch.take(0.95)); // too little
+    CHECK(watch.take(0.96));
+    CHECK(watch.why() == "val_loss is 0.96, 2 in a row have not improved on 1");
+    CHECK_FALSE(watch.take(0.96)); // counting begins anew
+    CHECK_FALSE(watch.take(0.8));
+    CHECK(watch.best() == 0.8);
+}
+
+TEST_CASE("a plateau is refused in the name of its rule") {
+    CHECK_THROWS_WITH(plateau({.patience = -1}, "my_rule"),
+                      ContainsSubstring("my_rule: a patience of -1"));
+    plateau watch({.metric = "loss", .at = watched::steps}, "my_rule");
+    const std::vector<skein::report::metric_value> row{{"lr", 1.0}};
+    CHECK_THROWS_WITH(watch.take(step_info{.metrics = &row}),
+                      ContainsSubstring("my_rule: the row of a step has no 'loss'"));
+}
+
+TEST_CASE(
+    "a plateau looks at evaluations of its set alone, and wants one that can have its number") {
+    plateau watch({.metric = "test_loss", .patience = 0});
+    const std::vector<skein::report::metric_value> one{{"val_loss", 1.0}}, two{{"test_loss", 1.0}};
+    for (int i = 0; i < 3; ++i) {
+        CHECK_FALSE(watch.take(eval_info{.set = "val", .metrics = &one}));
+        CHECK_FALSE(watch.take(step_info{.metrics = &one}));
+    }
+    CHECK_FALSE(watch.take(eval_info{.set = "test", .metrics = &two}));
+    CHECK(watch.take(eval_info{.set = "test", .metrics = &two}));
+    watch.require({.evaluations = {"val", "test"}});
+    CHECK_THROWS_WITH(watch.require({.evaluations = {"val", "testing"}}),
+                      ContainsSubstring("plateau: no evaluation has a 'test_loss'"));
+}
+
+} // namespace plateau_test
