@@ -57,8 +57,12 @@ TEST_CASE("error rates: a stage shows rows of numbers, whatever batches number w
     metric_list stage;
     stage.add("word_error_rate", word_error_rate{});
     for (std::size_t i = 0; i < said.size(); ++i) {
-        const auto rows = words_of(std::span(said).subspan(i, 1), std::span(meant).subspan(i, 1));
-        stage.update("word_error_rate", rows.shown());
+        const auto hypotheses = std::span(said).subspan(i, 1),
+                   references = std::span(meant).subspan(i, 1);
+        // [texts]
+        const auto words = words_of(hypotheses, references); // numbers, alike where words are
+        stage.update("word_error_rate", words.shown());
+        // [/texts]
     }
     CHECK(stage.compute()[0].values[0] == Approx(.5));
 }
