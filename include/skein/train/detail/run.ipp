@@ -128,11 +128,11 @@ SKEIN_INLINE void check_value(const loop_value& value, const std::string& loop) 
     return how;
 }
 
-SKEIN_INLINE void set_failure(loop_end& out, const error& why, int rank) {
+SKEIN_INLINE void set_failure(loop_end& out, const error& why, int rank, bool writes = true) {
     out.how.failure = at_rank(why, rank, out.how.world_size);
     out.how.failed_rank = rank;
     out.value.clear();
-    write_result(out.how);
+    if (writes) write_result(out.how);
 }
 
 // ---- in this process ---------------------------------------------------------------------------
@@ -266,10 +266,12 @@ private:
 SKEIN_INLINE loop_news train_in_launched_world(const loop_call& call,
                                                const spmd::launch_environment& where,
                                                spmd::joined_group& world, int number,
-                                               const stop_signals* stops) {
+                                               const stop_signals* stops,
+                                               std::optional<run_note>& note) {
     byte_buffer mine;
     train_as_rank(
         world, where, *call.config, stops, fmt::format("run-{}", number), [&](context& here) {
+            here.watch_runs([&note](const run_note& now) { note = now; });
             auto value = call.loop->call(here, *call.config, call.arguments);
             if (!here.is_first()) return;
             check_value(value, call.name);
@@ -295,6 +297,7 @@ SKEIN_INLINE void run_in_launched_world(const loop_call& call,
     std::optional<stop_signals> stops;
     if (may_take_signals()) stops.emplace();
     std::optional<first_loss> loss;
+    std::optional<run_note> note;
     try {
         if (!world.group) {
             spmd::joined_group_options meeting;
@@ -313,8 +316,8 @@ SKEIN_INLINE void run_in_launched_world(const loop_call& call,
         validate(*call.config, where.world_size);
         std::optional<stop_notice> notice;
         if (stops && where.rank == 0) notice.emplace(*stops, *call.config);
-        auto news =
-            train_in_launched_world(call, where, *world.group, number, stops ? &*stops : nullptr);
+        auto news = train_in_launched_world(call, where, *world.group, number,
+                                            stops ? &*stops : nullptr, note);
         out.how = std::move(news.how);
         out.value = std::move(news.value);
     } catch (...) {
@@ -328,8 +331,10 @@ SKEIN_INLINE void run_in_launched_world(const loop_call& call,
         loss.reset();
         world.group.reset();
         world.over = lost.value_or(why);
+        out.how = folder_told(note);
+        out.how.world_size = where.world_size;
         if (stops && stops->which() != 0) out.how.stopped_by = proc::signal_name(stops->which());
-        set_failure(out, *world.over, rank);
+        set_failure(out, *world.over, rank, where.rank == 0);
     }
 }
 
