@@ -178,9 +178,9 @@ def run_with_result(slurm):
         slurm.check_ends(run, 0)
         for text in ("first: ok", "first value: sum=6 ranks=3", "second value: 126", "third: ok"):
             run.check(run.stdout.count(text) == 3, f"{text!r} is not from three ranks")
-    with slurm.run("srun", "-N1", "-n3", find_program("skein_run"), "throws") as run:
+    with slurm.run("srun", "-N1", "-n2", find_program("skein_run"), "throws") as run:
         slurm.check_ends(run, 1)
-        run.check("rank 2 of 3: no such digits" in run.stdout, "the rank is not named")
+        run.check("rank 1 of 2: no such digits" in run.stdout, "the rank is not named")
 
 
 def batch_script(slurm):
