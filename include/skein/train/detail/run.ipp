@@ -23,6 +23,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
@@ -217,7 +218,7 @@ SKEIN_INLINE int live_in_loop(spmd::rank_entry& entry) {
 /// The ranks meet in the first run and part when their processes end, so that each further run has
 /// them all.
 struct launched_world {
-    std::mutex claim; // held by the run that is at work
+    std::atomic<bool> busy{false}; // a run is at work
     int runs = 0;     // so far
     std::unique_ptr<spmd::joined_group> group;
     std::optional<error> over; // why there is no further run
@@ -232,14 +233,26 @@ SKEIN_INLINE void leave_launched_world() noexcept {
     auto& world = world_of_launch();
     if (!world.group) return;
     try {
-        if (world.claim.try_lock())
-            world.group->leave();
-        else
+        if (world.busy.load())
             world.group->fail(error(errc::worker_lost, "it called exit() in a run"));
+        else
+            world.group->leave();
     } catch (const error&) { // the others know it by now
     }
     world.group.reset();
 }
+
+/// Gives the world back.
+class claimed_world {
+public:
+    explicit claimed_world(std::atomic<bool>& busy) noexcept : busy_(&busy) {}
+    ~claimed_world() { busy_->store(false); }
+    claimed_world(const claimed_world&) = delete;
+    claimed_world& operator=(const claimed_world&) = delete;
+
+private:
+    std::atomic<bool>* busy_;
+};
 
 /// Who was lost first.
 class first_loss {
@@ -284,10 +297,10 @@ SKEIN_INLINE loop_news train_in_launched_world(const loop_call& call,
 SKEIN_INLINE void run_in_launched_world(const loop_call& call,
                                         const spmd::launch_environment& where, loop_end& out) {
     auto& world = world_of_launch();
-    const std::unique_lock claim(world.claim, std::try_to_lock);
-    if (!claim)
+    if (world.busy.exchange(true))
         throw error(errc::not_supported, "not supported: several runs at once under a launcher")
             .with_hint("one after the other, or without the launcher");
+    const claimed_world claim(world.busy);
     if (world.over)
         throw error(errc::not_supported,
                     "not supported: another run under a launcher after one that failed")
