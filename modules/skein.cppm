@@ -481,9 +481,13 @@ using skein::sched::whole_cores;
 } // namespace skein::sched
 
 export namespace skein::spmd {
+using skein::spmd::add_entry;
 using skein::spmd::difference;
 using skein::spmd::discover;
+using skein::spmd::enter_if_rank;
+using skein::spmd::entry_variable;
 using skein::spmd::expand_hostlist;
+using skein::spmd::find_entry;
 using skein::spmd::group_client;
 using skein::spmd::group_options;
 using skein::spmd::group_outcome;
@@ -492,6 +496,7 @@ using skein::spmd::group_token;
 using skein::spmd::group_variable;
 using skein::spmd::hash_of;
 using skein::spmd::host_role;
+using skein::spmd::is_for_entry;
 using skein::spmd::is_lasting;
 using skein::spmd::is_supervised;
 using skein::spmd::joined_group;
@@ -502,6 +507,7 @@ using skein::spmd::loss_listeners;
 using skein::spmd::meeting_point;
 using skein::spmd::member_info;
 using skein::spmd::process_environment;
+using skein::spmd::rank_entry;
 using skein::spmd::rank_role;
 using skein::spmd::rendezvous;
 using skein::spmd::require_same;

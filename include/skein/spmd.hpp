@@ -8,6 +8,7 @@
 #include <skein/spmd/joined_group.hpp>
 #include <skein/spmd/loss_listeners.hpp>
 #include <skein/spmd/meeting.hpp>
+#include <skein/spmd/rank_entry.hpp>
 #include <skein/spmd/rendezvous.hpp>
 #include <skein/spmd/settings.hpp>
 #include <skein/spmd/supervisor.hpp>

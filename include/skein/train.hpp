@@ -37,7 +37,9 @@
 #include <skein/train/recompute.hpp>
 #include <skein/train/reduce_on_plateau.hpp>
 #include <skein/train/reporter.hpp>
+#include <skein/train/run.hpp>
 #include <skein/train/run_config.hpp>
+#include <skein/train/run_result.hpp>
 #include <skein/train/safetensors.hpp>
 #include <skein/train/sampler.hpp>
 #include <skein/train/schedule.hpp>

@@ -37062,9 +37062,9 @@ inline constexpr const char* entry_variable = "SKEIN_RANK_ENTRY";
 
 /// One function that ranks can enter. Lives for ever.
 struct rank_entry {
-    const char* mangled = nullptr;         ///< typeid name: unique per function
-    int (*live)(rank_entry&) = nullptr;    ///< a rank's life; gives the exit code
-    rank_entry* next = nullptr;            ///< add_entry's
+    const char* mangled = nullptr;      ///< typeid name: unique per function
+    int (*live)(rank_entry&) = nullptr; ///< a rank's life; gives the exit code
+    rank_entry* next = nullptr;         ///< add_entry's
 };
 
 /// Called before main for every such function of the program.

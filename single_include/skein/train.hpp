@@ -18406,8 +18406,7 @@ SKEIN_INLINE void train_as_rank(spmd::joined_group& world, const spmd::launch_en
     if (!spmd::is_supervised()) info.launcher = where.source;
     context here(std::move(info), &world, comm.get());
     here.use_options(options);
-    if (stops != nullptr)
-        here.watch_stop_flag(&stops->asked(), [stops] { return stops->which(); });
+    if (stops != nullptr) here.watch_stop_flag(&stops->asked(), [stops] { return stops->which(); });
     try {
         body(here);
     } catch (...) {
@@ -18436,8 +18435,7 @@ namespace detail {
 /// A rank from its meeting to its leave; gives the exit code of its process.
 ///   world  what `life` makes when the ranks meet
 SKEIN_INLINE int live_as_rank(const spmd::launch_environment& where, const run_config& config,
-                              const stop_signals& stops,
-                              std::unique_ptr<spmd::joined_group>& world,
+                              const stop_signals& stops, std::unique_ptr<spmd::joined_group>& world,
                               const std::function<void()>& life) {
     const bool supervised = spmd::is_supervised();
     const auto who = fmt::format("rank {} of {}", where.rank, where.world_size);
@@ -18549,10 +18547,8 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
         if (where.helper_hosts > 0) return detail::run_with_helpers(where, config, body);
         return run_as_rank(where, config, body);
     }
-SKEIN_INLINE void refuse_in_task(const std::string& what) {
-    const auto* const hint = "train in this process alone, with scaling.workers = 1 or a Trainer "
-                             "on context::single(); start a training of several workers from main, "
-                             "as a program of its own";
+    if (config.scaling.workers == 1) return detail::run_alone(config, body);
+    detail::refuse_in_task(fmt::format("launch() with {} workers", config.scaling.workers));
     return detail::run_supervised(config);
 }
 
@@ -21315,8 +21311,7 @@ SKEIN_INLINE std::map<std::string, std::vector<report::curve_point>> finished_ru
     for (auto& column : report::read_metrics(path))
         out.emplace(std::move(column.name), std::move(column.points));
     if (out.empty())
-        throw skein::error(errc::not_found,
-                           fmt::format("no metrics.csv with rows in {}", path))
+        throw skein::error(errc::not_found, fmt::format("no metrics.csv with rows in {}", path))
             .with_hint("did the run write files, and does this host see its folder?");
     return out;
 }
@@ -21425,8 +21420,8 @@ SKEIN_INLINE std::string result_text(const finished_run& run) {
     out.step = json_uint(from, "step").value();
     // JSON has no word for what is not finite.
     const bool is_null = from.contains("value") && from.at("value").is_null();
-    out.value = is_null ? std::numeric_limits<double>::quiet_NaN()
-                        : json_double(from, "value").value();
+    out.value =
+        is_null ? std::numeric_limits<double>::quiet_NaN() : json_double(from, "value").value();
     return out;
 }
 
@@ -21610,14 +21605,13 @@ SKEIN_INLINE run_note note_of(const run_config& config, const std::string& name,
 }
 [[nodiscard]] SKEIN_INLINE std::string stopped_by(const fit_result& result) {
     if (!result.stopped) return {};
-    return result.stop_signal == SIGINT        ? "SIGINT"
-           : result.stop_signal == SIGTERM     ? "SIGTERM"
-           : result.stop_reason.empty() ? "request"
-                                        : result.stop_reason;
+    return result.stop_signal == SIGINT    ? "SIGINT"
+           : result.stop_signal == SIGTERM ? "SIGTERM"
+           : result.stop_reason.empty()    ? "request"
+                                           : result.stop_reason;
 }
 /// For whoever asks how the run ended; rank 0 writes it down.
-SKEIN_INLINE void note_end(const context& ctx, const run_config& config,
-                           const fit_result& result) {
+SKEIN_INLINE void note_end(const context& ctx, const run_config& config, const fit_result& result) {
     auto note = note_of(config, result.run_name, result.run_path);
     note.has_ended = true;
     note.steps = result.steps;
@@ -22060,6 +22054,695 @@ SKEIN_INLINE report::run_summary summarize(const context& ctx, const run_config&
 }
 
 } // namespace skein::train
+
+// ======== skein/train/run.hpp
+// run<&loop>(config, args...): a training from inside a program, its result in the caller's hands.
+//
+//     struct outcome { double accuracy = 0; std::uint64_t steps = 0; };
+//     outcome loop(skein::train::context& ctx, skein::run_config config, hyper how) { ... }
+//
+//     int main() {
+//         skein::serve_if_worker();               // ranks enter the loop here
+//         auto result = skein::train::run<&loop>(config, hyper{.lr = 0.1});
+//         if (!result.ok()) return complain(result.error());
+//         return result.value().accuracy > 0.97 ? 0 : 1;
+//     }
+//
+// One worker and no launcher: the loop runs here, on the calling thread. Several: ranks are
+// processes of this program that enter the loop by its name, supervised and started again as
+// launch() does it. Under srun, mpirun or torchrun each process is a rank, and every one gets rank
+// 0's result. Arguments and result travel as a remote function's, at most 1 MiB each. A program may
+// have several runs, in turn or at once on threads of its own; under a launcher in turn.
+
+
+// ======== skein/train/detail/run_loop.hpp
+// The templates behind train/run.hpp: what a loop's signature says, its record, and how it is
+// called. All that does not depend on the loop is in detail/run.ipp.
+
+
+// ======== skein/train/detail/value_text.hpp
+// An aggregate of numbers and texts as JSON by the names of its fields, for result.json. Written by
+// hand: the JSON library is 130,000 lines, and this is compiled where a loop is named.
+
+
+#include <cmath>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::train::detail {
+
+/// A text in quotes.
+[[nodiscard]] std::string quoted_text(std::string_view text);
+
+/// Numbers, truths, enums (their number), texts, optionals, lists, maps by text, and aggregates of
+/// those. `Above` are the aggregates that T is inside of.
+template <class T, class... Above>
+consteval bool has_value_text() {
+    if constexpr (std::is_same_v<T, long double> || std::is_same_v<T, char> ||
+                  wire::detail::is_one_of<T, Above...> || wire::detail::custom<T>)
+        return false;
+    else if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T> ||
+                       std::is_same_v<T, std::string>)
+        return true;
+    else if constexpr (wire::detail::is_a<T, std::vector> || wire::detail::is_array<T> ||
+                       wire::detail::is_a<T, std::optional>)
+        return has_value_text<typename T::value_type, Above...>();
+    else if constexpr (wire::detail::is_map<T>)
+        return std::is_same_v<typename T::key_type, std::string> &&
+               has_value_text<typename T::mapped_type, Above...>();
+    else if constexpr (plain_aggregate<T>)
+        return wire::detail::all_fields<T>(
+            []<class F>() { return has_value_text<std::remove_cvref_t<F>, T, Above...>(); });
+    else
+        return false;
+}
+
+template <class T>
+void add_value_text(std::string& out, const T& value);
+
+template <class T>
+void add_fields_text(std::string& out, const T& value) {
+    const auto fields = tie_fields(value);
+    out += '{';
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+        (..., (out += I > 0 ? ", " : "", out += quoted_text(field_name<T, I>()), out += ": ",
+               add_value_text(out, std::get<I>(fields))));
+    }(std::make_index_sequence<field_count<T>>{});
+    out += '}';
+}
+
+template <class T>
+void add_value_text(std::string& out, const T& value) {
+    if constexpr (std::is_same_v<T, bool>) {
+        out += value ? "true" : "false";
+    } else if constexpr (std::is_enum_v<T>) {
+        out += fmt::format("{}", static_cast<std::int64_t>(value));
+    } else if constexpr (std::is_floating_point_v<T>) {
+        out += std::isfinite(value) ? fmt::format("{}", value) : std::string("null");
+    } else if constexpr (std::is_arithmetic_v<T>) {
+        out += fmt::format("{}", +value);
+    } else if constexpr (std::is_same_v<T, std::string>) {
+        out += quoted_text(value);
+    } else if constexpr (wire::detail::is_a<T, std::optional>) {
+        value ? add_value_text(out, *value) : void(out += "null");
+    } else if constexpr (wire::detail::is_map<T>) {
+        out += '{';
+        for (bool first = true; const auto& [key, item] : value) {
+            out += std::exchange(first, false) ? "" : ", ";
+            out += quoted_text(key) + ": ";
+            add_value_text(out, item);
+        }
+        out += '}';
+    } else if constexpr (plain_aggregate<T>) {
+        add_fields_text(out, value);
+    } else {
+        out += '[';
+        for (bool first = true; const auto& item : value) {
+            out += std::exchange(first, false) ? "" : ", ";
+            add_value_text<typename T::value_type>(out, item);
+        }
+        out += ']';
+    }
+}
+
+/// Empty for a type that has no text.
+template <class T>
+std::string value_text(const T& value) {
+    std::string out;
+    if constexpr (has_value_text<T>()) add_value_text(out, value);
+    return out;
+}
+
+} // namespace skein::train::detail
+
+
+// ======== skein/train/detail/run_loop.hpp, continued
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <typeinfo>
+#include <utility>
+
+namespace skein::train::detail {
+
+/// Of a loop's arguments together, and of its result.
+inline constexpr std::size_t most_loop_bytes = std::size_t{1} << 20;
+
+/// What a loop has returned.
+struct loop_value {
+    byte_buffer bytes; ///< wire-encoded
+    std::string text;  ///< as JSON, where it can be
+};
+
+/// One loop of this program. Lives for ever.
+struct loop_record : spmd::rank_entry {
+    loop_value (*call)(context& ctx, const run_config& config, byte_span arguments) = nullptr;
+};
+
+/// How run() ended.
+struct loop_end {
+    finished_run how;
+    byte_buffer value; ///< when how.ok()
+};
+
+/// `encode` makes the arguments' bytes; what it throws is the run's failure.
+[[nodiscard]] loop_end run_loop(loop_record& loop, const run_config& config,
+                                const std::function<byte_buffer()>& encode);
+/// The life of a supervised rank of a loop; gives the exit code.
+[[nodiscard]] int live_in_loop(spmd::rank_entry& entry);
+
+template <class P>
+consteval bool check_loop_parameter() {
+    using value = std::remove_cvref_t<P>;
+    static_assert(!std::is_pointer_v<value>,
+                  "skein: the loop of a run cannot take a pointer: it may run in another process; "
+                  "take the value");
+    static_assert(!std::is_lvalue_reference_v<P> || std::is_const_v<std::remove_reference_t<P>>,
+                  "skein: the loop of a run cannot take a non-const reference: the caller's object "
+                  "may be in another process; take the value and return the result");
+    static_assert(std::is_pointer_v<value> || wire::encodable<value>,
+                  "skein: an argument of the loop of a run cannot be sent: make it a plain "
+                  "aggregate of types that can (no base class; std::array, not a C array), or "
+                  "specialise skein::wire::codec for it");
+    return true;
+}
+
+template <class R>
+consteval bool check_loop_result() {
+    if constexpr (!std::is_void_v<R>) {
+        static_assert(!std::is_pointer_v<R> && !std::is_reference_v<R>,
+                      "skein: the loop of a run cannot return a pointer or a reference: it may run "
+                      "in another process; return the value");
+        static_assert(wire::encodable<R>,
+                      "skein: the result of the loop of a run cannot be sent: make it a plain "
+                      "aggregate of types that can (no base class; std::array, not a C array), or "
+                      "specialise skein::wire::codec for it");
+    }
+    return true;
+}
+
+template <bool Config, class R, class... P>
+struct loop_traits {
+    using result = R;
+    using arguments = std::tuple<std::remove_cvref_t<P>...>;
+    static constexpr bool takes_config = Config;
+    static_assert((true && ... && check_loop_parameter<P>()));
+    static_assert(check_loop_result<R>());
+
+    template <class... A>
+    static consteval bool takes() {
+        return std::is_constructible_v<arguments, A&&...>;
+    }
+};
+
+/// Says what a loop looks like.
+template <class F>
+struct loop_signature {
+    static_assert(sizeof(F) == 0, "skein: run<&loop> needs a named function: R loop(context& ctx, "
+                                  "arguments...) or R loop(context& ctx, run_config config, "
+                                  "arguments...)");
+};
+template <class R, class... P>
+struct loop_signature<R (*)(context&, P...)> : loop_traits<false, R, P...> {};
+template <class R, class... P>
+struct loop_signature<R (*)(context&, run_config, P...)> : loop_traits<true, R, P...> {};
+template <class R, class... P>
+struct loop_signature<R (*)(context&, const run_config&, P...)> : loop_traits<true, R, P...> {};
+template <class R, class... P>
+struct loop_signature<R (*)(context&, P...) noexcept> : loop_signature<R (*)(context&, P...)> {};
+
+template <auto F>
+using loop_result = typename loop_signature<decltype(F)>::result;
+
+/// Decodes, calls, encodes.
+template <auto F>
+loop_value call_loop(context& ctx, const run_config& config, byte_span bytes) {
+    using traits = loop_signature<decltype(F)>;
+    auto arguments = wire::decode<typename traits::arguments>(bytes).value();
+    const auto call = [&]() -> typename traits::result {
+        return std::apply(
+            [&](auto&... each) -> typename traits::result {
+                if constexpr (traits::takes_config)
+                    return F(ctx, config, std::move(each)...);
+                else
+                    return F(ctx, std::move(each)...);
+            },
+            arguments);
+    };
+    loop_value out;
+    if constexpr (std::is_void_v<typename traits::result>) {
+        call();
+    } else {
+        const auto value = call();
+        if (!ctx.is_first()) return out; // rank 0's is the run's
+        out.bytes = wire::encode(value);
+        out.text = value_text(value);
+    }
+    return out;
+}
+
+template <auto F>
+struct loop_name {};
+
+template <auto F>
+struct loop_registration {
+    static loop_record& record() {
+        static loop_record made = [] {
+            loop_record r;
+            r.mangled = typeid(loop_name<F>).name();
+            r.live = &live_in_loop;
+            r.call = &call_loop<F>;
+            return r;
+        }();
+        return made;
+    }
+    static inline const bool registered = (spmd::add_entry(record()), true);
+};
+
+/// Using it puts the loop into the list before main runs.
+template <auto F>
+loop_record& loop_record_of() {
+    (void)&loop_registration<F>::registered;
+    return loop_registration<F>::record();
+}
+
+} // namespace skein::train::detail
+
+
+// ======== skein/train/run.hpp, continued
+#include <optional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+namespace skein::train {
+
+/// Trains, and blocks until that has ended well or ill. Nothing is thrown, and no error printed:
+/// what happened is in the result.
+///   F       a named function (context&, arguments...) or (context&, run_config, arguments...)
+///   config  where and how it runs; the loop gets a copy, and what it does with it is its own
+///   args    of the loop; copied
+///   result  what rank 0's loop returned, and what its last fit() left (run_result.hpp)
+///   errors  in it: what the loop threw, with the rank; worker_lost: a rank was killed or called
+///           exit(); too_large: arguments or result; usage: the config; not_supported: in a rank of
+///           a run, in a rank of launch(), several workers in a task or an actor, several runs at
+///           once under a launcher, hosts that help
+///   signals SIGINT and SIGTERM ask the ranks to stop in order while it runs on the main thread and
+///           nobody has taken them before; result.stopped_by says so. On other threads they stay
+///           what they are
+template <auto F, class... A>
+[[nodiscard]] run_result<detail::loop_result<F>> run(const run_config& config, A&&... args) {
+    using traits = detail::loop_signature<decltype(F)>;
+    using value = detail::loop_result<F>;
+    static_assert(traits::template takes<A...>(),
+                  "skein: the arguments of run<&loop>(config, args...) must be those of the loop "
+                  "behind its context (and run_config)");
+    const auto encode = [&] {
+        const typename traits::arguments all(std::forward<A>(args)...);
+        return wire::encode(all);
+    };
+    auto ended = detail::run_loop(detail::loop_record_of<F>(), config, encode);
+    if constexpr (std::is_void_v<value>) {
+        return run_result<void>(std::move(ended.how));
+    } else {
+        std::optional<value> got;
+        if (ended.how.ok()) {
+            auto decoded = wire::decode<value>(ended.value);
+            if (decoded)
+                got.emplace(std::move(*decoded));
+            else
+                ended.how.failure = decoded.error();
+        }
+        return run_result<value>(std::move(ended.how), std::move(got));
+    }
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/run.ipp
+// The ways of train::run(): here, as supervised ranks, in the world of a launcher; and the life of
+// a rank that was started for a loop.
+
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::train::detail {
+
+SKEIN_INLINE std::string quoted_text(std::string_view text) { return dump_json(json(text)); }
+
+/// What a supervised rank is given.
+struct loop_order {
+    run_config config;
+    byte_buffer arguments;
+};
+/// What rank 0 gives the others of a launched world.
+struct loop_news {
+    finished_run how;
+    byte_buffer value;
+};
+/// Keys under which rank 0 tells its supervisor.
+inline constexpr const char* note_key = "run";
+inline constexpr const char* value_key = "value";
+
+/// One run() of a caller.
+struct loop_call {
+    loop_record* loop;
+    const run_config* config;
+    std::string name; ///< of the loop, for people
+    byte_buffer arguments;
+};
+
+/// "app::loop(skein::train::context&, int)" of the mangled loop_name<&app::loop>.
+[[nodiscard]] SKEIN_INLINE std::string readable_loop(std::string_view mangled) {
+    const auto inner = mangled.find("XadL_Z");
+    if (inner != std::string_view::npos && mangled.ends_with("EEEE")) {
+        const std::string name(mangled.substr(inner + 4, mangled.size() - inner - 8));
+        if (const auto text = readable_name(name.c_str()); text != name) return text;
+    }
+    return readable_name(std::string(mangled).c_str());
+}
+
+/// Once, by whoever comes first: threads may read the environment afterwards.
+[[nodiscard]] SKEIN_INLINE spmd::launch_environment place_of_process() {
+    static const bool taken = (spmd::take_launch_variables(), true);
+    (void)taken;
+    return spmd::discover();
+}
+
+/// A handler of the program's own is not replaced, and only the main thread may be sure that nobody
+/// else takes the signals meanwhile.
+[[nodiscard]] SKEIN_INLINE bool may_take_signals() {
+    return ::getpid() == ::gettid() && stop_signals::are_free();
+}
+
+SKEIN_INLINE void check_size(std::size_t bytes, const std::string& what, const char* hint) {
+    if (bytes <= most_loop_bytes) return;
+    throw error(errc::too_large,
+                fmt::format("{} {} bytes, the limit is {}", what, bytes, most_loop_bytes))
+        .with_hint(hint);
+}
+SKEIN_INLINE void check_value(const loop_value& value, const std::string& loop) {
+    check_size(value.bytes.size(), fmt::format("the result of {} is", loop),
+               "save it to a file in the loop and return the path");
+}
+
+/// With the rank whose failure it is.
+[[nodiscard]] SKEIN_INLINE error at_rank(const error& why, int rank, int world_size) {
+    if (rank < 0 || world_size == 1 || why.where().starts_with("rank ")) return why;
+    const auto place = fmt::format("rank {} of {}", rank, world_size);
+    return error(why).with_where(why.where().empty() ? place : place + ": " + why.where());
+}
+
+/// What the folder tells; one that cannot be read is no failure of the run.
+[[nodiscard]] SKEIN_INLINE finished_run folder_told(const std::optional<run_note>& note) {
+    if (!note) return {};
+    try {
+        return finished_of(*note);
+    } catch (const error& why) {
+        logging::warn("train", fmt::format("what the run left in {} cannot be read: {}", note->path,
+                                           why.what()));
+    }
+    finished_run out;
+    out.name = note->name;
+    out.path = note->path;
+    return out;
+}
+
+/// Rank 0, behind its loop: the file, and what the others are told.
+[[nodiscard]] SKEIN_INLINE finished_run close_run(const context& here, const loop_value& value) {
+    auto how = folder_told(here.last_run());
+    how.world_size = here.world_size();
+    how.restarts = here.attempt();
+    how.value_json = value.text;
+    if (how.stopped_by.empty() && here.stop_signal() != 0)
+        how.stopped_by = proc::signal_name(here.stop_signal());
+    write_result(how);
+    return how;
+}
+
+SKEIN_INLINE void set_failure(loop_end& out, const error& why, int rank) {
+    out.how.failure = at_rank(why, rank, out.how.world_size);
+    out.how.failed_rank = rank;
+    out.value.clear();
+    write_result(out.how);
+}
+
+// ---- in this process ---------------------------------------------------------------------------
+
+SKEIN_INLINE void run_here(const loop_call& call, loop_end& out) {
+    validate(*call.config, 1);
+    (void)comm_model_of(*call.config);
+    std::optional<stop_signals> stops;
+    std::optional<stop_notice> notice;
+    if (may_take_signals()) notice.emplace(stops.emplace(), *call.config);
+    auto here = context::single();
+    if (stops) here.watch_stop_flag(&stops->asked(), [&stops] { return stops->which(); });
+    try {
+        auto value = call.loop->call(here, *call.config, call.arguments);
+        check_value(value, call.name);
+        out.how = close_run(here, value);
+        out.value = std::move(value.bytes);
+    } catch (...) {
+        const auto why = to_error(std::current_exception());
+        out.how = folder_told(here.last_run());
+        if (here.stop_signal() != 0) out.how.stopped_by = proc::signal_name(here.stop_signal());
+        set_failure(out, why, 0);
+    }
+}
+
+// ---- supervised --------------------------------------------------------------------------------
+
+SKEIN_INLINE void run_ranks(const loop_call& call, loop_end& out) {
+    const auto& config = *call.config;
+    refuse_in_task(fmt::format("a run with {} workers", config.scaling.workers));
+    validate(config, config.scaling.workers);
+    (void)comm_model_of(config);
+    auto options = supervisor_options_of(config);
+    if (config.output == output_mode::quiet) options.on_restart = {}; // result.restarts has it
+    options.takes_signals = may_take_signals();
+    options.variables.emplace_back(spmd::entry_variable, call.loop->mangled);
+    options.given = wire::encode(loop_order{config, call.arguments});
+    options.most_told = most_loop_bytes + (std::size_t{64} << 10);
+    auto outcome = spmd::supervise(std::move(options));
+    std::optional<run_note> note;
+    if (const auto told = outcome.told.find(note_key); told != outcome.told.end())
+        note = wire::decode<run_note>(told->second).value();
+    out.how = folder_told(note);
+    out.how.world_size = config.scaling.workers;
+    out.how.restarts = outcome.restarts;
+    if (outcome.stop_signal != 0) out.how.stopped_by = proc::signal_name(outcome.stop_signal);
+    auto value = outcome.told.find(value_key);
+    if (!outcome.failure && value == outcome.told.end())
+        outcome.failure = error(errc::internal, "rank 0 has left without its result");
+    if (outcome.failure) return set_failure(out, *outcome.failure, outcome.culprit);
+    out.value = std::move(value->second);
+}
+
+SKEIN_INLINE int live_in_loop(spmd::rank_entry& entry) {
+    auto& loop = static_cast<loop_record&>(entry);
+    const auto where = place_of_process();
+    const stop_signals stops;
+    begin_as_rank(where);
+    std::unique_ptr<spmd::joined_group> world;
+    run_config config;
+    return live_as_rank(where, config, stops, world, [&] {
+        spmd::joined_group_options meeting;
+        meeting.stop_fd = stops.fd();
+        world = std::make_unique<spmd::joined_group>(where, spmd::group_token(), meeting);
+        auto order = wire::decode<loop_order>(world->given()).value();
+        config = std::move(order.config);
+        train_as_rank(*world, where, config, &stops, "world", [&](context& here) {
+            if (here.is_first())
+                here.watch_runs(
+                    [&world](const run_note& note) { world->tell(note_key, wire::encode(note)); });
+            const auto value = loop.call(here, config, order.arguments);
+            if (!here.is_first()) return;
+            check_value(value, readable_loop(loop.mangled));
+            (void)close_run(here, value);
+            world->tell(value_key, value.bytes);
+        });
+    });
+}
+
+// ---- in the world of a launcher ----------------------------------------------------------------
+
+/// The ranks meet in the first run and part when their processes end, so that each further run has
+/// them all.
+struct launched_world {
+    std::mutex claim; // held by the run that is at work
+    int runs = 0;     // so far
+    std::unique_ptr<spmd::joined_group> group;
+    std::optional<error> over; // why there is no further run
+};
+
+SKEIN_INLINE launched_world& world_of_launch() {
+    static auto* const one = new launched_world; // used at exit
+    return *one;
+}
+
+SKEIN_INLINE void leave_launched_world() noexcept {
+    auto& world = world_of_launch();
+    if (!world.group) return;
+    try {
+        if (world.claim.try_lock())
+            world.group->leave();
+        else
+            world.group->fail(error(errc::worker_lost, "it called exit() in a run"));
+    } catch (const error&) { // the others know it by now
+    }
+    world.group.reset();
+}
+
+/// Who was lost first.
+class first_loss {
+public:
+    explicit first_loss(spmd::joined_group& world)
+        : heard_(world.on_lost([this](int rank, const error& why) {
+              const std::lock_guard lock(mutex_);
+              if (!why_) why_.emplace(why);
+              rank_ = rank;
+          })) {}
+    [[nodiscard]] std::pair<int, std::optional<error>> get() {
+        const std::lock_guard lock(mutex_);
+        return {rank_, why_};
+    }
+
+private:
+    std::mutex mutex_;
+    std::optional<error> why_;
+    int rank_ = -1;
+    spmd::subscription heard_; // destroyed first
+};
+
+/// The loop as a rank, and rank 0's news for all.
+SKEIN_INLINE loop_news train_in_launched_world(const loop_call& call,
+                                               const spmd::launch_environment& where,
+                                               spmd::joined_group& world, int number,
+                                               const stop_signals* stops) {
+    byte_buffer mine;
+    train_as_rank(
+        world, where, *call.config, stops, fmt::format("run-{}", number), [&](context& here) {
+            auto value = call.loop->call(here, *call.config, call.arguments);
+            if (!here.is_first()) return;
+            check_value(value, call.name);
+            mine = wire::encode(loop_news{close_run(here, value), std::move(value.bytes)});
+        });
+    const auto all = world.exchange(fmt::format("skein-run-{}-result", number), mine);
+    return wire::decode<loop_news>(all.at(0)).value();
+}
+
+SKEIN_INLINE void run_in_launched_world(const loop_call& call,
+                                        const spmd::launch_environment& where, loop_end& out) {
+    auto& world = world_of_launch();
+    const std::unique_lock claim(world.claim, std::try_to_lock);
+    if (!claim)
+        throw error(errc::not_supported, "not supported: several runs at once under a launcher")
+            .with_hint("one after the other, or without the launcher");
+    if (world.over)
+        throw error(errc::not_supported,
+                    "not supported: another run under a launcher after one that failed")
+            .with_cause(world.over->text())
+            .with_hint("end the program: the launcher may start its ranks again");
+    out.how.world_size = where.world_size;
+    std::optional<stop_signals> stops;
+    if (may_take_signals()) stops.emplace();
+    std::optional<first_loss> loss;
+    try {
+        if (!world.group) {
+            spmd::joined_group_options meeting;
+            if (stops) meeting.stop_fd = stops->fd();
+            world.group = std::make_unique<spmd::joined_group>(where, spmd::group_token(), meeting);
+            std::atexit([] { leave_launched_world(); });
+        }
+        loss.emplace(*world.group);
+        const int number = world.runs++;
+        auto settings = settings_of(*call.config);
+        settings.push_back({"loop", call.name});
+        spmd::require_same(*world.group, fmt::format("skein-run-{}-settings", number), settings);
+        validate(*call.config, where.world_size);
+        std::optional<stop_notice> notice;
+        if (stops && where.rank == 0) notice.emplace(*stops, *call.config);
+        auto news =
+            train_in_launched_world(call, where, *world.group, number, stops ? &*stops : nullptr);
+        out.how = std::move(news.how);
+        out.value = std::move(news.value);
+    } catch (...) {
+        const auto why = to_error(std::current_exception());
+        const bool may_be = may_be_echo(why.code()) || came_through_communicator(why);
+        const bool echo =
+            world.group && may_be && world.group->wait_lost(time_constants::lan().echo_wait);
+        if (world.group && !echo) world.group->fail(why);
+        const auto [rank, lost] =
+            echo && loss ? loss->get() : std::pair(where.rank, std::optional(why));
+        loss.reset();
+        world.group.reset();
+        world.over = lost.value_or(why);
+        if (stops && stops->which() != 0) out.how.stopped_by = proc::signal_name(stops->which());
+        set_failure(out, *world.over, rank);
+    }
+}
+
+// ---- which of them -----------------------------------------------------------------------------
+
+SKEIN_INLINE void refuse_in_rank() {
+    if (spmd::is_for_entry())
+        throw error(errc::not_supported, "not supported: a run in a rank of a run")
+            .with_hint("train with a Trainer on the context of the loop; give the program's other "
+                       "runs from main, behind skein::serve_if_worker() as its first line");
+    if (spmd::is_supervised())
+        throw error(errc::not_supported, "not supported: a run in a rank of launch()")
+            .with_hint("a program has either launch() or runs of its own in its main");
+}
+
+SKEIN_INLINE void run_where_due(const loop_call& call, loop_end& out) {
+    const auto where = place_of_process();
+    refuse_in_rank();
+    if (const auto only = spmd::find_entry(call.loop->mangled); !only) throw only.error();
+    check_size(call.arguments.size(), fmt::format("the arguments of {} are", call.name),
+               "save them to a file and give its path");
+    if (where.role == spmd::host_role::helps || where.helper_hosts > 0)
+        throw error(errc::not_supported, "not supported: hosts that help, with train::run()")
+            .with_hint("use train::launch(), or start every host as one that trains");
+    say_unused_cluster(*call.config);
+    if (where.is_launched()) {
+        say_unused_workers(where, *call.config);
+        return run_in_launched_world(call, where, out);
+    }
+    if (call.config->scaling.workers == 1) return run_here(call, out);
+    run_ranks(call, out);
+}
+
+SKEIN_INLINE loop_end run_loop(loop_record& loop, const run_config& config,
+                               const std::function<byte_buffer()>& encode) {
+    serve_if_worker(); // a main that has not called it: nothing else runs in such a process
+    loop_end out;
+    try {
+        const loop_call call{&loop, &config, readable_loop(loop.mangled), encode()};
+        run_where_due(call, out);
+    } catch (...) {
+        out.how.failure = to_error(std::current_exception());
+        out.value.clear();
+    }
+    return out;
+}
+
+} // namespace skein::train::detail
 
 // ======== skein/train/schedule.hpp
 // Learning-rate schedules: pure functions of the step, so that resuming needs no state.
@@ -24758,8 +25441,8 @@ struct run_state {
     const context& ctx;
     const run_config& config;
     schedule rate;
-    step_plan plan; ///< in force
     const metrics_manager& declared;
+    step_plan plan; ///< in force
     std::unique_ptr<session_parts> parts{};
     std::unique_ptr<input_source> input{};
     std::optional<flat_optimizer> optimizer{};
@@ -25049,18 +25732,6 @@ private:
                 notices_.push_back(std::move(text));
     }
 
-    /// The plan of a checkpoint, when rules had changed it.
-    void restore_plan(const json& extra, const std::string& where) {
-        if (!extra.contains("plan")) return;
-        const auto saved = restored_plan(extra.at("plan"), config_, where);
-        check_plan(saved.plan, {ctx_.world_size(), run_.input->size()}, "the checkpoint",
-                   run_.step);
-        run_.plan = saved.plan;
-        run_.feeder->restore_plan(saved.plan, saved.units, run_.step);
-        run_.total = run_.feeder->total();
-        notices_.push_back("the run goes on by the plan of its rules: " + to_string(saved.plan));
-    }
-
     void restore_metrics(const json& extra, const loaded_checkpoint& found) {
         run_.training->restore(extra, found.path());
         if (run_.training->is_new_to(extra) && run_.step > 0)
@@ -25083,6 +25754,18 @@ private:
         const auto older = newest_.find(best.metric);
         if (any_step && older != newest_.end()) all.emplace(*older);
         return all;
+    }
+
+    /// The plan of a checkpoint, when rules had changed it.
+    void restore_plan(const json& extra, const std::string& where) {
+        if (!extra.contains("plan")) return;
+        const auto saved = restored_plan(extra.at("plan"), config_, where);
+        check_plan(saved.plan, {ctx_.world_size(), run_.input->size()}, "the checkpoint",
+                   run_.step);
+        run_.plan = saved.plan;
+        run_.feeder->restore_plan(saved.plan, saved.units, run_.step);
+        run_.total = run_.feeder->total();
+        notices_.push_back("the run goes on by the plan of its rules: " + to_string(saved.plan));
     }
 
     void save(const std::vector<metric_value>& evaluated) {
@@ -25138,10 +25821,10 @@ private:
     posix_disk disk_{link_policy::refuse};
     std::optional<checkpointer> saver_;
     std::vector<std::uint64_t> evaluated_at_, told_at_; // steps, by set
-    std::map<std::string, double> newest_;    // numbers by which checkpoints are chosen
+    std::map<std::string, double> newest_;              // numbers by which checkpoints are chosen
+    std::vector<std::string> notices_;                  // to be told when the run begins
     bool is_over_ = false;
-    std::vector<run_event> events_;    // decisions behind the step that is committed last
-    std::vector<std::string> notices_; // to be told when the run begins
+    std::vector<run_event> events_; // decisions behind the step that is committed last
 };
 
 } // namespace skein::train::detail
@@ -25338,12 +26021,11 @@ public:
 
     session_core(const session_request& request, const make_parts& make)
         : ctx_(*request.ctx), config_(*request.config), described_(described_settings(request)),
-          reported_(*request.reported),
-          run_{.ctx = ctx_,
-               .config = config_,
-               .rate = request.rate,
-               .plan = plan_of(config_),
-               .declared = *request.declared},
+          reported_(*request.reported), run_{.ctx = ctx_,
+                                             .config = config_,
+                                             .rate = request.rate,
+                                             .declared = *request.declared,
+                                             .plan = plan_of(config_)},
           row_(ctx_), clock_(ctx_) {
         guarded([&] {
             reported_.clear();
@@ -25550,12 +26232,10 @@ public:
         run_.row = {row_.values(), {}};
         now_.metrics = &run_.row.values;
         now_.arrays = &run_.row.arrays;
-        if (run_.total == 0 && !run_.stopped) { // is this the last one?
-            run_.upcoming = draw_batch();
-            run_.ended = !run_.upcoming.has_value();
-        }
+        find_end();
         measure(ends_epoch);
         between_.tell_step(now_);
+        find_end(); // by a plan that was changed
         finish_step();
     }
 
@@ -25622,6 +26302,12 @@ public:
     [[nodiscard]] double micro_loss() const noexcept { return losses_.mean(); }
 
 private:
+    /// Is this the last step? A stream without a size tells by its next batch.
+    void find_end() {
+        if (run_.total > 0 || run_.stopped || run_.ended || run_.upcoming) return;
+        run_.upcoming = draw_batch();
+        run_.ended = !run_.upcoming.has_value();
+    }
     /// The metrics of training that are due with this row. Collective when some are.
     void measure(bool ends_epoch) {
         auto due =

@@ -58,8 +58,7 @@ void write_run(train::context& ctx, const run_config& config) {
     for (std::uint64_t step = 1; step <= 10; ++step) {
         const std::vector<report::metric_value> row{{"loss", 1.0 / static_cast<double>(step)}};
         std::vector<report::metric_value> evaluated;
-        if (step % 4 == 0)
-            evaluated.push_back({"val_loss", step == 4 ? 0.25 : 0.5});
+        if (step % 4 == 0) evaluated.push_back({"val_loss", step == 4 ? 0.25 : 0.5});
         train::step_info now;
         now.step = step;
         now.loss = row[0].value;
@@ -121,8 +120,8 @@ void tell_end(const char* name, const Result& result) {
 void tell(const char* name, const train::run_result<outcome>& result) {
     tell_end(name, result);
     if (result.ok())
-        fmt::print("{} value: sum={} ranks={} {}\n", name, result.value().sum,
-                   result.value().ranks, result.value().note);
+        fmt::print("{} value: sum={} ranks={} {}\n", name, result.value().sum, result.value().ranks,
+                   result.value().note);
     if (result.path.empty()) return;
     fmt::print("{} run: {} steps={} loss={} best={}@{} rows={}\n", name, result.name, result.steps,
                result.metric("loss").value_or(-1), result.best ? result.best->value : -1,

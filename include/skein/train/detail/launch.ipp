@@ -258,8 +258,7 @@ SKEIN_INLINE void train_as_rank(spmd::joined_group& world, const spmd::launch_en
     if (!spmd::is_supervised()) info.launcher = where.source;
     context here(std::move(info), &world, comm.get());
     here.use_options(options);
-    if (stops != nullptr)
-        here.watch_stop_flag(&stops->asked(), [stops] { return stops->which(); });
+    if (stops != nullptr) here.watch_stop_flag(&stops->asked(), [stops] { return stops->which(); });
     try {
         body(here);
     } catch (...) {
@@ -288,8 +287,7 @@ namespace detail {
 /// A rank from its meeting to its leave; gives the exit code of its process.
 ///   world  what `life` makes when the ranks meet
 SKEIN_INLINE int live_as_rank(const spmd::launch_environment& where, const run_config& config,
-                              const stop_signals& stops,
-                              std::unique_ptr<spmd::joined_group>& world,
+                              const stop_signals& stops, std::unique_ptr<spmd::joined_group>& world,
                               const std::function<void()>& life) {
     const bool supervised = spmd::is_supervised();
     const auto who = fmt::format("rank {} of {}", where.rank, where.world_size);
@@ -401,10 +399,8 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
         if (where.helper_hosts > 0) return detail::run_with_helpers(where, config, body);
         return run_as_rank(where, config, body);
     }
-SKEIN_INLINE void refuse_in_task(const std::string& what) {
-    const auto* const hint = "train in this process alone, with scaling.workers = 1 or a Trainer "
-                             "on context::single(); start a training of several workers from main, "
-                             "as a program of its own";
+    if (config.scaling.workers == 1) return detail::run_alone(config, body);
+    detail::refuse_in_task(fmt::format("launch() with {} workers", config.scaling.workers));
     return detail::run_supervised(config);
 }
 

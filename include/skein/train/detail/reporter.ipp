@@ -82,14 +82,13 @@ SKEIN_INLINE run_note note_of(const run_config& config, const std::string& name,
 }
 [[nodiscard]] SKEIN_INLINE std::string stopped_by(const fit_result& result) {
     if (!result.stopped) return {};
-    return result.stop_signal == SIGINT        ? "SIGINT"
-           : result.stop_signal == SIGTERM     ? "SIGTERM"
-           : result.stop_reason.empty() ? "request"
-                                        : result.stop_reason;
+    return result.stop_signal == SIGINT    ? "SIGINT"
+           : result.stop_signal == SIGTERM ? "SIGTERM"
+           : result.stop_reason.empty()    ? "request"
+                                           : result.stop_reason;
 }
 /// For whoever asks how the run ended; rank 0 writes it down.
-SKEIN_INLINE void note_end(const context& ctx, const run_config& config,
-                           const fit_result& result) {
+SKEIN_INLINE void note_end(const context& ctx, const run_config& config, const fit_result& result) {
     auto note = note_of(config, result.run_name, result.run_path);
     note.has_ended = true;
     note.steps = result.steps;

@@ -198,9 +198,8 @@ SKEIN_INLINE int live_in_loop(spmd::rank_entry& entry) {
         config = std::move(order.config);
         train_as_rank(*world, where, config, &stops, "world", [&](context& here) {
             if (here.is_first())
-                here.watch_runs([&world](const run_note& note) {
-                    world->tell(note_key, wire::encode(note));
-                });
+                here.watch_runs(
+                    [&world](const run_note& note) { world->tell(note_key, wire::encode(note)); });
             const auto value = loop.call(here, config, order.arguments);
             if (!here.is_first()) return;
             check_value(value, readable_loop(loop.mangled));
@@ -266,14 +265,13 @@ SKEIN_INLINE loop_news train_in_launched_world(const loop_call& call,
                                                spmd::joined_group& world, int number,
                                                const stop_signals* stops) {
     byte_buffer mine;
-    train_as_rank(world, where, *call.config, stops, fmt::format("run-{}", number),
-                  [&](context& here) {
-                      auto value = call.loop->call(here, *call.config, call.arguments);
-                      if (!here.is_first()) return;
-                      check_value(value, call.name);
-                      mine = wire::encode(
-                          loop_news{close_run(here, value), std::move(value.bytes)});
-                  });
+    train_as_rank(
+        world, where, *call.config, stops, fmt::format("run-{}", number), [&](context& here) {
+            auto value = call.loop->call(here, *call.config, call.arguments);
+            if (!here.is_first()) return;
+            check_value(value, call.name);
+            mine = wire::encode(loop_news{close_run(here, value), std::move(value.bytes)});
+        });
     const auto all = world.exchange(fmt::format("skein-run-{}-result", number), mine);
     return wire::decode<loop_news>(all.at(0)).value();
 }
@@ -298,8 +296,7 @@ SKEIN_INLINE void run_in_launched_world(const loop_call& call,
         if (!world.group) {
             spmd::joined_group_options meeting;
             if (stops) meeting.stop_fd = stops->fd();
-            world.group =
-                std::make_unique<spmd::joined_group>(where, spmd::group_token(), meeting);
+            world.group = std::make_unique<spmd::joined_group>(where, spmd::group_token(), meeting);
             std::atexit([] { leave_launched_world(); });
         }
         loss.emplace(*world.group);
@@ -310,8 +307,8 @@ SKEIN_INLINE void run_in_launched_world(const loop_call& call,
         validate(*call.config, where.world_size);
         std::optional<stop_notice> notice;
         if (stops && where.rank == 0) notice.emplace(*stops, *call.config);
-        auto news = train_in_launched_world(call, where, *world.group, number,
-                                            stops ? &*stops : nullptr);
+        auto news =
+            train_in_launched_world(call, where, *world.group, number, stops ? &*stops : nullptr);
         out.how = std::move(news.how);
         out.value = std::move(news.value);
     } catch (...) {
@@ -320,7 +317,8 @@ SKEIN_INLINE void run_in_launched_world(const loop_call& call,
         const bool echo =
             world.group && may_be && world.group->wait_lost(time_constants::lan().echo_wait);
         if (world.group && !echo) world.group->fail(why);
-        const auto [rank, lost] = echo && loss ? loss->get() : std::pair(where.rank, std::optional(why));
+        const auto [rank, lost] =
+            echo && loss ? loss->get() : std::pair(where.rank, std::optional(why));
         loss.reset();
         world.group.reset();
         world.over = lost.value_or(why);

@@ -30,8 +30,7 @@ SKEIN_INLINE std::map<std::string, std::vector<report::curve_point>> finished_ru
     for (auto& column : report::read_metrics(path))
         out.emplace(std::move(column.name), std::move(column.points));
     if (out.empty())
-        throw skein::error(errc::not_found,
-                           fmt::format("no metrics.csv with rows in {}", path))
+        throw skein::error(errc::not_found, fmt::format("no metrics.csv with rows in {}", path))
             .with_hint("did the run write files, and does this host see its folder?");
     return out;
 }
@@ -140,8 +139,8 @@ SKEIN_INLINE std::string result_text(const finished_run& run) {
     out.step = json_uint(from, "step").value();
     // JSON has no word for what is not finite.
     const bool is_null = from.contains("value") && from.at("value").is_null();
-    out.value = is_null ? std::numeric_limits<double>::quiet_NaN()
-                        : json_double(from, "value").value();
+    out.value =
+        is_null ? std::numeric_limits<double>::quiet_NaN() : json_double(from, "value").value();
     return out;
 }
 

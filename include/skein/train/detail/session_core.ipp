@@ -49,12 +49,11 @@ public:
 
     session_core(const session_request& request, const make_parts& make)
         : ctx_(*request.ctx), config_(*request.config), described_(described_settings(request)),
-          reported_(*request.reported),
-          run_{.ctx = ctx_,
-               .config = config_,
-               .rate = request.rate,
-               .plan = plan_of(config_),
-               .declared = *request.declared},
+          reported_(*request.reported), run_{.ctx = ctx_,
+                                             .config = config_,
+                                             .rate = request.rate,
+                                             .declared = *request.declared,
+                                             .plan = plan_of(config_)},
           row_(ctx_), clock_(ctx_) {
         guarded([&] {
             reported_.clear();
@@ -261,12 +260,10 @@ public:
         run_.row = {row_.values(), {}};
         now_.metrics = &run_.row.values;
         now_.arrays = &run_.row.arrays;
-        if (run_.total == 0 && !run_.stopped) { // is this the last one?
-            run_.upcoming = draw_batch();
-            run_.ended = !run_.upcoming.has_value();
-        }
+        find_end();
         measure(ends_epoch);
         between_.tell_step(now_);
+        find_end(); // by a plan that was changed
         finish_step();
     }
 
@@ -333,6 +330,12 @@ public:
     [[nodiscard]] double micro_loss() const noexcept { return losses_.mean(); }
 
 private:
+    /// Is this the last step? A stream without a size tells by its next batch.
+    void find_end() {
+        if (run_.total > 0 || run_.stopped || run_.ended || run_.upcoming) return;
+        run_.upcoming = draw_batch();
+        run_.ended = !run_.upcoming.has_value();
+    }
     /// The metrics of training that are due with this row. Collective when some are.
     void measure(bool ends_epoch) {
         auto due =
