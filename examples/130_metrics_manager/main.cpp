@@ -5,6 +5,7 @@
 //     130_metrics_manager --workers 2
 //     130_metrics_manager --workers 2 --strategy fsdp
 //     130_metrics_manager --data DIR          MNIST's files instead of drawn digits
+//     130_metrics_manager --rules             the rate, the batch and the end follow the metrics
 //
 // Run alone it starts its own workers; under srun, mpirun or torchrun it joins their world.
 
@@ -14,11 +15,15 @@
 #include <skein/metrics/confusion_matrix.hpp>
 #include <skein/metrics/metrics_manager.hpp>
 #include <skein/report/summary.hpp>
+#include <skein/train/batch_growth.hpp>
 #include <skein/train/ddp.hpp>
 #include <skein/train/evaluation.hpp>
 #include <skein/train/fsdp.hpp>
 #include <skein/train/launch.hpp>
+#include <skein/train/loss_spike.hpp>
+#include <skein/train/reduce_on_plateau.hpp>
 #include <skein/train/reporter.hpp>
+#include <skein/train/stop_at.hpp>
 #include <skein/train/trainer.hpp>
 #include <skein/train/unit.hpp>
 
@@ -75,9 +80,10 @@ TORCH_MODULE(Net);
 struct program_options {
     skein::run_config run;
     std::string data, predictions, strategy = "ddp";
+    bool rules = false;
     std::uint64_t samples = 6000, val = 1000, test = 1000;
     std::int64_t width = 8;
-    double lr = 0.05;
+    double lr = 0.05, goal = 0.99;
 };
 
 /// Appends what the model said of each picture, for comparing with other implementations.
@@ -136,8 +142,8 @@ void print_results(const skein::train::fit_result& result) {
     }
 }
 
-template <class Strategy>
-void train(skein::train::context& ctx, const program_options& o) {
+template <class Strategy, class... Rules>
+void train(skein::train::context& ctx, const program_options& o, Rules... rules) {
     const auto all = std::make_shared<const digits::collection>(
         o.data.empty() ? digits::draw(o.samples + o.val + o.test, o.run.seed)
                        : digits::read(o.data));
@@ -159,7 +165,7 @@ void train(skein::train::context& ctx, const program_options& o) {
         said.add(stage.name(), b, scores_BK);
         return torch::nn::functional::cross_entropy(scores_BK, b.label_B);
     };
-    skein::Trainer<Strategy> trainer(ctx, o.run);
+    skein::Trainer<Strategy, Rules...> trainer(ctx, o.run, rules...);
     trainer.measure(digit_metrics());
     torch::manual_seed(o.run.seed);
     Net net(o.width);
@@ -174,6 +180,19 @@ void train(skein::train::context& ctx, const program_options& o) {
         print_results(result);
     }
 }
+
+// [rules]
+/// A lower rate and a larger batch when validation has stopped improving, no step whose loss jumps,
+/// and an end when it is good enough.
+template <class Strategy>
+void train_by_rules(skein::train::context& ctx, const program_options& o) {
+    const skein::reduce_on_plateau rate({.metric = "val_loss", .factor = 0.5, .patience = 2});
+    const skein::batch_growth batch({.every_epochs = 2, .max = 4 * o.run.global_batch});
+    const skein::loss_spike spike({.factor = 3});
+    const skein::stop_at goal({.metric = "val_accuracy", .value = o.goal});
+    train<Strategy>(ctx, o, rate, batch, spike, goal);
+}
+// [/rules]
 
 } // namespace
 
@@ -205,6 +224,8 @@ int main(int argc, char** argv) {
     app.add_option("--seed", o.run.seed, "of weights, order and drawn digits");
     app.add_option("--eval-every", o.run.eval_every, "steps between evaluations; 0: at the end");
     app.add_option("--checkpoint-every", o.run.checkpoint.every, "steps between checkpoints");
+    app.add_flag("--rules", o.rules, "let the rate, the batch and the end follow the metrics");
+    app.add_option("--goal", o.goal, "with --rules: accuracy of validation that ends the run");
     app.add_option("--predictions", o.predictions, "write scores to FILE.RANK");
     app.add_option("--run", o.run.name, "name of the run's folder");
     app.add_option("--runs", o.run.runs_dir, "folder that holds the runs");
@@ -219,8 +240,12 @@ int main(int argc, char** argv) {
     if (resume) o.run.resume = skein::train::resume_mode::latest;
     o.run.command = skein::train::command_line();
     // [strategies]
-    const auto body =
-        o.strategy == "fsdp" ? train<skein::FSDP<skein::auto_wrap<Block>>> : train<skein::DDP<>>;
+    using fsdp = skein::FSDP<skein::auto_wrap<Block>>;
+    using ddp = skein::DDP<>;
+    const auto plain_body = o.strategy == "fsdp" ? train<fsdp> : train<ddp>;
+    const auto with_rules = o.strategy == "fsdp" ? train_by_rules<fsdp> : train_by_rules<ddp>;
     // [/strategies]
-    return skein::train::launch(o.run, [&](skein::train::context& ctx) { body(ctx, o); });
+    return skein::train::launch(o.run, [&](skein::train::context& ctx) {
+        o.rules ? with_rules(ctx, o) : plain_body(ctx, o);
+    });
 }

@@ -6865,6 +6865,7 @@ SKEIN_INLINE result<void> event_file::truncate_after(std::uint64_t step) {
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace skein::report {
@@ -6908,6 +6909,27 @@ struct metric_array {
 
     friend bool operator==(const metric_array&, const metric_array&) = default;
 };
+
+/// A number and how it is merged; a number alone is a mean.
+struct merged_number {
+    metric_kind kind = metric_kind::mean;
+    double value = 0.0;
+    std::optional<double> weight{}; ///< of a mean; 1 without
+
+    merged_number(double mean) : value(mean) {}
+    merged_number(metric_kind how, double number, std::optional<double> counts = {})
+        : kind(how), value(number), weight(counts) {}
+};
+[[nodiscard]] inline merged_number mean(double value, double weight) {
+    return {metric_kind::mean, value, weight};
+}
+[[nodiscard]] inline merged_number sum(double value) { return {metric_kind::sum, value}; }
+[[nodiscard]] inline merged_number max(double value) { return {metric_kind::max, value}; }
+[[nodiscard]] inline merged_number min(double value) { return {metric_kind::min, value}; }
+[[nodiscard]] inline merged_number last(double value) { return {metric_kind::last, value}; }
+
+/// {"loss", 0.3} or {"seen", sum(64)}.
+using named_number = std::pair<std::string_view, merged_number>;
 
 /// All metrics of one rank as float64 for two all-reduces. Both lengths are a multiple of
 /// metric_set::pack_unit, so ranks that report different names still meet in the same collective
@@ -10112,8 +10134,7 @@ inline void require_evaluated(const std::vector<std::string>& sets, std::string_
         if (is_of_set(metric, set)) return;
     if (sets.empty()) return;
     throw error(errc::usage, fmt::format("{}: no evaluation has a '{}'", rule, metric))
-        .with_hint("its sets are " + known_names(sets) +
-                   "; their numbers are called <set>_<name>");
+        .with_hint("its sets are " + known_names(sets) + "; their numbers are called <set>_<name>");
 }
 
 /// Throws errc::usage for an option that makes no sense.
@@ -22055,6 +22076,216 @@ SKEIN_INLINE report::run_summary summarize(const context& ctx, const run_config&
 
 } // namespace skein::train
 
+// ======== skein/train/reports.hpp
+// What a loop without a Trainer says of itself: numbers of all ranks, merged, in the files that a
+// Trainer writes.
+//
+//     void loop(skein::train::context& ctx, skein::run_config run) {
+//         skein::train::reports log(ctx, run);
+//         for (int epoch = 0; epoch < 10; ++epoch) {
+//             const auto now = log.report({{"loss", loss}, {"seen", skein::report::sum(64)}});
+//             if (now.at("loss") < 0.1) break;     // the same on every rank
+//         }
+//     }
+//
+// Every rank reports alike. A number counts by its kind over all ranks; one without a kind is a
+// mean. The call waits for the other ranks and for no disk: a thread of rank 0 writes. A rank that
+// does not come is named after config.failure.collective_timeout.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace skein::train {
+
+namespace detail {
+class report_writer;
+}
+
+/// The numbers of one report, merged; the same on every rank.
+class merged_report {
+public:
+    explicit merged_report(std::vector<report::metric_value> values) : values_(std::move(values)) {}
+    /// Throws errc::not_found with the names there are.
+    [[nodiscard]] double at(std::string_view name) const;
+    [[nodiscard]] const std::vector<report::metric_value>& values() const noexcept {
+        return values_;
+    }
+
+private:
+    std::vector<report::metric_value> values_;
+};
+
+/// See above. Not thread-safe; the context must outlive it.
+class reports {
+public:
+    /// Reports that wait for the disk; more are an error.
+    static constexpr std::size_t most_waiting = 10'000;
+
+    /// Opens the run's folder. Collective.
+    ///   first   reports that were made before: a loop that goes on from a checkpoint of its own.
+    ///           Later rows of the folder are dropped
+    ///   errors  those of the folder; usage for a config that makes no sense
+    reports(context& ctx, const run_config& config, std::uint64_t first = 0);
+    reports(const reports&) = delete;
+    reports& operator=(const reports&) = delete;
+    /// finish(), unless an exception passes by.
+    ~reports();
+
+    /// One more report. Collective.
+    ///   errors  mismatch when two ranks give a name by other kinds; usage for a name that is given
+    ///           twice; timeout, with the rank that did not come; exhausted beyond most_waiting
+    merged_report report(std::initializer_list<report::named_number> numbers);
+    /// Reports made, those before included.
+    [[nodiscard]] std::uint64_t made() const noexcept;
+    /// The run's folder; empty when it writes no files.
+    [[nodiscard]] const std::string& path() const noexcept;
+    /// Waits until all is written; the run's result is there then. Collective.
+    void finish();
+
+private:
+    std::unique_ptr<detail::report_writer> writer_;
+};
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/reports.ipp
+// Bodies of <skein/train/reports.hpp>.
+
+
+#include <atomic>
+#include <exception>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+namespace detail {
+
+class report_writer {
+public:
+    report_writer(context& ctx, const run_config& config, std::uint64_t first)
+        : ctx_(ctx), config_(checked(config, ctx)), out_(ctx, config_, settings_), made_(first),
+          begun_(now()) {
+        out_.begin({.rank = ctx.rank(),
+                    .world_size = ctx.world_size(),
+                    .first_step = first,
+                    .run_path = out_.path(),
+                    .resumed_from = {},
+                    .strategy = {},
+                    .epochs = {},
+                    .evaluations = {}});
+        result_.rank = ctx.rank();
+        result_.first_step = first;
+        result_.val_loss = std::numeric_limits<double>::quiet_NaN();
+        last_ = begun_;
+    }
+
+    merged_report report(std::initializer_list<report::named_number> numbers) {
+        report::metric_set mine;
+        for (const auto& [name, number] : numbers) {
+            const auto before = mine.size();
+            mine.add(number.kind, name, number.value, number.weight);
+            if (mine.size() == before)
+                throw error(errc::usage, fmt::format("a report has \"{}\" twice", name))
+                    .with_hint("give each number a name of its own");
+        }
+        ctx_.note_begun();
+        auto values = names_.merge(ctx_, {}, mine);
+        made_ += 1;
+        if (ctx_.is_first()) write(values);
+        return merged_report(std::move(values));
+    }
+    [[nodiscard]] std::uint64_t made() const noexcept { return made_; }
+    [[nodiscard]] const std::string& path() const noexcept { return out_.path(); }
+
+    void finish() {
+        if (std::exchange(finished_, true)) return;
+        pool_.reset(); // all that was submitted is written
+        out_.finish();
+        result_.steps = result_.total = made_;
+        result_.seconds = now() - begun_;
+        result_.run_name = out_.name();
+        result_.run_path = out_.path();
+        leave_screen(ctx_, config_, result_);
+    }
+
+private:
+    [[nodiscard]] static double now() {
+        return to_seconds(system_clock().now().time_since_epoch());
+    }
+    [[nodiscard]] static const run_config& checked(const run_config& config, const context& ctx) {
+        auto plain = config;
+        plain.global_batch = std::max<std::int64_t>(config.global_batch, ctx.world_size());
+        plain.accumulation = 1; // of no meaning here
+        validate(plain, ctx.world_size());
+        return config;
+    }
+
+    void write(const std::vector<report::metric_value>& values) {
+        if (waiting_.fetch_add(1) >= reports::most_waiting)
+            throw error(errc::exhausted,
+                        fmt::format("{} reports wait for the disk", waiting_.load()))
+                .with_where(path())
+                .with_hint("does the disk of the run's folder answer? report less often");
+        const auto time = now();
+        step_info row{.step = made_, .seconds = time - std::exchange(last_, time)};
+        if (const auto* loss = report::find_metric(values, "loss")) row.loss = *loss;
+        result_.loss = row.loss;
+        if (!pool_) pool_.emplace(1);
+        pool_->submit([this, row, values]() mutable {
+            row.metrics = &values;
+            out_.step(row, {});
+            waiting_ -= 1;
+        });
+    }
+
+    context& ctx_;
+    run_config config_;
+    report::settings settings_;
+    reporter out_;
+    shared_names names_;
+    std::uint64_t made_;
+    double begun_, last_ = 0.0;
+    bool finished_ = false;
+    fit_result result_;
+    std::atomic<std::size_t> waiting_{0};
+    std::optional<net::offload_pool> pool_; // last: it ends before what it works on
+};
+
+} // namespace detail
+
+SKEIN_INLINE double merged_report::at(std::string_view name) const {
+    if (const auto* found = report::find_metric(values_, name)) return *found;
+    throw error(errc::not_found, fmt::format("the report has no \"{}\"", name))
+        .with_hint(report::names_of(values_));
+}
+
+SKEIN_INLINE reports::reports(context& ctx, const run_config& config, std::uint64_t first)
+    : writer_(std::make_unique<detail::report_writer>(ctx, config, first)) {}
+SKEIN_INLINE reports::~reports() {
+    if (std::uncaught_exceptions() > 0) return;
+    try {
+        writer_->finish();
+    } catch (const error&) { // said by those who throw it; the rows are written
+    }
+}
+SKEIN_INLINE merged_report reports::report(std::initializer_list<report::named_number> numbers) {
+    return writer_->report(numbers);
+}
+SKEIN_INLINE std::uint64_t reports::made() const noexcept { return writer_->made(); }
+SKEIN_INLINE const std::string& reports::path() const noexcept { return writer_->path(); }
+SKEIN_INLINE void reports::finish() { writer_->finish(); }
+
+} // namespace skein::train
+
 // ======== skein/train/run.hpp
 // run<&loop>(config, args...): a training from inside a program, its result in the caller's hands.
 //
@@ -22428,14 +22659,16 @@ struct loop_call {
     byte_buffer arguments;
 };
 
-/// "app::loop(skein::train::context&, int)" of the mangled loop_name<&app::loop>.
+/// "app::loop" of the mangled loop_name<&app::loop>.
 [[nodiscard]] SKEIN_INLINE std::string readable_loop(std::string_view mangled) {
     const auto inner = mangled.find("XadL_Z");
-    if (inner != std::string_view::npos && mangled.ends_with("EEEE")) {
-        const std::string name(mangled.substr(inner + 4, mangled.size() - inner - 8));
-        if (const auto text = readable_name(name.c_str()); text != name) return text;
-    }
-    return readable_name(std::string(mangled).c_str());
+    if (inner == std::string_view::npos || !mangled.ends_with("EEEE"))
+        return readable_name(std::string(mangled).c_str());
+    auto text =
+        readable_name(std::string(mangled.substr(inner + 4, mangled.size() - inner - 8)).c_str());
+    constexpr std::string_view nameless = "(anonymous namespace)::";
+    if (text.starts_with(nameless)) text.erase(0, nameless.size());
+    return text.substr(0, text.find('('));
 }
 
 /// Once, by whoever comes first: threads may read the environment afterwards.
@@ -22454,7 +22687,7 @@ struct loop_call {
 SKEIN_INLINE void check_size(std::size_t bytes, const std::string& what, const char* hint) {
     if (bytes <= most_loop_bytes) return;
     throw error(errc::too_large,
-                fmt::format("{} {} bytes, the limit is {}", what, bytes, most_loop_bytes))
+                fmt::format("{} {} bytes, the limit is {} bytes", what, bytes, most_loop_bytes))
         .with_hint(hint);
 }
 SKEIN_INLINE void check_value(const loop_value& value, const std::string& loop) {
@@ -22674,6 +22907,9 @@ SKEIN_INLINE void run_in_launched_world(const loop_call& call,
         const int number = world.runs++;
         auto settings = settings_of(*call.config);
         settings.push_back({"loop", call.name});
+        fnv1a hash;
+        hash.text(as_text(call.arguments));
+        settings.push_back({"arguments", fmt::format("{:016x}", hash.value())});
         spmd::require_same(*world.group, fmt::format("skein-run-{}-settings", number), settings);
         validate(*call.config, where.world_size);
         std::optional<stop_notice> notice;
@@ -23310,6 +23546,7 @@ SKEIN_INLINE void stage::update(std::string_view metric, const at::Tensor& preds
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -23609,6 +23846,11 @@ public:
     /// A number of this rank for the row of this step; see Trainer::report().
     void report(report::metric_kind kind, std::string_view name, double value,
                 std::optional<double> weight = {});
+    /// The same for several: {{"loss2", 0.3}, {"seen", skein::report::sum(64)}}.
+    void report(std::initializer_list<report::named_number> numbers) {
+        for (const auto& [name, number] : numbers)
+            report(number.kind, name, number.value, number.weight);
+    }
     /// Training ends after the step that agrees on it next, on all ranks.
     void request_stop() noexcept;
 
@@ -25441,8 +25683,13 @@ struct run_state {
     const context& ctx;
     const run_config& config;
     schedule rate;
+<<<<<<< HEAD
     const metrics_manager& declared;
     step_plan plan; ///< in force
+=======
+    step_plan plan; ///< in force
+    const metrics_manager& declared;
+>>>>>>> main
     std::unique_ptr<session_parts> parts{};
     std::unique_ptr<input_source> input{};
     std::optional<flat_optimizer> optimizer{};
@@ -25732,6 +25979,21 @@ private:
                 notices_.push_back(std::move(text));
     }
 
+<<<<<<< HEAD
+=======
+    /// The plan of a checkpoint, when rules had changed it.
+    void restore_plan(const json& extra, const std::string& where) {
+        if (!extra.contains("plan")) return;
+        const auto saved = restored_plan(extra.at("plan"), config_, where);
+        check_plan(saved.plan, {ctx_.world_size(), run_.input->size()}, "the checkpoint",
+                   run_.step);
+        run_.plan = saved.plan;
+        run_.feeder->restore_plan(saved.plan, saved.units, run_.step);
+        run_.total = run_.feeder->total();
+        notices_.push_back("the run goes on by the plan of its rules: " + to_string(saved.plan));
+    }
+
+>>>>>>> main
     void restore_metrics(const json& extra, const loaded_checkpoint& found) {
         run_.training->restore(extra, found.path());
         if (run_.training->is_new_to(extra) && run_.step > 0)
@@ -25754,6 +26016,7 @@ private:
         const auto older = newest_.find(best.metric);
         if (any_step && older != newest_.end()) all.emplace(*older);
         return all;
+<<<<<<< HEAD
     }
 
     /// The plan of a checkpoint, when rules had changed it.
@@ -25766,6 +26029,8 @@ private:
         run_.feeder->restore_plan(saved.plan, saved.units, run_.step);
         run_.total = run_.feeder->total();
         notices_.push_back("the run goes on by the plan of its rules: " + to_string(saved.plan));
+=======
+>>>>>>> main
     }
 
     void save(const std::vector<metric_value>& evaluated) {
@@ -25822,9 +26087,15 @@ private:
     std::optional<checkpointer> saver_;
     std::vector<std::uint64_t> evaluated_at_, told_at_; // steps, by set
     std::map<std::string, double> newest_;              // numbers by which checkpoints are chosen
+<<<<<<< HEAD
     std::vector<std::string> notices_;                  // to be told when the run begins
     bool is_over_ = false;
     std::vector<run_event> events_; // decisions behind the step that is committed last
+=======
+    bool is_over_ = false;
+    std::vector<run_event> events_;    // decisions behind the step that is committed last
+    std::vector<std::string> notices_; // to be told when the run begins
+>>>>>>> main
 };
 
 } // namespace skein::train::detail
@@ -26024,8 +26295,13 @@ public:
           reported_(*request.reported), run_{.ctx = ctx_,
                                              .config = config_,
                                              .rate = request.rate,
+<<<<<<< HEAD
                                              .declared = *request.declared,
                                              .plan = plan_of(config_)},
+=======
+                                             .plan = plan_of(config_),
+                                             .declared = *request.declared},
+>>>>>>> main
           row_(ctx_), clock_(ctx_) {
         guarded([&] {
             reported_.clear();
@@ -26320,7 +26596,8 @@ private:
     /// A stream may show by its next batch only that an epoch is over; so may a batch that has grown
     /// and leaves the rest of it out.
     void begin_epoch_of_metrics() {
-        if (run_.input->is_stream() || run_.feeder->units()) run_.training->begin_epoch(drawn_->epoch);
+        if (run_.input->is_stream() || run_.feeder->units())
+            run_.training->begin_epoch(drawn_->epoch);
     }
 
     /// The step that was drawn has not been.

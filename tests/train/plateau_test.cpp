@@ -29,7 +29,8 @@ TEST_CASE("a plateau is refused in the name of its rule") {
                       ContainsSubstring("my_rule: the row of a step has no 'loss'"));
 }
 
-TEST_CASE("a plateau looks at evaluations of its set alone, and wants one that can have its number") {
+TEST_CASE(
+    "a plateau looks at evaluations of its set alone, and wants one that can have its number") {
     plateau watch({.metric = "test_loss", .patience = 0});
     const std::vector<skein::report::metric_value> one{{"val_loss", 1.0}}, two{{"test_loss", 1.0}};
     for (int i = 0; i < 3; ++i) {

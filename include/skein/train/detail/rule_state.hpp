@@ -102,8 +102,7 @@ inline void require_evaluated(const std::vector<std::string>& sets, std::string_
         if (is_of_set(metric, set)) return;
     if (sets.empty()) return;
     throw error(errc::usage, fmt::format("{}: no evaluation has a '{}'", rule, metric))
-        .with_hint("its sets are " + known_names(sets) +
-                   "; their numbers are called <set>_<name>");
+        .with_hint("its sets are " + known_names(sets) + "; their numbers are called <set>_<name>");
 }
 
 /// Throws errc::usage for an option that makes no sense.

@@ -4,6 +4,7 @@
 // a rank that was started for a loop.
 
 #include <skein/core/constants.hpp>
+#include <skein/core/fnv.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/stop_signals.hpp>
 #include <skein/core/type_name.hpp>
@@ -57,14 +58,16 @@ struct loop_call {
     byte_buffer arguments;
 };
 
-/// "app::loop(skein::train::context&, int)" of the mangled loop_name<&app::loop>.
+/// "app::loop" of the mangled loop_name<&app::loop>.
 [[nodiscard]] SKEIN_INLINE std::string readable_loop(std::string_view mangled) {
     const auto inner = mangled.find("XadL_Z");
-    if (inner != std::string_view::npos && mangled.ends_with("EEEE")) {
-        const std::string name(mangled.substr(inner + 4, mangled.size() - inner - 8));
-        if (const auto text = readable_name(name.c_str()); text != name) return text;
-    }
-    return readable_name(std::string(mangled).c_str());
+    if (inner == std::string_view::npos || !mangled.ends_with("EEEE"))
+        return readable_name(std::string(mangled).c_str());
+    auto text =
+        readable_name(std::string(mangled.substr(inner + 4, mangled.size() - inner - 8)).c_str());
+    constexpr std::string_view nameless = "(anonymous namespace)::";
+    if (text.starts_with(nameless)) text.erase(0, nameless.size());
+    return text.substr(0, text.find('('));
 }
 
 /// Once, by whoever comes first: threads may read the environment afterwards.
@@ -83,7 +86,7 @@ struct loop_call {
 SKEIN_INLINE void check_size(std::size_t bytes, const std::string& what, const char* hint) {
     if (bytes <= most_loop_bytes) return;
     throw error(errc::too_large,
-                fmt::format("{} {} bytes, the limit is {}", what, bytes, most_loop_bytes))
+                fmt::format("{} {} bytes, the limit is {} bytes", what, bytes, most_loop_bytes))
         .with_hint(hint);
 }
 SKEIN_INLINE void check_value(const loop_value& value, const std::string& loop) {
@@ -303,6 +306,9 @@ SKEIN_INLINE void run_in_launched_world(const loop_call& call,
         const int number = world.runs++;
         auto settings = settings_of(*call.config);
         settings.push_back({"loop", call.name});
+        fnv1a hash;
+        hash.text(as_text(call.arguments));
+        settings.push_back({"arguments", fmt::format("{:016x}", hash.value())});
         spmd::require_same(*world.group, fmt::format("skein-run-{}-settings", number), settings);
         validate(*call.config, where.world_size);
         std::optional<stop_notice> notice;

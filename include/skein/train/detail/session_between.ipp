@@ -36,8 +36,13 @@ struct run_state {
     const context& ctx;
     const run_config& config;
     schedule rate;
+<<<<<<< HEAD
     const metrics_manager& declared;
     step_plan plan; ///< in force
+=======
+    step_plan plan; ///< in force
+    const metrics_manager& declared;
+>>>>>>> main
     std::unique_ptr<session_parts> parts{};
     std::unique_ptr<input_source> input{};
     std::optional<flat_optimizer> optimizer{};
@@ -327,6 +332,21 @@ private:
                 notices_.push_back(std::move(text));
     }
 
+<<<<<<< HEAD
+=======
+    /// The plan of a checkpoint, when rules had changed it.
+    void restore_plan(const json& extra, const std::string& where) {
+        if (!extra.contains("plan")) return;
+        const auto saved = restored_plan(extra.at("plan"), config_, where);
+        check_plan(saved.plan, {ctx_.world_size(), run_.input->size()}, "the checkpoint",
+                   run_.step);
+        run_.plan = saved.plan;
+        run_.feeder->restore_plan(saved.plan, saved.units, run_.step);
+        run_.total = run_.feeder->total();
+        notices_.push_back("the run goes on by the plan of its rules: " + to_string(saved.plan));
+    }
+
+>>>>>>> main
     void restore_metrics(const json& extra, const loaded_checkpoint& found) {
         run_.training->restore(extra, found.path());
         if (run_.training->is_new_to(extra) && run_.step > 0)
@@ -349,6 +369,7 @@ private:
         const auto older = newest_.find(best.metric);
         if (any_step && older != newest_.end()) all.emplace(*older);
         return all;
+<<<<<<< HEAD
     }
 
     /// The plan of a checkpoint, when rules had changed it.
@@ -361,6 +382,8 @@ private:
         run_.feeder->restore_plan(saved.plan, saved.units, run_.step);
         run_.total = run_.feeder->total();
         notices_.push_back("the run goes on by the plan of its rules: " + to_string(saved.plan));
+=======
+>>>>>>> main
     }
 
     void save(const std::vector<metric_value>& evaluated) {
@@ -417,9 +440,15 @@ private:
     std::optional<checkpointer> saver_;
     std::vector<std::uint64_t> evaluated_at_, told_at_; // steps, by set
     std::map<std::string, double> newest_;              // numbers by which checkpoints are chosen
+<<<<<<< HEAD
     std::vector<std::string> notices_;                  // to be told when the run begins
     bool is_over_ = false;
     std::vector<run_event> events_; // decisions behind the step that is committed last
+=======
+    bool is_over_ = false;
+    std::vector<run_event> events_;    // decisions behind the step that is committed last
+    std::vector<std::string> notices_; // to be told when the run begins
+>>>>>>> main
 };
 
 } // namespace skein::train::detail

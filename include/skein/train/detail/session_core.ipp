@@ -52,8 +52,13 @@ public:
           reported_(*request.reported), run_{.ctx = ctx_,
                                              .config = config_,
                                              .rate = request.rate,
+<<<<<<< HEAD
                                              .declared = *request.declared,
                                              .plan = plan_of(config_)},
+=======
+                                             .plan = plan_of(config_),
+                                             .declared = *request.declared},
+>>>>>>> main
           row_(ctx_), clock_(ctx_) {
         guarded([&] {
             reported_.clear();
@@ -348,7 +353,8 @@ private:
     /// A stream may show by its next batch only that an epoch is over; so may a batch that has grown
     /// and leaves the rest of it out.
     void begin_epoch_of_metrics() {
-        if (run_.input->is_stream() || run_.feeder->units()) run_.training->begin_epoch(drawn_->epoch);
+        if (run_.input->is_stream() || run_.feeder->units())
+            run_.training->begin_epoch(drawn_->epoch);
     }
 
     /// The step that was drawn has not been.
