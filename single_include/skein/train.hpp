@@ -25683,13 +25683,8 @@ struct run_state {
     const context& ctx;
     const run_config& config;
     schedule rate;
-<<<<<<< HEAD
-    const metrics_manager& declared;
-    step_plan plan; ///< in force
-=======
     step_plan plan; ///< in force
     const metrics_manager& declared;
->>>>>>> main
     std::unique_ptr<session_parts> parts{};
     std::unique_ptr<input_source> input{};
     std::optional<flat_optimizer> optimizer{};
@@ -25705,6 +25700,10 @@ struct run_state {
     double scheduled = 0.0; ///< rate of the step that was agreed on last, by the schedule alone
     fit_result result{};
 
+    bool hurries =
+        false; ///< who stops it does not wait: nothing is done that a resumed run does again
+    /// The run ends behind this step, as planned or because a callback wants it.
+    [[nodiscard]] bool comes_to_end() const noexcept { return !hurries && (stopped || is_last()); }
     [[nodiscard]] bool is_last() const noexcept { return total > 0 ? step == total : ended; }
     /// What the schedule gives for the step after so many finished ones.
     [[nodiscard]] double scheduled_rate(std::uint64_t finished) const {
@@ -25777,18 +25776,19 @@ public:
 
     /// Evaluation, row, decisions and checkpoint of the step that is committed, as they are due.
     void end_of_step(const step_info& now) {
-        const auto due = [&](std::int64_t every) {
-            return run_.is_last() ||
-                   (every > 0 && run_.step % static_cast<std::uint64_t>(every) == 0);
+        const auto on_this_step = [&](std::int64_t every) {
+            return every > 0 && run_.step % static_cast<std::uint64_t>(every) == 0;
         };
         for (const auto& m : run_.row.values)
             if (m.name.starts_with("train_")) newest_[m.name] = m.value;
-        const bool saves =
-            due(config_.checkpoint.every) || (run_.stopped && config_.checkpoint.on_stop);
-        const auto best = run_.stopped ? std::nullopt : set_of_best();
+        const bool saves = on_this_step(config_.checkpoint.every) || run_.is_last() ||
+                           (run_.stopped && config_.checkpoint.on_stop);
+        const auto best = set_of_best();
         measured evaluated;
-        for (std::size_t set = 0; set < evaluator_->size() && !run_.stopped; ++set)
-            if (due(evaluator_->every(set)) || (saves && best == set)) evaluate(set, evaluated);
+        for (std::size_t set = 0; set < evaluator_->size() && !run_.hurries; ++set)
+            if (on_this_step(evaluator_->every(set)) || run_.comes_to_end() ||
+                (saves && best == set))
+                evaluate(set, evaluated);
         for (const auto& m : evaluated.values) newest_[m.name] = m.value;
         report_->step(now, evaluated.values, evaluated.arrays);
         for (const auto& event : events_)
@@ -25803,7 +25803,7 @@ public:
         run_.feeder->quiet();
         is_over_ = true;
         measured last;
-        for (std::size_t set = 0; set < evaluator_->size() && !run_.stopped; ++set)
+        for (std::size_t set = 0; set < evaluator_->size() && !run_.hurries; ++set)
             if (evaluated_at_[set] != run_.step) evaluate(set, last);
         if (!run_.result.stop_reason.empty())
             report_->note(
@@ -25979,8 +25979,6 @@ private:
                 notices_.push_back(std::move(text));
     }
 
-<<<<<<< HEAD
-=======
     /// The plan of a checkpoint, when rules had changed it.
     void restore_plan(const json& extra, const std::string& where) {
         if (!extra.contains("plan")) return;
@@ -25993,7 +25991,6 @@ private:
         notices_.push_back("the run goes on by the plan of its rules: " + to_string(saved.plan));
     }
 
->>>>>>> main
     void restore_metrics(const json& extra, const loaded_checkpoint& found) {
         run_.training->restore(extra, found.path());
         if (run_.training->is_new_to(extra) && run_.step > 0)
@@ -26016,21 +26013,6 @@ private:
         const auto older = newest_.find(best.metric);
         if (any_step && older != newest_.end()) all.emplace(*older);
         return all;
-<<<<<<< HEAD
-    }
-
-    /// The plan of a checkpoint, when rules had changed it.
-    void restore_plan(const json& extra, const std::string& where) {
-        if (!extra.contains("plan")) return;
-        const auto saved = restored_plan(extra.at("plan"), config_, where);
-        check_plan(saved.plan, {ctx_.world_size(), run_.input->size()}, "the checkpoint",
-                   run_.step);
-        run_.plan = saved.plan;
-        run_.feeder->restore_plan(saved.plan, saved.units, run_.step);
-        run_.total = run_.feeder->total();
-        notices_.push_back("the run goes on by the plan of its rules: " + to_string(saved.plan));
-=======
->>>>>>> main
     }
 
     void save(const std::vector<metric_value>& evaluated) {
@@ -26087,15 +26069,9 @@ private:
     std::optional<checkpointer> saver_;
     std::vector<std::uint64_t> evaluated_at_, told_at_; // steps, by set
     std::map<std::string, double> newest_;              // numbers by which checkpoints are chosen
-<<<<<<< HEAD
-    std::vector<std::string> notices_;                  // to be told when the run begins
-    bool is_over_ = false;
-    std::vector<run_event> events_; // decisions behind the step that is committed last
-=======
     bool is_over_ = false;
     std::vector<run_event> events_;    // decisions behind the step that is committed last
     std::vector<std::string> notices_; // to be told when the run begins
->>>>>>> main
 };
 
 } // namespace skein::train::detail
@@ -26295,13 +26271,8 @@ public:
           reported_(*request.reported), run_{.ctx = ctx_,
                                              .config = config_,
                                              .rate = request.rate,
-<<<<<<< HEAD
-                                             .declared = *request.declared,
-                                             .plan = plan_of(config_)},
-=======
                                              .plan = plan_of(config_),
                                              .declared = *request.declared},
->>>>>>> main
           row_(ctx_), clock_(ctx_) {
         guarded([&] {
             reported_.clear();
@@ -26497,6 +26468,7 @@ public:
         run_.feeder->commit(*drawn_, run_.step);
         reported_.clear();
         run_.stopped = row_.stops();
+        run_.hurries = row_.hurries();
         if (row_.stop_signal() > 0) run_.result.stop_signal = row_.stop_signal();
         run_.result.loss = now_.loss;
         clock_.end_step(now_, drawn_->global_batch, config_.tokens_per_sample);
@@ -26586,8 +26558,7 @@ private:
     }
     /// The metrics of training that are due with this row. Collective when some are.
     void measure(bool ends_epoch) {
-        auto due =
-            run_.training->end_of_step(run_.step, ends_epoch, run_.is_last() || run_.stopped);
+        auto due = run_.training->end_of_step(run_.step, ends_epoch, run_.comes_to_end());
         if (due.values.empty() && due.arrays.empty()) return;
         run_.row.append(std::move(due));
         refuse_twice(run_.row.values);
@@ -26661,7 +26632,7 @@ private:
         const auto& touched = run_.parts->store().touched();
         const bool all_touched = std::ranges::find(touched, 0.0) == touched.end();
         const double stop = ctx_.stop_requested() ? std::max(1.0, double(ctx_.stop_signal()))
-                            : run_.stop_wanted    ? 1.0
+                            : run_.stop_wanted    ? 0.5
                                                   : 0.0;
         if (run_.parts->changes_batch())
             row.last("global_batch", static_cast<double>(run_.plan.global_batch));

@@ -36,13 +36,8 @@ struct run_state {
     const context& ctx;
     const run_config& config;
     schedule rate;
-<<<<<<< HEAD
-    const metrics_manager& declared;
-    step_plan plan; ///< in force
-=======
     step_plan plan; ///< in force
     const metrics_manager& declared;
->>>>>>> main
     std::unique_ptr<session_parts> parts{};
     std::unique_ptr<input_source> input{};
     std::optional<flat_optimizer> optimizer{};
@@ -58,6 +53,10 @@ struct run_state {
     double scheduled = 0.0; ///< rate of the step that was agreed on last, by the schedule alone
     fit_result result{};
 
+    bool hurries =
+        false; ///< who stops it does not wait: nothing is done that a resumed run does again
+    /// The run ends behind this step, as planned or because a callback wants it.
+    [[nodiscard]] bool comes_to_end() const noexcept { return !hurries && (stopped || is_last()); }
     [[nodiscard]] bool is_last() const noexcept { return total > 0 ? step == total : ended; }
     /// What the schedule gives for the step after so many finished ones.
     [[nodiscard]] double scheduled_rate(std::uint64_t finished) const {
@@ -130,18 +129,19 @@ public:
 
     /// Evaluation, row, decisions and checkpoint of the step that is committed, as they are due.
     void end_of_step(const step_info& now) {
-        const auto due = [&](std::int64_t every) {
-            return run_.is_last() ||
-                   (every > 0 && run_.step % static_cast<std::uint64_t>(every) == 0);
+        const auto on_this_step = [&](std::int64_t every) {
+            return every > 0 && run_.step % static_cast<std::uint64_t>(every) == 0;
         };
         for (const auto& m : run_.row.values)
             if (m.name.starts_with("train_")) newest_[m.name] = m.value;
-        const bool saves =
-            due(config_.checkpoint.every) || (run_.stopped && config_.checkpoint.on_stop);
-        const auto best = run_.stopped ? std::nullopt : set_of_best();
+        const bool saves = on_this_step(config_.checkpoint.every) || run_.is_last() ||
+                           (run_.stopped && config_.checkpoint.on_stop);
+        const auto best = set_of_best();
         measured evaluated;
-        for (std::size_t set = 0; set < evaluator_->size() && !run_.stopped; ++set)
-            if (due(evaluator_->every(set)) || (saves && best == set)) evaluate(set, evaluated);
+        for (std::size_t set = 0; set < evaluator_->size() && !run_.hurries; ++set)
+            if (on_this_step(evaluator_->every(set)) || run_.comes_to_end() ||
+                (saves && best == set))
+                evaluate(set, evaluated);
         for (const auto& m : evaluated.values) newest_[m.name] = m.value;
         report_->step(now, evaluated.values, evaluated.arrays);
         for (const auto& event : events_)
@@ -156,7 +156,7 @@ public:
         run_.feeder->quiet();
         is_over_ = true;
         measured last;
-        for (std::size_t set = 0; set < evaluator_->size() && !run_.stopped; ++set)
+        for (std::size_t set = 0; set < evaluator_->size() && !run_.hurries; ++set)
             if (evaluated_at_[set] != run_.step) evaluate(set, last);
         if (!run_.result.stop_reason.empty())
             report_->note(
@@ -332,8 +332,6 @@ private:
                 notices_.push_back(std::move(text));
     }
 
-<<<<<<< HEAD
-=======
     /// The plan of a checkpoint, when rules had changed it.
     void restore_plan(const json& extra, const std::string& where) {
         if (!extra.contains("plan")) return;
@@ -346,7 +344,6 @@ private:
         notices_.push_back("the run goes on by the plan of its rules: " + to_string(saved.plan));
     }
 
->>>>>>> main
     void restore_metrics(const json& extra, const loaded_checkpoint& found) {
         run_.training->restore(extra, found.path());
         if (run_.training->is_new_to(extra) && run_.step > 0)
@@ -369,21 +366,6 @@ private:
         const auto older = newest_.find(best.metric);
         if (any_step && older != newest_.end()) all.emplace(*older);
         return all;
-<<<<<<< HEAD
-    }
-
-    /// The plan of a checkpoint, when rules had changed it.
-    void restore_plan(const json& extra, const std::string& where) {
-        if (!extra.contains("plan")) return;
-        const auto saved = restored_plan(extra.at("plan"), config_, where);
-        check_plan(saved.plan, {ctx_.world_size(), run_.input->size()}, "the checkpoint",
-                   run_.step);
-        run_.plan = saved.plan;
-        run_.feeder->restore_plan(saved.plan, saved.units, run_.step);
-        run_.total = run_.feeder->total();
-        notices_.push_back("the run goes on by the plan of its rules: " + to_string(saved.plan));
-=======
->>>>>>> main
     }
 
     void save(const std::vector<metric_value>& evaluated) {
@@ -440,15 +422,9 @@ private:
     std::optional<checkpointer> saver_;
     std::vector<std::uint64_t> evaluated_at_, told_at_; // steps, by set
     std::map<std::string, double> newest_;              // numbers by which checkpoints are chosen
-<<<<<<< HEAD
-    std::vector<std::string> notices_;                  // to be told when the run begins
-    bool is_over_ = false;
-    std::vector<run_event> events_; // decisions behind the step that is committed last
-=======
     bool is_over_ = false;
     std::vector<run_event> events_;    // decisions behind the step that is committed last
     std::vector<std::string> notices_; // to be told when the run begins
->>>>>>> main
 };
 
 } // namespace skein::train::detail
