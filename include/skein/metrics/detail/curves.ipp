@@ -11,6 +11,7 @@
 #include <skein/metrics/detail/fast_exp.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <span>
@@ -103,8 +104,13 @@ void each_class_score(const T* scores, const curve_options& o, const samples& sh
         for (std::size_t c = 0; logits && c < o.classes; ++c) // NaN is outside of [0, 1]
             if (row[c * stride] != row[c * stride])
                 refuse_nan("preds", shown.preds, from + c * stride);
-        begin(static_cast<std::size_t>(label), w);
         const T most = logits ? largest_of(row, o.classes, stride) : T(0);
+        if (!std::isfinite(most)) { // no softmax: inf / inf. Other scores may be -inf.
+            std::size_t c = 0;
+            while (row[c * stride] != most) ++c;
+            refuse_nan("preds", shown.preds, from + c * stride);
+        }
+        begin(static_cast<std::size_t>(label), w);
         const T share =
             logits ? static_cast<T>(1 / sum_of_exp(row, o.classes, stride, most)) : T(0);
         for (std::size_t c = 0; c < o.classes; ++c) {
