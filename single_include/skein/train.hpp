@@ -9211,8 +9211,9 @@ static_assert(TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERS
 // else under the name of its type.
 //
 // on_agreed(const step_info&) hears of a step before its gradients are applied, and may return a
-// verdict or a ruling: the step can be left out, as one that overflowed float16 is. With it numbers
-// that are not finite come to the callback first; nobody leaving the step out, they end the run.
+// verdict or a ruling: the step can be left out. With it numbers that are not finite come to the
+// callback first; nobody leaving the step out, they end the run. A step that overflowed float16 is
+// left out already: nobody is asked.
 //
 // A callback with both of these members has its state in every checkpoint, by the name of its type:
 //
@@ -10577,11 +10578,14 @@ public:
     void clear() noexcept { values_.clear(); }
     /// Room for so many rows altogether.
     void reserve(std::size_t rows) { values_.reserve(rows * width_); }
-    /// One row: exactly width() numbers.
-    void push(std::initializer_list<float> row) {
+    /// One row, or several: a multiple of width() numbers. Throws errc::usage for others.
+    void push(std::initializer_list<float> row) { push(std::span(row.begin(), row.size())); }
+    void push(std::span<const float> row) {
+        if (row.size() % width_ != 0)
+            throw error(errc::usage, "a gathered row has other numbers than its width")
+                .with_hint("say the width in begin(): rows.resize(width)");
         values_.insert(values_.end(), row.begin(), row.end());
     }
-    void push(std::span<const float> row) { values_.insert(values_.end(), row.begin(), row.end()); }
     /// Keeps the first rows.
     void truncate(std::size_t rows) {
         if (rows < this->rows()) values_.resize(rows * width_);
@@ -11033,7 +11037,7 @@ public:
     /// Adds another list of the same layout.
     void add(metric_list& other) { add(other.pack()); }
 
-    /// In the order of add().
+    /// In the order of add(). Throws errc::usage for a score whose numbers do not fill its shape.
     [[nodiscard]] std::vector<score> compute() const;
 
     /// For a checkpoint: all arrays, and what they are of.
@@ -11217,11 +11221,12 @@ SKEIN_INLINE bool metric_list::has_rows() {
 }
 
 SKEIN_INLINE void metric_list::add(const packed_state& more) {
-    const auto mine = pack(); // its sizes; rows are few where sizes matter
-    if (mine.sums.size() != more.sums.size())
-        throw detail::other_sizes(mine.sums.size(), more.sums.size());
-    if (mine.maxima.size() != more.maxima.size())
-        throw detail::other_sizes(mine.maxima.size(), more.maxima.size());
+    std::size_t sums = 1, maxima = 0;
+    for (auto& each : metrics_)
+        for (const auto& state : each.states())
+            (state.kind == merge_kind::sum ? sums : maxima) += state.values.size();
+    if (sums != more.sums.size()) throw detail::other_sizes(sums, more.sums.size());
+    if (maxima != more.maxima.size()) throw detail::other_sizes(maxima, more.maxima.size());
     const double *sum = more.sums.data() + 1, *most = more.maxima.data();
     for (auto& each : metrics_)
         for (auto& state : each.states())
@@ -11258,7 +11263,17 @@ SKEIN_INLINE void metric_list::add_rows(byte_span rows) {
 
 SKEIN_INLINE std::vector<score> metric_list::compute() const {
     std::vector<score> all;
-    for (const auto& each : metrics_) detail::named(each, [&] { all.push_back(each.compute()); });
+    for (const auto& each : metrics_)
+        detail::named(each, [&] {
+            auto made = each.compute();
+            std::size_t size = 1;
+            for (const auto extent : made.shape) size *= extent;
+            if (size != made.values.size())
+                throw error(errc::usage, fmt::format("compute() gives {} numbers for a shape of {}",
+                                                     made.values.size(), size))
+                    .with_hint("score(rows, columns, values) takes rows * columns values");
+            all.push_back(std::move(made));
+        });
     return all;
 }
 
@@ -25000,16 +25015,26 @@ public:
     /// This rank is given samples.
     void deal() noexcept { dealt_ = true; }
 
-    /// What is due after so many steps. Collective when something is.
+    /// What is due after so many steps, and has not been told after them. Collective when something
+    /// is.
     [[nodiscard]] measured end_of_step(std::uint64_t step, bool ends_epoch, bool is_last) {
         measured out = std::exchange(late_, {});
-        if (empty() || !(ends_epoch || is_last || step % every_ == 0)) return out;
-        gather();
-        out.put("train", window_.compute());
-        close_window();
-        if (ends_epoch) out.append(close_epoch());
+        if (empty()) return out;
+        const bool ends = ends_epoch && ended_at_ != step;
+        if (closed_at_ != step && (ends || is_last || step % every_ == 0)) {
+            gather();
+            if (window_.updates() > 0) out.put("train", window_.compute());
+            close_window();
+            closed_at_ = step;
+        }
+        if (ends) {
+            if (epoch_.updates() > 0) out.append(close_epoch());
+            ended_at_ = step;
+        }
         return out;
     }
+    /// The step that begins is of this epoch of numbered data, which tells with a step that it ends.
+    void set_epoch(std::uint64_t number) noexcept { number_ = number; }
     /// The step that begins is of this epoch of a stream, which may tell only now that the one
     /// before is over. Collective when it does.
     void begin_epoch(std::uint64_t number) {
@@ -25085,7 +25110,8 @@ private:
     metrics::metric_list mine_, window_, epoch_; // of this rank; of all, since the last row; before
     metrics::list_mark before_;
     train::stage stage_;
-    std::uint64_t every_ = 100, number_ = 0; // of the epoch, with a stream
+    std::uint64_t every_ = 100, number_ = 0;     // of the epoch
+    std::uint64_t closed_at_ = 0, ended_at_ = 0; // steps with a window's end, and an epoch's
     bool dealt_ = false, dealt_before_ = false;
     measured late_; // of an epoch whose end came late
 };
@@ -25773,6 +25799,7 @@ struct run_state {
     measured row{};          ///< of the step that was committed last
     std::uint64_t total = 0; ///< steps of the run; 0: not known
     std::uint64_t step = 0;  ///< finished
+    std::uint64_t epoch = 0; ///< of the step that was committed last
     bool stopped = false, stop_wanted = false, ended = false;
     std::string stop_reason{}; ///< a callback's of this rank
     std::optional<drawn_batch> upcoming{};
@@ -25853,26 +25880,48 @@ public:
         tell(now);
     }
 
+    /// The metrics of training that are due with this row. Collective when some are.
+    void measure(bool ends_epoch) {
+        auto due = run_.training->end_of_step(run_.step, ends_epoch, run_.comes_to_end());
+        if (due.values.empty() && due.arrays.empty()) return;
+        run_.row.append(std::move(due));
+        refuse_twice(run_.row.values);
+        result_of(run_.result, run_.row);
+    }
+
     /// Evaluation, row, decisions and checkpoint of the step that is committed, as they are due.
     void end_of_step(const step_info& now) {
         const auto on_this_step = [&](std::int64_t every) {
             return every > 0 && run_.step % static_cast<std::uint64_t>(every) == 0;
         };
-        for (const auto& m : run_.row.values)
-            if (m.name.starts_with("train_")) newest_[m.name] = m.value;
-        const bool saves = on_this_step(config_.checkpoint.every) || run_.is_last() ||
-                           (run_.stopped && config_.checkpoint.on_stop);
+        const auto saves = [&] {
+            return on_this_step(config_.checkpoint.every) || run_.is_last() ||
+                   (run_.stopped && config_.checkpoint.on_stop);
+        };
         const auto best = set_of_best();
         measured evaluated;
-        for (std::size_t set = 0; set < evaluator_->size() && !run_.hurries; ++set)
-            if (on_this_step(evaluator_->every(set)) || run_.comes_to_end() ||
-                (saves && best == set))
-                evaluate(set, evaluated);
+        std::vector<bool> done(evaluator_->size(), run_.hurries);
+        const auto evaluate_due = [&] {
+            for (std::size_t set = 0; set < done.size(); ++set)
+                if (!done[set] && (on_this_step(evaluator_->every(set)) || run_.comes_to_end() ||
+                                   (saves() && best == set))) {
+                    done[set] = true;
+                    evaluate(set, evaluated);
+                }
+        };
+        evaluate_due();
+        // A larger batch that a rule has decided on may leave no further step: this was the last.
+        if (run_.comes_to_end()) {
+            evaluate_due();
+            measure(!run_.input->is_stream() && run_.feeder->epochs_done() > run_.epoch);
+        }
+        for (const auto& m : run_.row.values)
+            if (m.name.starts_with("train_")) newest_[m.name] = m.value;
         for (const auto& m : evaluated.values) newest_[m.name] = m.value;
         report_->step(now, evaluated.values, evaluated.arrays);
         for (const auto& event : events_)
             report_->decided(event); // before the rules' state is saved
-        if (saves) save(evaluated.values);
+        if (saves()) save(evaluated.values);
     }
 
     /// The last evaluation, files, callbacks.
@@ -26554,6 +26603,7 @@ public:
         run_.result.loss = now_.loss;
         clock_.end_step(now_, drawn_->global_batch, config_.tokens_per_sample);
         const bool ends_epoch = run_.feeder->ends_epoch(*drawn_);
+        run_.epoch = drawn_->epoch;
         drawn_.reset();
         phase_ = step_phase::idle;
         end_due_ = true;
@@ -26562,7 +26612,7 @@ public:
         now_.metrics = &run_.row.values;
         now_.arrays = &run_.row.arrays;
         find_end();
-        measure(ends_epoch);
+        between_.measure(ends_epoch);
         between_.tell_step(now_);
         find_end(); // by a plan that was changed
         finish_step();
@@ -26637,19 +26687,13 @@ private:
         run_.upcoming = draw_batch();
         run_.ended = !run_.upcoming.has_value();
     }
-    /// The metrics of training that are due with this row. Collective when some are.
-    void measure(bool ends_epoch) {
-        auto due = run_.training->end_of_step(run_.step, ends_epoch, run_.comes_to_end());
-        if (due.values.empty() && due.arrays.empty()) return;
-        run_.row.append(std::move(due));
-        refuse_twice(run_.row.values);
-        result_of(run_.result, run_.row);
-    }
     /// A stream may show by its next batch only that an epoch is over; so may a batch that has grown
     /// and leaves the rest of it out.
     void begin_epoch_of_metrics() {
         if (run_.input->is_stream() || run_.feeder->units())
             run_.training->begin_epoch(drawn_->epoch);
+        else
+            run_.training->set_epoch(drawn_->epoch);
     }
 
     /// The step that was drawn has not been.
@@ -26745,7 +26789,7 @@ private:
     /// ends the run.
     [[nodiscard]] bool judge() {
         left_out_ = false;
-        if (!run_.parts->judges()) return true;
+        if (!run_.parts->judges() || overflowed()) return true;
         now_.metrics = &row_.values();
         now_.plan = &run_.plan;
         std::string rule;

@@ -115,16 +115,26 @@ public:
     /// This rank is given samples.
     void deal() noexcept { dealt_ = true; }
 
-    /// What is due after so many steps. Collective when something is.
+    /// What is due after so many steps, and has not been told after them. Collective when something
+    /// is.
     [[nodiscard]] measured end_of_step(std::uint64_t step, bool ends_epoch, bool is_last) {
         measured out = std::exchange(late_, {});
-        if (empty() || !(ends_epoch || is_last || step % every_ == 0)) return out;
-        gather();
-        out.put("train", window_.compute());
-        close_window();
-        if (ends_epoch) out.append(close_epoch());
+        if (empty()) return out;
+        const bool ends = ends_epoch && ended_at_ != step;
+        if (closed_at_ != step && (ends || is_last || step % every_ == 0)) {
+            gather();
+            if (window_.updates() > 0) out.put("train", window_.compute());
+            close_window();
+            closed_at_ = step;
+        }
+        if (ends) {
+            if (epoch_.updates() > 0) out.append(close_epoch());
+            ended_at_ = step;
+        }
         return out;
     }
+    /// The step that begins is of this epoch of numbered data, which tells with a step that it ends.
+    void set_epoch(std::uint64_t number) noexcept { number_ = number; }
     /// The step that begins is of this epoch of a stream, which may tell only now that the one
     /// before is over. Collective when it does.
     void begin_epoch(std::uint64_t number) {
@@ -200,7 +210,8 @@ private:
     metrics::metric_list mine_, window_, epoch_; // of this rank; of all, since the last row; before
     metrics::list_mark before_;
     train::stage stage_;
-    std::uint64_t every_ = 100, number_ = 0; // of the epoch, with a stream
+    std::uint64_t every_ = 100, number_ = 0;     // of the epoch
+    std::uint64_t closed_at_ = 0, ended_at_ = 0; // steps with a window's end, and an epoch's
     bool dealt_ = false, dealt_before_ = false;
     measured late_; // of an epoch whose end came late
 };
