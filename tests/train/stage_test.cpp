@@ -396,6 +396,16 @@ TEST_CASE("a resume with other metrics is told what the checkpoint has") {
           }).find("the metrics were saved as labels") != std::string::npos);
 }
 
+TEST_CASE("metrics of training that no checkpoint could be read with are refused before a step") {
+    scratch dir;
+    auto config = short_config(dir.path);
+    const metrics::metrics_manager large{on("train", labels_seen{.classes = 7'000'000})};
+    config.write_files = config.checkpoint.enabled = true;
+    CHECK(failure(sk::errc::too_large, [&] {
+              run_with(1, config, large, shown, numbers{0});
+          }).find("MiB of a checkpoint") != std::string::npos);
+}
+
 TEST_CASE("the best checkpoint is chosen by any number of an evaluation") {
     scratch dir;
     auto config = short_config(dir.path);
@@ -404,8 +414,19 @@ TEST_CASE("the best checkpoint is chosen by any number of an evaluation") {
     config.checkpoint.every = 2; // where no evaluation comes
     config.checkpoint.keep_last = 1;
     config.checkpoint.keep_best = {.k = 1, .metric = "val_score", .order = metric_order::highest};
-    const auto all = run_with(1, config, {on("val", mean_score{})}, shown, numbers{10}).first;
+    const auto [all, result] =
+        run_with(1, config, {on("val", mean_score{})}, shown, numbers{10});
     CHECK(all.sets.at("val").size() == 7); // 2 3 4 6 8 9 10
+    std::uint64_t best = 2;
+    for (const std::uint64_t step : {4, 6, 8, 10})
+        if (all.sets.at("val").at(step).at("val_score") >
+            all.sets.at("val").at(best).at("val_score"))
+            best = step;
+    sk::posix_disk disk;
+    const auto kept = checkpointer(disk, result.run_path + "/checkpoints").steps();
+    CHECK(kept.back() == 10);
+    CHECK(kept.front() == best);
+    CHECK(kept.size() == (best == 10 ? 1 : 2));
     config.name = "newest";
     config.checkpoint.keep_best.value = best_value::newest;
     const auto fewer = run_with(1, config, {on("val", mean_score{})}, shown, numbers{10}).first;
@@ -417,6 +438,13 @@ TEST_CASE("the best checkpoint is chosen by any number of an evaluation") {
         failure(sk::errc::usage, [&] { run_with(1, config, both(), shown, numbers{10}); });
     CHECK(why.find("'accuracy' is no number of this run") != std::string::npos);
     CHECK(why.find("val_score") != std::string::npos);
+    config.checkpoint.keep_best.metric = "train_acuracy"; // also where nothing is evaluated
+    CHECK(failure(sk::errc::usage, [&] {
+              run_with(1, config, both(), shown, numbers{10});
+          }).find("'train_acuracy' is no number of this run") != std::string::npos);
+    CHECK(failure(sk::errc::usage, [&] {
+              run_with(1, config, {on("train", seen{})}, shown, numbers{0});
+          }).find("'train_acuracy' is no number of this run") != std::string::npos);
     config.checkpoint.keep_best.metric = "val_acuracy";
     (void)failure(sk::errc::usage, [&] { run_with(1, config, both(), shown, numbers{10}); });
 }

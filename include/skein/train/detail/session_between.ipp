@@ -253,8 +253,9 @@ private:
     /// A metric that no evaluation can have is refused before the first step.
     void check_best() const {
         const auto& best = config_.checkpoint.keep_best;
+        const bool of_training = best.metric.starts_with("train_");
         if (!config_.checkpoint.enabled || best.k < 1 || best.metric == "loss" ||
-            evaluator_->samples() == 0 || evaluator_->set_of(best.metric))
+            (evaluator_->samples() == 0 && !of_training) || evaluator_->set_of(best.metric))
             return;
         name_list list;
         list.add("loss");

@@ -69,6 +69,19 @@ SKEIN_INLINE void add_settings(std::vector<spmd::setting>& to, const metrics::me
         to.push_back({"window of metrics", fmt::format("{}", of.options().every)});
 }
 
+/// Bytes that the metrics of training may have in a checkpoint: its text holds them in hexadecimal,
+/// among what else it has.
+inline constexpr std::size_t most_saved_metrics = std::size_t{96} << 20;
+
+SKEIN_INLINE void check_saved_size(std::size_t bytes) {
+    if (bytes <= most_saved_metrics) return;
+    throw error(errc::too_large,
+                fmt::format("the metrics of training take {} MiB of a checkpoint, more than {} MiB",
+                            bytes >> 20, most_saved_metrics >> 20))
+        .with_hint("give them fewer classes or thresholds; exact ones, whose memory grows with the "
+                   "samples, to evaluation sets only");
+}
+
 /// A run's newest numbers: those of `now` in the place of older ones of the same names.
 SKEIN_INLINE void result_of(fit_result& result, const measured& now) {
     const auto put = [](auto& to, const auto& all) {
@@ -96,6 +109,8 @@ public:
         every_ = static_cast<std::uint64_t>(asked > 0               ? asked
                                             : config.eval_every > 0 ? config.eval_every
                                                                     : 100);
+        if (config.checkpoint.enabled && !empty()) // of the window and of the epoch
+            check_saved_size(2 * mine_.save().size());
     }
     training_stage(const training_stage&) = delete;
     training_stage& operator=(const training_stage&) = delete;
@@ -149,8 +164,10 @@ public:
     [[nodiscard]] json save() {
         if (empty()) return {};
         gather();
-        return {{"window", to_hex(window_.save())},
-                {"epoch", to_hex(epoch_.save())},
+        const auto window = window_.save(), epoch = epoch_.save();
+        check_saved_size(window.size() + epoch.size());
+        return {{"window", to_hex(window)},
+                {"epoch", to_hex(epoch)},
                 {"number", number_}};
     }
     void restore(const json& extra, const std::string& where) {
