@@ -117,6 +117,13 @@ public:
 
     [[nodiscard]] train::stage& stage() noexcept { return stage_; }
     [[nodiscard]] bool empty() const noexcept { return mine_.empty(); }
+    /// As they are called in rows.
+    [[nodiscard]] std::vector<std::string> names() const {
+        std::vector<std::string> all;
+        for (const char* prefix : {"train_", "train_epoch_"})
+            for (const auto& name : mine_.names()) all.push_back(prefix + name);
+        return all;
+    }
 
     void begin_step() {
         if (!empty()) before_ = mine_.mark();
@@ -166,9 +173,7 @@ public:
         gather();
         const auto window = window_.save(), epoch = epoch_.save();
         check_saved_size(window.size() + epoch.size());
-        return {{"window", to_hex(window)},
-                {"epoch", to_hex(epoch)},
-                {"number", number_}};
+        return {{"window", to_hex(window)}, {"epoch", to_hex(epoch)}, {"number", number_}};
     }
     void restore(const json& extra, const std::string& where) {
         if (empty() || !extra.contains("train_metrics") || !extra.at("train_metrics").is_object())
