@@ -24,7 +24,7 @@ PROGRAM = find_program("130_metrics_manager")
 KILLS = int(os.environ.get("SKEIN_METRICS_KILLS", "6"))
 OPTIONS = ["--samples", "700", "--val", "90", "--test", "50", "--epochs", "3", "--batch", "32", "--eval-every", "9",
            "--checkpoint-every", "4", "--plain", "--rules"]
-FILES = ("metrics.csv", "events.jsonl")
+FILES = ("metrics.csv", "events.jsonl")  # the same bytes; metrics.jsonl has times besides
 
 
 def command(folder, workers, *more):
@@ -34,7 +34,7 @@ def command(folder, workers, *more):
 def finish(folder, workers, *more):
     done = subprocess.run(command(folder, workers, *more), env=environment(), capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
-    return {name: pathlib.Path(folder, "digits", name).read_bytes() for name in FILES}
+    return {name: pathlib.Path(folder, "digits", name).read_bytes() for name in (*FILES, "metrics.jsonl")}
 
 
 def kill_after(folder, workers, rows, *more):
@@ -58,11 +58,10 @@ def kill_after(folder, workers, rows, *more):
 
 
 def counts(files):
-    """Of each row that has them: the numbers of digits by label and prediction have to be whole, and decisions."""
-    lines = files["metrics.csv"].decode().splitlines()
-    names = lines[0].split(",")
-    epochs = [dict(zip(names, line.split(","))) for line in lines[1:]]
-    return [row["step"] for row in epochs if row.get("train_epoch_accuracy")]
+    """Of each row that has confusion matrices: how many digits of each label they hold, whatever was predicted."""
+    rows = map(json.loads, files["metrics.jsonl"].decode().splitlines())
+    return [(row["step"], name, [sum(line) for line in matrix])
+            for row in rows for name, matrix in row.items() if name.endswith("confusion_matrix")]
 
 
 def decisions(files):
@@ -76,6 +75,8 @@ class Resume(unittest.TestCase):
         for workers in (1, 2, 3):
             with tempfile.TemporaryDirectory(prefix="skein-metrics-") as folder:
                 cls.whole[workers] = finish(folder, workers)
+        epochs = [sum(labels) for _, name, labels in counts(cls.whole[1]) if name.startswith("train_epoch_")]
+        assert epochs == [700, 700, 700], epochs
 
     def test_killed_and_resumed(self):
         draw = random.Random(7)

@@ -208,6 +208,10 @@ public:
         auto start = start_info_of({});
         if (end_due) start.first_step -= 1; // its row is written again
         report_->rebind(start);
+        if (!run_.training->empty())
+            report_->notice(fmt::format("the metrics of training count from step {} on: those of "
+                                        "the window and of the epoch before are left out",
+                                        run_.step + 1));
     }
 
 private:
