@@ -9998,7 +9998,7 @@ ruling judge(C& c, const step_info& info) {
         using returned = std::remove_cvref_t<decltype(c.on_agreed(info))>;
         if constexpr (std::is_same_v<returned, ruling>) {
             return c.on_agreed(info);
-        } else if constexpr (std::is_same_v<returned, verdict>) {
+        } else if constexpr (std::is_same_v<returned, train::verdict>) {
             return {.what = c.on_agreed(info)};
         } else {
             c.on_agreed(info);
@@ -24982,7 +24982,7 @@ private:
 namespace skein::train::detail {
 
 /// Merged metrics under the names they have outside: numbers, and those with a shape.
-struct measured {
+struct stage_numbers {
     std::vector<report::metric_value> values{};
     std::vector<report::metric_array> arrays{};
 
@@ -24995,7 +24995,7 @@ struct measured {
                 arrays.push_back({std::move(name), std::move(each.shape), std::move(each.values)});
         }
     }
-    void append(measured more) {
+    void append(stage_numbers more) {
         values.insert(values.end(), more.values.begin(), more.values.end());
         arrays.insert(arrays.end(), more.arrays.begin(), more.arrays.end());
     }
@@ -25038,7 +25038,7 @@ SKEIN_INLINE void check_saved_size(std::size_t bytes) {
 }
 
 /// A run's newest numbers: those of `now` in the place of older ones of the same names.
-SKEIN_INLINE void result_of(fit_result& result, const measured& now) {
+SKEIN_INLINE void result_of(fit_result& result, const stage_numbers& now) {
     const auto put = [](auto& to, const auto& all) {
         for (const auto& each : all) {
             const auto found = std::ranges::find_if(
@@ -25094,8 +25094,8 @@ public:
 
     /// What is due after so many steps, and has not been told after them. Collective when something
     /// is.
-    [[nodiscard]] measured end_of_step(std::uint64_t step, bool ends_epoch, bool is_last) {
-        measured out = std::exchange(late_, {});
+    [[nodiscard]] stage_numbers end_of_step(std::uint64_t step, bool ends_epoch, bool is_last) {
+        stage_numbers out = std::exchange(late_, {});
         if (empty()) return out;
         const bool ends = ends_epoch && ended_at_ != step;
         if (closed_at_ != step && (ends || is_last || step % every_ == 0)) {
@@ -25176,8 +25176,8 @@ private:
         epoch_.add(window_);
         window_.clear();
     }
-    [[nodiscard]] measured close_epoch() {
-        measured out;
+    [[nodiscard]] stage_numbers close_epoch() {
+        stage_numbers out;
         out.put("train_epoch", epoch_.compute());
         epoch_.clear();
         return out;
@@ -25190,7 +25190,7 @@ private:
     std::uint64_t every_ = 100, number_ = 0;     // of the epoch
     std::uint64_t closed_at_ = 0, ended_at_ = 0; // steps with a window's end, and an epoch's
     bool dealt_ = false, dealt_before_ = false;
-    measured late_; // of an epoch whose end came late
+    stage_numbers late_; // of an epoch whose end came late
 };
 
 } // namespace skein::train::detail
@@ -25630,7 +25630,7 @@ public:
 
     /// "<set>_loss", what the loss reports and the set's metrics, over the ranks; nothing without
     /// samples. Collective.
-    [[nodiscard]] measured run(std::size_t number, std::uint64_t step) {
+    [[nodiscard]] stage_numbers run(std::size_t number, std::uint64_t step) {
         auto& set = sets_[number];
         if (set.samples == 0) return {};
         const auto limit = static_cast<std::uint64_t>(set.how.samples < 0 ? config_.eval_samples
@@ -25649,7 +25649,7 @@ public:
             pass(set, step, first, last, mine, here);
             parts_.end_evaluation();
         }
-        measured out;
+        stage_numbers out;
         out.values = set.names.merge(ctx_, mine, reported);
         for (std::size_t i = 1; i < out.values.size(); ++i)
             out.values[i].name.insert(0, set.name + "_");
@@ -25880,7 +25880,7 @@ struct run_state {
     std::optional<feeder> feeder{};
     std::optional<loss_scale> scale{}; ///< in float16
     std::optional<training_stage> training{};
-    measured row{};          ///< of the step that was committed last
+    stage_numbers row{};     ///< of the step that was committed last
     std::uint64_t total = 0; ///< steps of the run; 0: not known
     std::uint64_t step = 0;  ///< finished
     std::uint64_t epoch = 0; ///< of the step that was committed last
@@ -25989,7 +25989,7 @@ public:
                    (run_.stopped && config_.checkpoint.on_stop);
         };
         const auto best = set_of_best();
-        measured evaluated;
+        stage_numbers evaluated;
         std::vector<bool> done(evaluator_->size(), run_.hurries);
         const auto evaluate_due = [&] {
             for (std::size_t set = 0; set < done.size(); ++set)
@@ -26020,7 +26020,7 @@ public:
     fit_result finish(double begun, double tokens_per_s) {
         run_.feeder->quiet();
         is_over_ = true;
-        measured last;
+        stage_numbers last;
         for (std::size_t set = 0; set < evaluator_->size() && !run_.hurries; ++set)
             if (evaluated_at_[set] != run_.step) evaluate(set, last);
         if (!run_.result.stop_reason.empty())
@@ -26044,6 +26044,10 @@ public:
         auto start = start_info_of({});
         if (end_due) start.first_step -= 1; // its row is written again
         report_->rebind(start);
+        if (!run_.training->empty())
+            report_->notice(fmt::format("the metrics of training count from step {} on: those of "
+                                        "the window and of the epoch before are left out",
+                                        run_.step + 1));
     }
 
 private:
@@ -26115,7 +26119,7 @@ private:
     }
 
     /// In a world that broke behind this the evaluation is made again, the decisions are not.
-    void tell_evaluation(std::size_t set, const measured& merged, double seconds) {
+    void tell_evaluation(std::size_t set, const stage_numbers& merged, double seconds) {
         if (std::exchange(told_at_[set], run_.step) == run_.step) return;
         tell(eval_info{.rank = ctx_.rank(),
                        .step = run_.step,
@@ -26128,7 +26132,7 @@ private:
     }
 
     /// Adds what the set comes to. Collective.
-    void evaluate(std::size_t set, measured& to) {
+    void evaluate(std::size_t set, stage_numbers& to) {
         const auto begin = seconds_now();
         run_.feeder->quiet();
         auto* const average = run_.optimizer->average();

@@ -242,7 +242,7 @@ ruling judge(C& c, const step_info& info) {
         using returned = std::remove_cvref_t<decltype(c.on_agreed(info))>;
         if constexpr (std::is_same_v<returned, ruling>) {
             return c.on_agreed(info);
-        } else if constexpr (std::is_same_v<returned, verdict>) {
+        } else if constexpr (std::is_same_v<returned, train::verdict>) {
             return {.what = c.on_agreed(info)};
         } else {
             c.on_agreed(info);

@@ -44,7 +44,7 @@ struct run_state {
     std::optional<feeder> feeder{};
     std::optional<loss_scale> scale{}; ///< in float16
     std::optional<training_stage> training{};
-    measured row{};          ///< of the step that was committed last
+    stage_numbers row{};     ///< of the step that was committed last
     std::uint64_t total = 0; ///< steps of the run; 0: not known
     std::uint64_t step = 0;  ///< finished
     std::uint64_t epoch = 0; ///< of the step that was committed last
@@ -153,7 +153,7 @@ public:
                    (run_.stopped && config_.checkpoint.on_stop);
         };
         const auto best = set_of_best();
-        measured evaluated;
+        stage_numbers evaluated;
         std::vector<bool> done(evaluator_->size(), run_.hurries);
         const auto evaluate_due = [&] {
             for (std::size_t set = 0; set < done.size(); ++set)
@@ -184,7 +184,7 @@ public:
     fit_result finish(double begun, double tokens_per_s) {
         run_.feeder->quiet();
         is_over_ = true;
-        measured last;
+        stage_numbers last;
         for (std::size_t set = 0; set < evaluator_->size() && !run_.hurries; ++set)
             if (evaluated_at_[set] != run_.step) evaluate(set, last);
         if (!run_.result.stop_reason.empty())
@@ -283,7 +283,7 @@ private:
     }
 
     /// In a world that broke behind this the evaluation is made again, the decisions are not.
-    void tell_evaluation(std::size_t set, const measured& merged, double seconds) {
+    void tell_evaluation(std::size_t set, const stage_numbers& merged, double seconds) {
         if (std::exchange(told_at_[set], run_.step) == run_.step) return;
         tell(eval_info{.rank = ctx_.rank(),
                        .step = run_.step,
@@ -296,7 +296,7 @@ private:
     }
 
     /// Adds what the set comes to. Collective.
-    void evaluate(std::size_t set, measured& to) {
+    void evaluate(std::size_t set, stage_numbers& to) {
         const auto begin = seconds_now();
         run_.feeder->quiet();
         auto* const average = run_.optimizer->average();

@@ -103,7 +103,7 @@ public:
 
     /// "<set>_loss", what the loss reports and the set's metrics, over the ranks; nothing without
     /// samples. Collective.
-    [[nodiscard]] measured run(std::size_t number, std::uint64_t step) {
+    [[nodiscard]] stage_numbers run(std::size_t number, std::uint64_t step) {
         auto& set = sets_[number];
         if (set.samples == 0) return {};
         const auto limit = static_cast<std::uint64_t>(set.how.samples < 0 ? config_.eval_samples
@@ -122,7 +122,7 @@ public:
             pass(set, step, first, last, mine, here);
             parts_.end_evaluation();
         }
-        measured out;
+        stage_numbers out;
         out.values = set.names.merge(ctx_, mine, reported);
         for (std::size_t i = 1; i < out.values.size(); ++i)
             out.values[i].name.insert(0, set.name + "_");

@@ -27,7 +27,7 @@
 namespace skein::train::detail {
 
 /// Merged metrics under the names they have outside: numbers, and those with a shape.
-struct measured {
+struct stage_numbers {
     std::vector<report::metric_value> values{};
     std::vector<report::metric_array> arrays{};
 
@@ -40,7 +40,7 @@ struct measured {
                 arrays.push_back({std::move(name), std::move(each.shape), std::move(each.values)});
         }
     }
-    void append(measured more) {
+    void append(stage_numbers more) {
         values.insert(values.end(), more.values.begin(), more.values.end());
         arrays.insert(arrays.end(), more.arrays.begin(), more.arrays.end());
     }
@@ -83,7 +83,7 @@ SKEIN_INLINE void check_saved_size(std::size_t bytes) {
 }
 
 /// A run's newest numbers: those of `now` in the place of older ones of the same names.
-SKEIN_INLINE void result_of(fit_result& result, const measured& now) {
+SKEIN_INLINE void result_of(fit_result& result, const stage_numbers& now) {
     const auto put = [](auto& to, const auto& all) {
         for (const auto& each : all) {
             const auto found = std::ranges::find_if(
@@ -139,8 +139,8 @@ public:
 
     /// What is due after so many steps, and has not been told after them. Collective when something
     /// is.
-    [[nodiscard]] measured end_of_step(std::uint64_t step, bool ends_epoch, bool is_last) {
-        measured out = std::exchange(late_, {});
+    [[nodiscard]] stage_numbers end_of_step(std::uint64_t step, bool ends_epoch, bool is_last) {
+        stage_numbers out = std::exchange(late_, {});
         if (empty()) return out;
         const bool ends = ends_epoch && ended_at_ != step;
         if (closed_at_ != step && (ends || is_last || step % every_ == 0)) {
@@ -221,8 +221,8 @@ private:
         epoch_.add(window_);
         window_.clear();
     }
-    [[nodiscard]] measured close_epoch() {
-        measured out;
+    [[nodiscard]] stage_numbers close_epoch() {
+        stage_numbers out;
         out.put("train_epoch", epoch_.compute());
         epoch_.clear();
         return out;
@@ -235,7 +235,7 @@ private:
     std::uint64_t every_ = 100, number_ = 0;     // of the epoch
     std::uint64_t closed_at_ = 0, ended_at_ = 0; // steps with a window's end, and an epoch's
     bool dealt_ = false, dealt_before_ = false;
-    measured late_; // of an epoch whose end came late
+    stage_numbers late_; // of an epoch whose end came late
 };
 
 } // namespace skein::train::detail
