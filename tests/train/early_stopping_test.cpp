@@ -191,6 +191,7 @@ TEST_CASE("a run that was killed and goes on is stopped early after the same ste
         config.checkpoint.enabled = true;
         config.eval_every = 2;
         config.checkpoint.every = 1;
+        config.checkpoint.keep_best.k = 0; // else each checkpoint is evaluated
         const auto whole = train_watched(world, config);
         CHECK(whole.stopped);
         CHECK(whole.steps == 9); // the fourth evaluation, and the step that agreed on it
