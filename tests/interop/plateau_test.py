@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # label: runtime
-"""reduce_on_plateau gives the rates of torch.optim.lr_scheduler.ReduceLROnPlateau, over 500 random curves."""
+"""reduce_on_plateau gives the rates of torch.optim.lr_scheduler.ReduceLROnPlateau, over 500 random curves; negative numbers by their size."""
 import math
 import pathlib
 import random
@@ -18,6 +18,14 @@ except ImportError as missing:
     skip(f"{missing}; scripts/setup --test installs PyTorch for Python 3.11 on x86-64")
 
 CURVES = 500
+
+
+class Scheduler(ReduceLROnPlateau):
+    """torch's, but for what it takes for an improvement on a negative number (pytorch#47513): there the threshold has to be passed, too."""
+    def _is_better(self, a: float, best: float) -> bool:
+        if self.threshold_mode == "rel" and -math.inf < best < 0:
+            return a < best * (1.0 + self.threshold) if self.mode == "min" else a > best * (1.0 - self.threshold)
+        return super()._is_better(a, best)
 
 
 def draw(chance: random.Random) -> tuple:
@@ -38,7 +46,7 @@ def draw(chance: random.Random) -> tuple:
 
 def torchs(how: dict, rate: float, numbers: list) -> list:
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=rate)
-    scheduler = ReduceLROnPlateau(optimizer, **how)
+    scheduler = Scheduler(optimizer, **how)
     out = []
     for number in numbers:
         scheduler.step(number)

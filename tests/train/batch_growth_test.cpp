@@ -80,8 +80,24 @@ TEST_CASE("a growth that is restored does not grow again for what it has seen") 
         parted = next;
     }
     CHECK(one.global_batch > 16);
-    for (const char* text : {"", "x", "1", "1 2", "1 0x1p+0 1 1 1"})
+    for (const char* text : {"", "x", "1 2", "1 0x1p+0 1 1", "1 0x1p+0 1 1 1 1"})
         CHECK_THROWS_AS(whole.restore(text), sk::error);
+}
+
+TEST_CASE("a growth that is given another plateau, or none, begins that one anew") {
+    const plateau_options loss{.metric = "val_loss", .patience = 0};
+    const plateau_options hits{.metric = "val_hits", .patience = 0, .lower_is_better = false};
+    sk::batch_growth by_loss({.every_epochs = 1, .plateau = loss}), plain({.every_epochs = 1});
+    step_plan plan{.global_batch = 2};
+    plan = after(by_loss, plan, 1, 1, 0.5);
+    CHECK(plan.global_batch == 4);
+    plain.restore(by_loss.state());
+    CHECK(plain.state() == "1");
+    sk::batch_growth by_hits({.every_epochs = 1, .plateau = hits});
+    for (const auto& saved : {by_loss.state(), plain.state()}) {
+        by_hits.restore(saved);
+        CHECK(by_hits.state() == "1" + sk::batch_growth({.plateau = hits}).state().substr(1));
+    }
 }
 
 TEST_CASE("a growth refuses options that make no sense") {

@@ -71,8 +71,19 @@ TEST_CASE("what loss_spike has seen goes on after a resume, bit by bit") {
         CHECK(after(first, loss).what == after(whole, loss).what);
         CHECK(first.state() == whole.state());
     }
-    for (const char* text : {"", "x", "1", "1 0x1p+0", "1 0x1p+0 0x1p+0 1 2"})
+    for (const char* text :
+         {"", "x", "1", "1 0x1p+0", "1 0x1p+0 0x1p+0 1", "1 0x1p+0 0x1p+0 1 2 3"})
         CHECK_THROWS_AS(first.restore(text), sk::error);
+}
+
+TEST_CASE("loss_spike begins anew with another number than the one it has seen") {
+    sk::loss_spike by_loss({.factor = 3, .warmup = 1});
+    CHECK(after(by_loss, 1.0).what == verdict::apply);
+    CHECK(after(by_loss, 9.0).what == verdict::leave_out);
+    sk::loss_spike by_norm({.metric = "grad_norm", .factor = 3, .warmup = 1});
+    const auto fresh = by_norm.state();
+    by_norm.restore(by_loss.state());
+    CHECK(by_norm.state() == fresh);
 }
 
 TEST_CASE("loss_spike refuses options that make no sense, and a number that is not there") {

@@ -42,6 +42,33 @@ TEST_CASE(
     watch.require({.evaluations = {"val", "test"}});
     CHECK_THROWS_WITH(watch.require({.evaluations = {"val", "testing"}}),
                       ContainsSubstring("plateau: no evaluation has a 'test_loss'"));
+    // A run without evaluations would never hear of it.
+    CHECK_THROWS_WITH(watch.require({}),
+                      ContainsSubstring("plateau: no evaluation has a 'test_loss'") &&
+                          ContainsSubstring("this run evaluates nothing"));
+    const plateau steps({.metric = "loss", .at = watched::steps});
+    CHECK_NOTHROW(steps.require({}));
+}
+
+TEST_CASE("the state of a plateau counts for the same metric in the same direction only") {
+    const plateau_options how{.metric = "val_loss", .patience = 9};
+    plateau seen(how);
+    for (const double loss : {0.2, 0.3}) CHECK_FALSE(seen.take(loss));
+    const auto restored = [&](const plateau_options& other) {
+        plateau next(other);
+        const auto saved = seen.state();
+        detail::state_words words(saved);
+        CHECK(next.restore(words));
+        return next;
+    };
+    auto patient = how, accuracy = how, rising = how, steps = how;
+    patient.patience = 1;
+    CHECK(restored(patient).state() == seen.state());
+    accuracy.metric = "val_accuracy";
+    rising.lower_is_better = false;
+    steps.at = watched::steps;
+    for (const auto& other : {accuracy, rising, steps})
+        CHECK(restored(other).state() == plateau(other).state());
 }
 
 } // namespace plateau_test

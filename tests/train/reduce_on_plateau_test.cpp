@@ -81,6 +81,16 @@ TEST_CASE("a number that is none is no improvement, and a decision says why") {
                ContainsSubstring("loss is 2, 1 in a row have not improved on 2"));
 }
 
+TEST_CASE("a negative number that stays or gets worse is no improvement by a relative threshold") {
+    CHECK(rates({.factor = 0.5, .patience = 0}, {-1, -1, -0.99995, -2, -2.0001, -2.1}) ==
+          std::vector<double>{1, 0.5, 0.25, 0.25, 0.125, 0.125});
+    CHECK(rates({.factor = 0.5, .patience = 0, .lower_is_better = false}, {-2, -2, -2.0001, -1}) ==
+          std::vector<double>{1, 0.5, 0.25, 0.25});
+    // The worst there is, at the start, is improved on by every number.
+    CHECK(rates({.factor = 0.5, .patience = 0, .lower_is_better = false}, {-1e300}) ==
+          std::vector<double>{1});
+}
+
 TEST_CASE("a plateau that is restored goes on where it was saved") {
     const std::vector<double> numbers{3, 2.5, 2.5, 2.6, 2.4, 2.4, 2.4, 2.4, 2.3, 2.35, 2.31, 2.4};
     const sk::reduce_on_plateau_options how{.factor = 0.7, .patience = 1, .cooldown = 1};
@@ -96,7 +106,8 @@ TEST_CASE("a plateau that is restored goes on where it was saved") {
         CHECK(out == whole);
     }
     sk::reduce_on_plateau rule;
-    for (const char* text : {"", "x", "0x1p+0", "0x1p+0 1", "0x1p+0 1 2 3", "0x1p+0 1 y"})
+    for (const char* text :
+         {"", "x", "0x1p+0", "0x1p+0 1", "0x1p+0 1 2", "0x1p+0 1 2 y", "0x1p+0 1 2 3 4"})
         CHECK_THROWS_AS(rule.restore(text), sk::error);
 }
 

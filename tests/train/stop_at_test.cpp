@@ -37,7 +37,12 @@ TEST_CASE("a number that is good enough ends a run, and NaN never is") {
 }
 
 TEST_CASE("stop_at refuses what is no number, and a number that is not there") {
-    CHECK_THROWS_AS(sk::stop_at({.value = std::numeric_limits<double>::quiet_NaN()}), sk::error);
+    CHECK_THROWS_WITH(
+        sk::stop_at({.metric = "val_f1", .value = std::numeric_limits<double>::quiet_NaN()}),
+        ContainsSubstring("a value of nan"));
+    // With a default of val_loss a run would end at its first evaluation.
+    CHECK_THROWS_WITH(sk::stop_at({.value = 0.9}), ContainsSubstring("no metric is named") &&
+                                                       ContainsSubstring("at_least = false"));
     sk::stop_at rule({.metric = "val_f1", .value = 1.0});
     CHECK_THROWS_WITH(after(rule, 1.0),
                       ContainsSubstring("stop_at: an evaluation has no 'val_f1'") &&

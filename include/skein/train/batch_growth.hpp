@@ -104,11 +104,17 @@ public:
     [[nodiscard]] std::string state() const {
         return fmt::format("{}{}{}", done_, watch_ ? " " : "", watch_ ? watch_->state() : "");
     }
-    /// Throws errc::malformed for a text that is no state().
+    /// After the state of another metric, or without a plateau, its plateau begins anew. Throws
+    /// errc::malformed for a text that is no state().
     void restore(std::string_view saved) {
         train::detail::state_words words(saved);
-        if (!words.read(done_) || (watch_ && !watch_->restore(words)) || !words.empty())
-            train::detail::no_state(rule_name, saved);
+        bool right = words.read(done_);
+        if (watch_) watch_->forget();
+        if (right && !words.empty()) {
+            train::plateau left({}, rule_name); // read, whether or not there is one now
+            right = (watch_ ? *watch_ : left).restore(words) && words.empty();
+        }
+        if (!right) train::detail::no_state(rule_name, saved);
     }
 
 private:

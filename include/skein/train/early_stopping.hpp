@@ -86,24 +86,36 @@ public:
         return fmt::format("{}, best {:.6g} after step {}", what, best_, best_step_);
     }
 
-    /// "<waited> <best, as a hexadecimal float> <step>".
+    /// "<waited> <best, as a hexadecimal float> <step> <what is watched>".
     [[nodiscard]] std::string state() const {
-        if (std::isnan(best_)) return waited_ == 0 ? "" : fmt::format("{} nan 0", waited_);
-        return fmt::format("{} {} {}", waited_, train::detail::hexadecimal(best_), best_step_);
+        if (std::isnan(best_) && waited_ == 0) return "";
+        return fmt::format("{} {} {} {}", waited_, train::detail::hexadecimal(best_), best_step_,
+                           watch_id());
     }
-    /// Throws errc::malformed for a text that is no state().
+    /// After the state of another metric, or of another direction, it begins anew. Throws
+    /// errc::malformed for a text that is no state().
     void restore(std::string_view saved) {
-        waited_ = 0;
-        best_ = std::numeric_limits<double>::quiet_NaN();
-        best_step_ = 0;
+        forget();
         if (saved.empty()) return;
         train::detail::state_words words(saved);
+        auto id = watch_id(); // older states have none, and no step
         const bool right = words.read(waited_) && words.read(best_) &&
-                           (words.empty() || words.read(best_step_)); // older states have none
+                           (words.empty() || words.read(best_step_)) &&
+                           (words.empty() || words.read(id));
         if (!right || !words.empty()) train::detail::no_state("early stopping", saved);
+        if (id != watch_id()) forget();
     }
 
 private:
+    [[nodiscard]] std::uint64_t watch_id() const noexcept {
+        return train::detail::watch_id(options_.metric, options_.lower_is_better,
+                                       train::watched::evaluations);
+    }
+    void forget() noexcept {
+        waited_ = 0;
+        best_ = std::numeric_limits<double>::quiet_NaN();
+        best_step_ = 0;
+    }
     /// Comparisons with NaN are false: it improves nothing, and the first number improves on it.
     [[nodiscard]] bool is_better(double now) const noexcept {
         if (std::isnan(best_)) return !std::isnan(now);

@@ -84,17 +84,24 @@ public:
 
     [[nodiscard]] double running_mean() const noexcept { return mean_; }
 
-    /// "<steps> <mean> <variance> <spikes in a row>".
+    /// "<steps> <mean> <variance> <spikes in a row> <what is watched>".
     [[nodiscard]] std::string state() const {
-        return fmt::format("{} {} {} {}", seen_, train::detail::hexadecimal(mean_),
-                           train::detail::hexadecimal(variance_), in_a_row_);
+        return fmt::format("{} {} {} {} {}", seen_, train::detail::hexadecimal(mean_),
+                           train::detail::hexadecimal(variance_), in_a_row_,
+                           train::detail::watch_id(options_.metric));
     }
-    /// Throws errc::malformed for a text that is no state().
+    /// After the state of another metric its warm-up begins anew. Throws errc::malformed for a text
+    /// that is no state().
     void restore(std::string_view saved) {
         train::detail::state_words words(saved);
+        std::uint64_t id = 0;
         if (!words.read(seen_) || !words.read(mean_) || !words.read(variance_) ||
-            !words.read(in_a_row_) || !words.empty())
+            !words.read(in_a_row_) || !words.read(id) || !words.empty())
             train::detail::no_state(rule_name, saved);
+        if (id == train::detail::watch_id(options_.metric)) return;
+        seen_ = 0;
+        mean_ = variance_ = 0.0;
+        in_a_row_ = 0;
     }
 
 private:

@@ -5,11 +5,15 @@
 //     plateau watch({.metric = "val_loss", .patience = 3});
 //     if (watch.take(0.31)) { ... }     // the fourth number in a row without an improvement
 //
-//   source: torch.optim.lr_scheduler.ReduceLROnPlateau (PyTorch 2.15), its step() and _is_better()
+//   source: torch.optim.lr_scheduler.ReduceLROnPlateau (PyTorch 2.15), its step() and _is_better().
+//   Other than there, a relative threshold makes a negative number harder to improve on, not easier
+//   (pytorch#47513).
 
 #include <skein/train/callbacks.hpp>
 #include <skein/train/detail/rule_state.hpp>
 
+#include <cmath>
+#include <cstdint>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -82,22 +86,36 @@ public:
     [[nodiscard]] double best() const noexcept { return best_; }
     [[nodiscard]] const plateau_options& options() const noexcept { return options_; }
 
-    /// "<best> <bad ones in a row> <left of the cooldown>".
+    /// "<best> <bad ones in a row> <left of the cooldown> <what is watched>".
     [[nodiscard]] std::string state() const {
-        return fmt::format("{} {} {}", detail::hexadecimal(best_), bad_, cooldown_);
+        return fmt::format("{} {} {} {}", detail::hexadecimal(best_), bad_, cooldown_, watch_id());
     }
-    /// False when the next words are no state().
+    /// False when the next words are no state(). After the state of another metric, or of another
+    /// direction, counting begins anew.
     [[nodiscard]] bool restore(detail::state_words& words) {
-        return words.read(best_) && words.read(bad_) && words.read(cooldown_);
+        std::uint64_t id = 0;
+        if (!words.read(best_) || !words.read(bad_) || !words.read(cooldown_) || !words.read(id))
+            return false;
+        if (id != watch_id()) forget();
+        return true;
+    }
+    void forget() noexcept {
+        best_ = worst();
+        bad_ = cooldown_ = 0;
     }
 
 private:
+    [[nodiscard]] std::uint64_t watch_id() const noexcept {
+        return detail::watch_id(options_.metric, options_.lower_is_better, options_.at);
+    }
     [[nodiscard]] double worst() const noexcept {
         const auto most = std::numeric_limits<double>::infinity();
         return options_.lower_is_better ? most : -most;
     }
     [[nodiscard]] bool is_better(double now) const noexcept {
-        const double by = options_.threshold;
+        // A part of a negative number lies on its other side.
+        const bool mirrored = options_.relative && best_ < 0 && std::isfinite(best_);
+        const double by = mirrored ? -options_.threshold : options_.threshold;
         if (options_.lower_is_better)
             return options_.relative ? now < best_ * (1.0 - by) : now < best_ - by;
         return options_.relative ? now > best_ * (by + 1.0) : now > best_ + by;

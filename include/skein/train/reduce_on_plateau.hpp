@@ -31,7 +31,7 @@ struct reduce_on_plateau_options {
     double threshold = 1e-4; ///< a change up to this is no improvement
     bool relative = true;    ///< of the threshold: to the best number, else a difference
     int cooldown = 0;        ///< evaluations after a change that do not count
-    double min_lr = 0.0;     ///< the rate goes no lower
+    double min_lr = 0.0;     ///< a change takes the rate no lower; the schedule may
     double eps = 1e-8;       ///< a change of the rate up to this is not made
     bool lower_is_better = true;
     train::watched at = train::watched::evaluations;
@@ -70,9 +70,9 @@ public:
 
     [[nodiscard]] double best() const noexcept { return watch_.best(); }
 
-    /// "<best> <bad ones in a row> <left of the cooldown>".
+    /// What plateau::state() says.
     [[nodiscard]] std::string state() const { return watch_.state(); }
-    /// Throws errc::malformed for a text that is no state().
+    /// After the state of another metric counting begins anew. Throws errc::malformed for a text that is no state().
     void restore(std::string_view saved) {
         train::detail::state_words words(saved);
         if (!watch_.restore(words) || !words.empty()) train::detail::no_state(rule_name, saved);

@@ -22,9 +22,10 @@ namespace skein {
 
 /// Which number ends a run.
 struct stop_at_options {
-    std::string metric = "val_loss";
+    std::string metric{}; ///< e.g. "val_accuracy"; without a default, as there is none of at_least
+                          ///< that fits every metric
     double value = 0.0;
-    bool at_least = true; ///< false: at most
+    bool at_least = true; ///< false: at most, for a loss
     train::watched at = train::watched::evaluations;
 };
 
@@ -35,8 +36,11 @@ public:
     static constexpr std::string_view rule_name = "stop_at";
     static constexpr bool changes_batch = false;
 
-    /// Throws errc::usage for a value that is no number.
+    /// Throws errc::usage without a metric, and for a value that is no number.
     explicit stop_at(stop_at_options options) : options_(std::move(options)) {
+        train::detail::require_option(!options_.metric.empty(), rule_name, "no metric is named",
+                                      "give one, e.g. val_accuracy, or val_loss with at_least = "
+                                      "false");
         train::detail::require_option(!std::isnan(options_.value), rule_name, "a value of nan",
                                       "give the number that is good enough");
     }

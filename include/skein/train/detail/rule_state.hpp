@@ -4,6 +4,7 @@
 // and the number of a row or an evaluation that they watch.
 
 #include <skein/core/error.hpp>
+#include <skein/core/fnv.hpp>
 #include <skein/core/known_names.hpp>
 #include <skein/report/metrics.hpp>
 
@@ -74,6 +75,16 @@ private:
     std::string_view rest_;
 };
 
+/// Tells the states of a rule apart by what it watched: the best of one metric is none of another.
+[[nodiscard]] inline std::uint64_t watch_id(std::string_view metric, bool lower_is_better = true,
+                                            watched at = watched::steps) noexcept {
+    fnv1a hash;
+    hash.text(metric);
+    hash.byte(lower_is_better ? 1 : 0);
+    hash.byte(static_cast<std::uint8_t>(at));
+    return hash.value();
+}
+
 [[noreturn]] inline void no_state(std::string_view rule, std::string_view saved) {
     throw error(errc::malformed, fmt::format("'{}' is no state of {}", saved, rule));
 }
@@ -95,14 +106,19 @@ private:
     return metric.size() > set.size() && metric.starts_with(set) && metric[set.size()] == '_';
 }
 
-/// Throws errc::usage when none of the evaluation sets, when there are any, can have the number.
+/// Throws errc::usage when none of the evaluation sets can have the number, or there are none: the
+/// rule would never decide.
 inline void require_evaluated(const std::vector<std::string>& sets, std::string_view metric,
                               std::string_view rule) {
     for (const auto& set : sets)
         if (is_of_set(metric, set)) return;
-    if (sets.empty()) return;
-    throw error(errc::usage, fmt::format("{}: no evaluation has a '{}'", rule, metric))
-        .with_hint("its sets are " + known_names(sets) + "; their numbers are called <set>_<name>");
+    auto why = error(errc::usage, fmt::format("{}: no evaluation has a '{}'", rule, metric));
+    if (sets.empty())
+        throw std::move(why).with_hint(
+            "this run evaluates nothing: give it an evaluation set with samples, or leave the rule "
+            "out");
+    throw std::move(why).with_hint("its sets are " + known_names(sets) +
+                                   "; their numbers are called <set>_<name>");
 }
 
 /// Throws errc::usage for an option that makes no sense.
