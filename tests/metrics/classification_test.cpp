@@ -13,12 +13,12 @@
 #include <catch2/matchers/catch_matchers_exception.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
+namespace classification_test {
+
 using namespace skein;
 using namespace skein::metrics;
 using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::MessageMatches;
-
-namespace {
 
 using numbers = std::vector<double>;
 
@@ -58,8 +58,6 @@ bool near(const numbers& got, const numbers& wanted) {
 }
 
 constexpr double third = 1.0 / 3;
-
-} // namespace
 
 TEST_CASE("classification: three classes") {
     CHECK(near(averages(accuracy{.classes = 3}, three_classes),
@@ -148,3 +146,5 @@ TEST_CASE("classification: names, options and what makes no sense") {
                          MessageMatches(ContainsSubstring(".zero_division")));
     CHECK_THROWS_AS(any_metric("it", jaccard{.classes = 1}), error);
 }
+
+} // namespace classification_test

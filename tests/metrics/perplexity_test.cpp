@@ -15,20 +15,18 @@
 #include <catch2/matchers/catch_matchers_exception.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
+namespace perplexity_test {
+
 using namespace skein;
 using namespace skein::metrics;
 using Catch::Approx;
 using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::MessageMatches;
 
-namespace {
-
 double of(perplexity made, const samples& shown) {
     made.update(shown);
     return made.compute();
 }
-
-} // namespace
 
 TEST_CASE("perplexity: who knows nothing hesitates between all, who knows between one") {
     std::vector<float> logits(2 * 100, 5);
@@ -79,3 +77,5 @@ TEST_CASE("perplexity: what does not count, and what is refused") {
                                samples{.preds = {logits, {2, 2}}, .target = {logits, {2}}}})
         CHECK_THROWS_AS(of({}, bad), error);
 }
+
+} // namespace perplexity_test

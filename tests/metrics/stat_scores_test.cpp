@@ -14,12 +14,12 @@
 #include <catch2/matchers/catch_matchers_exception.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
+namespace stat_scores_test {
+
 using namespace skein;
 using namespace skein::metrics;
 using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::MessageMatches;
-
-namespace {
 
 constexpr float odd = std::numeric_limits<float>::quiet_NaN();
 
@@ -42,8 +42,6 @@ std::optional<errc> code_of(const stat_options& options, const samples& shown) {
     }
     return std::nullopt;
 }
-
-} // namespace
 
 TEST_CASE("stat scores: of classes, by scores and by labels") {
     const float scores[] = {.7f, .2f, .1f, .1f, .6f, .3f, .3f, .4f, .3f, .2f, .3f, .5f};
@@ -212,3 +210,5 @@ TEST_CASE("stat scores: no sample") {
     CHECK(ratio(0, 0, 1) == 1);
     CHECK(ratio(1, 4, 1) == .25);
 }
+
+} // namespace stat_scores_test
