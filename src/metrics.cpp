@@ -11,18 +11,26 @@
 
 #include <skein/metrics/classification.hpp>
 #include <skein/metrics/confusion_matrix.hpp>
+#include <skein/metrics/curves.hpp>
 #include <skein/metrics/detail/shapes.hpp>
+#include <skein/metrics/error_rate.hpp>
 #include <skein/metrics/metric.hpp>
 #include <skein/metrics/metric_list.hpp>
 #include <skein/metrics/metrics_manager.hpp>
+#include <skein/metrics/perplexity.hpp>
+#include <skein/metrics/regression.hpp>
 #include <skein/metrics/samples.hpp>
 #include <skein/metrics/stat_scores.hpp>
 
 #include <skein/metrics/detail/classification.ipp>
 #include <skein/metrics/detail/confusion_matrix.ipp>
+#include <skein/metrics/detail/curves.ipp>
+#include <skein/metrics/detail/error_rate.ipp>
 #include <skein/metrics/detail/metric.ipp>
 #include <skein/metrics/detail/metric_list.ipp>
 #include <skein/metrics/detail/metrics_manager.ipp>
+#include <skein/metrics/detail/perplexity.ipp>
+#include <skein/metrics/detail/regression.ipp>
 #include <skein/metrics/detail/samples.ipp>
 #include <skein/metrics/detail/shapes.ipp>
 #include <skein/metrics/detail/stat_scores.ipp>

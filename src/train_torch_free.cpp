@@ -17,6 +17,7 @@
 #include <skein/train/manifest.hpp>
 #include <skein/train/parameter_groups.hpp>
 #include <skein/train/reporter.hpp>
+#include <skein/train/reports.hpp>
 #include <skein/train/run.hpp>
 #include <skein/train/run_config.hpp>
 #include <skein/train/run_result.hpp>
@@ -36,6 +37,7 @@
 #include <skein/train/detail/manifest.ipp>
 #include <skein/train/detail/parameter_groups.ipp>
 #include <skein/train/detail/reporter.ipp>
+#include <skein/train/detail/reports.ipp>
 #include <skein/train/detail/run.ipp>
 #include <skein/train/detail/run_config.ipp>
 #include <skein/train/detail/run_result.ipp>

@@ -188,7 +188,7 @@ template <class Strategy>
 void train_by_rules(skein::train::context& ctx, const program_options& o) {
     const skein::reduce_on_plateau rate({.metric = "val_loss", .factor = 0.5, .patience = 2});
     const skein::batch_growth batch({.every_epochs = 2, .max = 4 * o.run.global_batch});
-    const skein::loss_spike spike({});
+    const skein::loss_spike spike({.factor = 3});
     const skein::stop_at goal({.metric = "val_accuracy", .value = o.goal});
     train<Strategy>(ctx, o, rate, batch, spike, goal);
 }
@@ -240,8 +240,10 @@ int main(int argc, char** argv) {
     if (resume) o.run.resume = skein::train::resume_mode::latest;
     o.run.command = skein::train::command_line();
     // [strategies]
-    const auto body =
-        o.strategy == "fsdp" ? train<skein::FSDP<skein::auto_wrap<Block>>> : train<skein::DDP<>>;
+    using fsdp = skein::FSDP<skein::auto_wrap<Block>>;
+    using ddp = skein::DDP<>;
+    const auto plain_body = o.strategy == "fsdp" ? train<fsdp> : train<ddp>;
+    const auto with_rules = o.strategy == "fsdp" ? train_by_rules<fsdp> : train_by_rules<ddp>;
     // [/strategies]
     return skein::train::launch(o.run, [&](skein::train::context& ctx) {
         o.rules ? with_rules(ctx, o) : plain_body(ctx, o);

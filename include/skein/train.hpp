@@ -37,6 +37,7 @@
 #include <skein/train/recompute.hpp>
 #include <skein/train/reduce_on_plateau.hpp>
 #include <skein/train/reporter.hpp>
+#include <skein/train/reports.hpp>
 #include <skein/train/run.hpp>
 #include <skein/train/run_config.hpp>
 #include <skein/train/run_result.hpp>

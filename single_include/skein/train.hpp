@@ -6865,6 +6865,7 @@ SKEIN_INLINE result<void> event_file::truncate_after(std::uint64_t step) {
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace skein::report {
@@ -6908,6 +6909,27 @@ struct metric_array {
 
     friend bool operator==(const metric_array&, const metric_array&) = default;
 };
+
+/// A number and how it is merged; a number alone is a mean.
+struct merged_number {
+    metric_kind kind = metric_kind::mean;
+    double value = 0.0;
+    std::optional<double> weight{}; ///< of a mean; 1 without
+
+    merged_number(double mean) : value(mean) {}
+    merged_number(metric_kind how, double number, std::optional<double> counts = {})
+        : kind(how), value(number), weight(counts) {}
+};
+[[nodiscard]] inline merged_number mean(double value, double weight) {
+    return {metric_kind::mean, value, weight};
+}
+[[nodiscard]] inline merged_number sum(double value) { return {metric_kind::sum, value}; }
+[[nodiscard]] inline merged_number max(double value) { return {metric_kind::max, value}; }
+[[nodiscard]] inline merged_number min(double value) { return {metric_kind::min, value}; }
+[[nodiscard]] inline merged_number last(double value) { return {metric_kind::last, value}; }
+
+/// {"loss", 0.3} or {"seen", sum(64)}.
+using named_number = std::pair<std::string_view, merged_number>;
 
 /// All metrics of one rank as float64 for two all-reduces. Both lengths are a multiple of
 /// metric_set::pack_unit, so ranks that report different names still meet in the same collective
@@ -10084,16 +10106,6 @@ private:
     std::string_view rest_;
 };
 
-/// Tells the states of a rule apart by what it watched: the best of one metric is none of another.
-[[nodiscard]] inline std::uint64_t watch_id(std::string_view metric, bool lower_is_better = true,
-                                            watched at = watched::steps) noexcept {
-    fnv1a hash;
-    hash.text(metric);
-    hash.byte(lower_is_better ? 1 : 0);
-    hash.byte(static_cast<std::uint8_t>(at));
-    return hash.value();
-}
-
 [[noreturn]] inline void no_state(std::string_view rule, std::string_view saved) {
     throw error(errc::malformed, fmt::format("'{}' is no state of {}", saved, rule));
 }
@@ -10115,19 +10127,14 @@ private:
     return metric.size() > set.size() && metric.starts_with(set) && metric[set.size()] == '_';
 }
 
-/// Throws errc::usage when none of the evaluation sets can have the number, or there are none: the
-/// rule would never decide.
+/// Throws errc::usage when none of the evaluation sets, when there are any, can have the number.
 inline void require_evaluated(const std::vector<std::string>& sets, std::string_view metric,
                               std::string_view rule) {
     for (const auto& set : sets)
         if (is_of_set(metric, set)) return;
-    auto why = error(errc::usage, fmt::format("{}: no evaluation has a '{}'", rule, metric));
-    if (sets.empty())
-        throw std::move(why).with_hint(
-            "this run evaluates nothing: give it an evaluation set with samples, or leave the rule "
-            "out");
-    throw std::move(why).with_hint("its sets are " + known_names(sets) +
-                                   "; their numbers are called <set>_<name>");
+    if (sets.empty()) return;
+    throw error(errc::usage, fmt::format("{}: no evaluation has a '{}'", rule, metric))
+        .with_hint("its sets are " + known_names(sets) + "; their numbers are called <set>_<name>");
 }
 
 /// Throws errc::usage for an option that makes no sense.
@@ -10144,13 +10151,9 @@ inline void require_option(bool fine, std::string_view rule, const std::string& 
 //     plateau watch({.metric = "val_loss", .patience = 3});
 //     if (watch.take(0.31)) { ... }     // the fourth number in a row without an improvement
 //
-//   source: torch.optim.lr_scheduler.ReduceLROnPlateau (PyTorch 2.15), its step() and _is_better().
-//   Other than there, a relative threshold makes a negative number harder to improve on, not easier
-//   (pytorch#47513).
+//   source: torch.optim.lr_scheduler.ReduceLROnPlateau (PyTorch 2.15), its step() and _is_better()
 
 
-#include <cmath>
-#include <cstdint>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -10223,36 +10226,22 @@ public:
     [[nodiscard]] double best() const noexcept { return best_; }
     [[nodiscard]] const plateau_options& options() const noexcept { return options_; }
 
-    /// "<best> <bad ones in a row> <left of the cooldown> <what is watched>".
+    /// "<best> <bad ones in a row> <left of the cooldown>".
     [[nodiscard]] std::string state() const {
-        return fmt::format("{} {} {} {}", detail::hexadecimal(best_), bad_, cooldown_, watch_id());
+        return fmt::format("{} {} {}", detail::hexadecimal(best_), bad_, cooldown_);
     }
-    /// False when the next words are no state(). After the state of another metric, or of another
-    /// direction, counting begins anew.
+    /// False when the next words are no state().
     [[nodiscard]] bool restore(detail::state_words& words) {
-        std::uint64_t id = 0;
-        if (!words.read(best_) || !words.read(bad_) || !words.read(cooldown_) || !words.read(id))
-            return false;
-        if (id != watch_id()) forget();
-        return true;
-    }
-    void forget() noexcept {
-        best_ = worst();
-        bad_ = cooldown_ = 0;
+        return words.read(best_) && words.read(bad_) && words.read(cooldown_);
     }
 
 private:
-    [[nodiscard]] std::uint64_t watch_id() const noexcept {
-        return detail::watch_id(options_.metric, options_.lower_is_better, options_.at);
-    }
     [[nodiscard]] double worst() const noexcept {
         const auto most = std::numeric_limits<double>::infinity();
         return options_.lower_is_better ? most : -most;
     }
     [[nodiscard]] bool is_better(double now) const noexcept {
-        // A part of a negative number lies on its other side.
-        const bool mirrored = options_.relative && best_ < 0 && std::isfinite(best_);
-        const double by = mirrored ? -options_.threshold : options_.threshold;
+        const double by = options_.threshold;
         if (options_.lower_is_better)
             return options_.relative ? now < best_ * (1.0 - by) : now < best_ - by;
         return options_.relative ? now > best_ * (by + 1.0) : now > best_ + by;
@@ -10356,17 +10345,11 @@ public:
     [[nodiscard]] std::string state() const {
         return fmt::format("{}{}{}", done_, watch_ ? " " : "", watch_ ? watch_->state() : "");
     }
-    /// After the state of another metric, or without a plateau, its plateau begins anew. Throws
-    /// errc::malformed for a text that is no state().
+    /// Throws errc::malformed for a text that is no state().
     void restore(std::string_view saved) {
         train::detail::state_words words(saved);
-        bool right = words.read(done_);
-        if (watch_) watch_->forget();
-        if (right && !words.empty()) {
-            train::plateau left({}, rule_name); // read, whether or not there is one now
-            right = (watch_ ? *watch_ : left).restore(words) && words.empty();
-        }
-        if (!right) train::detail::no_state(rule_name, saved);
+        if (!words.read(done_) || (watch_ && !watch_->restore(words)) || !words.empty())
+            train::detail::no_state(rule_name, saved);
     }
 
 private:
@@ -17715,36 +17698,24 @@ public:
         return fmt::format("{}, best {:.6g} after step {}", what, best_, best_step_);
     }
 
-    /// "<waited> <best, as a hexadecimal float> <step> <what is watched>".
+    /// "<waited> <best, as a hexadecimal float> <step>".
     [[nodiscard]] std::string state() const {
-        if (std::isnan(best_) && waited_ == 0) return "";
-        return fmt::format("{} {} {} {}", waited_, train::detail::hexadecimal(best_), best_step_,
-                           watch_id());
+        if (std::isnan(best_)) return waited_ == 0 ? "" : fmt::format("{} nan 0", waited_);
+        return fmt::format("{} {} {}", waited_, train::detail::hexadecimal(best_), best_step_);
     }
-    /// After the state of another metric, or of another direction, it begins anew. Throws
-    /// errc::malformed for a text that is no state().
+    /// Throws errc::malformed for a text that is no state().
     void restore(std::string_view saved) {
-        forget();
-        if (saved.empty()) return;
-        train::detail::state_words words(saved);
-        auto id = watch_id(); // older states have none, and no step
-        const bool right = words.read(waited_) && words.read(best_) &&
-                           (words.empty() || words.read(best_step_)) &&
-                           (words.empty() || words.read(id));
-        if (!right || !words.empty()) train::detail::no_state("early stopping", saved);
-        if (id != watch_id()) forget();
-    }
-
-private:
-    [[nodiscard]] std::uint64_t watch_id() const noexcept {
-        return train::detail::watch_id(options_.metric, options_.lower_is_better,
-                                       train::watched::evaluations);
-    }
-    void forget() noexcept {
         waited_ = 0;
         best_ = std::numeric_limits<double>::quiet_NaN();
         best_step_ = 0;
+        if (saved.empty()) return;
+        train::detail::state_words words(saved);
+        const bool right = words.read(waited_) && words.read(best_) &&
+                           (words.empty() || words.read(best_step_)); // older states have none
+        if (!right || !words.empty()) train::detail::no_state("early stopping", saved);
     }
+
+private:
     /// Comparisons with NaN are false: it improves nothing, and the first number improves on it.
     [[nodiscard]] bool is_better(double now) const noexcept {
         if (std::isnan(best_)) return !std::isnan(now);
@@ -18770,24 +18741,17 @@ public:
 
     [[nodiscard]] double running_mean() const noexcept { return mean_; }
 
-    /// "<steps> <mean> <variance> <spikes in a row> <what is watched>".
+    /// "<steps> <mean> <variance> <spikes in a row>".
     [[nodiscard]] std::string state() const {
-        return fmt::format("{} {} {} {} {}", seen_, train::detail::hexadecimal(mean_),
-                           train::detail::hexadecimal(variance_), in_a_row_,
-                           train::detail::watch_id(options_.metric));
+        return fmt::format("{} {} {} {}", seen_, train::detail::hexadecimal(mean_),
+                           train::detail::hexadecimal(variance_), in_a_row_);
     }
-    /// After the state of another metric its warm-up begins anew. Throws errc::malformed for a text
-    /// that is no state().
+    /// Throws errc::malformed for a text that is no state().
     void restore(std::string_view saved) {
         train::detail::state_words words(saved);
-        std::uint64_t id = 0;
         if (!words.read(seen_) || !words.read(mean_) || !words.read(variance_) ||
-            !words.read(in_a_row_) || !words.read(id) || !words.empty())
+            !words.read(in_a_row_) || !words.empty())
             train::detail::no_state(rule_name, saved);
-        if (id == train::detail::watch_id(options_.metric)) return;
-        seen_ = 0;
-        mean_ = variance_ = 0.0;
-        in_a_row_ = 0;
     }
 
 private:
@@ -21026,7 +20990,7 @@ struct reduce_on_plateau_options {
     double threshold = 1e-4; ///< a change up to this is no improvement
     bool relative = true;    ///< of the threshold: to the best number, else a difference
     int cooldown = 0;        ///< evaluations after a change that do not count
-    double min_lr = 0.0;     ///< a change takes the rate no lower; the schedule may
+    double min_lr = 0.0;     ///< the rate goes no lower
     double eps = 1e-8;       ///< a change of the rate up to this is not made
     bool lower_is_better = true;
     train::watched at = train::watched::evaluations;
@@ -21065,9 +21029,9 @@ public:
 
     [[nodiscard]] double best() const noexcept { return watch_.best(); }
 
-    /// What plateau::state() says.
+    /// "<best> <bad ones in a row> <left of the cooldown>".
     [[nodiscard]] std::string state() const { return watch_.state(); }
-    /// After the state of another metric counting begins anew. Throws errc::malformed for a text that is no state().
+    /// Throws errc::malformed for a text that is no state().
     void restore(std::string_view saved) {
         train::detail::state_words words(saved);
         if (!watch_.restore(words) || !words.empty()) train::detail::no_state(rule_name, saved);
@@ -22072,6 +22036,9 @@ private:
     out.restarts = ctx.attempt();
     out.results = {{"loss", result.loss}};
     if (result.val_loss == result.val_loss) out.results.push_back({"val_loss", result.val_loss});
+    for (const auto& each : result.metrics) // those of training are in the rows
+        if (each.name != "val_loss" && !each.name.starts_with("train_") && out.results.size() < 14)
+            out.results.push_back(each);
     out.val_step = result.val_step;
     out.checkpoint = path_for_people(result.checkpoint);
     out.command = config.command;
@@ -22109,6 +22076,216 @@ SKEIN_INLINE report::run_summary summarize(const context& ctx, const run_config&
     if (ctx.screen()) ctx.screen()->drop_last();
     return detail::summary_of(ctx, config, result);
 }
+
+} // namespace skein::train
+
+// ======== skein/train/reports.hpp
+// What a loop without a Trainer says of itself: numbers of all ranks, merged, in the files that a
+// Trainer writes.
+//
+//     void loop(skein::train::context& ctx, skein::run_config run) {
+//         skein::train::reports log(ctx, run);
+//         for (int epoch = 0; epoch < 10; ++epoch) {
+//             const auto now = log.report({{"loss", loss}, {"seen", skein::report::sum(64)}});
+//             if (now.at("loss") < 0.1) break;     // the same on every rank
+//         }
+//     }
+//
+// Every rank reports alike. A number counts by its kind over all ranks; one without a kind is a
+// mean. The call waits for the other ranks and for no disk: a thread of rank 0 writes. A rank that
+// does not come is named after config.failure.collective_timeout.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace skein::train {
+
+namespace detail {
+class report_writer;
+}
+
+/// The numbers of one report, merged; the same on every rank.
+class merged_report {
+public:
+    explicit merged_report(std::vector<report::metric_value> values) : values_(std::move(values)) {}
+    /// Throws errc::not_found with the names there are.
+    [[nodiscard]] double at(std::string_view name) const;
+    [[nodiscard]] const std::vector<report::metric_value>& values() const noexcept {
+        return values_;
+    }
+
+private:
+    std::vector<report::metric_value> values_;
+};
+
+/// See above. Not thread-safe; the context must outlive it.
+class reports {
+public:
+    /// Reports that wait for the disk; more are an error.
+    static constexpr std::size_t most_waiting = 10'000;
+
+    /// Opens the run's folder. Collective.
+    ///   first   reports that were made before: a loop that goes on from a checkpoint of its own.
+    ///           Later rows of the folder are dropped
+    ///   errors  those of the folder; usage for a config that makes no sense
+    reports(context& ctx, const run_config& config, std::uint64_t first = 0);
+    reports(const reports&) = delete;
+    reports& operator=(const reports&) = delete;
+    /// finish(), unless an exception passes by.
+    ~reports();
+
+    /// One more report. Collective.
+    ///   errors  mismatch when two ranks give a name by other kinds; usage for a name that is given
+    ///           twice; timeout, with the rank that did not come; exhausted beyond most_waiting
+    merged_report report(std::initializer_list<report::named_number> numbers);
+    /// Reports made, those before included.
+    [[nodiscard]] std::uint64_t made() const noexcept;
+    /// The run's folder; empty when it writes no files.
+    [[nodiscard]] const std::string& path() const noexcept;
+    /// Waits until all is written; the run's result is there then. Collective.
+    void finish();
+
+private:
+    std::unique_ptr<detail::report_writer> writer_;
+};
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/reports.ipp
+// Bodies of <skein/train/reports.hpp>.
+
+
+#include <atomic>
+#include <exception>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+namespace detail {
+
+class report_writer {
+public:
+    report_writer(context& ctx, const run_config& config, std::uint64_t first)
+        : ctx_(ctx), config_(checked(config, ctx)), out_(ctx, config_, settings_), made_(first),
+          begun_(now()) {
+        out_.begin({.rank = ctx.rank(),
+                    .world_size = ctx.world_size(),
+                    .first_step = first,
+                    .run_path = out_.path(),
+                    .resumed_from = {},
+                    .strategy = {},
+                    .epochs = {},
+                    .evaluations = {}});
+        result_.rank = ctx.rank();
+        result_.first_step = first;
+        result_.val_loss = std::numeric_limits<double>::quiet_NaN();
+        last_ = begun_;
+    }
+
+    merged_report report(std::initializer_list<report::named_number> numbers) {
+        report::metric_set mine;
+        for (const auto& [name, number] : numbers) {
+            const auto before = mine.size();
+            mine.add(number.kind, name, number.value, number.weight);
+            if (mine.size() == before)
+                throw error(errc::usage, fmt::format("a report has \"{}\" twice", name))
+                    .with_hint("give each number a name of its own");
+        }
+        ctx_.note_begun();
+        auto values = names_.merge(ctx_, {}, mine);
+        made_ += 1;
+        if (ctx_.is_first()) write(values);
+        return merged_report(std::move(values));
+    }
+    [[nodiscard]] std::uint64_t made() const noexcept { return made_; }
+    [[nodiscard]] const std::string& path() const noexcept { return out_.path(); }
+
+    void finish() {
+        if (std::exchange(finished_, true)) return;
+        pool_.reset(); // all that was submitted is written
+        out_.finish();
+        result_.steps = result_.total = made_;
+        result_.seconds = now() - begun_;
+        result_.run_name = out_.name();
+        result_.run_path = out_.path();
+        leave_screen(ctx_, config_, result_);
+    }
+
+private:
+    [[nodiscard]] static double now() {
+        return to_seconds(system_clock().now().time_since_epoch());
+    }
+    [[nodiscard]] static const run_config& checked(const run_config& config, const context& ctx) {
+        auto plain = config;
+        plain.global_batch = std::max<std::int64_t>(config.global_batch, ctx.world_size());
+        plain.accumulation = 1; // of no meaning here
+        validate(plain, ctx.world_size());
+        return config;
+    }
+
+    void write(const std::vector<report::metric_value>& values) {
+        if (waiting_.fetch_add(1) >= reports::most_waiting)
+            throw error(errc::exhausted,
+                        fmt::format("{} reports wait for the disk", waiting_.load()))
+                .with_where(path())
+                .with_hint("does the disk of the run's folder answer? report less often");
+        const auto time = now();
+        step_info row{.step = made_, .seconds = time - std::exchange(last_, time)};
+        if (const auto* loss = report::find_metric(values, "loss")) row.loss = *loss;
+        result_.loss = row.loss;
+        if (!pool_) pool_.emplace(1);
+        pool_->submit([this, row, values]() mutable {
+            row.metrics = &values;
+            out_.step(row, {});
+            waiting_ -= 1;
+        });
+    }
+
+    context& ctx_;
+    run_config config_;
+    report::settings settings_;
+    reporter out_;
+    shared_names names_;
+    std::uint64_t made_;
+    double begun_, last_ = 0.0;
+    bool finished_ = false;
+    fit_result result_;
+    std::atomic<std::size_t> waiting_{0};
+    std::optional<net::offload_pool> pool_; // last: it ends before what it works on
+};
+
+} // namespace detail
+
+SKEIN_INLINE double merged_report::at(std::string_view name) const {
+    if (const auto* found = report::find_metric(values_, name)) return *found;
+    throw error(errc::not_found, fmt::format("the report has no \"{}\"", name))
+        .with_hint(report::names_of(values_));
+}
+
+SKEIN_INLINE reports::reports(context& ctx, const run_config& config, std::uint64_t first)
+    : writer_(std::make_unique<detail::report_writer>(ctx, config, first)) {}
+SKEIN_INLINE reports::~reports() {
+    if (std::uncaught_exceptions() > 0) return;
+    try {
+        writer_->finish();
+    } catch (const error&) { // said by those who throw it; the rows are written
+    }
+}
+SKEIN_INLINE merged_report reports::report(std::initializer_list<report::named_number> numbers) {
+    return writer_->report(numbers);
+}
+SKEIN_INLINE std::uint64_t reports::made() const noexcept { return writer_->made(); }
+SKEIN_INLINE const std::string& reports::path() const noexcept { return writer_->path(); }
+SKEIN_INLINE void reports::finish() { writer_->finish(); }
 
 } // namespace skein::train
 
@@ -22450,6 +22627,7 @@ template <auto F, class... A>
 
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
@@ -22490,8 +22668,8 @@ struct loop_call {
     const auto inner = mangled.find("XadL_Z");
     if (inner == std::string_view::npos || !mangled.ends_with("EEEE"))
         return readable_name(std::string(mangled).c_str());
-    auto text = readable_name(
-        std::string(mangled.substr(inner + 4, mangled.size() - inner - 8)).c_str());
+    auto text =
+        readable_name(std::string(mangled.substr(inner + 4, mangled.size() - inner - 8)).c_str());
     constexpr std::string_view nameless = "(anonymous namespace)::";
     if (text.starts_with(nameless)) text.erase(0, nameless.size());
     return text.substr(0, text.find('('));
@@ -22555,11 +22733,11 @@ SKEIN_INLINE void check_value(const loop_value& value, const std::string& loop) 
     return how;
 }
 
-SKEIN_INLINE void set_failure(loop_end& out, const error& why, int rank) {
+SKEIN_INLINE void set_failure(loop_end& out, const error& why, int rank, bool writes = true) {
     out.how.failure = at_rank(why, rank, out.how.world_size);
     out.how.failed_rank = rank;
     out.value.clear();
-    write_result(out.how);
+    if (writes) write_result(out.how);
 }
 
 // ---- in this process ---------------------------------------------------------------------------
@@ -22644,7 +22822,7 @@ SKEIN_INLINE int live_in_loop(spmd::rank_entry& entry) {
 /// The ranks meet in the first run and part when their processes end, so that each further run has
 /// them all.
 struct launched_world {
-    std::mutex claim; // held by the run that is at work
+    std::atomic<bool> busy{false}; // a run is at work
     int runs = 0;     // so far
     std::unique_ptr<spmd::joined_group> group;
     std::optional<error> over; // why there is no further run
@@ -22659,14 +22837,26 @@ SKEIN_INLINE void leave_launched_world() noexcept {
     auto& world = world_of_launch();
     if (!world.group) return;
     try {
-        if (world.claim.try_lock())
-            world.group->leave();
-        else
+        if (world.busy.load())
             world.group->fail(error(errc::worker_lost, "it called exit() in a run"));
+        else
+            world.group->leave();
     } catch (const error&) { // the others know it by now
     }
     world.group.reset();
 }
+
+/// Gives the world back.
+class claimed_world {
+public:
+    explicit claimed_world(std::atomic<bool>& busy) noexcept : busy_(&busy) {}
+    ~claimed_world() { busy_->store(false); }
+    claimed_world(const claimed_world&) = delete;
+    claimed_world& operator=(const claimed_world&) = delete;
+
+private:
+    std::atomic<bool>* busy_;
+};
 
 /// Who was lost first.
 class first_loss {
@@ -22693,10 +22883,12 @@ private:
 SKEIN_INLINE loop_news train_in_launched_world(const loop_call& call,
                                                const spmd::launch_environment& where,
                                                spmd::joined_group& world, int number,
-                                               const stop_signals* stops) {
+                                               const stop_signals* stops,
+                                               std::optional<run_note>& note) {
     byte_buffer mine;
     train_as_rank(
         world, where, *call.config, stops, fmt::format("run-{}", number), [&](context& here) {
+            here.watch_runs([&note](const run_note& now) { note = now; });
             auto value = call.loop->call(here, *call.config, call.arguments);
             if (!here.is_first()) return;
             check_value(value, call.name);
@@ -22709,10 +22901,10 @@ SKEIN_INLINE loop_news train_in_launched_world(const loop_call& call,
 SKEIN_INLINE void run_in_launched_world(const loop_call& call,
                                         const spmd::launch_environment& where, loop_end& out) {
     auto& world = world_of_launch();
-    const std::unique_lock claim(world.claim, std::try_to_lock);
-    if (!claim)
+    if (world.busy.exchange(true))
         throw error(errc::not_supported, "not supported: several runs at once under a launcher")
             .with_hint("one after the other, or without the launcher");
+    const claimed_world claim(world.busy);
     if (world.over)
         throw error(errc::not_supported,
                     "not supported: another run under a launcher after one that failed")
@@ -22722,6 +22914,7 @@ SKEIN_INLINE void run_in_launched_world(const loop_call& call,
     std::optional<stop_signals> stops;
     if (may_take_signals()) stops.emplace();
     std::optional<first_loss> loss;
+    std::optional<run_note> note;
     try {
         if (!world.group) {
             spmd::joined_group_options meeting;
@@ -22740,8 +22933,8 @@ SKEIN_INLINE void run_in_launched_world(const loop_call& call,
         validate(*call.config, where.world_size);
         std::optional<stop_notice> notice;
         if (stops && where.rank == 0) notice.emplace(*stops, *call.config);
-        auto news =
-            train_in_launched_world(call, where, *world.group, number, stops ? &*stops : nullptr);
+        auto news = train_in_launched_world(call, where, *world.group, number,
+                                            stops ? &*stops : nullptr, note);
         out.how = std::move(news.how);
         out.value = std::move(news.value);
     } catch (...) {
@@ -22755,8 +22948,10 @@ SKEIN_INLINE void run_in_launched_world(const loop_call& call,
         loss.reset();
         world.group.reset();
         world.over = lost.value_or(why);
+        out.how = folder_told(note);
+        out.how.world_size = where.world_size;
         if (stops && stops->which() != 0) out.how.stopped_by = proc::signal_name(stops->which());
-        set_failure(out, *world.over, rank);
+        set_failure(out, *world.over, rank, where.rank == 0);
     }
 }
 
@@ -23372,6 +23567,7 @@ SKEIN_INLINE void stage::update(std::string_view metric, const at::Tensor& preds
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -23671,6 +23867,11 @@ public:
     /// A number of this rank for the row of this step; see Trainer::report().
     void report(report::metric_kind kind, std::string_view name, double value,
                 std::optional<double> weight = {});
+    /// The same for several: {{"loss2", 0.3}, {"seen", skein::report::sum(64)}}.
+    void report(std::initializer_list<report::named_number> numbers) {
+        for (const auto& [name, number] : numbers)
+            report(number.kind, name, number.value, number.weight);
+    }
     /// Training ends after the step that agrees on it next, on all ranks.
     void request_stop() noexcept;
 
@@ -25520,6 +25721,10 @@ struct run_state {
     double scheduled = 0.0; ///< rate of the step that was agreed on last, by the schedule alone
     fit_result result{};
 
+    bool hurries =
+        false; ///< who stops it does not wait: nothing is done that a resumed run does again
+    /// The run ends behind this step, as planned or because a callback wants it.
+    [[nodiscard]] bool comes_to_end() const noexcept { return !hurries && (stopped || is_last()); }
     [[nodiscard]] bool is_last() const noexcept { return total > 0 ? step == total : ended; }
     /// What the schedule gives for the step after so many finished ones.
     [[nodiscard]] double scheduled_rate(std::uint64_t finished) const {
@@ -25592,18 +25797,19 @@ public:
 
     /// Evaluation, row, decisions and checkpoint of the step that is committed, as they are due.
     void end_of_step(const step_info& now) {
-        const auto due = [&](std::int64_t every) {
-            return run_.is_last() ||
-                   (every > 0 && run_.step % static_cast<std::uint64_t>(every) == 0);
+        const auto on_this_step = [&](std::int64_t every) {
+            return every > 0 && run_.step % static_cast<std::uint64_t>(every) == 0;
         };
         for (const auto& m : run_.row.values)
             if (m.name.starts_with("train_")) newest_[m.name] = m.value;
-        const bool saves =
-            due(config_.checkpoint.every) || (run_.stopped && config_.checkpoint.on_stop);
-        const auto best = run_.stopped ? std::nullopt : set_of_best();
+        const bool saves = on_this_step(config_.checkpoint.every) || run_.is_last() ||
+                           (run_.stopped && config_.checkpoint.on_stop);
+        const auto best = set_of_best();
         measured evaluated;
-        for (std::size_t set = 0; set < evaluator_->size() && !run_.stopped; ++set)
-            if (due(evaluator_->every(set)) || (saves && best == set)) evaluate(set, evaluated);
+        for (std::size_t set = 0; set < evaluator_->size() && !run_.hurries; ++set)
+            if (on_this_step(evaluator_->every(set)) || run_.comes_to_end() ||
+                (saves && best == set))
+                evaluate(set, evaluated);
         for (const auto& m : evaluated.values) newest_[m.name] = m.value;
         report_->step(now, evaluated.values, evaluated.arrays);
         for (const auto& event : events_)
@@ -25618,7 +25824,7 @@ public:
         run_.feeder->quiet();
         is_over_ = true;
         measured last;
-        for (std::size_t set = 0; set < evaluator_->size() && !run_.stopped; ++set)
+        for (std::size_t set = 0; set < evaluator_->size() && !run_.hurries; ++set)
             if (evaluated_at_[set] != run_.step) evaluate(set, last);
         if (!run_.result.stop_reason.empty())
             report_->note(
@@ -25988,7 +26194,7 @@ public:
     /// `now` gets the loss and the times of the slowest ranks.
     ///   own          the trainer's numbers, the loss first
     ///   reported     the user's, as this rank knows them
-    ///   stop         0, 1, or the signal that asked for it
+    ///   stop         0; 0.5: a callback wants it; 1, or the signal that asked for it
     ///   all_touched  every parameter had a gradient here
     ///   decided      a number of the decisions of this rank
     void exchange(const report::metric_set& own, const report::metric_set& reported, double stop,
@@ -26023,6 +26229,8 @@ public:
     [[nodiscard]] bool same_decisions() const noexcept { return same_decisions_; }
     [[nodiscard]] bool some_untouched() const noexcept { return some_untouched_; }
     [[nodiscard]] bool stops() const noexcept { return stop_ > 0.0; }
+    /// Somebody outside of the run has asked, and waits for it.
+    [[nodiscard]] bool hurries() const noexcept { return stop_ >= 1.0; }
     /// The signal that asked for the stop on some rank; 0 when it was none.
     [[nodiscard]] int stop_signal() const noexcept {
         return stop_ > 1.0 ? static_cast<int>(stop_) : 0;
@@ -26283,6 +26491,7 @@ public:
         run_.feeder->commit(*drawn_, run_.step);
         reported_.clear();
         run_.stopped = row_.stops();
+        run_.hurries = row_.hurries();
         if (row_.stop_signal() > 0) run_.result.stop_signal = row_.stop_signal();
         run_.result.loss = now_.loss;
         clock_.end_step(now_, drawn_->global_batch, config_.tokens_per_sample);
@@ -26372,8 +26581,7 @@ private:
     }
     /// The metrics of training that are due with this row. Collective when some are.
     void measure(bool ends_epoch) {
-        auto due =
-            run_.training->end_of_step(run_.step, ends_epoch, run_.is_last() || run_.stopped);
+        auto due = run_.training->end_of_step(run_.step, ends_epoch, run_.comes_to_end());
         if (due.values.empty() && due.arrays.empty()) return;
         run_.row.append(std::move(due));
         refuse_twice(run_.row.values);
@@ -26447,7 +26655,7 @@ private:
         const auto& touched = run_.parts->store().touched();
         const bool all_touched = std::ranges::find(touched, 0.0) == touched.end();
         const double stop = ctx_.stop_requested() ? std::max(1.0, double(ctx_.stop_signal()))
-                            : run_.stop_wanted    ? 1.0
+                            : run_.stop_wanted    ? 0.5
                                                   : 0.0;
         if (run_.parts->changes_batch())
             row.last("global_batch", static_cast<double>(run_.plan.global_batch));
@@ -26749,10 +26957,9 @@ namespace skein {
 
 /// Which number ends a run.
 struct stop_at_options {
-    std::string metric{}; ///< e.g. "val_accuracy"; without a default, as there is none of at_least
-                          ///< that fits every metric
+    std::string metric = "val_loss";
     double value = 0.0;
-    bool at_least = true; ///< false: at most, for a loss
+    bool at_least = true; ///< false: at most
     train::watched at = train::watched::evaluations;
 };
 
@@ -26763,11 +26970,8 @@ public:
     static constexpr std::string_view rule_name = "stop_at";
     static constexpr bool changes_batch = false;
 
-    /// Throws errc::usage without a metric, and for a value that is no number.
+    /// Throws errc::usage for a value that is no number.
     explicit stop_at(stop_at_options options) : options_(std::move(options)) {
-        train::detail::require_option(!options_.metric.empty(), rule_name, "no metric is named",
-                                      "give one, e.g. val_accuracy, or val_loss with at_least = "
-                                      "false");
         train::detail::require_option(!std::isnan(options_.value), rule_name, "a value of nan",
                                       "give the number that is good enough");
     }

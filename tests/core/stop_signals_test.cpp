@@ -119,3 +119,25 @@ TEST_CASE("a terminal that closes is nothing to a process under nohup") {
     CHECK(handler_of(SIGHUP) == SIG_IGN);
     ::signal(SIGHUP, before);
 }
+
+TEST_CASE("the two signals are free while nobody has taken them") {
+    struct sigaction before_int{}, before_term{};
+    struct sigaction none{};
+    none.sa_handler = SIG_DFL; // a test runner has handlers of its own
+    ::sigaction(SIGINT, &none, &before_int);
+    ::sigaction(SIGTERM, &none, &before_term);
+    CHECK(stop_signals::are_free());
+    {
+        const stop_signals stops;
+        CHECK_FALSE(stop_signals::are_free());
+        ::raise(SIGTERM); // its handler is gone now, it is not
+        CHECK_FALSE(stop_signals::are_free());
+    }
+    CHECK(stop_signals::are_free());
+    struct sigaction own{};
+    own.sa_handler = [](int) {};
+    ::sigaction(SIGINT, &own, nullptr);
+    CHECK_FALSE(stop_signals::are_free());
+    ::sigaction(SIGINT, &before_int, nullptr);
+    ::sigaction(SIGTERM, &before_term, nullptr);
+}

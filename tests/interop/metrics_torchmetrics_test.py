@@ -3,7 +3,7 @@
 # label: runtime;metrics
 """Metrics over the parts of 1, 2 and 3 ranks are what torchmetrics says of all samples at once.
 
-    metrics_torchmetrics_test.py [CASES [SEED]]     default: 200 of seed 1
+    metrics_torchmetrics_test.py [CASES [SEED]]     default: 1500 of seed 1
 """
 import json
 import pathlib
@@ -18,7 +18,9 @@ from program import find_program, skip  # noqa: E402
 
 try:
     import torch
+    import torchmetrics
     import torchmetrics.functional as tm
+    import torchmetrics.functional.text  # noqa: F401
     import torchmetrics.functional.classification as tmc
 except ImportError as missing:
     skip(f"{missing}; scripts/setup --test installs torchmetrics and, for Python 3.11 on x86-64, PyTorch")
@@ -27,6 +29,11 @@ TYPES = {torch.float32: "float32", torch.float64: "float64", torch.int64: "int64
 NAMES = {"accuracy": "accuracy", "precision": "precision", "recall": "recall", "f1": "f1_score", "fbeta": "fbeta_score",
          "specificity": "specificity", "jaccard": "jaccard_index", "confusion_matrix": "confusion_matrix"}
 DIVIDES = ("precision", "recall", "f1", "fbeta", "jaccard")
+CURVES = {"auroc": "auroc", "average_precision": "average_precision", "exact_auroc": "auroc",
+          "exact_average_precision": "average_precision"}
+REGRESSION = ("mae", "mse", "rmse", "r2")
+ALL = [*NAMES, *CURVES, *REGRESSION, "perplexity", "word_error_rate", "char_error_rate"]
+WORDS = ["a", "be", "the", "rank", "h\u00e9llo", "\u4e16\u754c", "\U0001F600"]
 
 
 def logits(*shape, dtype=torch.float32):
@@ -85,16 +92,111 @@ def classification(draw, name):
     return options, getattr(tmc, f"{task}_{NAMES[name]}"), theirs, preds, target
 
 
-def masked(draw, options, theirs, preds, target):
+def curve(draw, name):
+    task = draw.choice(["binary", "multiclass", "multilabel"])
+    n, inner = draw.choice([1, 2, 7, 30, 60]), draw.choice([(), (), (3,), (2, 3)])
+    options, theirs = {}, {"thresholds": None}
+    if not name.startswith("exact"):
+        options["thresholds"] = theirs["thresholds"] = draw.choice([2, 5, 50, 200])
+    if draw.random() < 0.4:
+        options["ignore_index"] = theirs["ignore_index"] = draw.choice([-100, 0, 1] if task == "multiclass" else [-100, -1])
+    shape = target_shape = (n, *inner)
+    if task != "binary":
+        width = draw.choice([2, 3, 6])
+        options["classes" if task == "multiclass" else "labels"] = width
+        theirs["num_classes" if task == "multiclass" else "num_labels"] = width
+        averages = ["macro", "weighted", "none"] + (["micro"] if task == "multilabel" else [])
+        options["average"] = theirs["average"] = draw.choice(averages)
+        shape = (n, width, *inner)
+        target_shape = shape if task == "multilabel" else target_shape
+    target = torch.randint(0, draw.choice([1, width, width]) if task == "multiclass" else draw.choice([1, 2, 2]), target_shape)
+    kind = draw.choice(["probabilities", "logits", "edges"])
+    double = torch.float64 if options.get("thresholds") and draw.random() < 0.2 else torch.float32
+    if kind == "edges":   # ties, and scores that are thresholds
+        preds = torch.linspace(0, 1, options.get("thresholds", 5))[torch.randint(0, options.get("thresholds", 5), shape)].to(double)
+    else:
+        preds = logits(*shape, dtype=double) if kind == "logits" else torch.rand(shape, dtype=double)
+    if "ignore_index" in options:
+        out = torch.rand(target.shape) < 0.3
+        if name.startswith("exact"):
+            out[0] = False   # torchmetrics takes no label without targets
+            target[0] = torch.where(target[0] == options["ignore_index"], (options["ignore_index"] == 0) * 1, target[0])
+        target[out] = options["ignore_index"]
+    if kind == "edges" or apart(preds.double(), task, theirs["thresholds"]):
+        return options, getattr(tmc, f"{task}_{CURVES[name]}"), theirs, preds, target
+    return curve(draw, name)
+
+
+def apart(scores, task, thresholds):
+    """Whether the last bit of a probability cannot decide on which side of a threshold or of another score it is."""
+    if bool(((scores < 0) | (scores > 1)).any()):
+        scores = scores.softmax(1) if task == "multiclass" else scores.sigmoid()
+    flat = scores.flatten().sort().values
+    if thresholds:
+        return bool((flat.unsqueeze(1) - torch.linspace(0, 1, thresholds).double()).abs().min() > 1e-6)
+    return len(flat) < 2 or bool((flat[1:] - flat[:-1]).min() > 1e-6)
+
+
+def regression(draw, name):
+    shape = (draw.choice([2, 3, 40, 300]),)
+    if name != "r2":
+        shape += draw.choice([(), (3,), (2, 2)])
+    target = torch.randn(shape, dtype=torch.float64) * draw.choice([1, 30])
+    if draw.random() < 0.2:
+        target[:] = 2.5
+    preds = target + draw.choice([0, 1e-4, 1, 20]) * torch.randn(shape, dtype=torch.float64)
+    options = {"adjusted": draw.choice([0, 0, 1, 2])} if name == "r2" else {}
+    function = {"mae": tm.mean_absolute_error, "mse": tm.mean_squared_error, "r2": tm.r2_score,
+                "rmse": lambda p, t: tm.mean_squared_error(p, t, squared=False)}[name]
+    return options, function, dict(options), preds, target
+
+
+def language(draw):
+    shape = (draw.choice([1, 3, 8]), draw.choice([1, 5]))
+    vocabulary = draw.choice([2, 30, 500])
+    target, options = torch.randint(0, vocabulary, shape), {}
+    if draw.random() < 0.5:
+        options["ignore_index"] = draw.choice([-100, 1])
+        target[torch.rand(shape) < 0.3] = options["ignore_index"]
+    preds = torch.randn(*shape, vocabulary, dtype=draw.choice([torch.float32, torch.float64])) * draw.choice([1, 4])
+    return options, lambda p, t, ignore_index=None: perplexity_of(p.double(), t, ignore_index), dict(options), preds, target
+
+
+def perplexity_of(preds, target, ignore_index):
+    return torchmetrics.functional.text.perplexity(preds, target, ignore_index)
+
+
+def texts(draw):
+    """Lines of words; the hypothesis is the reference with some changed, or another line."""
+    def line():
+        return [draw.choice(WORDS) for _ in range(draw.choice([0, 1, 5, 12]))]
+
+    def text(words):
+        return draw.choice([" ", "  ", "\t", "\u3000"]).join(words)
+    out = {"preds": [], "target": []}
+    for _ in range(draw.choice([1, 4, 20])):
+        reference = line()
+        heard = [w for w in reference if draw.random() < 0.8] if draw.random() < 0.7 else line()
+        out["target"].append(text(reference))
+        out["preds"].append(text(heard))
+    if not any(out["target"]):
+        out["target"][0] = "some"
+    return out
+
+
+def masked(draw, name, options, theirs, target):
     """A weight of 0 leaves an element out, as ignore_index does."""
-    if "ignore_index" in options or draw.random() > 0.3:
+    if "ignore_index" in options or name in REGRESSION or draw.random() > 0.3:
         return None, target
     if draw.random() < 0.5 or target.dim() == 1:
         weight = (torch.rand(target.shape) < 0.7).to(draw.choice([torch.float32, torch.bool]))
         out = weight == 0
     else:
         weight = (torch.rand(target.shape[0]) < 0.7).to(torch.float64)
-        out = (weight == 0).reshape(-1, *[1] * (target.dim() - 1)).expand(target.shape)
+        out = (weight == 0).reshape(-1, *[1] * (target.dim() - 1)).expand(target.shape).clone()
+    if name.startswith("exact"):
+        weight[0] = 1
+        out[0] = False
     theirs["ignore_index"] = -7
     target = target.clone()
     target[out] = -7
@@ -135,9 +237,20 @@ def check(case, line, wanted):
 def draw_case(draw, number, arrays):
     """(the case for our program, what torchmetrics says)"""
     torch.manual_seed(draw.randrange(1 << 30))
-    name = list(NAMES)[number % len(NAMES)]
-    options, function, theirs, preds, target = classification(draw, name)
-    weight, seen = masked(draw, options, theirs, preds, target)
+    name = ALL[number % len(ALL)]
+    if name in ("word_error_rate", "char_error_rate"):
+        lines = texts(draw)
+        case = {"metric": name, "options": {}, "texts": lines, "ranks": ranks_of(draw, len(lines["target"]))}
+        return case, getattr(torchmetrics.functional.text, name)(lines["preds"], lines["target"])
+    if name in NAMES:
+        options, function, theirs, preds, target = classification(draw, name)
+    elif name in CURVES:
+        options, function, theirs, preds, target = curve(draw, name)
+    elif name == "perplexity":
+        options, function, theirs, preds, target = language(draw)
+    else:
+        options, function, theirs, preds, target = regression(draw, name)
+    weight, seen = masked(draw, name, options, theirs, target)
     case = {"metric": name, "options": options, "arrays": {}, "ranks": ranks_of(draw, target.shape[0])}
     for what, tensor in (("preds", preds), ("target", target), ("weight", weight)):
         if tensor is None:
@@ -149,7 +262,7 @@ def draw_case(draw, number, arrays):
 
 
 def main():
-    count, seed = (int(a) for a in (*sys.argv[1:], *["200", "1"][len(sys.argv) - 1:]))
+    count, seed = (int(a) for a in (*sys.argv[1:], *["1500", "1"][len(sys.argv) - 1:]))
     program = find_program("skein_metric_cases")
     draw = random.Random(seed)
     warnings.simplefilter("ignore")
@@ -168,13 +281,8 @@ def main():
         if why:
             failed += 1
             print(f"FAILED  case {number} of seed {seed}: {json.dumps(case)}\n        {why}")
-    print(f"{count - failed} of {count} cases are as torchmetrics {torchmetrics_version()} says, torch {torch.__version__}")
+    print(f"{count - failed} of {count} cases are as torchmetrics {torchmetrics.__version__} says, torch {torch.__version__}")
     sys.exit(1 if failed else 0)
-
-
-def torchmetrics_version():
-    import torchmetrics
-    return torchmetrics.__version__
 
 
 main()

@@ -3,14 +3,19 @@
 //
 //   skein_metric_cases CASES ARRAYS   CASES: a JSON list of {metric, options, arrays: {preds, target,
 //                                     weight}: {type, shape, at: the byte in ARRAYS}, ranks: for each
-//                                     where its batches begin and end}. Prints one JSON line per case:
-//                                     shape and values as text, or the error.
+//                                     where its batches begin and end}; for error rates `texts` in
+//                                     place of arrays. Prints one JSON line per case: shape and
+//                                     values as text, or the error.
 //   skein_metric_cases --time METRIC CLASSES N   microseconds of an update, the fastest of many
 #include <skein/core/clock.hpp>
 #include <skein/core/posix_disk.hpp>
 #include <skein/metrics/classification.hpp>
 #include <skein/metrics/confusion_matrix.hpp>
+#include <skein/metrics/curves.hpp>
+#include <skein/metrics/error_rate.hpp>
 #include <skein/metrics/metric_list.hpp>
+#include <skein/metrics/perplexity.hpp>
+#include <skein/metrics/regression.hpp>
 #include <skein/wire/json.hpp>
 
 #include <algorithm>
@@ -68,8 +73,10 @@ any_metric by_name(std::string_view name, const json& options) {
 }
 
 any_metric metric_of(std::string_view name, const json& options) {
-    return by_name<accuracy, precision, recall, f1, fbeta, specificity, jaccard, confusion_matrix>(
-        name, options);
+    return by_name<accuracy, precision, recall, f1, fbeta, specificity, jaccard, confusion_matrix,
+                   auroc, average_precision, exact_auroc, exact_average_precision, mae, mse, rmse,
+                   r2, perplexity, token_error_rate, word_error_rate, char_error_rate>(name,
+                                                                                       options);
 }
 
 /// Rows from to of an array.
@@ -101,6 +108,18 @@ score over_ranks(const json& one, const std::string& arrays) {
         const auto cuts = rank.get<std::vector<std::size_t>>();
         for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
             samples shown;
+            if (one.contains("texts")) {
+                const auto of = [&](const char* name) {
+                    auto all = one.at("texts").at(name).get<std::vector<std::string>>();
+                    const auto at = all.begin();
+                    return std::vector<std::string>(at + std::ptrdiff_t(cuts[i]),
+                                                    at + std::ptrdiff_t(cuts[i + 1]));
+                };
+                const auto made_of =
+                    one.at("metric") == "word_error_rate" ? words_of : characters_of;
+                mine.update(made_of(of("preds"), of("target")).shown());
+                continue;
+            }
             const auto part = [&](const char* name) {
                 const auto& list = one.at("arrays");
                 return list.contains(name) ? rows_of(list.at(name), arrays, cuts[i], cuts[i + 1])
@@ -153,11 +172,16 @@ void time_updates(const std::string& name, std::size_t classes, std::size_t n) {
         each = static_cast<float>(state >> 8) / static_cast<float>(1 << 24);
     }
     for (std::size_t i = 0; i < n; ++i) targets[i] = static_cast<std::int64_t>(i * 7 % classes);
-    auto made = metric_of(name, {{"classes", classes}});
+    auto made = metric_of(name, name == "perplexity" || name == "mae" ? json::object()
+                                                                      : json{{"classes", classes}});
     std::chrono::nanoseconds best = std::chrono::hours(1);
     for (int i = 0; i < 500; ++i) {
         const auto begin = system_clock().now();
-        made.update({.preds = {scores.data(), {n, classes}}, .target = {targets.data(), {n}}});
+        if (name == "mae")
+            made.update({.preds = {scores.data(), {n * classes}},
+                         .target = {scores.data(), {n * classes}}});
+        else
+            made.update({.preds = {scores.data(), {n, classes}}, .target = {targets.data(), {n}}});
         best = std::min(best, std::chrono::nanoseconds(system_clock().now() - begin));
     }
     fmt::print("{:.1f}\n", static_cast<double>(best.count()) / 1e3);

@@ -2,18 +2,19 @@
 // Runs of train::run<&train_loop> without LibTorch: loops of collectives and a few files, told what to do.
 //
 //     skein_run WHAT [--workers N] [--failures N] [--late] [--folder F]
+//     skein_run reads --folder F      # the result.json of a run's folder
 //
 // --late: main does not call serve_if_worker(), the ranks find their loop behind what main says.
 
 #include <skein/core/error.hpp>
 #include <skein/dist/comm_thread.hpp>
 #include <skein/program/run_options.hpp>
+#include <skein/spmd/environment.hpp>
 #include <skein/train/reporter.hpp>
 #include <skein/train/run.hpp>
 
 #include <fmt/core.h>
 
-#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -77,8 +78,10 @@ outcome train_loop(train::context& ctx, run_config config, order asked) {
     const bool last = ctx.rank() == ctx.world_size() - 1;
     if (asked.what == "trains" || asked.what == "fails late") write_run(ctx, config);
     if (asked.what == "throws" && last) throw std::runtime_error("no such digits");
+    (void)sum_over_ranks(ctx, 0); // all are there
     if (asked.what == "fails late" && last) throw std::runtime_error("no such digits");
     if (asked.what == "exits" && last) std::exit(3);
+    if (asked.what == "exits well" && last) std::exit(0);
     if (asked.what == "is killed" && last) ::raise(SIGKILL);
     if (asked.what == "is killed once" && last && ctx.attempt() == 0) ::raise(SIGKILL);
     if (asked.what == "nests") {
@@ -127,6 +130,20 @@ void tell(const char* name, const train::run_result<outcome>& result) {
                result.metric("loss").value_or(-1), result.best ? result.best->value : -1,
                result.best ? result.best->step : 0, result.history().at("loss").size());
     std::fflush(stdout);
+}
+
+/// What result.json says of it.
+void read(const std::string& path) {
+    try {
+        const auto earlier = train::load_result(path);
+        if (!earlier.ok()) fmt::print("run read: failed: {}\n", earlier.error().what());
+        if (earlier.ok())
+            fmt::print("run read: steps={} loss={} best={}@{} ranks={}\n", earlier.steps,
+                       earlier.metric("loss").value_or(-1), earlier.best->value, earlier.best->step,
+                       earlier.world_size);
+    } catch (const error& why) {
+        fmt::print("run read: {}\n", why.what());
+    }
 }
 
 int at_once(const run_config& config, int runs) {
@@ -185,7 +202,12 @@ int main(int argc, char** argv) {
             tell("inner", train::run<&train_loop>(config, order{"adds", 1.0}));
         });
     }
+    if (what == "reads") {
+        read(config.runs_dir);
+        return 0;
+    }
     const auto result = train::run<&train_loop>(config, order{std::string(what), 2.0});
     tell("run", result);
+    if (!result.path.empty() && !spmd::discover().is_launched()) read(result.path);
     return result.ok() ? 0 : 1;
 }

@@ -172,6 +172,17 @@ def one_node(slurm):
         run.check(run.stdout == (EXAMPLES / "080_parameter_server.expected").read_text(), "another output than without Slurm")
 
 
+def run_with_result(slurm):
+    """Every rank of a train::run() gets rank 0's result, also in the second run of a program, over nodes."""
+    with slurm.run("srun", "-N3", "-n3", find_program("skein_run"), "in turn") as run:
+        slurm.check_ends(run, 0)
+        for text in ("first: ok", "first value: sum=6 ranks=3", "second value: 126", "third: ok"):
+            run.check(run.stdout.count(text) == 3, f"{text!r} is not from three ranks")
+    with slurm.run("srun", "-N1", "-n2", find_program("skein_run"), "throws") as run:
+        slurm.check_ends(run, 1)
+        run.check("rank 1 of 2: no such digits" in run.stdout, "the rank is not named")
+
+
 def batch_script(slurm):
     """The script itself has Slurm's variables as well, and is no member; the step in it is a cluster."""
     script = slurm.home / "script"
@@ -266,7 +277,7 @@ def main():
     del os.environ[INSIDE]
     with tempfile.TemporaryDirectory(prefix="skein-slurm-") as home:
         slurm = Slurm(home)
-        cases = [("srun -N4", one_task_a_node), ("several tasks on a node", several_tasks_a_node), ("one node", one_node), ("two jobs", two_jobs),
+        cases = [("srun -N4", one_task_a_node), ("several tasks on a node", several_tasks_a_node), ("one node", one_node), ("a run with its result", run_with_result), ("two jobs", two_jobs),
                  ("a batch script", batch_script), ("mpirun in an allocation", mpirun_in_allocation), ("a killed driver", killed_driver),
                  ("a killed node", killed_node), ("cancelled", cancelled)]
         try:

@@ -387,3 +387,29 @@ TEST_CASE("names with commas and numbers that are not finite survive the CSV") {
     CHECK(points[1].y == 0.5);
     CHECK(text_of(run.file("metrics.csv")).starts_with("step,\"a,b\",\"say \"\"x\"\"\"\n"));
 }
+
+TEST_CASE("all columns of a run's metrics are read while it is at work") {
+    test::temporary_folder folder;
+    CHECK(read_metrics(folder.path).empty());
+    auto run = run_dir::create(folder.path, "r");
+    run.append({.step = 1, .values = {{"loss", 1.0}}, .timings = {{"tokens_per_s", 5}}});
+    run.append({.step = 2, .values = {{"loss", 0.5}, {"a,b", 4.0}}, .timings = {}});
+    const auto columns = read_metrics(run.path());
+    REQUIRE(columns.size() == 2);
+    CHECK(columns[0].name == "loss");
+    CHECK(columns[0].points == std::vector<curve_point>{{1, 1.0}, {2, 0.5}});
+    CHECK(columns[1].name == "a,b");
+    CHECK(columns[1].points == std::vector<curve_point>{{2, 4.0}});
+    posix_disk().write_whole(run.file("metrics.csv"), as_bytes("loss,step\n1,2\n")).value();
+    CHECK_THROWS_WITH(read_metrics(run.path()), ContainsSubstring("column 'step'"));
+}
+
+TEST_CASE("a result is taken away when its run goes on, and none is no failure") {
+    test::temporary_folder folder;
+    auto run = run_dir::create(folder.path, "r");
+    run.remove_result();
+    posix_disk().write_whole(run.file("result.json"), as_bytes("{}\n")).value();
+    run.remove_result();
+    CHECK(text_of(run.file("metrics.csv")).starts_with("step"));
+    CHECK_FALSE(posix_disk().status(run.file("result.json")));
+}

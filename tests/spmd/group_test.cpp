@@ -627,3 +627,62 @@ TEST_CASE("eighty idle strangers, who come again when they are dropped, keep no 
     for (const auto& e : ends) CHECK_FALSE(e.why);
     CHECK(to_seconds(w.loop.elapsed()) < 10);
 }
+
+namespace {
+/// One group whose server gives and hears.
+held hold_talking(std::vector<life> lives, std::size_t most_told) {
+    world w;
+    held h;
+    h.ends.resize(lives.size());
+    auto all = [](world* w, std::vector<life> lives, std::size_t most_told, held* h) -> task<void> {
+        const int n = static_cast<int>(lives.size());
+        auto options = w->options(n);
+        options.given = to_buffer(as_bytes("orders"));
+        options.most_told = most_told;
+        spmd::group_server server(w->network.host("boss"), net::address::sim("boss", 0), options);
+        std::optional<spmd::group_outcome> outcome;
+        scope parts;
+        parts.spawn(serve_into(&server, &outcome));
+        for (int r = 0; r < n; ++r)
+            parts.spawn(live(w, r, n, server.local(), lives[static_cast<std::size_t>(r)],
+                             &h->ends[static_cast<std::size_t>(r)]));
+        auto joined = parts.join();
+        co_await joined;
+        h->outcome = *outcome;
+    };
+    w.loop.run(all(&w, std::move(lives), most_told, &h));
+    return h;
+}
+task<void> takes_orders(spmd::group_client& me) {
+    CHECK(as_text(me.given()) == "orders");
+    co_return;
+}
+task<void> tells_twice(spmd::group_client& me) {
+    auto taken = takes_orders(me);
+    co_await taken;
+    me.tell("state", to_buffer(as_bytes("half")));
+    me.tell("state", to_buffer(as_bytes("done")));
+    me.tell("value", to_buffer(as_bytes("42")));
+}
+} // namespace
+
+TEST_CASE("the server gives every rank its orders, and rank 0's words are in the outcome") {
+    const auto h = hold_talking({tells_twice, takes_orders, takes_orders}, 64);
+    CHECK_FALSE(h.outcome.failure);
+    REQUIRE(h.outcome.told.size() == 2);
+    CHECK(as_text(h.outcome.told.at("state")) == "done"); // the newest of a key
+    CHECK(as_text(h.outcome.told.at("value")) == "42");
+}
+
+TEST_CASE("rank 0 that tells more than is taken ends the group, and another rank may not tell") {
+    const auto much = hold_talking({tells_twice, takes_orders}, 12);
+    REQUIRE(much.outcome.failure);
+    CHECK(much.outcome.culprit == 0);
+    CHECK_THAT(much.outcome.failure->what(),
+               ContainsSubstring("rank 0 tells 16 bytes with 'value', the limit is 12"));
+    CHECK(as_text(much.outcome.told.at("state")) == "done");
+    const auto other = hold_talking({takes_orders, tells_twice}, 64);
+    REQUIRE(other.ends[1].why);
+    CHECK(other.ends[1].why->code() == errc::usage);
+    CHECK_THAT(other.ends[1].why->what(), ContainsSubstring("rank 1 tells 'state'"));
+}

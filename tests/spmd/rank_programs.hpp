@@ -64,6 +64,15 @@ inline int run_rank_program(std::string_view program) {
         for (std::size_t r = 0; r < all.size(); ++r) {
             if (to_string(all[r]) != std::to_string(r)) return 1;
         }
+        if (program == "waits to be stopped") ::pause(); // SIGTERM ends it
+        if (program == "tells") {
+            const auto order = spmd::process_environment()("SKEIN_TEST_ORDER").value_or("none");
+            if (std::getenv("SKEIN_TEST_ORDER") != nullptr) return 1; // not for its children
+            const auto answer = order + " of " + std::string(as_text(world.given()));
+            if (!second) world.tell("answer", as_bytes(answer));
+            world.leave();
+            return 0;
+        }
         if (program == "is killed once" && second && first_attempt) ::raise(SIGKILL);
         if (program == "is always killed" && second) ::raise(SIGKILL);
         if (program == "hangs once" && second && first_attempt) ::raise(SIGSTOP);

@@ -11,9 +11,11 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
 
 #include <unistd.h>
-#include <vector>
 
 using namespace skein;
 using namespace skein::spmd;
@@ -188,4 +190,51 @@ TEST_CASE("a program that cannot be started is an error, not a hang") {
     REQUIRE(outcome.failure);
     CHECK(outcome.failure->code() == errc::not_found);
     CHECK(outcome.restarts == 0);
+}
+
+TEST_CASE("several jobs at once, each on a thread of its own, leave the signals alone") {
+    struct sigaction before{};
+    ::sigaction(SIGTERM, nullptr, &before);
+    std::vector<spmd::supervisor_outcome> ends(2);
+    std::vector<std::thread> threads;
+    for (auto& end : ends)
+        threads.emplace_back([&end, &before] {
+            spmd::supervisor_options options;
+            options.takes_signals = false;
+            options.on_restart = [&](const error&, int, int) {};
+            end = supervise_program("is fine", 2, 0, std::move(options)).outcome;
+            struct sigaction now{};
+            ::sigaction(SIGTERM, nullptr, &now);
+            CHECK(now.sa_handler == before.sa_handler);
+        });
+    for (auto& thread : threads) thread.join();
+    for (const auto& end : ends) CHECK_FALSE(end.failure);
+}
+
+TEST_CASE("a job is stopped through a descriptor as by SIGTERM") {
+    int ends[2];
+    REQUIRE(::pipe(ends) == 0);
+    REQUIRE(::write(ends[1], "x", 1) == 1);
+    spmd::supervisor_options options;
+    options.takes_signals = false;
+    options.stop_fd = ends[0];
+    const auto t = supervise_program("waits to be stopped", 2, 2, options);
+    CHECK(t.outcome.stop_signal == SIGTERM);
+    CHECK(t.outcome.restarts == 0);
+    ::close(ends[0]);
+    ::close(ends[1]);
+}
+
+TEST_CASE("ranks have variables and orders of their own, rank 0 tells, and the culprit is named") {
+    spmd::supervisor_options options;
+    options.variables.emplace_back("SKEIN_TEST_ORDER", "sum");
+    options.given = to_buffer(as_bytes("1 2 3"));
+    options.most_told = 64;
+    const auto t = supervise_program("tells", 2, 0, options);
+    CHECK_FALSE(t.outcome.failure);
+    REQUIRE(t.outcome.told.contains("answer"));
+    CHECK(as_text(t.outcome.told.at("answer")) == "sum of 1 2 3");
+    CHECK(t.outcome.culprit == -1);
+    CHECK(supervise_program("is always killed", 2, 0).outcome.culprit == 1);
+    CHECK(supervise_program("fails", 2, 0).outcome.culprit == 1);
 }

@@ -335,8 +335,9 @@ TEST_CASE(
     fit_result result;
     result.steps = 1000;
     result.run_name = "run";
-    result.run_path = "runs/run";
-    result.checkpoint = "runs/run/checkpoints/step-00001000";
+    const test::temporary_folder folder; // where its result.json goes
+    result.run_path = folder.path;
+    result.checkpoint = folder.path + "/checkpoints/step-00001000";
     auto [out, err] = printed([&] {
         auto ctx = context::single();
         leave_screen(ctx, config, result);

@@ -143,8 +143,6 @@ metrics::metrics_manager both() {
             on("val", labels_seen{}, seen{}, mean_score{}, scores_in_order{})};
 }
 
-} // namespace stage_test
-using namespace stage_test;
 
 TEST_CASE("metrics count every sample of every rank once, in windows, epochs and evaluations") {
     scratch dir;
@@ -433,3 +431,5 @@ TEST_CASE("early stopping names the evaluation sets that there are") {
     CHECK(why.find("no evaluation has a 'loss'") != std::string::npos);
     CHECK(why.find("\"val\"") != std::string::npos);
 }
+
+} // namespace stage_test

@@ -36,8 +36,8 @@ walked walk(const run_config& config, std::uint64_t samples, std::uint64_t chang
             std::uint64_t other) {
     const auto first = static_cast<std::uint64_t>(config.global_batch);
     sampler order({.samples = samples, .batch = first, .seed = 1, .last = config.last});
-    detail::run_length length(config, samples, total_steps(config, samples));
-    detail::run_progress at;
+    skein::train::detail::run_length length(config, samples, total_steps(config, samples));
+    skein::train::detail::run_progress at;
     walked out;
     for (auto batch = first;; ++out.steps) {
         if (out.steps == change) batch = other;

@@ -70,6 +70,7 @@ public:
 
     /// Nobody in this process has taken SIGINT or SIGTERM over.
     [[nodiscard]] static bool are_free() noexcept {
+        if (target().load() != -1) return false; // the first signal puts SIG_DFL back
         for (const int signal : {SIGINT, SIGTERM}) {
             struct sigaction now{};
             ::sigaction(signal, nullptr, &now);

@@ -26,6 +26,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace skein::report {
@@ -69,6 +70,27 @@ struct metric_array {
 
     friend bool operator==(const metric_array&, const metric_array&) = default;
 };
+
+/// A number and how it is merged; a number alone is a mean.
+struct merged_number {
+    metric_kind kind = metric_kind::mean;
+    double value = 0.0;
+    std::optional<double> weight{}; ///< of a mean; 1 without
+
+    merged_number(double mean) : value(mean) {}
+    merged_number(metric_kind how, double number, std::optional<double> counts = {})
+        : kind(how), value(number), weight(counts) {}
+};
+[[nodiscard]] inline merged_number mean(double value, double weight) {
+    return {metric_kind::mean, value, weight};
+}
+[[nodiscard]] inline merged_number sum(double value) { return {metric_kind::sum, value}; }
+[[nodiscard]] inline merged_number max(double value) { return {metric_kind::max, value}; }
+[[nodiscard]] inline merged_number min(double value) { return {metric_kind::min, value}; }
+[[nodiscard]] inline merged_number last(double value) { return {metric_kind::last, value}; }
+
+/// {"loss", 0.3} or {"seen", sum(64)}.
+using named_number = std::pair<std::string_view, merged_number>;
 
 /// All metrics of one rank as float64 for two all-reduces. Both lengths are a multiple of
 /// metric_set::pack_unit, so ranks that report different names still meet in the same collective

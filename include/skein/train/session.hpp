@@ -36,6 +36,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -197,6 +198,11 @@ public:
     /// A number of this rank for the row of this step; see Trainer::report().
     void report(report::metric_kind kind, std::string_view name, double value,
                 std::optional<double> weight = {});
+    /// The same for several: {{"loss2", 0.3}, {"seen", skein::report::sum(64)}}.
+    void report(std::initializer_list<report::named_number> numbers) {
+        for (const auto& [name, number] : numbers)
+            report(number.kind, name, number.value, number.weight);
+    }
     /// Training ends after the step that agrees on it next, on all ranks.
     void request_stop() noexcept;
 

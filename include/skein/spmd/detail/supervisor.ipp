@@ -208,6 +208,12 @@ private:
         now->changed.set();
     }
 
+    [[nodiscard]] static error exited_early(int rank) {
+        return error(errc::worker_lost,
+                     fmt::format("worker {} exited before the job was done", rank))
+            .with_hint("it must return from its training function, not call exit()");
+    }
+
     task<void> watch_rank(attempt* now, int rank) {
         auto& self = now->ranks[static_cast<std::size_t>(rank)];
         auto ended = self.process->ended();
@@ -234,14 +240,14 @@ private:
             auto word = as_result(with_timeout(wait_until_set(&now->changed), moment));
             (void)co_await word;
         }
+        const bool early = !now->server->has_left(rank) && !self.killed_by_us;
+        if (early && status.success()) self.why = exited_early(rank);
         if (!now->group && !now->server->has_left(rank)) {
             auto why =
                 self.why ? *self.why
                 : as_asked && status.signal() == stop
                     ? error(errc::cancelled, fmt::format("worker {} was still starting", rank))
-                    : error(errc::worker_lost,
-                            fmt::format("worker {} exited before the job was done", rank))
-                          .with_hint("it must return from its training function, not call exit()");
+                    : exited_early(rank);
             now->server->abort(std::move(why), rank);
         }
         self.running = false;

@@ -492,6 +492,9 @@ private:
     out.restarts = ctx.attempt();
     out.results = {{"loss", result.loss}};
     if (result.val_loss == result.val_loss) out.results.push_back({"val_loss", result.val_loss});
+    for (const auto& each : result.metrics) // those of training are in the rows
+        if (each.name != "val_loss" && !each.name.starts_with("train_") && out.results.size() < 14)
+            out.results.push_back(each);
     out.val_step = result.val_step;
     out.checkpoint = path_for_people(result.checkpoint);
     out.command = config.command;

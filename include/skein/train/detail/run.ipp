@@ -23,6 +23,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
@@ -63,8 +64,8 @@ struct loop_call {
     const auto inner = mangled.find("XadL_Z");
     if (inner == std::string_view::npos || !mangled.ends_with("EEEE"))
         return readable_name(std::string(mangled).c_str());
-    auto text = readable_name(
-        std::string(mangled.substr(inner + 4, mangled.size() - inner - 8)).c_str());
+    auto text =
+        readable_name(std::string(mangled.substr(inner + 4, mangled.size() - inner - 8)).c_str());
     constexpr std::string_view nameless = "(anonymous namespace)::";
     if (text.starts_with(nameless)) text.erase(0, nameless.size());
     return text.substr(0, text.find('('));
@@ -128,11 +129,11 @@ SKEIN_INLINE void check_value(const loop_value& value, const std::string& loop) 
     return how;
 }
 
-SKEIN_INLINE void set_failure(loop_end& out, const error& why, int rank) {
+SKEIN_INLINE void set_failure(loop_end& out, const error& why, int rank, bool writes = true) {
     out.how.failure = at_rank(why, rank, out.how.world_size);
     out.how.failed_rank = rank;
     out.value.clear();
-    write_result(out.how);
+    if (writes) write_result(out.how);
 }
 
 // ---- in this process ---------------------------------------------------------------------------
@@ -217,7 +218,7 @@ SKEIN_INLINE int live_in_loop(spmd::rank_entry& entry) {
 /// The ranks meet in the first run and part when their processes end, so that each further run has
 /// them all.
 struct launched_world {
-    std::mutex claim; // held by the run that is at work
+    std::atomic<bool> busy{false}; // a run is at work
     int runs = 0;     // so far
     std::unique_ptr<spmd::joined_group> group;
     std::optional<error> over; // why there is no further run
@@ -232,14 +233,26 @@ SKEIN_INLINE void leave_launched_world() noexcept {
     auto& world = world_of_launch();
     if (!world.group) return;
     try {
-        if (world.claim.try_lock())
-            world.group->leave();
-        else
+        if (world.busy.load())
             world.group->fail(error(errc::worker_lost, "it called exit() in a run"));
+        else
+            world.group->leave();
     } catch (const error&) { // the others know it by now
     }
     world.group.reset();
 }
+
+/// Gives the world back.
+class claimed_world {
+public:
+    explicit claimed_world(std::atomic<bool>& busy) noexcept : busy_(&busy) {}
+    ~claimed_world() { busy_->store(false); }
+    claimed_world(const claimed_world&) = delete;
+    claimed_world& operator=(const claimed_world&) = delete;
+
+private:
+    std::atomic<bool>* busy_;
+};
 
 /// Who was lost first.
 class first_loss {
@@ -266,10 +279,12 @@ private:
 SKEIN_INLINE loop_news train_in_launched_world(const loop_call& call,
                                                const spmd::launch_environment& where,
                                                spmd::joined_group& world, int number,
-                                               const stop_signals* stops) {
+                                               const stop_signals* stops,
+                                               std::optional<run_note>& note) {
     byte_buffer mine;
     train_as_rank(
         world, where, *call.config, stops, fmt::format("run-{}", number), [&](context& here) {
+            here.watch_runs([&note](const run_note& now) { note = now; });
             auto value = call.loop->call(here, *call.config, call.arguments);
             if (!here.is_first()) return;
             check_value(value, call.name);
@@ -282,10 +297,10 @@ SKEIN_INLINE loop_news train_in_launched_world(const loop_call& call,
 SKEIN_INLINE void run_in_launched_world(const loop_call& call,
                                         const spmd::launch_environment& where, loop_end& out) {
     auto& world = world_of_launch();
-    const std::unique_lock claim(world.claim, std::try_to_lock);
-    if (!claim)
+    if (world.busy.exchange(true))
         throw error(errc::not_supported, "not supported: several runs at once under a launcher")
             .with_hint("one after the other, or without the launcher");
+    const claimed_world claim(world.busy);
     if (world.over)
         throw error(errc::not_supported,
                     "not supported: another run under a launcher after one that failed")
@@ -295,6 +310,7 @@ SKEIN_INLINE void run_in_launched_world(const loop_call& call,
     std::optional<stop_signals> stops;
     if (may_take_signals()) stops.emplace();
     std::optional<first_loss> loss;
+    std::optional<run_note> note;
     try {
         if (!world.group) {
             spmd::joined_group_options meeting;
@@ -313,8 +329,8 @@ SKEIN_INLINE void run_in_launched_world(const loop_call& call,
         validate(*call.config, where.world_size);
         std::optional<stop_notice> notice;
         if (stops && where.rank == 0) notice.emplace(*stops, *call.config);
-        auto news =
-            train_in_launched_world(call, where, *world.group, number, stops ? &*stops : nullptr);
+        auto news = train_in_launched_world(call, where, *world.group, number,
+                                            stops ? &*stops : nullptr, note);
         out.how = std::move(news.how);
         out.value = std::move(news.value);
     } catch (...) {
@@ -328,8 +344,10 @@ SKEIN_INLINE void run_in_launched_world(const loop_call& call,
         loss.reset();
         world.group.reset();
         world.over = lost.value_or(why);
+        out.how = folder_told(note);
+        out.how.world_size = where.world_size;
         if (stops && stops->which() != 0) out.how.stopped_by = proc::signal_name(stops->which());
-        set_failure(out, *world.over, rank);
+        set_failure(out, *world.over, rank, where.rank == 0);
     }
 }
 

@@ -53,6 +53,10 @@ struct run_state {
     double scheduled = 0.0; ///< rate of the step that was agreed on last, by the schedule alone
     fit_result result{};
 
+    bool hurries =
+        false; ///< who stops it does not wait: nothing is done that a resumed run does again
+    /// The run ends behind this step, as planned or because a callback wants it.
+    [[nodiscard]] bool comes_to_end() const noexcept { return !hurries && (stopped || is_last()); }
     [[nodiscard]] bool is_last() const noexcept { return total > 0 ? step == total : ended; }
     /// What the schedule gives for the step after so many finished ones.
     [[nodiscard]] double scheduled_rate(std::uint64_t finished) const {
@@ -125,18 +129,19 @@ public:
 
     /// Evaluation, row, decisions and checkpoint of the step that is committed, as they are due.
     void end_of_step(const step_info& now) {
-        const auto due = [&](std::int64_t every) {
-            return run_.is_last() ||
-                   (every > 0 && run_.step % static_cast<std::uint64_t>(every) == 0);
+        const auto on_this_step = [&](std::int64_t every) {
+            return every > 0 && run_.step % static_cast<std::uint64_t>(every) == 0;
         };
         for (const auto& m : run_.row.values)
             if (m.name.starts_with("train_")) newest_[m.name] = m.value;
-        const bool saves =
-            due(config_.checkpoint.every) || (run_.stopped && config_.checkpoint.on_stop);
-        const auto best = run_.stopped ? std::nullopt : set_of_best();
+        const bool saves = on_this_step(config_.checkpoint.every) || run_.is_last() ||
+                           (run_.stopped && config_.checkpoint.on_stop);
+        const auto best = set_of_best();
         measured evaluated;
-        for (std::size_t set = 0; set < evaluator_->size() && !run_.stopped; ++set)
-            if (due(evaluator_->every(set)) || (saves && best == set)) evaluate(set, evaluated);
+        for (std::size_t set = 0; set < evaluator_->size() && !run_.hurries; ++set)
+            if (on_this_step(evaluator_->every(set)) || run_.comes_to_end() ||
+                (saves && best == set))
+                evaluate(set, evaluated);
         for (const auto& m : evaluated.values) newest_[m.name] = m.value;
         report_->step(now, evaluated.values, evaluated.arrays);
         for (const auto& event : events_)
@@ -151,7 +156,7 @@ public:
         run_.feeder->quiet();
         is_over_ = true;
         measured last;
-        for (std::size_t set = 0; set < evaluator_->size() && !run_.stopped; ++set)
+        for (std::size_t set = 0; set < evaluator_->size() && !run_.hurries; ++set)
             if (evaluated_at_[set] != run_.step) evaluate(set, last);
         if (!run_.result.stop_reason.empty())
             report_->note(

@@ -249,6 +249,7 @@ public:
         run_.feeder->commit(*drawn_, run_.step);
         reported_.clear();
         run_.stopped = row_.stops();
+        run_.hurries = row_.hurries();
         if (row_.stop_signal() > 0) run_.result.stop_signal = row_.stop_signal();
         run_.result.loss = now_.loss;
         clock_.end_step(now_, drawn_->global_batch, config_.tokens_per_sample);
@@ -338,8 +339,7 @@ private:
     }
     /// The metrics of training that are due with this row. Collective when some are.
     void measure(bool ends_epoch) {
-        auto due =
-            run_.training->end_of_step(run_.step, ends_epoch, run_.is_last() || run_.stopped);
+        auto due = run_.training->end_of_step(run_.step, ends_epoch, run_.comes_to_end());
         if (due.values.empty() && due.arrays.empty()) return;
         run_.row.append(std::move(due));
         refuse_twice(run_.row.values);
@@ -413,7 +413,7 @@ private:
         const auto& touched = run_.parts->store().touched();
         const bool all_touched = std::ranges::find(touched, 0.0) == touched.end();
         const double stop = ctx_.stop_requested() ? std::max(1.0, double(ctx_.stop_signal()))
-                            : run_.stop_wanted    ? 1.0
+                            : run_.stop_wanted    ? 0.5
                                                   : 0.0;
         if (run_.parts->changes_batch())
             row.last("global_batch", static_cast<double>(run_.plan.global_batch));

@@ -23,7 +23,7 @@ public:
     /// `now` gets the loss and the times of the slowest ranks.
     ///   own          the trainer's numbers, the loss first
     ///   reported     the user's, as this rank knows them
-    ///   stop         0, 1, or the signal that asked for it
+    ///   stop         0; 0.5: a callback wants it; 1, or the signal that asked for it
     ///   all_touched  every parameter had a gradient here
     ///   decided      a number of the decisions of this rank
     void exchange(const report::metric_set& own, const report::metric_set& reported, double stop,
@@ -58,6 +58,8 @@ public:
     [[nodiscard]] bool same_decisions() const noexcept { return same_decisions_; }
     [[nodiscard]] bool some_untouched() const noexcept { return some_untouched_; }
     [[nodiscard]] bool stops() const noexcept { return stop_ > 0.0; }
+    /// Somebody outside of the run has asked, and waits for it.
+    [[nodiscard]] bool hurries() const noexcept { return stop_ >= 1.0; }
     /// The signal that asked for the stop on some rank; 0 when it was none.
     [[nodiscard]] int stop_signal() const noexcept {
         return stop_ > 1.0 ? static_cast<int>(stop_) : 0;
