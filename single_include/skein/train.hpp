@@ -10106,6 +10106,16 @@ private:
     std::string_view rest_;
 };
 
+/// Tells the states of a rule apart by what it watched: the best of one metric is none of another.
+[[nodiscard]] inline std::uint64_t watch_id(std::string_view metric, bool lower_is_better = true,
+                                            watched at = watched::steps) noexcept {
+    fnv1a hash;
+    hash.text(metric);
+    hash.byte(lower_is_better ? 1 : 0);
+    hash.byte(static_cast<std::uint8_t>(at));
+    return hash.value();
+}
+
 [[noreturn]] inline void no_state(std::string_view rule, std::string_view saved) {
     throw error(errc::malformed, fmt::format("'{}' is no state of {}", saved, rule));
 }
@@ -10127,14 +10137,19 @@ private:
     return metric.size() > set.size() && metric.starts_with(set) && metric[set.size()] == '_';
 }
 
-/// Throws errc::usage when none of the evaluation sets, when there are any, can have the number.
+/// Throws errc::usage when none of the evaluation sets can have the number, or there are none: the
+/// rule would never decide.
 inline void require_evaluated(const std::vector<std::string>& sets, std::string_view metric,
                               std::string_view rule) {
     for (const auto& set : sets)
         if (is_of_set(metric, set)) return;
-    if (sets.empty()) return;
-    throw error(errc::usage, fmt::format("{}: no evaluation has a '{}'", rule, metric))
-        .with_hint("its sets are " + known_names(sets) + "; their numbers are called <set>_<name>");
+    auto why = error(errc::usage, fmt::format("{}: no evaluation has a '{}'", rule, metric));
+    if (sets.empty())
+        throw std::move(why).with_hint(
+            "this run evaluates nothing: give it an evaluation set with samples, or leave the rule "
+            "out");
+    throw std::move(why).with_hint("its sets are " + known_names(sets) +
+                                   "; their numbers are called <set>_<name>");
 }
 
 /// Throws errc::usage for an option that makes no sense.
@@ -10151,9 +10166,13 @@ inline void require_option(bool fine, std::string_view rule, const std::string& 
 //     plateau watch({.metric = "val_loss", .patience = 3});
 //     if (watch.take(0.31)) { ... }     // the fourth number in a row without an improvement
 //
-//   source: torch.optim.lr_scheduler.ReduceLROnPlateau (PyTorch 2.15), its step() and _is_better()
+//   source: torch.optim.lr_scheduler.ReduceLROnPlateau (PyTorch 2.15), its step() and _is_better().
+//   Other than there, a relative threshold makes a negative number harder to improve on, not easier
+//   (pytorch#47513).
 
 
+#include <cmath>
+#include <cstdint>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -10226,22 +10245,36 @@ public:
     [[nodiscard]] double best() const noexcept { return best_; }
     [[nodiscard]] const plateau_options& options() const noexcept { return options_; }
 
-    /// "<best> <bad ones in a row> <left of the cooldown>".
+    /// "<best> <bad ones in a row> <left of the cooldown> <what is watched>".
     [[nodiscard]] std::string state() const {
-        return fmt::format("{} {} {}", detail::hexadecimal(best_), bad_, cooldown_);
+        return fmt::format("{} {} {} {}", detail::hexadecimal(best_), bad_, cooldown_, watch_id());
     }
-    /// False when the next words are no state().
+    /// False when the next words are no state(). After the state of another metric, or of another
+    /// direction, counting begins anew.
     [[nodiscard]] bool restore(detail::state_words& words) {
-        return words.read(best_) && words.read(bad_) && words.read(cooldown_);
+        std::uint64_t id = 0;
+        if (!words.read(best_) || !words.read(bad_) || !words.read(cooldown_) || !words.read(id))
+            return false;
+        if (id != watch_id()) forget();
+        return true;
+    }
+    void forget() noexcept {
+        best_ = worst();
+        bad_ = cooldown_ = 0;
     }
 
 private:
+    [[nodiscard]] std::uint64_t watch_id() const noexcept {
+        return detail::watch_id(options_.metric, options_.lower_is_better, options_.at);
+    }
     [[nodiscard]] double worst() const noexcept {
         const auto most = std::numeric_limits<double>::infinity();
         return options_.lower_is_better ? most : -most;
     }
     [[nodiscard]] bool is_better(double now) const noexcept {
-        const double by = options_.threshold;
+        // A part of a negative number lies on its other side.
+        const bool mirrored = options_.relative && best_ < 0 && std::isfinite(best_);
+        const double by = mirrored ? -options_.threshold : options_.threshold;
         if (options_.lower_is_better)
             return options_.relative ? now < best_ * (1.0 - by) : now < best_ - by;
         return options_.relative ? now > best_ * (by + 1.0) : now > best_ + by;
@@ -10345,11 +10378,17 @@ public:
     [[nodiscard]] std::string state() const {
         return fmt::format("{}{}{}", done_, watch_ ? " " : "", watch_ ? watch_->state() : "");
     }
-    /// Throws errc::malformed for a text that is no state().
+    /// After the state of another metric, or without a plateau, its plateau begins anew. Throws
+    /// errc::malformed for a text that is no state().
     void restore(std::string_view saved) {
         train::detail::state_words words(saved);
-        if (!words.read(done_) || (watch_ && !watch_->restore(words)) || !words.empty())
-            train::detail::no_state(rule_name, saved);
+        bool right = words.read(done_);
+        if (watch_) watch_->forget();
+        if (right && !words.empty()) {
+            train::plateau left({}, rule_name); // read, whether or not there is one now
+            right = (watch_ ? *watch_ : left).restore(words) && words.empty();
+        }
+        if (!right) train::detail::no_state(rule_name, saved);
     }
 
 private:
@@ -17698,24 +17737,36 @@ public:
         return fmt::format("{}, best {:.6g} after step {}", what, best_, best_step_);
     }
 
-    /// "<waited> <best, as a hexadecimal float> <step>".
+    /// "<waited> <best, as a hexadecimal float> <step> <what is watched>".
     [[nodiscard]] std::string state() const {
-        if (std::isnan(best_)) return waited_ == 0 ? "" : fmt::format("{} nan 0", waited_);
-        return fmt::format("{} {} {}", waited_, train::detail::hexadecimal(best_), best_step_);
+        if (std::isnan(best_) && waited_ == 0) return "";
+        return fmt::format("{} {} {} {}", waited_, train::detail::hexadecimal(best_), best_step_,
+                           watch_id());
     }
-    /// Throws errc::malformed for a text that is no state().
+    /// After the state of another metric, or of another direction, it begins anew. Throws
+    /// errc::malformed for a text that is no state().
     void restore(std::string_view saved) {
-        waited_ = 0;
-        best_ = std::numeric_limits<double>::quiet_NaN();
-        best_step_ = 0;
+        forget();
         if (saved.empty()) return;
         train::detail::state_words words(saved);
+        auto id = watch_id(); // older states have none, and no step
         const bool right = words.read(waited_) && words.read(best_) &&
-                           (words.empty() || words.read(best_step_)); // older states have none
+                           (words.empty() || words.read(best_step_)) &&
+                           (words.empty() || words.read(id));
         if (!right || !words.empty()) train::detail::no_state("early stopping", saved);
+        if (id != watch_id()) forget();
     }
 
 private:
+    [[nodiscard]] std::uint64_t watch_id() const noexcept {
+        return train::detail::watch_id(options_.metric, options_.lower_is_better,
+                                       train::watched::evaluations);
+    }
+    void forget() noexcept {
+        waited_ = 0;
+        best_ = std::numeric_limits<double>::quiet_NaN();
+        best_step_ = 0;
+    }
     /// Comparisons with NaN are false: it improves nothing, and the first number improves on it.
     [[nodiscard]] bool is_better(double now) const noexcept {
         if (std::isnan(best_)) return !std::isnan(now);
@@ -18741,17 +18792,24 @@ public:
 
     [[nodiscard]] double running_mean() const noexcept { return mean_; }
 
-    /// "<steps> <mean> <variance> <spikes in a row>".
+    /// "<steps> <mean> <variance> <spikes in a row> <what is watched>".
     [[nodiscard]] std::string state() const {
-        return fmt::format("{} {} {} {}", seen_, train::detail::hexadecimal(mean_),
-                           train::detail::hexadecimal(variance_), in_a_row_);
+        return fmt::format("{} {} {} {} {}", seen_, train::detail::hexadecimal(mean_),
+                           train::detail::hexadecimal(variance_), in_a_row_,
+                           train::detail::watch_id(options_.metric));
     }
-    /// Throws errc::malformed for a text that is no state().
+    /// After the state of another metric its warm-up begins anew. Throws errc::malformed for a text
+    /// that is no state().
     void restore(std::string_view saved) {
         train::detail::state_words words(saved);
+        std::uint64_t id = 0;
         if (!words.read(seen_) || !words.read(mean_) || !words.read(variance_) ||
-            !words.read(in_a_row_) || !words.empty())
+            !words.read(in_a_row_) || !words.read(id) || !words.empty())
             train::detail::no_state(rule_name, saved);
+        if (id == train::detail::watch_id(options_.metric)) return;
+        seen_ = 0;
+        mean_ = variance_ = 0.0;
+        in_a_row_ = 0;
     }
 
 private:
@@ -20990,7 +21048,7 @@ struct reduce_on_plateau_options {
     double threshold = 1e-4; ///< a change up to this is no improvement
     bool relative = true;    ///< of the threshold: to the best number, else a difference
     int cooldown = 0;        ///< evaluations after a change that do not count
-    double min_lr = 0.0;     ///< the rate goes no lower
+    double min_lr = 0.0;     ///< a change takes the rate no lower; the schedule may
     double eps = 1e-8;       ///< a change of the rate up to this is not made
     bool lower_is_better = true;
     train::watched at = train::watched::evaluations;
@@ -21029,9 +21087,9 @@ public:
 
     [[nodiscard]] double best() const noexcept { return watch_.best(); }
 
-    /// "<best> <bad ones in a row> <left of the cooldown>".
+    /// What plateau::state() says.
     [[nodiscard]] std::string state() const { return watch_.state(); }
-    /// Throws errc::malformed for a text that is no state().
+    /// After the state of another metric counting begins anew. Throws errc::malformed for a text that is no state().
     void restore(std::string_view saved) {
         train::detail::state_words words(saved);
         if (!watch_.restore(words) || !words.empty()) train::detail::no_state(rule_name, saved);
@@ -22823,7 +22881,7 @@ SKEIN_INLINE int live_in_loop(spmd::rank_entry& entry) {
 /// them all.
 struct launched_world {
     std::atomic<bool> busy{false}; // a run is at work
-    int runs = 0;     // so far
+    int runs = 0;                  // so far
     std::unique_ptr<spmd::joined_group> group;
     std::optional<error> over; // why there is no further run
 };
@@ -26957,9 +27015,10 @@ namespace skein {
 
 /// Which number ends a run.
 struct stop_at_options {
-    std::string metric = "val_loss";
+    std::string metric{}; ///< e.g. "val_accuracy"; without a default, as there is none of at_least
+                          ///< that fits every metric
     double value = 0.0;
-    bool at_least = true; ///< false: at most
+    bool at_least = true; ///< false: at most, for a loss
     train::watched at = train::watched::evaluations;
 };
 
@@ -26970,8 +27029,11 @@ public:
     static constexpr std::string_view rule_name = "stop_at";
     static constexpr bool changes_batch = false;
 
-    /// Throws errc::usage for a value that is no number.
+    /// Throws errc::usage without a metric, and for a value that is no number.
     explicit stop_at(stop_at_options options) : options_(std::move(options)) {
+        train::detail::require_option(!options_.metric.empty(), rule_name, "no metric is named",
+                                      "give one, e.g. val_accuracy, or val_loss with at_least = "
+                                      "false");
         train::detail::require_option(!std::isnan(options_.value), rule_name, "a value of nan",
                                       "give the number that is good enough");
     }

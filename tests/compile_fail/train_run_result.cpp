@@ -2,7 +2,9 @@
 // expect: skein: the result of the loop of a run cannot be sent
 #include <skein/train/run.hpp>
 
-struct holder { int* to = nullptr; };
+struct holder {
+    int* to = nullptr;
+};
 holder loop(skein::train::context&) { return {}; }
 
 void use() { (void)skein::train::run<&loop>({}); }

@@ -143,7 +143,6 @@ metrics::metrics_manager both() {
             on("val", labels_seen{}, seen{}, mean_score{}, scores_in_order{})};
 }
 
-
 TEST_CASE("metrics count every sample of every rank once, in windows, epochs and evaluations") {
     scratch dir;
     for (int world : {1, 2, 3}) {

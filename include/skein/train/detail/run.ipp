@@ -219,7 +219,7 @@ SKEIN_INLINE int live_in_loop(spmd::rank_entry& entry) {
 /// them all.
 struct launched_world {
     std::atomic<bool> busy{false}; // a run is at work
-    int runs = 0;     // so far
+    int runs = 0;                  // so far
     std::unique_ptr<spmd::joined_group> group;
     std::optional<error> over; // why there is no further run
 };
