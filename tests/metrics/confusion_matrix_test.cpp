@@ -51,6 +51,14 @@ TEST_CASE("confusion matrices: binary and of labels") {
     CHECK(got.values == std::vector<double>{1, 0, 0, 2, 2, 1, 0, 0, 1, 0, 0, 2});
 }
 
+TEST_CASE("confusion matrices: scores that are said to be logits") {
+    const float low[] = {.2f, .3f};
+    const bool truths[] = {true, false};
+    const samples shown{.preds = {low, {2}}, .target = {truths, {2}}};
+    CHECK(of({}, shown).values == std::vector<double>{1, 0, 1, 0});
+    CHECK(of({.logits = true}, shown).values == std::vector<double>{0, 1, 0, 1});
+}
+
 TEST_CASE("confusion matrices: left out by ignore_index, counted by weight") {
     const auto without = of({.classes = 3, .ignore_index = 0}, three_classes);
     CHECK(without.values == std::vector<double>{0, 0, 0, 0, 1, 0, 0, 1, 1});
