@@ -71,10 +71,6 @@ bool knows_logits(M made) {
 
 constexpr double third = 1.0 / 3;
 
-<<<<<<< HEAD
-=======
-} // namespace
-
 TEST_CASE("classification: each metric can be told that its scores are logits") {
     CHECK(knows_logits(precision{}));
     CHECK(knows_logits(recall{}));
@@ -89,7 +85,6 @@ TEST_CASE("classification: each metric can be told that its scores are logits") 
     CHECK(near(of(accuracy{.logits = true}, shown), {2 * third}));
 }
 
->>>>>>> ask
 TEST_CASE("classification: three classes") {
     CHECK(near(averages(accuracy{.classes = 3}, three_classes),
                {2 * third, .7222222, 2 * third, 2 * third, 1, .5}));
