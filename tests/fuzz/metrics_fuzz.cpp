@@ -14,9 +14,23 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <string>
+#include <utility>
+#include <vector>
 
 using namespace skein;
 using namespace skein::metrics;
+
+namespace metrics_fuzz {
+
+/// As metric_list writes it.
+struct saved_list {
+    std::vector<std::pair<std::string, std::string>> layout{};
+    std::vector<double> sums{}, maxima{};
+    byte_buffer rows{};
+};
+
+} // namespace metrics_fuzz
 
 namespace {
 
@@ -37,7 +51,7 @@ metric_list some() {
 
 /// With the right layout: most inputs never get past it.
 byte_buffer mended(byte_span bytes) {
-    auto read = wire::decode<metrics::detail::saved_list>(bytes);
+    auto read = wire::decode<metrics_fuzz::saved_list>(bytes);
     auto list = some();
     if (!read) return {bytes.begin(), bytes.end()};
     read->layout = list.layout();

@@ -150,9 +150,11 @@ TEST_CASE("stat scores: counts beyond what a float32 can count are exact") {
 TEST_CASE("stat scores: the sigmoid is what is compared with the threshold") {
     for (const double threshold : {0.0, 0.001, 0.3, 0.5, 0.75, 0.9999, 1.0}) {
         const metrics::detail::above_threshold<float> above(threshold, true);
-        for (float x = -12; x < 12; x += 0.00071f)
+        for (int i = -20000; i <= 20000; ++i) {
+            const float x = static_cast<float>(i) * 0.0006f;
             if (above(x) != (metrics::detail::sigmoid(x) > static_cast<float>(threshold)))
                 FAIL(threshold << " " << x);
+        }
     }
 }
 
