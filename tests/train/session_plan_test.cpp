@@ -471,7 +471,7 @@ TEST_CASE("a number that is good enough ends the run behind the next step, with 
         scratch dir;
         auto config = files_config(dir);
         config.max_steps = 20;
-        const sk::stop_at rule({.value = 100.0, .at_least = false});
+        const sk::stop_at rule({.metric = "val_loss", .value = 100.0, .at_least = false});
         const auto whole = train(world, config, killer{}, rule);
         CHECK(whole.result.stopped);
         CHECK(whole.result.steps == 3);

@@ -350,6 +350,30 @@ TEST_CASE("the best checkpoint is chosen by any number of an evaluation") {
     CHECK(why.find("val_score") != std::string::npos);
     config.checkpoint.keep_best.metric = "val_acuracy";
     (void)failure(sk::errc::usage, [&] { run_with(1, config, both(), shown, numbers{10}); });
+    // Nothing is evaluated: only the default is no error.
+    (void)failure(sk::errc::usage, [&] { run_with(1, config, both(), shown, numbers{0}); });
+    config.checkpoint.keep_best.metric = "val_loss";
+    (void)run_with(1, config, both(), shown, numbers{0});
+}
+
+TEST_CASE("what comes to more than one number says no best checkpoint, and is refused at the start") {
+    scratch dir;
+    auto config = short_config(dir.path);
+    config.checkpoint.enabled = true;
+    int batches = 0;
+    const auto counted = [&](Net& m, const sample_batch& b, stage& here) {
+        batches += 1;
+        return shown(m, b, here);
+    };
+    for (const auto* metric : {"val_labels", "train_labels", "train_epoch_labels"}) {
+        config.checkpoint.keep_best.metric = metric;
+        const auto why = failure(sk::errc::usage,
+                                 [&] { run_with(1, config, both(), counted, numbers{10}); });
+        CHECK_THAT(why, ContainsSubstring("is no number of this run") &&
+                            ContainsSubstring("\"val_score\"") &&
+                            !ContainsSubstring("\"val_labels\""));
+    }
+    CHECK(batches == 0);
 }
 
 TEST_CASE("metrics of streams: an epoch may be told to be over only by the next batch") {

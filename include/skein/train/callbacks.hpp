@@ -34,6 +34,7 @@
 #include <skein/train/step_plan.hpp>
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -273,6 +274,15 @@ concept keeps_state = requires(C& c, const C& fixed, std::string_view saved) {
     { fixed.state() } -> std::convertible_to<std::string>;
     c.restore(saved);
 };
+
+/// States are kept by the name of the type: of two of one type only one would come back.
+template <class... C>
+[[nodiscard]] consteval bool states_are_apart() {
+    const auto is_alone = []<class One>(std::type_identity<One>) {
+        return !keeps_state<One> || (std::size_t(std::same_as<One, C>) + ... + 0) == 1;
+    };
+    return (is_alone(std::type_identity<C>()) && ...);
+}
 
 } // namespace detail
 

@@ -132,10 +132,12 @@ template <std::floating_point T>
     return T(1) / (T(1) + std::exp(-x));
 }
 
-/// Multilabel and binary: whether any score of a call is outside of [0, 1], so that all are logits.
+/// Multilabel and binary: what the options say, else whether any score of a call is outside of
+/// [0, 1], so that all are logits.
 template <std::floating_point T>
 [[nodiscard]] bool are_logits(const T* scores, const stat_options& options, const samples& shown,
                               const weights& counts) {
+    if (options.logits) return *options.logits;
     const auto n = shown.preds.size();
     if (!counts.given() && !(options.ignore_index && options.counted_tell_logits)) {
         bool outside = false;

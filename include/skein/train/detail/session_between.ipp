@@ -230,14 +230,15 @@ private:
     /// A metric that no evaluation can have is refused before the first step.
     void check_best() const {
         const auto& best = config_.checkpoint.keep_best;
-        if (!config_.checkpoint.enabled || best.k < 1 || best.metric == "loss" ||
-            evaluator_->samples() == 0 || evaluator_->set_of(best.metric))
-            return;
+        if (!config_.checkpoint.enabled || best.k < 1 || best.metric == "loss") return;
+        if (evaluator_->set_of(best.metric) && !evaluator_->has_shape(best.metric)) return;
+        if (evaluator_->samples() == 0 && best.metric == keep_best_config{}.metric)
+            return; // nobody has asked for it
         name_list list;
         list.add("loss");
         evaluator_->add_known(list);
         if (const auto* const mine = run_.declared.find("train"))
-            for (const auto& name : mine->names()) {
+            for (const auto& name : number_names(*mine)) {
                 if (best.metric == "train_" + name || best.metric == "train_epoch_" + name) return;
                 list.add("train_" + name);
             }
