@@ -6948,7 +6948,7 @@ public:
     /// Refuses some names: errc::usage at the first report of one. The list outlives the set.
     explicit metric_set(std::span<const std::string_view> taken) : taken_(taken) {}
 
-    /// A mean without a weight counts as much as weigh() says.
+    /// A mean without a weight counts as much as weigh() says. Names: see require_metric_name().
     metric_set& mean(std::string_view name, double value, std::optional<double> weight = {});
     metric_set& sum(std::string_view name, double value);
     metric_set& max(std::string_view name, double value);
@@ -7031,6 +7031,10 @@ private:
     std::vector<slot_type> slots_;
     std::span<const std::string_view> taken_;
 };
+
+/// Errors: usage for a name that a line of a table or a plot cannot have: an empty one, and one with
+/// control characters or bytes that are not UTF-8.
+void require_metric_name(std::string_view name);
 
 /// The names of these numbers for a message: `there are: "loss", "val_loss"`; "there are none"
 /// without any.
@@ -7306,12 +7310,20 @@ SKEIN_INLINE metric_set::slot_type& metric_set::slot(std::string_view name, metr
     if (std::find(taken_.begin(), taken_.end(), name) != taken_.end())
         throw error(errc::usage, fmt::format("the metric name '{}' is taken by the trainer", name))
             .with_hint("report it under another name");
+    require_metric_name(name);
     const double infinity = std::numeric_limits<double>::infinity();
     const double start = kind == metric_kind::max   ? -infinity
                          : kind == metric_kind::min ? infinity
                                                     : 0.0;
     slots_.push_back({std::string(name), kind, start, 0.0, false});
     return slots_.back();
+}
+
+SKEIN_INLINE void require_metric_name(std::string_view name) {
+    if (name.empty()) throw error(errc::usage, "a metric without a name").with_hint("give it one");
+    if (auto shown = printable(name); shown != name)
+        throw error(errc::usage, fmt::format("a metric called '{}'", shown))
+            .with_hint("names are UTF-8 on one line, without control characters");
 }
 
 SKEIN_INLINE std::string names_of(const std::vector<metric_value>& values) {
@@ -9644,10 +9656,33 @@ SKEIN_INLINE std::uint64_t total_steps(const run_config& config, std::uint64_t s
         .batches_of(static_cast<std::uint64_t>(config.epochs));
 }
 
+namespace detail {
+
+[[noreturn]] SKEIN_INLINE void refuse(std::string what, std::string hint) {
+    throw error(errc::usage, std::move(what)).with_hint(std::move(hint));
+}
+
+/// When the run saves and evaluates, and on how much.
+SKEIN_INLINE void validate_cadences(const run_config& config) {
+    if (config.checkpoint.every < 0)
+        refuse(fmt::format("checkpoint.every = {}", config.checkpoint.every),
+               "use a number of steps, or 0 for a checkpoint at the end only");
+    if (config.checkpoint.keep_best.k < 0)
+        refuse(fmt::format("checkpoint.keep_best.k = {}", config.checkpoint.keep_best.k),
+               "use a number of checkpoints, or 0 for none");
+    if (config.eval_every < 0)
+        refuse(fmt::format("eval_every = {}", config.eval_every),
+               "use a number of steps, or 0 for an evaluation at the end only");
+    if (config.eval_samples < 0 || config.eval_batch < 0)
+        refuse(fmt::format("eval_samples = {} and eval_batch = {}", config.eval_samples,
+                           config.eval_batch),
+               "use numbers of samples, or 0 for all and for the batch of training");
+}
+
+} // namespace detail
+
 SKEIN_INLINE void validate(const run_config& config, int world_size) {
-    const auto refuse = [](std::string what, std::string hint) {
-        throw error(errc::usage, std::move(what)).with_hint(std::move(hint));
-    };
+    using detail::refuse;
     if (config.scaling.workers < 1)
         refuse(fmt::format("scaling.workers = {}", config.scaling.workers),
                "at least 1 worker is needed");
@@ -9660,9 +9695,7 @@ SKEIN_INLINE void validate(const run_config& config, int world_size) {
     if (config.failure.max_failures < 0)
         refuse(fmt::format("failure.max_failures = {}", config.failure.max_failures),
                "restarts before the job gives up: use 0 or more");
-    if (config.checkpoint.every < 0)
-        refuse(fmt::format("checkpoint.every = {}", config.checkpoint.every),
-               "use a number of steps, or 0 for a checkpoint at the end only");
+    detail::validate_cadences(config);
     if (config.epochs < 0)
         refuse(fmt::format("{} epochs", config.epochs), "use 1 or more, or 0 for max_steps");
     if (config.prefetch_batches < 0 || config.prefetch_batches > 1024)
@@ -9790,6 +9823,7 @@ inline void check_plan(const step_plan& plan, const plan_limits& limits, std::st
 
 // ======== skein/train/callbacks.hpp, continued
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -10029,6 +10063,15 @@ concept keeps_state = requires(C& c, const C& fixed, std::string_view saved) {
     { fixed.state() } -> std::convertible_to<std::string>;
     c.restore(saved);
 };
+
+/// States are kept by the name of the type: of two of one type only one would come back.
+template <class... C>
+[[nodiscard]] consteval bool states_are_apart() {
+    const auto is_alone = []<class One>(std::type_identity<One>) {
+        return !keeps_state<One> || (std::size_t(std::same_as<One, C>) + ... + 0) == 1;
+    };
+    return (is_alone(std::type_identity<C>()) && ...);
+}
 
 } // namespace detail
 
@@ -11090,8 +11133,7 @@ void named(const any_metric& of, Call call) {
 } // namespace detail
 
 SKEIN_INLINE metric_list& metric_list::add(any_metric made) {
-    if (made.name().empty())
-        throw error(errc::usage, "a metric without a name").with_hint("give it one");
+    report::require_metric_name(made.name());
     for (const auto& each : metrics_)
         if (each.name() == made.name())
             throw error(errc::already_exists,
@@ -17663,8 +17705,8 @@ SKEIN_INLINE description& description::add(std::string what, std::string_view va
 //
 // What it has seen is in every checkpoint, so an interrupted run stops where an undisturbed one
 // would. A run that goes on after it was stopped, or after its last step used the patience up, is
-// stopped again by the next evaluation without an improvement. NaN is no improvement and never the
-// best.
+// stopped again by the next evaluation without an improvement. What is not finite is no improvement
+// and never the best, as with the best checkpoint.
 
 
 #include <cmath>
@@ -17767,9 +17809,9 @@ private:
         best_ = std::numeric_limits<double>::quiet_NaN();
         best_step_ = 0;
     }
-    /// Comparisons with NaN are false: it improves nothing, and the first number improves on it.
+    /// The first finite number improves on there being none.
     [[nodiscard]] bool is_better(double now) const noexcept {
-        if (std::isnan(best_)) return !std::isnan(now);
+        if (std::isnan(best_) || !std::isfinite(now)) return std::isfinite(now);
         return (options_.lower_is_better ? best_ - now : now - best_) > options_.least;
     }
 
@@ -21458,8 +21500,11 @@ SKEIN_INLINE finished_run finished_of(const run_note& run) {
 
 // ---- the file ----------------------------------------------------------------------------------
 
+/// JSON has no word for what is not finite: null is NaN, and infinities are texts.
 [[nodiscard]] SKEIN_INLINE json json_of(const measured& m) {
-    return {{"name", m.name}, {"value", m.value}, {"step", m.step}};
+    json value = m.value;
+    if (std::isinf(m.value)) value = m.value < 0 ? "-inf" : "inf";
+    return {{"name", m.name}, {"value", std::move(value)}, {"step", m.step}};
 }
 
 [[nodiscard]] SKEIN_INLINE std::string within(const std::string& path, const std::string& folder) {
@@ -21497,10 +21542,13 @@ SKEIN_INLINE std::string result_text(const finished_run& run) {
     measured out;
     out.name = json_string(from, "name").value();
     out.step = json_uint(from, "step").value();
-    // JSON has no word for what is not finite.
-    const bool is_null = from.contains("value") && from.at("value").is_null();
-    out.value =
-        is_null ? std::numeric_limits<double>::quiet_NaN() : json_double(from, "value").value();
+    const auto value = from.contains("value") ? from.at("value") : json(0);
+    if (value.is_null())
+        out.value = std::numeric_limits<double>::quiet_NaN();
+    else if (value == "inf" || value == "-inf")
+        out.value = (value == "inf" ? 1 : -1) * std::numeric_limits<double>::infinity();
+    else
+        out.value = json_double(from, "value").value();
     return out;
 }
 
@@ -24943,6 +24991,19 @@ SKEIN_INLINE void refuse_twice(const std::vector<report::metric_value>& values) 
                     .with_hint("call one of them otherwise");
 }
 
+/// Metrics that come to one number, not to one for each class.
+[[nodiscard]] SKEIN_INLINE std::vector<std::string> number_names(metrics::metric_list list) {
+    list.clear();
+    std::vector<std::string> all;
+    try {
+        for (auto& each : list.compute())
+            if (each.is_number()) all.push_back(std::move(each.name));
+    } catch (...) { // a metric that wants samples: then it is told when it has some
+        all = list.names();
+    }
+    return all;
+}
+
 /// What all ranks must have alike: the metrics of every stage with their options.
 SKEIN_INLINE void add_settings(std::vector<spmd::setting>& to, const metrics::metrics_manager& of) {
     for (const auto& [stage, given] : of.stages()) {
@@ -25461,6 +25522,11 @@ public:
     void use(std::string name, std::uint64_t samples, numbered_loss loss,
              const evaluation_options& how) {
         require_name(name);
+        if (how.every < -1 || how.samples < -1 || how.batch < -1)
+            throw error(errc::usage,
+                        fmt::format("evaluation set \"{}\": every = {}, samples = {}, batch = {}",
+                                    name, how.every, how.samples, how.batch))
+                .with_hint("use numbers, or leave them out for what run_config says");
         const auto* const list = declared_.find(name);
         sets_.push_back({.name = std::move(name),
                          .samples = samples,
@@ -25517,8 +25583,17 @@ public:
         for (const auto& set : sets_) {
             if (set.samples == 0) continue;
             to.add(set.name + "_loss");
-            for (const auto& name : set.list.names()) to.add(set.name + "_" + name);
+            for (const auto& name : number_names(set.list)) to.add(set.name + "_" + name);
         }
+    }
+    /// Whether this is a metric that comes to more than one number.
+    [[nodiscard]] bool has_shape(std::string_view metric) const {
+        const auto set = set_of(metric);
+        if (!set) return false;
+        const auto name = metric.substr(sets_[*set].name.size() + 1);
+        const auto all = sets_[*set].list.names(), numbers = number_names(sets_[*set].list);
+        return std::ranges::find(all, name) != all.end() &&
+               std::ranges::find(numbers, name) == numbers.end();
     }
     /// The world is another one.
     void rebind() noexcept {
@@ -25956,14 +26031,15 @@ private:
     /// A metric that no evaluation can have is refused before the first step.
     void check_best() const {
         const auto& best = config_.checkpoint.keep_best;
-        if (!config_.checkpoint.enabled || best.k < 1 || best.metric == "loss" ||
-            evaluator_->samples() == 0 || evaluator_->set_of(best.metric))
-            return;
+        if (!config_.checkpoint.enabled || best.k < 1 || best.metric == "loss") return;
+        if (evaluator_->set_of(best.metric) && !evaluator_->has_shape(best.metric)) return;
+        if (evaluator_->samples() == 0 && best.metric == keep_best_config{}.metric)
+            return; // nobody has asked for it
         name_list list;
         list.add("loss");
         evaluator_->add_known(list);
         if (const auto* const mine = run_.declared.find("train"))
-            for (const auto& name : mine->names()) {
+            for (const auto& name : number_names(*mine)) {
                 if (best.metric == "train_" + name || best.metric == "train_epoch_" + name) return;
                 list.add("train_" + name);
             }
@@ -27324,6 +27400,10 @@ class Trainer {
         (train::callback<Callbacks> && ...),
         "a callback needs one of on_start, on_agreed, on_step, on_eval, on_checkpoint and "
         "on_end");
+    static_assert(train::detail::states_are_apart<Callbacks...>(),
+                  "two callbacks of one type that keep a state: checkpoints know states by their "
+                  "type; give one a type of its own: struct second : skein::early_stopping { using "
+                  "early_stopping::early_stopping; };");
 
 public:
     /// Throws errc::usage when the configuration makes no sense for this world.
