@@ -13305,6 +13305,7 @@ SKEIN_INLINE void checkpointer::retire() const {
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace skein::spmd {
 class rendezvous;
@@ -13346,6 +13347,7 @@ struct run_note {
     double loss = 0.0;    ///< of the last step
     double val_loss = std::numeric_limits<double>::quiet_NaN();
     std::uint64_t val_step = 0;
+    std::vector<std::pair<std::string, double>> metrics{}; ///< others at the end
     std::string stopped_by{}; ///< "SIGTERM", or what a callback says; empty: it ended as planned
 };
 
@@ -21494,6 +21496,8 @@ SKEIN_INLINE finished_run finished_of(const run_note& run) {
         out.metrics.push_back({"loss", run.loss, run.steps});
         if (!std::isnan(run.val_loss))
             out.metrics.push_back({"val_loss", run.val_loss, run.val_step});
+        for (const auto& [called, value] : run.metrics)
+            out.metrics.push_back({called, value, run.steps});
     }
     return out;
 }
@@ -21746,6 +21750,8 @@ SKEIN_INLINE void note_end(const context& ctx, const run_config& config, const f
     note.loss = result.loss;
     note.val_loss = result.val_loss;
     note.val_step = result.val_step;
+    for (const auto& each : result.metrics)
+        if (each.name != "val_loss") note.metrics.emplace_back(each.name, each.value);
     note.stopped_by = stopped_by(result);
     ctx.note_run(note);
     if (!ctx.is_first() || note.path.empty()) return;

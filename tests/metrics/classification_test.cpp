@@ -13,12 +13,12 @@
 #include <catch2/matchers/catch_matchers_exception.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
+namespace classification_test {
+
 using namespace skein;
 using namespace skein::metrics;
 using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::MessageMatches;
-
-namespace {
 
 using numbers = std::vector<double>;
 
@@ -70,8 +70,6 @@ bool knows_logits(M made) {
 }
 
 constexpr double third = 1.0 / 3;
-
-} // namespace
 
 TEST_CASE("classification: each metric can be told that its scores are logits") {
     CHECK(knows_logits(precision{}));
@@ -175,3 +173,5 @@ TEST_CASE("classification: names, options and what makes no sense") {
                          MessageMatches(ContainsSubstring(".zero_division")));
     CHECK_THROWS_AS(any_metric("it", jaccard{.classes = 1}), error);
 }
+
+} // namespace classification_test

@@ -13,10 +13,10 @@
 
 #include <catch2/catch_test_macros.hpp>
 
+namespace curves_test {
+
 using namespace skein;
 using namespace skein::metrics;
-
-namespace {
 
 using numbers = std::vector<double>;
 
@@ -60,8 +60,6 @@ std::optional<errc> refused(M made, const samples& shown) {
     }
     return std::nullopt;
 }
-
-} // namespace
 
 TEST_CASE("curves: binary") {
     CHECK(near(of(exact_auroc{}, two), {.625}));
@@ -201,6 +199,12 @@ TEST_CASE("curves: what is refused") {
           errc::invalid_argument);
     const float nan[] = {.1f, static_cast<float>(odd)};
     CHECK(refused(auroc{}, {.preds = {nan, {2}}, .target = {truths, {2}}}) == errc::not_finite);
+    const float infinite[] = {1, std::numeric_limits<float>::infinity()};
+    CHECK(refused(auroc{.classes = 2}, {.preds = {infinite, {1, 2}}, .target = {truths, {1}}}) ==
+          errc::not_finite);
+    CHECK(refused(auroc{}, {.preds = {infinite, {2}}, .target = {truths, {2}}}) == std::nullopt);
     CHECK(refused(auroc{.classes = 2}, {.preds = {nan, {1, 2}}, .target = {truths, {1}}}) ==
           errc::not_finite);
 }
+
+} // namespace curves_test

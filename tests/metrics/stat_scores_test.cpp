@@ -14,12 +14,12 @@
 #include <catch2/matchers/catch_matchers_exception.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
+namespace stat_scores_test {
+
 using namespace skein;
 using namespace skein::metrics;
 using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::MessageMatches;
-
-namespace {
 
 constexpr float odd = std::numeric_limits<float>::quiet_NaN();
 
@@ -42,8 +42,6 @@ std::optional<errc> code_of(const stat_options& options, const samples& shown) {
     }
     return std::nullopt;
 }
-
-} // namespace
 
 TEST_CASE("stat scores: of classes, by scores and by labels") {
     const float scores[] = {.7f, .2f, .1f, .1f, .6f, .3f, .3f, .4f, .3f, .2f, .3f, .5f};
@@ -155,9 +153,11 @@ TEST_CASE("stat scores: counts beyond what a float32 can count are exact") {
 TEST_CASE("stat scores: the sigmoid is what is compared with the threshold") {
     for (const double threshold : {0.0, 0.001, 0.3, 0.5, 0.75, 0.9999, 1.0}) {
         const metrics::detail::above_threshold<float> above(threshold, true);
-        for (float x = -12; x < 12; x += 0.00071f)
+        for (int i = -20000; i <= 20000; ++i) {
+            const float x = static_cast<float>(i) * 0.0006f;
             if (above(x) != (metrics::detail::sigmoid(x) > static_cast<float>(threshold)))
                 FAIL(threshold << " " << x);
+        }
     }
 }
 
@@ -247,3 +247,5 @@ TEST_CASE("stat scores: no sample") {
     CHECK(ratio(0, 0, 1) == 1);
     CHECK(ratio(1, 4, 1) == .25);
 }
+
+} // namespace stat_scores_test

@@ -87,8 +87,10 @@ TEST_CASE("a run without a folder tells what its fit() said, and has no history"
     note.has_ended = true;
     note.steps = 3;
     note.loss = 0.5;
+    note.metrics.emplace_back("val_f1", 0.75);
     const auto run = train::detail::finished_of(note);
     CHECK(run.metric("loss") == 0.5);
+    CHECK(run.metric("val_f1") == 0.75);
     CHECK_FALSE(run.metric("val_loss"));
     CHECK_THROWS_WITH(run.history(), ContainsSubstring("it wrote no folder"));
     train::detail::write_result(run); // nowhere

@@ -11,7 +11,6 @@
 #include <skein/metrics/detail/fast_exp.hpp>
 
 #include <algorithm>
-#include <functional>
 #include <limits>
 #include <span>
 #include <vector>
@@ -106,8 +105,13 @@ void each_class_score(const T* scores, const curve_options& o, const samples& sh
                 refuse_nan("preds", shown.preds, from + c * stride);
         begin(static_cast<std::size_t>(label), w);
         const T most = logits ? largest_of(row, o.classes, stride) : T(0);
-        const T share =
-            logits ? static_cast<T>(1 / sum_of_exp(row, o.classes, stride, most)) : T(0);
+        const double sum = logits ? sum_of_exp(row, o.classes, stride, most) : 1;
+        if (sum != sum)
+            throw error(errc::not_finite,
+                        fmt::format("{} and the other scores of its row have no softmax",
+                                    place("preds", shown.preds, from)))
+                .with_hint("one of them is infinite, or all are: look at the model's output");
+        const T share = static_cast<T>(1 / sum);
         for (std::size_t c = 0; c < o.classes; ++c) {
             const T one = row[c * stride];
             each(c, logits ? std::min(fast_exp(one - most) * share, T(1)) : one);
@@ -258,7 +262,10 @@ struct scored {
 
 /// From scores of one class or label, which it sorts. A first point of nothing.
 [[nodiscard]] SKEIN_INLINE curve curve_of_scores(std::vector<scored>& all) {
-    std::ranges::sort(all, std::greater<>(), &scored::score);
+    // NaN, which only a broken checkpoint can hold, comes last: an order all the same.
+    std::ranges::sort(all, [](const scored& a, const scored& b) {
+        return a.score > b.score || (b.score != b.score && a.score == a.score);
+    });
     curve out{.right = {0}, .wrong = {0}};
     for (std::size_t i = 0; i < all.size(); ++i) {
         out.all_right += all[i].right;

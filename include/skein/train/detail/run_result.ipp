@@ -92,6 +92,8 @@ SKEIN_INLINE finished_run finished_of(const run_note& run) {
         out.metrics.push_back({"loss", run.loss, run.steps});
         if (!std::isnan(run.val_loss))
             out.metrics.push_back({"val_loss", run.val_loss, run.val_step});
+        for (const auto& [called, value] : run.metrics)
+            out.metrics.push_back({called, value, run.steps});
     }
     return out;
 }
