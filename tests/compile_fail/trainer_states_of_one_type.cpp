@@ -10,9 +10,10 @@ struct second : skein::early_stopping {
 };
 
 // Without a state there may be two of a type.
-using apart = skein::Trainer<skein::Single, skein::early_stopping, second, skein::stop_at,
-                             skein::stop_at>;
+using apart =
+    skein::Trainer<skein::Single, skein::early_stopping, second, skein::stop_at, skein::stop_at>;
 static_assert(sizeof(apart) > 0);
 #ifndef SKEIN_COMPILES
-static_assert(sizeof(skein::Trainer<skein::Single, skein::early_stopping, skein::early_stopping>) > 0);
+static_assert(sizeof(skein::Trainer<skein::Single, skein::early_stopping, skein::early_stopping>) >
+              0);
 #endif

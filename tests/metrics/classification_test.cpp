@@ -164,7 +164,8 @@ TEST_CASE("classification: no sample") {
 TEST_CASE("classification: names, options and what makes no sense") {
     CHECK(name_of<f1>() == "f1");
     CHECK(any_metric("it", f1{.classes = 3, .average = average::macro}).describe() ==
-          "f1: classes 3, labels 0, average macro, top_k 1, threshold 0.5, logits none, ignore_index none, "
+          "f1: classes 3, labels 0, average macro, top_k 1, threshold 0.5, logits none, "
+          "ignore_index none, "
           "zero_division 0");
     CHECK_THROWS_MATCHES(any_metric("it", fbeta{.beta = 0, .classes = 3}), error,
                          MessageMatches(ContainsSubstring(".beta")));

@@ -59,8 +59,9 @@ TEST_CASE("a set that takes a name for itself refuses it at the first report") {
 
 TEST_CASE("names of metrics are UTF-8 on one line, whatever else is in them") {
     metric_set m;
-    const std::string names[] = {"top 5/accuracy", "a,b",       "say \"x\"", "Treffer für Äpfel", "损失",
-                                 "=1+1",           "{a:b}[0]%", "'",        std::string(300, 'm')};
+    const std::string names[] = {
+        "top 5/accuracy", "a,b",       "say \"x\"", "Treffer f\u00fcr \u00c4pfel", "\u635f\u5931",
+        "=1+1",           "{a:b}[0]%", "'",         std::string(300, 'm')};
     for (const auto& name : names) m.mean(name, 1.0);
     const auto read = metric_set::with_layout(m.layout());
     CHECK(read.layout_hash() == m.layout_hash());

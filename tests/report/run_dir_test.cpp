@@ -347,8 +347,9 @@ TEST_CASE("a folder of another owner is not taken") {
 
 TEST_CASE("names with slashes, quotes, spaces and other scripts come back from every file") {
     test::temporary_folder folder;
-    const std::string names[] = {"val_top 5/accuracy", "val_a,b",  "val_say \"x\"", "val_Äpfel", "val_损失",
-                                 "val_=1+1",           "val_'{}%", "val_" + std::string(300, 'm')};
+    const std::string names[] = {
+        "val_top 5/accuracy", "val_a,b",  "val_say \"x\"", "val_\u00c4pfel",
+        "val_\u635f\u5931",   "val_=1+1", "val_'{}%",      "val_" + std::string(300, 'm')};
     metrics_row many{.step = 7};
     for (const auto& name : names)
         many.values.push_back({name, 0.5 + static_cast<double>(many.values.size())});
@@ -364,7 +365,8 @@ TEST_CASE("names with slashes, quotes, spaces and other scripts come back from e
     const auto columns = read_metrics(path);
     REQUIRE(columns.size() == 1 + std::size(names)); // none twice after a resume
     const auto lines = text_of(path + "/metrics.jsonl");
-    const auto last = skein::parse_json(lines.substr(lines.rfind('\n', lines.size() - 2) + 1)).value();
+    const auto last =
+        skein::parse_json(lines.substr(lines.rfind('\n', lines.size() - 2) + 1)).value();
     for (std::size_t i = 0; i < std::size(names); ++i) {
         const double value = 0.5 + static_cast<double>(i);
         CHECK(columns[i + 1].name == names[i]);

@@ -108,7 +108,8 @@ TEST_CASE("an infinite number is never the best of early stopping, so that a fin
     constexpr double infinite = std::numeric_limits<double>::infinity();
     for (const bool lower : {true, false}) {
         sk::early_stopping watch({.patience = 9, .lower_is_better = lower});
-        for (const double value : {infinite, -infinite}) CHECK(after(watch, value) == action::go_on);
+        for (const double value : {infinite, -infinite})
+            CHECK(after(watch, value) == action::go_on);
         CHECK(watch.waited() == 2);
         (void)after(watch, 3.0);
         for (const double value : {infinite, -infinite}) (void)after(watch, value);

@@ -104,7 +104,7 @@ TEST_CASE("a result is read back as it was written, also where its folder has mo
     run.stopped_by = "SIGTERM";
     run.value_json = R"({"accuracy": 0.5, "name": "a \"b\""})";
     constexpr double infinite = std::numeric_limits<double>::infinity();
-    const std::string names[] = {"val_top 5/accuracy", "val_say \"x\", y", "val_损失",
+    const std::string names[] = {"val_top 5/accuracy", "val_say \"x\", y", "val_\u635f\u5931",
                                  "val_" + std::string(300, 'm')};
     for (const auto& name : names) run.metrics.push_back({name, 0.1, 6});
     run.metrics.push_back({"psnr", infinite, 6});

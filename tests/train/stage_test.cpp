@@ -356,7 +356,8 @@ TEST_CASE("the best checkpoint is chosen by any number of an evaluation") {
     (void)run_with(1, config, both(), shown, numbers{0});
 }
 
-TEST_CASE("what comes to more than one number says no best checkpoint, and is refused at the start") {
+TEST_CASE(
+    "what comes to more than one number says no best checkpoint, and is refused at the start") {
     scratch dir;
     auto config = short_config(dir.path);
     config.checkpoint.enabled = true;
@@ -367,8 +368,8 @@ TEST_CASE("what comes to more than one number says no best checkpoint, and is re
     };
     for (const auto* metric : {"val_labels", "train_labels", "train_epoch_labels"}) {
         config.checkpoint.keep_best.metric = metric;
-        const auto why = failure(sk::errc::usage,
-                                 [&] { run_with(1, config, both(), counted, numbers{10}); });
+        const auto why =
+            failure(sk::errc::usage, [&] { run_with(1, config, both(), counted, numbers{10}); });
         CHECK_THAT(why, ContainsSubstring("is no number of this run") &&
                             ContainsSubstring("\"val_score\"") &&
                             !ContainsSubstring("\"val_labels\""));

@@ -39,12 +39,12 @@ namespace skein::metrics {
 
 /// How predictions are read.
 struct stat_options {
-    std::size_t classes = 0;                    ///< of multiclass, at least 2
-    std::size_t labels = 0;                     ///< of multilabel, at least 2
-    std::size_t top_k = 1;                      ///< multiclass: right when among so many best
-    double threshold = 0.5;                     ///< multilabel, binary: true is above it
-    /// multilabel, binary: whether scores are logits, for all calls; nothing: each call tells, as
-    /// above. Probabilities (false) are compared with the threshold as they are.
+    std::size_t classes = 0; ///< of multiclass, at least 2
+    std::size_t labels = 0;  ///< of multilabel, at least 2
+    std::size_t top_k = 1;   ///< multiclass: right when among so many best
+    double threshold = 0.5;  ///< multilabel, binary: true is above it
+    /// multilabel, binary: whether scores are logits, in all calls; nothing: each call tells, as
+    /// above. Of what is said to be probabilities a score outside of [0, 1] is an error.
     std::optional<bool> logits{};
     std::optional<std::int64_t> ignore_index{}; ///< elements of this target do not count
     double zero_division = 0;                   ///< what a division by 0 is said to be: 0 or 1

@@ -61,9 +61,9 @@ template <std::floating_point T>
 
 /// Multiclass: whether any score of the samples that count is outside of [0, 1].
 template <std::floating_point T>
-[[nodiscard]] bool are_class_logits(const T* scores, const curve_options& o,
-                                    const class_shape& shape, const samples& shown,
-                                    const weights& counts) {
+[[nodiscard]] bool are_classes_outside(const T* scores, const curve_options& o,
+                                       const class_shape& shape, const samples& shown,
+                                       const weights& counts) {
     const auto outside = [](T one) { return !(one >= T(0) && one <= T(1)); };
     const auto size = shown.target.size(), stride = shape.inner;
     bool found = false;
@@ -89,7 +89,8 @@ void each_class_score(const T* scores, const curve_options& o, const samples& sh
     if (!shape.scores) refuse_curve(shown);
     const weights counts(shown);
     const labels truth(target);
-    const bool logits = are_class_logits(scores, o, shape, shown, counts);
+    const bool logits =
+        told_logits(o.logits, [&] { return are_classes_outside(scores, o, shape, shown, counts); });
     for (std::size_t i = 0; i < target.size(); ++i) {
         const double w = counts[i];
         const auto label = truth[i];
@@ -127,10 +128,12 @@ void each_truth_score(const T* scores, const curve_options& o, const samples& sh
     if (!shown.preds.is_floating()) refuse_curve(shown);
     const weights counts(shown);
     const labels truth(target);
-    const bool logits = are_logits(
-        scores,
-        {.labels = o.labels, .ignore_index = o.ignore_index, .counted_tell_logits = o.labels == 0},
-        shown, counts);
+    const bool logits = are_logits(scores,
+                                   {.labels = o.labels,
+                                    .logits = o.logits,
+                                    .ignore_index = o.ignore_index,
+                                    .counted_tell_logits = o.labels == 0},
+                                   shown, counts);
     for (std::size_t n = 0; n < shape.outer; ++n)
         for (std::size_t k = 0; k < shape.inner; ++k)
             for (std::size_t label = 0; label < o.width(); ++label) {
