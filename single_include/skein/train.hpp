@@ -9223,8 +9223,9 @@ static_assert(TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERS
 // else under the name of its type.
 //
 // on_agreed(const step_info&) hears of a step before its gradients are applied, and may return a
-// verdict or a ruling: the step can be left out, as one that overflowed float16 is. With it numbers
-// that are not finite come to the callback first; nobody leaving the step out, they end the run.
+// verdict or a ruling: the step can be left out. With it numbers that are not finite come to the
+// callback first; nobody leaving the step out, they end the run. A step that overflowed float16 is
+// left out already: nobody is asked.
 //
 // A callback with both of these members has its state in every checkpoint, by the name of its type:
 //
@@ -10356,7 +10357,7 @@ enum class batch_growth_rate : std::uint8_t {
 
 /// When the batch grows, and by how much. Each condition that is given counts by itself.
 struct batch_growth_options {
-    double factor = 2.0;  ///< more than 1; the new batch is rounded to the next whole number
+    double factor = 2.0;  ///< more than 1; the new batch is rounded, and at least one sample larger
     int every_epochs = 0; ///< each time that so many more epochs are finished; 0: not by epochs
     std::vector<std::uint64_t> at_epochs{};          ///< once, when so many epochs are finished
     std::vector<std::uint64_t> at_steps{};           ///< once, behind these steps
@@ -10440,7 +10441,7 @@ private:
         const double before = static_cast<double>(plan.global_batch);
         double wanted = before;
         for (std::uint64_t i = 0; i < times && wanted < 1e15; ++i)
-            wanted = std::round(wanted * options_.factor);
+            wanted = std::max(wanted + 1, std::round(wanted * options_.factor));
         if (options_.max > 0) wanted = std::min(wanted, static_cast<double>(options_.max));
         if (wanted <= before) return {};
         const double by = wanted / before;
@@ -10620,11 +10621,14 @@ public:
     void clear() noexcept { values_.clear(); }
     /// Room for so many rows altogether.
     void reserve(std::size_t rows) { values_.reserve(rows * width_); }
-    /// One row: exactly width() numbers.
-    void push(std::initializer_list<float> row) {
+    /// One row, or several: a multiple of width() numbers. Throws errc::usage for others.
+    void push(std::initializer_list<float> row) { push(std::span(row.begin(), row.size())); }
+    void push(std::span<const float> row) {
+        if (row.size() % width_ != 0)
+            throw error(errc::usage, "a gathered row has other numbers than its width")
+                .with_hint("say the width in begin(): rows.resize(width)");
         values_.insert(values_.end(), row.begin(), row.end());
     }
-    void push(std::span<const float> row) { values_.insert(values_.end(), row.begin(), row.end()); }
     /// Keeps the first rows.
     void truncate(std::size_t rows) {
         if (rows < this->rows()) values_.resize(rows * width_);
@@ -11076,7 +11080,7 @@ public:
     /// Adds another list of the same layout.
     void add(metric_list& other) { add(other.pack()); }
 
-    /// In the order of add().
+    /// In the order of add(). Throws errc::usage for a score whose numbers do not fill its shape.
     [[nodiscard]] std::vector<score> compute() const;
 
     /// For a checkpoint: all arrays, and what they are of.
@@ -11259,11 +11263,12 @@ SKEIN_INLINE bool metric_list::has_rows() {
 }
 
 SKEIN_INLINE void metric_list::add(const packed_state& more) {
-    const auto mine = pack(); // its sizes; rows are few where sizes matter
-    if (mine.sums.size() != more.sums.size())
-        throw detail::other_sizes(mine.sums.size(), more.sums.size());
-    if (mine.maxima.size() != more.maxima.size())
-        throw detail::other_sizes(mine.maxima.size(), more.maxima.size());
+    std::size_t sums = 1, maxima = 0;
+    for (auto& each : metrics_)
+        for (const auto& state : each.states())
+            (state.kind == merge_kind::sum ? sums : maxima) += state.values.size();
+    if (sums != more.sums.size()) throw detail::other_sizes(sums, more.sums.size());
+    if (maxima != more.maxima.size()) throw detail::other_sizes(maxima, more.maxima.size());
     const double *sum = more.sums.data() + 1, *most = more.maxima.data();
     for (auto& each : metrics_)
         for (auto& state : each.states())
@@ -11300,7 +11305,17 @@ SKEIN_INLINE void metric_list::add_rows(byte_span rows) {
 
 SKEIN_INLINE std::vector<score> metric_list::compute() const {
     std::vector<score> all;
-    for (const auto& each : metrics_) detail::named(each, [&] { all.push_back(each.compute()); });
+    for (const auto& each : metrics_)
+        detail::named(each, [&] {
+            auto made = each.compute();
+            std::size_t size = 1;
+            for (const auto extent : made.shape) size *= extent;
+            if (size != made.values.size())
+                throw error(errc::usage, fmt::format("compute() gives {} numbers for a shape of {}",
+                                                     made.values.size(), size))
+                    .with_hint("score(rows, columns, values) takes rows * columns values");
+            all.push_back(std::move(made));
+        });
     return all;
 }
 
@@ -22256,7 +22271,8 @@ public:
 
     /// One more report. Collective.
     ///   errors  mismatch when two ranks give a name by other kinds; usage for a name that is given
-    ///           twice; timeout, with the rank that did not come; exhausted beyond most_waiting
+    ///           twice, or that rows have anyway ("step", "step_seconds"); timeout, with the rank
+    ///           that did not come; exhausted beyond most_waiting
     merged_report report(std::initializer_list<report::named_number> numbers);
     /// Reports made, those before included.
     [[nodiscard]] std::uint64_t made() const noexcept;
@@ -22278,11 +22294,17 @@ private:
 
 #include <atomic>
 #include <exception>
+#include <string_view>
 
 #include <fmt/core.h>
 
 namespace skein::train {
 namespace detail {
+
+/// What the rows have besides the numbers of a report.
+inline constexpr std::string_view names_in_rows[] = {
+    "step",   "event",     "tokens_per_s", "samples_per_s", "step_seconds", "data_s",
+    "forward_s", "backward_s", "exposed_s",   "optimizer_s",   "overlap"};
 
 class report_writer {
 public:
@@ -22304,7 +22326,7 @@ public:
     }
 
     merged_report report(std::initializer_list<report::named_number> numbers) {
-        report::metric_set mine;
+        report::metric_set mine{names_in_rows};
         for (const auto& [name, number] : numbers) {
             const auto before = mine.size();
             mine.add(number.kind, name, number.value, number.weight);
@@ -23447,7 +23469,8 @@ struct manager_options {
 class metrics_manager {
 public:
     metrics_manager() = default;
-    /// Throws errc::usage for a stage without a name, already_exists for one that is there twice.
+    /// Throws errc::usage for a stage without a name and for a metric of training whose name begins
+    /// with "epoch_", already_exists for a stage that is there twice.
     metrics_manager(std::initializer_list<stage_metrics> stages, manager_options how = {});
 
     [[nodiscard]] const std::vector<stage_metrics>& stages() const noexcept { return stages_; }
@@ -23488,6 +23511,10 @@ SKEIN_INLINE metrics_manager::metrics_manager(std::initializer_list<stage_metric
             throw error(errc::already_exists,
                         fmt::format("metrics of \"{}\" are given twice", each.stage))
                 .with_hint("give them all at once: on(\"val\", one, other)");
+        for (const auto& name : each.metrics.names())
+            if (each.stage == "train" && name.starts_with("epoch_"))
+                throw error(errc::usage, fmt::format("a metric of training called \"{}\"", name))
+                    .with_hint("\"train_epoch_...\" are those of whole epochs: call it otherwise");
         stages_.push_back(each);
     }
 }
@@ -25026,6 +25053,19 @@ SKEIN_INLINE void add_settings(std::vector<spmd::setting>& to, const metrics::me
         to.push_back({"window of metrics", fmt::format("{}", of.options().every)});
 }
 
+/// Bytes that the metrics of training may have in a checkpoint: its text holds them in hexadecimal,
+/// among what else it has.
+inline constexpr std::size_t most_saved_metrics = std::size_t{96} << 20;
+
+SKEIN_INLINE void check_saved_size(std::size_t bytes) {
+    if (bytes <= most_saved_metrics) return;
+    throw error(errc::too_large,
+                fmt::format("the metrics of training take {} MiB of a checkpoint, more than {} MiB",
+                            bytes >> 20, most_saved_metrics >> 20))
+        .with_hint("give them fewer classes or thresholds; exact ones, whose memory grows with the "
+                   "samples, to evaluation sets only");
+}
+
 /// A run's newest numbers: those of `now` in the place of older ones of the same names.
 SKEIN_INLINE void result_of(fit_result& result, const measured& now) {
     const auto put = [](auto& to, const auto& all) {
@@ -25053,6 +25093,8 @@ public:
         every_ = static_cast<std::uint64_t>(asked > 0               ? asked
                                             : config.eval_every > 0 ? config.eval_every
                                                                     : 100);
+        if (config.checkpoint.enabled && !empty()) // of the window and of the epoch
+            check_saved_size(2 * mine_.save().size());
     }
     training_stage(const training_stage&) = delete;
     training_stage& operator=(const training_stage&) = delete;
@@ -25072,16 +25114,26 @@ public:
     /// This rank is given samples.
     void deal() noexcept { dealt_ = true; }
 
-    /// What is due after so many steps. Collective when something is.
+    /// What is due after so many steps, and has not been told after them. Collective when something
+    /// is.
     [[nodiscard]] measured end_of_step(std::uint64_t step, bool ends_epoch, bool is_last) {
         measured out = std::exchange(late_, {});
-        if (empty() || !(ends_epoch || is_last || step % every_ == 0)) return out;
-        gather();
-        out.put("train", window_.compute());
-        close_window();
-        if (ends_epoch) out.append(close_epoch());
+        if (empty()) return out;
+        const bool ends = ends_epoch && ended_at_ != step;
+        if (closed_at_ != step && (ends || is_last || step % every_ == 0)) {
+            gather();
+            if (window_.updates() > 0) out.put("train", window_.compute());
+            close_window();
+            closed_at_ = step;
+        }
+        if (ends) {
+            if (epoch_.updates() > 0) out.append(close_epoch());
+            ended_at_ = step;
+        }
         return out;
     }
+    /// The step that begins is of this epoch of numbered data, which tells with a step that it ends.
+    void set_epoch(std::uint64_t number) noexcept { number_ = number; }
     /// The step that begins is of this epoch of a stream, which may tell only now that the one
     /// before is over. Collective when it does.
     void begin_epoch(std::uint64_t number) {
@@ -25096,8 +25148,10 @@ public:
     [[nodiscard]] json save() {
         if (empty()) return {};
         gather();
-        return {{"window", to_hex(window_.save())},
-                {"epoch", to_hex(epoch_.save())},
+        const auto window = window_.save(), epoch = epoch_.save();
+        check_saved_size(window.size() + epoch.size());
+        return {{"window", to_hex(window)},
+                {"epoch", to_hex(epoch)},
                 {"number", number_}};
     }
     void restore(const json& extra, const std::string& where) {
@@ -25157,7 +25211,8 @@ private:
     metrics::metric_list mine_, window_, epoch_; // of this rank; of all, since the last row; before
     metrics::list_mark before_;
     train::stage stage_;
-    std::uint64_t every_ = 100, number_ = 0; // of the epoch, with a stream
+    std::uint64_t every_ = 100, number_ = 0;     // of the epoch
+    std::uint64_t closed_at_ = 0, ended_at_ = 0; // steps with a window's end, and an epoch's
     bool dealt_ = false, dealt_before_ = false;
     measured late_; // of an epoch whose end came late
 };
@@ -25737,6 +25792,7 @@ private:
 // <skein/train/detail/session_core.ipp> and what it includes alone.
 
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -25804,7 +25860,13 @@ struct loaded_plan {
                 .with_where(where);
         return found->template get<double>();
     };
-    const auto whole = [&](const char* key) { return static_cast<std::int64_t>(number(key)); };
+    const auto whole = [&](const char* key) {
+        const double value = number(key);
+        if (!(value >= 1 && value <= 9e15) || value != std::floor(value))
+            throw error(errc::malformed, fmt::format("the plan has '{}': {}", key, value))
+                .with_where(where);
+        return static_cast<std::int64_t>(value);
+    };
     loaded_plan out{plan_of(config), std::nullopt};
     out.plan.rate_factor = number("rate_factor");
     if (saved.contains("units")) {
@@ -25859,6 +25921,7 @@ struct run_state {
     measured row{};          ///< of the step that was committed last
     std::uint64_t total = 0; ///< steps of the run; 0: not known
     std::uint64_t step = 0;  ///< finished
+    std::uint64_t epoch = 0; ///< of the step that was committed last
     bool stopped = false, stop_wanted = false, ended = false;
     std::string stop_reason{}; ///< a callback's of this rank
     std::optional<drawn_batch> upcoming{};
@@ -25939,26 +26002,48 @@ public:
         tell(now);
     }
 
+    /// The metrics of training that are due with this row. Collective when some are.
+    void measure(bool ends_epoch) {
+        auto due = run_.training->end_of_step(run_.step, ends_epoch, run_.comes_to_end());
+        if (due.values.empty() && due.arrays.empty()) return;
+        run_.row.append(std::move(due));
+        refuse_twice(run_.row.values);
+        result_of(run_.result, run_.row);
+    }
+
     /// Evaluation, row, decisions and checkpoint of the step that is committed, as they are due.
     void end_of_step(const step_info& now) {
         const auto on_this_step = [&](std::int64_t every) {
             return every > 0 && run_.step % static_cast<std::uint64_t>(every) == 0;
         };
-        for (const auto& m : run_.row.values)
-            if (m.name.starts_with("train_")) newest_[m.name] = m.value;
-        const bool saves = on_this_step(config_.checkpoint.every) || run_.is_last() ||
-                           (run_.stopped && config_.checkpoint.on_stop);
+        const auto saves = [&] {
+            return on_this_step(config_.checkpoint.every) || run_.is_last() ||
+                   (run_.stopped && config_.checkpoint.on_stop);
+        };
         const auto best = set_of_best();
         measured evaluated;
-        for (std::size_t set = 0; set < evaluator_->size() && !run_.hurries; ++set)
-            if (on_this_step(evaluator_->every(set)) || run_.comes_to_end() ||
-                (saves && best == set))
-                evaluate(set, evaluated);
+        std::vector<bool> done(evaluator_->size(), run_.hurries);
+        const auto evaluate_due = [&] {
+            for (std::size_t set = 0; set < done.size(); ++set)
+                if (!done[set] && (on_this_step(evaluator_->every(set)) || run_.comes_to_end() ||
+                                   (saves() && best == set))) {
+                    done[set] = true;
+                    evaluate(set, evaluated);
+                }
+        };
+        evaluate_due();
+        // A larger batch that a rule has decided on may leave no further step: this was the last.
+        if (run_.comes_to_end()) {
+            evaluate_due();
+            measure(!run_.input->is_stream() && run_.feeder->epochs_done() > run_.epoch);
+        }
+        for (const auto& m : run_.row.values)
+            if (m.name.starts_with("train_")) newest_[m.name] = m.value;
         for (const auto& m : evaluated.values) newest_[m.name] = m.value;
         report_->step(now, evaluated.values, evaluated.arrays);
         for (const auto& event : events_)
             report_->decided(event); // before the rules' state is saved
-        if (saves) save(evaluated.values);
+        if (saves()) save(evaluated.values);
     }
 
     /// The last evaluation, files, callbacks.
@@ -26641,6 +26726,7 @@ public:
         run_.result.loss = now_.loss;
         clock_.end_step(now_, drawn_->global_batch, config_.tokens_per_sample);
         const bool ends_epoch = run_.feeder->ends_epoch(*drawn_);
+        run_.epoch = drawn_->epoch;
         drawn_.reset();
         phase_ = step_phase::idle;
         end_due_ = true;
@@ -26649,7 +26735,7 @@ public:
         now_.metrics = &run_.row.values;
         now_.arrays = &run_.row.arrays;
         find_end();
-        measure(ends_epoch);
+        between_.measure(ends_epoch);
         between_.tell_step(now_);
         find_end(); // by a plan that was changed
         finish_step();
@@ -26724,19 +26810,13 @@ private:
         run_.upcoming = draw_batch();
         run_.ended = !run_.upcoming.has_value();
     }
-    /// The metrics of training that are due with this row. Collective when some are.
-    void measure(bool ends_epoch) {
-        auto due = run_.training->end_of_step(run_.step, ends_epoch, run_.comes_to_end());
-        if (due.values.empty() && due.arrays.empty()) return;
-        run_.row.append(std::move(due));
-        refuse_twice(run_.row.values);
-        result_of(run_.result, run_.row);
-    }
     /// A stream may show by its next batch only that an epoch is over; so may a batch that has grown
     /// and leaves the rest of it out.
     void begin_epoch_of_metrics() {
         if (run_.input->is_stream() || run_.feeder->units())
             run_.training->begin_epoch(drawn_->epoch);
+        else
+            run_.training->set_epoch(drawn_->epoch);
     }
 
     /// The step that was drawn has not been.
@@ -26832,7 +26912,7 @@ private:
     /// ends the run.
     [[nodiscard]] bool judge() {
         left_out_ = false;
-        if (!run_.parts->judges()) return true;
+        if (!run_.parts->judges() || overflowed()) return true;
         now_.metrics = &row_.values();
         now_.plan = &run_.plan;
         std::string rule;

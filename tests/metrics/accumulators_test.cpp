@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Arrays that batches and ranks add up.
 
+#include <skein/core/error.hpp>
 #include <skein/metrics/accumulators.hpp>
 
 #include <limits>
@@ -28,6 +29,8 @@ TEST_CASE("accumulators: gathered rows") {
     rows.push({3, 4});
     CHECK(rows.rows() == 2);
     CHECK(rows.at(1, 0) == 3);
+    CHECK_THROWS_AS(rows.push({5, 6, 7}), skein::error);
+    CHECK(rows.rows() == 2);
     rows.truncate(1);
     CHECK(rows.rows() == 1);
     rows.truncate(5);

@@ -205,6 +205,17 @@ TEST_CASE("curves: what is refused") {
     CHECK(refused(auroc{}, {.preds = {infinite, {2}}, .target = {truths, {2}}}) == std::nullopt);
     CHECK(refused(auroc{.classes = 2}, {.preds = {nan, {1, 2}}, .target = {truths, {1}}}) ==
           errc::not_finite);
+    // Logits without a softmax; a class that a mask has ruled out has one.
+    constexpr float inf = std::numeric_limits<float>::infinity();
+    const float overflowed[] = {0, inf, 1}, none[] = {-inf, -inf, -inf}, ruled_out[] = {-inf, 2, 1};
+    const auto one = [](const float* preds) {
+        return samples{.preds = {preds, {1, 3}}, .target = {truths, {1}}};
+    };
+    for (const auto* preds : {overflowed, none}) {
+        CHECK(refused(auroc{.classes = 3}, one(preds)) == errc::not_finite);
+        CHECK(refused(exact_auroc{.classes = 3}, one(preds)) == errc::not_finite);
+    }
+    CHECK(!refused(auroc{.classes = 3}, one(ruled_out)));
 }
 
 } // namespace curves_test

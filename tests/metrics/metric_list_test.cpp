@@ -180,6 +180,23 @@ TEST_CASE("metric lists: names, options and layouts") {
     CHECK(list.compute()[1].values == std::vector<double>{1.5});
 }
 
+namespace {
+/// Says that it has a matrix, and gives fewer numbers.
+struct short_matrix {
+    summed cells{};
+    void update(const samples&) {}
+    [[nodiscard]] score compute() const { return {2, 2, {1, 2, 3}}; }
+};
+} // namespace
+
+TEST_CASE("metric lists: a score that does not fill its shape is refused") {
+    metric_list list;
+    list.add("matrix", short_matrix{});
+    CHECK_THROWS_MATCHES(list.compute(), error,
+                         MessageMatches(ContainsSubstring("3 numbers for a shape of 4") &&
+                                        ContainsSubstring("\"matrix\"")));
+}
+
 TEST_CASE("metric lists: rows that are no rows") {
     auto list = of_both();
     show(list, {1}, {0});

@@ -36,6 +36,9 @@ TEST_CASE("metrics managers: what cannot be meant") {
                          MessageMatches(ContainsSubstring("without a name")));
     CHECK_THROWS_MATCHES(on("val", total{}, total{}), error,
                          MessageMatches(ContainsSubstring("\"total\"")));
+    CHECK_THROWS_MATCHES((metrics_manager{on("train", named("epoch_total", total{}))}), error,
+                         MessageMatches(ContainsSubstring("epoch_total")));
+    CHECK(metrics_manager{on("val", named("epoch_total", total{}))}.find("val") != nullptr);
     CHECK_THROWS_MATCHES(metrics_manager({on("val", total{})}, {.every = -1}), error,
                          MessageMatches(ContainsSubstring("-1 steps")));
 }

@@ -70,6 +70,9 @@ TEST_CASE("perplexity: what does not count, and what is refused") {
     const float odd[] = {1, std::numeric_limits<float>::quiet_NaN()};
     CHECK_THROWS_MATCHES(of({}, {.preds = {odd, {1, 2}}, .target = {tokens, {1}}}), error,
                          MessageMatches(ContainsSubstring("preds[0, 1] is nan")));
+    const float overflowed[] = {1, std::numeric_limits<float>::infinity()};
+    CHECK_THROWS_MATCHES(of({}, {.preds = {overflowed, {1, 2}}, .target = {tokens, {1}}}), error,
+                         MessageMatches(ContainsSubstring("preds[0, 1] is inf")));
     const float weight[] = {3, 0};
     CHECK(of({}, {.preds = {logits, {2, 2}}, .target = {tokens, {2}}, .weight = {weight, {2}}}) ==
           Approx(4.0 / 3));

@@ -41,6 +41,13 @@ TEST_CASE("the batch grows by epochs, at epochs and at steps, up to its max") {
     CHECK((plan = after(at, plan, 5, 1)).global_batch == 18);
 }
 
+TEST_CASE("a small batch grows by a small factor, too") {
+    sk::batch_growth rule({.factor = 1.1, .at_steps = {1, 2}});
+    step_plan plan{.global_batch = 2}; // 2.2 would be 2 for ever
+    CHECK((plan = after(rule, plan, 1, 0)).global_batch == 3);
+    CHECK((plan = after(rule, plan, 2, 0)).global_batch == 4);
+}
+
 TEST_CASE("the batch grows when a number has stopped improving") {
     sk::batch_growth rule({.plateau = plateau_options{.patience = 1}});
     step_plan plan{.global_batch = 4};

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <skein/train/loss_spike.hpp>
 #include <skein/train/precision.hpp>
 
 #include <tests/train/zoo.hpp>
@@ -276,6 +277,17 @@ TEST_CASE("float16 trains with a scaled loss, and an overflow costs a step and h
     CHECK(scales[0].front() == 65536.0);
     CHECK(scales[0].back() < scales[0].front());
     CHECK(std::isfinite(last[0]));
+
+    // Overflows at the beginning are no spikes: six in a row would end the run.
+    run_world(2, [&](context& ctx) {
+        auto model = make_zoo(shape::plain);
+        sk::Trainer<f16_fsdp, sk::loss_spike> trainer(ctx, short_run("unused", 24),
+                                                      sk::loss_spike({.factor = 100, .most = 0}));
+        (void)trainer.fit(
+            model, sk::AdamW{}, constant_rate{.peak = 1e-3},
+            [](auto& m, const sample_batch& b) { return zoo_loss(m, b) * 1000.0; }, numbers{},
+            numbers{.n = 0});
+    });
 
     const auto errors = try_world(2, [&](context& ctx) {
         auto model = make_zoo(shape::plain);

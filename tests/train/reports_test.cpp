@@ -163,6 +163,8 @@ TEST_CASE("reports: names") {
     on_ranks(1, [&](context& ctx) {
         reports log(ctx, quiet(folder.path));
         CHECK_THROWS_AS(log.report({{"a", 1.0}, {"a", 2.0}}), error);
+        for (const char* name : {"step", "event", "step_seconds", "data_s"}) // columns of every row
+            CHECK_THROWS_AS(log.report({{name, 1.0}}), error);
         const auto now = log.report({{"a", 1.0}});
         CHECK_THROWS_AS(now.at("b"), error);
         CHECK(now.values().size() == 1);

@@ -168,6 +168,75 @@ TEST_CASE("metrics count every sample of every rank once, in windows, epochs and
     }
 }
 
+namespace {
+/// Another batch behind a step, or behind the evaluation of one.
+struct grows {
+    std::uint64_t step = 0, evaluated = 0;
+    std::int64_t batch = 0;
+    decision on_step(const step_info& s) const { return s.step == step ? to(*s.plan) : decision{}; }
+    decision on_eval(const eval_info& e) const {
+        return e.step == evaluated ? to(*e.plan) : decision{};
+    }
+    decision to(step_plan next) const {
+        next.global_batch = batch;
+        return {.plan = next, .why = "so"};
+    }
+};
+std::pair<told, fit_result> run_grown(int world, const run_config& config, grows rule) {
+    std::pair<told, fit_result> out;
+    const numbers held_out{10}, tests{5};
+    run_world(world, [&](context& ctx) {
+        auto net = make_net();
+        sk::Trainer<sk::DDP<tiny_buckets>, note_all, grows> trainer(ctx, config,
+                                                                    note_all{&out.first}, rule);
+        trainer.measure(both());
+        const auto r = trainer.fit(net, sk::SGD{}, constant_rate{1e-2}, shown, numbers{50},
+                                   sk::evaluation("test", tests, {.every = 0}),
+                                   sk::evaluation("val", held_out));
+        if (ctx.is_first()) out.second = r;
+    });
+    return out;
+}
+} // namespace
+
+TEST_CASE("a batch that grows amid an epoch does not end the epoch's metrics") {
+    for (const int world : {1, 2}) {
+        scratch dir;
+        const auto all = run_grown(world, short_config(dir.path), {.step = 7, .batch = 20}).first;
+        // 12 * 4 + 2, then 12 * 2 + 20 + 6
+        CHECK(all.rows.at(5).at("train_epoch_seen") == 50);
+        CHECK(!all.rows.at(8).contains("train_epoch_seen"));
+        CHECK(all.rows.at(9).at("train_epoch_seen") == 50);
+        CHECK(all.rows.at(9).at("train_seen") == 38); // since step 6
+    }
+}
+
+TEST_CASE("a run that a larger batch leaves no further step ends with all that is due") {
+    for (const bool by_evaluation : {false, true}) {
+        INFO(by_evaluation);
+        scratch dir;
+        auto config = short_config(dir.path);
+        config.last = last_batch::drop;
+        config.checkpoint.enabled = config.write_files = true;
+        config.checkpoint.every = 100;
+        config.eval_every = 7;
+        const auto [all, result] = run_grown(
+            2, config,
+            {.step = by_evaluation ? 0u : 7u, .evaluated = by_evaluation ? 7u : 0u, .batch = 15});
+        // 4 steps of 12, and 3 more: of the last epoch 14 samples are left, which are no batch.
+        CHECK(result.steps == 7);
+        CHECK(!result.stopped);
+        CHECK(all.sets.at("val").contains(7));
+        CHECK(all.sets.at("test").contains(7));
+        CHECK_THAT(result.checkpoint, ContainsSubstring("00007"));
+        const auto rows = file_text(result.run_path + "/metrics.jsonl");
+        const auto last = rows.substr(rows.rfind("{\"step\":7"));
+        CHECK_THAT(last, ContainsSubstring("\"train_seen\":36") &&
+                             ContainsSubstring("\"train_epoch_seen\":36") &&
+                             ContainsSubstring("\"test_loss\""));
+    }
+}
+
 TEST_CASE("metrics of many ranks are those of one") {
     scratch dir;
     const auto one = run_with(1, short_config(dir.path), both(), shown, numbers{11}).first;
@@ -327,6 +396,16 @@ TEST_CASE("a resume with other metrics is told what the checkpoint has") {
           }).find("the metrics were saved as labels") != std::string::npos);
 }
 
+TEST_CASE("metrics of training that no checkpoint could be read with are refused before a step") {
+    scratch dir;
+    auto config = short_config(dir.path);
+    const metrics::metrics_manager large{on("train", labels_seen{.classes = 7'000'000})};
+    config.write_files = config.checkpoint.enabled = true;
+    CHECK(failure(sk::errc::too_large, [&] {
+              run_with(1, config, large, shown, numbers{0});
+          }).find("MiB of a checkpoint") != std::string::npos);
+}
+
 TEST_CASE("the best checkpoint is chosen by any number of an evaluation") {
     scratch dir;
     auto config = short_config(dir.path);
@@ -335,8 +414,19 @@ TEST_CASE("the best checkpoint is chosen by any number of an evaluation") {
     config.checkpoint.every = 2; // where no evaluation comes
     config.checkpoint.keep_last = 1;
     config.checkpoint.keep_best = {.k = 1, .metric = "val_score", .order = metric_order::highest};
-    const auto all = run_with(1, config, {on("val", mean_score{})}, shown, numbers{10}).first;
+    const auto [all, result] =
+        run_with(1, config, {on("val", mean_score{})}, shown, numbers{10});
     CHECK(all.sets.at("val").size() == 7); // 2 3 4 6 8 9 10
+    std::uint64_t best = 2;
+    for (const std::uint64_t step : {4, 6, 8, 10})
+        if (all.sets.at("val").at(step).at("val_score") >
+            all.sets.at("val").at(best).at("val_score"))
+            best = step;
+    sk::posix_disk disk;
+    const auto kept = checkpointer(disk, result.run_path + "/checkpoints").steps();
+    CHECK(kept.back() == 10);
+    CHECK(kept.front() == best);
+    CHECK(kept.size() == (best == 10 ? 1 : 2));
     config.name = "newest";
     config.checkpoint.keep_best.value = best_value::newest;
     const auto fewer = run_with(1, config, {on("val", mean_score{})}, shown, numbers{10}).first;
@@ -348,6 +438,13 @@ TEST_CASE("the best checkpoint is chosen by any number of an evaluation") {
         failure(sk::errc::usage, [&] { run_with(1, config, both(), shown, numbers{10}); });
     CHECK(why.find("'accuracy' is no number of this run") != std::string::npos);
     CHECK(why.find("val_score") != std::string::npos);
+    config.checkpoint.keep_best.metric = "train_acuracy"; // also where nothing is evaluated
+    CHECK(failure(sk::errc::usage, [&] {
+              run_with(1, config, both(), shown, numbers{10});
+          }).find("'train_acuracy' is no number of this run") != std::string::npos);
+    CHECK(failure(sk::errc::usage, [&] {
+              run_with(1, config, {on("train", seen{})}, shown, numbers{0});
+          }).find("'train_acuracy' is no number of this run") != std::string::npos);
     config.checkpoint.keep_best.metric = "val_acuracy";
     (void)failure(sk::errc::usage, [&] { run_with(1, config, both(), shown, numbers{10}); });
     // Nothing is evaluated: only the default is no error.

@@ -12,6 +12,7 @@
 //     };
 
 #include <skein/core/config.hpp>
+#include <skein/core/error.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -90,11 +91,14 @@ public:
     void clear() noexcept { values_.clear(); }
     /// Room for so many rows altogether.
     void reserve(std::size_t rows) { values_.reserve(rows * width_); }
-    /// One row: exactly width() numbers.
-    void push(std::initializer_list<float> row) {
+    /// One row, or several: a multiple of width() numbers. Throws errc::usage for others.
+    void push(std::initializer_list<float> row) { push(std::span(row.begin(), row.size())); }
+    void push(std::span<const float> row) {
+        if (row.size() % width_ != 0)
+            throw error(errc::usage, "a gathered row has other numbers than its width")
+                .with_hint("say the width in begin(): rows.resize(width)");
         values_.insert(values_.end(), row.begin(), row.end());
     }
-    void push(std::span<const float> row) { values_.insert(values_.end(), row.begin(), row.end()); }
     /// Keeps the first rows.
     void truncate(std::size_t rows) {
         if (rows < this->rows()) values_.resize(rows * width_);

@@ -86,7 +86,7 @@ public:
     /// Adds another list of the same layout.
     void add(metric_list& other) { add(other.pack()); }
 
-    /// In the order of add().
+    /// In the order of add(). Throws errc::usage for a score whose numbers do not fill its shape.
     [[nodiscard]] std::vector<score> compute() const;
 
     /// For a checkpoint: all arrays, and what they are of.

@@ -60,7 +60,8 @@ struct manager_options {
 class metrics_manager {
 public:
     metrics_manager() = default;
-    /// Throws errc::usage for a stage without a name, already_exists for one that is there twice.
+    /// Throws errc::usage for a stage without a name and for a metric of training whose name begins
+    /// with "epoch_", already_exists for a stage that is there twice.
     metrics_manager(std::initializer_list<stage_metrics> stages, manager_options how = {});
 
     [[nodiscard]] const std::vector<stage_metrics>& stages() const noexcept { return stages_; }

@@ -39,7 +39,7 @@ enum class batch_growth_rate : std::uint8_t {
 
 /// When the batch grows, and by how much. Each condition that is given counts by itself.
 struct batch_growth_options {
-    double factor = 2.0;  ///< more than 1; the new batch is rounded to the next whole number
+    double factor = 2.0;  ///< more than 1; the new batch is rounded, and at least one sample larger
     int every_epochs = 0; ///< each time that so many more epochs are finished; 0: not by epochs
     std::vector<std::uint64_t> at_epochs{};          ///< once, when so many epochs are finished
     std::vector<std::uint64_t> at_steps{};           ///< once, behind these steps
@@ -123,7 +123,7 @@ private:
         const double before = static_cast<double>(plan.global_batch);
         double wanted = before;
         for (std::uint64_t i = 0; i < times && wanted < 1e15; ++i)
-            wanted = std::round(wanted * options_.factor);
+            wanted = std::max(wanted + 1, std::round(wanted * options_.factor));
         if (options_.max > 0) wanted = std::min(wanted, static_cast<double>(options_.max));
         if (wanted <= before) return {};
         const double by = wanted / before;

@@ -22,8 +22,9 @@
 // else under the name of its type.
 //
 // on_agreed(const step_info&) hears of a step before its gradients are applied, and may return a
-// verdict or a ruling: the step can be left out, as one that overflowed float16 is. With it numbers
-// that are not finite come to the callback first; nobody leaving the step out, they end the run.
+// verdict or a ruling: the step can be left out. With it numbers that are not finite come to the
+// callback first; nobody leaving the step out, they end the run. A step that overflowed float16 is
+// left out already: nobody is asked.
 //
 // A callback with both of these members has its state in every checkpoint, by the name of its type:
 //

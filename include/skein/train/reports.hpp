@@ -68,7 +68,8 @@ public:
 
     /// One more report. Collective.
     ///   errors  mismatch when two ranks give a name by other kinds; usage for a name that is given
-    ///           twice; timeout, with the rank that did not come; exhausted beyond most_waiting
+    ///           twice, or that rows have anyway ("step", "step_seconds"); timeout, with the rank
+    ///           that did not come; exhausted beyond most_waiting
     merged_report report(std::initializer_list<report::named_number> numbers);
     /// Reports made, those before included.
     [[nodiscard]] std::uint64_t made() const noexcept;

@@ -11,6 +11,8 @@
 #include <skein/metrics/detail/fast_exp.hpp>
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
 #include <limits>
 #include <span>
 #include <vector>
@@ -103,7 +105,6 @@ void each_class_score(const T* scores, const curve_options& o, const samples& sh
         for (std::size_t c = 0; logits && c < o.classes; ++c) // NaN is outside of [0, 1]
             if (row[c * stride] != row[c * stride])
                 refuse_nan("preds", shown.preds, from + c * stride);
-        begin(static_cast<std::size_t>(label), w);
         const T most = logits ? largest_of(row, o.classes, stride) : T(0);
         const double sum = logits ? sum_of_exp(row, o.classes, stride, most) : 1;
         if (sum != sum)
@@ -111,6 +112,7 @@ void each_class_score(const T* scores, const curve_options& o, const samples& sh
                         fmt::format("{} and the other scores of its row have no softmax",
                                     place("preds", shown.preds, from)))
                 .with_hint("one of them is infinite, or all are: look at the model's output");
+        begin(static_cast<std::size_t>(label), w);
         const T share = static_cast<T>(1 / sum);
         for (std::size_t c = 0; c < o.classes; ++c) {
             const T one = row[c * stride];

@@ -170,11 +170,12 @@ SKEIN_INLINE bool metric_list::has_rows() {
 }
 
 SKEIN_INLINE void metric_list::add(const packed_state& more) {
-    const auto mine = pack(); // its sizes; rows are few where sizes matter
-    if (mine.sums.size() != more.sums.size())
-        throw detail::other_sizes(mine.sums.size(), more.sums.size());
-    if (mine.maxima.size() != more.maxima.size())
-        throw detail::other_sizes(mine.maxima.size(), more.maxima.size());
+    std::size_t sums = 1, maxima = 0;
+    for (auto& each : metrics_)
+        for (const auto& state : each.states())
+            (state.kind == merge_kind::sum ? sums : maxima) += state.values.size();
+    if (sums != more.sums.size()) throw detail::other_sizes(sums, more.sums.size());
+    if (maxima != more.maxima.size()) throw detail::other_sizes(maxima, more.maxima.size());
     const double *sum = more.sums.data() + 1, *most = more.maxima.data();
     for (auto& each : metrics_)
         for (auto& state : each.states())
@@ -211,7 +212,17 @@ SKEIN_INLINE void metric_list::add_rows(byte_span rows) {
 
 SKEIN_INLINE std::vector<score> metric_list::compute() const {
     std::vector<score> all;
-    for (const auto& each : metrics_) detail::named(each, [&] { all.push_back(each.compute()); });
+    for (const auto& each : metrics_)
+        detail::named(each, [&] {
+            auto made = each.compute();
+            std::size_t size = 1;
+            for (const auto extent : made.shape) size *= extent;
+            if (size != made.values.size())
+                throw error(errc::usage, fmt::format("compute() gives {} numbers for a shape of {}",
+                                                     made.values.size(), size))
+                    .with_hint("score(rows, columns, values) takes rows * columns values");
+            all.push_back(std::move(made));
+        });
     return all;
 }
 

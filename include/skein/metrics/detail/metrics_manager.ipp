@@ -20,6 +20,10 @@ SKEIN_INLINE metrics_manager::metrics_manager(std::initializer_list<stage_metric
             throw error(errc::already_exists,
                         fmt::format("metrics of \"{}\" are given twice", each.stage))
                 .with_hint("give them all at once: on(\"val\", one, other)");
+        for (const auto& name : each.metrics.names())
+            if (each.stage == "train" && name.starts_with("epoch_"))
+                throw error(errc::usage, fmt::format("a metric of training called \"{}\"", name))
+                    .with_hint("\"train_epoch_...\" are those of whole epochs: call it otherwise");
         stages_.push_back(each);
     }
 }

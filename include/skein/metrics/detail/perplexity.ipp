@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <cstddef>
+#include <limits>
 
 namespace skein::metrics {
 
@@ -28,6 +29,11 @@ void add_tokens(const perplexity& of, const samples& shown, const T* logits, dou
             refuse_label("target", target, i, width, of.ignore_index);
         const T* row = logits + i * width;
         const T most = largest_of(row, width, 1);
+        if (most == std::numeric_limits<T>::infinity()) { // inf / inf
+            std::size_t c = 0;
+            while (row[c] != most) ++c;
+            refuse_nan("preds", shown.preds, i * width + c);
+        }
         const double mine = static_cast<double>(row[token]) - static_cast<double>(most);
         const double lost = std::log(sum_of_exp(row, width, 1, most)) - mine;
         if (lost != lost)

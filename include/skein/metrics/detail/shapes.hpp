@@ -19,6 +19,7 @@ namespace skein::metrics::detail {
 /// target[3] is 10, which is no label of ...
 [[noreturn]] void refuse_label(std::string_view what, const array_view& of, std::size_t i,
                                std::size_t classes, std::optional<std::int64_t> ignored);
+/// preds[3, 1] is nan, or inf where that has no softmax.
 [[noreturn]] void refuse_nan(std::string_view what, const array_view& of, std::size_t i);
 [[noreturn]] void refuse_weight(const array_view& weight, std::size_t i);
 /// Preds and target that do not belong together.

@@ -29,7 +29,7 @@ SKEIN_INLINE void refuse_label(std::string_view what, const array_view& of, std:
 }
 
 SKEIN_INLINE void refuse_nan(std::string_view what, const array_view& of, std::size_t i) {
-    throw error(errc::not_finite, fmt::format("{} is nan", place(what, of, i)))
+    throw error(errc::not_finite, fmt::format("{} is {}", place(what, of, i), of[i]))
         .with_hint("look at the model's output, or leave the sample out by a weight of 0");
 }
 

@@ -10,11 +10,17 @@
 
 #include <atomic>
 #include <exception>
+#include <string_view>
 
 #include <fmt/core.h>
 
 namespace skein::train {
 namespace detail {
+
+/// What the rows have besides the numbers of a report.
+inline constexpr std::string_view names_in_rows[] = {
+    "step",   "event",     "tokens_per_s", "samples_per_s", "step_seconds", "data_s",
+    "forward_s", "backward_s", "exposed_s",   "optimizer_s",   "overlap"};
 
 class report_writer {
 public:
@@ -36,7 +42,7 @@ public:
     }
 
     merged_report report(std::initializer_list<report::named_number> numbers) {
-        report::metric_set mine;
+        report::metric_set mine{names_in_rows};
         for (const auto& [name, number] : numbers) {
             const auto before = mine.size();
             mine.add(number.kind, name, number.value, number.weight);

@@ -47,6 +47,7 @@ struct run_state {
     measured row{};          ///< of the step that was committed last
     std::uint64_t total = 0; ///< steps of the run; 0: not known
     std::uint64_t step = 0;  ///< finished
+    std::uint64_t epoch = 0; ///< of the step that was committed last
     bool stopped = false, stop_wanted = false, ended = false;
     std::string stop_reason{}; ///< a callback's of this rank
     std::optional<drawn_batch> upcoming{};
@@ -127,26 +128,48 @@ public:
         tell(now);
     }
 
+    /// The metrics of training that are due with this row. Collective when some are.
+    void measure(bool ends_epoch) {
+        auto due = run_.training->end_of_step(run_.step, ends_epoch, run_.comes_to_end());
+        if (due.values.empty() && due.arrays.empty()) return;
+        run_.row.append(std::move(due));
+        refuse_twice(run_.row.values);
+        result_of(run_.result, run_.row);
+    }
+
     /// Evaluation, row, decisions and checkpoint of the step that is committed, as they are due.
     void end_of_step(const step_info& now) {
         const auto on_this_step = [&](std::int64_t every) {
             return every > 0 && run_.step % static_cast<std::uint64_t>(every) == 0;
         };
-        for (const auto& m : run_.row.values)
-            if (m.name.starts_with("train_")) newest_[m.name] = m.value;
-        const bool saves = on_this_step(config_.checkpoint.every) || run_.is_last() ||
-                           (run_.stopped && config_.checkpoint.on_stop);
+        const auto saves = [&] {
+            return on_this_step(config_.checkpoint.every) || run_.is_last() ||
+                   (run_.stopped && config_.checkpoint.on_stop);
+        };
         const auto best = set_of_best();
         measured evaluated;
-        for (std::size_t set = 0; set < evaluator_->size() && !run_.hurries; ++set)
-            if (on_this_step(evaluator_->every(set)) || run_.comes_to_end() ||
-                (saves && best == set))
-                evaluate(set, evaluated);
+        std::vector<bool> done(evaluator_->size(), run_.hurries);
+        const auto evaluate_due = [&] {
+            for (std::size_t set = 0; set < done.size(); ++set)
+                if (!done[set] && (on_this_step(evaluator_->every(set)) || run_.comes_to_end() ||
+                                   (saves() && best == set))) {
+                    done[set] = true;
+                    evaluate(set, evaluated);
+                }
+        };
+        evaluate_due();
+        // A larger batch that a rule has decided on may leave no further step: this was the last.
+        if (run_.comes_to_end()) {
+            evaluate_due();
+            measure(!run_.input->is_stream() && run_.feeder->epochs_done() > run_.epoch);
+        }
+        for (const auto& m : run_.row.values)
+            if (m.name.starts_with("train_")) newest_[m.name] = m.value;
         for (const auto& m : evaluated.values) newest_[m.name] = m.value;
         report_->step(now, evaluated.values, evaluated.arrays);
         for (const auto& event : events_)
             report_->decided(event); // before the rules' state is saved
-        if (saves) save(evaluated.values);
+        if (saves()) save(evaluated.values);
     }
 
     /// The last evaluation, files, callbacks.

@@ -254,6 +254,7 @@ public:
         run_.result.loss = now_.loss;
         clock_.end_step(now_, drawn_->global_batch, config_.tokens_per_sample);
         const bool ends_epoch = run_.feeder->ends_epoch(*drawn_);
+        run_.epoch = drawn_->epoch;
         drawn_.reset();
         phase_ = step_phase::idle;
         end_due_ = true;
@@ -262,7 +263,7 @@ public:
         now_.metrics = &run_.row.values;
         now_.arrays = &run_.row.arrays;
         find_end();
-        measure(ends_epoch);
+        between_.measure(ends_epoch);
         between_.tell_step(now_);
         find_end(); // by a plan that was changed
         finish_step();
@@ -337,19 +338,13 @@ private:
         run_.upcoming = draw_batch();
         run_.ended = !run_.upcoming.has_value();
     }
-    /// The metrics of training that are due with this row. Collective when some are.
-    void measure(bool ends_epoch) {
-        auto due = run_.training->end_of_step(run_.step, ends_epoch, run_.comes_to_end());
-        if (due.values.empty() && due.arrays.empty()) return;
-        run_.row.append(std::move(due));
-        refuse_twice(run_.row.values);
-        result_of(run_.result, run_.row);
-    }
     /// A stream may show by its next batch only that an epoch is over; so may a batch that has grown
     /// and leaves the rest of it out.
     void begin_epoch_of_metrics() {
         if (run_.input->is_stream() || run_.feeder->units())
             run_.training->begin_epoch(drawn_->epoch);
+        else
+            run_.training->set_epoch(drawn_->epoch);
     }
 
     /// The step that was drawn has not been.
@@ -445,7 +440,7 @@ private:
     /// ends the run.
     [[nodiscard]] bool judge() {
         left_out_ = false;
-        if (!run_.parts->judges()) return true;
+        if (!run_.parts->judges() || overflowed()) return true;
         now_.metrics = &row_.values();
         now_.plan = &run_.plan;
         std::string rule;

@@ -13,6 +13,7 @@
 #include <skein/train/step_plan.hpp>
 #include <skein/wire/json.hpp>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -80,7 +81,13 @@ struct loaded_plan {
                 .with_where(where);
         return found->template get<double>();
     };
-    const auto whole = [&](const char* key) { return static_cast<std::int64_t>(number(key)); };
+    const auto whole = [&](const char* key) {
+        const double value = number(key);
+        if (!(value >= 1 && value <= 9e15) || value != std::floor(value))
+            throw error(errc::malformed, fmt::format("the plan has '{}': {}", key, value))
+                .with_where(where);
+        return static_cast<std::int64_t>(value);
+    };
     loaded_plan out{plan_of(config), std::nullopt};
     out.plan.rate_factor = number("rate_factor");
     if (saved.contains("units")) {

@@ -82,6 +82,19 @@ SKEIN_INLINE void add_settings(std::vector<spmd::setting>& to, const metrics::me
         to.push_back({"window of metrics", fmt::format("{}", of.options().every)});
 }
 
+/// Bytes that the metrics of training may have in a checkpoint: its text holds them in hexadecimal,
+/// among what else it has.
+inline constexpr std::size_t most_saved_metrics = std::size_t{96} << 20;
+
+SKEIN_INLINE void check_saved_size(std::size_t bytes) {
+    if (bytes <= most_saved_metrics) return;
+    throw error(errc::too_large,
+                fmt::format("the metrics of training take {} MiB of a checkpoint, more than {} MiB",
+                            bytes >> 20, most_saved_metrics >> 20))
+        .with_hint("give them fewer classes or thresholds; exact ones, whose memory grows with the "
+                   "samples, to evaluation sets only");
+}
+
 /// A run's newest numbers: those of `now` in the place of older ones of the same names.
 SKEIN_INLINE void result_of(fit_result& result, const measured& now) {
     const auto put = [](auto& to, const auto& all) {
@@ -109,6 +122,8 @@ public:
         every_ = static_cast<std::uint64_t>(asked > 0               ? asked
                                             : config.eval_every > 0 ? config.eval_every
                                                                     : 100);
+        if (config.checkpoint.enabled && !empty()) // of the window and of the epoch
+            check_saved_size(2 * mine_.save().size());
     }
     training_stage(const training_stage&) = delete;
     training_stage& operator=(const training_stage&) = delete;
@@ -128,16 +143,26 @@ public:
     /// This rank is given samples.
     void deal() noexcept { dealt_ = true; }
 
-    /// What is due after so many steps. Collective when something is.
+    /// What is due after so many steps, and has not been told after them. Collective when something
+    /// is.
     [[nodiscard]] measured end_of_step(std::uint64_t step, bool ends_epoch, bool is_last) {
         measured out = std::exchange(late_, {});
-        if (empty() || !(ends_epoch || is_last || step % every_ == 0)) return out;
-        gather();
-        out.put("train", window_.compute());
-        close_window();
-        if (ends_epoch) out.append(close_epoch());
+        if (empty()) return out;
+        const bool ends = ends_epoch && ended_at_ != step;
+        if (closed_at_ != step && (ends || is_last || step % every_ == 0)) {
+            gather();
+            if (window_.updates() > 0) out.put("train", window_.compute());
+            close_window();
+            closed_at_ = step;
+        }
+        if (ends) {
+            if (epoch_.updates() > 0) out.append(close_epoch());
+            ended_at_ = step;
+        }
         return out;
     }
+    /// The step that begins is of this epoch of numbered data, which tells with a step that it ends.
+    void set_epoch(std::uint64_t number) noexcept { number_ = number; }
     /// The step that begins is of this epoch of a stream, which may tell only now that the one
     /// before is over. Collective when it does.
     void begin_epoch(std::uint64_t number) {
@@ -152,8 +177,10 @@ public:
     [[nodiscard]] json save() {
         if (empty()) return {};
         gather();
-        return {{"window", to_hex(window_.save())},
-                {"epoch", to_hex(epoch_.save())},
+        const auto window = window_.save(), epoch = epoch_.save();
+        check_saved_size(window.size() + epoch.size());
+        return {{"window", to_hex(window)},
+                {"epoch", to_hex(epoch)},
                 {"number", number_}};
     }
     void restore(const json& extra, const std::string& where) {
@@ -213,7 +240,8 @@ private:
     metrics::metric_list mine_, window_, epoch_; // of this rank; of all, since the last row; before
     metrics::list_mark before_;
     train::stage stage_;
-    std::uint64_t every_ = 100, number_ = 0; // of the epoch, with a stream
+    std::uint64_t every_ = 100, number_ = 0;     // of the epoch
+    std::uint64_t closed_at_ = 0, ended_at_ = 0; // steps with a window's end, and an epoch's
     bool dealt_ = false, dealt_before_ = false;
     measured late_; // of an epoch whose end came late
 };
