@@ -9913,6 +9913,9 @@ struct eval_info {
     int rank = 0;
     std::uint64_t step = 0;
     std::string_view set = "val"; ///< its name, with which those of its numbers begin
+    /// False: it was made for a checkpoint alone, whose rhythm has nothing to say about patience;
+    /// rules and early stopping pass over it.
+    bool is_due = true;
     const std::vector<report::metric_value>* metrics =
         nullptr; ///< "val_loss", what the loss reported, and metrics that are one number
     const std::vector<report::metric_array>* arrays =
@@ -10272,7 +10275,8 @@ public:
     /// The same with the number out of an evaluation or a row; false for those of other sets, and for
     /// rows when evaluations are watched. Throws errc::usage when the number is not there.
     [[nodiscard]] bool take(const eval_info& e) {
-        return options_.at == watched::evaluations && detail::is_of_set(options_.metric, e.set) &&
+        return options_.at == watched::evaluations && e.is_due &&
+               detail::is_of_set(options_.metric, e.set) &&
                take(detail::watched_number(*e.metrics, options_.metric, rule_));
     }
     [[nodiscard]] bool take(const step_info& s) {
@@ -17768,7 +17772,8 @@ public:
     /// Throws errc::usage when the evaluation has no such number. Those of other sets are passed
     /// over.
     train::action on_eval(const train::eval_info& e) {
-        if (!train::detail::is_of_set(options_.metric, e.set)) return train::action::go_on;
+        if (!e.is_due || !train::detail::is_of_set(options_.metric, e.set))
+            return train::action::go_on;
         const double now =
             train::detail::watched_number(*e.metrics, options_.metric, "early stopping");
         const bool better = is_better(now);
@@ -26024,12 +26029,12 @@ public:
         measured evaluated;
         std::vector<bool> done(evaluator_->size(), run_.hurries);
         const auto evaluate_due = [&] {
-            for (std::size_t set = 0; set < done.size(); ++set)
-                if (!done[set] && (on_this_step(evaluator_->every(set)) || run_.comes_to_end() ||
-                                   (saves() && best == set))) {
-                    done[set] = true;
-                    evaluate(set, evaluated);
-                }
+            for (std::size_t set = 0; set < done.size(); ++set) {
+                const bool is_due = on_this_step(evaluator_->every(set)) || run_.comes_to_end();
+                if (done[set] || (!is_due && !(saves() && best == set))) continue;
+                done[set] = true;
+                evaluate(set, evaluated, is_due);
+            }
         };
         evaluate_due();
         // A larger batch that a rule has decided on may leave no further step: this was the last.
@@ -26146,11 +26151,12 @@ private:
     }
 
     /// In a world that broke behind this the evaluation is made again, the decisions are not.
-    void tell_evaluation(std::size_t set, const measured& merged, double seconds) {
+    void tell_evaluation(std::size_t set, const measured& merged, double seconds, bool is_due) {
         if (std::exchange(told_at_[set], run_.step) == run_.step) return;
         tell(eval_info{.rank = ctx_.rank(),
                        .step = run_.step,
                        .set = evaluator_->name(set),
+                       .is_due = is_due,
                        .metrics = &merged.values,
                        .arrays = &merged.arrays,
                        .seconds = seconds,
@@ -26159,7 +26165,7 @@ private:
     }
 
     /// Adds what the set comes to. Collective.
-    void evaluate(std::size_t set, measured& to) {
+    void evaluate(std::size_t set, measured& to, bool is_due = true) {
         const auto begin = seconds_now();
         run_.feeder->quiet();
         auto* const average = run_.optimizer->average();
@@ -26182,7 +26188,7 @@ private:
             run_.result.val_step = run_.step;
         }
         result_of(run_.result, merged);
-        tell_evaluation(set, merged, seconds_now() - begin);
+        tell_evaluation(set, merged, seconds_now() - begin, is_due);
         to.append(std::move(merged));
     }
 

@@ -414,8 +414,7 @@ TEST_CASE("the best checkpoint is chosen by any number of an evaluation") {
     config.checkpoint.every = 2; // where no evaluation comes
     config.checkpoint.keep_last = 1;
     config.checkpoint.keep_best = {.k = 1, .metric = "val_score", .order = metric_order::highest};
-    const auto [all, result] =
-        run_with(1, config, {on("val", mean_score{})}, shown, numbers{10});
+    const auto [all, result] = run_with(1, config, {on("val", mean_score{})}, shown, numbers{10});
     CHECK(all.sets.at("val").size() == 7); // 2 3 4 6 8 9 10
     std::uint64_t best = 2;
     for (const std::uint64_t step : {4, 6, 8, 10})
@@ -472,6 +471,29 @@ TEST_CASE(
                             !ContainsSubstring("\"val_labels\""));
     }
     CHECK(batches == 0);
+}
+
+TEST_CASE("an evaluation that only a checkpoint wants has nothing to say about patience") {
+    scratch dir;
+    auto config = short_config(dir.path);
+    config.checkpoint.enabled = config.write_files = true;
+    config.checkpoint.every = 1;
+    std::vector<bool> due;
+    struct note_due {
+        std::vector<bool>* to;
+        void on_eval(const eval_info& e) { to->push_back(e.is_due); }
+    };
+    context ctx = context::single();
+    auto net = make_net();
+    sk::Trainer<sk::Single, note_due, sk::early_stopping> trainer(
+        ctx, config, note_due{&due}, sk::early_stopping({.patience = 3, .least = 1e9}));
+    const auto result =
+        trainer.fit(net, sk::SGD{}, constant_rate{1e-2}, class_loss, numbers{50}, numbers{10});
+    // Steps 3, 6 and 9 and the last are due; the first of them is the best, 6, 9 and 10 wait.
+    CHECK(due ==
+          std::vector<bool>{false, false, true, false, false, true, false, false, true, true});
+    CHECK(result.steps == 10);
+    CHECK(trainer.callback<sk::early_stopping>().waited() == 3);
 }
 
 TEST_CASE("metrics of streams: an epoch may be told to be over only by the next batch") {

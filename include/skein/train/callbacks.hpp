@@ -124,6 +124,9 @@ struct eval_info {
     int rank = 0;
     std::uint64_t step = 0;
     std::string_view set = "val"; ///< its name, with which those of its numbers begin
+    /// False: it was made for a checkpoint alone, whose rhythm has nothing to say about patience;
+    /// rules and early stopping pass over it.
+    bool is_due = true;
     const std::vector<report::metric_value>* metrics =
         nullptr; ///< "val_loss", what the loss reported, and metrics that are one number
     const std::vector<report::metric_array>* arrays =

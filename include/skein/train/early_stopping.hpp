@@ -58,7 +58,8 @@ public:
     /// Throws errc::usage when the evaluation has no such number. Those of other sets are passed
     /// over.
     train::action on_eval(const train::eval_info& e) {
-        if (!train::detail::is_of_set(options_.metric, e.set)) return train::action::go_on;
+        if (!e.is_due || !train::detail::is_of_set(options_.metric, e.set))
+            return train::action::go_on;
         const double now =
             train::detail::watched_number(*e.metrics, options_.metric, "early stopping");
         const bool better = is_better(now);

@@ -69,7 +69,8 @@ public:
     /// The same with the number out of an evaluation or a row; false for those of other sets, and for
     /// rows when evaluations are watched. Throws errc::usage when the number is not there.
     [[nodiscard]] bool take(const eval_info& e) {
-        return options_.at == watched::evaluations && detail::is_of_set(options_.metric, e.set) &&
+        return options_.at == watched::evaluations && e.is_due &&
+               detail::is_of_set(options_.metric, e.set) &&
                take(detail::watched_number(*e.metrics, options_.metric, rule_));
     }
     [[nodiscard]] bool take(const step_info& s) {

@@ -19,8 +19,8 @@ namespace detail {
 
 /// What the rows have besides the numbers of a report.
 inline constexpr std::string_view names_in_rows[] = {
-    "step",   "event",     "tokens_per_s", "samples_per_s", "step_seconds", "data_s",
-    "forward_s", "backward_s", "exposed_s",   "optimizer_s",   "overlap"};
+    "step",      "event",      "tokens_per_s", "samples_per_s", "step_seconds", "data_s",
+    "forward_s", "backward_s", "exposed_s",    "optimizer_s",   "overlap"};
 
 class report_writer {
 public:

@@ -150,12 +150,12 @@ public:
         measured evaluated;
         std::vector<bool> done(evaluator_->size(), run_.hurries);
         const auto evaluate_due = [&] {
-            for (std::size_t set = 0; set < done.size(); ++set)
-                if (!done[set] && (on_this_step(evaluator_->every(set)) || run_.comes_to_end() ||
-                                   (saves() && best == set))) {
-                    done[set] = true;
-                    evaluate(set, evaluated);
-                }
+            for (std::size_t set = 0; set < done.size(); ++set) {
+                const bool is_due = on_this_step(evaluator_->every(set)) || run_.comes_to_end();
+                if (done[set] || (!is_due && !(saves() && best == set))) continue;
+                done[set] = true;
+                evaluate(set, evaluated, is_due);
+            }
         };
         evaluate_due();
         // A larger batch that a rule has decided on may leave no further step: this was the last.
@@ -272,11 +272,12 @@ private:
     }
 
     /// In a world that broke behind this the evaluation is made again, the decisions are not.
-    void tell_evaluation(std::size_t set, const measured& merged, double seconds) {
+    void tell_evaluation(std::size_t set, const measured& merged, double seconds, bool is_due) {
         if (std::exchange(told_at_[set], run_.step) == run_.step) return;
         tell(eval_info{.rank = ctx_.rank(),
                        .step = run_.step,
                        .set = evaluator_->name(set),
+                       .is_due = is_due,
                        .metrics = &merged.values,
                        .arrays = &merged.arrays,
                        .seconds = seconds,
@@ -285,7 +286,7 @@ private:
     }
 
     /// Adds what the set comes to. Collective.
-    void evaluate(std::size_t set, measured& to) {
+    void evaluate(std::size_t set, measured& to, bool is_due = true) {
         const auto begin = seconds_now();
         run_.feeder->quiet();
         auto* const average = run_.optimizer->average();
@@ -308,7 +309,7 @@ private:
             run_.result.val_step = run_.step;
         }
         result_of(run_.result, merged);
-        tell_evaluation(set, merged, seconds_now() - begin);
+        tell_evaluation(set, merged, seconds_now() - begin, is_due);
         to.append(std::move(merged));
     }
 

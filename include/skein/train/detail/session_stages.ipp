@@ -179,9 +179,7 @@ public:
         gather();
         const auto window = window_.save(), epoch = epoch_.save();
         check_saved_size(window.size() + epoch.size());
-        return {{"window", to_hex(window)},
-                {"epoch", to_hex(epoch)},
-                {"number", number_}};
+        return {{"window", to_hex(window)}, {"epoch", to_hex(epoch)}, {"number", number_}};
     }
     void restore(const json& extra, const std::string& where) {
         if (empty() || !extra.contains("train_metrics") || !extra.at("train_metrics").is_object())
