@@ -9847,6 +9847,8 @@ struct start_info {
     /// "3 epochs of 120 steps, ..."; empty when the steps were given.
     std::string epochs{};
     std::vector<std::string> evaluations{}; ///< names of the evaluation sets that have samples
+    /// Metrics of training: "train_<name>" and "train_epoch_<name>", in the rows where they are due.
+    std::vector<std::string> training{};
 };
 
 /// What a callback wants to happen next.
@@ -10091,6 +10093,7 @@ template <class... C>
 #include <cmath>
 #include <concepts>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -10177,6 +10180,37 @@ private:
                             where == watched::steps ? "the row of a step" : "an evaluation",
                             metric))
         .with_hint(report::names_of(from));
+}
+
+/// A metric of training is in the rows where it is due only.
+[[nodiscard]] inline bool is_of_training(std::string_view metric) noexcept {
+    return metric.starts_with("train_");
+}
+
+/// Throws errc::usage for a metric of training that the run has not: it would never come.
+inline void require_in_rows(const std::vector<std::string>& training, std::string_view metric,
+                            std::string_view rule) {
+    if (!is_of_training(metric) || std::ranges::find(training, metric) != training.end()) return;
+    throw error(errc::usage, fmt::format("{}: no row of a step has a '{}'", rule, metric))
+        .with_hint(training.empty() ? std::string("this run has no metrics of training: give them "
+                                                  "to trainer.measure()")
+                                    : "metrics of training are " + known_names(training));
+}
+
+/// The number of a row that a rule watches; nothing where a metric of training is not due.
+///   errors  as watched_number; usage for a metric that is more than one number
+template <class Step>
+[[nodiscard]] std::optional<double> number_of_row(const Step& s, std::string_view metric,
+                                                  std::string_view rule) {
+    if (!is_of_training(metric) || report::find_metric(*s.metrics, metric) != nullptr)
+        return watched_number(*s.metrics, metric, rule, watched::steps);
+    if (s.arrays != nullptr)
+        for (const auto& array : *s.arrays)
+            if (array.name == metric)
+                throw error(errc::usage, fmt::format("{}: '{}' is {} numbers", rule, metric,
+                                                     array.values.size()))
+                    .with_hint("watch one number, e.g. an average");
+    return std::nullopt;
 }
 
 /// Whether an evaluation of this set has a number of this name.
@@ -10273,20 +10307,24 @@ public:
         return true;
     }
     /// The same with the number out of an evaluation or a row; false for those of other sets, and for
-    /// rows when evaluations are watched. Throws errc::usage when the number is not there.
+    /// rows when evaluations are watched, and for rows without a metric of training that is not due.
+    /// Throws errc::usage when the number is not there.
     [[nodiscard]] bool take(const eval_info& e) {
         return options_.at == watched::evaluations && e.is_due &&
                detail::is_of_set(options_.metric, e.set) &&
                take(detail::watched_number(*e.metrics, options_.metric, rule_));
     }
     [[nodiscard]] bool take(const step_info& s) {
-        return options_.at == watched::steps &&
-               take(detail::watched_number(*s.metrics, options_.metric, rule_, watched::steps));
+        if (options_.at != watched::steps) return false;
+        const auto now = detail::number_of_row(s, options_.metric, rule_);
+        return now && take(*now);
     }
-    /// Throws errc::usage when no evaluation can have the number.
+    /// Throws errc::usage when no evaluation, or no row, can have the number.
     void require(const start_info& s) const {
         if (options_.at == watched::evaluations)
             detail::require_evaluated(s.evaluations, options_.metric, rule_);
+        else
+            detail::require_in_rows(s.training, options_.metric, rule_);
     }
 
     [[nodiscard]] const std::string& why() const noexcept { return why_; }
@@ -18798,11 +18836,15 @@ namespace skein {
 
 /// What a spike is, and what becomes of its step.
 struct loss_spike_options {
-    std::string metric = "loss"; ///< in the row of a step: "loss", "grad_norm", what was reported
-    double factor = 0.0;         ///< more than so many times the running mean; 0: not by this
-    double deviations = 0.0;     ///< more than so many standard deviations above it; 0: not by this
-    double memory = 0.98;        ///< how much of the running mean stays with each step, from 0 to 1
-    int warmup = 20;             ///< steps that are taken as they are, at least 1
+    /// In the row of a step: "loss", "grad_norm", what was reported; no metric of training, which is
+    /// made behind the step.
+    std::string metric = "loss";
+    double factor =
+        0.0; ///< more than so many times the running mean, where that is above 0; 0: not
+             ///< by this
+    double deviations = 0.0; ///< more than so many standard deviations above it; 0: not by this
+    double memory = 0.98;    ///< how much of the running mean stays with each step, from 0 to 1
+    int warmup = 20;         ///< steps that are taken as they are, at least 1
     train::verdict then = train::verdict::leave_out; ///< or verdict::end
     int most = 5; ///< steps left out in a row; one more ends the run
 };
@@ -21143,7 +21185,7 @@ public:
                        "use 0 or positive numbers");
     }
 
-    /// Throws errc::usage when no evaluation can have such a number.
+    /// Throws errc::usage when no evaluation, or no row, can have such a number.
     void on_start(const train::start_info& s) const { watch_.require(s); }
     /// Both throw errc::usage when the number is not there.
     train::decision on_eval(const train::eval_info& e) { return take(e); }
@@ -22308,8 +22350,8 @@ namespace detail {
 
 /// What the rows have besides the numbers of a report.
 inline constexpr std::string_view names_in_rows[] = {
-    "step",   "event",     "tokens_per_s", "samples_per_s", "step_seconds", "data_s",
-    "forward_s", "backward_s", "exposed_s",   "optimizer_s",   "overlap"};
+    "step",      "event",      "tokens_per_s", "samples_per_s", "step_seconds", "data_s",
+    "forward_s", "backward_s", "exposed_s",    "optimizer_s",   "overlap"};
 
 class report_writer {
 public:
@@ -22323,7 +22365,8 @@ public:
                     .resumed_from = {},
                     .strategy = {},
                     .epochs = {},
-                    .evaluations = {}});
+                    .evaluations = {},
+                    .training = {}});
         result_.rank = ctx.rank();
         result_.first_step = first;
         result_.val_loss = std::numeric_limits<double>::quiet_NaN();
@@ -25106,6 +25149,13 @@ public:
 
     [[nodiscard]] train::stage& stage() noexcept { return stage_; }
     [[nodiscard]] bool empty() const noexcept { return mine_.empty(); }
+    /// As they are called in rows.
+    [[nodiscard]] std::vector<std::string> names() const {
+        std::vector<std::string> all;
+        for (const char* prefix : {"train_", "train_epoch_"})
+            for (const auto& name : mine_.names()) all.push_back(prefix + name);
+        return all;
+    }
 
     void begin_step() {
         if (!empty()) before_ = mine_.mark();
@@ -25155,9 +25205,7 @@ public:
         gather();
         const auto window = window_.save(), epoch = epoch_.save();
         check_saved_size(window.size() + epoch.size());
-        return {{"window", to_hex(window)},
-                {"epoch", to_hex(epoch)},
-                {"number", number_}};
+        return {{"window", to_hex(window)}, {"epoch", to_hex(epoch)}, {"number", number_}};
     }
     void restore(const json& extra, const std::string& where) {
         if (empty() || !extra.contains("train_metrics") || !extra.at("train_metrics").is_object())
@@ -25927,6 +25975,7 @@ struct run_state {
     std::uint64_t total = 0; ///< steps of the run; 0: not known
     std::uint64_t step = 0;  ///< finished
     std::uint64_t epoch = 0; ///< of the step that was committed last
+    bool left_out = false;   ///< the step that was applied last, by a callback
     bool stopped = false, stop_wanted = false, ended = false;
     std::string stop_reason{}; ///< a callback's of this rank
     std::optional<drawn_batch> upcoming{};
@@ -25950,6 +25999,11 @@ struct run_state {
         if (!upcoming) return;
         upcoming = feeder->next(step);
         ended = !upcoming;
+    }
+    /// What this rank has decided since the row before, as a number that float64 holds.
+    [[nodiscard]] double decided() const noexcept {
+        const auto hash = hash_of(plan) ^ (left_out ? 1 : 0);
+        return static_cast<double>(hash >> 12 ^ (hash & 0xfff));
     }
     void ask_stop(action wanted) {
         if (wanted != action::stop) return;
@@ -26094,7 +26148,8 @@ private:
                 .resumed_from = resumed_from,
                 .strategy = run_.parts->strategy_name(),
                 .epochs = epochs_text(config_, *run_.input),
-                .evaluations = evaluator_->names()};
+                .evaluations = evaluator_->names(),
+                .training = run_.training->names()};
     }
 
     /// By the schedule alone. Behind the last step there is none.
@@ -26283,9 +26338,12 @@ private:
                                    {"good_steps", run_.scale->good_steps()}};
         // Not those that have been granted, by a stop or by the run's end: who resumes it wants it
         // to go on.
-        double stop = run_.stop_wanted && !run_.stopped && !run_.is_last() ? 1.0 : 0.0;
-        all_reduce(ctx_, std::span(&stop, 1), dist::reduce_op::max);
-        extra["stop_wanted"] = stop > 0;
+        const double decided = run_.decided();
+        double all[] = {run_.stop_wanted && !run_.stopped && !run_.is_last() ? 1.0 : 0.0, decided,
+                        -decided};
+        all_reduce(ctx_, all, dist::reduce_op::max);
+        if (all[1] != -all[2]) plans_differ(ctx_, run_.plan, run_.left_out, run_.step + 1);
+        extra["stop_wanted"] = all[0] > 0;
         if (run_.plan != plan_of(config_) || run_.feeder->units())
             extra["plan"] = saved_plan(run_.plan, config_, run_.feeder->units());
         if (ctx_.is_first()) // whose extra is written
@@ -26306,7 +26364,9 @@ private:
     void finish_result(double seconds, double tokens_per_s) {
         report::metric_set m;
         m.max("rss", peak_rss_bytes());
-        run_.result.peak_rss_bytes = merge(ctx_, m)[0].value;
+        double decided[] = {run_.decided(), -run_.decided()};
+        run_.result.peak_rss_bytes = merge(ctx_, m, decided)[0].value;
+        if (decided[0] != -decided[1]) plans_differ(ctx_, run_.plan, run_.left_out, run_.step + 1);
         run_.result.steps = run_.step;
         run_.result.total = run_.total;
         run_.result.seconds = seconds;
@@ -26890,8 +26950,8 @@ private:
                                                   : 0.0;
         if (run_.parts->changes_batch())
             row.last("global_batch", static_cast<double>(run_.plan.global_batch));
-        row_.exchange(row, reported_, stop, all_touched, decided(), now_, clock_);
-        if (!row_.same_decisions()) plans_differ(ctx_, run_.plan, left_out_, run_.step + 1);
+        row_.exchange(row, reported_, stop, all_touched, run_.decided(), now_, clock_);
+        if (!row_.same_decisions()) plans_differ(ctx_, run_.plan, run_.left_out, run_.step + 1);
         if (!run_.scale && !is_finite() && !run_.parts->judges())
             not_finite(ctx_, losses_.mean(), now_);
         if (row_.most_norm() != row_.least_norm() && is_finite())
@@ -26909,29 +26969,24 @@ private:
     }
     /// The step is left out: on every rank, because the norm is the same on all.
     [[nodiscard]] bool overflowed() const noexcept { return run_.scale && !is_finite(); }
-    /// What this rank has decided since the row before, as a number that float64 holds.
-    [[nodiscard]] double decided() const noexcept {
-        const auto hash = hash_of(run_.plan) ^ (left_out_ ? 1 : 0);
-        return static_cast<double>(hash >> 12 ^ (hash & 0xfff));
-    }
     /// Asks the callbacks about the step that is agreed on; false: it is left out. Throws when it
     /// ends the run.
     [[nodiscard]] bool judge() {
-        left_out_ = false;
+        run_.left_out = false;
         if (!run_.parts->judges() || overflowed()) return true;
         now_.metrics = &row_.values();
         now_.plan = &run_.plan;
         std::string rule;
         const auto said = run_.parts->judge(now_, rule);
-        left_out_ = said.what == verdict::leave_out;
-        if (left_out_) between_.left_out(now_.step, rule, said.why);
+        run_.left_out = said.what == verdict::leave_out;
+        if (run_.left_out) between_.left_out(now_.step, rule, said.why);
         if (said.what == verdict::end)
             throw error(errc::not_finite,
                         fmt::format("{} ends the run at step {}: {}", rule, now_.step, said.why))
                 .with_hint("go on from an earlier checkpoint with a lower learning rate or a "
                            "harder clip; restarting would give the same");
-        if (!run_.scale && !is_finite() && !left_out_) not_finite(ctx_, losses_.mean(), now_);
-        return !left_out_;
+        if (!run_.scale && !is_finite() && !run_.left_out) not_finite(ctx_, losses_.mean(), now_);
+        return !run_.left_out;
     }
 
     /// Evaluation, files and checkpoint, which a world that breaks meanwhile leaves to be done.
@@ -26950,8 +27005,7 @@ private:
     run_state run_;
     between_steps between_{run_};
     bool weighted_ = false;
-    bool end_due_ = false;  // of the step that was committed last
-    bool left_out_ = false; // the step that was applied last, by a callback
+    bool end_due_ = false; // of the step that was committed last
 
     // The step that is not committed
     step_phase phase_ = step_phase::idle;
@@ -27211,27 +27265,31 @@ public:
                                       "give the number that is good enough");
     }
 
-    /// Throws errc::usage when no evaluation can have such a number.
+    /// Throws errc::usage when no evaluation, or no row, can have such a number.
     void on_start(const train::start_info& s) const {
         if (options_.at == train::watched::evaluations)
             train::detail::require_evaluated(s.evaluations, options_.metric, rule_name);
+        else
+            train::detail::require_in_rows(s.training, options_.metric, rule_name);
     }
-    /// Both throw errc::usage when the number is not there. Those of other sets are passed over.
+    /// Both throw errc::usage when the number is not there. Other sets, and rows in which a metric of
+    /// training is not due, are passed over.
     train::decision on_eval(const train::eval_info& e) {
         if (!train::detail::is_of_set(options_.metric, e.set)) return {};
-        return look(train::watched::evaluations, e);
+        if (options_.at != train::watched::evaluations) return {};
+        return look(train::detail::watched_number(*e.metrics, options_.metric, rule_name));
     }
-    train::decision on_step(const train::step_info& s) { return look(train::watched::steps, s); }
+    train::decision on_step(const train::step_info& s) {
+        if (options_.at != train::watched::steps) return {};
+        const auto now = train::detail::number_of_row(s, options_.metric, rule_name);
+        return now ? look(*now) : train::decision{};
+    }
 
     /// For a person, once it is reached; else empty.
     [[nodiscard]] std::string stop_reason() const { return reason_; }
 
 private:
-    template <class Event>
-    train::decision look(train::watched at, const Event& e) {
-        if (options_.at != at) return {};
-        const double now =
-            train::detail::watched_number(*e.metrics, options_.metric, rule_name, at);
+    train::decision look(double now) {
         if (!(options_.at_least ? now >= options_.value : now <= options_.value)) return {};
         auto why = fmt::format("{} is {:.6g}, {} {:.6g} is enough", options_.metric, now,
                                options_.at_least ? "at least" : "at most", options_.value);

@@ -48,6 +48,17 @@ TEST_CASE(
                           ContainsSubstring("this run evaluates nothing"));
     const plateau steps({.metric = "loss", .at = watched::steps});
     CHECK_NOTHROW(steps.require({}));
+    // A metric of training is in the rows where it is due, if the run has it.
+    plateau training({.metric = "train_f1", .patience = 0, .at = watched::steps});
+    CHECK_NOTHROW(training.require({.training = {"train_f1"}}));
+    CHECK_THROWS_WITH(training.require({.training = {"train_f2"}}),
+                      ContainsSubstring("plateau: no row of a step has a 'train_f1'") &&
+                          ContainsSubstring("train_f2"));
+    CHECK_THROWS_WITH(training.require({}), ContainsSubstring("trainer.measure()"));
+    const std::vector<skein::report::metric_value> due{{"loss", 1.0}, {"train_f1", 2.0}};
+    CHECK_FALSE(training.take(step_info{.metrics = &due}));
+    for (int i = 0; i < 3; ++i) CHECK_FALSE(training.take(step_info{.metrics = &one}));
+    CHECK(training.take(step_info{.metrics = &due}));
 }
 
 TEST_CASE("the state of a plateau counts for the same metric in the same direction only") {

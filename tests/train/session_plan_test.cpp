@@ -2,6 +2,7 @@
 // Rules that change the plan of a run, over ranks and resumes.
 #include <tests/train/train_support.hpp>
 
+#include <skein/core/posix_disk.hpp>
 #include <skein/train/batch_growth.hpp>
 #include <skein/train/loss_spike.hpp>
 #include <skein/train/reduce_on_plateau.hpp>
@@ -376,6 +377,28 @@ TEST_CASE("ranks that decide on different plans are told at the next step, with 
     CHECK(errors[0]->code() == sk::errc::mismatch);
     CHECK_THAT(errors[0]->what(),
                ContainsSubstring("at step 4") && ContainsSubstring("the step before left out"));
+    // Where no step follows, too; and before such a step is saved.
+    for (const bool saves : {true, false}) {
+        scratch dir;
+        auto config = files_config(dir);
+        config.max_steps = saves ? 10 : 3;
+        config.checkpoint.enabled = saves;
+        config.checkpoint.every = 3;
+        const auto ended = try_world(2, [&](context& ctx) {
+            auto net = make_net();
+            sk::Trainer<sk::DDP<>, own_judge> trainer(ctx, config, own_judge{});
+            (void)trainer.fit(net, sk::SGD{}, constant_rate{1e-2}, class_loss, numbers{60},
+                              numbers{0});
+        });
+        for (const auto& why : ended) {
+            REQUIRE(why);
+            CHECK(why->code() == sk::errc::mismatch);
+        }
+        sk::posix_disk disk;
+        if (saves)
+            CHECK(
+                checkpointer(disk, dir.path + "/" + config.name + "/checkpoints").steps().empty());
+    }
 }
 
 TEST_CASE("a plan that nobody can hold ends the run with the rule and the number, on all ranks") {

@@ -7,6 +7,7 @@
 #include <skein/train/early_stopping.hpp>
 #include <skein/train/evaluation.hpp>
 #include <skein/train/stage.hpp>
+#include <skein/train/stop_at.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_exception.hpp>
@@ -235,6 +236,33 @@ TEST_CASE("a run that a larger batch leaves no further step ends with all that i
                              ContainsSubstring("\"train_epoch_seen\":36") &&
                              ContainsSubstring("\"test_loss\""));
     }
+}
+
+TEST_CASE("a rule may watch a metric of training, which is in some rows only") {
+    scratch dir;
+    const auto run_ruled = [&](sk::stop_at rule) {
+        fit_result out;
+        run_world(2, [&](context& ctx) {
+            auto net = make_net();
+            sk::Trainer<sk::DDP<tiny_buckets>, sk::stop_at> trainer(ctx, short_config(dir.path),
+                                                                    rule);
+            trainer.measure(both());
+            const auto r =
+                trainer.fit(net, sk::SGD{}, constant_rate{1e-2}, shown, numbers{50}, numbers{0});
+            if (ctx.is_first()) out = r;
+        });
+        return out;
+    };
+    const auto of = [](const char* metric) {
+        return sk::stop_at({.metric = metric, .value = 50, .at = watched::steps});
+    };
+    CHECK(run_ruled(of("train_epoch_seen")).steps == 6); // an epoch, and the step that agrees
+    const auto why = failure(sk::errc::usage, [&] { run_ruled(of("train_epoch_sen")); });
+    CHECK(why.find("no row of a step has a 'train_epoch_sen'") != std::string::npos);
+    CHECK(why.find("train_epoch_seen") != std::string::npos);
+    CHECK(failure(sk::errc::usage, [&] {
+              run_ruled(of("train_labels"));
+          }).find("'train_labels' is 4 numbers") != std::string::npos);
 }
 
 TEST_CASE("metrics of many ranks are those of one") {

@@ -58,6 +58,8 @@ struct start_info {
     /// "3 epochs of 120 steps, ..."; empty when the steps were given.
     std::string epochs{};
     std::vector<std::string> evaluations{}; ///< names of the evaluation sets that have samples
+    /// Metrics of training: "train_<name>" and "train_epoch_<name>", in the rows where they are due.
+    std::vector<std::string> training{};
 };
 
 /// What a callback wants to happen next.

@@ -26,11 +26,15 @@ namespace skein {
 
 /// What a spike is, and what becomes of its step.
 struct loss_spike_options {
-    std::string metric = "loss"; ///< in the row of a step: "loss", "grad_norm", what was reported
-    double factor = 0.0;         ///< more than so many times the running mean; 0: not by this
-    double deviations = 0.0;     ///< more than so many standard deviations above it; 0: not by this
-    double memory = 0.98;        ///< how much of the running mean stays with each step, from 0 to 1
-    int warmup = 20;             ///< steps that are taken as they are, at least 1
+    /// In the row of a step: "loss", "grad_norm", what was reported; no metric of training, which is
+    /// made behind the step.
+    std::string metric = "loss";
+    double factor =
+        0.0; ///< more than so many times the running mean, where that is above 0; 0: not
+             ///< by this
+    double deviations = 0.0; ///< more than so many standard deviations above it; 0: not by this
+    double memory = 0.98;    ///< how much of the running mean stays with each step, from 0 to 1
+    int warmup = 20;         ///< steps that are taken as they are, at least 1
     train::verdict then = train::verdict::leave_out; ///< or verdict::end
     int most = 5; ///< steps left out in a row; one more ends the run
 };

@@ -67,20 +67,24 @@ public:
         return true;
     }
     /// The same with the number out of an evaluation or a row; false for those of other sets, and for
-    /// rows when evaluations are watched. Throws errc::usage when the number is not there.
+    /// rows when evaluations are watched, and for rows without a metric of training that is not due.
+    /// Throws errc::usage when the number is not there.
     [[nodiscard]] bool take(const eval_info& e) {
         return options_.at == watched::evaluations && e.is_due &&
                detail::is_of_set(options_.metric, e.set) &&
                take(detail::watched_number(*e.metrics, options_.metric, rule_));
     }
     [[nodiscard]] bool take(const step_info& s) {
-        return options_.at == watched::steps &&
-               take(detail::watched_number(*s.metrics, options_.metric, rule_, watched::steps));
+        if (options_.at != watched::steps) return false;
+        const auto now = detail::number_of_row(s, options_.metric, rule_);
+        return now && take(*now);
     }
-    /// Throws errc::usage when no evaluation can have the number.
+    /// Throws errc::usage when no evaluation, or no row, can have the number.
     void require(const start_info& s) const {
         if (options_.at == watched::evaluations)
             detail::require_evaluated(s.evaluations, options_.metric, rule_);
+        else
+            detail::require_in_rows(s.training, options_.metric, rule_);
     }
 
     [[nodiscard]] const std::string& why() const noexcept { return why_; }

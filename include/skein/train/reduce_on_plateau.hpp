@@ -62,7 +62,7 @@ public:
                        "use 0 or positive numbers");
     }
 
-    /// Throws errc::usage when no evaluation can have such a number.
+    /// Throws errc::usage when no evaluation, or no row, can have such a number.
     void on_start(const train::start_info& s) const { watch_.require(s); }
     /// Both throw errc::usage when the number is not there.
     train::decision on_eval(const train::eval_info& e) { return take(e); }

@@ -45,27 +45,31 @@ public:
                                       "give the number that is good enough");
     }
 
-    /// Throws errc::usage when no evaluation can have such a number.
+    /// Throws errc::usage when no evaluation, or no row, can have such a number.
     void on_start(const train::start_info& s) const {
         if (options_.at == train::watched::evaluations)
             train::detail::require_evaluated(s.evaluations, options_.metric, rule_name);
+        else
+            train::detail::require_in_rows(s.training, options_.metric, rule_name);
     }
-    /// Both throw errc::usage when the number is not there. Those of other sets are passed over.
+    /// Both throw errc::usage when the number is not there. Other sets, and rows in which a metric of
+    /// training is not due, are passed over.
     train::decision on_eval(const train::eval_info& e) {
         if (!train::detail::is_of_set(options_.metric, e.set)) return {};
-        return look(train::watched::evaluations, e);
+        if (options_.at != train::watched::evaluations) return {};
+        return look(train::detail::watched_number(*e.metrics, options_.metric, rule_name));
     }
-    train::decision on_step(const train::step_info& s) { return look(train::watched::steps, s); }
+    train::decision on_step(const train::step_info& s) {
+        if (options_.at != train::watched::steps) return {};
+        const auto now = train::detail::number_of_row(s, options_.metric, rule_name);
+        return now ? look(*now) : train::decision{};
+    }
 
     /// For a person, once it is reached; else empty.
     [[nodiscard]] std::string stop_reason() const { return reason_; }
 
 private:
-    template <class Event>
-    train::decision look(train::watched at, const Event& e) {
-        if (options_.at != at) return {};
-        const double now =
-            train::detail::watched_number(*e.metrics, options_.metric, rule_name, at);
+    train::decision look(double now) {
         if (!(options_.at_least ? now >= options_.value : now <= options_.value)) return {};
         auto why = fmt::format("{} is {:.6g}, {} {:.6g} is enough", options_.metric, now,
                                options_.at_least ? "at least" : "at most", options_.value);

@@ -34,7 +34,8 @@ public:
                     .resumed_from = {},
                     .strategy = {},
                     .epochs = {},
-                    .evaluations = {}});
+                    .evaluations = {},
+                    .training = {}});
         result_.rank = ctx.rank();
         result_.first_step = first;
         result_.val_loss = std::numeric_limits<double>::quiet_NaN();

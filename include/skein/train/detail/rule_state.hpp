@@ -13,6 +13,7 @@
 #include <cmath>
 #include <concepts>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -99,6 +100,37 @@ private:
                             where == watched::steps ? "the row of a step" : "an evaluation",
                             metric))
         .with_hint(report::names_of(from));
+}
+
+/// A metric of training is in the rows where it is due only.
+[[nodiscard]] inline bool is_of_training(std::string_view metric) noexcept {
+    return metric.starts_with("train_");
+}
+
+/// Throws errc::usage for a metric of training that the run has not: it would never come.
+inline void require_in_rows(const std::vector<std::string>& training, std::string_view metric,
+                            std::string_view rule) {
+    if (!is_of_training(metric) || std::ranges::find(training, metric) != training.end()) return;
+    throw error(errc::usage, fmt::format("{}: no row of a step has a '{}'", rule, metric))
+        .with_hint(training.empty() ? std::string("this run has no metrics of training: give them "
+                                                  "to trainer.measure()")
+                                    : "metrics of training are " + known_names(training));
+}
+
+/// The number of a row that a rule watches; nothing where a metric of training is not due.
+///   errors  as watched_number; usage for a metric that is more than one number
+template <class Step>
+[[nodiscard]] std::optional<double> number_of_row(const Step& s, std::string_view metric,
+                                                  std::string_view rule) {
+    if (!is_of_training(metric) || report::find_metric(*s.metrics, metric) != nullptr)
+        return watched_number(*s.metrics, metric, rule, watched::steps);
+    if (s.arrays != nullptr)
+        for (const auto& array : *s.arrays)
+            if (array.name == metric)
+                throw error(errc::usage, fmt::format("{}: '{}' is {} numbers", rule, metric,
+                                                     array.values.size()))
+                    .with_hint("watch one number, e.g. an average");
+    return std::nullopt;
 }
 
 /// Whether an evaluation of this set has a number of this name.

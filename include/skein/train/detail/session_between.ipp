@@ -48,6 +48,7 @@ struct run_state {
     std::uint64_t total = 0; ///< steps of the run; 0: not known
     std::uint64_t step = 0;  ///< finished
     std::uint64_t epoch = 0; ///< of the step that was committed last
+    bool left_out = false;   ///< the step that was applied last, by a callback
     bool stopped = false, stop_wanted = false, ended = false;
     std::string stop_reason{}; ///< a callback's of this rank
     std::optional<drawn_batch> upcoming{};
@@ -71,6 +72,11 @@ struct run_state {
         if (!upcoming) return;
         upcoming = feeder->next(step);
         ended = !upcoming;
+    }
+    /// What this rank has decided since the row before, as a number that float64 holds.
+    [[nodiscard]] double decided() const noexcept {
+        const auto hash = hash_of(plan) ^ (left_out ? 1 : 0);
+        return static_cast<double>(hash >> 12 ^ (hash & 0xfff));
     }
     void ask_stop(action wanted) {
         if (wanted != action::stop) return;
@@ -215,7 +221,8 @@ private:
                 .resumed_from = resumed_from,
                 .strategy = run_.parts->strategy_name(),
                 .epochs = epochs_text(config_, *run_.input),
-                .evaluations = evaluator_->names()};
+                .evaluations = evaluator_->names(),
+                .training = run_.training->names()};
     }
 
     /// By the schedule alone. Behind the last step there is none.
@@ -404,9 +411,12 @@ private:
                                    {"good_steps", run_.scale->good_steps()}};
         // Not those that have been granted, by a stop or by the run's end: who resumes it wants it
         // to go on.
-        double stop = run_.stop_wanted && !run_.stopped && !run_.is_last() ? 1.0 : 0.0;
-        all_reduce(ctx_, std::span(&stop, 1), dist::reduce_op::max);
-        extra["stop_wanted"] = stop > 0;
+        const double decided = run_.decided();
+        double all[] = {run_.stop_wanted && !run_.stopped && !run_.is_last() ? 1.0 : 0.0, decided,
+                        -decided};
+        all_reduce(ctx_, all, dist::reduce_op::max);
+        if (all[1] != -all[2]) plans_differ(ctx_, run_.plan, run_.left_out, run_.step + 1);
+        extra["stop_wanted"] = all[0] > 0;
         if (run_.plan != plan_of(config_) || run_.feeder->units())
             extra["plan"] = saved_plan(run_.plan, config_, run_.feeder->units());
         if (ctx_.is_first()) // whose extra is written
@@ -427,7 +437,9 @@ private:
     void finish_result(double seconds, double tokens_per_s) {
         report::metric_set m;
         m.max("rss", peak_rss_bytes());
-        run_.result.peak_rss_bytes = merge(ctx_, m)[0].value;
+        double decided[] = {run_.decided(), -run_.decided()};
+        run_.result.peak_rss_bytes = merge(ctx_, m, decided)[0].value;
+        if (decided[0] != -decided[1]) plans_differ(ctx_, run_.plan, run_.left_out, run_.step + 1);
         run_.result.steps = run_.step;
         run_.result.total = run_.total;
         run_.result.seconds = seconds;

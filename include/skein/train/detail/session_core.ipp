@@ -412,8 +412,8 @@ private:
                                                   : 0.0;
         if (run_.parts->changes_batch())
             row.last("global_batch", static_cast<double>(run_.plan.global_batch));
-        row_.exchange(row, reported_, stop, all_touched, decided(), now_, clock_);
-        if (!row_.same_decisions()) plans_differ(ctx_, run_.plan, left_out_, run_.step + 1);
+        row_.exchange(row, reported_, stop, all_touched, run_.decided(), now_, clock_);
+        if (!row_.same_decisions()) plans_differ(ctx_, run_.plan, run_.left_out, run_.step + 1);
         if (!run_.scale && !is_finite() && !run_.parts->judges())
             not_finite(ctx_, losses_.mean(), now_);
         if (row_.most_norm() != row_.least_norm() && is_finite())
@@ -431,29 +431,24 @@ private:
     }
     /// The step is left out: on every rank, because the norm is the same on all.
     [[nodiscard]] bool overflowed() const noexcept { return run_.scale && !is_finite(); }
-    /// What this rank has decided since the row before, as a number that float64 holds.
-    [[nodiscard]] double decided() const noexcept {
-        const auto hash = hash_of(run_.plan) ^ (left_out_ ? 1 : 0);
-        return static_cast<double>(hash >> 12 ^ (hash & 0xfff));
-    }
     /// Asks the callbacks about the step that is agreed on; false: it is left out. Throws when it
     /// ends the run.
     [[nodiscard]] bool judge() {
-        left_out_ = false;
+        run_.left_out = false;
         if (!run_.parts->judges() || overflowed()) return true;
         now_.metrics = &row_.values();
         now_.plan = &run_.plan;
         std::string rule;
         const auto said = run_.parts->judge(now_, rule);
-        left_out_ = said.what == verdict::leave_out;
-        if (left_out_) between_.left_out(now_.step, rule, said.why);
+        run_.left_out = said.what == verdict::leave_out;
+        if (run_.left_out) between_.left_out(now_.step, rule, said.why);
         if (said.what == verdict::end)
             throw error(errc::not_finite,
                         fmt::format("{} ends the run at step {}: {}", rule, now_.step, said.why))
                 .with_hint("go on from an earlier checkpoint with a lower learning rate or a "
                            "harder clip; restarting would give the same");
-        if (!run_.scale && !is_finite() && !left_out_) not_finite(ctx_, losses_.mean(), now_);
-        return !left_out_;
+        if (!run_.scale && !is_finite() && !run_.left_out) not_finite(ctx_, losses_.mean(), now_);
+        return !run_.left_out;
     }
 
     /// Evaluation, files and checkpoint, which a world that breaks meanwhile leaves to be done.
@@ -472,8 +467,7 @@ private:
     run_state run_;
     between_steps between_{run_};
     bool weighted_ = false;
-    bool end_due_ = false;  // of the step that was committed last
-    bool left_out_ = false; // the step that was applied last, by a callback
+    bool end_due_ = false; // of the step that was committed last
 
     // The step that is not committed
     step_phase phase_ = step_phase::idle;

@@ -130,6 +130,13 @@ public:
 
     [[nodiscard]] train::stage& stage() noexcept { return stage_; }
     [[nodiscard]] bool empty() const noexcept { return mine_.empty(); }
+    /// As they are called in rows.
+    [[nodiscard]] std::vector<std::string> names() const {
+        std::vector<std::string> all;
+        for (const char* prefix : {"train_", "train_epoch_"})
+            for (const auto& name : mine_.names()) all.push_back(prefix + name);
+        return all;
+    }
 
     void begin_step() {
         if (!empty()) before_ = mine_.mark();
