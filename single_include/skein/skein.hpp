@@ -37079,7 +37079,8 @@ void add_entry(rank_entry& entry) noexcept;
 [[nodiscard]] bool is_for_entry();
 
 /// In a process that is_for_entry(): lives as that rank and ends the process. In others, and when
-/// the rank is living already, it does nothing. serve_if_worker() calls it.
+/// the rank is living already, it does nothing. serve_if_worker() calls it. On another thread than
+/// main's the process ends with a word on what to do.
 void enter_if_rank();
 
 } // namespace skein::spmd
@@ -37094,6 +37095,8 @@ void enter_if_rank();
 #include <cstdlib>
 #include <string>
 
+#include <unistd.h>
+
 #include <fmt/format.h>
 
 namespace skein::spmd {
@@ -37103,6 +37106,13 @@ namespace detail {
 SKEIN_INLINE rank_entry*& first_entry() noexcept {
     static constinit rank_entry* first = nullptr;
     return first;
+}
+
+/// Others of main's threads are at work here, which main in the caller has meant for itself.
+[[noreturn]] SKEIN_INLINE void refuse_on_thread() {
+    proc::leave_last_words("it came to its run on a thread of main: let main call "
+                           "skein::serve_if_worker() first");
+    ::_exit(exit_code::usage);
 }
 
 } // namespace detail
@@ -37140,6 +37150,8 @@ SKEIN_INLINE bool is_for_entry() {
 SKEIN_INLINE void enter_if_rank() {
     if (!is_for_entry()) return;
     static constinit std::atomic_flag entered = ATOMIC_FLAG_INIT;
+    if (entered.test()) return;
+    if (::getpid() != ::gettid()) detail::refuse_on_thread();
     if (entered.test_and_set()) return;
     const auto entry = find_entry(process_environment()(entry_variable).value());
     if (entry) std::exit((*entry)->live(**entry));

@@ -6948,7 +6948,7 @@ public:
     /// Refuses some names: errc::usage at the first report of one. The list outlives the set.
     explicit metric_set(std::span<const std::string_view> taken) : taken_(taken) {}
 
-    /// A mean without a weight counts as much as weigh() says.
+    /// A mean without a weight counts as much as weigh() says. Names: see require_metric_name().
     metric_set& mean(std::string_view name, double value, std::optional<double> weight = {});
     metric_set& sum(std::string_view name, double value);
     metric_set& max(std::string_view name, double value);
@@ -7031,6 +7031,10 @@ private:
     std::vector<slot_type> slots_;
     std::span<const std::string_view> taken_;
 };
+
+/// Errors: usage for a name that a line of a table or a plot cannot have: an empty one, and one with
+/// control characters or bytes that are not UTF-8.
+void require_metric_name(std::string_view name);
 
 /// The names of these numbers for a message: `there are: "loss", "val_loss"`; "there are none"
 /// without any.
@@ -7306,12 +7310,20 @@ SKEIN_INLINE metric_set::slot_type& metric_set::slot(std::string_view name, metr
     if (std::find(taken_.begin(), taken_.end(), name) != taken_.end())
         throw error(errc::usage, fmt::format("the metric name '{}' is taken by the trainer", name))
             .with_hint("report it under another name");
+    require_metric_name(name);
     const double infinity = std::numeric_limits<double>::infinity();
     const double start = kind == metric_kind::max   ? -infinity
                          : kind == metric_kind::min ? infinity
                                                     : 0.0;
     slots_.push_back({std::string(name), kind, start, 0.0, false});
     return slots_.back();
+}
+
+SKEIN_INLINE void require_metric_name(std::string_view name) {
+    if (name.empty()) throw error(errc::usage, "a metric without a name").with_hint("give it one");
+    if (auto shown = printable(name); shown != name)
+        throw error(errc::usage, fmt::format("a metric called '{}'", shown))
+            .with_hint("names are UTF-8 on one line, without control characters");
 }
 
 SKEIN_INLINE std::string names_of(const std::vector<metric_value>& values) {
@@ -9645,10 +9657,33 @@ SKEIN_INLINE std::uint64_t total_steps(const run_config& config, std::uint64_t s
         .batches_of(static_cast<std::uint64_t>(config.epochs));
 }
 
+namespace detail {
+
+[[noreturn]] SKEIN_INLINE void refuse(std::string what, std::string hint) {
+    throw error(errc::usage, std::move(what)).with_hint(std::move(hint));
+}
+
+/// When the run saves and evaluates, and on how much.
+SKEIN_INLINE void validate_cadences(const run_config& config) {
+    if (config.checkpoint.every < 0)
+        refuse(fmt::format("checkpoint.every = {}", config.checkpoint.every),
+               "use a number of steps, or 0 for a checkpoint at the end only");
+    if (config.checkpoint.keep_best.k < 0)
+        refuse(fmt::format("checkpoint.keep_best.k = {}", config.checkpoint.keep_best.k),
+               "use a number of checkpoints, or 0 for none");
+    if (config.eval_every < 0)
+        refuse(fmt::format("eval_every = {}", config.eval_every),
+               "use a number of steps, or 0 for an evaluation at the end only");
+    if (config.eval_samples < 0 || config.eval_batch < 0)
+        refuse(fmt::format("eval_samples = {} and eval_batch = {}", config.eval_samples,
+                           config.eval_batch),
+               "use numbers of samples, or 0 for all and for the batch of training");
+}
+
+} // namespace detail
+
 SKEIN_INLINE void validate(const run_config& config, int world_size) {
-    const auto refuse = [](std::string what, std::string hint) {
-        throw error(errc::usage, std::move(what)).with_hint(std::move(hint));
-    };
+    using detail::refuse;
     if (config.scaling.workers < 1)
         refuse(fmt::format("scaling.workers = {}", config.scaling.workers),
                "at least 1 worker is needed");
@@ -9661,9 +9696,7 @@ SKEIN_INLINE void validate(const run_config& config, int world_size) {
     if (config.failure.max_failures < 0)
         refuse(fmt::format("failure.max_failures = {}", config.failure.max_failures),
                "restarts before the job gives up: use 0 or more");
-    if (config.checkpoint.every < 0)
-        refuse(fmt::format("checkpoint.every = {}", config.checkpoint.every),
-               "use a number of steps, or 0 for a checkpoint at the end only");
+    detail::validate_cadences(config);
     if (config.epochs < 0)
         refuse(fmt::format("{} epochs", config.epochs), "use 1 or more, or 0 for max_steps");
     if (config.prefetch_batches < 0 || config.prefetch_batches > 1024)
@@ -9791,6 +9824,7 @@ inline void check_plan(const step_plan& plan, const plan_limits& limits, std::st
 
 // ======== skein/train/callbacks.hpp, continued
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -9881,6 +9915,9 @@ struct eval_info {
     int rank = 0;
     std::uint64_t step = 0;
     std::string_view set = "val"; ///< its name, with which those of its numbers begin
+    /// False: it was made for a checkpoint alone, whose rhythm has nothing to say about patience;
+    /// rules and early stopping pass over it.
+    bool is_due = true;
     const std::vector<report::metric_value>* metrics =
         nullptr; ///< "val_loss", what the loss reported, and metrics that are one number
     const std::vector<report::metric_array>* arrays =
@@ -10032,6 +10069,15 @@ concept keeps_state = requires(C& c, const C& fixed, std::string_view saved) {
     { fixed.state() } -> std::convertible_to<std::string>;
     c.restore(saved);
 };
+
+/// States are kept by the name of the type: of two of one type only one would come back.
+template <class... C>
+[[nodiscard]] consteval bool states_are_apart() {
+    const auto is_alone = []<class One>(std::type_identity<One>) {
+        return !keeps_state<One> || (std::size_t(std::same_as<One, C>) + ... + 0) == 1;
+    };
+    return (is_alone(std::type_identity<C>()) && ...);
+}
 
 } // namespace detail
 
@@ -10264,7 +10310,8 @@ public:
     /// rows when evaluations are watched, and for rows without a metric of training that is not due.
     /// Throws errc::usage when the number is not there.
     [[nodiscard]] bool take(const eval_info& e) {
-        return options_.at == watched::evaluations && detail::is_of_set(options_.metric, e.set) &&
+        return options_.at == watched::evaluations && e.is_due &&
+               detail::is_of_set(options_.metric, e.set) &&
                take(detail::watched_number(*e.metrics, options_.metric, rule_));
     }
     [[nodiscard]] bool take(const step_info& s) {
@@ -11132,8 +11179,7 @@ void named(const any_metric& of, Call call) {
 } // namespace detail
 
 SKEIN_INLINE metric_list& metric_list::add(any_metric made) {
-    if (made.name().empty())
-        throw error(errc::usage, "a metric without a name").with_hint("give it one");
+    report::require_metric_name(made.name());
     for (const auto& each : metrics_)
         if (each.name() == made.name())
             throw error(errc::already_exists,
@@ -13316,6 +13362,7 @@ SKEIN_INLINE void checkpointer::retire() const {
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace skein::spmd {
 class rendezvous;
@@ -13357,6 +13404,7 @@ struct run_note {
     double loss = 0.0;    ///< of the last step
     double val_loss = std::numeric_limits<double>::quiet_NaN();
     std::uint64_t val_step = 0;
+    std::vector<std::pair<std::string, double>> metrics{}; ///< others at the end
     std::string stopped_by{}; ///< "SIGTERM", or what a callback says; empty: it ended as planned
 };
 
@@ -17716,8 +17764,8 @@ SKEIN_INLINE description& description::add(std::string what, std::string_view va
 //
 // What it has seen is in every checkpoint, so an interrupted run stops where an undisturbed one
 // would. A run that goes on after it was stopped, or after its last step used the patience up, is
-// stopped again by the next evaluation without an improvement. NaN is no improvement and never the
-// best.
+// stopped again by the next evaluation without an improvement. What is not finite is no improvement
+// and never the best, as with the best checkpoint.
 
 
 #include <cmath>
@@ -17762,7 +17810,8 @@ public:
     /// Throws errc::usage when the evaluation has no such number. Those of other sets are passed
     /// over.
     train::action on_eval(const train::eval_info& e) {
-        if (!train::detail::is_of_set(options_.metric, e.set)) return train::action::go_on;
+        if (!e.is_due || !train::detail::is_of_set(options_.metric, e.set))
+            return train::action::go_on;
         const double now =
             train::detail::watched_number(*e.metrics, options_.metric, "early stopping");
         const bool better = is_better(now);
@@ -17820,9 +17869,9 @@ private:
         best_ = std::numeric_limits<double>::quiet_NaN();
         best_step_ = 0;
     }
-    /// Comparisons with NaN are false: it improves nothing, and the first number improves on it.
+    /// The first finite number improves on there being none.
     [[nodiscard]] bool is_better(double now) const noexcept {
-        if (std::isnan(best_)) return !std::isnan(now);
+        if (std::isnan(best_) || !std::isfinite(now)) return std::isfinite(now);
         return (options_.lower_is_better ? best_ - now : now - best_) > options_.least;
     }
 
@@ -21509,14 +21558,19 @@ SKEIN_INLINE finished_run finished_of(const run_note& run) {
         out.metrics.push_back({"loss", run.loss, run.steps});
         if (!std::isnan(run.val_loss))
             out.metrics.push_back({"val_loss", run.val_loss, run.val_step});
+        for (const auto& [called, value] : run.metrics)
+            out.metrics.push_back({called, value, run.steps});
     }
     return out;
 }
 
 // ---- the file ----------------------------------------------------------------------------------
 
+/// JSON has no word for what is not finite: null is NaN, and infinities are texts.
 [[nodiscard]] SKEIN_INLINE json json_of(const measured& m) {
-    return {{"name", m.name}, {"value", m.value}, {"step", m.step}};
+    json value = m.value;
+    if (std::isinf(m.value)) value = m.value < 0 ? "-inf" : "inf";
+    return {{"name", m.name}, {"value", std::move(value)}, {"step", m.step}};
 }
 
 [[nodiscard]] SKEIN_INLINE std::string within(const std::string& path, const std::string& folder) {
@@ -21554,10 +21608,13 @@ SKEIN_INLINE std::string result_text(const finished_run& run) {
     measured out;
     out.name = json_string(from, "name").value();
     out.step = json_uint(from, "step").value();
-    // JSON has no word for what is not finite.
-    const bool is_null = from.contains("value") && from.at("value").is_null();
-    out.value =
-        is_null ? std::numeric_limits<double>::quiet_NaN() : json_double(from, "value").value();
+    const auto value = from.contains("value") ? from.at("value") : json(0);
+    if (value.is_null())
+        out.value = std::numeric_limits<double>::quiet_NaN();
+    else if (value == "inf" || value == "-inf")
+        out.value = (value == "inf" ? 1 : -1) * std::numeric_limits<double>::infinity();
+    else
+        out.value = json_double(from, "value").value();
     return out;
 }
 
@@ -21755,6 +21812,8 @@ SKEIN_INLINE void note_end(const context& ctx, const run_config& config, const f
     note.loss = result.loss;
     note.val_loss = result.val_loss;
     note.val_step = result.val_step;
+    for (const auto& each : result.metrics)
+        if (each.name != "val_loss") note.metrics.emplace_back(each.name, each.value);
     note.stopped_by = stopped_by(result);
     ctx.note_run(note);
     if (!ctx.is_first() || note.path.empty()) return;
@@ -24516,10 +24575,12 @@ struct micro_batch {
 struct drawn_batch {
     std::uint64_t epoch = 0, global_batch = 0;
     std::vector<micro_batch> micros;
-    sampler_state place;     ///< behind it
-    std::string stream;      ///< the stream's state behind it
-    std::uint64_t asked = 0; ///< samples that were wanted
-    bool ends_epoch = false; ///< of a stream
+    sampler_state place;      ///< behind it
+    std::string stream;       ///< the stream's state behind it
+    std::uint64_t asked = 0;  ///< samples that were wanted
+    std::uint64_t units = 0;  ///< of run_progress, behind it
+    std::uint64_t within = 0; ///< likewise, of a stream
+    bool ends_epoch = false;  ///< of a stream
 
     [[nodiscard]] std::size_t with_samples() const {
         return static_cast<std::size_t>(
@@ -24645,14 +24706,13 @@ public:
         return spent || at.epoch != taken.epoch;
     }
 
+    /// May be called again for the same batch.
     ///   step  finished ones, this one included
     void commit(const drawn_batch& taken, std::uint64_t step) {
-        run_progress behind{.units = units_};
-        length_->take(behind, taken.global_batch, taken.asked);
-        units_ = behind.units;
+        units_ = taken.units;
         if (order_) return order_->restore(taken.place);
         state_ = taken.stream;
-        within_ = taken.ends_epoch ? 0 : within_ + taken.global_batch;
+        within_ = taken.within;
         committed_epoch_ = taken.epoch + (taken.ends_epoch ? 1 : 0);
         if (is_other_batch_ && source_.size() == 0) count_steps(step); // short ones were not known
     }
@@ -24780,7 +24840,7 @@ private:
         out.asked = asked;
         run_progress behind{.units = ahead_units_};
         length_->take(behind, out.global_batch, asked);
-        ahead_units_ = behind.units;
+        out.units = ahead_units_ = behind.units;
         for (int part = 0; part < parts(); ++part) {
             const auto [first, last] = rank_range(slice.ids.size(), part, parts());
             micro_batch micro;
@@ -24870,6 +24930,10 @@ private:
             batch.ends_epoch = seen[1] > 0;
             const bool whole = !batch.ends_epoch || config_.last == last_batch::shorten;
             if (whole && batch.global_batch > 0) {
+                run_progress behind{.units = units_};
+                length_->take(behind, batch.global_batch, batch.asked);
+                batch.units = behind.units;
+                batch.within = batch.ends_epoch ? 0 : within_ + batch.global_batch;
                 fresh_ = false;
                 if (batch.ends_epoch) {
                     epoch_ += 1;
@@ -25011,6 +25075,19 @@ SKEIN_INLINE void refuse_twice(const std::vector<report::metric_value>& values) 
                     fmt::format("\"{}\" is both a number that the loss reports and a metric",
                                 values[i].name))
                     .with_hint("call one of them otherwise");
+}
+
+/// Metrics that come to one number, not to one for each class.
+[[nodiscard]] SKEIN_INLINE std::vector<std::string> number_names(metrics::metric_list list) {
+    list.clear();
+    std::vector<std::string> all;
+    try {
+        for (auto& each : list.compute())
+            if (each.is_number()) all.push_back(std::move(each.name));
+    } catch (...) { // a metric that wants samples: then it is told when it has some
+        all = list.names();
+    }
+    return all;
 }
 
 /// What all ranks must have alike: the metrics of every stage with their options.
@@ -25564,6 +25641,11 @@ public:
     void use(std::string name, std::uint64_t samples, numbered_loss loss,
              const evaluation_options& how) {
         require_name(name);
+        if (how.every < -1 || how.samples < -1 || how.batch < -1)
+            throw error(errc::usage,
+                        fmt::format("evaluation set \"{}\": every = {}, samples = {}, batch = {}",
+                                    name, how.every, how.samples, how.batch))
+                .with_hint("use numbers, or leave them out for what run_config says");
         const auto* const list = declared_.find(name);
         sets_.push_back({.name = std::move(name),
                          .samples = samples,
@@ -25620,8 +25702,17 @@ public:
         for (const auto& set : sets_) {
             if (set.samples == 0) continue;
             to.add(set.name + "_loss");
-            for (const auto& name : set.list.names()) to.add(set.name + "_" + name);
+            for (const auto& name : number_names(set.list)) to.add(set.name + "_" + name);
         }
+    }
+    /// Whether this is a metric that comes to more than one number.
+    [[nodiscard]] bool has_shape(std::string_view metric) const {
+        const auto set = set_of(metric);
+        if (!set) return false;
+        const auto name = metric.substr(sets_[*set].name.size() + 1);
+        const auto all = sets_[*set].list.names(), numbers = number_names(sets_[*set].list);
+        return std::ranges::find(all, name) != all.end() &&
+               std::ranges::find(numbers, name) == numbers.end();
     }
     /// The world is another one.
     void rebind() noexcept {
@@ -25992,12 +26083,12 @@ public:
         stage_numbers evaluated;
         std::vector<bool> done(evaluator_->size(), run_.hurries);
         const auto evaluate_due = [&] {
-            for (std::size_t set = 0; set < done.size(); ++set)
-                if (!done[set] && (on_this_step(evaluator_->every(set)) || run_.comes_to_end() ||
-                                   (saves() && best == set))) {
-                    done[set] = true;
-                    evaluate(set, evaluated);
-                }
+            for (std::size_t set = 0; set < done.size(); ++set) {
+                const bool is_due = on_this_step(evaluator_->every(set)) || run_.comes_to_end();
+                if (done[set] || (!is_due && !(saves() && best == set))) continue;
+                done[set] = true;
+                evaluate(set, evaluated, is_due);
+            }
         };
         evaluate_due();
         // A larger batch that a rule has decided on may leave no further step: this was the last.
@@ -26100,15 +26191,15 @@ private:
     /// A metric that no evaluation can have is refused before the first step.
     void check_best() const {
         const auto& best = config_.checkpoint.keep_best;
-        const bool of_training = best.metric.starts_with("train_");
-        if (!config_.checkpoint.enabled || best.k < 1 || best.metric == "loss" ||
-            (evaluator_->samples() == 0 && !of_training) || evaluator_->set_of(best.metric))
-            return;
+        if (!config_.checkpoint.enabled || best.k < 1 || best.metric == "loss") return;
+        if (evaluator_->set_of(best.metric) && !evaluator_->has_shape(best.metric)) return;
+        if (evaluator_->samples() == 0 && best.metric == keep_best_config{}.metric)
+            return; // nobody has asked for it
         name_list list;
         list.add("loss");
         evaluator_->add_known(list);
         if (const auto* const mine = run_.declared.find("train"))
-            for (const auto& name : mine->names()) {
+            for (const auto& name : number_names(*mine)) {
                 if (best.metric == "train_" + name || best.metric == "train_epoch_" + name) return;
                 list.add("train_" + name);
             }
@@ -26119,11 +26210,12 @@ private:
     }
 
     /// In a world that broke behind this the evaluation is made again, the decisions are not.
-    void tell_evaluation(std::size_t set, const stage_numbers& merged, double seconds) {
+    void tell_evaluation(std::size_t set, const stage_numbers& merged, double seconds, bool is_due) {
         if (std::exchange(told_at_[set], run_.step) == run_.step) return;
         tell(eval_info{.rank = ctx_.rank(),
                        .step = run_.step,
                        .set = evaluator_->name(set),
+                       .is_due = is_due,
                        .metrics = &merged.values,
                        .arrays = &merged.arrays,
                        .seconds = seconds,
@@ -26132,7 +26224,7 @@ private:
     }
 
     /// Adds what the set comes to. Collective.
-    void evaluate(std::size_t set, stage_numbers& to) {
+    void evaluate(std::size_t set, stage_numbers& to, bool is_due = true) {
         const auto begin = seconds_now();
         run_.feeder->quiet();
         auto* const average = run_.optimizer->average();
@@ -26155,7 +26247,7 @@ private:
             run_.result.val_step = run_.step;
         }
         result_of(run_.result, merged);
-        tell_evaluation(set, merged, seconds_now() - begin);
+        tell_evaluation(set, merged, seconds_now() - begin, is_due);
         to.append(std::move(merged));
     }
 
@@ -27467,6 +27559,10 @@ class Trainer {
         (train::callback<Callbacks> && ...),
         "a callback needs one of on_start, on_agreed, on_step, on_eval, on_checkpoint and "
         "on_end");
+    static_assert(train::detail::states_are_apart<Callbacks...>(),
+                  "two callbacks of one type that keep a state: checkpoints know states by their "
+                  "type; give one a type of its own: struct second : skein::early_stopping { using "
+                  "early_stopping::early_stopping; };");
 
 public:
     /// Throws errc::usage when the configuration makes no sense for this world.

@@ -13,12 +13,12 @@
 #include <catch2/matchers/catch_matchers_exception.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
+namespace classification_test {
+
 using namespace skein;
 using namespace skein::metrics;
 using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::MessageMatches;
-
-namespace {
 
 using numbers = std::vector<double>;
 
@@ -57,9 +57,33 @@ bool near(const numbers& got, const numbers& wanted) {
     return same;
 }
 
+/// Of logits that lie in [0, 1]: which are true depends on whether they are said to be logits.
+template <class M>
+bool knows_logits(M made) {
+    const float low[] = {.2f, .3f};
+    const std::int64_t both[] = {1, 0};
+    const samples shown{.preds = {low, {2}}, .target = {both, {2}}};
+    auto told = made, told_not = made;
+    told.logits = true;
+    told_not.logits = false;
+    return of(told, shown) != of(made, shown) && of(told_not, shown) == of(made, shown);
+}
+
 constexpr double third = 1.0 / 3;
 
-} // namespace
+TEST_CASE("classification: each metric can be told that its scores are logits") {
+    CHECK(knows_logits(precision{}));
+    CHECK(knows_logits(recall{}));
+    CHECK(knows_logits(fbeta{.beta = 2}));
+    CHECK(knows_logits(f1{}));
+    CHECK(knows_logits(specificity{}));
+    CHECK(knows_logits(jaccard{}));
+    const float low[] = {.2f, .3f, .4f};
+    const std::int64_t right[] = {1, 1, 0};
+    const samples shown{.preds = {low, {3}}, .target = {right, {3}}};
+    CHECK(near(of(accuracy{}, shown), {third}));
+    CHECK(near(of(accuracy{.logits = true}, shown), {2 * third}));
+}
 
 TEST_CASE("classification: three classes") {
     CHECK(near(averages(accuracy{.classes = 3}, three_classes),
@@ -140,7 +164,8 @@ TEST_CASE("classification: no sample") {
 TEST_CASE("classification: names, options and what makes no sense") {
     CHECK(name_of<f1>() == "f1");
     CHECK(any_metric("it", f1{.classes = 3, .average = average::macro}).describe() ==
-          "f1: classes 3, labels 0, average macro, top_k 1, threshold 0.5, ignore_index none, "
+          "f1: classes 3, labels 0, average macro, top_k 1, threshold 0.5, logits none, "
+          "ignore_index none, "
           "zero_division 0");
     CHECK_THROWS_MATCHES(any_metric("it", fbeta{.beta = 0, .classes = 3}), error,
                          MessageMatches(ContainsSubstring(".beta")));
@@ -148,3 +173,5 @@ TEST_CASE("classification: names, options and what makes no sense") {
                          MessageMatches(ContainsSubstring(".zero_division")));
     CHECK_THROWS_AS(any_metric("it", jaccard{.classes = 1}), error);
 }
+
+} // namespace classification_test

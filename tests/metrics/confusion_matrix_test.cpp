@@ -8,10 +8,10 @@
 
 #include <catch2/catch_test_macros.hpp>
 
+namespace confusion_matrix_test {
+
 using namespace skein;
 using namespace skein::metrics;
-
-namespace {
 
 score of(confusion_matrix made, const samples& shown) {
     made.begin();
@@ -21,8 +21,6 @@ score of(confusion_matrix made, const samples& shown) {
 
 const std::int64_t said[] = {0, 1, 1, 2, 1, 0}, target[] = {0, 1, 0, 2, 2, 0};
 const samples three_classes{.preds = {said, {6}}, .target = {target, {6}}};
-
-} // namespace
 
 TEST_CASE("confusion matrices: rows are targets, columns predictions") {
     const auto got = of({.classes = 3}, three_classes);
@@ -53,6 +51,14 @@ TEST_CASE("confusion matrices: binary and of labels") {
     CHECK(got.values == std::vector<double>{1, 0, 0, 2, 2, 1, 0, 0, 1, 0, 0, 2});
 }
 
+TEST_CASE("confusion matrices: scores that are said to be logits") {
+    const float low[] = {.2f, .3f};
+    const bool truths[] = {true, false};
+    const samples shown{.preds = {low, {2}}, .target = {truths, {2}}};
+    CHECK(of({}, shown).values == std::vector<double>{1, 0, 1, 0});
+    CHECK(of({.logits = true}, shown).values == std::vector<double>{0, 1, 0, 1});
+}
+
 TEST_CASE("confusion matrices: left out by ignore_index, counted by weight") {
     const auto without = of({.classes = 3, .ignore_index = 0}, three_classes);
     CHECK(without.values == std::vector<double>{0, 0, 0, 0, 1, 0, 0, 1, 1});
@@ -61,3 +67,5 @@ TEST_CASE("confusion matrices: left out by ignore_index, counted by weight") {
         {.classes = 3}, {.preds = {said, {6}}, .target = {target, {6}}, .weight = {weight, {6}}});
     CHECK(weighed.values == std::vector<double>{2, .5, 0, 0, 1, 0, 0, 0, 0});
 }
+
+} // namespace confusion_matrix_test

@@ -13,10 +13,10 @@
 
 #include <catch2/catch_test_macros.hpp>
 
+namespace curves_test {
+
 using namespace skein;
 using namespace skein::metrics;
-
-namespace {
 
 using numbers = std::vector<double>;
 
@@ -60,8 +60,6 @@ std::optional<errc> refused(M made, const samples& shown) {
     }
     return std::nullopt;
 }
-
-} // namespace
 
 TEST_CASE("curves: binary") {
     CHECK(near(of(exact_auroc{}, two), {.625}));
@@ -153,6 +151,33 @@ TEST_CASE("curves: logits, weights and what is left out") {
                of(exact_average_precision{}, {.preds = {twice, {7}}, .target = {again, {7}}})));
 }
 
+TEST_CASE("curves: what is said to be logits is so in every call, however samples are parted") {
+    const float given[] = {-1, 0, 1};
+    const bool are[] = {true, false, true};
+    const auto parted = [&](auto made) {
+        any_metric one("it", std::move(made));
+        for (std::size_t i = 0; i < 3; ++i)
+            one.update({.preds = {given + i, {1}}, .target = {are + i, {1}}});
+        return one.compute().values;
+    };
+    const samples all{.preds = {given, {3}}, .target = {are, {3}}};
+    CHECK(near(of(exact_auroc{}, all), {.5}));
+    CHECK(near(parted(exact_auroc{.logits = true}), {.5}));
+    CHECK(near(parted(exact_auroc{}), {1})); // 0 alone is a probability, and less than sigmoid(-1)
+    CHECK(parted(exact_average_precision{.logits = true}) == of(exact_average_precision{}, all));
+    CHECK(parted(auroc{.logits = true}) == of(auroc{}, all));
+    CHECK(parted(average_precision{.logits = true}) == of(average_precision{}, all));
+    CHECK_THROWS_AS(of(auroc{.logits = false}, all), error);
+    const float rows[] = {.1f, .2f, .7f, -3, .5f, .4f};
+    const std::int64_t label[] = {2, 1};
+    any_metric apart("it", exact_auroc{.classes = 3, .average = average::none, .logits = true});
+    for (std::size_t i = 0; i < 2; ++i)
+        apart.update({.preds = {rows + 3 * i, {1, 3}}, .target = {label + i, {1}}});
+    const samples both{.preds = {rows, {2, 3}}, .target = {label, {2}}};
+    CHECK(apart.compute().values == of(exact_auroc{.classes = 3, .average = average::none}, both));
+    CHECK(refused(auroc{.classes = 3, .logits = false}, both) == errc::invalid_argument);
+}
+
 TEST_CASE("curves: only the exact ones gather") {
     metric_list list;
     list.add("auroc", auroc{.classes = 10}).add("ap", average_precision{});
@@ -174,6 +199,10 @@ TEST_CASE("curves: what is refused") {
           errc::invalid_argument);
     const float nan[] = {.1f, static_cast<float>(odd)};
     CHECK(refused(auroc{}, {.preds = {nan, {2}}, .target = {truths, {2}}}) == errc::not_finite);
+    const float infinite[] = {1, std::numeric_limits<float>::infinity()};
+    CHECK(refused(auroc{.classes = 2}, {.preds = {infinite, {1, 2}}, .target = {truths, {1}}}) ==
+          errc::not_finite);
+    CHECK(refused(auroc{}, {.preds = {infinite, {2}}, .target = {truths, {2}}}) == std::nullopt);
     CHECK(refused(auroc{.classes = 2}, {.preds = {nan, {1, 2}}, .target = {truths, {1}}}) ==
           errc::not_finite);
     // Logits without a softmax; a class that a mask has ruled out has one.
@@ -188,3 +217,5 @@ TEST_CASE("curves: what is refused") {
     }
     CHECK(!refused(auroc{.classes = 3}, one(ruled_out)));
 }
+
+} // namespace curves_test

@@ -15,13 +15,13 @@
 #include <catch2/matchers/catch_matchers_exception.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
+namespace error_rate_test {
+
 using namespace skein;
 using namespace skein::metrics;
 using Catch::Approx;
 using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::MessageMatches;
-
-namespace {
 
 std::size_t distance_of(const std::vector<std::int64_t>& from,
                         const std::vector<std::int64_t>& to) {
@@ -30,8 +30,6 @@ std::size_t distance_of(const std::vector<std::int64_t>& from,
 
 const std::vector<std::string> said{"this is the prediction", "there is an other sample"},
     meant{"this is the reference", "there is another one"};
-
-} // namespace
 
 TEST_CASE("error rates: distances") {
     CHECK(distance_of({}, {}) == 0);
@@ -117,3 +115,5 @@ TEST_CASE("error rates: nothing, and what is refused") {
               .preds = {tokens, {1, 2}}, .target = {tokens, {1, 2}}, .weight = {scores, {1, 2}}}})
         CHECK_THROWS_AS(rate.update(bad), error);
 }
+
+} // namespace error_rate_test

@@ -164,6 +164,8 @@ TEST_CASE("metric lists: names, options and layouts") {
               {"mean", "plain_mean: twice false, power 1.5; sum sum[1]; weight sum[1]"}});
     CHECK_THROWS_MATCHES(list.add("mean", plain_mean{}), error,
                          MessageMatches(ContainsSubstring("\"mean\"")));
+    for (const auto* odd : {"", "a\nb"}) // no name of a column
+        CHECK_THROWS_AS(list.add(odd, plain_mean{}), error);
     CHECK_THROWS_MATCHES(list.add("none", spread{.buckets = 0}), error,
                          MessageMatches(ContainsSubstring("no buckets")));
     CHECK_THROWS_MATCHES(list.add("huge", spread{.buckets = 1 << 30}), error,

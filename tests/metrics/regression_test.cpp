@@ -12,11 +12,11 @@
 #include <catch2/catch_approx.hpp>
 #include <catch2/catch_test_macros.hpp>
 
+namespace regression_test {
+
 using namespace skein;
 using namespace skein::metrics;
 using Catch::Approx;
-
-namespace {
 
 template <class M>
 double of(M made, const samples& shown) {
@@ -26,8 +26,6 @@ double of(M made, const samples& shown) {
 
 const float preds[] = {2.5f, 0, 2, 8}, target[] = {3, -.5f, 2, 7};
 const samples four{.preds = {preds, {4}}, .target = {target, {4}}};
-
-} // namespace
 
 TEST_CASE("regression: four samples") {
     CHECK(of(mae{}, four) == .5);
@@ -83,3 +81,5 @@ TEST_CASE("regression: no sample, NaN and shapes") {
     CHECK_THROWS_AS(of(r2{}, {.preds = {preds, {2, 2}}, .target = {target, {2, 2}}}), error);
     CHECK(of(r2{}, {.preds = {preds, {4, 1}}, .target = {target, {4, 1}}}) == Approx(.9486081));
 }
+
+} // namespace regression_test

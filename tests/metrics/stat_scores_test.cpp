@@ -14,12 +14,12 @@
 #include <catch2/matchers/catch_matchers_exception.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
+namespace stat_scores_test {
+
 using namespace skein;
 using namespace skein::metrics;
 using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::MessageMatches;
-
-namespace {
 
 constexpr float odd = std::numeric_limits<float>::quiet_NaN();
 
@@ -42,8 +42,6 @@ std::optional<errc> code_of(const stat_options& options, const samples& shown) {
     }
     return std::nullopt;
 }
-
-} // namespace
 
 TEST_CASE("stat scores: of classes, by scores and by labels") {
     const float scores[] = {.7f, .2f, .1f, .1f, .6f, .3f, .3f, .4f, .3f, .2f, .3f, .5f};
@@ -117,12 +115,49 @@ TEST_CASE("stat scores: probabilities, unless one of a call is none") {
     CHECK(counted({.ignore_index = 9, .counted_tell_logits = true}, shown)[0].fn == 1);
 }
 
+TEST_CASE(
+    "stat scores: what is said to be logits is so in every call, however samples are parted") {
+    const float logits[] = {.2f, -2, 3};
+    const std::int64_t target[] = {1, 0, 1};
+    for (const auto said : {std::optional<bool>(), std::optional(true)}) {
+        const stat_options options{.logits = said};
+        summed together, parted;
+        begin_stat_scores(together, options);
+        begin_stat_scores(parted, options);
+        add_stat_scores(together, options, {.preds = {logits, {3}}, .target = {target, {3}}});
+        for (std::size_t i = 0; i < 3; ++i)
+            add_stat_scores(parted, options,
+                            {.preds = {logits + i, {1}}, .target = {target + i, {1}}});
+        CHECK(stats_of(together, options)[0].tp == 2);
+        // .2 alone is no logit for who is not told
+        CHECK(stats_of(parted, options)[0].tp == (said == true ? 2 : 1));
+    }
+    const samples all{.preds = {logits, {3}}, .target = {target, {3}}};
+    CHECK(code_of({.logits = false}, all) == errc::invalid_argument);
+    CHECK(counted({.logits = false}, {.preds = {logits, {1}}, .target = {target, {1}}})[0].fn == 1);
+}
+
+TEST_CASE("stat scores: counts beyond what a float32 can count are exact") {
+    const std::int64_t label[] = {1};
+    const double many[] = {16777216}, one[] = {1};
+    summed counts;
+    const stat_options options{.classes = 2};
+    begin_stat_scores(counts, options);
+    for (const auto* weight : {many, one, one, one})
+        add_stat_scores(counts, options,
+                        {.preds = {label, {1}}, .target = {label, {1}}, .weight = {weight, {1}}});
+    CHECK(stats_of(counts, options)[1].tp == 16777219);
+    CHECK(stats_of(counts, options)[0].tn == 16777219);
+}
+
 TEST_CASE("stat scores: the sigmoid is what is compared with the threshold") {
     for (const double threshold : {0.0, 0.001, 0.3, 0.5, 0.75, 0.9999, 1.0}) {
         const metrics::detail::above_threshold<float> above(threshold, true);
-        for (float x = -12; x < 12; x += 0.00071f)
+        for (int i = -20000; i <= 20000; ++i) {
+            const float x = static_cast<float>(i) * 0.0006f;
             if (above(x) != (metrics::detail::sigmoid(x) > static_cast<float>(threshold)))
                 FAIL(threshold << " " << x);
+        }
     }
 }
 
@@ -212,3 +247,5 @@ TEST_CASE("stat scores: no sample") {
     CHECK(ratio(0, 0, 1) == 1);
     CHECK(ratio(1, 4, 1) == .25);
 }
+
+} // namespace stat_scores_test

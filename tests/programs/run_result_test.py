@@ -61,6 +61,10 @@ def main():
         for workers in (1, 2):
             sums = [1, 2, 3] if workers == 1 else [3, 6, 9]
             one("at once", "--workers", workers, texts=[f"sum {s}\n" for s in sums])
+        with Run([program, "at once", "--workers", 2, "--late"]) as run:    # ranks would run on threads among others
+            said = ended(run)
+            run.check(said.count("it came to its run on a thread of main: let main call skein::serve_if_worker() first") == 3, "no word on what to do")
+            run.check(said.count("sum -1\n") == 3, "a run has succeeded")
 
     def thrown():
         one("throws", code=1, texts=["run: no such digits", "rank=0"])

@@ -3,6 +3,7 @@
 #include <skein/report/metrics.hpp>
 
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
 
 #include <cmath>
 #include <limits>
@@ -54,6 +55,20 @@ TEST_CASE("a set that takes a name for itself refuses it at the first report") {
         }
     }
     CHECK(m.size() == 1);
+}
+
+TEST_CASE("names of metrics are UTF-8 on one line, whatever else is in them") {
+    metric_set m;
+    const std::string names[] = {
+        "top 5/accuracy", "a,b",       "say \"x\"", "Treffer f\u00fcr \u00c4pfel", "\u635f\u5931",
+        "=1+1",           "{a:b}[0]%", "'",         std::string(300, 'm')};
+    for (const auto& name : names) m.mean(name, 1.0);
+    const auto read = metric_set::with_layout(m.layout());
+    CHECK(read.layout_hash() == m.layout_hash());
+    for (const auto* odd : {"", "a\nb", "a\tb", "\x1b[31m", "\xff", "\xc3", "\xc2\x85"})
+        CHECK_THROWS_AS(m.sum(odd, 1.0), skein::error);
+    CHECK(m.size() == std::size(names));
+    CHECK_THROWS_WITH(m.sum("a\nb", 1.0), Catch::Matchers::ContainsSubstring(R"('a\nb')"));
 }
 
 TEST_CASE("a set made from another's layout merges with it and changes nothing") {

@@ -3,6 +3,7 @@
 
 #include <skein/core/error.hpp>
 #include <skein/core/posix_disk.hpp>
+#include <skein/wire/json.hpp>
 
 #include <support/no_free_descriptors.hpp>
 #include <support/temporary_folder.hpp>
@@ -342,6 +343,36 @@ TEST_CASE("a folder of another owner is not taken") {
     ::mkdir((folder.path + "/new").c_str(), 0777);
     REQUIRE(::chown((folder.path + "/new").c_str(), 65534, 65534) == 0);
     CHECK(run_dir::create(folder.path, "new").name() == "new.2"); // a fresh run goes elsewhere
+}
+
+TEST_CASE("names with slashes, quotes, spaces and other scripts come back from every file") {
+    test::temporary_folder folder;
+    const std::string names[] = {
+        "val_top 5/accuracy", "val_a,b",  "val_say \"x\"", "val_\u00c4pfel",
+        "val_\u635f\u5931",   "val_=1+1", "val_'{}%",      "val_" + std::string(300, 'm')};
+    metrics_row many{.step = 7};
+    for (const auto& name : names)
+        many.values.push_back({name, 0.5 + static_cast<double>(many.values.size())});
+    const auto path = [&] {
+        auto run = run_dir::create(folder.path, "r");
+        run.append({.step = 1, .values = {{"loss", 1.0}}}); // the others are new columns
+        run.append(many);
+        return run.path();
+    }();
+    auto resumed = run_dir::create(folder.path, "r", {.resume = true});
+    many.step = 8;
+    resumed.append(many);
+    const auto columns = read_metrics(path);
+    REQUIRE(columns.size() == 1 + std::size(names)); // none twice after a resume
+    const auto lines = text_of(path + "/metrics.jsonl");
+    const auto last =
+        skein::parse_json(lines.substr(lines.rfind('\n', lines.size() - 2) + 1)).value();
+    for (std::size_t i = 0; i < std::size(names); ++i) {
+        const double value = 0.5 + static_cast<double>(i);
+        CHECK(columns[i + 1].name == names[i]);
+        CHECK(columns[i + 1].points == std::vector<curve_point>{{7, value}, {8, value}});
+        CHECK(last.at(names[i]).get<double>() == value);
+    }
 }
 
 TEST_CASE("names with commas and numbers that are not finite survive the CSV") {

@@ -104,6 +104,21 @@ TEST_CASE("NaN is no improvement and never the best of early stopping") {
     CHECK(std::isnan(later.best()));
 }
 
+TEST_CASE("an infinite number is never the best of early stopping, so that a finite one may be") {
+    constexpr double infinite = std::numeric_limits<double>::infinity();
+    for (const bool lower : {true, false}) {
+        sk::early_stopping watch({.patience = 9, .lower_is_better = lower});
+        for (const double value : {infinite, -infinite})
+            CHECK(after(watch, value) == action::go_on);
+        CHECK(watch.waited() == 2);
+        (void)after(watch, 3.0);
+        for (const double value : {infinite, -infinite}) (void)after(watch, value);
+        CHECK(watch.best() == 3.0);
+        (void)after(watch, lower ? 2.0 : 4.0);
+        CHECK(watch.waited() == 0);
+    }
+}
+
 TEST_CASE("early stopping refuses options that make no sense, and a state that is none") {
     CHECK_THROWS_AS(sk::early_stopping({.patience = 0}), sk::error);
     CHECK_THROWS_AS(sk::early_stopping({.least = not_a_number}), sk::error);
@@ -191,6 +206,7 @@ TEST_CASE("a run that was killed and goes on is stopped early after the same ste
         config.checkpoint.enabled = true;
         config.eval_every = 2;
         config.checkpoint.every = 1;
+        config.checkpoint.keep_best.value = best_value::newest; // no evaluations for checkpoints
         const auto whole = train_watched(world, config);
         CHECK(whole.stopped);
         CHECK(whole.steps == 9); // the fourth evaluation, and the step that agreed on it

@@ -86,7 +86,8 @@ TEST_CASE("the configuration on disk has the settings of processes, checkpoints 
     CHECK(told["scaling"] == parse_json(R"({"workers": 3, "threads": 1})").value());
     CHECK(told["checkpoint"] == parse_json(R"({
         "enabled": true, "every": 7, "keep_last": 2, "on_stop": false,
-        "keep_best": {"k": 2, "metric": "val_f1", "order": "highest"}})")
+        "keep_best": {"k": 2, "metric": "val_f1", "order": "highest",
+                      "value": "evaluated"}})")
                                     .value());
     CHECK(told["failure"] == parse_json(R"({"max_failures": 3, "backoff_s": 1.5,
         "collective_timeout_s": 300.0, "stop_grace_s": 300.0})")

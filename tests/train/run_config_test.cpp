@@ -44,6 +44,10 @@ TEST_CASE("values that make no sense are usage errors that name the value and a 
         {[](run_config& c) { c.scaling.threads = 100'000; }, "scaling.threads = 100000"},
         {[](run_config& c) { c.failure.max_failures = -1; }, "failure.max_failures = -1"},
         {[](run_config& c) { c.checkpoint.every = -1; }, "checkpoint.every = -1"},
+        {[](run_config& c) { c.checkpoint.keep_best.k = -1; }, "keep_best.k = -1"},
+        {[](run_config& c) { c.eval_every = -1; }, "eval_every = -1"},
+        {[](run_config& c) { c.eval_samples = -2; }, "eval_samples = -2"},
+        {[](run_config& c) { c.eval_batch = -1; }, "eval_batch = -1"},
         {[](run_config& c) {
              c.resume = resume_mode::latest;
              c.checkpoint.enabled = false;

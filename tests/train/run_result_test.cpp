@@ -3,6 +3,7 @@
 #include <skein/train/checkpoint.hpp>
 #include <skein/train/context.hpp>
 #include <skein/train/run_result.hpp>
+#include <skein/wire/json.hpp>
 
 #include <support/temporary_folder.hpp>
 
@@ -86,8 +87,10 @@ TEST_CASE("a run without a folder tells what its fit() said, and has no history"
     note.has_ended = true;
     note.steps = 3;
     note.loss = 0.5;
+    note.metrics.emplace_back("val_f1", 0.75);
     const auto run = train::detail::finished_of(note);
     CHECK(run.metric("loss") == 0.5);
+    CHECK(run.metric("val_f1") == 0.75);
     CHECK_FALSE(run.metric("val_loss"));
     CHECK_THROWS_WITH(run.history(), ContainsSubstring("it wrote no folder"));
     train::detail::write_result(run); // nowhere
@@ -100,7 +103,13 @@ TEST_CASE("a result is read back as it was written, also where its folder has mo
     run.restarts = 2;
     run.stopped_by = "SIGTERM";
     run.value_json = R"({"accuracy": 0.5, "name": "a \"b\""})";
-    run.metrics.push_back({"ratio", std::numeric_limits<double>::infinity(), 6});
+    constexpr double infinite = std::numeric_limits<double>::infinity();
+    const std::string names[] = {"val_top 5/accuracy", "val_say \"x\", y", "val_\u635f\u5931",
+                                 "val_" + std::string(300, 'm')};
+    for (const auto& name : names) run.metrics.push_back({name, 0.1, 6});
+    run.metrics.push_back({"psnr", infinite, 6});
+    run.metrics.push_back({"log_p", -infinite, 6});
+    run.metrics.push_back({"ratio", std::numeric_limits<double>::quiet_NaN(), 6});
     run.failure = error(errc::io, "no digits").with_where("rank 1 of 3").with_hint("look");
     run.failed_rank = 1;
     train::detail::write_result(run);
@@ -115,7 +124,13 @@ TEST_CASE("a result is read back as it was written, also where its folder has mo
     CHECK(back.stopped_by == "SIGTERM");
     CHECK(back.best == run.best);
     CHECK(back.metric("loss") == 1.0 / 6);
-    CHECK(std::isnan(back.metric("ratio").value())); // JSON has no word for it
+    for (const auto& name : names) CHECK(back.metric(name) == 0.1);
+    CHECK(back.metric("psnr") == infinite);
+    CHECK(back.metric("log_p") == -infinite);
+    CHECK(std::isnan(back.metric("ratio").value()));
+    posix_disk disk; // and all of it is JSON, which has no words for the last three
+    const auto text = disk.read_whole(folder.path + "/moved/result.json").value();
+    CHECK(parse_json(text).has_value());
     CHECK(back.newest_checkpoint == folder.path + "/moved/checkpoints/step-00000006");
     CHECK(back.best_checkpoint == folder.path + "/moved/checkpoints/step-00000004");
     CHECK_THAT(back.value_json, ContainsSubstring("0.5"));

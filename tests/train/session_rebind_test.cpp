@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A session that goes on in another generation of its world: the same ranks, fewer ones, and those
 // that cannot.
+#include <skein/train/batch_growth.hpp>
+
 #include <tests/train/zoo.hpp>
 
 #include <catch2/catch_test_macros.hpp>
@@ -90,8 +92,9 @@ std::unique_ptr<sk::dist::comm_thread> meet(sk::spmd::rendezvous& world, const s
 
 /// All ranks train; one breaks the world (the last of before, or the first that does not go on);
 /// those that go on meet in a second world.
-template <class Strategy>
-seen change_worlds(const run_config& config, const change& c, shape kind = shape::plain) {
+template <class Strategy, class... Rules>
+seen change_worlds(const run_config& config, const change& c, shape kind = shape::plain,
+                   Rules... rules) {
     sk::sim::local_world first(c.before);
     std::vector<std::string> hosts;
     for (const int r : c.goes_on) hosts.push_back(c.before[static_cast<std::size_t>(r)]);
@@ -112,7 +115,7 @@ seen change_worlds(const run_config& config, const change& c, shape kind = shape
         ctx.use_options(options);
         auto net = make_zoo(kind);
         const numbers data{64};
-        sk::Trainer<Strategy> trainer(ctx, config);
+        sk::Trainer<Strategy, Rules...> trainer(ctx, config, rules...);
         auto session = trainer.open(net, sk::AdamW{}, constant_rate{1e-2});
         auto steps = session.steps(data);
         seen mine;
@@ -181,6 +184,36 @@ void same_ranks(const std::vector<std::string>& hosts, const std::string& model)
 const std::vector<std::string> one_host{"a", "a"}, two_hosts{"a", "b"};
 
 } // namespace
+
+TEST_CASE(
+    "a batch that has grown goes on in another generation of the world, and the run ends with "
+    "the sample that it would have") {
+    const sk::batch_growth rule({.at_steps = {3, 6}});
+    for (const int ranks : {2, 3}) {
+        scratch dir;
+        auto config = short_config(dir, 20);
+        config.last = last_batch::shorten;
+        change c{.before = std::vector<std::string>(static_cast<std::size_t>(ranks), "a"),
+                 .goes_on = {}};
+        for (int r = 0; r < ranks; ++r) c.goes_on.push_back(r);
+        c.where = breaks::nowhere;
+        const auto whole = change_worlds<sk::DDP<tiny_buckets>>(config, c, shape::plain, rule);
+        for (const auto& e : whole.errors) CHECK(!e);
+        CHECK(whole.steps < 12);
+        for (const auto where :
+             {breaks::in_the_middle, breaks::computed, breaks::agreed, breaks::applied})
+            for (const std::uint64_t step : {4u, 5u, 7u}) {
+                c.where = where;
+                c.step = step;
+                INFO(ranks << " ranks, step " << step << ", " << static_cast<int>(where));
+                const auto parted =
+                    change_worlds<sk::DDP<tiny_buckets>>(config, c, shape::plain, rule);
+                CHECK(parted.steps == whole.steps);
+                CHECK(parted.order == whole.order);
+                CHECK(parted.weights == whole.weights);
+            }
+    }
+}
 
 TEST_CASE("ranks whose exchange broke meet again and go on as if nothing had been: DDP and ZeRO") {
     same_ranks<sk::DDP<tiny_buckets>>(one_host, "shm");

@@ -474,6 +474,54 @@ TEST_CASE("the best checkpoint is chosen by any number of an evaluation") {
           }).find("'train_acuracy' is no number of this run") != std::string::npos);
     config.checkpoint.keep_best.metric = "val_acuracy";
     (void)failure(sk::errc::usage, [&] { run_with(1, config, both(), shown, numbers{10}); });
+    // Nothing is evaluated: only the default is no error.
+    (void)failure(sk::errc::usage, [&] { run_with(1, config, both(), shown, numbers{0}); });
+    config.checkpoint.keep_best.metric = "val_loss";
+    (void)run_with(1, config, both(), shown, numbers{0});
+}
+
+TEST_CASE(
+    "what comes to more than one number says no best checkpoint, and is refused at the start") {
+    scratch dir;
+    auto config = short_config(dir.path);
+    config.checkpoint.enabled = true;
+    int batches = 0;
+    const auto counted = [&](Net& m, const sample_batch& b, stage& here) {
+        batches += 1;
+        return shown(m, b, here);
+    };
+    for (const auto* metric : {"val_labels", "train_labels", "train_epoch_labels"}) {
+        config.checkpoint.keep_best.metric = metric;
+        const auto why =
+            failure(sk::errc::usage, [&] { run_with(1, config, both(), counted, numbers{10}); });
+        CHECK_THAT(why, ContainsSubstring("is no number of this run") &&
+                            ContainsSubstring("\"val_score\"") &&
+                            !ContainsSubstring("\"val_labels\""));
+    }
+    CHECK(batches == 0);
+}
+
+TEST_CASE("an evaluation that only a checkpoint wants has nothing to say about patience") {
+    scratch dir;
+    auto config = short_config(dir.path);
+    config.checkpoint.enabled = config.write_files = true;
+    config.checkpoint.every = 1;
+    std::vector<bool> due;
+    struct note_due {
+        std::vector<bool>* to;
+        void on_eval(const eval_info& e) { to->push_back(e.is_due); }
+    };
+    context ctx = context::single();
+    auto net = make_net();
+    sk::Trainer<sk::Single, note_due, sk::early_stopping> trainer(
+        ctx, config, note_due{&due}, sk::early_stopping({.patience = 3, .least = 1e9}));
+    const auto result =
+        trainer.fit(net, sk::SGD{}, constant_rate{1e-2}, class_loss, numbers{50}, numbers{10});
+    // Steps 3, 6 and 9 and the last are due; the first of them is the best, 6, 9 and 10 wait.
+    CHECK(due ==
+          std::vector<bool>{false, false, true, false, false, true, false, false, true, true});
+    CHECK(result.steps == 10);
+    CHECK(trainer.callback<sk::early_stopping>().waited() == 3);
 }
 
 TEST_CASE("metrics of streams: an epoch may be told to be over only by the next batch") {

@@ -6,6 +6,7 @@
 
 #include <catch2/catch_test_macros.hpp>
 
+#include <chrono>
 #include <memory>
 
 #include "messages.hpp"
@@ -64,4 +65,12 @@ TEST_CASE("a specialised codec is used, inside containers too, and its error is 
     REQUIRE_FALSE(refused);
     CHECK(refused.error().text() == "a secret above 1000");
     CHECK(wire::schema_text<with_secret>() == "{all:vec<secretive>}");
+}
+
+TEST_CASE("a length of time of an options struct travels as its duration") {
+    const skein::time_span pause = std::chrono::milliseconds(1500);
+    const auto bytes = wire::encode(pause);
+    CHECK(bytes == wire::encode(skein::duration(pause)));
+    CHECK(wire::decode<skein::time_span>(bytes).value() == pause);
+    CHECK(wire::schema_text<skein::time_span>() == wire::schema_text<skein::duration>());
 }

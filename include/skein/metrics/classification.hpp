@@ -31,6 +31,7 @@ struct accuracy {
     metrics::average average = metrics::average::micro;
     std::size_t top_k = 1;
     double threshold = 0.5;
+    std::optional<bool> logits{}; ///< of multilabel and binary: see stat_options
     std::optional<std::int64_t> ignore_index{};
     summed counts{};
 
@@ -53,6 +54,7 @@ struct precision {
     metrics::average average = metrics::average::micro;
     std::size_t top_k = 1;
     double threshold = 0.5;
+    std::optional<bool> logits{}; ///< of multilabel and binary: see stat_options
     std::optional<std::int64_t> ignore_index{};
     double zero_division = 0; ///< of what was never predicted: 0 or 1
     summed counts{};
@@ -75,6 +77,7 @@ struct recall {
     metrics::average average = metrics::average::micro;
     std::size_t top_k = 1;
     double threshold = 0.5;
+    std::optional<bool> logits{}; ///< of multilabel and binary: see stat_options
     std::optional<std::int64_t> ignore_index{};
     double zero_division = 0; ///< of what was never a target: 0 or 1
     summed counts{};
@@ -104,6 +107,7 @@ struct fbeta {
     metrics::average average = metrics::average::micro;
     std::size_t top_k = 1;
     double threshold = 0.5;
+    std::optional<bool> logits{}; ///< of multilabel and binary: see stat_options
     std::optional<std::int64_t> ignore_index{};
     double zero_division = 0; ///< of what was neither predicted nor a target: 0 or 1
     summed counts{};
@@ -123,6 +127,7 @@ struct f1 {
     metrics::average average = metrics::average::micro;
     std::size_t top_k = 1;
     double threshold = 0.5;
+    std::optional<bool> logits{}; ///< of multilabel and binary: see stat_options
     std::optional<std::int64_t> ignore_index{};
     double zero_division = 0; ///< of what was neither predicted nor a target: 0 or 1
     summed counts{};
@@ -142,6 +147,7 @@ struct specificity {
     metrics::average average = metrics::average::micro;
     std::size_t top_k = 1;
     double threshold = 0.5;
+    std::optional<bool> logits{}; ///< of multilabel and binary: see stat_options
     std::optional<std::int64_t> ignore_index{};
     summed counts{};
 
@@ -159,6 +165,7 @@ struct jaccard {
     std::size_t classes = 0, labels = 0;
     metrics::average average = metrics::average::macro;
     double threshold = 0.5;
+    std::optional<bool> logits{}; ///< of multilabel and binary: see stat_options
     std::optional<std::int64_t> ignore_index{};
     double zero_division = 0; ///< of what was neither predicted nor a target: 0 or 1
     summed counts{};

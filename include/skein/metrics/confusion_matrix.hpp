@@ -41,6 +41,7 @@ struct confusion_matrix {
     std::size_t classes = 0, labels = 0;
     metrics::normalize normalize = metrics::normalize::none;
     double threshold = 0.5;
+    std::optional<bool> logits{}; ///< of multilabel and binary: see stat_options
     std::optional<std::int64_t> ignore_index{};
     summed counts{};
 

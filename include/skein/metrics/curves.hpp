@@ -13,7 +13,7 @@
 // rank at the end: memory grows with the samples.
 //
 // Kinds of predictions as in stat_scores.hpp; preds are scores. Scores outside of [0, 1] make a call
-// logits, of which the sigmoid is taken, of multiclass the softmax. Averages: macro, weighted, none;
+// logits, of which the sigmoid is taken, of multiclass the softmax, unless .logits says it. Averages: macro, weighted, none;
 // of labels micro too.
 
 #include <skein/metrics/average.hpp>
@@ -34,6 +34,7 @@ struct curve_options {
     std::size_t classes = 0, labels = 0;
     metrics::average average = metrics::average::macro;
     std::size_t thresholds = 0; ///< 0: exact
+    std::optional<bool> logits{};
     std::optional<std::int64_t> ignore_index{};
 
     [[nodiscard]] std::size_t width() const noexcept {
@@ -46,6 +47,7 @@ template <class M>
     curve_options out{.classes = of.classes,
                       .labels = of.labels,
                       .average = of.average,
+                      .logits = of.logits,
                       .ignore_index = of.ignore_index};
     if constexpr (requires { of.thresholds; }) out.thresholds = of.thresholds;
     return out;
@@ -70,6 +72,7 @@ struct auroc {
     std::size_t classes = 0, labels = 0;
     metrics::average average = metrics::average::macro;
     std::size_t thresholds = 200; ///< at least 2
+    std::optional<bool> logits{}; ///< what scores are; nothing: each call tells
     std::optional<std::int64_t> ignore_index{};
     summed counts{};
 
@@ -90,6 +93,7 @@ struct average_precision {
     std::size_t classes = 0, labels = 0;
     metrics::average average = metrics::average::macro;
     std::size_t thresholds = 200; ///< at least 2
+    std::optional<bool> logits{}; ///< what scores are; nothing: each call tells
     std::optional<std::int64_t> ignore_index{};
     summed counts{};
 
@@ -109,6 +113,7 @@ struct exact_auroc {
     static constexpr std::string_view name = "exact_auroc";
     std::size_t classes = 0, labels = 0;
     metrics::average average = metrics::average::macro;
+    std::optional<bool> logits{}; ///< what scores are; nothing: each call tells
     std::optional<std::int64_t> ignore_index{};
     gathered scores{};
 
@@ -129,6 +134,7 @@ struct exact_average_precision {
     static constexpr std::string_view name = "exact_average_precision";
     std::size_t classes = 0, labels = 0;
     metrics::average average = metrics::average::macro;
+    std::optional<bool> logits{}; ///< what scores are; nothing: each call tells
     std::optional<std::int64_t> ignore_index{};
     gathered scores{};
 

@@ -22,7 +22,9 @@
 //   multilabel  .labels = L. Scores or truths [N, L, ...]; target truths of the same shape
 //   binary      neither. Scores or truths of any shape; target truths of the same shape
 // Scores of multilabel and binary are probabilities, unless one of a call is outside of [0, 1]: then
-// all of that call are logits, of which the sigmoid is taken.
+// all of that call are logits, of which the sigmoid is taken. So logits that all happen to lie within
+// [0, 1] are taken for probabilities, and what a sample counts depends on which others are shown with
+// it: on the batch and on the number of ranks. Say what they are: .logits = true.
 
 #include <skein/metrics/average.hpp>
 #include <skein/metrics/metric.hpp>
@@ -37,10 +39,13 @@ namespace skein::metrics {
 
 /// How predictions are read.
 struct stat_options {
-    std::size_t classes = 0;                    ///< of multiclass, at least 2
-    std::size_t labels = 0;                     ///< of multilabel, at least 2
-    std::size_t top_k = 1;                      ///< multiclass: right when among so many best
-    double threshold = 0.5;                     ///< multilabel, binary: true is above it
+    std::size_t classes = 0; ///< of multiclass, at least 2
+    std::size_t labels = 0;  ///< of multilabel, at least 2
+    std::size_t top_k = 1;   ///< multiclass: right when among so many best
+    double threshold = 0.5;  ///< multilabel, binary: true is above it
+    /// multilabel, binary: whether scores are logits, in all calls; nothing: each call tells, as
+    /// above. Of what is said to be probabilities a score outside of [0, 1] is an error.
+    std::optional<bool> logits{};
     std::optional<std::int64_t> ignore_index{}; ///< elements of this target do not count
     double zero_division = 0;                   ///< what a division by 0 is said to be: 0 or 1
     /// binary: whether scores are logits is looked up in those that count, not in all.
@@ -59,6 +64,7 @@ template <class M>
                      .labels = of.labels,
                      .threshold = of.threshold,
                      .ignore_index = of.ignore_index};
+    if constexpr (requires { of.logits; }) out.logits = of.logits;
     if constexpr (requires { of.top_k; }) out.top_k = of.top_k;
     if constexpr (requires { of.zero_division; }) out.zero_division = of.zero_division;
     return out;

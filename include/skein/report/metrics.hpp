@@ -109,7 +109,7 @@ public:
     /// Refuses some names: errc::usage at the first report of one. The list outlives the set.
     explicit metric_set(std::span<const std::string_view> taken) : taken_(taken) {}
 
-    /// A mean without a weight counts as much as weigh() says.
+    /// A mean without a weight counts as much as weigh() says. Names: see require_metric_name().
     metric_set& mean(std::string_view name, double value, std::optional<double> weight = {});
     metric_set& sum(std::string_view name, double value);
     metric_set& max(std::string_view name, double value);
@@ -192,6 +192,10 @@ private:
     std::vector<slot_type> slots_;
     std::span<const std::string_view> taken_;
 };
+
+/// Errors: usage for a name that a line of a table or a plot cannot have: an empty one, and one with
+/// control characters or bytes that are not UTF-8.
+void require_metric_name(std::string_view name);
 
 /// The names of these numbers for a message: `there are: "loss", "val_loss"`; "there are none"
 /// without any.

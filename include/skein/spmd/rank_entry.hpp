@@ -35,7 +35,8 @@ void add_entry(rank_entry& entry) noexcept;
 [[nodiscard]] bool is_for_entry();
 
 /// In a process that is_for_entry(): lives as that rank and ends the process. In others, and when
-/// the rank is living already, it does nothing. serve_if_worker() calls it.
+/// the rank is living already, it does nothing. serve_if_worker() calls it. On another thread than
+/// main's the process ends with a word on what to do.
 void enter_if_rank();
 
 } // namespace skein::spmd

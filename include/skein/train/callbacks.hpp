@@ -35,6 +35,7 @@
 #include <skein/train/step_plan.hpp>
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -125,6 +126,9 @@ struct eval_info {
     int rank = 0;
     std::uint64_t step = 0;
     std::string_view set = "val"; ///< its name, with which those of its numbers begin
+    /// False: it was made for a checkpoint alone, whose rhythm has nothing to say about patience;
+    /// rules and early stopping pass over it.
+    bool is_due = true;
     const std::vector<report::metric_value>* metrics =
         nullptr; ///< "val_loss", what the loss reported, and metrics that are one number
     const std::vector<report::metric_array>* arrays =
@@ -276,6 +280,15 @@ concept keeps_state = requires(C& c, const C& fixed, std::string_view saved) {
     { fixed.state() } -> std::convertible_to<std::string>;
     c.restore(saved);
 };
+
+/// States are kept by the name of the type: of two of one type only one would come back.
+template <class... C>
+[[nodiscard]] consteval bool states_are_apart() {
+    const auto is_alone = []<class One>(std::type_identity<One>) {
+        return !keeps_state<One> || (std::size_t(std::same_as<One, C>) + ... + 0) == 1;
+    };
+    return (is_alone(std::type_identity<C>()) && ...);
+}
 
 } // namespace detail
 

@@ -20,6 +20,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace skein::spmd {
 class rendezvous;
@@ -61,6 +62,7 @@ struct run_note {
     double loss = 0.0;    ///< of the last step
     double val_loss = std::numeric_limits<double>::quiet_NaN();
     std::uint64_t val_step = 0;
+    std::vector<std::pair<std::string, double>> metrics{}; ///< others at the end
     std::string stopped_by{}; ///< "SIGTERM", or what a callback says; empty: it ended as planned
 };
 

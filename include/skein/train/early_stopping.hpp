@@ -8,8 +8,8 @@
 //
 // What it has seen is in every checkpoint, so an interrupted run stops where an undisturbed one
 // would. A run that goes on after it was stopped, or after its last step used the patience up, is
-// stopped again by the next evaluation without an improvement. NaN is no improvement and never the
-// best.
+// stopped again by the next evaluation without an improvement. What is not finite is no improvement
+// and never the best, as with the best checkpoint.
 
 #include <skein/core/error.hpp>
 #include <skein/report/metrics.hpp>
@@ -58,7 +58,8 @@ public:
     /// Throws errc::usage when the evaluation has no such number. Those of other sets are passed
     /// over.
     train::action on_eval(const train::eval_info& e) {
-        if (!train::detail::is_of_set(options_.metric, e.set)) return train::action::go_on;
+        if (!e.is_due || !train::detail::is_of_set(options_.metric, e.set))
+            return train::action::go_on;
         const double now =
             train::detail::watched_number(*e.metrics, options_.metric, "early stopping");
         const bool better = is_better(now);
@@ -116,9 +117,9 @@ private:
         best_ = std::numeric_limits<double>::quiet_NaN();
         best_step_ = 0;
     }
-    /// Comparisons with NaN are false: it improves nothing, and the first number improves on it.
+    /// The first finite number improves on there being none.
     [[nodiscard]] bool is_better(double now) const noexcept {
-        if (std::isnan(best_)) return !std::isnan(now);
+        if (std::isnan(best_) || !std::isfinite(now)) return std::isfinite(now);
         return (options_.lower_is_better ? best_ - now : now - best_) > options_.least;
     }
 

@@ -70,7 +70,8 @@ public:
     /// rows when evaluations are watched, and for rows without a metric of training that is not due.
     /// Throws errc::usage when the number is not there.
     [[nodiscard]] bool take(const eval_info& e) {
-        return options_.at == watched::evaluations && detail::is_of_set(options_.metric, e.set) &&
+        return options_.at == watched::evaluations && e.is_due &&
+               detail::is_of_set(options_.metric, e.set) &&
                take(detail::watched_number(*e.metrics, options_.metric, rule_));
     }
     [[nodiscard]] bool take(const step_info& s) {

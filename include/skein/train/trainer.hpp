@@ -62,6 +62,10 @@ class Trainer {
         (train::callback<Callbacks> && ...),
         "a callback needs one of on_start, on_agreed, on_step, on_eval, on_checkpoint and "
         "on_end");
+    static_assert(train::detail::states_are_apart<Callbacks...>(),
+                  "two callbacks of one type that keep a state: checkpoints know states by their "
+                  "type; give one a type of its own: struct second : skein::early_stopping { using "
+                  "early_stopping::early_stopping; };");
 
 public:
     /// Throws errc::usage when the configuration makes no sense for this world.

@@ -63,9 +63,9 @@ template <std::floating_point T>
 
 /// Multiclass: whether any score of the samples that count is outside of [0, 1].
 template <std::floating_point T>
-[[nodiscard]] bool are_class_logits(const T* scores, const curve_options& o,
-                                    const class_shape& shape, const samples& shown,
-                                    const weights& counts) {
+[[nodiscard]] bool are_classes_outside(const T* scores, const curve_options& o,
+                                       const class_shape& shape, const samples& shown,
+                                       const weights& counts) {
     const auto outside = [](T one) { return !(one >= T(0) && one <= T(1)); };
     const auto size = shown.target.size(), stride = shape.inner;
     bool found = false;
@@ -91,7 +91,8 @@ void each_class_score(const T* scores, const curve_options& o, const samples& sh
     if (!shape.scores) refuse_curve(shown);
     const weights counts(shown);
     const labels truth(target);
-    const bool logits = are_class_logits(scores, o, shape, shown, counts);
+    const bool logits =
+        told_logits(o.logits, [&] { return are_classes_outside(scores, o, shape, shown, counts); });
     for (std::size_t i = 0; i < target.size(); ++i) {
         const double w = counts[i];
         const auto label = truth[i];
@@ -105,14 +106,14 @@ void each_class_score(const T* scores, const curve_options& o, const samples& sh
             if (row[c * stride] != row[c * stride])
                 refuse_nan("preds", shown.preds, from + c * stride);
         const T most = logits ? largest_of(row, o.classes, stride) : T(0);
-        if (!std::isfinite(most)) { // no softmax: inf / inf. Other scores may be -inf.
-            std::size_t c = 0;
-            while (row[c * stride] != most) ++c;
-            refuse_nan("preds", shown.preds, from + c * stride);
-        }
+        const double sum = logits ? sum_of_exp(row, o.classes, stride, most) : 1;
+        if (sum != sum)
+            throw error(errc::not_finite,
+                        fmt::format("{} and the other scores of its row have no softmax",
+                                    place("preds", shown.preds, from)))
+                .with_hint("one of them is infinite, or all are: look at the model's output");
         begin(static_cast<std::size_t>(label), w);
-        const T share =
-            logits ? static_cast<T>(1 / sum_of_exp(row, o.classes, stride, most)) : T(0);
+        const T share = static_cast<T>(1 / sum);
         for (std::size_t c = 0; c < o.classes; ++c) {
             const T one = row[c * stride];
             each(c, logits ? std::min(fast_exp(one - most) * share, T(1)) : one);
@@ -129,10 +130,12 @@ void each_truth_score(const T* scores, const curve_options& o, const samples& sh
     if (!shown.preds.is_floating()) refuse_curve(shown);
     const weights counts(shown);
     const labels truth(target);
-    const bool logits = are_logits(
-        scores,
-        {.labels = o.labels, .ignore_index = o.ignore_index, .counted_tell_logits = o.labels == 0},
-        shown, counts);
+    const bool logits = are_logits(scores,
+                                   {.labels = o.labels,
+                                    .logits = o.logits,
+                                    .ignore_index = o.ignore_index,
+                                    .counted_tell_logits = o.labels == 0},
+                                   shown, counts);
     for (std::size_t n = 0; n < shape.outer; ++n)
         for (std::size_t k = 0; k < shape.inner; ++k)
             for (std::size_t label = 0; label < o.width(); ++label) {
@@ -261,7 +264,10 @@ struct scored {
 
 /// From scores of one class or label, which it sorts. A first point of nothing.
 [[nodiscard]] SKEIN_INLINE curve curve_of_scores(std::vector<scored>& all) {
-    std::ranges::sort(all, std::greater<>(), &scored::score);
+    // NaN, which only a broken checkpoint can hold, comes last: an order all the same.
+    std::ranges::sort(all, [](const scored& a, const scored& b) {
+        return a.score > b.score || (b.score != b.score && a.score == a.score);
+    });
     curve out{.right = {0}, .wrong = {0}};
     for (std::size_t i = 0; i < all.size(); ++i) {
         out.all_right += all[i].right;

@@ -11,6 +11,8 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <optional>
 #include <type_traits>
 
 namespace skein::metrics::detail {
@@ -132,10 +134,22 @@ template <std::floating_point T>
     return T(1) / (T(1) + std::exp(-x));
 }
 
-/// Multilabel and binary: whether any score of a call is outside of [0, 1], so that all are logits.
+[[noreturn]] void refuse_probabilities();
+
+/// What was said of scores; nothing was: whether any is outside of [0, 1], which probabilities that
+/// are said to be some must not be.
+template <class Outside>
+[[nodiscard]] bool told_logits(std::optional<bool> said, Outside outside) {
+    if (said == true) return true;
+    const bool found = outside();
+    if (found && said == false) refuse_probabilities();
+    return found;
+}
+
+/// Multilabel and binary: whether any score of a call is outside of [0, 1].
 template <std::floating_point T>
-[[nodiscard]] bool are_logits(const T* scores, const stat_options& options, const samples& shown,
-                              const weights& counts) {
+[[nodiscard]] bool are_truths_outside(const T* scores, const stat_options& options,
+                                      const samples& shown, const weights& counts) {
     const auto n = shown.preds.size();
     if (!counts.given() && !(options.ignore_index && options.counted_tell_logits)) {
         bool outside = false;
@@ -150,6 +164,12 @@ template <std::floating_point T>
         return true;
     }
     return false;
+}
+template <std::floating_point T>
+[[nodiscard]] bool are_logits(const T* scores, const stat_options& options, const samples& shown,
+                              const weights& counts) {
+    return told_logits(options.logits,
+                       [&] { return are_truths_outside(scores, options, shown, counts); });
 }
 
 /// Whether the sigmoid of a logit is above the threshold, for which it is seldom computed.

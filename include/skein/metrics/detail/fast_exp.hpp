@@ -10,7 +10,7 @@
 
 namespace skein::metrics::detail {
 
-/// exp(x) for x <= 0, to 2e-7 of it; 0 below -87. NaN and infinities have been looked for before.
+/// exp(x) for x <= 0, to 2e-7 of it; 0 below -87. NaN stays NaN.
 /// Source: Cephes, expf (Moshier): x = n ln 2 + r, and a polynomial of r.
 [[nodiscard]] inline float fast_exp(float x) noexcept {
     const float bounded = x < -87.0f ? -87.0f : x;
@@ -25,8 +25,8 @@ namespace skein::metrics::detail {
     y = y * r + 1.6666665459e-1f;
     y = y * r + 5.0000001201e-1f;
     y = y * r * r + r + 1.0f;
-    const auto scale =
-        std::bit_cast<float>(static_cast<std::uint32_t>(static_cast<std::int32_t>(n) + 127) << 23);
+    // The last bits of what was rounded are those of n.
+    const auto scale = std::bit_cast<float>((std::bit_cast<std::uint32_t>(shifted) + 127u) << 23);
     return x < -87.0f ? 0.0f : y * scale;
 }
 [[nodiscard]] inline double fast_exp(double x) noexcept { return std::exp(x); }

@@ -3,6 +3,7 @@
 // Bodies of <skein/metrics/metric_list.hpp>.
 
 #include <skein/core/known_names.hpp>
+#include <skein/report/metrics.hpp>
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
 
@@ -43,8 +44,7 @@ void named(const any_metric& of, Call call) {
 } // namespace detail
 
 SKEIN_INLINE metric_list& metric_list::add(any_metric made) {
-    if (made.name().empty())
-        throw error(errc::usage, "a metric without a name").with_hint("give it one");
+    report::require_metric_name(made.name());
     for (const auto& each : metrics_)
         if (each.name() == made.name())
             throw error(errc::already_exists,

@@ -95,6 +95,12 @@ SKEIN_INLINE void refuse_top_k(const samples& shown, std::size_t top_k) {
         .with_hint("show the metric the scores of all classes");
 }
 
+SKEIN_INLINE void refuse_probabilities() {
+    throw error(errc::invalid_argument,
+                "preds have scores outside of [0, 1] (or nan) and are said to be probabilities")
+        .with_hint("leave .logits = false out, or give .logits = true");
+}
+
 SKEIN_INLINE score average_of(const std::vector<stat>& each, std::vector<double> values,
                               const stat_options& options, average how, absent left_out) {
     if (how == average::none) return score(std::move(values));

@@ -4,6 +4,7 @@
 
 #include <skein/core/fnv.hpp>
 #include <skein/core/known_names.hpp>
+#include <skein/core/printable.hpp>
 
 #include <algorithm>
 #include <limits>
@@ -264,12 +265,20 @@ SKEIN_INLINE metric_set::slot_type& metric_set::slot(std::string_view name, metr
     if (std::find(taken_.begin(), taken_.end(), name) != taken_.end())
         throw error(errc::usage, fmt::format("the metric name '{}' is taken by the trainer", name))
             .with_hint("report it under another name");
+    require_metric_name(name);
     const double infinity = std::numeric_limits<double>::infinity();
     const double start = kind == metric_kind::max   ? -infinity
                          : kind == metric_kind::min ? infinity
                                                     : 0.0;
     slots_.push_back({std::string(name), kind, start, 0.0, false});
     return slots_.back();
+}
+
+SKEIN_INLINE void require_metric_name(std::string_view name) {
+    if (name.empty()) throw error(errc::usage, "a metric without a name").with_hint("give it one");
+    if (auto shown = printable(name); shown != name)
+        throw error(errc::usage, fmt::format("a metric called '{}'", shown))
+            .with_hint("names are UTF-8 on one line, without control characters");
 }
 
 SKEIN_INLINE std::string names_of(const std::vector<metric_value>& values) {

@@ -14,6 +14,8 @@
 #include <cstdlib>
 #include <string>
 
+#include <unistd.h>
+
 #include <fmt/format.h>
 
 namespace skein::spmd {
@@ -23,6 +25,13 @@ namespace detail {
 SKEIN_INLINE rank_entry*& first_entry() noexcept {
     static constinit rank_entry* first = nullptr;
     return first;
+}
+
+/// Others of main's threads are at work here, which main in the caller has meant for itself.
+[[noreturn]] SKEIN_INLINE void refuse_on_thread() {
+    proc::leave_last_words("it came to its run on a thread of main: let main call "
+                           "skein::serve_if_worker() first");
+    ::_exit(exit_code::usage);
 }
 
 } // namespace detail
@@ -60,6 +69,8 @@ SKEIN_INLINE bool is_for_entry() {
 SKEIN_INLINE void enter_if_rank() {
     if (!is_for_entry()) return;
     static constinit std::atomic_flag entered = ATOMIC_FLAG_INIT;
+    if (entered.test()) return;
+    if (::getpid() != ::gettid()) detail::refuse_on_thread();
     if (entered.test_and_set()) return;
     const auto entry = find_entry(process_environment()(entry_variable).value());
     if (entry) std::exit((*entry)->live(**entry));

@@ -44,10 +44,12 @@ struct micro_batch {
 struct drawn_batch {
     std::uint64_t epoch = 0, global_batch = 0;
     std::vector<micro_batch> micros;
-    sampler_state place;     ///< behind it
-    std::string stream;      ///< the stream's state behind it
-    std::uint64_t asked = 0; ///< samples that were wanted
-    bool ends_epoch = false; ///< of a stream
+    sampler_state place;      ///< behind it
+    std::string stream;       ///< the stream's state behind it
+    std::uint64_t asked = 0;  ///< samples that were wanted
+    std::uint64_t units = 0;  ///< of run_progress, behind it
+    std::uint64_t within = 0; ///< likewise, of a stream
+    bool ends_epoch = false;  ///< of a stream
 
     [[nodiscard]] std::size_t with_samples() const {
         return static_cast<std::size_t>(
@@ -173,14 +175,13 @@ public:
         return spent || at.epoch != taken.epoch;
     }
 
+    /// May be called again for the same batch.
     ///   step  finished ones, this one included
     void commit(const drawn_batch& taken, std::uint64_t step) {
-        run_progress behind{.units = units_};
-        length_->take(behind, taken.global_batch, taken.asked);
-        units_ = behind.units;
+        units_ = taken.units;
         if (order_) return order_->restore(taken.place);
         state_ = taken.stream;
-        within_ = taken.ends_epoch ? 0 : within_ + taken.global_batch;
+        within_ = taken.within;
         committed_epoch_ = taken.epoch + (taken.ends_epoch ? 1 : 0);
         if (is_other_batch_ && source_.size() == 0) count_steps(step); // short ones were not known
     }
@@ -308,7 +309,7 @@ private:
         out.asked = asked;
         run_progress behind{.units = ahead_units_};
         length_->take(behind, out.global_batch, asked);
-        ahead_units_ = behind.units;
+        out.units = ahead_units_ = behind.units;
         for (int part = 0; part < parts(); ++part) {
             const auto [first, last] = rank_range(slice.ids.size(), part, parts());
             micro_batch micro;
@@ -398,6 +399,10 @@ private:
             batch.ends_epoch = seen[1] > 0;
             const bool whole = !batch.ends_epoch || config_.last == last_batch::shorten;
             if (whole && batch.global_batch > 0) {
+                run_progress behind{.units = units_};
+                length_->take(behind, batch.global_batch, batch.asked);
+                batch.units = behind.units;
+                batch.within = batch.ends_epoch ? 0 : within_ + batch.global_batch;
                 fresh_ = false;
                 if (batch.ends_epoch) {
                     epoch_ += 1;

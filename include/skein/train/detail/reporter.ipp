@@ -96,6 +96,8 @@ SKEIN_INLINE void note_end(const context& ctx, const run_config& config, const f
     note.loss = result.loss;
     note.val_loss = result.val_loss;
     note.val_step = result.val_step;
+    for (const auto& each : result.metrics)
+        if (each.name != "val_loss") note.metrics.emplace_back(each.name, each.value);
     note.stopped_by = stopped_by(result);
     ctx.note_run(note);
     if (!ctx.is_first() || note.path.empty()) return;

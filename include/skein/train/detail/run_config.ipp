@@ -28,10 +28,33 @@ SKEIN_INLINE std::uint64_t total_steps(const run_config& config, std::uint64_t s
         .batches_of(static_cast<std::uint64_t>(config.epochs));
 }
 
+namespace detail {
+
+[[noreturn]] SKEIN_INLINE void refuse(std::string what, std::string hint) {
+    throw error(errc::usage, std::move(what)).with_hint(std::move(hint));
+}
+
+/// When the run saves and evaluates, and on how much.
+SKEIN_INLINE void validate_cadences(const run_config& config) {
+    if (config.checkpoint.every < 0)
+        refuse(fmt::format("checkpoint.every = {}", config.checkpoint.every),
+               "use a number of steps, or 0 for a checkpoint at the end only");
+    if (config.checkpoint.keep_best.k < 0)
+        refuse(fmt::format("checkpoint.keep_best.k = {}", config.checkpoint.keep_best.k),
+               "use a number of checkpoints, or 0 for none");
+    if (config.eval_every < 0)
+        refuse(fmt::format("eval_every = {}", config.eval_every),
+               "use a number of steps, or 0 for an evaluation at the end only");
+    if (config.eval_samples < 0 || config.eval_batch < 0)
+        refuse(fmt::format("eval_samples = {} and eval_batch = {}", config.eval_samples,
+                           config.eval_batch),
+               "use numbers of samples, or 0 for all and for the batch of training");
+}
+
+} // namespace detail
+
 SKEIN_INLINE void validate(const run_config& config, int world_size) {
-    const auto refuse = [](std::string what, std::string hint) {
-        throw error(errc::usage, std::move(what)).with_hint(std::move(hint));
-    };
+    using detail::refuse;
     if (config.scaling.workers < 1)
         refuse(fmt::format("scaling.workers = {}", config.scaling.workers),
                "at least 1 worker is needed");
@@ -44,9 +67,7 @@ SKEIN_INLINE void validate(const run_config& config, int world_size) {
     if (config.failure.max_failures < 0)
         refuse(fmt::format("failure.max_failures = {}", config.failure.max_failures),
                "restarts before the job gives up: use 0 or more");
-    if (config.checkpoint.every < 0)
-        refuse(fmt::format("checkpoint.every = {}", config.checkpoint.every),
-               "use a number of steps, or 0 for a checkpoint at the end only");
+    detail::validate_cadences(config);
     if (config.epochs < 0)
         refuse(fmt::format("{} epochs", config.epochs), "use 1 or more, or 0 for max_steps");
     if (config.prefetch_batches < 0 || config.prefetch_batches > 1024)

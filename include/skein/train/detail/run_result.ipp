@@ -92,14 +92,19 @@ SKEIN_INLINE finished_run finished_of(const run_note& run) {
         out.metrics.push_back({"loss", run.loss, run.steps});
         if (!std::isnan(run.val_loss))
             out.metrics.push_back({"val_loss", run.val_loss, run.val_step});
+        for (const auto& [called, value] : run.metrics)
+            out.metrics.push_back({called, value, run.steps});
     }
     return out;
 }
 
 // ---- the file ----------------------------------------------------------------------------------
 
+/// JSON has no word for what is not finite: null is NaN, and infinities are texts.
 [[nodiscard]] SKEIN_INLINE json json_of(const measured& m) {
-    return {{"name", m.name}, {"value", m.value}, {"step", m.step}};
+    json value = m.value;
+    if (std::isinf(m.value)) value = m.value < 0 ? "-inf" : "inf";
+    return {{"name", m.name}, {"value", std::move(value)}, {"step", m.step}};
 }
 
 [[nodiscard]] SKEIN_INLINE std::string within(const std::string& path, const std::string& folder) {
@@ -137,10 +142,13 @@ SKEIN_INLINE std::string result_text(const finished_run& run) {
     measured out;
     out.name = json_string(from, "name").value();
     out.step = json_uint(from, "step").value();
-    // JSON has no word for what is not finite.
-    const bool is_null = from.contains("value") && from.at("value").is_null();
-    out.value =
-        is_null ? std::numeric_limits<double>::quiet_NaN() : json_double(from, "value").value();
+    const auto value = from.contains("value") ? from.at("value") : json(0);
+    if (value.is_null())
+        out.value = std::numeric_limits<double>::quiet_NaN();
+    else if (value == "inf" || value == "-inf")
+        out.value = (value == "inf" ? 1 : -1) * std::numeric_limits<double>::infinity();
+    else
+        out.value = json_double(from, "value").value();
     return out;
 }
 

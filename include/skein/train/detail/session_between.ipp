@@ -156,12 +156,12 @@ public:
         stage_numbers evaluated;
         std::vector<bool> done(evaluator_->size(), run_.hurries);
         const auto evaluate_due = [&] {
-            for (std::size_t set = 0; set < done.size(); ++set)
-                if (!done[set] && (on_this_step(evaluator_->every(set)) || run_.comes_to_end() ||
-                                   (saves() && best == set))) {
-                    done[set] = true;
-                    evaluate(set, evaluated);
-                }
+            for (std::size_t set = 0; set < done.size(); ++set) {
+                const bool is_due = on_this_step(evaluator_->every(set)) || run_.comes_to_end();
+                if (done[set] || (!is_due && !(saves() && best == set))) continue;
+                done[set] = true;
+                evaluate(set, evaluated, is_due);
+            }
         };
         evaluate_due();
         // A larger batch that a rule has decided on may leave no further step: this was the last.
@@ -264,15 +264,15 @@ private:
     /// A metric that no evaluation can have is refused before the first step.
     void check_best() const {
         const auto& best = config_.checkpoint.keep_best;
-        const bool of_training = best.metric.starts_with("train_");
-        if (!config_.checkpoint.enabled || best.k < 1 || best.metric == "loss" ||
-            (evaluator_->samples() == 0 && !of_training) || evaluator_->set_of(best.metric))
-            return;
+        if (!config_.checkpoint.enabled || best.k < 1 || best.metric == "loss") return;
+        if (evaluator_->set_of(best.metric) && !evaluator_->has_shape(best.metric)) return;
+        if (evaluator_->samples() == 0 && best.metric == keep_best_config{}.metric)
+            return; // nobody has asked for it
         name_list list;
         list.add("loss");
         evaluator_->add_known(list);
         if (const auto* const mine = run_.declared.find("train"))
-            for (const auto& name : mine->names()) {
+            for (const auto& name : number_names(*mine)) {
                 if (best.metric == "train_" + name || best.metric == "train_epoch_" + name) return;
                 list.add("train_" + name);
             }
@@ -283,11 +283,12 @@ private:
     }
 
     /// In a world that broke behind this the evaluation is made again, the decisions are not.
-    void tell_evaluation(std::size_t set, const stage_numbers& merged, double seconds) {
+    void tell_evaluation(std::size_t set, const stage_numbers& merged, double seconds, bool is_due) {
         if (std::exchange(told_at_[set], run_.step) == run_.step) return;
         tell(eval_info{.rank = ctx_.rank(),
                        .step = run_.step,
                        .set = evaluator_->name(set),
+                       .is_due = is_due,
                        .metrics = &merged.values,
                        .arrays = &merged.arrays,
                        .seconds = seconds,
@@ -296,7 +297,7 @@ private:
     }
 
     /// Adds what the set comes to. Collective.
-    void evaluate(std::size_t set, stage_numbers& to) {
+    void evaluate(std::size_t set, stage_numbers& to, bool is_due = true) {
         const auto begin = seconds_now();
         run_.feeder->quiet();
         auto* const average = run_.optimizer->average();
@@ -319,7 +320,7 @@ private:
             run_.result.val_step = run_.step;
         }
         result_of(run_.result, merged);
-        tell_evaluation(set, merged, seconds_now() - begin);
+        tell_evaluation(set, merged, seconds_now() - begin, is_due);
         to.append(std::move(merged));
     }
 

@@ -37,6 +37,11 @@ public:
     void use(std::string name, std::uint64_t samples, numbered_loss loss,
              const evaluation_options& how) {
         require_name(name);
+        if (how.every < -1 || how.samples < -1 || how.batch < -1)
+            throw error(errc::usage,
+                        fmt::format("evaluation set \"{}\": every = {}, samples = {}, batch = {}",
+                                    name, how.every, how.samples, how.batch))
+                .with_hint("use numbers, or leave them out for what run_config says");
         const auto* const list = declared_.find(name);
         sets_.push_back({.name = std::move(name),
                          .samples = samples,
@@ -93,8 +98,17 @@ public:
         for (const auto& set : sets_) {
             if (set.samples == 0) continue;
             to.add(set.name + "_loss");
-            for (const auto& name : set.list.names()) to.add(set.name + "_" + name);
+            for (const auto& name : number_names(set.list)) to.add(set.name + "_" + name);
         }
+    }
+    /// Whether this is a metric that comes to more than one number.
+    [[nodiscard]] bool has_shape(std::string_view metric) const {
+        const auto set = set_of(metric);
+        if (!set) return false;
+        const auto name = metric.substr(sets_[*set].name.size() + 1);
+        const auto all = sets_[*set].list.names(), numbers = number_names(sets_[*set].list);
+        return std::ranges::find(all, name) != all.end() &&
+               std::ranges::find(numbers, name) == numbers.end();
     }
     /// The world is another one.
     void rebind() noexcept {

@@ -58,6 +58,19 @@ SKEIN_INLINE void refuse_twice(const std::vector<report::metric_value>& values) 
                     .with_hint("call one of them otherwise");
 }
 
+/// Metrics that come to one number, not to one for each class.
+[[nodiscard]] SKEIN_INLINE std::vector<std::string> number_names(metrics::metric_list list) {
+    list.clear();
+    std::vector<std::string> all;
+    try {
+        for (auto& each : list.compute())
+            if (each.is_number()) all.push_back(std::move(each.name));
+    } catch (...) { // a metric that wants samples: then it is told when it has some
+        all = list.names();
+    }
+    return all;
+}
+
 /// What all ranks must have alike: the metrics of every stage with their options.
 SKEIN_INLINE void add_settings(std::vector<spmd::setting>& to, const metrics::metrics_manager& of) {
     for (const auto& [stage, given] : of.stages()) {
