@@ -6,6 +6,7 @@
 // Two workers train to tell two noisy clouds of points apart. main() behind run<>() goes on in the caller
 // alone, with what the loop returned and what it measured.
 
+#include <skein/data/draws.hpp>
 #include <skein/metrics/classification.hpp>
 #include <skein/metrics/curves.hpp>
 #include <skein/program/run_options.hpp>
