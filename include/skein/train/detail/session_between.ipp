@@ -283,7 +283,8 @@ private:
     }
 
     /// In a world that broke behind this the evaluation is made again, the decisions are not.
-    void tell_evaluation(std::size_t set, const stage_numbers& merged, double seconds, bool is_due) {
+    void tell_evaluation(std::size_t set, const stage_numbers& merged, double seconds,
+                         bool is_due) {
         if (std::exchange(told_at_[set], run_.step) == run_.step) return;
         tell(eval_info{.rank = ctx_.rank(),
                        .step = run_.step,
