@@ -22015,10 +22015,13 @@ SKEIN_INLINE void reporter::write_row(const step_info& now,
     row.values.insert(row.values.end(), evaluated.begin(), evaluated.end());
     if (now.arrays != nullptr) row.arrays = *now.arrays;
     row.arrays.insert(row.arrays.end(), arrays.begin(), arrays.end());
-    row.timings = {
-        {config_->tokens_per_sample > 0 ? "tokens_per_s" : "samples_per_s", now.tokens_per_s},
-        {"step_seconds", now.seconds}};
-    for (const auto& each : detail::timings(now.timing)) row.timings.push_back(each);
+    row.timings = {{"step_seconds", now.seconds}};
+    if (now.tokens_per_s > 0) { // else it is a report, of which nobody knows
+        row.timings.insert(
+            row.timings.begin(),
+            {config_->tokens_per_sample > 0 ? "tokens_per_s" : "samples_per_s", now.tokens_per_s});
+        for (const auto& each : detail::timings(now.timing)) row.timings.push_back(each);
+    }
     attempt([&] { dir_->append(row); }, rows_failing_, "a row of metrics");
 }
 

@@ -20,7 +20,7 @@ using Catch::Matchers::MessageMatches;
 namespace metric_list_test {
 
 /// One of every kind of array.
-struct spread {
+struct every_kind {
     static constexpr std::string_view name = "spread";
     int buckets = 2;
     summed counts{}, total{};
@@ -68,7 +68,7 @@ namespace {
 
 metric_list of_both() {
     metric_list all;
-    all.add("spread", spread{.buckets = 3}).add("mean", plain_mean{});
+    all.add("spread", every_kind{.buckets = 3}).add("mean", plain_mean{});
     return all;
 }
 
@@ -148,7 +148,7 @@ TEST_CASE("metric lists: a checkpoint has all of it, and tells other metrics") {
     CHECK(other.updates() == 1);
 
     metric_list fewer;
-    fewer.add("spread", spread{.buckets = 2});
+    fewer.add("spread", every_kind{.buckets = 2});
     CHECK_THROWS_MATCHES(fewer.restore(saved), error,
                          MessageMatches(ContainsSubstring("buckets 3")));
     for (std::size_t cut = 0; cut < saved.size(); ++cut)
@@ -166,9 +166,9 @@ TEST_CASE("metric lists: names, options and layouts") {
                          MessageMatches(ContainsSubstring("\"mean\"")));
     for (const auto* odd : {"", "a\nb"}) // no name of a column
         CHECK_THROWS_AS(list.add(odd, plain_mean{}), error);
-    CHECK_THROWS_MATCHES(list.add("none", spread{.buckets = 0}), error,
+    CHECK_THROWS_MATCHES(list.add("none", every_kind{.buckets = 0}), error,
                          MessageMatches(ContainsSubstring("no buckets")));
-    CHECK_THROWS_MATCHES(list.add("huge", spread{.buckets = 1 << 30}), error,
+    CHECK_THROWS_MATCHES(list.add("huge", every_kind{.buckets = 1 << 30}), error,
                          MessageMatches(ContainsSubstring("MiB")));
     const float one[] = {1.0f};
     CHECK_THROWS_MATCHES(list.update("maen", {.preds = {one, {1}}}), error,

@@ -23,14 +23,14 @@ using Catch::Matchers::MessageMatches;
 
 constexpr float odd = std::numeric_limits<float>::quiet_NaN();
 
-std::vector<stat> counted(const stat_options& options, const samples& shown) {
+std::vector<skein::metrics::stat> counted(const stat_options& options, const samples& shown) {
     summed counts;
     begin_stat_scores(counts, options);
     add_stat_scores(counts, options, shown);
     return stats_of(counts, options);
 }
 
-bool same(const stat& a, double tp, double fp, double tn, double fn) {
+bool same(const skein::metrics::stat& a, double tp, double fp, double tn, double fn) {
     return a.tp == tp && a.fp == fp && a.tn == tn && a.fn == fn;
 }
 
