@@ -627,9 +627,10 @@ task<void> hurt_node(stage* s, sim_nodes::node* n) {
         if (!all.empty()) n->children->kill(all[w.below(all.size())].pid);
         break;
     case 1:
-        if (!all.empty())
-            n->children->pause(all[w.below(all.size())].pid,
-                               std::chrono::milliseconds(w.below(8000)));
+        if (!all.empty()) {
+            const auto which = w.below(all.size());
+            n->children->pause(all[which].pid, std::chrono::milliseconds(w.below(8000)));
+        }
         break;
     case 2: s->what.slow[n->host] = slowness(&w); break;
     case 3: w.network.isolate(n->host); break;
