@@ -50,7 +50,7 @@ metrics::metric_list eighteen() {
         all.add("f1_" + of, metrics::f1{.classes = classes, .average = how});
     }
     add("top5", metrics::accuracy{.classes = classes, .top_k = 5});
-    add("fbeta", metrics::fbeta{.classes = classes, .average = average::macro, .beta = 2});
+    add("fbeta", metrics::fbeta{.beta = 2, .classes = classes, .average = average::macro});
     add("specificity", metrics::specificity{.classes = classes, .average = average::macro});
     add("jaccard", metrics::jaccard{.classes = classes, .average = average::macro});
     add("confusion", metrics::confusion_matrix{.classes = classes});

@@ -9063,8 +9063,10 @@ SKEIN_INLINE std::string next_command(const run_summary& run) {
 
 SKEIN_INLINE std::string summary_text(const run_summary& run) {
     std::string out = "\n";
+    std::size_t width = 12;
+    for (const auto& metric : run.results) width = std::max(width, metric.name.size() + 2);
     auto row = [&](std::string_view label, const std::string& text) {
-        out += fmt::format("  {:<12}{}\n", label, text);
+        out += fmt::format("  {:<{}}{}\n", label, width, text);
     };
     const bool complete = detail::is_complete(run);
     out += fmt::format("{} {}\n\n", run.name.empty() ? "run" : run.name,
@@ -26068,9 +26070,9 @@ public:
     void measure(bool ends_epoch) {
         auto due = run_.training->end_of_step(run_.step, ends_epoch, run_.comes_to_end());
         if (due.values.empty() && due.arrays.empty()) return;
+        result_of(run_.result, due);
         run_.row.append(std::move(due));
         refuse_twice(run_.row.values);
-        result_of(run_.result, run_.row);
     }
 
     /// Evaluation, row, decisions and checkpoint of the step that is committed, as they are due.

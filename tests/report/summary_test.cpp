@@ -29,6 +29,14 @@ run_summary sample() {
 
 } // namespace
 
+TEST_CASE("summaries: a long name of a number keeps its distance from the value") {
+    run_summary run{.name = "digits", .steps = 10, .total = 10};
+    run.results = {{"loss", 0.5}, {"val_accuracy", 0.8099}, {"val_epoch_average_precision", 0.25}};
+    const auto text = summary_text(run);
+    CHECK(text.find("val_accuracy                 0.8099") != std::string::npos);
+    CHECK(text.find("val_epoch_average_precision  0.2500") != std::string::npos);
+}
+
 TEST_CASE("the summary says what came out, where it is and what to type next") {
     CHECK(summary_text(sample()) == R"(
 gpt finished

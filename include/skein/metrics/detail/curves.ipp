@@ -48,14 +48,25 @@ SKEIN_INLINE void begin_exact(gathered& scores, const curve_options& o) {
     return static_cast<float>(1.0 - static_cast<double>(step) * static_cast<double>(n - 1 - i));
 }
 
-/// How many of n thresholds are at most a score in [0, 1].
+/// How many of n thresholds are at most a score in [0, 1]; they are made once for a call.
 template <std::floating_point T>
-[[nodiscard]] std::size_t thresholds_below(T score, std::size_t n) noexcept {
-    auto i = static_cast<std::size_t>(score * static_cast<T>(n - 1));
-    while (i + 1 < n && static_cast<T>(threshold_at(i + 1, n)) <= score) ++i;
-    while (i > 0 && static_cast<T>(threshold_at(i, n)) > score) --i;
-    return static_cast<T>(threshold_at(i, n)) <= score ? i + 1 : i;
-}
+class threshold_table {
+public:
+    explicit threshold_table(std::size_t n) : last_(static_cast<T>(n - 1)) {
+        for (std::size_t i = 0; i < n; ++i) at_.push_back(static_cast<T>(threshold_at(i, n)));
+        at_.push_back(std::numeric_limits<T>::infinity());
+    }
+    [[nodiscard]] std::size_t below(T score) const noexcept {
+        auto i = static_cast<std::size_t>(score * last_);
+        while (at_[i + 1] <= score) ++i;
+        while (i > 0 && at_[i] > score) --i;
+        return at_[i] <= score ? i + 1 : i;
+    }
+
+private:
+    std::vector<T> at_; // and one that no score reaches
+    T last_;
+};
 
 [[noreturn]] SKEIN_INLINE void refuse_curve(const samples& shown) {
     refuse_shapes(shown, "scores with labels", "a curve is of scores, which are floating");
@@ -165,11 +176,11 @@ void with_scores(const samples& shown, Call call) {
 SKEIN_INLINE void add_binned(summed& counts, const curve_options& o, const samples& shown) {
     const auto bins = o.thresholds + 1;
     double* const cells = counts.values().data();
-    with_scores(shown, [&](const auto* scores) {
+    with_scores(shown, [&]<class T>(const T* scores) {
+        const threshold_table<T> thresholds(o.thresholds);
         if (o.classes == 0) {
-            each_truth_score(scores, o, shown, [&](std::size_t label, bool is, auto one, double w) {
-                if (w != 0)
-                    cells[(2 * label + is) * bins + thresholds_below(one, o.thresholds)] += w;
+            each_truth_score(scores, o, shown, [&](std::size_t label, bool is, T one, double w) {
+                if (w != 0) cells[(2 * label + is) * bins + thresholds.below(one)] += w;
             });
             return;
         }
@@ -181,9 +192,8 @@ SKEIN_INLINE void add_binned(summed& counts, const curve_options& o, const sampl
                 right = label;
                 weight = w;
             },
-            [&](std::size_t c, auto one) {
-                cells[(2 * c + (c == right)) * bins + thresholds_below(one, o.thresholds)] +=
-                    weight;
+            [&](std::size_t c, T one) {
+                cells[(2 * c + (c == right)) * bins + thresholds.below(one)] += weight;
             });
     });
 }

@@ -91,8 +91,10 @@ SKEIN_INLINE std::string next_command(const run_summary& run) {
 
 SKEIN_INLINE std::string summary_text(const run_summary& run) {
     std::string out = "\n";
+    std::size_t width = 12;
+    for (const auto& metric : run.results) width = std::max(width, metric.name.size() + 2);
     auto row = [&](std::string_view label, const std::string& text) {
-        out += fmt::format("  {:<12}{}\n", label, text);
+        out += fmt::format("  {:<{}}{}\n", label, width, text);
     };
     const bool complete = detail::is_complete(run);
     out += fmt::format("{} {}\n\n", run.name.empty() ? "run" : run.name,

@@ -138,9 +138,9 @@ public:
     void measure(bool ends_epoch) {
         auto due = run_.training->end_of_step(run_.step, ends_epoch, run_.comes_to_end());
         if (due.values.empty() && due.arrays.empty()) return;
+        result_of(run_.result, due);
         run_.row.append(std::move(due));
         refuse_twice(run_.row.values);
-        result_of(run_.result, run_.row);
     }
 
     /// Evaluation, row, decisions and checkpoint of the step that is committed, as they are due.
