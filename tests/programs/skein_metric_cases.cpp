@@ -110,8 +110,8 @@ score over_ranks(const json& one, const std::string& arrays) {
             samples shown;
             if (one.contains("texts")) {
                 const auto of = [&](const char* name) {
-                    auto all = one.at("texts").at(name).get<std::vector<std::string>>();
-                    const auto at = all.begin();
+                    auto lines = one.at("texts").at(name).get<std::vector<std::string>>();
+                    const auto at = lines.begin();
                     return std::vector<std::string>(at + std::ptrdiff_t(cuts[i]),
                                                     at + std::ptrdiff_t(cuts[i + 1]));
                 };
