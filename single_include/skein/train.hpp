@@ -11107,7 +11107,8 @@ public:
     [[nodiscard]] double updates() const noexcept { return updates_; }
 
     void clear() noexcept;
-    [[nodiscard]] list_mark mark();
+    /// Where the arrays stand now; `at` keeps its memory from one mark to the next.
+    void mark(list_mark& at);
     void go_back(const list_mark& to);
 
     /// Name, type, options and sizes of each, for comparing ranks and checkpoints.
@@ -11236,15 +11237,15 @@ SKEIN_INLINE void metric_list::clear() noexcept {
     updates_ = 0;
 }
 
-SKEIN_INLINE list_mark metric_list::mark() {
-    list_mark at;
+SKEIN_INLINE void metric_list::mark(list_mark& at) {
+    at.fixed.clear();
+    at.rows.clear();
     at.updates = updates_;
     for (auto& each : metrics_)
         for (const auto& state : each.states()) {
             at.fixed.insert(at.fixed.end(), state.values.begin(), state.values.end());
             if (state.rows != nullptr) at.rows.push_back(state.rows->rows());
         }
-    return at;
 }
 
 SKEIN_INLINE void metric_list::go_back(const list_mark& to) {
@@ -22464,7 +22465,9 @@ SKEIN_INLINE reports::~reports() {
     if (std::uncaught_exceptions() > 0) return;
     try {
         writer_->finish();
-    } catch (const error&) { // said by those who throw it; the rows are written
+    } catch (...) { // who wants it thrown calls finish()
+        logging::warn("train", fmt::format("the end of {} could not be written: {}", path(),
+                                           to_error(std::current_exception()).what()));
     }
 }
 SKEIN_INLINE merged_report reports::report(std::initializer_list<report::named_number> numbers) {
@@ -25163,7 +25166,7 @@ public:
     }
 
     void begin_step() {
-        if (!empty()) before_ = mine_.mark();
+        if (!empty()) mine_.mark(before_);
         dealt_before_ = dealt_;
     }
     /// The step that began has not been.

@@ -126,7 +126,8 @@ TEST_CASE("metric lists: a mark takes back what came after it") {
     auto list = of_both();
     show(list, {1}, {0});
     const auto before = list.compute();
-    const auto at = list.mark();
+    list_mark at;
+    list.mark(at);
     show(list, {7, 8}, {1, 1});
     CHECK(list.compute() != before);
     list.go_back(at);

@@ -10,10 +10,8 @@
 #include <tests/support/temporary_folder.hpp>
 
 #include <atomic>
-#include <fstream>
 #include <functional>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -69,13 +67,6 @@ run_config quiet(const std::string& folder) {
     run.checkpoint.enabled = false;
     return run;
 }
-std::string text_of_file(const std::string& path) {
-    std::ifstream file(path);
-    std::ostringstream text;
-    text << file.rdbuf();
-    return text.str();
-}
-
 } // namespace
 
 TEST_CASE("reports: numbers of all ranks are merged by their kinds and written once") {
@@ -97,12 +88,12 @@ TEST_CASE("reports: numbers of all ranks are merged by their kinds and written o
         });
         for (const auto& e : errors) CHECK(!e);
         for (const double l : losses) CHECK(l == 10.0);
-        const auto rows = text_of_file(folder.path + "/run/metrics.csv");
+        const auto rows = folder.text("run/metrics.csv");
         const std::string wanted[] = {"", "1,0,2,nan,0,0,0\n2,10,0,,,,\n",
                                       "1,0.5,4,1,1,0,0\n2,10,1,,,,\n",
                                       "1,1,6,1.6666666666666667,2,0,0\n2,10,3,,,,\n"};
         CHECK(rows == "step,loss,seen,weighted,most,least,first\n" + wanted[world]);
-        CHECK(!text_of_file(folder.path + "/run/result.json").empty());
+        CHECK(!folder.text("run/result.json").empty());
     }
 }
 
@@ -119,7 +110,7 @@ TEST_CASE("reports: a loop that goes on drops the rows behind its place") {
         reports log(ctx, run, 2);
         log.report({{"i", 7.0}});
     });
-    CHECK(text_of_file(folder.path + "/run/metrics.csv") == "step,i\n1,0\n2,1\n3,7\n");
+    CHECK(folder.text("run/metrics.csv") == "step,i\n1,0\n2,1\n3,7\n");
 }
 
 TEST_CASE("reports: what ranks do differently is told on all of them") {

@@ -15,9 +15,7 @@
 
 #include <atomic>
 #include <cmath>
-#include <fstream>
 #include <map>
-#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -110,13 +108,6 @@ std::string failure(sk::errc wanted, Call call) {
     FAIL("no error");
     return {};
 }
-std::string file_text(const std::string& path) {
-    std::ifstream file(path);
-    std::ostringstream text;
-    text << file.rdbuf();
-    return text.str();
-}
-
 template <class Loss, class... Sets>
 std::pair<told, fit_result> run_with(int world, const run_config& config,
                                      const metrics::metrics_manager& declared, Loss loss,
@@ -230,7 +221,7 @@ TEST_CASE("a run that a larger batch leaves no further step ends with all that i
         CHECK(all.sets.at("val").contains(7));
         CHECK(all.sets.at("test").contains(7));
         CHECK_THAT(result.checkpoint, ContainsSubstring("00007"));
-        const auto rows = file_text(result.run_path + "/metrics.jsonl");
+        const auto rows = dir.text(result.run_name + "/metrics.jsonl");
         const auto last = rows.substr(rows.rfind("{\"step\":7"));
         CHECK_THAT(last, ContainsSubstring("\"train_seen\":36") &&
                              ContainsSubstring("\"train_epoch_seen\":36") &&
@@ -405,8 +396,7 @@ TEST_CASE("accumulators amid an epoch are in the checkpoint, for any number of r
         if (before == after) {
             CHECK(rest.rows.at(5).at("train_epoch_score") ==
                   whole.rows.at(5).at("train_epoch_score"));
-            CHECK(file_text(one.path + "/run/metrics.csv") ==
-                  file_text(two.path + "/run/metrics.csv"));
+            CHECK(one.text("run/metrics.csv") == two.text("run/metrics.csv"));
         }
     }
 }

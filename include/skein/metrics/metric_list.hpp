@@ -69,7 +69,8 @@ public:
     [[nodiscard]] double updates() const noexcept { return updates_; }
 
     void clear() noexcept;
-    [[nodiscard]] list_mark mark();
+    /// Where the arrays stand now; `at` keeps its memory from one mark to the next.
+    void mark(list_mark& at);
     void go_back(const list_mark& to);
 
     /// Name, type, options and sizes of each, for comparing ranks and checkpoints.

@@ -99,15 +99,15 @@ SKEIN_INLINE void metric_list::clear() noexcept {
     updates_ = 0;
 }
 
-SKEIN_INLINE list_mark metric_list::mark() {
-    list_mark at;
+SKEIN_INLINE void metric_list::mark(list_mark& at) {
+    at.fixed.clear();
+    at.rows.clear();
     at.updates = updates_;
     for (auto& each : metrics_)
         for (const auto& state : each.states()) {
             at.fixed.insert(at.fixed.end(), state.values.begin(), state.values.end());
             if (state.rows != nullptr) at.rows.push_back(state.rows->rows());
         }
-    return at;
 }
 
 SKEIN_INLINE void metric_list::go_back(const list_mark& to) {

@@ -3,6 +3,7 @@
 // Bodies of <skein/train/reports.hpp>.
 
 #include <skein/core/clock.hpp>
+#include <skein/core/log.hpp>
 #include <skein/net/offload.hpp>
 #include <skein/train/callbacks.hpp>
 #include <skein/train/collective.hpp>
@@ -128,7 +129,9 @@ SKEIN_INLINE reports::~reports() {
     if (std::uncaught_exceptions() > 0) return;
     try {
         writer_->finish();
-    } catch (const error&) { // said by those who throw it; the rows are written
+    } catch (...) { // who wants it thrown calls finish()
+        logging::warn("train", fmt::format("the end of {} could not be written: {}", path(),
+                                           to_error(std::current_exception()).what()));
     }
 }
 SKEIN_INLINE merged_report reports::report(std::initializer_list<report::named_number> numbers) {

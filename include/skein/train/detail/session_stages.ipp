@@ -139,7 +139,7 @@ public:
     }
 
     void begin_step() {
-        if (!empty()) before_ = mine_.mark();
+        if (!empty()) mine_.mark(before_);
         dealt_before_ = dealt_;
     }
     /// The step that began has not been.
