@@ -32,7 +32,7 @@ struct segment {
     Ops ops{};
 };
 
-/// "pid@host".
+/// "pid@host", as the runtime of this thread knows them.
 [[nodiscard]] std::string name_of_this_process();
 
 /// An error of a row, with its sample in front: "sample 17 (cat/1.jpg)".

@@ -3,17 +3,17 @@
 // Bodies of <skein/data/detail/row_program.hpp>.
 
 #include <skein/core/printable.hpp>
-
-#include <unistd.h>
+#include <skein/rt/runtime_context.hpp>
 
 #include <fmt/core.h>
 
 namespace skein::data::detail {
 
 SKEIN_INLINE std::string name_of_this_process() {
-    char host[256] = "";
-    (void)::gethostname(host, sizeof host - 1);
-    return fmt::format("{}@{}", ::getpid(), host);
+    // Of the runtime, not of the system: what a simulated helper answers must not be longer on a
+    // machine whose process ids have one more digit.
+    const auto here = runtime_context();
+    return fmt::format("{}@{}", here.pid, here.host);
 }
 
 SKEIN_INLINE error error_of_row(std::exception_ptr failure, std::uint64_t sample,
