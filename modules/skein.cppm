@@ -482,8 +482,10 @@ using skein::sched::whole_cores;
 
 export namespace skein::spmd {
 using skein::spmd::add_entry;
+using skein::spmd::coordinator_place;
 using skein::spmd::difference;
 using skein::spmd::discover;
+using skein::spmd::elastic_world;
 using skein::spmd::enter_if_rank;
 using skein::spmd::entry_variable;
 using skein::spmd::expand_hostlist;
@@ -516,10 +518,16 @@ using skein::spmd::subscription;
 using skein::spmd::supervise;
 using skein::spmd::supervisor_options;
 using skein::spmd::supervisor_outcome;
+using skein::spmd::swap_result;
 using skein::spmd::take_launch_variables;
 using skein::spmd::take_variable;
 using skein::spmd::token_variable;
 using skein::spmd::variable_reader;
+using skein::spmd::view;
+using skein::spmd::view_member;
+using skein::spmd::view_register;
+using skein::spmd::world_change;
+using skein::spmd::world_end;
 } // namespace skein::spmd
 
 export namespace skein::wire {

@@ -3,6 +3,7 @@
 // Every public header of the layer spmd.
 // Written by scripts/check_mirror.py --write.
 
+#include <skein/spmd/elastic_world.hpp>
 #include <skein/spmd/environment.hpp>
 #include <skein/spmd/group.hpp>
 #include <skein/spmd/joined_group.hpp>
@@ -12,3 +13,5 @@
 #include <skein/spmd/rendezvous.hpp>
 #include <skein/spmd/settings.hpp>
 #include <skein/spmd/supervisor.hpp>
+#include <skein/spmd/view.hpp>
+#include <skein/spmd/view_register.hpp>

@@ -40256,25 +40256,15 @@ SKEIN_INLINE runtime_info runtime_context() {
 // Written by scripts/check_mirror.py --write.
 
 
-// ======== skein/spmd/group.hpp
-// A group: the ranks of one training world, who meet, exchange small blobs, and learn at once when
-// one of them is lost.
+// ======== skein/spmd/elastic_world.hpp
+// What a rank of an elastic job knows of it: a world after the other, each a rendezvous that forms
+// once.
 //
-// One group_server (in the supervisor, or beside rank 0) and one group_client per rank, over
-// ordinary connections, in either world. A group forms once, with every rank present, and ends
-// once: when all ranks have left, or when the first of them is lost. Then every other rank is told
-// who and why. A new attempt is a new group with the next generation.
-//
-//   joining --all there--> running --all left--> ended
-//      \--deadline--------------\--rank lost or failed, abort()--> failed, with culprit and reason
-
-
-// ======== skein/spmd/settings.hpp
-// Settings that every rank of a world must have alike (rate, batch, seed, ...), compared by value
-// so that a difference is named and not trained into two models.
-//
-//     std::vector<setting> mine{{"seed", "1"}, {"lr", "0.003"}};
-//     require_same(world, "optimizer", mine);     // mismatch: rank 1 has lr 0.1, rank 0 has 0.003
+// A rank begins as a member of none. It builds what it needs, alone, and asks for the first world;
+// it asks for the next one when the world is broken (a collective failed because a rank was lost)
+// or when all its ranks have agreed on a pause because a change is wanted. The training layers see
+// only this interface. spmd::elastic_member implements it over the control connection of a rank,
+// sim::local_elastic for threads of one process.
 
 
 // ======== skein/spmd/rendezvous.hpp
@@ -40451,7 +40441,90 @@ public:
 } // namespace skein::spmd
 
 
-// ======== skein/spmd/settings.hpp, continued
+// ======== skein/spmd/elastic_world.hpp, continued
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace skein::spmd {
+
+/// How a rank comes to ask for the next world.
+enum class world_end : std::uint8_t {
+    none,   ///< it was in no world yet, and is ready for one
+    broken, ///< a collective of its world failed
+    paused, ///< all ranks of its world stand behind the same step
+};
+
+/// A change of the world, for people and for events.jsonl.
+struct world_change {
+    std::uint64_t generation = 0;
+    int world_size = 0;
+    std::string why; ///< "worker 2 (pid 7 at a) was killed by signal 9"
+};
+
+/// Blocking; called on the compute thread, but for what says another one.
+class elastic_world {
+public:
+    elastic_world() = default;
+    elastic_world(const elastic_world&) = delete;
+    elastic_world& operator=(const elastic_world&) = delete;
+    virtual ~elastic_world() = default;
+
+    /// Of this process, for good; in no other start of a rank of the job.
+    [[nodiscard]] virtual std::uint64_t id() const = 0;
+    /// At least and at most so many ranks are in a world.
+    [[nodiscard]] virtual int least() const = 0;
+    [[nodiscard]] virtual int most() const = 0;
+
+    /// Waits until a world newer than the last one has this rank, and for its other ranks. The
+    /// world before may be destroyed from now on, and is of no use.
+    ///   last    how the world before came to its end
+    ///   result  null: this rank is a member no more, in order: it leaves without an error
+    ///   errors  cancelled: a stop was asked for before the first world; aborted: the job ends,
+    ///           with the reason; those of joined_group
+    [[nodiscard]] virtual std::unique_ptr<rendezvous> next(world_end last) = 0;
+    /// How the newest world came to be.
+    [[nodiscard]] virtual world_change change() const = 0;
+
+    /// A planned change waits: ranks join or leave. Every rank asks behind each step, and all pause
+    /// when one of them says yes. From any thread.
+    [[nodiscard]] virtual bool change_wanted() const noexcept = 0;
+    /// The supervisor was asked to stop the job: it saves and ends. From any thread.
+    [[nodiscard]] virtual bool stop_wanted() const noexcept = 0;
+    /// The signal that asked for it, or 0. From any thread.
+    [[nodiscard]] virtual int stop_signal() const noexcept { return 0; }
+    /// Blocks while it is not known whether this world is still the newest one (the coordinator is
+    /// silent); called before each exchange that lets a step be applied. Throws when the world has
+    /// ended meanwhile.
+    virtual void wait_while_held() = 0;
+    /// This rank's process was told to go (SIGTERM, a notice): a change without it is wanted. From
+    /// any thread.
+    virtual void ask_to_leave(const std::string& why) = 0;
+};
+
+} // namespace skein::spmd
+
+// ======== skein/spmd/group.hpp
+// A group: the ranks of one training world, who meet, exchange small blobs, and learn at once when
+// one of them is lost.
+//
+// One group_server (in the supervisor, or beside rank 0) and one group_client per rank, over
+// ordinary connections, in either world. A group forms once, with every rank present, and ends
+// once: when all ranks have left, or when the first of them is lost. Then every other rank is told
+// who and why. A new attempt is a new group with the next generation.
+//
+//   joining --all there--> running --all left--> ended
+//      \--deadline--------------\--rank lost or failed, abort()--> failed, with culprit and reason
+
+
+// ======== skein/spmd/settings.hpp
+// Settings that every rank of a world must have alike (rate, batch, seed, ...), compared by value
+// so that a difference is named and not trained into two models.
+//
+//     std::vector<setting> mine{{"seed", "1"}, {"lr", "0.003"}};
+//     require_same(world, "optimizer", mine);     // mismatch: rank 1 has lr 0.1, rank 0 has 0.003
+
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -42061,6 +42134,96 @@ SKEIN_INLINE supervisor_outcome supervise(supervisor_options options) {
     detail::job work(loop, std::move(options));
     return loop.run(work.run());
 }
+
+} // namespace skein::spmd
+
+// ======== skein/spmd/view.hpp
+// A view: who the ranks of an elastic job are at one time. The views of a job form one chain,
+// numbered by their generation; a view_register holds the newest.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace skein::spmd {
+
+/// One rank's process. Its id is never used again within the job.
+struct view_member {
+    std::uint64_t id = 0;
+    std::string host;
+    std::uint64_t keeper = 0; ///< the id of the supervisor that started it
+    std::int64_t pid = 0;
+    friend bool operator==(const view_member&, const view_member&) = default;
+};
+
+/// Members are in the order of their ranks: those that stay keep their order and come first, those
+/// that join stand behind them.
+struct view {
+    std::uint64_t generation = 0; ///< from 1; 0: there was none yet
+    std::vector<view_member> members;
+    std::string group;          ///< the address of this view's group server
+    std::uint64_t author = 0;   ///< the id of the coordinator that made it
+    std::uint64_t failures = 0; ///< of the job so far that count against its budget of restarts
+    std::string why;            ///< what changed: "worker 2 (pid 7 at a) was killed by signal 9"
+    bool is_over = false;       ///< no view follows: the job has ended, for this reason
+    friend bool operator==(const view&, const view&) = default;
+};
+
+} // namespace skein::spmd
+
+// ======== skein/spmd/view_register.hpp
+// The truth about an elastic job's views: one place that all of its supervisors can reach, in which
+// views follow each other one by one. In the memory of the supervisor at the job's endpoint, in
+// etcd (spmd/etcd_register.hpp), or simulated.
+
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace skein::spmd {
+
+/// The supervisor that proposes views.
+struct coordinator_place {
+    std::uint64_t id = 0; ///< of the supervisor; 0: there is none
+    std::string address;  ///< where the other supervisors reach it
+    friend bool operator==(const coordinator_place&, const coordinator_place&) = default;
+};
+
+/// What a swap came to: it was made exactly when `now` is the view that was offered.
+struct swap_result {
+    bool swapped = false;
+    view now; ///< what the register holds after it
+};
+
+/// Lives on one loop. Calls that cannot reach the register wait and try again until they are
+/// cancelled: an absent register holds up changes, never a training.
+///   errors  of all calls: permission_denied, not_supported and mismatch (another kind of register,
+///           a wrong key or certificate): trying again would come to the same
+class view_register {
+public:
+    view_register() = default;
+    view_register(const view_register&) = delete;
+    view_register& operator=(const view_register&) = delete;
+    virtual ~view_register() = default;
+
+    /// The newest view; generation 0 before the first.
+    [[nodiscard]] virtual task<view> read() = 0;
+    /// Puts `next` in the place of the view with this generation; next.generation is one more. A
+    /// swap whose answer was lost is read back, and counts once.
+    [[nodiscard]] virtual task<swap_result> compare_and_swap(std::uint64_t generation,
+                                                             view next) = 0;
+    /// The newest view, as soon as its generation is larger than `after`.
+    [[nodiscard]] virtual task<view> watch(std::uint64_t after) = 0;
+
+    /// Makes this supervisor the coordinator if there is none; gives who is the coordinator now. The
+    /// place is held, by a lease where the register is elsewhere, until resign() or the end of this
+    /// object.
+    [[nodiscard]] virtual task<coordinator_place> claim(coordinator_place me) = 0;
+    /// Until the coordinator is another one than `known`, or none; gives who it is then.
+    [[nodiscard]] virtual task<coordinator_place> watch_coordinator(coordinator_place known) = 0;
+    [[nodiscard]] virtual task<void> resign() = 0;
+};
 
 } // namespace skein::spmd
 

@@ -163,8 +163,12 @@ SKEIN_INLINE void run_here(const loop_call& call, loop_end& out) {
 
 SKEIN_INLINE void run_ranks(const loop_call& call, loop_end& out) {
     const auto& config = *call.config;
-    refuse_in_task(fmt::format("a run with {} workers", config.scaling.workers));
-    validate(config, config.scaling.workers);
+    refuse_in_task(fmt::format("a run with {} workers", to_string(config.scaling.workers)));
+    validate(config, config.scaling.workers.most);
+    if (!config.scaling.workers.is_fixed())
+        throw error(errc::not_supported, fmt::format("not supported: train::run() with {} workers",
+                                                     to_string(config.scaling.workers)))
+            .with_hint("give it a fixed number, or start the training by train::launch()");
     (void)comm_model_of(config);
     auto options = supervisor_options_of(config);
     if (config.output == output_mode::quiet) options.on_restart = {}; // result.restarts has it
@@ -177,7 +181,7 @@ SKEIN_INLINE void run_ranks(const loop_call& call, loop_end& out) {
     if (const auto told = outcome.told.find(note_key); told != outcome.told.end())
         note = wire::decode<run_note>(told->second).value();
     out.how = folder_told(note);
-    out.how.world_size = config.scaling.workers;
+    out.how.world_size = config.scaling.workers.most;
     out.how.restarts = outcome.restarts;
     if (outcome.stop_signal != 0) out.how.stopped_by = proc::signal_name(outcome.stop_signal);
     auto value = outcome.told.find(value_key);
