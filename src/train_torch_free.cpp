@@ -37,6 +37,7 @@
 #include <skein/train/detail/description.ipp>
 #include <skein/train/detail/elastic_place.ipp>
 #include <skein/train/detail/launch.ipp>
+#include <skein/train/detail/launch_elastic.ipp>
 #include <skein/train/detail/manifest.ipp>
 #include <skein/train/detail/parameter_groups.ipp>
 #include <skein/train/detail/reporter.ipp>

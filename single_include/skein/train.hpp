@@ -13666,6 +13666,9 @@ namespace detail {
     return code == errc::aborted || code == errc::peer_lost || code == errc::reset ||
            code == errc::closed || code == errc::timeout;
 }
+/// The world broke: what failed here may be mended by another world. What the communicator throws
+/// has the rank and the operation for its place.
+[[nodiscard]] bool is_of_world(const error& why);
 } // namespace detail
 
 /// In place over all ranks.
@@ -13742,6 +13745,16 @@ private:
 #include <cstring>
 
 #include <fmt/core.h>
+
+namespace skein::train::detail {
+
+SKEIN_INLINE bool is_of_world(const error& why) {
+    const bool by_transport =
+        why.where().starts_with("rank ") && why.where().find(" #") != std::string::npos;
+    return may_be_echo(why.code()) || by_transport;
+}
+
+} // namespace skein::train::detail
 
 namespace skein::train {
 
@@ -18584,6 +18597,8 @@ using rank_function = std::function<void(context&)>;
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -18726,21 +18741,25 @@ SKEIN_INLINE spmd::supervisor_options supervisor_options_of(const run_config& co
     return options;
 }
 
+/// Says how a supervised run ended, if it was not well.
+SKEIN_INLINE int exit_code_after(const run_config& config,
+                                 const spmd::supervisor_outcome& outcome) {
+    const bool stopped = outcome.stop_signal != 0;
+    // A stop that went wrong has saved nothing, perhaps: say what happened.
+    if (outcome.failure && outcome.failure->code() != errc::cancelled)
+        print_error(config, "", *outcome.failure);
+    else if (outcome.failure && config.output != output_mode::quiet)
+        say_note(config, fmt::format("stopped by {}: {}", proc::signal_name(outcome.stop_signal),
+                                     outcome.failure->text()));
+    if (stopped) return 128 + outcome.stop_signal;
+    return outcome.failure ? exit_code_of(*outcome.failure) : exit_code::done;
+}
+
 SKEIN_INLINE int run_supervised(const run_config& config) {
     try {
         validate(config, config.scaling.workers.most);
         (void)comm_model_of(config);
-        const auto outcome = spmd::supervise(supervisor_options_of(config));
-        const bool stopped = outcome.stop_signal != 0;
-        // A stop that went wrong has saved nothing, perhaps: say what happened.
-        if (outcome.failure && outcome.failure->code() != errc::cancelled)
-            print_error(config, "", *outcome.failure);
-        else if (outcome.failure && config.output != output_mode::quiet)
-            say_note(config,
-                     fmt::format("stopped by {}: {}", proc::signal_name(outcome.stop_signal),
-                                 outcome.failure->text()));
-        if (stopped) return 128 + outcome.stop_signal;
-        return outcome.failure ? exit_code_of(*outcome.failure) : exit_code::done;
+        return exit_code_after(config, spmd::supervise(supervisor_options_of(config)));
     } catch (...) {
         const auto why = to_error(std::current_exception());
         print_error(config, "", why);
@@ -18767,12 +18786,6 @@ SKEIN_INLINE void say_unused_cluster(const run_config& config) {
     say_note(config, fmt::format("note: a training does not use the cluster at {} (SKEIN_ADDRESS) "
                                  "yet: it runs on this host",
                                  at));
-}
-
-/// What the communicator throws has the rank and the operation for its place; mostly it is what
-/// another rank has told through it, and that one says it better.
-[[nodiscard]] SKEIN_INLINE bool came_through_communicator(const error& why) {
-    return why.where().starts_with("rank ") && why.where().find(" #") != std::string::npos;
 }
 
 /// Nothing was trained yet and no other rank or host is to blame: another start would come to the
@@ -18818,7 +18831,7 @@ SKEIN_INLINE void train_as_rank(spmd::joined_group& world, const spmd::launch_en
         body(here);
     } catch (...) {
         const auto why = to_error(std::current_exception());
-        const bool mine = !may_be_echo(why.code()) && !came_through_communicator(why);
+        const bool mine = !is_of_world(why);
         if (mine && spmd::is_supervised() && !here.has_begun() && where.attempt == 0)
             throw before_first_step(why);
         throw;
@@ -18860,8 +18873,7 @@ SKEIN_INLINE int live_as_rank(const spmd::launch_environment& where, const run_c
         }
         // A broken collective is mostly the echo of what happened to another rank: let that one
         // tell.
-        const bool may_be = may_be_echo(why.code()) || came_through_communicator(why);
-        const bool echo = world && may_be && world->wait_lost(time_constants::lan().echo_wait);
+        const bool echo = world && is_of_world(why) && world->wait_lost(time_constants::lan().echo_wait);
         if (world && !echo) world->fail(why);
         if (supervised)
             proc::leave_last_words(why.what()); // in case nobody is told through the group
@@ -18892,6 +18904,142 @@ SKEIN_INLINE int run_as_rank(const spmd::launch_environment& where, const run_co
     });
 }
 
+} // namespace skein::train
+
+
+// ======== skein/train/detail/launch_elastic.ipp
+// launch() of a run whose number of workers is a range. Included by
+// <skein/train/detail/launch.ipp> alone.
+
+namespace skein::train::detail {
+
+/// What a worker of an elastic run does when a signal comes: SIGTERM means this worker alone, which
+/// leaves; SIGINT, which a terminal sends to all, means the run.
+class elastic_signals {
+public:
+    elastic_signals(const stop_signals& stops, spmd::elastic_member& me)
+        : stops_(&stops), me_(&me), control_("signals") {
+        control_.run([this] { return begin(); });
+    }
+    ~elastic_signals() {
+        control_.run([this] { return end(); });
+    }
+    elastic_signals(const elastic_signals&) = delete;
+    elastic_signals& operator=(const elastic_signals&) = delete;
+
+    [[nodiscard]] const std::atomic<bool>& stop() const noexcept { return stop_; }
+
+private:
+    task<void> begin() {
+        watching_ = std::make_unique<scope>();
+        watching_->spawn(watch());
+        co_return;
+    }
+    task<void> watch() {
+        auto asked = net::wait_readable(control_.loop(), stops_->fd());
+        co_await asked;
+        if (stops_->which() == SIGINT)
+            stop_ = true;
+        else
+            me_->ask_to_leave("it was told to go by " + proc::signal_name(stops_->which()));
+    }
+    task<void> end() {
+        watching_->cancel();
+        auto joined = as_result(watching_->join());
+        (void)co_await joined; // nobody waits for a signal any more
+        watching_.reset();
+    }
+
+    const stop_signals* stops_;
+    spmd::elastic_member* me_;
+    std::atomic<bool> stop_{false};
+    net::loop_thread control_;
+    std::unique_ptr<scope> watching_; // lives on the thread
+};
+
+/// Trains until this rank is done, or leaves.
+SKEIN_INLINE void train_in_worlds(spmd::elastic_member& me, const stop_signals& stops,
+                                  const run_config& config, const rank_function& body) {
+    dist::comm_options options;
+    options.name = "world";
+    options.model = comm_model_of(config);
+    options.limits.deadline = config.failure.collective_timeout;
+    if (const char* name = std::getenv("SKEIN_ADVERTISE")) options.advertise = name;
+    elastic_place place(me, options);
+    const elastic_signals signals(stops, me);
+    world_info info;
+    info.host = proc::host_name();
+    info.job_id = spmd::process_environment()("SKEIN_JOB_ID").value_or("");
+    context here(std::move(info), nullptr, nullptr);
+    here.use_options(options);
+    here.use_elastic(&place);
+    here.watch_stop_flag(&signals.stop(), [] { return SIGINT; });
+    body(here);
+}
+
+/// A worker of an elastic run, from its start to its end; gives the exit code.
+SKEIN_INLINE int run_as_worker(const run_config& config, const rank_function& body) {
+    const stop_signals stops;
+    proc::print_by_lines(); // it may be killed
+    std::unique_ptr<spmd::elastic_member> me;
+    try {
+        validate(config, config.scaling.workers.most);
+        spmd::elastic_member_options options;
+        options.settings = settings_of(config);
+        me = std::make_unique<spmd::elastic_member>(std::move(options));
+        proc::name_process(fmt::format("worker{}", me->id()));
+        train_in_worlds(*me, stops, config, body);
+        me->leave();
+        return me->stop_signal() != 0 ? 128 + me->stop_signal() : exit_code::done;
+    } catch (const rank_left&) {
+        return exit_code::done;
+    } catch (...) {
+        const auto why = to_error(std::current_exception());
+        const bool echo = me && is_of_world(why) && me->wait_lost(time_constants::lan().echo_wait);
+        if (me && me->stop_signal() != 0 && why.code() == errc::cancelled)
+            return 128 + me->stop_signal();
+        if (me && !echo) me->fail(why);
+        proc::leave_last_words(why.what());
+        if (!me) print_error(config, "a worker", why);
+        return exit_code_of(why);
+    }
+}
+
+SKEIN_INLINE spmd::elastic_options elastic_options_of(const run_config& config) {
+    const auto plain = supervisor_options_of(config);
+    spmd::elastic_options options;
+    options.least = config.scaling.workers.least;
+    options.most = config.scaling.workers.most;
+    options.max_failures = plain.max_failures;
+    options.times.stop_grace = plain.stop_grace;
+    options.times.backoff = plain.backoff;
+    options.threads = plain.threads;
+    options.on_stop = plain.on_stop;
+    options.on_failure = [&config](const error& why, int failures, int most) {
+        say_note(config, fmt::format("{}; the others go on, another one is started ({} of {})",
+                                     without_trace(why.what()), failures, most));
+    };
+    return options;
+}
+
+SKEIN_INLINE int run_elastic(const run_config& config) {
+    try {
+        validate(config, config.scaling.workers.most);
+        (void)comm_model_of(config);
+        const auto outcome = spmd::supervise_elastic(elastic_options_of(config));
+        return exit_code_after(config, outcome);
+    } catch (...) {
+        const auto why = to_error(std::current_exception());
+        print_error(config, "", why);
+        return exit_code_of(why);
+    }
+}
+
+} // namespace skein::train::detail
+
+
+// ======== skein/train/detail/launch.ipp, continued
+namespace skein::train {
 namespace detail {
 
 /// What this program can be where other hosts help.
@@ -18942,6 +19090,7 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
             throw error(errc::not_supported, "not supported: launch() in a rank of a run")
                 .with_hint("a program has either launch() or runs of its own in its main");
         spmd::take_launch_variables();
+        if (spmd::is_elastic_rank()) return detail::run_as_worker(config, body);
         where = spmd::discover();
     } catch (const error& why) {
         detail::print_error(config, "", why);
@@ -18957,7 +19106,8 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
     if (config.scaling.workers == 1) return detail::run_alone(config, body);
     detail::refuse_in_task(
         fmt::format("launch() with {} workers", to_string(config.scaling.workers)));
-    return detail::run_supervised(config);
+    return config.scaling.workers.is_fixed() ? detail::run_supervised(config)
+                                             : detail::run_elastic(config);
 }
 
 } // namespace skein::train
@@ -23407,9 +23557,8 @@ SKEIN_INLINE void run_in_launched_world(const loop_call& call,
         out.value = std::move(news.value);
     } catch (...) {
         const auto why = to_error(std::current_exception());
-        const bool may_be = may_be_echo(why.code()) || came_through_communicator(why);
         const bool echo =
-            world.group && may_be && world.group->wait_lost(time_constants::lan().echo_wait);
+            world.group && is_of_world(why) && world.group->wait_lost(time_constants::lan().echo_wait);
         if (world.group && !echo) world.group->fail(why);
         const auto [rank, lost] =
             echo && loss ? loss->get() : std::pair(where.rank, std::optional(why));
@@ -26466,13 +26615,6 @@ struct carried_state {
     return wire::decode<carried_state>(all[static_cast<std::size_t>(plan.first)]).value();
 }
 
-/// The world broke: what failed here may be mended by another world.
-[[nodiscard]] SKEIN_INLINE bool is_of_world(const error& why) {
-    const bool by_transport =
-        why.where().starts_with("rank ") && why.where().find(" #") != std::string::npos;
-    return may_be_echo(why.code()) || by_transport;
-}
-
 } // namespace skein::train::detail
 
 
@@ -27630,11 +27772,7 @@ private:
         const auto& touched = run_.parts->store().touched();
         const bool all_touched = std::ranges::find(touched, 0.0) == touched.end();
         if (place_ != nullptr) place_->job().wait_while_held();
-        const bool asked =
-            ctx_.stop_requested() || (place_ != nullptr && place_->job().stop_wanted());
-        const double stop = asked              ? std::max(1.0, double(ctx_.stop_signal()))
-                            : run_.stop_wanted ? 0.5
-                                               : 0.0;
+        const double stop = stop_word();
         if (run_.parts->changes_batch())
             row.last("global_batch", static_cast<double>(run_.plan.global_batch));
         const bool pauses = place_ != nullptr && place_->job().change_wanted();
@@ -27651,6 +27789,13 @@ private:
         }
     }
 
+    /// What this rank says about the end of the run.
+    [[nodiscard]] double stop_word() const {
+        const auto* const job = place_ != nullptr ? &place_->job() : nullptr;
+        const bool by_job = job != nullptr && job->stop_wanted();
+        if (!by_job && !ctx_.stop_requested()) return run_.stop_wanted ? 0.5 : 0.0;
+        return std::max({1.0, double(ctx_.stop_signal()), by_job ? double(job->stop_signal()) : 0});
+    }
     [[nodiscard]] double scale() const noexcept { return run_.scale ? run_.scale->value() : 1.0; }
     [[nodiscard]] bool is_finite() const noexcept {
         return std::isfinite(now_.loss) && std::isfinite(now_.grad_norm);

@@ -339,9 +339,8 @@ SKEIN_INLINE void run_in_launched_world(const loop_call& call,
         out.value = std::move(news.value);
     } catch (...) {
         const auto why = to_error(std::current_exception());
-        const bool may_be = may_be_echo(why.code()) || came_through_communicator(why);
         const bool echo =
-            world.group && may_be && world.group->wait_lost(time_constants::lan().echo_wait);
+            world.group && is_of_world(why) && world.group->wait_lost(time_constants::lan().echo_wait);
         if (world.group && !echo) world.group->fail(why);
         const auto [rank, lost] =
             echo && loss ? loss->get() : std::pair(where.rank, std::optional(why));
