@@ -18597,8 +18597,6 @@ using rank_function = std::function<void(context&)>;
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -18873,7 +18871,8 @@ SKEIN_INLINE int live_as_rank(const spmd::launch_environment& where, const run_c
         }
         // A broken collective is mostly the echo of what happened to another rank: let that one
         // tell.
-        const bool echo = world && is_of_world(why) && world->wait_lost(time_constants::lan().echo_wait);
+        const bool echo =
+            world && is_of_world(why) && world->wait_lost(time_constants::lan().echo_wait);
         if (world && !echo) world->fail(why);
         if (supervised)
             proc::leave_last_words(why.what()); // in case nobody is told through the group
@@ -18904,12 +18903,96 @@ SKEIN_INLINE int run_as_rank(const spmd::launch_environment& where, const run_co
     });
 }
 
+namespace detail {
+
+// in detail/launch_elastic.ipp
+int run_as_worker(const run_config& config, const rank_function& body);
+int run_elastic(const run_config& config);
+
+/// What this program can be where other hosts help.
+SKEIN_INLINE const program::cluster_roles& roles_for_helpers() {
+    if (const auto* const roles = program::roles_of_program()) return *roles;
+    throw error(errc::not_supported,
+                "not supported: hosts that help a program that was compiled header-only without "
+                "the cluster")
+        .with_hint("include <skein/program/program.hpp> beside <skein/train.hpp>, or link "
+                   "skein::runtime");
+}
+
+/// A host that helps is a node of rank 0's head, and no rank. Gives the exit code.
+SKEIN_INLINE int run_as_helper(const spmd::launch_environment& where, const run_config& config) {
+    try {
+        return roles_for_helpers().help(where);
+    } catch (...) {
+        const auto why = to_error(std::current_exception());
+        print_error(config, "", why);
+        return exit_code_of(why);
+    }
+}
+
+/// A rank beside the hosts that help its job.
+SKEIN_INLINE int run_with_helpers(const spmd::launch_environment& where, const run_config& config,
+                                  const rank_function& body) {
+    std::unique_ptr<program::job_with_helpers> job;
+    try {
+        job = roles_for_helpers().take_helpers(where);
+    } catch (...) {
+        const auto why = to_error(std::current_exception());
+        print_error(config, fmt::format("rank {} of {}", where.rank, where.world_size), why);
+        return exit_code_of(why);
+    }
+    const int code = run_as_rank(where, config, body);
+    // After a failure the launcher may start the ranks again: hosts that help wait for that.
+    if (code == exit_code::done || code > 128) job->end();
+    return code;
+}
+
+} // namespace detail
+
+SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
+    serve_if_worker(); // of a session that a rank has opened: it is no rank, nor a supervisor
+    spmd::launch_environment where;
+    try {
+        if (spmd::is_for_entry())
+            throw error(errc::not_supported, "not supported: launch() in a rank of a run")
+                .with_hint("a program has either launch() or runs of its own in its main");
+        spmd::take_launch_variables();
+        if (spmd::is_elastic_rank()) return detail::run_as_worker(config, body);
+        where = spmd::discover();
+    } catch (const error& why) {
+        detail::print_error(config, "", why);
+        return exit_code::usage;
+    }
+    if (where.role == spmd::host_role::helps) return detail::run_as_helper(where, config);
+    detail::say_unused_cluster(config);
+    if (where.is_launched()) {
+        detail::say_unused_workers(where, config);
+        if (where.helper_hosts > 0) return detail::run_with_helpers(where, config, body);
+        return run_as_rank(where, config, body);
+    }
+    if (config.scaling.workers == 1) return detail::run_alone(config, body);
+    detail::refuse_in_task(
+        fmt::format("launch() with {} workers", to_string(config.scaling.workers)));
+    return config.scaling.workers.is_fixed() ? detail::run_supervised(config)
+                                             : detail::run_elastic(config);
+}
+
 } // namespace skein::train
 
 
 // ======== skein/train/detail/launch_elastic.ipp
-// launch() of a run whose number of workers is a range. Included by
-// <skein/train/detail/launch.ipp> alone.
+// launch() of a run whose number of workers is a range.
+
+
+#include <atomic>
+#include <csignal>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <fmt/core.h>
 
 namespace skein::train::detail {
 
@@ -19036,81 +19119,6 @@ SKEIN_INLINE int run_elastic(const run_config& config) {
 }
 
 } // namespace skein::train::detail
-
-
-// ======== skein/train/detail/launch.ipp, continued
-namespace skein::train {
-namespace detail {
-
-/// What this program can be where other hosts help.
-SKEIN_INLINE const program::cluster_roles& roles_for_helpers() {
-    if (const auto* const roles = program::roles_of_program()) return *roles;
-    throw error(errc::not_supported,
-                "not supported: hosts that help a program that was compiled header-only without "
-                "the cluster")
-        .with_hint("include <skein/program/program.hpp> beside <skein/train.hpp>, or link "
-                   "skein::runtime");
-}
-
-/// A host that helps is a node of rank 0's head, and no rank. Gives the exit code.
-SKEIN_INLINE int run_as_helper(const spmd::launch_environment& where, const run_config& config) {
-    try {
-        return roles_for_helpers().help(where);
-    } catch (...) {
-        const auto why = to_error(std::current_exception());
-        print_error(config, "", why);
-        return exit_code_of(why);
-    }
-}
-
-/// A rank beside the hosts that help its job.
-SKEIN_INLINE int run_with_helpers(const spmd::launch_environment& where, const run_config& config,
-                                  const rank_function& body) {
-    std::unique_ptr<program::job_with_helpers> job;
-    try {
-        job = roles_for_helpers().take_helpers(where);
-    } catch (...) {
-        const auto why = to_error(std::current_exception());
-        print_error(config, fmt::format("rank {} of {}", where.rank, where.world_size), why);
-        return exit_code_of(why);
-    }
-    const int code = run_as_rank(where, config, body);
-    // After a failure the launcher may start the ranks again: hosts that help wait for that.
-    if (code == exit_code::done || code > 128) job->end();
-    return code;
-}
-
-} // namespace detail
-
-SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
-    serve_if_worker(); // of a session that a rank has opened: it is no rank, nor a supervisor
-    spmd::launch_environment where;
-    try {
-        if (spmd::is_for_entry())
-            throw error(errc::not_supported, "not supported: launch() in a rank of a run")
-                .with_hint("a program has either launch() or runs of its own in its main");
-        spmd::take_launch_variables();
-        if (spmd::is_elastic_rank()) return detail::run_as_worker(config, body);
-        where = spmd::discover();
-    } catch (const error& why) {
-        detail::print_error(config, "", why);
-        return exit_code::usage;
-    }
-    if (where.role == spmd::host_role::helps) return detail::run_as_helper(where, config);
-    detail::say_unused_cluster(config);
-    if (where.is_launched()) {
-        detail::say_unused_workers(where, config);
-        if (where.helper_hosts > 0) return detail::run_with_helpers(where, config, body);
-        return run_as_rank(where, config, body);
-    }
-    if (config.scaling.workers == 1) return detail::run_alone(config, body);
-    detail::refuse_in_task(
-        fmt::format("launch() with {} workers", to_string(config.scaling.workers)));
-    return config.scaling.workers.is_fixed() ? detail::run_supervised(config)
-                                             : detail::run_elastic(config);
-}
-
-} // namespace skein::train
 
 // ======== skein/train/loss.hpp
 // A loss that is a mean over something other than samples.
@@ -23557,8 +23565,8 @@ SKEIN_INLINE void run_in_launched_world(const loop_call& call,
         out.value = std::move(news.value);
     } catch (...) {
         const auto why = to_error(std::current_exception());
-        const bool echo =
-            world.group && is_of_world(why) && world.group->wait_lost(time_constants::lan().echo_wait);
+        const bool echo = world.group && is_of_world(why) &&
+                          world.group->wait_lost(time_constants::lan().echo_wait);
         if (world.group && !echo) world.group->fail(why);
         const auto [rank, lost] =
             echo && loss ? loss->get() : std::pair(where.rank, std::optional(why));
@@ -27864,8 +27872,9 @@ private:
 
 
 // ======== skein/train/detail/session_worlds.ipp
-// A session's way from one world into the next. Included by
-// <skein/train/detail/session_core.ipp> alone, behind its class.
+// A session's way from one world into the next: bodies of
+// <skein/train/detail/session_core.ipp>.
+
 
 namespace skein::train::detail {
 

@@ -18,7 +18,6 @@
 #include <skein/program/local_workers.hpp>
 #include <skein/program/run_options.hpp>
 #include <skein/spmd/elastic_member.hpp>
-#include <skein/spmd/elastic_supervisor.hpp>
 #include <skein/spmd/environment.hpp>
 #include <skein/spmd/joined_group.hpp>
 #include <skein/spmd/meeting.hpp>
@@ -26,14 +25,11 @@
 #include <skein/spmd/settings.hpp>
 #include <skein/spmd/supervisor.hpp>
 #include <skein/train/collective.hpp>
-#include <skein/train/elastic_place.hpp>
 #include <skein/wire/json.hpp>
 
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -308,7 +304,8 @@ SKEIN_INLINE int live_as_rank(const spmd::launch_environment& where, const run_c
         }
         // A broken collective is mostly the echo of what happened to another rank: let that one
         // tell.
-        const bool echo = world && is_of_world(why) && world->wait_lost(time_constants::lan().echo_wait);
+        const bool echo =
+            world && is_of_world(why) && world->wait_lost(time_constants::lan().echo_wait);
         if (world && !echo) world->fail(why);
         if (supervised)
             proc::leave_last_words(why.what()); // in case nobody is told through the group
@@ -339,12 +336,11 @@ SKEIN_INLINE int run_as_rank(const spmd::launch_environment& where, const run_co
     });
 }
 
-} // namespace skein::train
-
-#include <skein/train/detail/launch_elastic.ipp>
-
-namespace skein::train {
 namespace detail {
+
+// in detail/launch_elastic.ipp
+int run_as_worker(const run_config& config, const rank_function& body);
+int run_elastic(const run_config& config);
 
 /// What this program can be where other hosts help.
 SKEIN_INLINE const program::cluster_roles& roles_for_helpers() {
@@ -415,3 +411,5 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
 }
 
 } // namespace skein::train
+
+#include <skein/train/detail/launch_elastic.ipp>

@@ -1,7 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// launch() of a run whose number of workers is a range. Included by
-// <skein/train/detail/launch.ipp> alone.
+// launch() of a run whose number of workers is a range.
+
+#include <skein/core/stop_signals.hpp>
+#include <skein/proc/process.hpp>
+#include <skein/spmd/elastic_member.hpp>
+#include <skein/spmd/elastic_supervisor.hpp>
+#include <skein/train/collective.hpp>
+#include <skein/train/detail/launch.ipp>
+#include <skein/train/elastic_place.hpp>
+
+#include <atomic>
+#include <csignal>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <fmt/core.h>
 
 namespace skein::train::detail {
 

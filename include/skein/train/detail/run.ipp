@@ -339,8 +339,8 @@ SKEIN_INLINE void run_in_launched_world(const loop_call& call,
         out.value = std::move(news.value);
     } catch (...) {
         const auto why = to_error(std::current_exception());
-        const bool echo =
-            world.group && is_of_world(why) && world.group->wait_lost(time_constants::lan().echo_wait);
+        const bool echo = world.group && is_of_world(why) &&
+                          world.group->wait_lost(time_constants::lan().echo_wait);
         if (world.group && !echo) world.group->fail(why);
         const auto [rank, lost] =
             echo && loss ? loss->get() : std::pair(where.rank, std::optional(why));

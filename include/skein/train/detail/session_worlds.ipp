@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A session's way from one world into the next. Included by
-// <skein/train/detail/session_core.ipp> alone, behind its class.
+// A session's way from one world into the next: bodies of
+// <skein/train/detail/session_core.ipp>.
+
+#include <skein/torch/torch.hpp>
+#include <skein/train/detail/session_core.ipp>
 
 namespace skein::train::detail {
 
