@@ -118,7 +118,7 @@ void train(skein::train::context& ctx, const program_options& o) {
         }
         return torch::nn::functional::cross_entropy(scores_BK, b.label_B);
     };
-    skein::Trainer<skein::DDP<>> trainer(ctx, o.run);
+    skein::Trainer<skein::Elastic<skein::DDP<>>> trainer(ctx, o.run);
     trainer.measure(
         {metrics::on("train", metrics::accuracy{.classes = 10}, seen_once{.samples = data.count}),
          metrics::on("test", metrics::accuracy{.classes = 10})});
