@@ -135,6 +135,7 @@ public:
         carried_state out;
         auto more = extra(run_.stop_wanted);
         if (!run_.training->empty()) more["train_metrics"] = run_.training->saved();
+        if (run_.input->is_stream()) more["stream"] = run_.feeder->own_stream();
         out.extra = state_->save(run_.step, config_.seed, {}, dump_json(more)).extra;
         out.run_name = report_->name();
         out.run_path = report_->path();
@@ -164,10 +165,13 @@ public:
         const std::string where = "the state of another rank";
         run_.step = step;
         state_->adopt(from.extra, where);
-        run_.feeder->rewind();
         const auto saved =
             parse_json(std::string_view(from.extra), {.max_bytes = 256u << 20, .max_depth = 64})
                 .value();
+        if (run_.input->is_stream())
+            run_.feeder->restore_stream(saved.at("stream"), where);
+        else
+            run_.feeder->rewind();
         run_.stop_wanted = saved.value("stop_wanted", false);
         restore_plan(saved, where);
         restore_callbacks(*run_.parts, saved, where);

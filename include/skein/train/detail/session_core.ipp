@@ -239,7 +239,10 @@ public:
                 divisor_ *= weight_per_sample(ctx_, losses_.weight, global_batch, run_.step + 1);
             now_.grad_norm = std::sqrt(run_.parts->squared_norm(mine)) / divisor_;
         });
-        if (place_ != nullptr) run_.training->share_step();
+        if (place_ != nullptr) {
+            require_one_stream();
+            run_.training->share_step();
+        }
         exchange_row();
         phase_ = step_phase::agreed;
     }
@@ -339,6 +342,7 @@ private:
     // ---- worlds: bodies in detail/session_worlds.ipp ------------------------------------------
 
     void prepare_for_worlds();
+    void require_one_stream();
     void warm_up(const batch_loss& loss);
     void compute(const batch_loss& loss);
     template <class Work>
