@@ -228,9 +228,16 @@ SKEIN_INLINE etcd_client::verdict etcd_client::judge(std::size_t member, const e
                                                      reader* take, const std::string& token) {
     using kind = verdict::kind;
     const auto& where = options_.endpoints[member];
-    if (answer.trouble == etcd_trouble::away)
-        return {kind::away,
-                error(errc::refused, "no answer").with_where(where).with_cause(answer.why)};
+    if (answer.trouble == etcd_trouble::away) {
+        auto why = error(errc::refused, "no answer").with_where(where).with_cause(answer.why);
+        const bool is_plain = where.starts_with("http://");
+        const auto sign = is_plain ? "Empty reply" : "SSL_connect"; // or it is being stopped
+        if (answer.why.find(sign) != std::string::npos)
+            why.with_hint(
+                is_plain ? "if this etcd has certificates, its endpoint begins with https://"
+                         : "if this etcd has no certificates, its endpoint begins with http://");
+        return {kind::away, std::move(why)};
+    }
     if (answer.trouble == etcd_trouble::mistake)
         return {kind::mistake,
                 error(errc::mismatch, "no connection can be made")
