@@ -53,11 +53,11 @@ private:
 
     const curl_files files_;
     CURLM* multi_ = nullptr;
-    std::mutex mutex_; // guards the three below
+    std::mutex mutex_; // guards the four below
     std::vector<std::shared_ptr<curl_job>> wanted_, unwanted_;
+    std::size_t number_ = 0; // of requests that have not ended
     bool stopping_ = false;
-    std::vector<std::shared_ptr<curl_job>> jobs_; // the thread's own, but for their number:
-    std::size_t number_ = 0;                      // guarded by mutex_
+    std::vector<std::shared_ptr<curl_job>> jobs_; // the thread's own
     std::thread thread_;
 };
 

@@ -141,13 +141,14 @@ SKEIN_INLINE curl_transport::~curl_transport() {
 
 SKEIN_INLINE std::size_t curl_transport::running() {
     const std::lock_guard lock(mutex_);
-    return number_ + wanted_.size();
+    return number_;
 }
 
 SKEIN_INLINE void curl_transport::submit(std::shared_ptr<curl_job> job) {
     {
         const std::lock_guard lock(mutex_);
         wanted_.push_back(std::move(job));
+        ++number_;
     }
     (void)curl_multi_wakeup(multi_);
 }
@@ -331,6 +332,10 @@ SKEIN_INLINE void curl_transport::end(curl_job& job, CURLcode code) {
     } else {
         job.answer.body = std::move(job.text);
     }
+    {
+        const std::lock_guard lock(mutex_);
+        --number_;
+    }
     // The job lives until the loop has been told, and its coroutine until then, too.
     job.home->post_from_any_thread([kept] { kept->waiting->over(); });
 }
@@ -369,10 +374,6 @@ SKEIN_INLINE void curl_transport::main() {
         int running = 0;
         (void)curl_multi_perform(multi_, &running);
         take_ended();
-        {
-            const std::lock_guard lock(mutex_);
-            number_ = jobs_.size();
-        }
         constexpr int long_enough = 1000; // ms; orders wake it
         (void)curl_multi_poll(multi_, nullptr, 0, long_enough, nullptr);
     }
