@@ -55,7 +55,7 @@ class Etcd:
         config = self.folder / f"{self.name}.yml"
         lines = {"name": self.name, "data-dir": self.folder / f"{self.name}.data", "listen-client-urls": self.client, "advertise-client-urls": self.client,
                  "listen-peer-urls": self.peer, "initial-advertise-peer-urls": self.peer, "initial-cluster": self.cluster,
-                 "enable-grpc-gateway": "true", "unsafe-no-fsync": "true"}
+                 "enable-grpc-gateway": "true", "unsafe-no-fsync": "true", "bcrypt-cost": 4}
         for line in self.more:
             key, value = line.split(": ", 1)
             lines[key] = value
@@ -250,6 +250,24 @@ def a_leader_is_killed():
             leader.start()
 
 
+def a_member_falls_silent():
+    """Stopped it keeps its connections, and says nothing."""
+    with Cluster(("a", "b", "c")) as etcd:
+        silent = etcd.leader()
+        ordered = sorted(etcd.members, key=lambda member: member is not silent)
+        with Supervisor(ordered, "timeout=1", "watch", 0, 2) as watch, Supervisor(ordered, "timeout=1", "claim", 7) as holder:
+            swap_to(ordered, 1, 1)
+            watch.expect("view 1 1")
+            holder.expect("coordinator 7")
+            begin = time.monotonic()
+            silent.process.send_signal(signal.SIGSTOP)
+            swap_to(ordered, 1, 2, "timeout=1")
+            watch.expect_end()
+            print(f"        seen {time.monotonic() - begin:.2f} s after the leader fell silent")
+            with Supervisor(ordered[1:], "claim", 8) as late:
+                late.expect("coordinator 7")
+
+
 def away_and_back():
     with Cluster() as etcd, Supervisor(etcd.members, "watch", 0, 2) as watch, Supervisor(etcd.members, "claim", 7) as holder:
         member = etcd.members[0]
@@ -423,7 +441,7 @@ def a_full_one():
 def main():
     skip_without_tools()
     find_program("skein_etcd")
-    run_cases([(case.__name__, case) for case in (a_chain_of_two, a_restart, a_kill_in_the_midst, compactions, a_leader_is_killed, away_and_back, places,
+    run_cases([(case.__name__, case) for case in (a_chain_of_two, a_restart, a_kill_in_the_midst, compactions, a_leader_is_killed, a_member_falls_silent, away_and_back, places,
                                                   prefixes, certificates, no_gateway, users, a_full_one)], sys.argv[1] if len(sys.argv) > 1 else None)
 
 

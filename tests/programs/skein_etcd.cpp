@@ -93,7 +93,22 @@ task<void> follow(spmd::view_register& views, std::uint64_t known) {
     say(fmt::format("coordinator {}", is.id));
 }
 
+// [use]
+/// The newest view; options.endpoints = {"http://node-1:2379"}, options.job = "bert".
+task<spmd::view> newest_view(spmd::etcd_options options) {
+    spmd::etcd_register views(std::move(options));
+    auto reading = views.read();
+    co_return co_await reading;
+}
+// [/use]
+
 task<void> serve(spmd::etcd_options options, std::vector<std::string> words) {
+    if (words.at(0) == "read") {
+        auto reading = newest_view(std::move(options));
+        const auto now = co_await reading;
+        say_view(now);
+        co_return;
+    }
     spmd::etcd_register views(std::move(options));
     const auto number = [&](std::size_t i) { return std::stoull(words.at(i)); };
     task<void> work;
@@ -102,11 +117,6 @@ task<void> serve(spmd::etcd_options options, std::vector<std::string> words) {
     if (words.at(0) == "claim") work = claim(views, number(1), false);
     if (words.at(0) == "resign") work = claim(views, number(1), true);
     if (words.at(0) == "follow") work = follow(views, number(1));
-    if (words.at(0) == "read") {
-        auto reading = views.read();
-        const auto now = co_await reading;
-        say_view(now);
-    }
     if (work) co_await work;
 }
 

@@ -77,7 +77,9 @@ struct scripted_server {
 };
 
 const std::string chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
-std::string chunk(const std::string& text) { return fmt::format("{:x}\r\n{}\r\n", text.size(), text); }
+std::string chunk(const std::string& text) {
+    return fmt::format("{:x}\r\n{}\r\n", text.size(), text);
+}
 std::string whole(int status, const std::string& body) {
     return fmt::format("HTTP/1.1 {} X\r\nContent-Length: {}\r\n\r\n{}", status, body.size(), body);
 }
@@ -120,8 +122,9 @@ TEST_CASE("a request is one of HTTP, and its answer comes back") {
         CHECK(answer.trouble == etcd_trouble::none);
         CHECK(answer.status == 400);
         CHECK(answer.body == "no");
-        for (const char* line : {"POST /v3/kv/range HTTP/1.1\r\n", "Authorization: word\r\n",
-                                 "Grpc-Metadata-hasleader: true\r\n", "Content-Type: application/json\r\n"})
+        for (const char* line :
+             {"POST /v3/kv/range HTTP/1.1\r\n", "Authorization: word\r\n",
+              "Grpc-Metadata-hasleader: true\r\n", "Content-Type: application/json\r\n"})
             CHECK(server.asked.find(line) != std::string::npos);
         CHECK(server.asked.find("Expect:") == std::string::npos);
         auto joined = others.join();
@@ -199,8 +202,8 @@ TEST_CASE("nobody there, and a name that is none, are trouble that may pass") {
 TEST_CASE("lines of a stream come one by one, however they are cut") {
     run([](scripted_server& server, curl_transport& transport) -> task<void> {
         scope others;
-        others.spawn(server.serve({chunked + chunk("on"), chunk("e\ntwo\n\nthr"), chunk("ee\nfour\n")},
-                                  false));
+        others.spawn(server.serve(
+            {chunked + chunk("on"), chunk("e\ntwo\n\nthr"), chunk("ee\nfour\n")}, false));
         std::vector<std::string> seen;
         etcd_line on_line = [&](std::string_view line) {
             seen.emplace_back(line);
@@ -240,7 +243,8 @@ TEST_CASE("a cancelled request is broken off: its socket ends, the task says can
     for (const bool is_stream : {false, true}) {
         run([is_stream](scripted_server& server, curl_transport& transport) -> task<void> {
             scope others;
-            others.spawn(server.serve({is_stream ? chunked + chunk("one\n") : std::string()}, false));
+            others.spawn(
+                server.serve({is_stream ? chunked + chunk("one\n") : std::string()}, false));
             etcd_line on_line = [](std::string_view) { return true; };
             const auto request = to(server);
             cancel_source stop;
@@ -297,7 +301,8 @@ TEST_CASE("many requests at a time, some of them cancelled, all end") {
         constexpr int many = 32;
         scope others;
         struct each {
-            static task<void> ask(curl_transport* over, etcd_request request, bool gives_up, int* ended) {
+            static task<void> ask(curl_transport* over, etcd_request request, bool gives_up,
+                                  int* ended) {
                 try {
                     auto exchange = over->exchange(request, nullptr);
                     if (gives_up) {
@@ -337,7 +342,8 @@ TEST_CASE("many requests at a time, some of them cancelled, all end") {
 }
 
 TEST_CASE("files of certificates that are not there are named") {
-    for (const auto& files : {curl_files{"/no/ca.pem", "", ""}, curl_files{"", "/no/cert.pem", "/no/key.pem"}}) {
+    for (const auto& files :
+         {curl_files{"/no/ca.pem", "", ""}, curl_files{"", "/no/cert.pem", "/no/key.pem"}}) {
         try {
             const curl_transport transport(files);
             CHECK(false);

@@ -34,11 +34,12 @@ view large() {
 TEST_CASE("base64 is that of RFC 4648") {
     CHECK(to_base64("").empty());
     CHECK(to_base64("f") == "Zg==");
-    CHECK(to_base64("fo") == "Zm8=");
+    CHECK(to_base64("fn") == "Zm4=");
     CHECK(to_base64("foo") == "Zm9v");
     CHECK(to_base64("foobar") == "Zm9vYmFy");
     CHECK(to_base64("\xff\xfe\xfd") == "//79");
-    for (const char* bad : {"Z", "Zg=", "Zg=a", "====", "Z===", "Zh==", "Zm9=", "Zm9v\n", "Zm-_", "Zg==Zg=="})
+    for (const char* bad :
+         {"Z", "Zg=", "Zg=a", "====", "Z===", "Zh==", "Zm9=", "Zm9v\n", "Zm-_", "Zg==Zg=="})
         CHECK_FALSE(from_base64(bad));
     std::string bytes;
     for (int i = 0; i < 300; ++i) {
@@ -83,7 +84,8 @@ TEST_CASE("answers to reads: a key, and none") {
 }
 
 TEST_CASE("answers to swaps: made, and not") {
-    const auto made = read_swap("{" + header + R"(,"succeeded":true,"responses":[{"response_put":{}}]})");
+    const auto made =
+        read_swap("{" + header + R"(,"succeeded":true,"responses":[{"response_put":{}}]})");
     REQUIRE(made);
     CHECK(made->made);
     const auto not_made = read_swap(
@@ -105,7 +107,8 @@ TEST_CASE("answers about leases") {
     CHECK(granted->id == 77);
     CHECK(granted->ttl == 5);
     CHECK_FALSE(read_grant("{" + header + R"(,"ID":"77"})"));
-    const auto kept = read_keep_alive(R"({"result":{)" + header + R"(,"ID":"77","TTL":"5"}})" + "\n");
+    const auto kept =
+        read_keep_alive(R"({"result":{)" + header + R"(,"ID":"77","TTL":"5"}})" + "\n");
     REQUIRE(kept);
     CHECK(kept->ttl == 5);
     const auto gone = read_keep_alive(R"({"result":{)" + header + R"(,"ID":"78"}})" + "\n");
@@ -147,10 +150,12 @@ TEST_CASE("failures: etcd's own, a stream's, and what is none of etcd's") {
     CHECK(own.code == 5);
     CHECK(own.text == "etcdserver: requested lease not found");
     // etcd 3.6, whose gateway names an error once
-    const auto newer = read_failure(R"({"code":16,"message":"etcdserver: invalid auth token","details":[]})");
+    const auto newer =
+        read_failure(R"({"code":16,"message":"etcdserver: invalid auth token","details":[]})");
     CHECK(newer.code == 16);
     CHECK(newer.text == "etcdserver: invalid auth token");
-    const auto stream = read_failure(R"({"error":{"grpc_code":8,"http_code":429,"message":"full"}})");
+    const auto stream =
+        read_failure(R"({"error":{"grpc_code":8,"http_code":429,"message":"full"}})");
     CHECK(stream.code == 8);
     CHECK(stream.text == "full");
     CHECK(read_failure("404 page not found\n").code == -1);
@@ -169,8 +174,8 @@ TEST_CASE("half an answer is none, wherever it is cut") {
 }
 
 TEST_CASE("numbers out of their range, and other things in their place, are refused") {
-    for (const char* bad : {R"("9223372036854775808")", R"("")", R"("1x")", R"(" 1")", "1.5", "true", "{}",
-                            "9223372036854775808"})
+    for (const char* bad : {R"("9223372036854775808")", R"("")", R"("1x")", R"(" 1")", "1.5",
+                            "true", "{}", "9223372036854775808"})
         CHECK_FALSE(read_range("{" + header + R"(,"kvs":[{"mod_revision":)" + bad + "}]}"));
     CHECK_FALSE(read_range(R"({"header":{"cluster_id":"-1"}})"));
     CHECK_FALSE(read_range("{" + header + R"(,"kvs":{}})"));

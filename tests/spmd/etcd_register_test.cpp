@@ -12,6 +12,7 @@
 
 #include <catch2/catch_test_macros.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -277,6 +278,28 @@ TEST_CASE("where a watch ends at once the key is read from time to time") {
     CHECK(w.etcd->asked.size() < 120); // it does not ask all the time
 }
 
+// clnv/etcd-rs #79: a stream at the smaller side of a partition says nothing
+TEST_CASE("a watch at a member that is cut off, and says nothing, begins anew") {
+    world w;
+    auto other = w.connect();
+    w.etcd->hides_changes = true;
+    w.run([&](etcd_register& views) -> task<void> {
+        scope others;
+        others.spawn([](etcd_register* theirs) -> task<void> {
+            auto a_minute = sleep_for(60s);
+            co_await a_minute;
+            auto swapping = theirs->compare_and_swap(0, made(1));
+            (void)co_await swapping;
+        }(other.get()));
+        auto watching = views.watch(0);
+        CHECK(co_await watching == made(1));
+        auto joined = others.join();
+        co_await joined;
+    });
+    CHECK(w.loop.elapsed() - 60s <= 6s);
+    CHECK(w.etcd->asked.size() < 60);
+}
+
 TEST_CASE("a cancelled watch leaves none open") {
     world w;
     w.run([&](etcd_register& views) -> task<void> {
@@ -376,6 +399,69 @@ TEST_CASE("a coordinator that did not reach etcd for too long loses its place, a
     });
 }
 
+// pytorch/pytorch #194870: any error but two ended the thread that kept the lease
+TEST_CASE("a keep-alive that fails, in whatever way, is made again while the lease lasts") {
+    world w;
+    const log_lines lines("etcd");
+    w.run([&](etcd_register& views) -> task<void> {
+        auto claiming = views.claim(first);
+        (void)co_await claiming;
+        const auto unavailable =
+            fake_etcd::says(503, R"({"message":"etcdserver: request timed out","code":14})");
+        for (int i = 0; i < 20; ++i) {
+            w.etcd->script = {fake_etcd::refused(), unavailable, fake_etcd::half_answer(),
+                              fake_etcd::lost_answer(), fake_etcd::says(500, "")};
+            auto a_while = sleep_for(10s);
+            co_await a_while;
+            CHECK(w.etcd->script.empty());
+            CHECK(w.etcd->keys.contains(place_key));
+        }
+    });
+    CHECK(lines.count("lease is lost") == 0);
+}
+
+// dims/etcd3-gateway #1: KeyError: 'TTL'
+TEST_CASE("a keep-alive that is answered without a TTL is the end of the lease, and is told") {
+    world w;
+    const log_lines lines("etcd");
+    w.run([&](etcd_register& views) -> task<void> {
+        auto claiming = views.claim(first);
+        (void)co_await claiming;
+        w.etcd->leases.clear(); // the key is still there: etcd revokes in turns
+        while (lines.count("lease is lost") == 0) {
+            auto a_moment = sleep_for(100ms);
+            co_await a_moment;
+        }
+        auto again = views.claim(first);
+        CHECK(co_await again == first);
+        CHECK(w.etcd->keys.at(place_key).lease == w.etcd->leases.begin()->first);
+    });
+}
+
+// etcd-io/etcd #10811: two clients held one lock, and both wrote
+TEST_CASE("who slept behind its lease and is no coordinator any more cannot swap") {
+    world w;
+    const log_lines lines("etcd");
+    auto other = w.connect();
+    w.run([&](etcd_register& views) -> task<void> {
+        auto claiming = views.claim(first);
+        (void)co_await claiming;
+        auto reading = views.read();
+        const auto seen = co_await reading;
+        w.loop.spend(60s); // it hears of nothing
+        const coordinator_place second{2, "b"};
+        auto taking = other->claim(second);
+        CHECK(co_await taking == second);
+        auto theirs = other->compare_and_swap(seen.generation, made(seen.generation + 1, "theirs"));
+        CHECK((co_await theirs).swapped);
+        auto late = views.compare_and_swap(seen.generation, made(seen.generation + 1, "late"));
+        const auto came = co_await late;
+        CHECK_FALSE(came.swapped);
+        CHECK(came.now.why == "theirs");
+        other.reset();
+    });
+}
+
 TEST_CASE("a supervisor that was started again takes its own place over") {
     world w;
     w.run([&](etcd_register& views) -> task<void> {
@@ -434,6 +520,61 @@ TEST_CASE("users: a token is asked for, and again when etcd does not know it any
             CHECK((co_await swapping).swapped);
         },
         how);
+}
+
+// etcd-io/etcd #12385: a watch with a token that has expired says "permission denied"
+TEST_CASE("users: a watch whose token has expired begins anew with another one") {
+    world w;
+    w.etcd->users["skein"] = "secret";
+    auto how = world::options();
+    how.user = "skein";
+    how.password = "secret";
+    auto other = w.connect(how);
+    w.run(
+        [&](etcd_register& views) -> task<void> {
+            scope others;
+            others.spawn([](fake_etcd* etcd, etcd_register* theirs) -> task<void> {
+                for (int i = 0; i < 5; ++i) {
+                    auto a_minute = sleep_for(60s);
+                    co_await a_minute;
+                    etcd->tokens.clear();
+                }
+                auto swapping = theirs->compare_and_swap(0, made(1));
+                (void)co_await swapping;
+            }(w.etcd.get(), other.get()));
+            auto watching = views.watch(0);
+            CHECK(co_await watching == made(1));
+            auto joined = others.join();
+            co_await joined;
+        },
+        how);
+}
+
+// api7/aisix #1136: with signed tokens any change of users ends all of them
+TEST_CASE("users: a token that is older than the last change of users is renewed, once for all") {
+    world w;
+    w.etcd->users["skein"] = "secret";
+    auto how = world::options();
+    how.user = "skein";
+    how.password = "secret";
+    w.run(
+        [&](etcd_register& views) -> task<void> {
+            auto reading = views.read();
+            (void)co_await reading;
+            w.etcd->script.assign(
+                3, fake_etcd::says(
+                       400, R"({"message":"etcdserver: revision of auth store is old","code":3})"));
+            scope others;
+            const auto read_one = [](etcd_register* from) -> task<void> {
+                auto again = from->read();
+                CHECK((co_await again).generation == 0);
+            };
+            for (int i = 0; i < 3; ++i) others.spawn(read_one(&views));
+            auto joined = others.join();
+            co_await joined;
+        },
+        how);
+    CHECK(std::count(w.etcd->asked.begin(), w.etcd->asked.end(), "/v3/auth/authenticate") == 2);
 }
 
 TEST_CASE("users: what is wrong is an error that says what to do") {

@@ -58,6 +58,7 @@ struct fake_etcd {
     int watches = 0;                ///< that are open
     bool is_full = false;           ///< NOSPACE
     bool ends_watches = false;      ///< at once, as a member without a leader
+    bool hides_changes = false;     ///< from watches, as a member that is cut off
     std::vector<std::string> asked; ///< paths, watches too
     std::deque<step> script;
 
@@ -266,6 +267,11 @@ private:
             result["header"] = etcd_->header();
             return (*on_line)(dump_json(json{{"result", std::move(result)}}));
         };
+        if (!etcd_->users.empty() && !etcd_->tokens.contains(request.token)) {
+            // where a token has expired, too: it cannot be told from a role that is missing
+            (void)line({{"canceled", true}, {"cancel_reason", "etcdserver: permission denied"}});
+            co_return se::etcd_answer{se::etcd_trouble::none, {}, 200, {}};
+        }
         if (!line({{"created", true}})) co_return se::etcd_answer{};
         while (loop::current().now() < end) {
             etcd_->expire();
@@ -277,6 +283,11 @@ private:
                 (void)line({{"canceled", true},
                             {"compact_revision", fmt::format("{}", etcd_->compacted)}});
                 break;
+            }
+            if (etcd_->hides_changes) {
+                auto a_moment = sleep_for(10ms);
+                co_await a_moment;
+                continue;
             }
             json events = json::array();
             for (const auto& change : etcd_->changes) {

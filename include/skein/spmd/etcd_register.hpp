@@ -47,7 +47,7 @@ struct etcd_options {
     time_span request_timeout = std::chrono::seconds(3); ///< of one try at one member
     /// A watch that heard nothing for so long reads the key and begins anew: it may wait at a member
     /// that is cut off.
-    time_span watch_renewal = std::chrono::seconds(10);
+    time_span watch_renewal = std::chrono::seconds(5);
 };
 
 /// A view_register in etcd. Lives on the loop that it is made on; sockets are a thread's of its own,

@@ -11,6 +11,7 @@
 // send only what comes to the same when it is done twice.
 
 #include <skein/core/error.hpp>
+#include <skein/core/mutex.hpp>
 #include <skein/core/result.hpp>
 #include <skein/core/task.hpp>
 #include <skein/core/time.hpp>
@@ -92,7 +93,7 @@ private:
                                   std::optional<duration> timeout);
     [[nodiscard]] task<verdict> attempt(std::size_t member, const std::string& path,
                                         const std::string& body, reader* take, duration timeout);
-    [[nodiscard]] task<verdict> log_in(std::size_t member, duration timeout);
+    [[nodiscard]] task<verdict> log_in(std::size_t member);
     [[nodiscard]] task<verdict> explain_missing(std::size_t member, duration timeout);
     [[nodiscard]] verdict judge(std::size_t member, const etcd_answer& answer, reader* take,
                                 const std::string& token);
@@ -110,6 +111,7 @@ private:
     std::unique_ptr<etcd_transport> transport_;
     std::size_t at_ = 0; ///< the member that is asked
     std::string token_;
+    mutex logging_in_;                     ///< one at a time
     bool has_users_ = true;                ///< false: etcd says that it knows no users
     std::optional<std::uint64_t> cluster_; ///< of the first answer
     std::optional<time_point> away_since_;

@@ -133,9 +133,13 @@ SKEIN_INLINE task<etcd_client::verdict> etcd_client::attempt(std::size_t member,
                                                              const std::string& body, reader* take,
                                                              duration timeout) {
     if (!options_.user.empty() && token_.empty() && has_users_) {
-        auto entering = log_in(member, timeout);
-        auto entered = co_await entering;
-        if (entered.what != verdict::kind::good) co_return entered;
+        auto locking = logging_in_.lock();
+        const auto held = co_await locking;
+        if (token_.empty()) { // nobody else has meanwhile
+            auto entering = log_in(member);
+            auto entered = co_await entering;
+            if (entered.what != verdict::kind::good) co_return entered;
+        }
     }
     etcd_request request;
     request.url = options_.endpoints[member] + path;
@@ -152,7 +156,9 @@ SKEIN_INLINE task<etcd_client::verdict> etcd_client::attempt(std::size_t member,
     co_return judge(member, answer, take, request.token);
 }
 
-SKEIN_INLINE task<etcd_client::verdict> etcd_client::log_in(std::size_t member, duration timeout) {
+SKEIN_INLINE task<etcd_client::verdict> etcd_client::log_in(std::size_t member) {
+    // A password is expensive on purpose, and who asks again makes it more so.
+    const duration timeout = options_.request_timeout * 5;
     etcd_request request;
     request.url = options_.endpoints[member] + "/v3/auth/authenticate";
     request.body = authenticate_request(options_.user, options_.password);
