@@ -140,11 +140,11 @@ class Cluster:
 
 
 class Supervisor(Run):
-    """skein_etcd at members: lines that it says."""
+    """skein_etcd_views at members: lines that it says."""
 
     def __init__(self, members, *words):
         endpoints = [f"endpoint={member.client}" for member in members]
-        super().__init__([find_program("skein_etcd"), *endpoints, *words])
+        super().__init__([find_program("skein_etcd_views"), *endpoints, *words])
 
     def lines(self, first):
         return [line.split(" ", 1)[1] for line in self.stdout.splitlines() if line.startswith(first + " ")]
@@ -440,7 +440,7 @@ def a_full_one():
 
 def main():
     skip_without_tools()
-    find_program("skein_etcd")
+    find_program("skein_etcd_views")
     run_cases([(case.__name__, case) for case in (a_chain_of_two, a_restart, a_kill_in_the_midst, compactions, a_leader_is_killed, a_member_falls_silent, away_and_back, places,
                                                   prefixes, certificates, no_gateway, users, a_full_one)], sys.argv[1] if len(sys.argv) > 1 else None)
 

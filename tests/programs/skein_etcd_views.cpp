@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // One supervisor's use of a register in etcd, for tests/interop/etcd_test.py:
 //
-//     skein_etcd key=value... read            "view GENERATION MEMBERS"
-//     skein_etcd key=value... swap ID LAST    swaps views in until LAST; "swapped GENERATION" each
-//     skein_etcd key=value... watch AFTER LAST      "view GENERATION MEMBERS" each
-//     skein_etcd key=value... claim ID        "coordinator ID", and again for each other one; ends
+//     skein_etcd_views key=value... read            "view GENERATION MEMBERS"
+//     skein_etcd_views key=value... swap ID LAST    swaps views in until LAST; "swapped GENERATION" each
+//     skein_etcd_views key=value... watch AFTER LAST      "view GENERATION MEMBERS" each
+//     skein_etcd_views key=value... claim ID        "coordinator ID", and again for each other one; ends
 //                                             with one that is not ID
-//     skein_etcd key=value... resign ID       the same, but gives the place back at once
-//     skein_etcd key=value... follow KNOWN    "coordinator ID" for the next that is not KNOWN
+//     skein_etcd_views key=value... resign ID       the same, but gives the place back at once
+//     skein_etcd_views key=value... follow KNOWN    "coordinator ID" for the next that is not KNOWN
 //
 // key=value: endpoint (several times), job, prefix, user, password, ca, cert, key, ttl (seconds),
 // timeout (seconds). An error of skein's is printed as "error CODE TEXT", and the exit code is 1.
