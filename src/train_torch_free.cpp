@@ -13,6 +13,7 @@
 #include <skein/train/collective.hpp>
 #include <skein/train/context.hpp>
 #include <skein/train/description.hpp>
+#include <skein/train/detail/shard_names.hpp>
 #include <skein/train/launch.hpp>
 #include <skein/train/manifest.hpp>
 #include <skein/train/parameter_groups.hpp>
@@ -45,3 +46,4 @@
 #include <skein/train/detail/sampler.ipp>
 #include <skein/train/detail/schedule.ipp>
 #include <skein/train/detail/shard_layout.ipp>
+#include <skein/train/detail/shard_names.ipp>

@@ -36,6 +36,10 @@ enum class output_mode : std::uint8_t {
 struct scaling_config {
     int workers = 1; ///< local processes, when no launcher has set up a world already
     int threads = 0; ///< compute threads per rank; 0 = 1, the reproducible choice
+    /// The global batch is so many slices for any number of workers up to that, and a run has the
+    /// same bits with each of them: see docs/training.md. A power of two; DDP only, with one
+    /// micro-batch per slice. 0: as many slices as there are ranks and micro-batches.
+    int logical_shards = 0;
 };
 
 /// Which value of a metric is the best.
