@@ -9,21 +9,34 @@
 #pragma GCC diagnostic ignored "-Wsubobject-linkage"
 #endif
 
+#include <skein/spmd/detail/elastic_client.hpp>
+#include <skein/spmd/elastic_coordinator.hpp>
+#include <skein/spmd/elastic_member.hpp>
+#include <skein/spmd/elastic_supervisor.hpp>
 #include <skein/spmd/environment.hpp>
 #include <skein/spmd/group.hpp>
 #include <skein/spmd/joined_group.hpp>
+#include <skein/spmd/local_keeper.hpp>
 #include <skein/spmd/loss_listeners.hpp>
 #include <skein/spmd/meeting.hpp>
+#include <skein/spmd/memory_register.hpp>
 #include <skein/spmd/rank_entry.hpp>
 #include <skein/spmd/settings.hpp>
 #include <skein/spmd/supervisor.hpp>
 
+#include <skein/spmd/detail/elastic_client.ipp>
+#include <skein/spmd/detail/elastic_coordinator.ipp>
+#include <skein/spmd/detail/elastic_member.ipp>
+#include <skein/spmd/detail/elastic_proposals.ipp>
+#include <skein/spmd/detail/elastic_supervisor.ipp>
 #include <skein/spmd/detail/environment.ipp>
 #include <skein/spmd/detail/group.ipp>
 #include <skein/spmd/detail/group_client.ipp>
 #include <skein/spmd/detail/joined_group.ipp>
+#include <skein/spmd/detail/local_keeper.ipp>
 #include <skein/spmd/detail/loss_listeners.ipp>
 #include <skein/spmd/detail/meeting.ipp>
+#include <skein/spmd/detail/memory_register.ipp>
 #include <skein/spmd/detail/rank_entry.ipp>
 #include <skein/spmd/detail/settings.ipp>
 #include <skein/spmd/detail/supervisor.ipp>

@@ -40256,25 +40256,95 @@ SKEIN_INLINE runtime_info runtime_context() {
 // Written by scripts/check_mirror.py --write.
 
 
-// ======== skein/spmd/group.hpp
-// A group: the ranks of one training world, who meet, exchange small blobs, and learn at once when
-// one of them is lost.
+// ======== skein/spmd/elastic_coordinator.hpp
+// The coordinator of an elastic job: proposes its views, one after the other, and serves the group
+// of each.
 //
-// One group_server (in the supervisor, or beside rank 0) and one group_client per rank, over
-// ordinary connections, in either world. A group forms once, with every rank present, and ends
-// once: when all ranks have left, or when the first of them is lost. Then every other rank is told
-// who and why. A new attempt is a new group with the next generation.
+// A worker is starting until it asks for its first world, then ready, then a member of views, and
+// leaves them in order or is lost. Losses are gathered for a moment, then the next view is made of
+// those that live and those that are ready. A planned change waits until all members pause. The job
+// ends when the group of a view ends in order, when a member fails, or when more workers are lost
+// than the job allows.
 //
-//   joining --all there--> running --all left--> ended
-//      \--deadline--------------\--rank lost or failed, abort()--> failed, with culprit and reason
+// One loop, in either world: time is the loop's, randomness is given.
 
 
-// ======== skein/spmd/settings.hpp
-// Settings that every rank of a world must have alike (rate, batch, seed, ...), compared by value
-// so that a difference is named and not trained into two models.
+// ======== skein/spmd/elastic_keeper.hpp
+// Who keeps the workers of an elastic job on one host: starts them, hears them, sees their end. The
+// coordinator (spmd/elastic_coordinator.hpp) orders, of one host or of many.
+
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace skein::spmd {
+
+/// Variables in the boot message of a worker of an elastic job.
+inline constexpr const char* elastic_variable = "SKEIN_ELASTIC";       ///< its keeper's address
+inline constexpr const char* elastic_id_variable = "SKEIN_ELASTIC_ID"; ///< the worker's
+inline constexpr const char* elastic_workers_variable = "SKEIN_ELASTIC_WORKERS"; ///< "1:4"
+
+/// How a worker ended.
+struct worker_end {
+    int code = -1;            ///< its exit code; -1: a signal ended it, or it was never started
+    int signal = 0;           ///< that ended it
+    std::string how{};        ///< "was killed by signal 9 (SIGKILL)"
+    std::string last_words{}; ///< why, if it said so
+    bool was_silent = false;  ///< its keeper has killed it for that
+    std::optional<error> not_started{};
+    [[nodiscard]] bool success() const noexcept { return code == 0; }
+};
+
+/// One host's workers, as the coordinator sees them. Orders do not wait: what becomes of them is
+/// told to keeper_listener. On the coordinator's loop.
+class elastic_keeper {
+public:
+    elastic_keeper() = default;
+    elastic_keeper(const elastic_keeper&) = delete;
+    elastic_keeper& operator=(const elastic_keeper&) = delete;
+    virtual ~elastic_keeper() = default;
+
+    [[nodiscard]] virtual std::uint64_t id() const noexcept = 0;
+    /// The same text for all keepers of one host.
+    [[nodiscard]] virtual const std::string& host() const noexcept = 0;
+    /// At most so many workers run at once.
+    [[nodiscard]] virtual int places() const noexcept = 0;
+
+    /// Starts a worker with this id, which was never used before.
+    virtual void start(std::uint64_t worker) = 0;
+    /// SIGKILL; nothing happens if it has ended.
+    virtual void kill(std::uint64_t worker) = 0;
+    /// A frame of spmd/detail/elastic_protocol.hpp for it; dropped if it is not connected.
+    virtual void tell(std::uint64_t worker, std::uint16_t kind, byte_buffer body) = 0;
+};
+
+/// Hears of all workers. No call may throw.
+class keeper_listener {
+public:
+    keeper_listener() = default;
+    keeper_listener(const keeper_listener&) = delete;
+    keeper_listener& operator=(const keeper_listener&) = delete;
+    virtual ~keeper_listener() = default;
+
+    virtual void worker_started(std::uint64_t worker, std::int64_t pid) = 0;
+    /// A frame of it.
+    virtual void worker_said(std::uint64_t worker, std::uint16_t kind, byte_span body) = 0;
+    /// Once for each start; nothing comes from it afterwards.
+    virtual void worker_ended(std::uint64_t worker, const worker_end& how) = 0;
+};
+
+} // namespace skein::spmd
+
+// ======== skein/spmd/elastic_world.hpp
+// What a rank of an elastic job knows of it: a world after the other, each a rendezvous that forms
+// once.
 //
-//     std::vector<setting> mine{{"seed", "1"}, {"lr", "0.003"}};
-//     require_same(world, "optimizer", mine);     // mismatch: rank 1 has lr 0.1, rank 0 has 0.003
+// A rank begins as a member of none. It builds what it needs, alone, and asks for the first world;
+// it asks for the next one when the world is broken (a collective failed because a rank was lost)
+// or when all its ranks have agreed on a pause because a change is wanted. The training layers see
+// only this interface. spmd::elastic_member implements it over the control connection of a rank,
+// sim::local_elastic for threads of one process.
 
 
 // ======== skein/spmd/rendezvous.hpp
@@ -40451,7 +40521,90 @@ public:
 } // namespace skein::spmd
 
 
-// ======== skein/spmd/settings.hpp, continued
+// ======== skein/spmd/elastic_world.hpp, continued
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace skein::spmd {
+
+/// How a rank comes to ask for the next world.
+enum class world_end : std::uint8_t {
+    none,   ///< it was in no world yet, and is ready for one
+    broken, ///< a collective of its world failed
+    paused, ///< all ranks of its world stand behind the same step
+};
+
+/// A change of the world, for people and for events.jsonl.
+struct world_change {
+    std::uint64_t generation = 0;
+    int world_size = 0;
+    std::string why; ///< "worker 2 (pid 7 at a) was killed by signal 9"
+};
+
+/// Blocking; called on the compute thread, but for what says another one.
+class elastic_world {
+public:
+    elastic_world() = default;
+    elastic_world(const elastic_world&) = delete;
+    elastic_world& operator=(const elastic_world&) = delete;
+    virtual ~elastic_world() = default;
+
+    /// Of this process, for good; in no other start of a rank of the job.
+    [[nodiscard]] virtual std::uint64_t id() const = 0;
+    /// At least and at most so many ranks are in a world.
+    [[nodiscard]] virtual int least() const = 0;
+    [[nodiscard]] virtual int most() const = 0;
+
+    /// Waits until a world newer than the last one has this rank, and for its other ranks. The
+    /// world before may be destroyed from now on, and is of no use.
+    ///   last    how the world before came to its end
+    ///   result  null: this rank is a member no more, in order: it leaves without an error
+    ///   errors  cancelled: a stop was asked for before the first world; aborted: the job ends,
+    ///           with the reason; those of joined_group
+    [[nodiscard]] virtual std::unique_ptr<rendezvous> next(world_end last) = 0;
+    /// How the newest world came to be.
+    [[nodiscard]] virtual world_change change() const = 0;
+
+    /// A planned change waits: ranks join or leave. Every rank asks behind each step, and all pause
+    /// when one of them says yes. From any thread.
+    [[nodiscard]] virtual bool change_wanted() const noexcept = 0;
+    /// The supervisor was asked to stop the job: it saves and ends. From any thread.
+    [[nodiscard]] virtual bool stop_wanted() const noexcept = 0;
+    /// The signal that asked for it, or 0. From any thread.
+    [[nodiscard]] virtual int stop_signal() const noexcept { return 0; }
+    /// Blocks while it is not known whether this world is still the newest one (the coordinator is
+    /// silent); called before each exchange that lets a step be applied. Throws when the world has
+    /// ended meanwhile.
+    virtual void wait_while_held() = 0;
+    /// This rank's process was told to go (SIGTERM, a notice): a change without it is wanted. From
+    /// any thread.
+    virtual void ask_to_leave(const std::string& why) = 0;
+};
+
+} // namespace skein::spmd
+
+// ======== skein/spmd/group.hpp
+// A group: the ranks of one training world, who meet, exchange small blobs, and learn at once when
+// one of them is lost.
+//
+// One group_server (in the supervisor, or beside rank 0) and one group_client per rank, over
+// ordinary connections, in either world. A group forms once, with every rank present, and ends
+// once: when all ranks have left, or when the first of them is lost. Then every other rank is told
+// who and why. A new attempt is a new group with the next generation.
+//
+//   joining --all there--> running --all left--> ended
+//      \--deadline--------------\--rank lost or failed, abort()--> failed, with culprit and reason
+
+
+// ======== skein/spmd/settings.hpp
+// Settings that every rank of a world must have alike (rate, batch, seed, ...), compared by value
+// so that a difference is named and not trained into two models.
+//
+//     std::vector<setting> mine{{"seed", "1"}, {"lr", "0.003"}};
+//     require_same(world, "optimizer", mine);     // mismatch: rank 1 has lr 0.1, rank 0 has 0.003
+
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -40638,6 +40791,8 @@ public:
     [[nodiscard]] std::vector<int> missing() const;
     /// True when the rank has joined and left in order, or has said that it fails.
     [[nodiscard]] bool has_left(int rank) const;
+    /// True when the rank has said that it fails.
+    [[nodiscard]] bool has_failed(int rank) const;
 
 private:
     struct member;
@@ -40693,6 +40848,9 @@ public:
     [[nodiscard]] task<void> leave();
     /// This rank fails; the server and all others are told why.
     [[nodiscard]] task<void> fail(error why);
+    /// Ends this end without a word: the group is of no use any more. One that goes on takes it for
+    /// the loss of this rank.
+    [[nodiscard]] task<void> drop();
 
     [[nodiscard]] const std::vector<member_info>& members() const noexcept { return members_; }
     [[nodiscard]] int generation() const noexcept { return generation_; }
@@ -40824,7 +40982,7 @@ SKEIN_INLINE void require_secret(const net::address& at, const net::token& secre
 struct group_server::member {
     member_info info;
     std::shared_ptr<net::connection> link;
-    bool left = false;
+    bool left = false, failed = false;
 };
 
 SKEIN_INLINE group_server::group_server(net::network& via, net::address at, group_options options)
@@ -40851,6 +41009,11 @@ SKEIN_INLINE std::vector<int> group_server::missing() const {
 SKEIN_INLINE bool group_server::has_left(int rank) const {
     const auto& m = members_[static_cast<std::size_t>(rank)];
     return m && m->left;
+}
+
+SKEIN_INLINE bool group_server::has_failed(int rank) const {
+    const auto& m = members_[static_cast<std::size_t>(rank)];
+    return m && m->failed;
 }
 
 SKEIN_INLINE task<group_outcome> group_server::run() {
@@ -41050,7 +41213,7 @@ SKEIN_INLINE void group_server::handle(member& from, const net::frame& f) {
         how.culprit = from.info.rank;
         how.reported = true;
         how.failure = body ? std::get<error>(*body) : body.error();
-        from.left = true;
+        from.left = from.failed = true;
         end(std::move(how));
         return;
     }
@@ -41310,6 +41473,11 @@ SKEIN_INLINE task<void> group_client::fail(error why) {
     co_await finished;
 }
 
+SKEIN_INLINE task<void> group_client::drop() {
+    auto finished = shield(finish());
+    co_await finished;
+}
+
 SKEIN_INLINE task<void> group_client::finish() {
     leaving_ = true;
     auto closed = link_->close();
@@ -41318,300 +41486,6 @@ SKEIN_INLINE task<void> group_client::finish() {
     auto joined = reader_.join();
     co_await joined;
 }
-
-} // namespace skein::spmd
-
-// ======== skein/spmd/joined_group.hpp
-// One rank's place in its group, in the real world: the control thread with the group client,
-// behind the rendezvous interface. In a world without a supervisor rank 0's control thread also
-// serves the group.
-//
-// The control thread never computes, so a long kernel cannot miss a heartbeat.
-
-
-#include <memory>
-#include <string>
-#include <string_view>
-#include <vector>
-
-namespace skein::spmd {
-
-/// How long a rank waits for the others, and what it compares with them.
-struct joined_group_options {
-    time_span join_deadline = time_constants::lan().rendezvous_timeout;
-    /// How long exchange() waits for the slowest rank.
-    time_span exchange_deadline = 2 * time_constants::lan().rendezvous_timeout;
-    std::vector<setting> settings{}; ///< what all ranks must have alike; see group_options
-    /// While the ranks meet: when this becomes readable (stop_signals::fd()), joining is given up.
-    int stop_fd = -1;
-};
-
-/// Joins in the constructor, which blocks until all ranks are there. leave() or fail() before the
-/// end; the destructor without either looks to the others like a crash.
-class joined_group final : public rendezvous {
-public:
-    ///   errors  those of group_client::join; cancelled: options.stop_fd; already_exists: rank 0's
-    ///           port is in use
-    joined_group(launch_environment where, net::token secret, joined_group_options options = {});
-    ~joined_group() override;
-
-    [[nodiscard]] int rank() const override;
-    [[nodiscard]] int world_size() const override;
-    [[nodiscard]] int local_rank() const override;
-    [[nodiscard]] int local_size() const override;
-    [[nodiscard]] int generation() const override;
-    [[nodiscard]] std::string host() const override;
-    [[nodiscard]] net::token secret() const override;
-    [[nodiscard]] const std::vector<member_info>& members() const noexcept;
-
-    std::vector<byte_buffer> exchange(std::string_view key, byte_span mine) override;
-    /// What the group's server gives every rank; see group_options::given.
-    [[nodiscard]] const byte_buffer& given() const noexcept;
-    /// Rank 0 tells whoever reads the group's outcome; see group_client::tell.
-    void tell(std::string_view key, byte_span what);
-    [[nodiscard]] subscription on_lost(loss_listeners::listener lost) override;
-
-    /// Blocks until another rank is known to be lost or to have failed, at most so long; false if
-    /// not. What went wrong elsewhere is often seen first as a broken collective here.
-    [[nodiscard]] bool wait_lost(time_span limit);
-
-    /// This rank is done. Rank 0 of an unsupervised world returns when all ranks are.
-    void leave();
-    /// This rank fails; the others are told why.
-    void fail(const error& why);
-
-private:
-    class impl;
-    std::unique_ptr<impl> impl_;
-};
-
-} // namespace skein::spmd
-
-
-// ======== skein/spmd/detail/joined_group.ipp
-// The control thread of a joined_group and what lives on it.
-
-
-#include <unistd.h>
-
-#include <exception>
-#include <memory>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include <fmt/format.h>
-
-namespace skein::spmd {
-
-class joined_group::impl {
-public:
-    impl(launch_environment place, net::token shared, joined_group_options options)
-        : where(std::move(place)), secret(shared), host(proc::host_name()),
-          options_(std::move(options)), control_("control") {
-        control_.run([this] { return join_unless_stopped(); });
-    }
-    ~impl() {
-        control_.run([this] { return leave_hard(); });
-    }
-    impl(const impl&) = delete;
-    impl& operator=(const impl&) = delete;
-
-    std::vector<byte_buffer> exchange(std::string key, byte_buffer mine) {
-        return control_.run([&] { return exchange_within(std::move(key), std::move(mine)); });
-    }
-    void tell(std::string key, byte_buffer what) {
-        control_.run([&] { return tell_server(std::move(key), std::move(what)); });
-    }
-    void leave(std::optional<error> why) {
-        control_.run([&] { return end(std::move(why)); });
-    }
-
-    // Written by the constructor, then only read.
-    launch_environment where;
-    net::token secret;
-    std::string host;
-    int generation = 0;
-    std::vector<member_info> members;
-    byte_buffer given;
-    loss_listeners losses;
-
-private:
-    /// What lives on the control thread.
-    struct on_thread {
-        explicit on_thread(net::real_loop& loop) : network(loop) {}
-        net::real_network network;
-        std::unique_ptr<group_server> server;
-        std::unique_ptr<group_client> client;
-        scope serving;
-    };
-
-    static task<void> serve(group_server* server) {
-        auto run = server->run();
-        (void)co_await run; // the ranks learn the outcome from the protocol
-    }
-
-    [[nodiscard]] member_info self() const {
-        member_info me;
-        me.rank = where.rank;
-        me.world_size = where.world_size;
-        me.local_rank = where.local_rank;
-        me.local_size = where.local_size;
-        me.host = host;
-        me.pid = ::getpid();
-        return me;
-    }
-
-    [[nodiscard]] group_options group() const {
-        group_options options;
-        options.world_size = where.world_size;
-        options.generation = where.attempt;
-        options.job = where.job_id;
-        options.settings = options_.settings;
-        options.secret = secret;
-        options.join_deadline = options_.join_deadline;
-        // A supervisor that is stopped for a while (Ctrl-Z) is not lost: its death closes the
-        // socket and the kernel ends this process.
-        if (is_supervised()) options.alive.mode = net::keep_alive_mode::automatic;
-        return options;
-    }
-
-    /// When fd is readable, asks the work of `stop` to end.
-    static task<void> watch(net::real_loop* loop, int fd, cancel_source stop) {
-        auto asked = net::wait_readable(*loop, fd);
-        co_await asked;
-        stop.request();
-    }
-
-    task<void> join_unless_stopped() {
-        state_ = std::make_unique<on_thread>(control_.loop());
-        cancel_source stop;
-        scope watching;
-        if (options_.stop_fd >= 0) watching.spawn(watch(&control_.loop(), options_.stop_fd, stop));
-        std::exception_ptr failure;
-        try {
-            auto joined = with_cancel(stop.token(), join_group());
-            co_await joined;
-        } catch (...) {
-            failure = std::current_exception();
-        }
-        watching.cancel();
-        auto watched = as_result(watching.join()); // without a watcher it is as good
-        (void)co_await watched;
-        if (!failure) co_return;
-        const error stopped(
-            errc::cancelled,
-            fmt::format("rank {} was stopped while the ranks were meeting", where.rank));
-        if (stop.requested() && state_->server) state_->server->abort(stopped, where.rank);
-        auto cleared = clear(true);
-        co_await cleared;
-        if (stop.requested()) throw stopped;
-        std::rethrow_exception(failure);
-    }
-
-    task<void> join_group() {
-        const auto options = group();
-        const auto at = meeting_point(where);
-        if (where.rank == 0 && !is_supervised()) {
-            state_->server =
-                std::make_unique<group_server>(state_->network, listening_point(where), options);
-            state_->serving.spawn(serve(state_->server.get()));
-        }
-        auto joined =
-            group_client::join(state_->network, at, self(), options,
-                               [this](int rank, const error& why) { losses.tell(rank, why); });
-        state_->client = co_await joined;
-        members = state_->client->members();
-        generation = state_->client->generation();
-        given = state_->client->given();
-    }
-
-    task<std::vector<byte_buffer>> exchange_within(std::string key, byte_buffer mine) {
-        if (!state_ || !state_->client)
-            throw error(errc::closed, "exchange after leaving the group");
-        auto exchanged = with_timeout(state_->client->exchange(key, std::move(mine)),
-                                      options_.exchange_deadline);
-        try {
-            co_return co_await exchanged;
-        } catch (const error& e) {
-            if (e.code() != errc::timeout) throw;
-            throw error(errc::timeout,
-                        fmt::format("rank {} waited {:.3g} s for the other ranks at '{}'",
-                                    where.rank, to_seconds(options_.exchange_deadline), key));
-        }
-    }
-
-    task<void> tell_server(std::string key, byte_buffer what) {
-        if (!state_ || !state_->client) throw error(errc::closed, "a word after leaving the group");
-        state_->client->tell(std::move(key), std::move(what));
-        co_return;
-    }
-
-    task<void> end(std::optional<error> why) {
-        if (!state_) co_return;
-        if (state_->client) {
-            auto ended = why ? state_->client->fail(*why) : state_->client->leave();
-            co_await ended;
-            state_->client.reset();
-        }
-        auto cleared = clear(false);
-        co_await cleared;
-    }
-    task<void> leave_hard() {
-        if (!state_) co_return;
-        if (state_->client) {
-            auto ended = state_->client->fail(error(errc::peer_lost, "it left without a word"));
-            co_await ended;
-            state_->client.reset();
-        }
-        auto cleared = clear(true);
-        co_await cleared;
-    }
-    /// Ends serving: in order (waits for the other ranks) or at once.
-    task<void> clear(bool at_once) {
-        if (at_once) state_->serving.cancel();
-        try {
-            auto joined = state_->serving.join();
-            co_await joined;
-        } catch (const error&) { // cancelled, or a listener error that the join already reported
-        }
-        state_.reset();
-    }
-
-    joined_group_options options_;
-    std::unique_ptr<on_thread> state_;
-    net::loop_thread control_;
-};
-
-SKEIN_INLINE joined_group::joined_group(launch_environment where, net::token secret,
-                                        joined_group_options options)
-    : impl_(std::make_unique<impl>(std::move(where), secret, std::move(options))) {}
-SKEIN_INLINE joined_group::~joined_group() = default;
-
-SKEIN_INLINE int joined_group::rank() const { return impl_->where.rank; }
-SKEIN_INLINE int joined_group::world_size() const { return impl_->where.world_size; }
-SKEIN_INLINE int joined_group::local_rank() const { return impl_->where.local_rank; }
-SKEIN_INLINE int joined_group::local_size() const { return impl_->where.local_size; }
-SKEIN_INLINE int joined_group::generation() const { return impl_->generation; }
-SKEIN_INLINE std::string joined_group::host() const { return impl_->host; }
-SKEIN_INLINE net::token joined_group::secret() const { return impl_->secret; }
-SKEIN_INLINE const std::vector<member_info>& joined_group::members() const noexcept {
-    return impl_->members;
-}
-SKEIN_INLINE std::vector<byte_buffer> joined_group::exchange(std::string_view key, byte_span mine) {
-    return impl_->exchange(std::string(key), to_buffer(mine));
-}
-SKEIN_INLINE const byte_buffer& joined_group::given() const noexcept { return impl_->given; }
-SKEIN_INLINE void joined_group::tell(std::string_view key, byte_span what) {
-    impl_->tell(std::string(key), to_buffer(what));
-}
-SKEIN_INLINE subscription joined_group::on_lost(loss_listeners::listener lost) {
-    return impl_->losses.add(std::move(lost));
-}
-SKEIN_INLINE bool joined_group::wait_lost(time_span limit) { return impl_->losses.wait(limit); }
-SKEIN_INLINE void joined_group::leave() { impl_->leave(std::nullopt); }
-SKEIN_INLINE void joined_group::fail(const error& why) { impl_->leave(why); }
 
 } // namespace skein::spmd
 
@@ -42061,6 +41935,2772 @@ SKEIN_INLINE supervisor_outcome supervise(supervisor_options options) {
     detail::job work(loop, std::move(options));
     return loop.run(work.run());
 }
+
+} // namespace skein::spmd
+
+// ======== skein/spmd/view.hpp
+// A view: who the ranks of an elastic job are at one time. The views of a job form one chain,
+// numbered by their generation; a view_register holds the newest.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace skein::spmd {
+
+/// One rank's process. Its id is never used again within the job.
+struct view_member {
+    std::uint64_t id = 0;
+    std::string host;
+    std::uint64_t keeper = 0; ///< the id of the supervisor that started it
+    std::int64_t pid = 0;
+    friend bool operator==(const view_member&, const view_member&) = default;
+};
+
+/// Members are in the order of their ranks: those that stay keep their order and come first, those
+/// that join stand behind them.
+struct view {
+    std::uint64_t generation = 0; ///< from 1; 0: there was none yet
+    std::vector<view_member> members;
+    std::string group;          ///< the address of this view's group server
+    std::uint64_t author = 0;   ///< the id of the coordinator that made it
+    std::uint64_t failures = 0; ///< of the job so far that count against its budget of restarts
+    std::string why;            ///< what changed: "worker 2 (pid 7 at a) was killed by signal 9"
+    bool is_over = false;       ///< no view follows: the job has ended, for this reason
+    friend bool operator==(const view&, const view&) = default;
+};
+
+} // namespace skein::spmd
+
+// ======== skein/spmd/view_register.hpp
+// The truth about an elastic job's views: one place that all of its supervisors can reach, in which
+// views follow each other one by one. In the memory of the supervisor at the job's endpoint, in
+// etcd (spmd/etcd_register.hpp), or simulated.
+
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace skein::spmd {
+
+/// The supervisor that proposes views.
+struct coordinator_place {
+    std::uint64_t id = 0; ///< of the supervisor; 0: there is none
+    std::string address;  ///< where the other supervisors reach it
+    friend bool operator==(const coordinator_place&, const coordinator_place&) = default;
+};
+
+/// What a swap came to: it was made exactly when `now` is the view that was offered.
+struct swap_result {
+    bool swapped = false;
+    view now; ///< what the register holds after it
+};
+
+/// Lives on one loop. Calls that cannot reach the register wait and try again until they are
+/// cancelled: an absent register holds up changes, never a training.
+///   errors  of all calls: permission_denied, not_supported and mismatch (another kind of register,
+///           a wrong key or certificate): trying again would come to the same
+class view_register {
+public:
+    view_register() = default;
+    view_register(const view_register&) = delete;
+    view_register& operator=(const view_register&) = delete;
+    virtual ~view_register() = default;
+
+    /// The newest view; generation 0 before the first.
+    [[nodiscard]] virtual task<view> read() = 0;
+    /// Puts `next` in the place of the view with this generation; next.generation is one more. A
+    /// swap whose answer was lost is read back, and counts once.
+    [[nodiscard]] virtual task<swap_result> compare_and_swap(std::uint64_t generation,
+                                                             view next) = 0;
+    /// The newest view, as soon as its generation is larger than `after`.
+    [[nodiscard]] virtual task<view> watch(std::uint64_t after) = 0;
+
+    /// Makes this supervisor the coordinator if there is none; gives who is the coordinator now. The
+    /// place is held, by a lease where the register is elsewhere, until resign() or the end of this
+    /// object.
+    [[nodiscard]] virtual task<coordinator_place> claim(coordinator_place me) = 0;
+    /// Until the coordinator is another one than `known`, or none; gives who it is then.
+    [[nodiscard]] virtual task<coordinator_place> watch_coordinator(coordinator_place known) = 0;
+    [[nodiscard]] virtual task<void> resign() = 0;
+};
+
+} // namespace skein::spmd
+
+
+// ======== skein/spmd/elastic_coordinator.hpp, continued
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace skein::net {
+class network;
+}
+
+namespace skein::spmd {
+
+/// The pauses and limits of a coordinator.
+struct elastic_times {
+    time_span settle = std::chrono::milliseconds(50);       ///< from a loss on, for more of them
+    time_span join_settle = std::chrono::milliseconds(200); ///< from the first that is ready on
+    /// From the moment on at which the least number is ready for the first view, for the others.
+    time_span first_settle = std::chrono::seconds(1);
+    time_span pause_limit = std::chrono::minutes(10); ///< below the least number; then it fails
+    time_span ready_limit = std::chrono::minutes(10); ///< from a start until it asks for a world
+    time_span backoff = time_constants::lan().job_restart_first; ///< after a failed start; doubles
+    time_span stop_grace = time_constants::lan().stop_grace;     ///< from a stop to the kill
+    time_span crash_grace = time_constants::lan().crash_grace;   ///< for the others to leave
+    time_span join_deadline = 2 * time_constants::lan().rendezvous_timeout; ///< of a view's group
+};
+
+/// What a coordinator knows before the first worker.
+struct coordinator_options {
+    std::uint64_t id = 1;
+    std::string address{}; ///< where other supervisors reach it
+    std::string job{};
+    int least = 1, most = 1;
+    int start = 0;        ///< workers at the beginning; 0: `most`
+    int max_failures = 3; ///< losses of members and failed starts, of the whole job
+    int max_refusals = 3; ///< workers that are refused; then none is started any more
+    elastic_times times{};
+    net::address
+        groups{}; ///< where the groups of views listen; port 0, or a Unix name to begin with
+    net::keep_alive alive = group_options{}.alive; ///< of the groups
+    byte_buffer given{};                           ///< to every rank; see group_options
+    std::size_t most_told = 0;                     ///< by rank 0; see group_options
+    random_source* random = nullptr; ///< of secrets and names; must outlive the coordinator
+    std::function<void(const view&)> on_view{}; ///< told of each view, also of the last
+    /// Told of what counts against max_failures.
+    std::function<void(const error& why, int failures, int max_failures)> on_failure{};
+};
+
+/// Ends with the job. Everything on one loop.
+class elastic_coordinator final : public keeper_listener {
+public:
+    /// `via` and `truth` must outlive it.
+    elastic_coordinator(net::network& via, view_register& truth, coordinator_options options);
+    ~elastic_coordinator() override;
+
+    /// A host with places; it must outlive the coordinator.
+    void add(elastic_keeper& keeper);
+
+    /// Until the job has ended and no worker runs.
+    ///   errors  those of the register; cancelled: workers may still run
+    [[nodiscard]] task<supervisor_outcome> run();
+
+    /// All members save and end; those that do not in time are killed.
+    void stop(int signal);
+    void kill_all();
+    /// So many workers are wanted, within least and most.
+    void set_target(int workers);
+
+    void worker_started(std::uint64_t worker, std::int64_t pid) override;
+    void worker_said(std::uint64_t worker, std::uint16_t kind, byte_span body) override;
+    void worker_ended(std::uint64_t worker, const worker_end& how) override;
+
+private:
+    enum class stage : std::uint8_t;
+    struct worker;
+    struct view_group;
+
+    task<void> work();
+    task<void> watch_group(std::shared_ptr<view_group> which);
+    task<void> swap(view next);
+    task<void> say_it_is_over();
+
+    // What has come.
+    void heard_ask(worker& from, byte_span body);
+    void heard_failure(worker& from, error why);
+    void mark_broken();
+    void judge_group();
+    void judge_ends(time_point now);
+    void judge_member_end(worker& which);
+    void failed_start(worker& which, error why);
+    void count_failure(error why, int culprit);
+    void count_refusal(error why);
+    void finish(std::optional<error> failure, int culprit = -1);
+    void refuse(worker& which, const error& why);
+
+    // What is to be done.
+    void look(time_point now);
+    void start_missing(time_point now);
+    void let_go(time_point now);
+    void wish();
+    void watch_limits(time_point now);
+    void look_at_end(time_point now);
+    [[nodiscard]] std::optional<view> proposal(time_point now);
+    [[nodiscard]] std::optional<view> first_proposal(time_point now);
+    [[nodiscard]] view make_view(time_point now);
+    void break_group(const std::string& why);
+    void begin_view(const view& before, const std::string& why);
+
+    // Of the workers.
+    [[nodiscard]] worker* find(std::uint64_t id);
+    [[nodiscard]] std::vector<worker*> members();
+    [[nodiscard]] std::vector<worker*> ready();
+    [[nodiscard]] bool has_left(const worker& which) const;
+    [[nodiscard]] bool any_running() const;
+    [[nodiscard]] int least() const noexcept;
+    [[nodiscard]] std::string name_of(const worker& which) const;
+    [[nodiscard]] error end_of(const worker& which) const;
+    void kill(worker& which);
+    void send_end(worker& which, bool in_order, const error& why);
+    void wake_at(time_point when);
+
+    coordinator_options options_;
+    net::network& network_;
+    view_register& register_;
+    std::vector<elastic_keeper*> keepers_;
+    std::map<std::uint64_t, std::unique_ptr<worker>> workers_;
+    std::uint64_t last_id_ = 0;
+    std::vector<setting> settings_;
+    bool has_settings_ = false;
+
+    view view_;
+    std::shared_ptr<view_group> group_;
+    std::vector<std::string> news_; ///< since the newest view
+    bool broken_ = false;           ///< the newest view's group, though nobody is lost yet
+    bool was_refused_ = false;      ///< that is why
+    int target_ = 0, failures_ = 0, refusals_ = 0, bad_starts_ = 0;
+    std::optional<error> last_loss_, refused_;
+    time_point broken_at_{}, retry_at_{}, short_since_ = time_point::max(),
+                                          enough_at_ = time_point::max();
+
+    bool over_ = false, kill_now_ = false, is_done_ = false;
+    time_point kill_at_ = time_point::max(), stop_at_ = time_point::max();
+    int stop_signal_ = 0;
+    supervisor_outcome outcome_;
+
+    event changed_;
+    time_point wake_at_ = time_point::max();
+    scope tasks_;
+};
+
+} // namespace skein::spmd
+
+
+// ======== skein/spmd/detail/elastic_coordinator.ipp
+// What a coordinator makes of what has come. What it proposes: elastic_proposals.ipp.
+
+
+// ======== skein/spmd/detail/elastic_parts.hpp
+// What a coordinator keeps of each worker and of each view's group; comes after
+// spmd/elastic_coordinator.hpp.
+
+
+#include <algorithm>
+#include <csignal>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace skein::spmd {
+
+namespace detail {
+
+/// What a rank throws because another one is lost.
+[[nodiscard]] constexpr bool is_echo(errc code) noexcept {
+    return code == errc::peer_lost || code == errc::aborted || code == errc::cancelled ||
+           code == errc::closed || code == errc::reset;
+}
+
+/// An end that would only come again: a wrong command line, output without a reader, a limit on
+/// files, no such program.
+[[nodiscard]] inline bool is_lasting_end(const worker_end& how) noexcept {
+    return how.code == exit_code::usage || how.signal == SIGPIPE || how.signal == SIGXFSZ ||
+           (how.not_started && is_lasting(how.not_started->code()));
+}
+
+/// Before another start after so many bad ones in a row.
+[[nodiscard]] inline time_span pause_after(int bad, time_span first) {
+    const auto most = time_span(time_constants::lan().child_restart_most);
+    auto pause = first;
+    for (int n = 1; n < bad && pause < most; ++n) pause = pause * 2;
+    return std::min(pause, most);
+}
+
+} // namespace detail
+
+enum class elastic_coordinator::stage : std::uint8_t {
+    starting, ///< its process may not be there yet
+    ready,    ///< it has asked for its first world
+    member,   ///< of the newest view
+    leaving,  ///< was told that no view has it any more
+};
+
+struct elastic_coordinator::worker {
+    view_member self;
+    elastic_keeper* keeper = nullptr;
+    stage is = stage::starting;
+    int rank = -1; ///< in the newest view that had it
+    std::uint64_t first_view = 0;
+    std::optional<world_end> asked; ///< for the world after the newest view's
+    bool leaves = false;
+    std::string why; ///< it leaves
+    bool told_change = false;
+    int told_stop = 0;
+    time_point started_at{}, ready_at{}, until = time_point::max();
+    bool killed_by_us = false, was_late = false;
+    bool has_ended = false, judged = false;
+    bool left = false; ///< its group in order
+    time_point ended_at{};
+    worker_end end;
+    std::optional<error> failed; ///< as it said
+};
+
+struct elastic_coordinator::view_group {
+    std::uint64_t generation = 0;
+    net::token secret;
+    std::unique_ptr<group_server> server;
+    std::optional<group_outcome> outcome;
+    bool judged = false;
+};
+
+} // namespace skein::spmd
+
+// ======== skein/spmd/detail/elastic_protocol.hpp
+// What a rank of an elastic job and its supervisor say to each other; frames of one connection
+// whose bodies are wire-encoded. The coordinator reads and writes them, supervisors pass them on.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace skein::spmd::detail {
+
+/// Kinds of frames; of the rank unless said.
+namespace member_kind {
+inline constexpr std::uint16_t hello = 0x0201; ///< member_hello; the first frame
+inline constexpr std::uint16_t ask = 0x0202;   ///< member_ask
+inline constexpr std::uint16_t leave = 0x0203; ///< member_leave
+inline constexpr std::uint16_t fail = 0x0204;  ///< member_fail
+inline constexpr std::uint16_t begin = 0x0281; ///< of the supervisor: member_begin
+inline constexpr std::uint16_t wish = 0x0282;  ///< of the supervisor: member_wish
+inline constexpr std::uint16_t end = 0x0283;   ///< of the supervisor: member_end
+} // namespace member_kind
+
+struct member_hello {
+    std::uint64_t id = 0;
+    std::int64_t pid = 0;
+};
+/// For the next world.
+struct member_ask {
+    std::uint8_t last = 0;        ///< a world_end
+    std::uint64_t generation = 0; ///< of the world before; 0: there was none
+    std::vector<setting> settings;
+};
+/// It was told to go, and would like to.
+struct member_leave {
+    std::string why;
+};
+/// It fails, and with it the job.
+using member_fail = std::tuple<error>;
+
+/// A view that has this rank, and the way into its group.
+struct member_begin {
+    view now;
+    std::int32_t rank = 0;
+    std::string secret; ///< of the group, 64 hexadecimal digits
+    std::string job;
+    std::int32_t lost_rank = -1; ///< whose loss has ended the world before; -1: nobody's
+};
+/// All that is wished now.
+struct member_wish {
+    bool change = false;          ///< ranks join or leave
+    bool held = false;            ///< nobody knows whether this view is the newest one
+    std::int32_t stop_signal = 0; ///< not 0: the job is to stop
+};
+/// No view has this rank any more: in order, or for this reason.
+using member_end = std::tuple<bool, error>;
+
+/// Of one frame; a view of some thousand ranks fits in.
+inline constexpr std::size_t most_member_frame = std::size_t{4} << 20;
+
+template <class Body>
+void say(net::connection& to, std::uint16_t kind, const Body& body) {
+    net::frame f;
+    f.kind = kind;
+    f.body = wire::encode(body);
+    to.send(std::move(f));
+}
+
+} // namespace skein::spmd::detail
+
+
+// ======== skein/spmd/detail/elastic_coordinator.ipp, continued
+#include <algorithm>
+#include <csignal>
+#include <exception>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::spmd {
+
+namespace detail {
+
+SKEIN_INLINE task<void> until_changed(event* e) {
+    auto waited = e->wait();
+    co_await waited;
+}
+
+} // namespace detail
+
+SKEIN_INLINE elastic_coordinator::elastic_coordinator(net::network& via, view_register& truth,
+                                                      coordinator_options options)
+    : options_(std::move(options)), network_(via), register_(truth),
+      target_(options_.start > 0 ? options_.start : options_.most) {
+    target_ = std::clamp(target_, options_.least, options_.most);
+}
+
+SKEIN_INLINE elastic_coordinator::~elastic_coordinator() = default;
+
+SKEIN_INLINE void elastic_coordinator::add(elastic_keeper& keeper) {
+    keepers_.push_back(&keeper);
+    changed_.set();
+}
+
+SKEIN_INLINE task<supervisor_outcome> elastic_coordinator::run() {
+    std::exception_ptr failure;
+    try {
+        auto working = work();
+        co_await working;
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    if (group_) group_->server->abort(error(errc::aborted, "the job has ended"));
+    tasks_.cancel();
+    auto joined = shield(as_result(tasks_.join()));
+    (void)co_await joined;
+    if (failure) std::rethrow_exception(failure);
+    outcome_.stop_signal = stop_signal_;
+    outcome_.restarts = failures_;
+    co_return outcome_;
+}
+
+SKEIN_INLINE task<void> elastic_coordinator::work() {
+    coordinator_place me{options_.id, options_.address};
+    auto claiming = register_.claim(me);
+    (void)co_await claiming;
+    auto reading = register_.read();
+    view_ = co_await reading;
+    failures_ = static_cast<int>(view_.failures);
+    for (;;) {
+        changed_.reset();
+        wake_at_ = time_point::max();
+        const auto now = loop::current().now();
+        look(now);
+        if (auto next = proposal(now)) {
+            auto swapping = swap(std::move(*next));
+            co_await swapping;
+            continue;
+        }
+        if (over_ && !any_running()) break;
+        auto changing = as_result(with_deadline(detail::until_changed(&changed_),
+                                                std::min(wake_at_, now + std::chrono::hours(1))));
+        const auto changed = co_await changing;
+        if (!changed && changed.error().code() == errc::cancelled) throw changed.error();
+    }
+    auto saying = as_result(with_timeout(say_it_is_over(), time_constants::lan().close_timeout));
+    (void)co_await saying; // who does not hear it learns it from the end of the links
+    auto resigning = as_result(register_.resign());
+    (void)co_await resigning;
+}
+
+SKEIN_INLINE task<void> elastic_coordinator::say_it_is_over() {
+    view last = view_;
+    ++last.generation;
+    last.author = options_.id;
+    last.is_over = true;
+    last.failures = static_cast<std::uint64_t>(failures_);
+    last.why = outcome_.failure ? outcome_.failure->what() : "the training is done";
+    auto swapping = register_.compare_and_swap(view_.generation, last);
+    const auto swapped = co_await swapping;
+    if (swapped.swapped && options_.on_view) options_.on_view(last);
+}
+
+SKEIN_INLINE task<void> elastic_coordinator::watch_group(std::shared_ptr<view_group> which) {
+    group_outcome how;
+    try {
+        auto running = which->server->run();
+        how = co_await running;
+    } catch (const error& e) {
+        how.failure = e;
+    }
+    for (auto& [key, blob] : how.told) outcome_.told[key] = std::move(blob);
+    which->outcome = std::move(how);
+    changed_.set();
+}
+
+// ---- what has come ------------------------------------------------------------------------------
+
+SKEIN_INLINE void elastic_coordinator::stop(int signal) {
+    if (stop_signal_ != 0) return;
+    stop_signal_ = signal;
+    stop_at_ = deadline_after(loop::current().now(), options_.times.stop_grace);
+    changed_.set();
+}
+SKEIN_INLINE void elastic_coordinator::kill_all() {
+    kill_now_ = true;
+    changed_.set();
+}
+SKEIN_INLINE void elastic_coordinator::set_target(int workers) {
+    target_ = std::clamp(workers, options_.least, options_.most);
+    changed_.set();
+}
+
+SKEIN_INLINE void elastic_coordinator::worker_started(std::uint64_t id, std::int64_t pid) {
+    if (auto* w = find(id)) w->self.pid = pid;
+}
+
+SKEIN_INLINE void elastic_coordinator::worker_said(std::uint64_t id, std::uint16_t kind,
+                                                   byte_span body) {
+    auto* const from = find(id);
+    if (from == nullptr || from->has_ended) return;
+    changed_.set();
+    if (kind == detail::member_kind::ask) return heard_ask(*from, body);
+    if (kind == detail::member_kind::leave) {
+        auto said = wire::decode<detail::member_leave>(body);
+        // Its place stays empty, where the others are enough.
+        if (!std::exchange(from->leaves, true)) target_ = std::max(target_ - 1, options_.least);
+        from->why = said ? said->why : std::string();
+        return;
+    }
+    if (kind == detail::member_kind::fail) {
+        auto said = wire::decode<detail::member_fail>(body);
+        return heard_failure(*from, said ? std::get<0>(*said) : said.error());
+    }
+    kill(*from); // nonsense
+}
+
+SKEIN_INLINE void elastic_coordinator::heard_ask(worker& from, byte_span body) {
+    auto said = wire::decode<detail::member_ask>(body);
+    if (!said || said->last > static_cast<std::uint8_t>(world_end::paused)) return kill(from);
+    const auto last = static_cast<world_end>(said->last);
+    if (last == world_end::none) {
+        if (from.is != stage::starting) return; // its first view is on its way
+        if (!has_settings_) settings_ = said->settings;
+        if (has_settings_) {
+            const auto rank = static_cast<int>(from.self.id);
+            if (auto differs = difference(rank, said->settings, -1, settings_))
+                return refuse(from, error(errc::mismatch,
+                                          fmt::format("{} is unlike the others", name_of(from)))
+                                        .with_cause(differs->what()));
+        }
+        has_settings_ = true;
+        from.is = stage::ready;
+        from.ready_at = loop::current().now();
+        return;
+    }
+    // Of an older world: the next one is on its way to it.
+    if (from.is != stage::member || said->generation != view_.generation) return;
+    from.asked = last;
+    if (last == world_end::broken) {
+        mark_broken();
+        if (group_)
+            group_->server->abort(
+                error(errc::peer_lost, fmt::format("a collective failed at {}", name_of(from))));
+    }
+}
+
+SKEIN_INLINE void elastic_coordinator::heard_failure(worker& from, error why) {
+    if (from.is != stage::member) {
+        from.failed = std::move(why); // counts when it has ended
+        return;
+    }
+    const bool was_member_before = from.first_view != view_.generation || view_.generation == 1;
+    if (why.code() != errc::mismatch || was_member_before) return finish(std::move(why), from.rank);
+    // It has never been part of a world that worked: the others go on without it.
+    news_.push_back(fmt::format("{} was refused: {}", name_of(from), why.what()));
+    refuse(from, why);
+    mark_broken();
+    was_refused_ = true;
+    if (group_) group_->server->abort(error(errc::peer_lost, news_.back()), from.rank);
+}
+
+SKEIN_INLINE void elastic_coordinator::mark_broken() {
+    if (broken_) return;
+    broken_ = true;
+    broken_at_ = loop::current().now();
+}
+
+SKEIN_INLINE void elastic_coordinator::refuse(worker& which, const error& why) {
+    which.is = stage::leaving;
+    send_end(which, false, why);
+    if (view_.generation == 0) return finish(why);
+    count_refusal(why);
+}
+
+/// It does not count against the budget, but it would come again.
+SKEIN_INLINE void elastic_coordinator::count_refusal(error why) {
+    ++bad_starts_;
+    retry_at_ = deadline_after(loop::current().now(),
+                               detail::pause_after(bad_starts_, options_.times.backoff));
+    ++refusals_;
+    if (options_.on_failure) options_.on_failure(why, failures_, options_.max_failures);
+    refused_ = std::move(why);
+}
+
+SKEIN_INLINE void elastic_coordinator::worker_ended(std::uint64_t id, const worker_end& how) {
+    auto* const which = find(id);
+    if (which == nullptr || which->has_ended) return;
+    which->has_ended = true;
+    which->ended_at = loop::current().now();
+    which->end = how;
+    changed_.set();
+}
+
+/// How the newest view's group has ended, if it has.
+SKEIN_INLINE void elastic_coordinator::judge_group() {
+    if (over_ || !group_ || !group_->outcome || group_->judged) return;
+    group_->judged = true;
+    const auto& how = *group_->outcome;
+    if (!how.failure) {
+        is_done_ = true;
+        return finish(std::nullopt);
+    }
+    auto* const culprit =
+        how.culprit >= 0 ? find(view_.members[static_cast<std::size_t>(how.culprit)].id) : nullptr;
+    const auto code = how.failure->code();
+    if (how.reported && !detail::is_echo(code)) {
+        if (culprit == nullptr) return finish(how.failure, how.culprit);
+        return heard_failure(*culprit, *how.failure);
+    }
+    // Somebody has not come.
+    if (code == errc::timeout && culprit != nullptr && !how.reported) kill(*culprit);
+    mark_broken();
+}
+
+SKEIN_INLINE void elastic_coordinator::judge_ends(time_point now) {
+    for (auto& [id, place] : workers_) {
+        auto& w = *place;
+        if (!w.has_ended || w.judged) continue;
+        if (w.is == stage::leaving) {
+            w.judged = true;
+            continue;
+        }
+        if (w.is != stage::member) {
+            w.judged = true;
+            failed_start(w, w.failed ? *w.failed : end_of(w));
+            continue;
+        }
+        // A better reason than its end may be on its way.
+        const auto due = deadline_after(w.ended_at, options_.times.settle);
+        if (now < due && !over_) {
+            wake_at(due);
+            continue;
+        }
+        w.judged = true;
+        judge_member_end(w);
+    }
+}
+
+SKEIN_INLINE void elastic_coordinator::judge_member_end(worker& w) {
+    const bool as_asked =
+        stop_signal_ != 0 && (w.end.code == 128 + stop_signal_ || w.end.signal == stop_signal_);
+    if (over_ || has_left(w)) {
+        const bool bad = !w.end.success() && !as_asked && !w.killed_by_us;
+        // It failed after its training was done.
+        if (bad && !outcome_.failure) {
+            outcome_.failure = end_of(w);
+            outcome_.culprit = w.rank;
+        }
+        w.left = true;
+        return;
+    }
+    if (w.end.success()) {
+        auto why =
+            error(errc::worker_lost, fmt::format("{} exited before the job was done", name_of(w)))
+                .with_hint("it must return from its training function, not call exit()");
+        return finish(std::move(why), w.rank);
+    }
+    last_loss_ = end_of(w);
+    news_.push_back(last_loss_->what());
+    if (!as_asked) count_failure(*last_loss_, w.rank);
+}
+
+/// A worker that was no member yet has ended.
+SKEIN_INLINE void elastic_coordinator::failed_start(worker& w, error why) {
+    if (over_ || stop_signal_ != 0 || (w.killed_by_us && !w.was_late)) return;
+    const bool lasting = detail::is_lasting_end(w.end) || is_lasting(why.code());
+    if (lasting && view_.generation == 0) return finish(std::move(why));
+    if (lasting) return count_refusal(std::move(why));
+    ++bad_starts_;
+    retry_at_ = deadline_after(loop::current().now(),
+                               detail::pause_after(bad_starts_, options_.times.backoff));
+    last_loss_ = why;
+    count_failure(std::move(why), -1);
+}
+
+SKEIN_INLINE void elastic_coordinator::count_failure(error why, int culprit) {
+    ++failures_;
+    if (options_.on_failure) options_.on_failure(why, failures_, options_.max_failures);
+    if (failures_ <= options_.max_failures) return;
+    auto hint = fmt::format("{} workers were lost or failed to start, and the job allows {}; when "
+                            "it is resumed it goes on from its last checkpoint, if it has one",
+                            failures_, options_.max_failures);
+    if (!why.hint().empty()) hint = why.hint() + "; " + hint;
+    finish(std::move(why.with_hint(std::move(hint))), culprit);
+}
+
+/// The job has ended: nothing is made any more, all leave.
+SKEIN_INLINE void elastic_coordinator::finish(std::optional<error> failure, int culprit) {
+    if (over_) return;
+    over_ = true;
+    const auto now = loop::current().now();
+    if (failure) outcome_.culprit = culprit;
+    const error why = failure ? *failure : error(errc::closed, "the training is done");
+    if (failure) {
+        if (group_) group_->server->abort(*failure, culprit);
+        kill_at_ = std::min(stop_at_, deadline_after(now, options_.times.crash_grace));
+    }
+    if (failure) outcome_.failure = std::move(failure); // else it may have one already
+    for (auto& [id, place] : workers_) {
+        auto& w = *place;
+        if (w.has_ended) continue;
+        send_end(w, is_done_, why);
+        // It holds nothing that anybody waits for.
+        if (w.is == stage::starting) kill(w);
+        w.until = w.is == stage::member ? time_point::max()
+                                        : deadline_after(now, options_.times.crash_grace);
+    }
+    changed_.set();
+}
+
+} // namespace skein::spmd
+
+// ======== skein/spmd/detail/elastic_proposals.ipp
+// What a coordinator does next: starts, asks, kills, and the next view.
+
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace skein::spmd {
+
+// ---- of the workers -----------------------------------------------------------------------------
+
+SKEIN_INLINE elastic_coordinator::worker* elastic_coordinator::find(std::uint64_t id) {
+    const auto found = workers_.find(id);
+    return found == workers_.end() ? nullptr : found->second.get();
+}
+/// Those of the newest view that live and have not left its group, in the order of their ranks.
+SKEIN_INLINE std::vector<elastic_coordinator::worker*> elastic_coordinator::members() {
+    std::vector<worker*> all;
+    for (const auto& m : view_.members) {
+        auto* const w = find(m.id);
+        if (w != nullptr && w->is == stage::member && !w->has_ended && !has_left(*w))
+            all.push_back(w);
+    }
+    return all;
+}
+/// In the order in which they have asked.
+SKEIN_INLINE std::vector<elastic_coordinator::worker*> elastic_coordinator::ready() {
+    std::vector<worker*> all;
+    for (auto& [id, w] : workers_)
+        if (w->is == stage::ready && !w->has_ended) all.push_back(w.get());
+    std::sort(all.begin(), all.end(), [](const worker* a, const worker* b) {
+        return std::tuple(a->ready_at, a->self.id) < std::tuple(b->ready_at, b->self.id);
+    });
+    return all;
+}
+SKEIN_INLINE bool elastic_coordinator::has_left(const worker& which) const {
+    if (which.left) return true;
+    return which.is == stage::member && group_ && group_->generation == view_.generation &&
+           group_->server->has_left(which.rank) && !group_->server->has_failed(which.rank);
+}
+SKEIN_INLINE bool elastic_coordinator::any_running() const {
+    return std::any_of(workers_.begin(), workers_.end(),
+                       [](const auto& w) { return !w.second->has_ended; });
+}
+/// While the job stops, whoever is left saves.
+SKEIN_INLINE int elastic_coordinator::least() const noexcept {
+    return stop_signal_ != 0 ? 1 : options_.least;
+}
+SKEIN_INLINE std::string elastic_coordinator::name_of(const worker& which) const {
+    if (which.self.pid == 0) return fmt::format("worker {} at {}", which.self.id, which.self.host);
+    return fmt::format("worker {} (pid {} at {})", which.self.id, which.self.pid, which.self.host);
+}
+SKEIN_INLINE error elastic_coordinator::end_of(const worker& which) const {
+    if (which.end.not_started) {
+        auto why = *which.end.not_started;
+        return error(why.code(), fmt::format("{} {}", name_of(which), which.end.how))
+            .with_cause(why.what());
+    }
+    error why(errc::worker_lost, fmt::format("{} {}", name_of(which), which.end.how));
+    if (!which.end.last_words.empty()) why.with_cause(which.end.last_words);
+    if (which.end.signal == SIGPIPE) why.with_cause("nobody reads its output any more");
+    return why;
+}
+SKEIN_INLINE void elastic_coordinator::kill(worker& which) {
+    if (which.has_ended) return;
+    which.killed_by_us = true;
+    which.keeper->kill(which.self.id);
+}
+SKEIN_INLINE void elastic_coordinator::send_end(worker& which, bool in_order, const error& why) {
+    which.keeper->tell(which.self.id, detail::member_kind::end,
+                       wire::encode(detail::member_end(in_order, why)));
+}
+SKEIN_INLINE void elastic_coordinator::wake_at(time_point when) {
+    wake_at_ = std::min(wake_at_, when);
+}
+
+// ---- what is to be done -------------------------------------------------------------------------
+
+SKEIN_INLINE void elastic_coordinator::look(time_point now) {
+    judge_group();
+    judge_ends(now);
+    watch_limits(now);
+    if (over_) return look_at_end(now);
+    if (stop_signal_ != 0 && view_.generation == 0)
+        return finish(error(errc::cancelled, "the workers were still starting"));
+    start_missing(now);
+    let_go(now);
+    wish();
+}
+
+/// As many as are wanted, where there is room.
+SKEIN_INLINE void elastic_coordinator::start_missing(time_point now) {
+    if (stop_signal_ != 0 || refusals_ >= options_.max_refusals) return;
+    int there = 0;
+    std::map<const elastic_keeper*, int> used;
+    for (const auto& [id, w] : workers_) {
+        // Who has left the group is done, and the others soon are; an end without an error may be
+        // one of those.
+        const bool may_be_done = has_left(*w) || (!w->judged && w->end.success());
+        if (w->has_ended && !may_be_done) continue;
+        if (!w->has_ended) ++used[w->keeper];
+        if (w->is != stage::leaving && !w->leaves) ++there;
+    }
+    for (; there < target_; ++there) {
+        if (now < retry_at_) return wake_at(retry_at_);
+        elastic_keeper* best = nullptr;
+        for (auto* k : keepers_) {
+            if (used[k] >= k->places()) continue;
+            if (best == nullptr || used[k] < used[best]) best = k;
+        }
+        if (best == nullptr) return;
+        auto w = std::make_unique<worker>();
+        w->self.id = ++last_id_;
+        w->self.host = best->host();
+        w->self.keeper = best->id();
+        w->keeper = best;
+        w->started_at = now;
+        wake_at(deadline_after(now, options_.times.ready_limit));
+        const auto id = w->self.id;
+        workers_[id] = std::move(w);
+        ++used[best];
+        best->start(id);
+    }
+}
+
+/// More than are wanted: those that are no members yet go first, then the last ranks.
+SKEIN_INLINE void elastic_coordinator::let_go(time_point now) {
+    std::vector<worker*> stay;
+    for (auto* w : members())
+        if (!w->leaves) stay.push_back(w);
+    for (auto* w : ready()) stay.push_back(w);
+    for (auto& [id, w] : workers_)
+        if (w->is == stage::starting && !w->has_ended && !w->killed_by_us) stay.push_back(w.get());
+    for (; static_cast<int>(stay.size()) > target_; stay.pop_back()) {
+        auto& w = *stay.back();
+        if (w.is == stage::member) {
+            w.leaves = true;
+            w.why = fmt::format("{} workers are wanted", target_);
+            continue;
+        }
+        const bool hears = w.is == stage::ready;
+        w.is = stage::leaving;
+        if (hears)
+            send_end(w, true, error(errc::closed, "it is not wanted any more"));
+        else
+            kill(w);
+    }
+    for (auto& [id, w] : workers_) { // what was told to leave does so
+        if (w->is != stage::leaving || w->has_ended) continue;
+        if (w->until == time_point::max())
+            w->until = deadline_after(now, options_.times.stop_grace);
+        if (now >= w->until) kill(*w);
+        wake_at(w->until);
+    }
+}
+
+/// All members are told what is wished: a planned change, a stop.
+SKEIN_INLINE void elastic_coordinator::wish() {
+    bool change = false;
+    const auto stay = members();
+    const auto joining = ready();
+    int rest = static_cast<int>(joining.size());
+    for (const auto* w : stay) rest += w->leaves ? 0 : 1;
+    for (const auto* w : stay) change = change || (w->leaves && rest >= least());
+    if (!joining.empty() && stop_signal_ == 0) {
+        const auto due = deadline_after(joining.front()->ready_at, options_.times.join_settle);
+        if (loop::current().now() >= due)
+            change = true;
+        else
+            wake_at(due);
+    }
+    for (auto* w : stay) {
+        if (w->told_change == change && w->told_stop == stop_signal_) continue;
+        w->told_change = change;
+        w->told_stop = stop_signal_;
+        detail::member_wish now;
+        now.change = change;
+        now.stop_signal = stop_signal_;
+        w->keeper->tell(w->self.id, detail::member_kind::wish, wire::encode(now));
+    }
+}
+
+SKEIN_INLINE void elastic_coordinator::watch_limits(time_point now) {
+    if (kill_now_ || now >= stop_at_) {
+        if (!over_) finish(error(errc::timeout, "the ranks did not stop in time"));
+        kill_now_ = false;
+        stop_at_ = time_point::max();
+        for (auto& [id, w] : workers_) kill(*w);
+    }
+    wake_at(stop_at_);
+    if (over_) return;
+    for (auto& [id, w] : workers_) {
+        if (w->is != stage::starting || w->has_ended || w->killed_by_us) continue;
+        const auto limit = deadline_after(w->started_at, options_.times.ready_limit);
+        if (now >= limit) {
+            w->failed =
+                error(errc::timeout, fmt::format("{} was not ready within {:.3g} s", name_of(*w),
+                                                 to_seconds(options_.times.ready_limit)));
+            w->was_late = true;
+            kill(*w);
+        } else {
+            wake_at(limit);
+        }
+    }
+    if (short_since_ == time_point::max()) return;
+    const auto limit = deadline_after(short_since_, options_.times.pause_limit);
+    if (now < limit) return wake_at(limit);
+    error why(errc::timeout, fmt::format("fewer than {} workers were there for {:.3g} s",
+                                         options_.least, to_seconds(options_.times.pause_limit)));
+    if (refused_ || last_loss_) why.with_cause(refused_ ? refused_->what() : last_loss_->what());
+    finish(std::move(why));
+    kill_at_ = deadline_after(now, options_.times.stop_grace); // they may save
+}
+
+SKEIN_INLINE void elastic_coordinator::look_at_end(time_point now) {
+    for (auto& [id, w] : workers_) {
+        if (w->has_ended) continue;
+        const auto until = std::min(w->until, kill_at_);
+        if (now >= until)
+            kill(*w);
+        else
+            wake_at(until);
+    }
+}
+
+// ---- views --------------------------------------------------------------------------------------
+
+SKEIN_INLINE std::optional<view> elastic_coordinator::proposal(time_point now) {
+    if (over_) return std::nullopt;
+    const auto stay = members();
+    if (stay.empty()) return first_proposal(now);
+    bool is_lost = false, is_seen = true;
+    for (const auto& m : view_.members) {
+        const auto* const w = find(m.id);
+        if (w == nullptr || w->is != stage::member || !w->has_ended || w->left) continue;
+        is_lost = true;
+        is_seen = is_seen && w->judged; // it is, as soon as its moment for more losses is over
+    }
+    const bool all_ask =
+        std::all_of(stay.begin(), stay.end(), [](const worker* w) { return w->asked.has_value(); });
+    if (is_lost && !is_seen) return std::nullopt;
+    if (is_lost && group_ && !group_->outcome)
+        break_group(news_.empty() ? "a worker was lost" : news_.back());
+    if (!is_lost && !all_ask) return std::nullopt;
+    if (!is_lost && broken_) {
+        const auto due = deadline_after(broken_at_, options_.times.settle);
+        if (now < due) {
+            wake_at(due);
+            return std::nullopt;
+        }
+        error why(errc::aborted, "a collective failed, and no worker was lost");
+        if (group_ && group_->outcome && group_->outcome->failure)
+            why.with_cause(group_->outcome->failure->what());
+        if (!was_refused_) {
+            last_loss_ = why;
+            news_.push_back(why.what());
+            count_failure(why, -1);
+        }
+        if (over_) return std::nullopt;
+    }
+    auto next = make_view(now);
+    if (static_cast<int>(next.members.size()) >= least()) {
+        short_since_ = time_point::max();
+        return next;
+    }
+    if (short_since_ == time_point::max()) short_since_ = now;
+    wake_at(deadline_after(short_since_, options_.times.pause_limit));
+    return std::nullopt;
+}
+
+/// Nobody has been in a world, or nobody of the last one is left.
+SKEIN_INLINE std::optional<view> elastic_coordinator::first_proposal(time_point now) {
+    for (const auto& m : view_.members) { // a member that has left in order is no loss
+        const auto* const w = find(m.id);
+        if (w != nullptr && w->is == stage::member && (!w->has_ended || !w->judged))
+            return std::nullopt;
+    }
+    if (stop_signal_ != 0) {
+        finish(last_loss_ ? *last_loss_ : error(errc::cancelled, "all workers have left"));
+        return std::nullopt;
+    }
+    const auto there = ready();
+    const bool some_start = std::any_of(workers_.begin(), workers_.end(), [](const auto& w) {
+        return w.second->is == stage::starting && !w.second->has_ended;
+    });
+    if (static_cast<int>(there.size()) < least()) {
+        enough_at_ = time_point::max();
+        if (short_since_ == time_point::max()) short_since_ = now;
+        if (!some_start && refusals_ >= options_.max_refusals && refused_) finish(*refused_);
+        return std::nullopt;
+    }
+    enough_at_ = std::min(enough_at_, now);
+    const auto due = deadline_after(enough_at_, options_.times.first_settle);
+    if (some_start && now < due) {
+        wake_at(due);
+        return std::nullopt;
+    }
+    enough_at_ = time_point::max();
+    short_since_ = time_point::max();
+    return make_view(now);
+}
+
+/// Those that stay keep their order and come first.
+SKEIN_INLINE view elastic_coordinator::make_view(time_point) {
+    view next;
+    next.generation = view_.generation + 1;
+    next.author = options_.id;
+    next.failures = static_cast<std::uint64_t>(failures_);
+    auto why = news_;
+    const auto stay = members();
+    const auto joining = stop_signal_ == 0 ? ready() : std::vector<worker*>();
+    std::size_t places = joining.size();
+    for (const auto* w : stay) places += w->leaves ? 0 : 1;
+    const bool may_leave = static_cast<int>(places) >= least();
+    for (auto* w : stay) {
+        if (w->leaves && may_leave) {
+            why.push_back(
+                fmt::format("{} leaves{}{}", name_of(*w), w->why.empty() ? "" : ": ", w->why));
+            continue;
+        }
+        next.members.push_back(w->self);
+    }
+    for (auto* w : joining) {
+        if (static_cast<int>(next.members.size()) >= options_.most) break;
+        next.members.push_back(w->self);
+        if (view_.generation > 0) why.push_back(fmt::format("{} joins", name_of(*w)));
+    }
+    next.why =
+        why.empty() ? "the first workers are ready" : fmt::format("{}", fmt::join(why, "; "));
+    return next;
+}
+
+SKEIN_INLINE void elastic_coordinator::break_group(const std::string& why) {
+    int culprit = -1;
+    for (const auto& m : view_.members) {
+        const auto* const w = find(m.id);
+        if (w != nullptr && w->has_ended && !w->left) culprit = w->rank;
+    }
+    group_->server->abort(error(errc::peer_lost, why), culprit);
+}
+
+/// Puts it in the register, then in the place of the view before.
+SKEIN_INLINE task<void> elastic_coordinator::swap(view next) {
+    auto fresh = std::make_shared<view_group>();
+    fresh->generation = next.generation;
+    fresh->secret = net::token::generate(*options_.random);
+    group_options how;
+    how.world_size = static_cast<int>(next.members.size());
+    how.generation = static_cast<int>(next.generation);
+    how.job = options_.job;
+    how.secret = fresh->secret;
+    how.join_deadline = options_.times.join_deadline;
+    how.alive = options_.alive;
+    how.given = options_.given;
+    how.most_told = options_.most_told;
+    auto at = options_.groups;
+    if (at.kind == net::scheme::unix_abstract)
+        at.host += fmt::format("-{}-{:016x}", next.generation, options_.random->next());
+    fresh->server = std::make_unique<group_server>(network_, at, how);
+    next.group = net::to_string(fresh->server->local());
+    const auto told = news_.size();
+    auto swapping = register_.compare_and_swap(view_.generation, next);
+    const auto swapped = co_await swapping;
+    if (!swapped.swapped)
+        throw error(errc::aborted, fmt::format("view {} was made by another coordinator ({})",
+                                               swapped.now.generation, swapped.now.author));
+    if (over_) { // while the register was not there
+        view_ = std::move(next);
+        co_return;
+    }
+    news_.erase(news_.begin(), news_.begin() + static_cast<std::ptrdiff_t>(told));
+    const auto before = std::exchange(view_, std::move(next));
+    const auto old = std::exchange(group_, fresh);
+    broken_ = was_refused_ = false;
+    begin_view(before, view_.why);
+    // After the news of the next view: a rank that still works in the old world knows why it ends.
+    if (old) old->server->abort(error(errc::peer_lost, view_.why));
+    tasks_.spawn(watch_group(fresh));
+    if (options_.on_view) options_.on_view(view_);
+}
+
+SKEIN_INLINE void elastic_coordinator::begin_view(const view& before, const std::string& why) {
+    detail::member_begin told;
+    told.now = view_;
+    told.secret = group_->secret.to_hex();
+    told.job = options_.job;
+    for (const auto& m : before.members) {
+        auto* const w = find(m.id);
+        if (w == nullptr || w->is != stage::member) continue;
+        const bool stays = std::any_of(view_.members.begin(), view_.members.end(),
+                                       [&](const view_member& n) { return n.id == m.id; });
+        if (stays) continue;
+        if (w->has_ended) {
+            if (told.lost_rank < 0 && !w->left) told.lost_rank = w->rank;
+        } else {
+            send_end(*w, true, error(errc::closed, why));
+        }
+        w->is = stage::leaving;
+    }
+    bad_starts_ = 0;
+    for (std::size_t r = 0; r < view_.members.size(); ++r) {
+        auto* const w = find(view_.members[r].id);
+        if (w == nullptr) continue;
+        if (w->first_view == 0) w->first_view = view_.generation;
+        w->is = stage::member;
+        w->rank = static_cast<int>(r);
+        w->asked.reset();
+        w->told_change = false;
+        w->told_stop = 0;
+        told.rank = w->rank;
+        if (!w->has_ended)
+            w->keeper->tell(w->self.id, detail::member_kind::begin, wire::encode(told));
+    }
+    changed_.set();
+}
+
+} // namespace skein::spmd
+
+// ======== skein/spmd/elastic_member.hpp
+// A rank of an elastic job, in the real world: the control thread with one connection to the
+// supervisor that has started this process, for life, and with one group after the other.
+//
+//     if (spmd::is_elastic_rank()) {
+//         spmd::elastic_member me;
+//         auto world = me.next(spmd::world_end::none);      // waits to be admitted
+//         ...                                               // train; me.next(...) when it ends
+//         me.leave();                                       // the training is done
+//     }
+//
+// The control thread never computes, so a long kernel cannot miss a heartbeat.
+
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::spmd {
+
+/// True in a process that the supervisor of an elastic job has started as one of its workers.
+[[nodiscard]] bool is_elastic_rank(const variable_reader& read = process_environment());
+
+/// How long a member waits for others, and what it must have like them.
+struct elastic_member_options {
+    /// How long exchange() of a world waits for the slowest rank.
+    time_span exchange_deadline = 2 * time_constants::lan().rendezvous_timeout;
+    /// What all workers of the job must have alike: one that differs from the first is refused.
+    std::vector<setting> settings{};
+};
+
+/// Connects in the constructor. leave() or fail() before the end; the destructor without either
+/// looks like a crash to the others.
+class elastic_member final : public elastic_world {
+public:
+    ///   errors  not_found: this process is no worker of an elastic job; timeout,
+    ///           permission_denied: its supervisor
+    explicit elastic_member(elastic_member_options options = {},
+                            const variable_reader& read = process_environment());
+    ~elastic_member() override;
+
+    [[nodiscard]] std::uint64_t id() const override;
+    [[nodiscard]] int least() const override;
+    [[nodiscard]] int most() const override;
+    /// The world may be used until the next call of next(), leave() or fail(), and destroyed at any
+    /// time on any thread.
+    ///   errors  besides those of the interface: mismatch, other settings than the others';
+    ///           peer_lost: the supervisor is gone
+    [[nodiscard]] std::unique_ptr<rendezvous> next(world_end last) override;
+    [[nodiscard]] world_change change() const override;
+    [[nodiscard]] bool change_wanted() const noexcept override;
+    [[nodiscard]] bool stop_wanted() const noexcept override;
+    void wait_while_held() override;
+    void ask_to_leave(const std::string& why) override;
+
+    /// The signal that has asked the job to stop, or 0. From any thread.
+    [[nodiscard]] int stop_signal() const noexcept;
+    /// Of the newest world: who its ranks are, and what the supervisor gives all; see
+    /// group_options::given. Empty before the first.
+    [[nodiscard]] std::vector<member_info> members() const;
+    [[nodiscard]] byte_buffer given() const;
+    /// Rank 0 of the newest world tells whoever reads the job's outcome; see group_client::tell.
+    void tell(std::string_view key, byte_span what);
+    /// Blocks until another rank of the newest world is known to be lost, at most so long; false if
+    /// not.
+    [[nodiscard]] bool wait_lost(time_span limit);
+
+    /// The training is done: leaves the newest world in order. The job is over when all have.
+    void leave();
+    /// This rank fails, and with it the job; one that was in no world yet fails alone.
+    void fail(const error& why);
+
+private:
+    class impl;
+    std::unique_ptr<impl> impl_;
+};
+
+} // namespace skein::spmd
+
+
+// ======== skein/spmd/detail/elastic_client.ipp
+// The bodies of elastic_client.hpp.
+
+
+// ======== skein/spmd/detail/elastic_client.hpp
+// A rank's end of the protocol between it and its supervisor, on one loop: what the control thread
+// of an elastic_member has, and a rank of the simulated world.
+
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace skein::net {
+class connection;
+class network;
+struct frame;
+} // namespace skein::net
+
+namespace skein::spmd::detail {
+
+/// Who a rank is, and where its supervisor is.
+struct elastic_client_options {
+    std::uint64_t id = 0;
+    std::int64_t pid = 0;
+    std::string host{};
+    net::address door{};
+    net::token secret{};
+    std::vector<setting> settings{};
+    time_span join_deadline = 2 * time_constants::lan().rendezvous_timeout;
+    net::keep_alive_mode alive = net::keep_alive_mode::automatic;
+};
+
+/// One world of a rank. `begin` and what the group has told are only read; the losses may be used
+/// on any thread.
+struct elastic_place {
+    member_begin begin;
+    std::vector<member_info> members;
+    byte_buffer given;
+    loss_listeners losses;
+    std::unique_ptr<group_client> client; ///< of the loop; null when the world has ended
+};
+
+/// Wishes of the supervisor, for any thread.
+struct elastic_wishes {
+    std::atomic<bool> change{false}, held{false};
+    std::atomic<int> stop_signal{0};
+};
+
+/// All members belong to the loop.
+class elastic_client {
+public:
+    /// `via` and `wishes` must outlive it.
+    elastic_client(net::network& via, elastic_client_options options, elastic_wishes& wishes);
+    ~elastic_client();
+
+    ///   errors  those of net::connect_patiently
+    [[nodiscard]] task<void> connect();
+    /// See elastic_world::next(); null: it leaves.
+    [[nodiscard]] task<std::shared_ptr<elastic_place>> next(world_end last);
+    void ask_to_leave(const std::string& why);
+    [[nodiscard]] task<void> leave();
+    [[nodiscard]] task<void> fail(error why);
+    /// Ends all; await it before the destructor.
+    [[nodiscard]] task<void> close();
+
+    [[nodiscard]] const std::shared_ptr<elastic_place>& place() const noexcept { return place_; }
+    [[nodiscard]] net::connection& link() noexcept { return *link_; }
+
+private:
+    task<void> read_all();
+    void handle(const net::frame& f);
+    void lose_link(error why);
+    void break_world(int rank, const error& why);
+    task<void> join(std::shared_ptr<elastic_place> into);
+    task<void> until_useless(std::uint64_t generation, cancel_source stop);
+    static task<void> drop(std::shared_ptr<elastic_place> which);
+
+    net::network& network_;
+    elastic_client_options options_;
+    elastic_wishes& wishes_;
+    std::shared_ptr<net::connection> link_;
+    std::shared_ptr<elastic_place> place_; ///< the newest world that this rank has begun
+    std::shared_ptr<elastic_place> old_;   ///< which has ended, until the next one begins
+    std::optional<member_begin> newest_;   ///< that it was told of
+    std::optional<member_end> end_;
+    std::optional<error> lost_; ///< the link
+    bool leaves_ = false;
+    wait_queue changed_;
+    scope tasks_;
+};
+
+} // namespace skein::spmd::detail
+
+
+// ======== skein/spmd/detail/elastic_client.ipp, continued
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::spmd::detail {
+
+SKEIN_INLINE elastic_client::elastic_client(net::network& via, elastic_client_options options,
+                                            elastic_wishes& wishes)
+    : network_(via), options_(std::move(options)), wishes_(wishes) {}
+SKEIN_INLINE elastic_client::~elastic_client() = default;
+
+SKEIN_INLINE task<void> elastic_client::connect() {
+    net::connection_options o;
+    o.secret = options_.secret;
+    o.self.name = fmt::format("worker {}", options_.id);
+    o.self.purpose = "elastic";
+    o.self.pid = options_.pid;
+    o.bounds.max_frame = most_member_frame;
+    o.alive.mode = options_.alive;
+    net::reconnect_policy often;
+    often.until = deadline_after(loop::current().now(), time_constants::lan().rendezvous_timeout);
+    often.max_tries = 0;
+    auto connecting = net::connect_patiently(network_, options_.door, o, often);
+    link_ = co_await connecting;
+    say(*link_, member_kind::hello, member_hello{options_.id, options_.pid});
+    tasks_.spawn(read_all());
+}
+
+SKEIN_INLINE task<void> elastic_client::read_all() {
+    std::optional<error> why;
+    try {
+        for (;;) {
+            auto next = link_->receive();
+            auto f = co_await next;
+            if (!f) break;
+            handle(*f);
+        }
+    } catch (const error& e) {
+        why = e;
+    }
+    if (why && why->code() == errc::cancelled) co_return;
+    error lost(errc::peer_lost, "the supervisor is gone");
+    if (why) lost.with_cause(why->what());
+    lose_link(std::move(lost));
+}
+
+SKEIN_INLINE void elastic_client::handle(const net::frame& f) {
+    switch (f.kind) {
+    case member_kind::begin: {
+        auto told = wire::decode<member_begin>(f.body);
+        if (!told) throw told.error();
+        const auto rank = static_cast<std::size_t>(told->rank);
+        if (told->rank < 0 || rank >= told->now.members.size())
+            throw error(errc::malformed, fmt::format("rank {} in a world of {}", told->rank,
+                                                     told->now.members.size()));
+        wishes_.change = false;
+        const int lost = told->lost_rank;
+        const error why(errc::peer_lost,
+                        told->now.why.empty() ? "the world has changed" : told->now.why);
+        newest_ = std::move(*told);
+        break_world(lost, why);
+        break;
+    }
+    case member_kind::wish: {
+        const auto told = wire::decode<member_wish>(f.body);
+        if (!told) throw told.error();
+        wishes_.change = told->change;
+        wishes_.held = told->held;
+        if (told->stop_signal != 0) wishes_.stop_signal = told->stop_signal;
+        break;
+    }
+    case member_kind::end: {
+        auto told = wire::decode<member_end>(f.body);
+        if (!told) throw told.error();
+        end_ = std::move(*told);
+        if (!std::get<0>(*end_)) break_world(-1, std::get<1>(*end_));
+        break;
+    }
+    default: throw error(errc::malformed, fmt::format("kind {} means nothing to a rank", f.kind));
+    }
+    changed_.wake_all();
+}
+
+/// Whoever still works in the newest world must not wait there.
+SKEIN_INLINE void elastic_client::break_world(int rank, const error& why) {
+    if (place_) place_->losses.tell(rank, why);
+}
+
+SKEIN_INLINE void elastic_client::lose_link(error why) {
+    if (!lost_) lost_ = std::move(why);
+    break_world(-1, *lost_);
+    changed_.wake_all();
+}
+
+SKEIN_INLINE task<std::shared_ptr<elastic_place>> elastic_client::next(world_end last) {
+    old_ = std::move(place_);
+    std::uint64_t had = old_ ? old_->begin.now.generation : 0;
+    if (link_->is_open()) {
+        member_ask asking;
+        asking.last = static_cast<std::uint8_t>(old_ ? last : world_end::none);
+        asking.generation = had;
+        if (!old_) asking.settings = options_.settings;
+        say(*link_, member_kind::ask, asking);
+    }
+    for (;;) {
+        // Not sooner: others may not have paused yet, and would take it for a loss.
+        if (old_ && (end_ || lost_ || last == world_end::broken ||
+                     (newest_ && newest_->now.generation > had)))
+            tasks_.spawn(drop(std::move(old_)));
+        if (end_) {
+            if (std::get<0>(*end_)) co_return nullptr;
+            const auto& why = std::get<1>(*end_);
+            if (why.code() == errc::mismatch || why.code() == errc::cancelled) throw why;
+            throw error(errc::aborted, "the job ends").with_cause(why.what());
+        }
+        if (lost_) throw *lost_;
+        if (!newest_ || newest_->now.generation <= had) {
+            auto changed = changed_.wait();
+            co_await changed;
+            continue;
+        }
+        auto into = std::make_shared<elastic_place>();
+        into->begin = *newest_;
+        had = newest_->now.generation;
+        auto joining = as_result(join(into));
+        const auto has_joined = co_await joining;
+        if (has_joined) {
+            place_ = into;
+            // What has come meanwhile.
+            if (newest_->now.generation > had)
+                break_world(newest_->lost_rank, error(errc::peer_lost, newest_->now.why));
+            if (end_ && !std::get<0>(*end_)) break_world(-1, std::get<1>(*end_));
+            if (lost_) break_world(-1, *lost_);
+            co_return into;
+        }
+        if (has_joined.error().code() == errc::cancelled && leaves_) throw has_joined.error();
+        // It has not formed: somebody was lost. The supervisor makes the next one.
+        if (link_->is_open()) {
+            member_ask asking;
+            asking.last = static_cast<std::uint8_t>(world_end::broken);
+            asking.generation = had;
+            say(*link_, member_kind::ask, asking);
+        }
+    }
+}
+
+SKEIN_INLINE task<void> elastic_client::until_useless(std::uint64_t generation,
+                                                      cancel_source stop) {
+    while (!lost_ && !end_ && newest_->now.generation == generation) {
+        auto changed = changed_.wait();
+        co_await changed;
+    }
+    stop.request();
+}
+
+/// The group of a view, unless news comes that makes it useless.
+SKEIN_INLINE task<void> elastic_client::join(std::shared_ptr<elastic_place> into) {
+    const auto& begin = into->begin;
+    const auto& mine = begin.now.members[static_cast<std::size_t>(begin.rank)];
+    member_info self;
+    self.rank = begin.rank;
+    self.world_size = static_cast<int>(begin.now.members.size());
+    self.host = mine.host;
+    self.pid = options_.pid;
+    self.local_size = 0;
+    for (std::size_t r = 0; r < begin.now.members.size(); ++r) {
+        if (begin.now.members[r].host != mine.host) continue;
+        if (static_cast<int>(r) < begin.rank) ++self.local_rank;
+        ++self.local_size;
+    }
+    group_options how;
+    how.world_size = self.world_size;
+    how.generation = static_cast<int>(begin.now.generation);
+    how.job = begin.job;
+    how.secret = net::token::from_hex(begin.secret).value();
+    how.join_deadline = options_.join_deadline;
+    how.alive.mode = options_.alive;
+    auto* const losses = &into->losses;
+    cancel_source stop;
+    scope watching;
+    watching.spawn(until_useless(begin.now.generation, stop));
+    auto joining = as_result(with_cancel(
+        stop.token(),
+        group_client::join(network_, net::address::parse(begin.now.group).value(), self, how,
+                           [losses](int rank, const error& why) { losses->tell(rank, why); })));
+    auto joined = co_await joining;
+    watching.cancel();
+    auto watched = shield(as_result(watching.join()));
+    (void)co_await watched;
+    into->client = std::move(joined).value(); // or throws
+    into->members = into->client->members();
+    into->given = into->client->given();
+}
+
+/// In the background: the server may have nothing to say any more.
+SKEIN_INLINE task<void> elastic_client::drop(std::shared_ptr<elastic_place> which) {
+    auto client = std::move(which->client);
+    if (!client) co_return;
+    auto dropped = shield(client->drop());
+    co_await dropped;
+}
+
+SKEIN_INLINE void elastic_client::ask_to_leave(const std::string& why) {
+    if (!link_ || !link_->is_open()) return;
+    say(*link_, member_kind::leave, member_leave{why});
+}
+
+SKEIN_INLINE task<void> elastic_client::leave() {
+    leaves_ = true;
+    const auto from = std::move(place_);
+    if (!from || !from->client) co_return;
+    auto client = std::move(from->client);
+    auto left = client->leave();
+    co_await left;
+}
+
+SKEIN_INLINE task<void> elastic_client::fail(error why) {
+    leaves_ = true;
+    const auto from = std::move(place_);
+    if (link_->is_open()) say(*link_, member_kind::fail, member_fail(why));
+    if (!from || !from->client) co_return;
+    auto client = std::move(from->client);
+    auto failed = client->fail(std::move(why));
+    co_await failed;
+}
+
+SKEIN_INLINE task<void> elastic_client::close() {
+    leaves_ = true;
+    for (auto* which : {&place_, &old_})
+        if (*which) tasks_.spawn(drop(std::move(*which)));
+    if (link_) {
+        auto closed = shield(link_->close());
+        co_await closed;
+    }
+    tasks_.cancel();
+    auto joined = shield(as_result(tasks_.join()));
+    (void)co_await joined;
+}
+
+} // namespace skein::spmd::detail
+
+// ======== skein/spmd/detail/elastic_member.ipp
+// The control thread of an elastic_member, and a world as the training layers see it.
+
+
+#include <charconv>
+#include <condition_variable>
+#include <mutex>
+#include <utility>
+
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::spmd {
+
+SKEIN_INLINE bool is_elastic_rank(const variable_reader& read) {
+    return read(elastic_variable).has_value();
+}
+
+namespace detail {
+
+/// "1:4".
+SKEIN_INLINE std::pair<int, int> read_workers(const std::string& text) {
+    int least = 0, most = 0;
+    const auto* const end = text.data() + text.size();
+    const auto first = std::from_chars(text.data(), end, least);
+    if (first.ec == std::errc() && first.ptr != end && *first.ptr == ':') {
+        const auto second = std::from_chars(first.ptr + 1, end, most);
+        if (second.ec == std::errc() && second.ptr == end && least >= 1 && most >= least)
+            return {least, most};
+    }
+    throw error(errc::invalid_argument, fmt::format("{} is '{}'", elastic_workers_variable, text))
+        .with_hint("least:most, as in 1:4");
+}
+
+SKEIN_INLINE std::string need_variable(const variable_reader& read, const char* name) {
+    auto value = read(name);
+    if (value) return *value;
+    throw error(errc::not_found, fmt::format("no elastic job has started this process: {} is not "
+                                             "set",
+                                             name));
+}
+
+} // namespace detail
+
+class elastic_member::impl {
+public:
+    impl(elastic_member_options options, const variable_reader& read)
+        : options_(std::move(options)),
+          secret(net::token::from_hex(detail::need_variable(read, token_variable)).value()),
+          control_("control") {
+        const auto at = detail::need_variable(read, elastic_variable);
+        const auto number = detail::need_variable(read, elastic_id_variable);
+        std::tie(least, most) =
+            detail::read_workers(detail::need_variable(read, elastic_workers_variable));
+        detail::elastic_client_options how;
+        how.id = id = std::strtoull(number.c_str(), nullptr, 10);
+        how.pid = ::getpid();
+        how.host = proc::host_name();
+        how.door = net::address::parse(at).value();
+        how.secret = secret;
+        how.settings = options_.settings;
+        control_.run([&] { return begin(std::move(how)); });
+    }
+    ~impl() {
+        control_.run([this] { return end(); });
+    }
+    impl(const impl&) = delete;
+    impl& operator=(const impl&) = delete;
+
+    using place_ptr = std::shared_ptr<detail::elastic_place>;
+
+    place_ptr next(world_end last) {
+        {
+            const std::lock_guard lock(mutex_);
+            newest_ = nullptr;
+        }
+        auto into = control_.run([&] { return state_->client.next(last); });
+        const std::lock_guard lock(mutex_);
+        newest_ = into;
+        if (into) change_ = into->begin.now;
+        return into;
+    }
+    [[nodiscard]] place_ptr newest() const {
+        const std::lock_guard lock(mutex_);
+        return newest_;
+    }
+    [[nodiscard]] view last_view() const {
+        const std::lock_guard lock(mutex_);
+        return change_;
+    }
+    std::vector<byte_buffer> exchange(const place_ptr& in, std::string key, byte_buffer mine) {
+        return control_.run([&] { return exchange_within(in, std::move(key), std::move(mine)); });
+    }
+    void tell(std::string key, byte_buffer what) {
+        control_.run([&] { return tell_group(newest(), std::move(key), std::move(what)); });
+    }
+    void ask_to_leave(std::string why) {
+        control_.run([&] { return ask(std::move(why)); });
+    }
+    void leave() {
+        control_.run([this] { return state_->client.leave(); });
+    }
+    void fail(const error& why) {
+        control_.run([&] { return state_->client.fail(why); });
+    }
+
+    const elastic_member_options options_;
+    const net::token secret;
+    std::uint64_t id = 0;
+    int least = 1, most = 1;
+    detail::elastic_wishes wishes;
+
+private:
+    /// What lives on the control thread.
+    struct on_thread {
+        on_thread(net::real_loop& loop, detail::elastic_client_options how,
+                  detail::elastic_wishes& wishes)
+            : network(loop), client(network, std::move(how), wishes) {}
+        net::real_network network;
+        detail::elastic_client client;
+    };
+
+    task<void> begin(detail::elastic_client_options how) {
+        state_ = std::make_unique<on_thread>(control_.loop(), std::move(how), wishes);
+        std::exception_ptr failure;
+        try {
+            auto connecting = state_->client.connect();
+            co_await connecting;
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        if (!failure) co_return;
+        auto ended = end();
+        co_await ended;
+        std::rethrow_exception(failure);
+    }
+    task<void> end() {
+        if (!state_) co_return;
+        auto closed = state_->client.close();
+        co_await closed;
+        state_.reset();
+    }
+    task<void> ask(std::string why) {
+        state_->client.ask_to_leave(why);
+        co_return;
+    }
+    task<std::vector<byte_buffer>> exchange_within(place_ptr in, std::string key,
+                                                   byte_buffer mine) {
+        if (!in->client || in != state_->client.place())
+            throw error(errc::closed,
+                        fmt::format("exchange of '{}' in a world that has ended", key));
+        auto exchanged =
+            with_timeout(in->client->exchange(key, std::move(mine)), options_.exchange_deadline);
+        try {
+            co_return co_await exchanged;
+        } catch (const error& e) {
+            if (e.code() != errc::timeout) throw;
+            throw error(errc::timeout,
+                        fmt::format("rank {} waited {:.3g} s for the other ranks at '{}'",
+                                    in->begin.rank, to_seconds(options_.exchange_deadline), key));
+        }
+    }
+    task<void> tell_group(place_ptr in, std::string key, byte_buffer what) {
+        if (!in || !in->client) throw error(errc::closed, "a word after the last world has ended");
+        in->client->tell(std::move(key), std::move(what));
+        co_return;
+    }
+
+    std::unique_ptr<on_thread> state_;
+    mutable std::mutex mutex_; // guards newest_ and change_
+    place_ptr newest_;
+    view change_;
+    net::loop_thread control_;
+};
+
+namespace detail {
+
+/// A world of a member, which outlives it.
+template <class Impl>
+class elastic_rendezvous final : public rendezvous {
+public:
+    elastic_rendezvous(Impl& of, std::shared_ptr<elastic_place> in)
+        : member_(of), in_(std::move(in)) {}
+
+    [[nodiscard]] int rank() const override { return in_->begin.rank; }
+    [[nodiscard]] int world_size() const override { return static_cast<int>(in_->members.size()); }
+    [[nodiscard]] int local_rank() const override { return mine().local_rank; }
+    [[nodiscard]] int local_size() const override { return mine().local_size; }
+    [[nodiscard]] int generation() const override {
+        return static_cast<int>(in_->begin.now.generation);
+    }
+    [[nodiscard]] std::string host() const override { return mine().host; }
+    std::vector<byte_buffer> exchange(std::string_view key, byte_span mine) override {
+        return member_.exchange(in_, std::string(key), to_buffer(mine));
+    }
+    [[nodiscard]] net::token secret() const override {
+        return net::token::from_hex(in_->begin.secret).value();
+    }
+    [[nodiscard]] subscription on_lost(loss_listeners::listener lost) override {
+        return in_->losses.add(std::move(lost));
+    }
+
+private:
+    [[nodiscard]] const member_info& mine() const {
+        return in_->members[static_cast<std::size_t>(in_->begin.rank)];
+    }
+
+    Impl& member_;
+    std::shared_ptr<elastic_place> in_;
+};
+
+} // namespace detail
+
+SKEIN_INLINE elastic_member::elastic_member(elastic_member_options options,
+                                            const variable_reader& read)
+    : impl_(std::make_unique<impl>(std::move(options), read)) {}
+SKEIN_INLINE elastic_member::~elastic_member() = default;
+
+SKEIN_INLINE std::uint64_t elastic_member::id() const { return impl_->id; }
+SKEIN_INLINE int elastic_member::least() const { return impl_->least; }
+SKEIN_INLINE int elastic_member::most() const { return impl_->most; }
+
+SKEIN_INLINE std::unique_ptr<rendezvous> elastic_member::next(world_end last) {
+    auto place = impl_->next(last);
+    if (!place) return nullptr;
+    return std::make_unique<detail::elastic_rendezvous<impl>>(*impl_, std::move(place));
+}
+SKEIN_INLINE world_change elastic_member::change() const {
+    const auto now = impl_->last_view();
+    world_change how;
+    how.generation = now.generation;
+    how.world_size = static_cast<int>(now.members.size());
+    how.why = now.why;
+    return how;
+}
+SKEIN_INLINE bool elastic_member::change_wanted() const noexcept {
+    return impl_->wishes.change.load();
+}
+SKEIN_INLINE bool elastic_member::stop_wanted() const noexcept { return stop_signal() != 0; }
+SKEIN_INLINE int elastic_member::stop_signal() const noexcept {
+    return impl_->wishes.stop_signal.load();
+}
+SKEIN_INLINE void elastic_member::wait_while_held() {
+    const auto place = impl_->newest();
+    if (!place) throw error(errc::closed, "this rank is in no world");
+    std::optional<error> lost;
+    auto watching = place->losses.add([&](int, const error& why) { lost = why; });
+    // One supervisor, one host: it is held only while that is stopped.
+    watching.reset();
+    if (lost) throw *lost;
+}
+SKEIN_INLINE void elastic_member::ask_to_leave(const std::string& why) { impl_->ask_to_leave(why); }
+SKEIN_INLINE std::vector<member_info> elastic_member::members() const {
+    const auto place = impl_->newest();
+    return place ? place->members : std::vector<member_info>();
+}
+SKEIN_INLINE byte_buffer elastic_member::given() const {
+    const auto place = impl_->newest();
+    return place ? place->given : byte_buffer();
+}
+SKEIN_INLINE void elastic_member::tell(std::string_view key, byte_span what) {
+    impl_->tell(std::string(key), to_buffer(what));
+}
+SKEIN_INLINE bool elastic_member::wait_lost(time_span limit) {
+    const auto place = impl_->newest();
+    return place && place->losses.wait(limit);
+}
+SKEIN_INLINE void elastic_member::leave() { impl_->leave(); }
+SKEIN_INLINE void elastic_member::fail(const error& why) { impl_->fail(why); }
+
+} // namespace skein::spmd
+
+// ======== skein/spmd/elastic_supervisor.hpp
+// The supervisor of an elastic job on one host: starts copies of this program as workers, makes
+// views of those that are ready, and starts another one when one is lost.
+//
+// Workers are not told a rank when they start: they ask for their world (spmd/elastic_member.hpp).
+// Ctrl-C and SIGTERM ask them to save and end; a second one kills them. When the supervisor dies,
+// however it dies, the kernel kills them.
+
+
+// ======== skein/spmd/local_keeper.hpp
+// The keeper of the workers of this host: children of this process, each with one connection to
+// it. A worker that is silent is killed: it may hold what others wait for.
+
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace skein::net {
+class connection;
+class endpoint;
+class network;
+} // namespace skein::net
+namespace skein::proc {
+class child;
+class children;
+} // namespace skein::proc
+
+namespace skein::spmd {
+
+/// What a keeper starts, and how long it waits for a sign of life.
+struct local_keeper_options {
+    std::uint64_t id = 1;
+    std::string host{};
+    int places = 1;
+    int least = 1, most = 1; ///< of the job, for its workers
+    std::string job{};
+    net::address door{}; ///< where its workers reach it; port 0: any
+    net::token secret{}; ///< of these connections
+    net::keep_alive alive{net::keep_alive_mode::on, time_constants::lan().group_heartbeat,
+                          time_constants::lan().suspect_after, time_constants::lan().suspect_after};
+    std::string executable = "/proc/self/exe";
+    std::vector<std::string> argv{};                        ///< of each worker; empty: our own
+    std::vector<std::pair<std::string, std::string>> env{}; ///< added to each one's environment
+    std::vector<std::pair<std::string, std::string>> variables{}; ///< in its boot message alone
+    int threads = 1; ///< OMP_NUM_THREADS of each, unless the user has set that; 0: not set
+};
+
+/// Lives on one loop. What it starts dies with it.
+class local_keeper final : public elastic_keeper {
+public:
+    /// Listens at once. All but `options` must outlive it.
+    ///   errors  those of network::listen
+    local_keeper(net::network& via, proc::children& on, local_keeper_options options);
+    ~local_keeper() override;
+
+    /// Serves the workers' connections until cancelled; then all workers are killed and gone.
+    ///   to  hears of them from now on; must outlive this
+    [[nodiscard]] task<void> run(keeper_listener& to);
+
+    [[nodiscard]] std::uint64_t id() const noexcept override { return options_.id; }
+    [[nodiscard]] const std::string& host() const noexcept override { return options_.host; }
+    [[nodiscard]] int places() const noexcept override { return options_.places; }
+    void start(std::uint64_t worker) override;
+    void kill(std::uint64_t worker) override;
+    void tell(std::uint64_t worker, std::uint16_t kind, byte_buffer body) override;
+
+private:
+    struct worker;
+    task<void> serve();
+    task<void> serve_one(std::shared_ptr<net::connection> link);
+    task<void> read_all(std::shared_ptr<net::connection> link, std::shared_ptr<worker> from);
+    task<void> live(std::shared_ptr<worker> self);
+    task<void> begin(std::shared_ptr<worker> self);
+
+    local_keeper_options options_;
+    proc::children& children_;
+    std::unique_ptr<net::endpoint> door_;
+    keeper_listener* to_ = nullptr;
+    std::map<std::uint64_t, std::shared_ptr<worker>> workers_;
+    scope tasks_;
+};
+
+} // namespace skein::spmd
+
+
+// ======== skein/spmd/detail/local_keeper.ipp
+// A worker from its start to its end, and its connection.
+
+
+#include <exception>
+#include <map>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::spmd {
+
+struct local_keeper::worker {
+    std::uint64_t id = 0;
+    std::unique_ptr<proc::child> process;
+    std::shared_ptr<net::connection> link;
+    event unlinked; ///< what it said has been read
+    bool kill_asked = false;
+    bool was_silent = false;
+    bool has_ended = false;
+};
+
+namespace detail {
+
+SKEIN_INLINE net::connection_options keeper_link(const local_keeper_options& of) {
+    net::connection_options o;
+    o.secret = of.secret;
+    o.self.name = "keeper";
+    o.self.purpose = "elastic";
+    o.alive = of.alive;
+    o.bounds.max_frame = most_member_frame;
+    return o;
+}
+
+SKEIN_INLINE task<void> until_read(event* e) {
+    auto waited = e->wait();
+    co_await waited;
+}
+
+} // namespace detail
+
+SKEIN_INLINE local_keeper::local_keeper(net::network& via, proc::children& on,
+                                        local_keeper_options options)
+    : options_(std::move(options)), children_(on) {
+    net::acceptor_options bounds;
+    const auto places = static_cast<std::size_t>(options_.places) + 8;
+    bounds.places = std::max(bounds.places, places);
+    bounds.places_per_address = std::max(bounds.places_per_address, places);
+    door_ =
+        std::make_unique<net::endpoint>(via, options_.door, detail::keeper_link(options_), bounds);
+}
+
+SKEIN_INLINE local_keeper::~local_keeper() = default;
+
+SKEIN_INLINE task<void> local_keeper::run(keeper_listener& to) {
+    to_ = &to;
+    std::exception_ptr failure;
+    try {
+        auto serving = serve();
+        co_await serving;
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    tasks_.cancel();
+    auto joined = shield(as_result(tasks_.join()));
+    (void)co_await joined;
+    workers_.clear(); // kills and reaps what still runs
+    if (failure) std::rethrow_exception(failure);
+}
+
+SKEIN_INLINE task<void> local_keeper::serve() {
+    auto serving = door_->serve(
+        [this](std::shared_ptr<net::connection> link) { return serve_one(std::move(link)); });
+    co_await serving;
+}
+
+SKEIN_INLINE task<void> local_keeper::serve_one(std::shared_ptr<net::connection> link) {
+    auto first_frame = with_timeout(link->receive(), time_constants::lan().handshake_timeout);
+    auto first = co_await first_frame;
+    if (!first || first->kind != detail::member_kind::hello)
+        throw error(errc::malformed, "a worker says hello first");
+    auto hello = wire::decode<detail::member_hello>(first->body);
+    if (!hello) throw hello.error();
+    const auto found = workers_.find(hello->id);
+    if (found == workers_.end() || found->second->link || found->second->has_ended)
+        throw error(errc::permission_denied,
+                    fmt::format("pid {} says it is worker {}, which is none of ours or connected "
+                                "already",
+                                hello->pid, hello->id));
+    auto from = found->second;
+    from->link = link;
+    auto reading = read_all(link, from);
+    auto how = as_result(std::move(reading));
+    const auto read = co_await how;
+    from->unlinked.set();
+    // Silent, or it speaks nonsense: it may be alive, and hold what others wait for.
+    if (!read && read.error().code() != errc::cancelled && !from->has_ended) {
+        from->was_silent = read.error().code() == errc::peer_lost;
+        kill(from->id);
+    }
+}
+
+SKEIN_INLINE task<void> local_keeper::read_all(std::shared_ptr<net::connection> link,
+                                               std::shared_ptr<worker> from) {
+    for (;;) {
+        auto next = link->receive();
+        auto f = co_await next;
+        if (!f) co_return; // it is about to exit
+        to_->worker_said(from->id, f->kind, f->body);
+    }
+}
+
+SKEIN_INLINE void local_keeper::start(std::uint64_t id) {
+    auto self = std::make_shared<worker>();
+    self->id = id;
+    workers_[id] = self;
+    tasks_.spawn(live(std::move(self)));
+}
+
+SKEIN_INLINE void local_keeper::kill(std::uint64_t id) {
+    const auto found = workers_.find(id);
+    if (found == workers_.end() || found->second->has_ended) return;
+    found->second->kill_asked = true;
+    if (found->second->process) found->second->process->kill();
+}
+
+SKEIN_INLINE void local_keeper::tell(std::uint64_t id, std::uint16_t kind, byte_buffer body) {
+    const auto found = workers_.find(id);
+    if (found == workers_.end()) return;
+    const auto& link = found->second->link;
+    if (!link || !link->is_open()) return;
+    net::frame f;
+    f.kind = kind;
+    f.body = std::move(body);
+    link->send(std::move(f));
+}
+
+SKEIN_INLINE task<void> local_keeper::begin(std::shared_ptr<worker> self) {
+    std::map<std::string, std::string> mine{
+        {elastic_variable, net::to_string(door_->local())},
+        {elastic_id_variable, std::to_string(self->id)},
+        {elastic_workers_variable, fmt::format("{}:{}", options_.least, options_.most)},
+        {"SKEIN_JOB_ID", options_.job},
+        {token_variable, options_.secret.to_hex()}};
+    for (const auto& [name, value] : options_.variables) mine.try_emplace(name, value);
+    proc::child_options how;
+    how.role = rank_role;
+    how.name = fmt::format("worker {}", self->id);
+    how.message = wire::encode(mine);
+    how.socket = false;
+    how.executable = options_.executable;
+    how.argv = options_.argv;
+    how.env = options_.env;
+    how.threads = options_.threads;
+    auto starting = children_.start(std::move(how));
+    self->process = co_await starting;
+    if (self->kill_asked) self->process->kill();
+}
+
+SKEIN_INLINE task<void> local_keeper::live(std::shared_ptr<worker> self) {
+    worker_end told;
+    std::optional<error> failed;
+    try {
+        auto starting = begin(self);
+        co_await starting;
+    } catch (const error& e) {
+        failed = e;
+    }
+    if (failed) {
+        if (failed->code() == errc::cancelled) co_return;
+        told.how = "could not be started";
+        told.not_started = std::move(failed);
+    } else {
+        to_->worker_started(self->id, self->process->pid());
+        auto ended = self->process->ended();
+        const auto end = co_await ended;
+        told.code = end.status.code();
+        told.signal = end.status.signal();
+        told.how = self->was_silent ? fmt::format("was silent for {:.3g} s, and was killed",
+                                                  to_seconds(options_.alive.dead_after))
+                                    : end.status.describe();
+        told.last_words = end.last_words;
+        told.was_silent = self->was_silent;
+        if (self->link) { // its last frames, which are in the socket
+            auto read = as_result(
+                with_timeout(detail::until_read(&self->unlinked), time_constants::lan().last_word));
+            (void)co_await read;
+        }
+    }
+    self->has_ended = true;
+    workers_.erase(self->id);
+    to_->worker_ended(self->id, told);
+}
+
+} // namespace skein::spmd
+
+
+// ======== skein/spmd/elastic_supervisor.hpp, continued
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace skein::spmd {
+
+/// Says to a running job how many workers it should have. Shared by the job and whoever tells it;
+/// its members may be called from any thread, also before the job begins and after its end.
+class elastic_control {
+public:
+    elastic_control() = default;
+    elastic_control(const elastic_control&) = delete;
+    elastic_control& operator=(const elastic_control&) = delete;
+
+    /// Within least and most of the job, or the nearest of them.
+    void set_target(int workers);
+
+    /// Of the job: who is told, until end().
+    void begin(std::function<void(int workers)> told);
+    void end();
+
+private:
+    std::mutex mutex_; // guards all
+    std::function<void(int)> told_;
+    std::optional<int> wanted_;
+};
+
+/// How many workers, with what, and how patient the supervisor is with them.
+struct elastic_options {
+    int least = 1, most = 1; ///< workers in a world
+    int start = 0;           ///< workers at the beginning; 0: `most`
+    int max_failures = 3;    ///< losses of members and failed starts, then the job fails
+    elastic_times times{};
+    /// Of a worker's control connection; one that is silent for dead_after is killed.
+    net::keep_alive alive = local_keeper_options{}.alive;
+    std::string executable = "/proc/self/exe";
+    std::vector<std::string> argv{}; ///< of each worker; empty: this process's own
+    std::vector<std::pair<std::string, std::string>> env{}; ///< added to each one's environment
+    int threads = 1; ///< OMP_NUM_THREADS of each worker, unless the user has set that; 0: not set
+    /// SIGINT and SIGTERM are this job's while it works; false: they stay what they are.
+    bool takes_signals = true;
+    /// Becomes readable: the workers are asked to stop, as by a first SIGTERM. -1: none.
+    int stop_fd = -1;
+    /// Variables that only process_environment() of the workers gives, not their environment.
+    std::vector<std::pair<std::string, std::string>> variables{};
+    byte_buffer given{};                        ///< to every rank of every view; see group_options
+    std::size_t most_told = 0;                  ///< by rank 0; see group_options
+    std::shared_ptr<elastic_control> control{}; ///< may be null
+    /// Told of each view, and of the end (view::is_over), on the supervisor's thread.
+    std::function<void(const view&)> on_view{};
+    /// Told of each loss and failed start that counts, and how many there have been.
+    std::function<void(const error& why, int failures, int max_failures)> on_failure{};
+    /// Told of the first stop request, when it comes.
+    std::function<void()> on_stop{};
+};
+
+/// Runs the job to its end; blocks. On any thread; as supervise().
+///   result  restarts: the losses and failed starts that were counted; culprit: a rank of the
+///           newest view
+///   errors  invalid_argument: least, most or start; not_supported: a loop runs on this thread, or
+///           this process is a worker
+[[nodiscard]] supervisor_outcome supervise_elastic(elastic_options options);
+
+} // namespace skein::spmd
+
+
+// ======== skein/spmd/detail/elastic_supervisor.ipp
+// One job = one coordinator + one keeper + a register, on a loop of their own.
+
+
+// ======== skein/spmd/memory_register.hpp
+// A view register in the memory of one process: that of the supervisor at a job's endpoint. It is
+// gone with it, and so is the job's coordinator.
+
+
+namespace skein::spmd {
+
+/// Never waits for anybody but in its watches.
+class memory_register final : public view_register {
+public:
+    [[nodiscard]] task<view> read() override;
+    [[nodiscard]] task<swap_result> compare_and_swap(std::uint64_t generation, view next) override;
+    [[nodiscard]] task<view> watch(std::uint64_t after) override;
+    [[nodiscard]] task<coordinator_place> claim(coordinator_place me) override;
+    [[nodiscard]] task<coordinator_place> watch_coordinator(coordinator_place known) override;
+    [[nodiscard]] task<void> resign() override;
+
+private:
+    view newest_;
+    coordinator_place coordinator_;
+    wait_queue changed_;
+};
+
+} // namespace skein::spmd
+
+
+// ======== skein/spmd/detail/memory_register.ipp
+// The bodies of spmd/memory_register.hpp.
+
+#include <utility>
+
+namespace skein::spmd {
+
+SKEIN_INLINE task<view> memory_register::read() { co_return newest_; }
+
+SKEIN_INLINE task<swap_result> memory_register::compare_and_swap(std::uint64_t generation,
+                                                                 view next) {
+    swap_result how;
+    how.swapped = newest_.generation == generation && next.generation == generation + 1;
+    if (how.swapped) {
+        newest_ = std::move(next);
+        changed_.wake_all();
+    }
+    how.now = newest_;
+    co_return how;
+}
+
+SKEIN_INLINE task<view> memory_register::watch(std::uint64_t after) {
+    while (newest_.generation <= after) {
+        auto changed = changed_.wait();
+        co_await changed;
+    }
+    co_return newest_;
+}
+
+SKEIN_INLINE task<coordinator_place> memory_register::claim(coordinator_place me) {
+    if (coordinator_.id == 0) {
+        coordinator_ = std::move(me);
+        changed_.wake_all();
+    }
+    co_return coordinator_;
+}
+
+SKEIN_INLINE task<coordinator_place> memory_register::watch_coordinator(coordinator_place known) {
+    while (coordinator_ == known) {
+        auto changed = changed_.wait();
+        co_await changed;
+    }
+    co_return coordinator_;
+}
+
+SKEIN_INLINE task<void> memory_register::resign() {
+    coordinator_ = {};
+    changed_.wake_all();
+    co_return;
+}
+
+} // namespace skein::spmd
+
+
+// ======== skein/spmd/detail/elastic_supervisor.ipp, continued
+#include <csignal>
+#include <exception>
+#include <utility>
+
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::spmd {
+
+SKEIN_INLINE void elastic_control::set_target(int workers) {
+    const std::lock_guard lock(mutex_);
+    wanted_ = workers;
+    if (told_) told_(workers);
+}
+SKEIN_INLINE void elastic_control::begin(std::function<void(int workers)> told) {
+    const std::lock_guard lock(mutex_);
+    told_ = std::move(told);
+    if (wanted_) told_(*wanted_);
+}
+SKEIN_INLINE void elastic_control::end() {
+    const std::lock_guard lock(mutex_);
+    told_ = {};
+}
+
+namespace detail {
+
+/// Of one host, with its register in its own memory.
+class elastic_job {
+public:
+    elastic_job(net::real_loop& loop, elastic_options options)
+        : options_(std::move(options)), loop_(loop), network_(loop), children_(loop),
+          keeper_(network_, children_, keeper_options()),
+          coordinator_(network_, register_, coordinator_options_of()) {
+        coordinator_.add(keeper_);
+        if (options_.takes_signals) signals_.emplace(second_signal::is_counted);
+    }
+
+    task<supervisor_outcome> run() {
+        scope beside;
+        beside.spawn(keep());
+        if (signals_) beside.spawn(watch_signals());
+        if (options_.stop_fd >= 0) beside.spawn(watch_stop_request());
+        if (options_.control)
+            options_.control->begin([this](int workers) {
+                loop_.post_from_any_thread([this, workers] { coordinator_.set_target(workers); });
+            });
+        std::exception_ptr failure;
+        supervisor_outcome how;
+        try {
+            auto running = coordinator_.run();
+            how = co_await running;
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        if (options_.control) options_.control->end();
+        beside.cancel();
+        auto joined = shield(as_result(beside.join()));
+        (void)co_await joined;
+        if (failure) std::rethrow_exception(failure);
+        co_return how;
+    }
+
+private:
+    [[nodiscard]] local_keeper_options keeper_options() const {
+        local_keeper_options o;
+        o.host = proc::host_name();
+        o.places = options_.most + 1; // one that leaves may wait for the one in its place
+        o.least = options_.least;
+        o.most = options_.most;
+        o.job = job_;
+        o.door = net::address::abstract_unix(
+            fmt::format("@skein-keeper-{}-{:016x}", ::getpid(), system_random().next()));
+        o.secret = net::token::generate();
+        o.alive = options_.alive;
+        o.executable = options_.executable;
+        o.argv = options_.argv;
+        o.env = options_.env;
+        o.variables = options_.variables;
+        o.threads = options_.threads;
+        return o;
+    }
+    [[nodiscard]] coordinator_options coordinator_options_of() const {
+        coordinator_options o;
+        o.job = job_;
+        o.least = options_.least;
+        o.most = options_.most;
+        o.start = options_.start;
+        o.max_failures = options_.max_failures;
+        o.times = options_.times;
+        o.groups = net::address::abstract_unix(fmt::format("@skein-{}", ::getpid()));
+        o.given = options_.given;
+        o.most_told = options_.most_told;
+        o.random = &system_random();
+        o.on_view = options_.on_view;
+        o.on_failure = options_.on_failure;
+        return o;
+    }
+
+    task<void> keep() {
+        std::exception_ptr failure;
+        try {
+            auto keeping = keeper_.run(coordinator_);
+            co_await keeping;
+        } catch (const error& e) {
+            if (e.code() == errc::cancelled) co_return;
+            failure = std::current_exception();
+        }
+        if (!failure) co_return;
+        coordinator_.kill_all();
+        std::rethrow_exception(failure);
+    }
+    task<void> watch_signals() {
+        for (;;) {
+            auto asked = net::wait_readable(loop_, signals_->fd());
+            co_await asked;
+            char read[16];
+            [[maybe_unused]] const auto n = ::read(signals_->fd(), read, sizeof read);
+            if (signals_->count() > 1) coordinator_.kill_all();
+            begin_to_stop(signals_->which());
+        }
+    }
+    task<void> watch_stop_request() {
+        auto asked = net::wait_readable(loop_, options_.stop_fd);
+        co_await asked;
+        begin_to_stop(SIGTERM);
+    }
+    void begin_to_stop(int signal) {
+        const bool first = !std::exchange(stops_, true);
+        if (first && options_.on_stop) options_.on_stop();
+        coordinator_.stop(signal);
+    }
+
+    elastic_options options_;
+    net::real_loop& loop_;
+    std::string job_ = fmt::format("job-{:016x}", system_random().next());
+    net::real_network network_;
+    proc::local_children children_;
+    memory_register register_;
+    local_keeper keeper_;
+    elastic_coordinator coordinator_;
+    std::optional<stop_signals> signals_;
+    bool stops_ = false;
+};
+
+SKEIN_INLINE void check(const elastic_options& options) {
+    if (options.least < 1 || options.least > options.most)
+        throw error(
+            errc::invalid_argument,
+            fmt::format("a job of at least {} and at most {} workers", options.least, options.most))
+            .with_hint("at least 1, and not more than at most: 1:4");
+    if (options.start != 0 && (options.start < options.least || options.start > options.most))
+        throw error(errc::invalid_argument,
+                    fmt::format("{} workers at the start of a job of {} to {}", options.start,
+                                options.least, options.most));
+}
+
+} // namespace detail
+
+SKEIN_INLINE supervisor_outcome supervise_elastic(elastic_options options) {
+    detail::check(options);
+    loop::refuse_inside("a job of ranks", "start it from main");
+    net::real_loop loop;
+    detail::elastic_job work(loop, std::move(options));
+    return loop.run(work.run());
+}
+
+} // namespace skein::spmd
+
+// ======== skein/spmd/joined_group.hpp
+// One rank's place in its group, in the real world: the control thread with the group client,
+// behind the rendezvous interface. In a world without a supervisor rank 0's control thread also
+// serves the group.
+//
+// The control thread never computes, so a long kernel cannot miss a heartbeat.
+
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::spmd {
+
+/// How long a rank waits for the others, and what it compares with them.
+struct joined_group_options {
+    time_span join_deadline = time_constants::lan().rendezvous_timeout;
+    /// How long exchange() waits for the slowest rank.
+    time_span exchange_deadline = 2 * time_constants::lan().rendezvous_timeout;
+    std::vector<setting> settings{}; ///< what all ranks must have alike; see group_options
+    /// While the ranks meet: when this becomes readable (stop_signals::fd()), joining is given up.
+    int stop_fd = -1;
+};
+
+/// Joins in the constructor, which blocks until all ranks are there. leave() or fail() before the
+/// end; the destructor without either looks to the others like a crash.
+class joined_group final : public rendezvous {
+public:
+    ///   errors  those of group_client::join; cancelled: options.stop_fd; already_exists: rank 0's
+    ///           port is in use
+    joined_group(launch_environment where, net::token secret, joined_group_options options = {});
+    ~joined_group() override;
+
+    [[nodiscard]] int rank() const override;
+    [[nodiscard]] int world_size() const override;
+    [[nodiscard]] int local_rank() const override;
+    [[nodiscard]] int local_size() const override;
+    [[nodiscard]] int generation() const override;
+    [[nodiscard]] std::string host() const override;
+    [[nodiscard]] net::token secret() const override;
+    [[nodiscard]] const std::vector<member_info>& members() const noexcept;
+
+    std::vector<byte_buffer> exchange(std::string_view key, byte_span mine) override;
+    /// What the group's server gives every rank; see group_options::given.
+    [[nodiscard]] const byte_buffer& given() const noexcept;
+    /// Rank 0 tells whoever reads the group's outcome; see group_client::tell.
+    void tell(std::string_view key, byte_span what);
+    [[nodiscard]] subscription on_lost(loss_listeners::listener lost) override;
+
+    /// Blocks until another rank is known to be lost or to have failed, at most so long; false if
+    /// not. What went wrong elsewhere is often seen first as a broken collective here.
+    [[nodiscard]] bool wait_lost(time_span limit);
+
+    /// This rank is done. Rank 0 of an unsupervised world returns when all ranks are.
+    void leave();
+    /// This rank fails; the others are told why.
+    void fail(const error& why);
+
+private:
+    class impl;
+    std::unique_ptr<impl> impl_;
+};
+
+} // namespace skein::spmd
+
+
+// ======== skein/spmd/detail/joined_group.ipp
+// The control thread of a joined_group and what lives on it.
+
+
+#include <unistd.h>
+
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace skein::spmd {
+
+class joined_group::impl {
+public:
+    impl(launch_environment place, net::token shared, joined_group_options options)
+        : where(std::move(place)), secret(shared), host(proc::host_name()),
+          options_(std::move(options)), control_("control") {
+        control_.run([this] { return join_unless_stopped(); });
+    }
+    ~impl() {
+        control_.run([this] { return leave_hard(); });
+    }
+    impl(const impl&) = delete;
+    impl& operator=(const impl&) = delete;
+
+    std::vector<byte_buffer> exchange(std::string key, byte_buffer mine) {
+        return control_.run([&] { return exchange_within(std::move(key), std::move(mine)); });
+    }
+    void tell(std::string key, byte_buffer what) {
+        control_.run([&] { return tell_server(std::move(key), std::move(what)); });
+    }
+    void leave(std::optional<error> why) {
+        control_.run([&] { return end(std::move(why)); });
+    }
+
+    // Written by the constructor, then only read.
+    launch_environment where;
+    net::token secret;
+    std::string host;
+    int generation = 0;
+    std::vector<member_info> members;
+    byte_buffer given;
+    loss_listeners losses;
+
+private:
+    /// What lives on the control thread.
+    struct on_thread {
+        explicit on_thread(net::real_loop& loop) : network(loop) {}
+        net::real_network network;
+        std::unique_ptr<group_server> server;
+        std::unique_ptr<group_client> client;
+        scope serving;
+    };
+
+    static task<void> serve(group_server* server) {
+        auto run = server->run();
+        (void)co_await run; // the ranks learn the outcome from the protocol
+    }
+
+    [[nodiscard]] member_info self() const {
+        member_info me;
+        me.rank = where.rank;
+        me.world_size = where.world_size;
+        me.local_rank = where.local_rank;
+        me.local_size = where.local_size;
+        me.host = host;
+        me.pid = ::getpid();
+        return me;
+    }
+
+    [[nodiscard]] group_options group() const {
+        group_options options;
+        options.world_size = where.world_size;
+        options.generation = where.attempt;
+        options.job = where.job_id;
+        options.settings = options_.settings;
+        options.secret = secret;
+        options.join_deadline = options_.join_deadline;
+        // A supervisor that is stopped for a while (Ctrl-Z) is not lost: its death closes the
+        // socket and the kernel ends this process.
+        if (is_supervised()) options.alive.mode = net::keep_alive_mode::automatic;
+        return options;
+    }
+
+    /// When fd is readable, asks the work of `stop` to end.
+    static task<void> watch(net::real_loop* loop, int fd, cancel_source stop) {
+        auto asked = net::wait_readable(*loop, fd);
+        co_await asked;
+        stop.request();
+    }
+
+    task<void> join_unless_stopped() {
+        state_ = std::make_unique<on_thread>(control_.loop());
+        cancel_source stop;
+        scope watching;
+        if (options_.stop_fd >= 0) watching.spawn(watch(&control_.loop(), options_.stop_fd, stop));
+        std::exception_ptr failure;
+        try {
+            auto joined = with_cancel(stop.token(), join_group());
+            co_await joined;
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        watching.cancel();
+        auto watched = as_result(watching.join()); // without a watcher it is as good
+        (void)co_await watched;
+        if (!failure) co_return;
+        const error stopped(
+            errc::cancelled,
+            fmt::format("rank {} was stopped while the ranks were meeting", where.rank));
+        if (stop.requested() && state_->server) state_->server->abort(stopped, where.rank);
+        auto cleared = clear(true);
+        co_await cleared;
+        if (stop.requested()) throw stopped;
+        std::rethrow_exception(failure);
+    }
+
+    task<void> join_group() {
+        const auto options = group();
+        const auto at = meeting_point(where);
+        if (where.rank == 0 && !is_supervised()) {
+            state_->server =
+                std::make_unique<group_server>(state_->network, listening_point(where), options);
+            state_->serving.spawn(serve(state_->server.get()));
+        }
+        auto joined =
+            group_client::join(state_->network, at, self(), options,
+                               [this](int rank, const error& why) { losses.tell(rank, why); });
+        state_->client = co_await joined;
+        members = state_->client->members();
+        generation = state_->client->generation();
+        given = state_->client->given();
+    }
+
+    task<std::vector<byte_buffer>> exchange_within(std::string key, byte_buffer mine) {
+        if (!state_ || !state_->client)
+            throw error(errc::closed, "exchange after leaving the group");
+        auto exchanged = with_timeout(state_->client->exchange(key, std::move(mine)),
+                                      options_.exchange_deadline);
+        try {
+            co_return co_await exchanged;
+        } catch (const error& e) {
+            if (e.code() != errc::timeout) throw;
+            throw error(errc::timeout,
+                        fmt::format("rank {} waited {:.3g} s for the other ranks at '{}'",
+                                    where.rank, to_seconds(options_.exchange_deadline), key));
+        }
+    }
+
+    task<void> tell_server(std::string key, byte_buffer what) {
+        if (!state_ || !state_->client) throw error(errc::closed, "a word after leaving the group");
+        state_->client->tell(std::move(key), std::move(what));
+        co_return;
+    }
+
+    task<void> end(std::optional<error> why) {
+        if (!state_) co_return;
+        if (state_->client) {
+            auto ended = why ? state_->client->fail(*why) : state_->client->leave();
+            co_await ended;
+            state_->client.reset();
+        }
+        auto cleared = clear(false);
+        co_await cleared;
+    }
+    task<void> leave_hard() {
+        if (!state_) co_return;
+        if (state_->client) {
+            auto ended = state_->client->fail(error(errc::peer_lost, "it left without a word"));
+            co_await ended;
+            state_->client.reset();
+        }
+        auto cleared = clear(true);
+        co_await cleared;
+    }
+    /// Ends serving: in order (waits for the other ranks) or at once.
+    task<void> clear(bool at_once) {
+        if (at_once) state_->serving.cancel();
+        try {
+            auto joined = state_->serving.join();
+            co_await joined;
+        } catch (const error&) { // cancelled, or a listener error that the join already reported
+        }
+        state_.reset();
+    }
+
+    joined_group_options options_;
+    std::unique_ptr<on_thread> state_;
+    net::loop_thread control_;
+};
+
+SKEIN_INLINE joined_group::joined_group(launch_environment where, net::token secret,
+                                        joined_group_options options)
+    : impl_(std::make_unique<impl>(std::move(where), secret, std::move(options))) {}
+SKEIN_INLINE joined_group::~joined_group() = default;
+
+SKEIN_INLINE int joined_group::rank() const { return impl_->where.rank; }
+SKEIN_INLINE int joined_group::world_size() const { return impl_->where.world_size; }
+SKEIN_INLINE int joined_group::local_rank() const { return impl_->where.local_rank; }
+SKEIN_INLINE int joined_group::local_size() const { return impl_->where.local_size; }
+SKEIN_INLINE int joined_group::generation() const { return impl_->generation; }
+SKEIN_INLINE std::string joined_group::host() const { return impl_->host; }
+SKEIN_INLINE net::token joined_group::secret() const { return impl_->secret; }
+SKEIN_INLINE const std::vector<member_info>& joined_group::members() const noexcept {
+    return impl_->members;
+}
+SKEIN_INLINE std::vector<byte_buffer> joined_group::exchange(std::string_view key, byte_span mine) {
+    return impl_->exchange(std::string(key), to_buffer(mine));
+}
+SKEIN_INLINE const byte_buffer& joined_group::given() const noexcept { return impl_->given; }
+SKEIN_INLINE void joined_group::tell(std::string_view key, byte_span what) {
+    impl_->tell(std::string(key), to_buffer(what));
+}
+SKEIN_INLINE subscription joined_group::on_lost(loss_listeners::listener lost) {
+    return impl_->losses.add(std::move(lost));
+}
+SKEIN_INLINE bool joined_group::wait_lost(time_span limit) { return impl_->losses.wait(limit); }
+SKEIN_INLINE void joined_group::leave() { impl_->leave(std::nullopt); }
+SKEIN_INLINE void joined_group::fail(const error& why) { impl_->leave(why); }
 
 } // namespace skein::spmd
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The test program is also the rank program of the supervisor's tests: SKEIN_TEST_PROGRAM says
 // which.
+#include "elastic_programs.hpp"
 #include "rank_programs.hpp"
 
 #include <cstdlib>
@@ -8,6 +9,9 @@
 #include <catch2/catch_session.hpp>
 
 int main(int argc, char** argv) {
-    if (const char* program = std::getenv("SKEIN_TEST_PROGRAM")) return run_rank_program(program);
+    if (const char* program = std::getenv("SKEIN_TEST_PROGRAM")) {
+        const bool is_elastic = skein::spmd::is_elastic_rank();
+        return is_elastic ? run_elastic_program(program) : run_rank_program(program);
+    }
     return Catch::Session().run(argc, argv);
 }

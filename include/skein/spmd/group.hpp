@@ -103,6 +103,8 @@ public:
     [[nodiscard]] std::vector<int> missing() const;
     /// True when the rank has joined and left in order, or has said that it fails.
     [[nodiscard]] bool has_left(int rank) const;
+    /// True when the rank has said that it fails.
+    [[nodiscard]] bool has_failed(int rank) const;
 
 private:
     struct member;
@@ -158,6 +160,9 @@ public:
     [[nodiscard]] task<void> leave();
     /// This rank fails; the server and all others are told why.
     [[nodiscard]] task<void> fail(error why);
+    /// Ends this end without a word: the group is of no use any more. One that goes on takes it for
+    /// the loss of this rank.
+    [[nodiscard]] task<void> drop();
 
     [[nodiscard]] const std::vector<member_info>& members() const noexcept { return members_; }
     [[nodiscard]] int generation() const noexcept { return generation_; }

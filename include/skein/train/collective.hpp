@@ -33,6 +33,9 @@ namespace detail {
     return code == errc::aborted || code == errc::peer_lost || code == errc::reset ||
            code == errc::closed || code == errc::timeout;
 }
+/// The world broke: what failed here may be mended by another world. What the communicator throws
+/// has the rank and the operation for its place.
+[[nodiscard]] bool is_of_world(const error& why);
 } // namespace detail
 
 /// In place over all ranks.

@@ -49,7 +49,7 @@ SKEIN_INLINE void require_secret(const net::address& at, const net::token& secre
 struct group_server::member {
     member_info info;
     std::shared_ptr<net::connection> link;
-    bool left = false;
+    bool left = false, failed = false;
 };
 
 SKEIN_INLINE group_server::group_server(net::network& via, net::address at, group_options options)
@@ -76,6 +76,11 @@ SKEIN_INLINE std::vector<int> group_server::missing() const {
 SKEIN_INLINE bool group_server::has_left(int rank) const {
     const auto& m = members_[static_cast<std::size_t>(rank)];
     return m && m->left;
+}
+
+SKEIN_INLINE bool group_server::has_failed(int rank) const {
+    const auto& m = members_[static_cast<std::size_t>(rank)];
+    return m && m->failed;
 }
 
 SKEIN_INLINE task<group_outcome> group_server::run() {
@@ -275,7 +280,7 @@ SKEIN_INLINE void group_server::handle(member& from, const net::frame& f) {
         how.culprit = from.info.rank;
         how.reported = true;
         how.failure = body ? std::get<error>(*body) : body.error();
-        from.left = true;
+        from.left = from.failed = true;
         end(std::move(how));
         return;
     }

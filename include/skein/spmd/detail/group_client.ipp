@@ -193,6 +193,11 @@ SKEIN_INLINE task<void> group_client::fail(error why) {
     co_await finished;
 }
 
+SKEIN_INLINE task<void> group_client::drop() {
+    auto finished = shield(finish());
+    co_await finished;
+}
+
 SKEIN_INLINE task<void> group_client::finish() {
     leaving_ = true;
     auto closed = link_->close();

@@ -13,6 +13,16 @@
 
 #include <fmt/core.h>
 
+namespace skein::train::detail {
+
+SKEIN_INLINE bool is_of_world(const error& why) {
+    const bool by_transport =
+        why.where().starts_with("rank ") && why.where().find(" #") != std::string::npos;
+    return may_be_echo(why.code()) || by_transport;
+}
+
+} // namespace skein::train::detail
+
 namespace skein::train {
 
 SKEIN_INLINE void all_reduce(const context& ctx, std::span<double> values, dist::reduce_op op) {

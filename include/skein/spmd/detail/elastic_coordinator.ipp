@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a coordinator makes of what has come. What it proposes: elastic_proposals.ipp.
+
+#include <skein/core/awaitable.hpp>
+#include <skein/core/cancel.hpp>
+#include <skein/core/loop.hpp>
+#include <skein/core/timeout.hpp>
+#include <skein/net/network.hpp>
+#include <skein/net/token.hpp>
+#include <skein/spmd/detail/elastic_parts.hpp>
+#include <skein/spmd/detail/elastic_protocol.hpp>
+#include <skein/wire/decode.hpp>
+#include <skein/wire/encode.hpp>
+
+#include <algorithm>
+#include <csignal>
+#include <exception>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::spmd {
+
+namespace detail {
+
+SKEIN_INLINE task<void> until_changed(event* e) {
+    auto waited = e->wait();
+    co_await waited;
+}
+
+} // namespace detail
+
+SKEIN_INLINE elastic_coordinator::elastic_coordinator(net::network& via, view_register& truth,
+                                                      coordinator_options options)
+    : options_(std::move(options)), network_(via), register_(truth),
+      target_(options_.start > 0 ? options_.start : options_.most) {
+    target_ = std::clamp(target_, options_.least, options_.most);
+}
+
+SKEIN_INLINE elastic_coordinator::~elastic_coordinator() = default;
+
+SKEIN_INLINE void elastic_coordinator::add(elastic_keeper& keeper) {
+    keepers_.push_back(&keeper);
+    changed_.set();
+}
+
+SKEIN_INLINE task<supervisor_outcome> elastic_coordinator::run() {
+    std::exception_ptr failure;
+    try {
+        auto working = work();
+        co_await working;
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    if (group_) group_->server->abort(error(errc::aborted, "the job has ended"));
+    tasks_.cancel();
+    auto joined = shield(as_result(tasks_.join()));
+    (void)co_await joined;
+    if (failure) std::rethrow_exception(failure);
+    outcome_.stop_signal = stop_signal_;
+    outcome_.restarts = failures_;
+    co_return outcome_;
+}
+
+SKEIN_INLINE task<void> elastic_coordinator::work() {
+    coordinator_place me{options_.id, options_.address};
+    auto claiming = register_.claim(me);
+    (void)co_await claiming;
+    auto reading = register_.read();
+    view_ = co_await reading;
+    failures_ = static_cast<int>(view_.failures);
+    for (;;) {
+        changed_.reset();
+        wake_at_ = time_point::max();
+        const auto now = loop::current().now();
+        look(now);
+        if (auto next = proposal(now)) {
+            auto swapping = swap(std::move(*next));
+            co_await swapping;
+            continue;
+        }
+        if (over_ && !any_running()) break;
+        auto changing = as_result(with_deadline(detail::until_changed(&changed_),
+                                                std::min(wake_at_, now + std::chrono::hours(1))));
+        const auto changed = co_await changing;
+        if (!changed && changed.error().code() == errc::cancelled) throw changed.error();
+    }
+    auto saying = as_result(with_timeout(say_it_is_over(), time_constants::lan().close_timeout));
+    (void)co_await saying; // who does not hear it learns it from the end of the links
+    auto resigning = as_result(register_.resign());
+    (void)co_await resigning;
+}
+
+SKEIN_INLINE task<void> elastic_coordinator::say_it_is_over() {
+    view last = view_;
+    ++last.generation;
+    last.author = options_.id;
+    last.is_over = true;
+    last.failures = static_cast<std::uint64_t>(failures_);
+    last.why = outcome_.failure ? outcome_.failure->what() : "the training is done";
+    auto swapping = register_.compare_and_swap(view_.generation, last);
+    const auto swapped = co_await swapping;
+    if (swapped.swapped && options_.on_view) options_.on_view(last);
+}
+
+SKEIN_INLINE task<void> elastic_coordinator::watch_group(std::shared_ptr<view_group> which) {
+    group_outcome how;
+    try {
+        auto running = which->server->run();
+        how = co_await running;
+    } catch (const error& e) {
+        how.failure = e;
+    }
+    for (auto& [key, blob] : how.told) outcome_.told[key] = std::move(blob);
+    which->outcome = std::move(how);
+    changed_.set();
+}
+
+// ---- what has come ------------------------------------------------------------------------------
+
+SKEIN_INLINE void elastic_coordinator::stop(int signal) {
+    if (stop_signal_ != 0) return;
+    stop_signal_ = signal;
+    stop_at_ = deadline_after(loop::current().now(), options_.times.stop_grace);
+    changed_.set();
+}
+SKEIN_INLINE void elastic_coordinator::kill_all() {
+    kill_now_ = true;
+    changed_.set();
+}
+SKEIN_INLINE void elastic_coordinator::set_target(int workers) {
+    target_ = std::clamp(workers, options_.least, options_.most);
+    changed_.set();
+}
+
+SKEIN_INLINE void elastic_coordinator::worker_started(std::uint64_t id, std::int64_t pid) {
+    if (auto* w = find(id)) w->self.pid = pid;
+}
+
+SKEIN_INLINE void elastic_coordinator::worker_said(std::uint64_t id, std::uint16_t kind,
+                                                   byte_span body) {
+    auto* const from = find(id);
+    if (from == nullptr || from->has_ended) return;
+    changed_.set();
+    if (kind == detail::member_kind::ask) return heard_ask(*from, body);
+    if (kind == detail::member_kind::leave) {
+        auto said = wire::decode<detail::member_leave>(body);
+        // Its place stays empty, where the others are enough.
+        if (!std::exchange(from->leaves, true)) target_ = std::max(target_ - 1, options_.least);
+        from->why = said ? said->why : std::string();
+        return;
+    }
+    if (kind == detail::member_kind::fail) {
+        auto said = wire::decode<detail::member_fail>(body);
+        return heard_failure(*from, said ? std::get<0>(*said) : said.error());
+    }
+    kill(*from); // nonsense
+}
+
+SKEIN_INLINE void elastic_coordinator::heard_ask(worker& from, byte_span body) {
+    auto said = wire::decode<detail::member_ask>(body);
+    if (!said || said->last > static_cast<std::uint8_t>(world_end::paused)) return kill(from);
+    const auto last = static_cast<world_end>(said->last);
+    if (last == world_end::none) {
+        if (from.is != stage::starting) return; // its first view is on its way
+        if (!has_settings_) settings_ = said->settings;
+        if (has_settings_) {
+            const auto rank = static_cast<int>(from.self.id);
+            if (auto differs = difference(rank, said->settings, -1, settings_))
+                return refuse(from, error(errc::mismatch,
+                                          fmt::format("{} is unlike the others", name_of(from)))
+                                        .with_cause(differs->what()));
+        }
+        has_settings_ = true;
+        from.is = stage::ready;
+        from.ready_at = loop::current().now();
+        return;
+    }
+    // Of an older world: the next one is on its way to it.
+    if (from.is != stage::member || said->generation != view_.generation) return;
+    from.asked = last;
+    if (last == world_end::broken) {
+        mark_broken();
+        if (group_)
+            group_->server->abort(
+                error(errc::peer_lost, fmt::format("a collective failed at {}", name_of(from))));
+    }
+}
+
+SKEIN_INLINE void elastic_coordinator::heard_failure(worker& from, error why) {
+    if (from.is != stage::member) {
+        from.failed = std::move(why); // counts when it has ended
+        return;
+    }
+    const bool was_member_before = from.first_view != view_.generation || view_.generation == 1;
+    if (why.code() != errc::mismatch || was_member_before) return finish(std::move(why), from.rank);
+    // It has never been part of a world that worked: the others go on without it.
+    news_.push_back(fmt::format("{} was refused: {}", name_of(from), why.what()));
+    refuse(from, why);
+    mark_broken();
+    was_refused_ = true;
+    if (group_) group_->server->abort(error(errc::peer_lost, news_.back()), from.rank);
+}
+
+SKEIN_INLINE void elastic_coordinator::mark_broken() {
+    if (broken_) return;
+    broken_ = true;
+    broken_at_ = loop::current().now();
+}
+
+SKEIN_INLINE void elastic_coordinator::refuse(worker& which, const error& why) {
+    which.is = stage::leaving;
+    send_end(which, false, why);
+    if (view_.generation == 0) return finish(why);
+    count_refusal(why);
+}
+
+/// It does not count against the budget, but it would come again.
+SKEIN_INLINE void elastic_coordinator::count_refusal(error why) {
+    ++bad_starts_;
+    retry_at_ = deadline_after(loop::current().now(),
+                               detail::pause_after(bad_starts_, options_.times.backoff));
+    ++refusals_;
+    if (options_.on_failure) options_.on_failure(why, failures_, options_.max_failures);
+    refused_ = std::move(why);
+}
+
+SKEIN_INLINE void elastic_coordinator::worker_ended(std::uint64_t id, const worker_end& how) {
+    auto* const which = find(id);
+    if (which == nullptr || which->has_ended) return;
+    which->has_ended = true;
+    which->ended_at = loop::current().now();
+    which->end = how;
+    changed_.set();
+}
+
+/// How the newest view's group has ended, if it has.
+SKEIN_INLINE void elastic_coordinator::judge_group() {
+    if (over_ || !group_ || !group_->outcome || group_->judged) return;
+    group_->judged = true;
+    const auto& how = *group_->outcome;
+    if (!how.failure) {
+        is_done_ = true;
+        return finish(std::nullopt);
+    }
+    auto* const culprit =
+        how.culprit >= 0 ? find(view_.members[static_cast<std::size_t>(how.culprit)].id) : nullptr;
+    const auto code = how.failure->code();
+    if (how.reported && !detail::is_echo(code)) {
+        if (culprit == nullptr) return finish(how.failure, how.culprit);
+        return heard_failure(*culprit, *how.failure);
+    }
+    // Somebody has not come.
+    if (code == errc::timeout && culprit != nullptr && !how.reported) kill(*culprit);
+    mark_broken();
+}
+
+SKEIN_INLINE void elastic_coordinator::judge_ends(time_point now) {
+    for (auto& [id, place] : workers_) {
+        auto& w = *place;
+        if (!w.has_ended || w.judged) continue;
+        if (w.is == stage::leaving) {
+            w.judged = true;
+            continue;
+        }
+        if (w.is != stage::member) {
+            w.judged = true;
+            failed_start(w, w.failed ? *w.failed : end_of(w));
+            continue;
+        }
+        // A better reason than its end may be on its way.
+        const auto due = deadline_after(w.ended_at, options_.times.settle);
+        if (now < due && !over_) {
+            wake_at(due);
+            continue;
+        }
+        w.judged = true;
+        judge_member_end(w);
+    }
+}
+
+SKEIN_INLINE void elastic_coordinator::judge_member_end(worker& w) {
+    const bool as_asked =
+        stop_signal_ != 0 && (w.end.code == 128 + stop_signal_ || w.end.signal == stop_signal_);
+    if (over_ || has_left(w)) {
+        const bool bad = !w.end.success() && !as_asked && !w.killed_by_us;
+        // It failed after its training was done.
+        if (bad && !outcome_.failure) {
+            outcome_.failure = end_of(w);
+            outcome_.culprit = w.rank;
+        }
+        w.left = true;
+        return;
+    }
+    if (w.end.success()) {
+        auto why =
+            error(errc::worker_lost, fmt::format("{} exited before the job was done", name_of(w)))
+                .with_hint("it must return from its training function, not call exit()");
+        return finish(std::move(why), w.rank);
+    }
+    last_loss_ = end_of(w);
+    news_.push_back(last_loss_->what());
+    if (!as_asked) count_failure(*last_loss_, w.rank);
+}
+
+/// A worker that was no member yet has ended.
+SKEIN_INLINE void elastic_coordinator::failed_start(worker& w, error why) {
+    if (over_ || stop_signal_ != 0 || (w.killed_by_us && !w.was_late)) return;
+    const bool lasting = detail::is_lasting_end(w.end) || is_lasting(why.code());
+    if (lasting && view_.generation == 0) return finish(std::move(why));
+    if (lasting) return count_refusal(std::move(why));
+    ++bad_starts_;
+    retry_at_ = deadline_after(loop::current().now(),
+                               detail::pause_after(bad_starts_, options_.times.backoff));
+    last_loss_ = why;
+    count_failure(std::move(why), -1);
+}
+
+SKEIN_INLINE void elastic_coordinator::count_failure(error why, int culprit) {
+    ++failures_;
+    if (options_.on_failure) options_.on_failure(why, failures_, options_.max_failures);
+    if (failures_ <= options_.max_failures) return;
+    auto hint = fmt::format("{} workers were lost or failed to start, and the job allows {}; when "
+                            "it is resumed it goes on from its last checkpoint, if it has one",
+                            failures_, options_.max_failures);
+    if (!why.hint().empty()) hint = why.hint() + "; " + hint;
+    finish(std::move(why.with_hint(std::move(hint))), culprit);
+}
+
+/// The job has ended: nothing is made any more, all leave.
+SKEIN_INLINE void elastic_coordinator::finish(std::optional<error> failure, int culprit) {
+    if (over_) return;
+    over_ = true;
+    const auto now = loop::current().now();
+    if (failure) outcome_.culprit = culprit;
+    const error why = failure ? *failure : error(errc::closed, "the training is done");
+    if (failure) {
+        if (group_) group_->server->abort(*failure, culprit);
+        kill_at_ = std::min(stop_at_, deadline_after(now, options_.times.crash_grace));
+    }
+    if (failure) outcome_.failure = std::move(failure); // else it may have one already
+    for (auto& [id, place] : workers_) {
+        auto& w = *place;
+        if (w.has_ended) continue;
+        send_end(w, is_done_, why);
+        // It holds nothing that anybody waits for.
+        if (w.is == stage::starting) kill(w);
+        w.until = w.is == stage::member ? time_point::max()
+                                        : deadline_after(now, options_.times.crash_grace);
+    }
+    changed_.set();
+}
+
+} // namespace skein::spmd

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a coordinator keeps of each worker and of each view's group; comes after
+// spmd/elastic_coordinator.hpp.
+
+#include <skein/core/constants.hpp>
+#include <skein/core/error.hpp>
+#include <skein/core/event.hpp>
+#include <skein/core/task.hpp>
+#include <skein/core/time.hpp>
+#include <skein/spmd/elastic_coordinator.hpp>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace skein::spmd {
+
+namespace detail {
+
+/// What a rank throws because another one is lost.
+[[nodiscard]] constexpr bool is_echo(errc code) noexcept {
+    return code == errc::peer_lost || code == errc::aborted || code == errc::cancelled ||
+           code == errc::closed || code == errc::reset;
+}
+
+/// An end that would only come again: a wrong command line, output without a reader, a limit on
+/// files, no such program.
+[[nodiscard]] inline bool is_lasting_end(const worker_end& how) noexcept {
+    return how.code == exit_code::usage || how.signal == SIGPIPE || how.signal == SIGXFSZ ||
+           (how.not_started && is_lasting(how.not_started->code()));
+}
+
+/// Before another start after so many bad ones in a row.
+[[nodiscard]] inline time_span pause_after(int bad, time_span first) {
+    const auto most = time_span(time_constants::lan().child_restart_most);
+    auto pause = first;
+    for (int n = 1; n < bad && pause < most; ++n) pause = pause * 2;
+    return std::min(pause, most);
+}
+
+} // namespace detail
+
+enum class elastic_coordinator::stage : std::uint8_t {
+    starting, ///< its process may not be there yet
+    ready,    ///< it has asked for its first world
+    member,   ///< of the newest view
+    leaving,  ///< was told that no view has it any more
+};
+
+struct elastic_coordinator::worker {
+    view_member self;
+    elastic_keeper* keeper = nullptr;
+    stage is = stage::starting;
+    int rank = -1; ///< in the newest view that had it
+    std::uint64_t first_view = 0;
+    std::optional<world_end> asked; ///< for the world after the newest view's
+    bool leaves = false;
+    std::string why; ///< it leaves
+    bool told_change = false;
+    int told_stop = 0;
+    time_point started_at{}, ready_at{}, until = time_point::max();
+    bool killed_by_us = false, was_late = false;
+    bool has_ended = false, judged = false;
+    bool left = false; ///< its group in order
+    time_point ended_at{};
+    worker_end end;
+    std::optional<error> failed; ///< as it said
+};
+
+struct elastic_coordinator::view_group {
+    std::uint64_t generation = 0;
+    net::token secret;
+    std::unique_ptr<group_server> server;
+    std::optional<group_outcome> outcome;
+    bool judged = false;
+};
+
+} // namespace skein::spmd

@@ -1,0 +1,428 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a coordinator does next: starts, asks, kills, and the next view.
+
+#include <skein/core/check.hpp>
+#include <skein/core/loop.hpp>
+#include <skein/net/network.hpp>
+#include <skein/spmd/detail/elastic_parts.hpp>
+#include <skein/spmd/detail/elastic_protocol.hpp>
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace skein::spmd {
+
+// ---- of the workers -----------------------------------------------------------------------------
+
+SKEIN_INLINE elastic_coordinator::worker* elastic_coordinator::find(std::uint64_t id) {
+    const auto found = workers_.find(id);
+    return found == workers_.end() ? nullptr : found->second.get();
+}
+/// Those of the newest view that live and have not left its group, in the order of their ranks.
+SKEIN_INLINE std::vector<elastic_coordinator::worker*> elastic_coordinator::members() {
+    std::vector<worker*> all;
+    for (const auto& m : view_.members) {
+        auto* const w = find(m.id);
+        if (w != nullptr && w->is == stage::member && !w->has_ended && !has_left(*w))
+            all.push_back(w);
+    }
+    return all;
+}
+/// In the order in which they have asked.
+SKEIN_INLINE std::vector<elastic_coordinator::worker*> elastic_coordinator::ready() {
+    std::vector<worker*> all;
+    for (auto& [id, w] : workers_)
+        if (w->is == stage::ready && !w->has_ended) all.push_back(w.get());
+    std::sort(all.begin(), all.end(), [](const worker* a, const worker* b) {
+        return std::tuple(a->ready_at, a->self.id) < std::tuple(b->ready_at, b->self.id);
+    });
+    return all;
+}
+SKEIN_INLINE bool elastic_coordinator::has_left(const worker& which) const {
+    if (which.left) return true;
+    return which.is == stage::member && group_ && group_->generation == view_.generation &&
+           group_->server->has_left(which.rank) && !group_->server->has_failed(which.rank);
+}
+SKEIN_INLINE bool elastic_coordinator::any_running() const {
+    return std::any_of(workers_.begin(), workers_.end(),
+                       [](const auto& w) { return !w.second->has_ended; });
+}
+/// While the job stops, whoever is left saves.
+SKEIN_INLINE int elastic_coordinator::least() const noexcept {
+    return stop_signal_ != 0 ? 1 : options_.least;
+}
+SKEIN_INLINE std::string elastic_coordinator::name_of(const worker& which) const {
+    if (which.self.pid == 0) return fmt::format("worker {} at {}", which.self.id, which.self.host);
+    return fmt::format("worker {} (pid {} at {})", which.self.id, which.self.pid, which.self.host);
+}
+SKEIN_INLINE error elastic_coordinator::end_of(const worker& which) const {
+    if (which.end.not_started) {
+        auto why = *which.end.not_started;
+        return error(why.code(), fmt::format("{} {}", name_of(which), which.end.how))
+            .with_cause(why.what());
+    }
+    error why(errc::worker_lost, fmt::format("{} {}", name_of(which), which.end.how));
+    if (!which.end.last_words.empty()) why.with_cause(which.end.last_words);
+    if (which.end.signal == SIGPIPE) why.with_cause("nobody reads its output any more");
+    return why;
+}
+SKEIN_INLINE void elastic_coordinator::kill(worker& which) {
+    if (which.has_ended) return;
+    which.killed_by_us = true;
+    which.keeper->kill(which.self.id);
+}
+SKEIN_INLINE void elastic_coordinator::send_end(worker& which, bool in_order, const error& why) {
+    which.keeper->tell(which.self.id, detail::member_kind::end,
+                       wire::encode(detail::member_end(in_order, why)));
+}
+SKEIN_INLINE void elastic_coordinator::wake_at(time_point when) {
+    wake_at_ = std::min(wake_at_, when);
+}
+
+// ---- what is to be done -------------------------------------------------------------------------
+
+SKEIN_INLINE void elastic_coordinator::look(time_point now) {
+    judge_group();
+    judge_ends(now);
+    watch_limits(now);
+    if (over_) return look_at_end(now);
+    if (stop_signal_ != 0 && view_.generation == 0)
+        return finish(error(errc::cancelled, "the workers were still starting"));
+    start_missing(now);
+    let_go(now);
+    wish();
+}
+
+/// As many as are wanted, where there is room.
+SKEIN_INLINE void elastic_coordinator::start_missing(time_point now) {
+    if (stop_signal_ != 0 || refusals_ >= options_.max_refusals) return;
+    int there = 0;
+    std::map<const elastic_keeper*, int> used;
+    for (const auto& [id, w] : workers_) {
+        // Who has left the group is done, and the others soon are; an end without an error may be
+        // one of those.
+        const bool may_be_done = has_left(*w) || (!w->judged && w->end.success());
+        if (w->has_ended && !may_be_done) continue;
+        if (!w->has_ended) ++used[w->keeper];
+        if (w->is != stage::leaving && !w->leaves) ++there;
+    }
+    for (; there < target_; ++there) {
+        if (now < retry_at_) return wake_at(retry_at_);
+        elastic_keeper* best = nullptr;
+        for (auto* k : keepers_) {
+            if (used[k] >= k->places()) continue;
+            if (best == nullptr || used[k] < used[best]) best = k;
+        }
+        if (best == nullptr) return;
+        auto w = std::make_unique<worker>();
+        w->self.id = ++last_id_;
+        w->self.host = best->host();
+        w->self.keeper = best->id();
+        w->keeper = best;
+        w->started_at = now;
+        wake_at(deadline_after(now, options_.times.ready_limit));
+        const auto id = w->self.id;
+        workers_[id] = std::move(w);
+        ++used[best];
+        best->start(id);
+    }
+}
+
+/// More than are wanted: those that are no members yet go first, then the last ranks.
+SKEIN_INLINE void elastic_coordinator::let_go(time_point now) {
+    std::vector<worker*> stay;
+    for (auto* w : members())
+        if (!w->leaves) stay.push_back(w);
+    for (auto* w : ready()) stay.push_back(w);
+    for (auto& [id, w] : workers_)
+        if (w->is == stage::starting && !w->has_ended && !w->killed_by_us) stay.push_back(w.get());
+    for (; static_cast<int>(stay.size()) > target_; stay.pop_back()) {
+        auto& w = *stay.back();
+        if (w.is == stage::member) {
+            w.leaves = true;
+            w.why = fmt::format("{} workers are wanted", target_);
+            continue;
+        }
+        const bool hears = w.is == stage::ready;
+        w.is = stage::leaving;
+        if (hears)
+            send_end(w, true, error(errc::closed, "it is not wanted any more"));
+        else
+            kill(w);
+    }
+    for (auto& [id, w] : workers_) { // what was told to leave does so
+        if (w->is != stage::leaving || w->has_ended) continue;
+        if (w->until == time_point::max())
+            w->until = deadline_after(now, options_.times.stop_grace);
+        if (now >= w->until) kill(*w);
+        wake_at(w->until);
+    }
+}
+
+/// All members are told what is wished: a planned change, a stop.
+SKEIN_INLINE void elastic_coordinator::wish() {
+    bool change = false;
+    const auto stay = members();
+    const auto joining = ready();
+    int rest = static_cast<int>(joining.size());
+    for (const auto* w : stay) rest += w->leaves ? 0 : 1;
+    for (const auto* w : stay) change = change || (w->leaves && rest >= least());
+    if (!joining.empty() && stop_signal_ == 0) {
+        const auto due = deadline_after(joining.front()->ready_at, options_.times.join_settle);
+        if (loop::current().now() >= due)
+            change = true;
+        else
+            wake_at(due);
+    }
+    for (auto* w : stay) {
+        if (w->told_change == change && w->told_stop == stop_signal_) continue;
+        w->told_change = change;
+        w->told_stop = stop_signal_;
+        detail::member_wish now;
+        now.change = change;
+        now.stop_signal = stop_signal_;
+        w->keeper->tell(w->self.id, detail::member_kind::wish, wire::encode(now));
+    }
+}
+
+SKEIN_INLINE void elastic_coordinator::watch_limits(time_point now) {
+    if (kill_now_ || now >= stop_at_) {
+        if (!over_) finish(error(errc::timeout, "the ranks did not stop in time"));
+        kill_now_ = false;
+        stop_at_ = time_point::max();
+        for (auto& [id, w] : workers_) kill(*w);
+    }
+    wake_at(stop_at_);
+    if (over_) return;
+    for (auto& [id, w] : workers_) {
+        if (w->is != stage::starting || w->has_ended || w->killed_by_us) continue;
+        const auto limit = deadline_after(w->started_at, options_.times.ready_limit);
+        if (now >= limit) {
+            w->failed =
+                error(errc::timeout, fmt::format("{} was not ready within {:.3g} s", name_of(*w),
+                                                 to_seconds(options_.times.ready_limit)));
+            w->was_late = true;
+            kill(*w);
+        } else {
+            wake_at(limit);
+        }
+    }
+    if (short_since_ == time_point::max()) return;
+    const auto limit = deadline_after(short_since_, options_.times.pause_limit);
+    if (now < limit) return wake_at(limit);
+    error why(errc::timeout, fmt::format("fewer than {} workers were there for {:.3g} s",
+                                         options_.least, to_seconds(options_.times.pause_limit)));
+    if (refused_ || last_loss_) why.with_cause(refused_ ? refused_->what() : last_loss_->what());
+    finish(std::move(why));
+    kill_at_ = deadline_after(now, options_.times.stop_grace); // they may save
+}
+
+SKEIN_INLINE void elastic_coordinator::look_at_end(time_point now) {
+    for (auto& [id, w] : workers_) {
+        if (w->has_ended) continue;
+        const auto until = std::min(w->until, kill_at_);
+        if (now >= until)
+            kill(*w);
+        else
+            wake_at(until);
+    }
+}
+
+// ---- views --------------------------------------------------------------------------------------
+
+SKEIN_INLINE std::optional<view> elastic_coordinator::proposal(time_point now) {
+    if (over_) return std::nullopt;
+    const auto stay = members();
+    if (stay.empty()) return first_proposal(now);
+    bool is_lost = false, is_seen = true;
+    for (const auto& m : view_.members) {
+        const auto* const w = find(m.id);
+        if (w == nullptr || w->is != stage::member || !w->has_ended || w->left) continue;
+        is_lost = true;
+        is_seen = is_seen && w->judged; // it is, as soon as its moment for more losses is over
+    }
+    const bool all_ask =
+        std::all_of(stay.begin(), stay.end(), [](const worker* w) { return w->asked.has_value(); });
+    if (is_lost && !is_seen) return std::nullopt;
+    if (is_lost && group_ && !group_->outcome)
+        break_group(news_.empty() ? "a worker was lost" : news_.back());
+    if (!is_lost && !all_ask) return std::nullopt;
+    if (!is_lost && broken_) {
+        const auto due = deadline_after(broken_at_, options_.times.settle);
+        if (now < due) {
+            wake_at(due);
+            return std::nullopt;
+        }
+        error why(errc::aborted, "a collective failed, and no worker was lost");
+        if (group_ && group_->outcome && group_->outcome->failure)
+            why.with_cause(group_->outcome->failure->what());
+        if (!was_refused_) {
+            last_loss_ = why;
+            news_.push_back(why.what());
+            count_failure(why, -1);
+        }
+        if (over_) return std::nullopt;
+    }
+    auto next = make_view(now);
+    if (static_cast<int>(next.members.size()) >= least()) {
+        short_since_ = time_point::max();
+        return next;
+    }
+    if (short_since_ == time_point::max()) short_since_ = now;
+    wake_at(deadline_after(short_since_, options_.times.pause_limit));
+    return std::nullopt;
+}
+
+/// Nobody has been in a world, or nobody of the last one is left.
+SKEIN_INLINE std::optional<view> elastic_coordinator::first_proposal(time_point now) {
+    for (const auto& m : view_.members) { // a member that has left in order is no loss
+        const auto* const w = find(m.id);
+        if (w != nullptr && w->is == stage::member && (!w->has_ended || !w->judged))
+            return std::nullopt;
+    }
+    if (stop_signal_ != 0) {
+        finish(last_loss_ ? *last_loss_ : error(errc::cancelled, "all workers have left"));
+        return std::nullopt;
+    }
+    const auto there = ready();
+    const bool some_start = std::any_of(workers_.begin(), workers_.end(), [](const auto& w) {
+        return w.second->is == stage::starting && !w.second->has_ended;
+    });
+    if (static_cast<int>(there.size()) < least()) {
+        enough_at_ = time_point::max();
+        if (short_since_ == time_point::max()) short_since_ = now;
+        if (!some_start && refusals_ >= options_.max_refusals && refused_) finish(*refused_);
+        return std::nullopt;
+    }
+    enough_at_ = std::min(enough_at_, now);
+    const auto due = deadline_after(enough_at_, options_.times.first_settle);
+    if (some_start && now < due) {
+        wake_at(due);
+        return std::nullopt;
+    }
+    enough_at_ = time_point::max();
+    short_since_ = time_point::max();
+    return make_view(now);
+}
+
+/// Those that stay keep their order and come first.
+SKEIN_INLINE view elastic_coordinator::make_view(time_point) {
+    view next;
+    next.generation = view_.generation + 1;
+    next.author = options_.id;
+    next.failures = static_cast<std::uint64_t>(failures_);
+    auto why = news_;
+    const auto stay = members();
+    const auto joining = stop_signal_ == 0 ? ready() : std::vector<worker*>();
+    std::size_t places = joining.size();
+    for (const auto* w : stay) places += w->leaves ? 0 : 1;
+    const bool may_leave = static_cast<int>(places) >= least();
+    for (auto* w : stay) {
+        if (w->leaves && may_leave) {
+            why.push_back(
+                fmt::format("{} leaves{}{}", name_of(*w), w->why.empty() ? "" : ": ", w->why));
+            continue;
+        }
+        next.members.push_back(w->self);
+    }
+    for (auto* w : joining) {
+        if (static_cast<int>(next.members.size()) >= options_.most) break;
+        next.members.push_back(w->self);
+        if (view_.generation > 0) why.push_back(fmt::format("{} joins", name_of(*w)));
+    }
+    next.why =
+        why.empty() ? "the first workers are ready" : fmt::format("{}", fmt::join(why, "; "));
+    return next;
+}
+
+SKEIN_INLINE void elastic_coordinator::break_group(const std::string& why) {
+    int culprit = -1;
+    for (const auto& m : view_.members) {
+        const auto* const w = find(m.id);
+        if (w != nullptr && w->has_ended && !w->left) culprit = w->rank;
+    }
+    group_->server->abort(error(errc::peer_lost, why), culprit);
+}
+
+/// Puts it in the register, then in the place of the view before.
+SKEIN_INLINE task<void> elastic_coordinator::swap(view next) {
+    auto fresh = std::make_shared<view_group>();
+    fresh->generation = next.generation;
+    fresh->secret = net::token::generate(*options_.random);
+    group_options how;
+    how.world_size = static_cast<int>(next.members.size());
+    how.generation = static_cast<int>(next.generation);
+    how.job = options_.job;
+    how.secret = fresh->secret;
+    how.join_deadline = options_.times.join_deadline;
+    how.alive = options_.alive;
+    how.given = options_.given;
+    how.most_told = options_.most_told;
+    auto at = options_.groups;
+    if (at.kind == net::scheme::unix_abstract)
+        at.host += fmt::format("-{}-{:016x}", next.generation, options_.random->next());
+    fresh->server = std::make_unique<group_server>(network_, at, how);
+    next.group = net::to_string(fresh->server->local());
+    const auto told = news_.size();
+    auto swapping = register_.compare_and_swap(view_.generation, next);
+    const auto swapped = co_await swapping;
+    if (!swapped.swapped)
+        throw error(errc::aborted, fmt::format("view {} was made by another coordinator ({})",
+                                               swapped.now.generation, swapped.now.author));
+    if (over_) { // while the register was not there
+        view_ = std::move(next);
+        co_return;
+    }
+    news_.erase(news_.begin(), news_.begin() + static_cast<std::ptrdiff_t>(told));
+    const auto before = std::exchange(view_, std::move(next));
+    const auto old = std::exchange(group_, fresh);
+    broken_ = was_refused_ = false;
+    begin_view(before, view_.why);
+    // After the news of the next view: a rank that still works in the old world knows why it ends.
+    if (old) old->server->abort(error(errc::peer_lost, view_.why));
+    tasks_.spawn(watch_group(fresh));
+    if (options_.on_view) options_.on_view(view_);
+}
+
+SKEIN_INLINE void elastic_coordinator::begin_view(const view& before, const std::string& why) {
+    detail::member_begin told;
+    told.now = view_;
+    told.secret = group_->secret.to_hex();
+    told.job = options_.job;
+    for (const auto& m : before.members) {
+        auto* const w = find(m.id);
+        if (w == nullptr || w->is != stage::member) continue;
+        const bool stays = std::any_of(view_.members.begin(), view_.members.end(),
+                                       [&](const view_member& n) { return n.id == m.id; });
+        if (stays) continue;
+        if (w->has_ended) {
+            if (told.lost_rank < 0 && !w->left) told.lost_rank = w->rank;
+        } else {
+            send_end(*w, true, error(errc::closed, why));
+        }
+        w->is = stage::leaving;
+    }
+    bad_starts_ = 0;
+    for (std::size_t r = 0; r < view_.members.size(); ++r) {
+        auto* const w = find(view_.members[r].id);
+        if (w == nullptr) continue;
+        if (w->first_view == 0) w->first_view = view_.generation;
+        w->is = stage::member;
+        w->rank = static_cast<int>(r);
+        w->asked.reset();
+        w->told_change = false;
+        w->told_stop = 0;
+        told.rank = w->rank;
+        if (!w->has_ended)
+            w->keeper->tell(w->self.id, detail::member_kind::begin, wire::encode(told));
+    }
+    changed_.set();
+}
+
+} // namespace skein::spmd

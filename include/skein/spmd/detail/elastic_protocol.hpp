@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a rank of an elastic job and its supervisor say to each other; frames of one connection
+// whose bodies are wire-encoded. The coordinator reads and writes them, supervisors pass them on.
+
+#include <skein/core/error.hpp>
+#include <skein/net/connection.hpp>
+#include <skein/net/frame.hpp>
+#include <skein/spmd/settings.hpp>
+#include <skein/spmd/view.hpp>
+#include <skein/wire/decode.hpp>
+#include <skein/wire/encode.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace skein::spmd::detail {
+
+/// Kinds of frames; of the rank unless said.
+namespace member_kind {
+inline constexpr std::uint16_t hello = 0x0201; ///< member_hello; the first frame
+inline constexpr std::uint16_t ask = 0x0202;   ///< member_ask
+inline constexpr std::uint16_t leave = 0x0203; ///< member_leave
+inline constexpr std::uint16_t fail = 0x0204;  ///< member_fail
+inline constexpr std::uint16_t begin = 0x0281; ///< of the supervisor: member_begin
+inline constexpr std::uint16_t wish = 0x0282;  ///< of the supervisor: member_wish
+inline constexpr std::uint16_t end = 0x0283;   ///< of the supervisor: member_end
+} // namespace member_kind
+
+struct member_hello {
+    std::uint64_t id = 0;
+    std::int64_t pid = 0;
+};
+/// For the next world.
+struct member_ask {
+    std::uint8_t last = 0;        ///< a world_end
+    std::uint64_t generation = 0; ///< of the world before; 0: there was none
+    std::vector<setting> settings;
+};
+/// It was told to go, and would like to.
+struct member_leave {
+    std::string why;
+};
+/// It fails, and with it the job.
+using member_fail = std::tuple<error>;
+
+/// A view that has this rank, and the way into its group.
+struct member_begin {
+    view now;
+    std::int32_t rank = 0;
+    std::string secret; ///< of the group, 64 hexadecimal digits
+    std::string job;
+    std::int32_t lost_rank = -1; ///< whose loss has ended the world before; -1: nobody's
+};
+/// All that is wished now.
+struct member_wish {
+    bool change = false;          ///< ranks join or leave
+    bool held = false;            ///< nobody knows whether this view is the newest one
+    std::int32_t stop_signal = 0; ///< not 0: the job is to stop
+};
+/// No view has this rank any more: in order, or for this reason.
+using member_end = std::tuple<bool, error>;
+
+/// Of one frame; a view of some thousand ranks fits in.
+inline constexpr std::size_t most_member_frame = std::size_t{4} << 20;
+
+template <class Body>
+void say(net::connection& to, std::uint16_t kind, const Body& body) {
+    net::frame f;
+    f.kind = kind;
+    f.body = wire::encode(body);
+    to.send(std::move(f));
+}
+
+} // namespace skein::spmd::detail

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A worker from its start to its end, and its connection.
+
+#include <skein/core/awaitable.hpp>
+#include <skein/core/cancel.hpp>
+#include <skein/core/timeout.hpp>
+#include <skein/net/connection.hpp>
+#include <skein/net/endpoint.hpp>
+#include <skein/net/network.hpp>
+#include <skein/proc/children.hpp>
+#include <skein/spmd/detail/elastic_protocol.hpp>
+#include <skein/spmd/environment.hpp>
+#include <skein/spmd/meeting.hpp>
+#include <skein/wire/encode.hpp>
+
+#include <exception>
+#include <map>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::spmd {
+
+struct local_keeper::worker {
+    std::uint64_t id = 0;
+    std::unique_ptr<proc::child> process;
+    std::shared_ptr<net::connection> link;
+    event unlinked; ///< what it said has been read
+    bool kill_asked = false;
+    bool was_silent = false;
+    bool has_ended = false;
+};
+
+namespace detail {
+
+SKEIN_INLINE net::connection_options keeper_link(const local_keeper_options& of) {
+    net::connection_options o;
+    o.secret = of.secret;
+    o.self.name = "keeper";
+    o.self.purpose = "elastic";
+    o.alive = of.alive;
+    o.bounds.max_frame = most_member_frame;
+    return o;
+}
+
+SKEIN_INLINE task<void> until_read(event* e) {
+    auto waited = e->wait();
+    co_await waited;
+}
+
+} // namespace detail
+
+SKEIN_INLINE local_keeper::local_keeper(net::network& via, proc::children& on,
+                                        local_keeper_options options)
+    : options_(std::move(options)), children_(on) {
+    net::acceptor_options bounds;
+    const auto places = static_cast<std::size_t>(options_.places) + 8;
+    bounds.places = std::max(bounds.places, places);
+    bounds.places_per_address = std::max(bounds.places_per_address, places);
+    door_ =
+        std::make_unique<net::endpoint>(via, options_.door, detail::keeper_link(options_), bounds);
+}
+
+SKEIN_INLINE local_keeper::~local_keeper() = default;
+
+SKEIN_INLINE task<void> local_keeper::run(keeper_listener& to) {
+    to_ = &to;
+    std::exception_ptr failure;
+    try {
+        auto serving = serve();
+        co_await serving;
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    tasks_.cancel();
+    auto joined = shield(as_result(tasks_.join()));
+    (void)co_await joined;
+    workers_.clear(); // kills and reaps what still runs
+    if (failure) std::rethrow_exception(failure);
+}
+
+SKEIN_INLINE task<void> local_keeper::serve() {
+    auto serving = door_->serve(
+        [this](std::shared_ptr<net::connection> link) { return serve_one(std::move(link)); });
+    co_await serving;
+}
+
+SKEIN_INLINE task<void> local_keeper::serve_one(std::shared_ptr<net::connection> link) {
+    auto first_frame = with_timeout(link->receive(), time_constants::lan().handshake_timeout);
+    auto first = co_await first_frame;
+    if (!first || first->kind != detail::member_kind::hello)
+        throw error(errc::malformed, "a worker says hello first");
+    auto hello = wire::decode<detail::member_hello>(first->body);
+    if (!hello) throw hello.error();
+    const auto found = workers_.find(hello->id);
+    if (found == workers_.end() || found->second->link || found->second->has_ended)
+        throw error(errc::permission_denied,
+                    fmt::format("pid {} says it is worker {}, which is none of ours or connected "
+                                "already",
+                                hello->pid, hello->id));
+    auto from = found->second;
+    from->link = link;
+    auto reading = read_all(link, from);
+    auto how = as_result(std::move(reading));
+    const auto read = co_await how;
+    from->unlinked.set();
+    // Silent, or it speaks nonsense: it may be alive, and hold what others wait for.
+    if (!read && read.error().code() != errc::cancelled && !from->has_ended) {
+        from->was_silent = read.error().code() == errc::peer_lost;
+        kill(from->id);
+    }
+}
+
+SKEIN_INLINE task<void> local_keeper::read_all(std::shared_ptr<net::connection> link,
+                                               std::shared_ptr<worker> from) {
+    for (;;) {
+        auto next = link->receive();
+        auto f = co_await next;
+        if (!f) co_return; // it is about to exit
+        to_->worker_said(from->id, f->kind, f->body);
+    }
+}
+
+SKEIN_INLINE void local_keeper::start(std::uint64_t id) {
+    auto self = std::make_shared<worker>();
+    self->id = id;
+    workers_[id] = self;
+    tasks_.spawn(live(std::move(self)));
+}
+
+SKEIN_INLINE void local_keeper::kill(std::uint64_t id) {
+    const auto found = workers_.find(id);
+    if (found == workers_.end() || found->second->has_ended) return;
+    found->second->kill_asked = true;
+    if (found->second->process) found->second->process->kill();
+}
+
+SKEIN_INLINE void local_keeper::tell(std::uint64_t id, std::uint16_t kind, byte_buffer body) {
+    const auto found = workers_.find(id);
+    if (found == workers_.end()) return;
+    const auto& link = found->second->link;
+    if (!link || !link->is_open()) return;
+    net::frame f;
+    f.kind = kind;
+    f.body = std::move(body);
+    link->send(std::move(f));
+}
+
+SKEIN_INLINE task<void> local_keeper::begin(std::shared_ptr<worker> self) {
+    std::map<std::string, std::string> mine{
+        {elastic_variable, net::to_string(door_->local())},
+        {elastic_id_variable, std::to_string(self->id)},
+        {elastic_workers_variable, fmt::format("{}:{}", options_.least, options_.most)},
+        {"SKEIN_JOB_ID", options_.job},
+        {token_variable, options_.secret.to_hex()}};
+    for (const auto& [name, value] : options_.variables) mine.try_emplace(name, value);
+    proc::child_options how;
+    how.role = rank_role;
+    how.name = fmt::format("worker {}", self->id);
+    how.message = wire::encode(mine);
+    how.socket = false;
+    how.executable = options_.executable;
+    how.argv = options_.argv;
+    how.env = options_.env;
+    how.threads = options_.threads;
+    auto starting = children_.start(std::move(how));
+    self->process = co_await starting;
+    if (self->kill_asked) self->process->kill();
+}
+
+SKEIN_INLINE task<void> local_keeper::live(std::shared_ptr<worker> self) {
+    worker_end told;
+    std::optional<error> failed;
+    try {
+        auto starting = begin(self);
+        co_await starting;
+    } catch (const error& e) {
+        failed = e;
+    }
+    if (failed) {
+        if (failed->code() == errc::cancelled) co_return;
+        told.how = "could not be started";
+        told.not_started = std::move(failed);
+    } else {
+        to_->worker_started(self->id, self->process->pid());
+        auto ended = self->process->ended();
+        const auto end = co_await ended;
+        told.code = end.status.code();
+        told.signal = end.status.signal();
+        told.how = self->was_silent ? fmt::format("was silent for {:.3g} s, and was killed",
+                                                  to_seconds(options_.alive.dead_after))
+                                    : end.status.describe();
+        told.last_words = end.last_words;
+        told.was_silent = self->was_silent;
+        if (self->link) { // its last frames, which are in the socket
+            auto read = as_result(
+                with_timeout(detail::until_read(&self->unlinked), time_constants::lan().last_word));
+            (void)co_await read;
+        }
+    }
+    self->has_ended = true;
+    workers_.erase(self->id);
+    to_->worker_ended(self->id, told);
+}
+
+} // namespace skein::spmd

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The coordinator of an elastic job: proposes its views, one after the other, and serves the group
+// of each.
+//
+// A worker is starting until it asks for its first world, then ready, then a member of views, and
+// leaves them in order or is lost. Losses are gathered for a moment, then the next view is made of
+// those that live and those that are ready. A planned change waits until all members pause. The job
+// ends when the group of a view ends in order, when a member fails, or when more workers are lost
+// than the job allows.
+//
+// One loop, in either world: time is the loop's, randomness is given.
+
+#include <skein/core/config.hpp>
+#include <skein/core/bytes.hpp>
+#include <skein/core/constants.hpp>
+#include <skein/core/error.hpp>
+#include <skein/core/event.hpp>
+#include <skein/core/random.hpp>
+#include <skein/core/scope.hpp>
+#include <skein/core/task.hpp>
+#include <skein/core/time.hpp>
+#include <skein/net/address.hpp>
+#include <skein/spmd/elastic_keeper.hpp>
+#include <skein/spmd/elastic_world.hpp>
+#include <skein/spmd/group.hpp>
+#include <skein/spmd/settings.hpp>
+#include <skein/spmd/supervisor.hpp>
+#include <skein/spmd/view.hpp>
+#include <skein/spmd/view_register.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace skein::net {
+class network;
+}
+
+namespace skein::spmd {
+
+/// The pauses and limits of a coordinator.
+struct elastic_times {
+    time_span settle = std::chrono::milliseconds(50);       ///< from a loss on, for more of them
+    time_span join_settle = std::chrono::milliseconds(200); ///< from the first that is ready on
+    /// From the moment on at which the least number is ready for the first view, for the others.
+    time_span first_settle = std::chrono::seconds(1);
+    time_span pause_limit = std::chrono::minutes(10); ///< below the least number; then it fails
+    time_span ready_limit = std::chrono::minutes(10); ///< from a start until it asks for a world
+    time_span backoff = time_constants::lan().job_restart_first; ///< after a failed start; doubles
+    time_span stop_grace = time_constants::lan().stop_grace;     ///< from a stop to the kill
+    time_span crash_grace = time_constants::lan().crash_grace;   ///< for the others to leave
+    time_span join_deadline = 2 * time_constants::lan().rendezvous_timeout; ///< of a view's group
+};
+
+/// What a coordinator knows before the first worker.
+struct coordinator_options {
+    std::uint64_t id = 1;
+    std::string address{}; ///< where other supervisors reach it
+    std::string job{};
+    int least = 1, most = 1;
+    int start = 0;        ///< workers at the beginning; 0: `most`
+    int max_failures = 3; ///< losses of members and failed starts, of the whole job
+    int max_refusals = 3; ///< workers that are refused; then none is started any more
+    elastic_times times{};
+    net::address
+        groups{}; ///< where the groups of views listen; port 0, or a Unix name to begin with
+    net::keep_alive alive = group_options{}.alive; ///< of the groups
+    byte_buffer given{};                           ///< to every rank; see group_options
+    std::size_t most_told = 0;                     ///< by rank 0; see group_options
+    random_source* random = nullptr; ///< of secrets and names; must outlive the coordinator
+    std::function<void(const view&)> on_view{}; ///< told of each view, also of the last
+    /// Told of what counts against max_failures.
+    std::function<void(const error& why, int failures, int max_failures)> on_failure{};
+};
+
+/// Ends with the job. Everything on one loop.
+class elastic_coordinator final : public keeper_listener {
+public:
+    /// `via` and `truth` must outlive it.
+    elastic_coordinator(net::network& via, view_register& truth, coordinator_options options);
+    ~elastic_coordinator() override;
+
+    /// A host with places; it must outlive the coordinator.
+    void add(elastic_keeper& keeper);
+
+    /// Until the job has ended and no worker runs.
+    ///   errors  those of the register; cancelled: workers may still run
+    [[nodiscard]] task<supervisor_outcome> run();
+
+    /// All members save and end; those that do not in time are killed.
+    void stop(int signal);
+    void kill_all();
+    /// So many workers are wanted, within least and most.
+    void set_target(int workers);
+
+    void worker_started(std::uint64_t worker, std::int64_t pid) override;
+    void worker_said(std::uint64_t worker, std::uint16_t kind, byte_span body) override;
+    void worker_ended(std::uint64_t worker, const worker_end& how) override;
+
+private:
+    enum class stage : std::uint8_t;
+    struct worker;
+    struct view_group;
+
+    task<void> work();
+    task<void> watch_group(std::shared_ptr<view_group> which);
+    task<void> swap(view next);
+    task<void> say_it_is_over();
+
+    // What has come.
+    void heard_ask(worker& from, byte_span body);
+    void heard_failure(worker& from, error why);
+    void mark_broken();
+    void judge_group();
+    void judge_ends(time_point now);
+    void judge_member_end(worker& which);
+    void failed_start(worker& which, error why);
+    void count_failure(error why, int culprit);
+    void count_refusal(error why);
+    void finish(std::optional<error> failure, int culprit = -1);
+    void refuse(worker& which, const error& why);
+
+    // What is to be done.
+    void look(time_point now);
+    void start_missing(time_point now);
+    void let_go(time_point now);
+    void wish();
+    void watch_limits(time_point now);
+    void look_at_end(time_point now);
+    [[nodiscard]] std::optional<view> proposal(time_point now);
+    [[nodiscard]] std::optional<view> first_proposal(time_point now);
+    [[nodiscard]] view make_view(time_point now);
+    void break_group(const std::string& why);
+    void begin_view(const view& before, const std::string& why);
+
+    // Of the workers.
+    [[nodiscard]] worker* find(std::uint64_t id);
+    [[nodiscard]] std::vector<worker*> members();
+    [[nodiscard]] std::vector<worker*> ready();
+    [[nodiscard]] bool has_left(const worker& which) const;
+    [[nodiscard]] bool any_running() const;
+    [[nodiscard]] int least() const noexcept;
+    [[nodiscard]] std::string name_of(const worker& which) const;
+    [[nodiscard]] error end_of(const worker& which) const;
+    void kill(worker& which);
+    void send_end(worker& which, bool in_order, const error& why);
+    void wake_at(time_point when);
+
+    coordinator_options options_;
+    net::network& network_;
+    view_register& register_;
+    std::vector<elastic_keeper*> keepers_;
+    std::map<std::uint64_t, std::unique_ptr<worker>> workers_;
+    std::uint64_t last_id_ = 0;
+    std::vector<setting> settings_;
+    bool has_settings_ = false;
+
+    view view_;
+    std::shared_ptr<view_group> group_;
+    std::vector<std::string> news_; ///< since the newest view
+    bool broken_ = false;           ///< the newest view's group, though nobody is lost yet
+    bool was_refused_ = false;      ///< that is why
+    int target_ = 0, failures_ = 0, refusals_ = 0, bad_starts_ = 0;
+    std::optional<error> last_loss_, refused_;
+    time_point broken_at_{}, retry_at_{}, short_since_ = time_point::max(),
+                                          enough_at_ = time_point::max();
+
+    bool over_ = false, kill_now_ = false, is_done_ = false;
+    time_point kill_at_ = time_point::max(), stop_at_ = time_point::max();
+    int stop_signal_ = 0;
+    supervisor_outcome outcome_;
+
+    event changed_;
+    time_point wake_at_ = time_point::max();
+    scope tasks_;
+};
+
+} // namespace skein::spmd
+
+#if SKEIN_HEADER_ONLY
+#include <skein/spmd/detail/elastic_coordinator.ipp>
+#include <skein/spmd/detail/elastic_proposals.ipp>
+#endif

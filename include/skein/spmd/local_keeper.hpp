@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The keeper of the workers of this host: children of this process, each with one connection to
+// it. A worker that is silent is killed: it may hold what others wait for.
+
+#include <skein/core/config.hpp>
+#include <skein/core/bytes.hpp>
+#include <skein/core/constants.hpp>
+#include <skein/core/event.hpp>
+#include <skein/core/scope.hpp>
+#include <skein/core/task.hpp>
+#include <skein/net/address.hpp>
+#include <skein/net/limits.hpp>
+#include <skein/net/token.hpp>
+#include <skein/spmd/elastic_keeper.hpp>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace skein::net {
+class connection;
+class endpoint;
+class network;
+} // namespace skein::net
+namespace skein::proc {
+class child;
+class children;
+} // namespace skein::proc
+
+namespace skein::spmd {
+
+/// What a keeper starts, and how long it waits for a sign of life.
+struct local_keeper_options {
+    std::uint64_t id = 1;
+    std::string host{};
+    int places = 1;
+    int least = 1, most = 1; ///< of the job, for its workers
+    std::string job{};
+    net::address door{}; ///< where its workers reach it; port 0: any
+    net::token secret{}; ///< of these connections
+    net::keep_alive alive{net::keep_alive_mode::on, time_constants::lan().group_heartbeat,
+                          time_constants::lan().suspect_after, time_constants::lan().suspect_after};
+    std::string executable = "/proc/self/exe";
+    std::vector<std::string> argv{};                        ///< of each worker; empty: our own
+    std::vector<std::pair<std::string, std::string>> env{}; ///< added to each one's environment
+    std::vector<std::pair<std::string, std::string>> variables{}; ///< in its boot message alone
+    int threads = 1; ///< OMP_NUM_THREADS of each, unless the user has set that; 0: not set
+};
+
+/// Lives on one loop. What it starts dies with it.
+class local_keeper final : public elastic_keeper {
+public:
+    /// Listens at once. All but `options` must outlive it.
+    ///   errors  those of network::listen
+    local_keeper(net::network& via, proc::children& on, local_keeper_options options);
+    ~local_keeper() override;
+
+    /// Serves the workers' connections until cancelled; then all workers are killed and gone.
+    ///   to  hears of them from now on; must outlive this
+    [[nodiscard]] task<void> run(keeper_listener& to);
+
+    [[nodiscard]] std::uint64_t id() const noexcept override { return options_.id; }
+    [[nodiscard]] const std::string& host() const noexcept override { return options_.host; }
+    [[nodiscard]] int places() const noexcept override { return options_.places; }
+    void start(std::uint64_t worker) override;
+    void kill(std::uint64_t worker) override;
+    void tell(std::uint64_t worker, std::uint16_t kind, byte_buffer body) override;
+
+private:
+    struct worker;
+    task<void> serve();
+    task<void> serve_one(std::shared_ptr<net::connection> link);
+    task<void> read_all(std::shared_ptr<net::connection> link, std::shared_ptr<worker> from);
+    task<void> live(std::shared_ptr<worker> self);
+    task<void> begin(std::shared_ptr<worker> self);
+
+    local_keeper_options options_;
+    proc::children& children_;
+    std::unique_ptr<net::endpoint> door_;
+    keeper_listener* to_ = nullptr;
+    std::map<std::uint64_t, std::shared_ptr<worker>> workers_;
+    scope tasks_;
+};
+
+} // namespace skein::spmd
+
+#if SKEIN_HEADER_ONLY
+#include <skein/spmd/detail/local_keeper.ipp>
+#endif
