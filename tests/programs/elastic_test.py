@@ -266,14 +266,11 @@ def dies_on_every_start():
 
 
 def exits_early():
-    """A rank that exits with 0 amid the training is lost; another one takes its place."""
+    """exit() amid the training is a bug of the program, which others have too: the job ends and names the rank."""
     with Small(ready=3) as small:
-        world = small.until_world(3)
         small.ask("exit")
-        after = small.until_world(3, unlike=world)
-        small.run.check(len(set(world) & set(after)) == 2, f"{world} became {after}")
-        small.goes_on()
-        small.stop()
+        ended(small.run, 1, 60)
+        small.run.check(re.search(r"worker \d+ \(pid \d+ at .*\) exited before the job was done", small.run.stderr), "no reason")
 
 
 def joiner_of_another(what, value, text):
