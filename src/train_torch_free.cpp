@@ -48,6 +48,5 @@
 #include <skein/train/detail/safetensors.ipp>
 #include <skein/train/detail/sampler.ipp>
 #include <skein/train/detail/schedule.ipp>
-#include <skein/train/detail/session_world.ipp>
 #include <skein/train/detail/shard_layout.ipp>
 #include <skein/train/detail/world_word.ipp>

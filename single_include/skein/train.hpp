@@ -13702,10 +13702,11 @@ void require_same(const context& ctx, const std::vector<spmd::setting>& mine);
 /// alike, and clears it. One exchange of sums, one of maxima, one of rows where there are any.
 ///   stage  for messages
 ///   dealt  this rank was given samples since the last merge
+///   is_one_step  since the last merge there was one step, in which no rank may show anything
 ///   errors mismatch, on every rank: a rank was given samples and showed its metrics none of them,
 ///          while another did; usage when no rank did
 void merge(const context& ctx, metrics::metric_list& mine, metrics::metric_list& into,
-           std::string_view stage, bool dealt);
+           std::string_view stage, bool dealt, bool is_one_step = false);
 
 /// Rows of numbers whose names a rank may not know: one without samples reports nothing, one may
 /// report under a condition of its own. All ranks learn each name and kind the first time that some
@@ -13894,12 +13895,12 @@ SKEIN_INLINE void require_shown(std::string_view stage, double without, double w
 } // namespace detail
 
 SKEIN_INLINE void merge(const context& ctx, metrics::metric_list& mine, metrics::metric_list& into,
-                        std::string_view stage, bool dealt) {
+                        std::string_view stage, bool dealt, bool is_one_step) {
     auto packed = mine.pack();
     const double me = ctx.rank() + 1.0;
     double shown[] = {dealt && mine.updates() <= 0 ? me : 0.0, mine.updates() > 0 ? me : 0.0};
     if (ctx.world_size() == 1) {
-        detail::require_shown(stage, shown[0], shown[1]);
+        if (!is_one_step || shown[1] > 0) detail::require_shown(stage, shown[0], shown[1]);
         into.add(packed);
         return mine.clear();
     }
@@ -13915,7 +13916,8 @@ SKEIN_INLINE void merge(const context& ctx, metrics::metric_list& mine, metrics:
         ctx.comm()->drain(); // both work on `packed`
         throw;
     }
-    detail::require_shown(stage, packed.maxima[own], packed.maxima[own + 1]);
+    if (!is_one_step || packed.maxima[own + 1] > 0)
+        detail::require_shown(stage, packed.maxima[own], packed.maxima[own + 1]);
     packed.maxima.resize(own);
     const auto rows = std::exchange(packed.rows, {});
     into.add(packed);
@@ -25649,7 +25651,7 @@ class training_stage {
 public:
     training_stage(const context& ctx, const run_config& config, report::metric_set& reported,
                    const metrics::metrics_manager& declared)
-        : ctx_(ctx), mine_(list_of(declared)), window_(mine_), epoch_(mine_),
+        : ctx_(ctx), mine_(list_of(declared)), step_(mine_), window_(mine_), epoch_(mine_),
           stage_("train", reported, declared.find("train") != nullptr ? &mine_ : nullptr,
                  !declared.stages().empty()) {
         const auto asked = declared.options().every;
@@ -25679,7 +25681,22 @@ public:
     /// The step that began has not been.
     void take_back() {
         if (!empty()) mine_.go_back(before_);
+        step_.clear();
         dealt_ = dealt_before_;
+    }
+    /// In a world whose ranks change, before a step is applied: all ranks have what each has seen in
+    /// it. Collective.
+    void share_step() {
+        if (empty()) return;
+        step_.clear(); // of a try that broke
+        merge(ctx_, mine_, step_, "train", dealt_, /*is_one_step=*/true);
+        dealt_ = dealt_before_ = false;
+    }
+    /// The step that was shared is applied.
+    void take_step() {
+        if (empty()) return;
+        window_.add(step_);
+        step_.clear();
     }
     /// This rank is given samples.
     void deal() noexcept { dealt_ = true; }
@@ -25718,6 +25735,11 @@ public:
     [[nodiscard]] json save() {
         if (empty()) return {};
         gather();
+        return saved();
+    }
+    /// The same of what all ranks have by now.
+    [[nodiscard]] json saved() {
+        if (empty()) return {};
         const auto window = window_.save(), epoch = epoch_.save();
         check_saved_size(window.size() + epoch.size());
         return {{"window", to_hex(window)}, {"epoch", to_hex(epoch)}, {"number", number_}};
@@ -25761,6 +25783,7 @@ private:
         return found != nullptr ? *found : metrics::metric_list();
     }
     void gather() {
+        if (ctx_.elastic() != nullptr) return; // each step is shared
         merge(ctx_, mine_, window_, "train", std::exchange(dealt_, false));
         dealt_before_ = false;
     }
@@ -25776,7 +25799,8 @@ private:
     }
 
     const context& ctx_;
-    metrics::metric_list mine_, window_, epoch_; // of this rank; of all, since the last row; before
+    metrics::metric_list mine_, step_;    // of this rank; of all, of a step that is not applied yet
+    metrics::metric_list window_, epoch_; // of all: since the last row; before
     metrics::list_mark before_;
     train::stage stage_;
     std::uint64_t every_ = 100, number_ = 0;     // of the epoch
@@ -26741,8 +26765,9 @@ public:
     /// What a rank that is behind or new needs besides the tensors.
     [[nodiscard]] carried_state carried() {
         carried_state out;
-        out.extra =
-            state_->save(run_.step, config_.seed, {}, dump_json(extra(run_.stop_wanted))).extra;
+        auto more = extra(run_.stop_wanted);
+        if (!run_.training->empty()) more["train_metrics"] = run_.training->saved();
+        out.extra = state_->save(run_.step, config_.seed, {}, dump_json(more)).extra;
         out.run_name = report_->name();
         out.run_path = report_->path();
         out.epoch = run_.epoch;
@@ -26780,6 +26805,7 @@ public:
         restore_callbacks(*run_.parts, saved, where);
         if (run_.scale) restore_scale(*run_.scale, saved);
         notices_.clear(); // of a resume
+        run_.training->restore(saved, where);
         run_.epoch = from.epoch;
         run_.stopped = from.stopped;
         run_.hurries = from.hurries;
@@ -26816,10 +26842,6 @@ public:
         if (config_.checkpoint.enabled) open_saver();
         if (rewrites) write_last();
         if (news.before > 0) report_->changed(run_.step, news);
-        if (!run_.training->empty() && run_.step > 0)
-            report_->notice(fmt::format("the metrics of training count from step {} on: those of "
-                                        "the window and of the epoch before are left out",
-                                        run_.step + 1));
     }
 
     /// A step is drawn: what was decided behind the one before is written.
@@ -27596,6 +27618,7 @@ public:
                 divisor_ *= weight_per_sample(ctx_, losses_.weight, global_batch, run_.step + 1);
             now_.grad_norm = std::sqrt(run_.parts->squared_norm(mine)) / divisor_;
         });
+        if (place_ != nullptr) run_.training->share_step();
         exchange_row();
         phase_ = step_phase::agreed;
     }
@@ -27623,6 +27646,7 @@ public:
     }
     /// The part that asks no other rank.
     void commit_here() {
+        if (place_ != nullptr) run_.training->take_step();
         run_.step += 1;
         run_.feeder->commit(*drawn_, run_.step);
         reported_.clear();
@@ -27949,7 +27973,6 @@ SKEIN_INLINE void session_core::enter_world(world_news news, double begin) {
                           .model = between_.state().config_hash(),
                           .settings = settings_};
     const auto plan = agree_on_state(ctx_, mine);
-    run_.training->forget();
     run_.parts->rebind();
     run_.optimizer->rebind();
     auto* const average = run_.optimizer->average(); // an evaluation broke with it in place

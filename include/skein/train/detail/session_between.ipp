@@ -133,8 +133,9 @@ public:
     /// What a rank that is behind or new needs besides the tensors.
     [[nodiscard]] carried_state carried() {
         carried_state out;
-        out.extra =
-            state_->save(run_.step, config_.seed, {}, dump_json(extra(run_.stop_wanted))).extra;
+        auto more = extra(run_.stop_wanted);
+        if (!run_.training->empty()) more["train_metrics"] = run_.training->saved();
+        out.extra = state_->save(run_.step, config_.seed, {}, dump_json(more)).extra;
         out.run_name = report_->name();
         out.run_path = report_->path();
         out.epoch = run_.epoch;
@@ -172,6 +173,7 @@ public:
         restore_callbacks(*run_.parts, saved, where);
         if (run_.scale) restore_scale(*run_.scale, saved);
         notices_.clear(); // of a resume
+        run_.training->restore(saved, where);
         run_.epoch = from.epoch;
         run_.stopped = from.stopped;
         run_.hurries = from.hurries;
@@ -208,10 +210,6 @@ public:
         if (config_.checkpoint.enabled) open_saver();
         if (rewrites) write_last();
         if (news.before > 0) report_->changed(run_.step, news);
-        if (!run_.training->empty() && run_.step > 0)
-            report_->notice(fmt::format("the metrics of training count from step {} on: those of "
-                                        "the window and of the epoch before are left out",
-                                        run_.step + 1));
     }
 
     /// A step is drawn: what was decided behind the one before is written.

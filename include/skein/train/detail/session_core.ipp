@@ -239,6 +239,7 @@ public:
                 divisor_ *= weight_per_sample(ctx_, losses_.weight, global_batch, run_.step + 1);
             now_.grad_norm = std::sqrt(run_.parts->squared_norm(mine)) / divisor_;
         });
+        if (place_ != nullptr) run_.training->share_step();
         exchange_row();
         phase_ = step_phase::agreed;
     }
@@ -266,6 +267,7 @@ public:
     }
     /// The part that asks no other rank.
     void commit_here() {
+        if (place_ != nullptr) run_.training->take_step();
         run_.step += 1;
         run_.feeder->commit(*drawn_, run_.step);
         reported_.clear();

@@ -7,6 +7,7 @@
 #include <skein/core/error.hpp>
 #include <skein/report/metrics.hpp>
 #include <skein/spmd/elastic_world.hpp>
+#include <skein/torch/torch.hpp>
 #include <skein/train/collective.hpp>
 #include <skein/train/context.hpp>
 #include <skein/train/detail/world_word.hpp>

@@ -79,7 +79,6 @@ SKEIN_INLINE void session_core::enter_world(world_news news, double begin) {
                           .model = between_.state().config_hash(),
                           .settings = settings_};
     const auto plan = agree_on_state(ctx_, mine);
-    run_.training->forget();
     run_.parts->rebind();
     run_.optimizer->rebind();
     auto* const average = run_.optimizer->average(); // an evaluation broke with it in place
