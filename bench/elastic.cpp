@@ -108,7 +108,8 @@ int train(const std::string& path, const std::string& workers, const std::string
     std::istringstream(workers) >> config.scaling.workers;
     return skein::train::launch(config, [&](skein::train::context& ctx) {
         const auto log = std::make_shared<const step_log>(path, ctx.rank());
-        skein::Trainer<skein::Elastic<skein::DDP<>>, note_done> trainer(ctx, config, note_done{log});
+        skein::Trainer<skein::Elastic<skein::DDP<>>, note_done> trainer(ctx, config,
+                                                                        note_done{log});
         torch::manual_seed(1);
         Net net(extra_mb);
         auto session = trainer.open(net, skein::SGD{}, skein::train::constant_rate{0.01});
