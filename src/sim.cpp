@@ -14,6 +14,7 @@
 #include <skein/sim/disk.hpp>
 #include <skein/sim/faults.hpp>
 #include <skein/sim/host_loop.hpp>
+#include <skein/sim/local_elastic.hpp>
 #include <skein/sim/local_rendezvous.hpp>
 #include <skein/sim/loop.hpp>
 #include <skein/sim/network.hpp>
@@ -23,6 +24,7 @@
 #include <skein/sim/detail/disk_crash.ipp>
 #include <skein/sim/detail/faults.ipp>
 #include <skein/sim/detail/host_loop.ipp>
+#include <skein/sim/detail/local_elastic.ipp>
 #include <skein/sim/detail/local_rendezvous.ipp>
 #include <skein/sim/detail/loop.ipp>
 #include <skein/sim/detail/network.ipp>

@@ -49,6 +49,8 @@
 #include <skein/train/detail/session_plan.ipp>
 #include <skein/train/detail/session_row.ipp>
 #include <skein/train/detail/session_stages.ipp>
+#include <skein/train/detail/session_world.ipp>
+#include <skein/train/detail/session_worlds.ipp>
 #include <skein/train/detail/sharded.ipp>
 #include <skein/train/detail/single.ipp>
 #include <skein/train/detail/stage.ipp>

@@ -13,6 +13,8 @@
 #include <skein/train/collective.hpp>
 #include <skein/train/context.hpp>
 #include <skein/train/description.hpp>
+#include <skein/train/detail/world_word.hpp>
+#include <skein/train/elastic_place.hpp>
 #include <skein/train/launch.hpp>
 #include <skein/train/manifest.hpp>
 #include <skein/train/parameter_groups.hpp>
@@ -33,7 +35,9 @@
 #include <skein/train/detail/collective.ipp>
 #include <skein/train/detail/context.ipp>
 #include <skein/train/detail/description.ipp>
+#include <skein/train/detail/elastic_place.ipp>
 #include <skein/train/detail/launch.ipp>
+#include <skein/train/detail/launch_elastic.ipp>
 #include <skein/train/detail/manifest.ipp>
 #include <skein/train/detail/parameter_groups.ipp>
 #include <skein/train/detail/reporter.ipp>
@@ -45,3 +49,4 @@
 #include <skein/train/detail/sampler.ipp>
 #include <skein/train/detail/schedule.ipp>
 #include <skein/train/detail/shard_layout.ipp>
+#include <skein/train/detail/world_word.ipp>

@@ -138,7 +138,7 @@ inline void check(program_options& o) {
     if (o.text.empty())
         refuse("no C++ headers below /usr/include/c++ to learn from",
                "give a file or folder with --text");
-    skein::train::validate(o.run, o.run.scaling.workers);
+    skein::train::validate(o.run, o.run.scaling.workers.most);
 }
 
 } // namespace gpt

@@ -49,7 +49,7 @@ using bf16 = skein::precision<skein::bf16>;
 void print_plan(const gpt::program_options& o, int hosts, double bytes_of_a_number) {
     namespace train = skein::train;
     gpt::GPT model(o.model);
-    const train::memory_shape shape{.ranks = o.run.scaling.workers * hosts,
+    const train::memory_shape shape{.ranks = o.run.scaling.workers.most * hosts,
                                     .hosts = hosts,
                                     .one_copy = o.run.communicator != "ring",
                                     .states = train::states_of(o.optimizer()),

@@ -7,6 +7,7 @@
 #include <skein/sim/disk.hpp>
 #include <skein/sim/faults.hpp>
 #include <skein/sim/host_loop.hpp>
+#include <skein/sim/local_elastic.hpp>
 #include <skein/sim/local_rendezvous.hpp>
 #include <skein/sim/loop.hpp>
 #include <skein/sim/network.hpp>

@@ -17,6 +17,8 @@
 #include <skein/train/ddp.hpp>
 #include <skein/train/description.hpp>
 #include <skein/train/early_stopping.hpp>
+#include <skein/train/elastic.hpp>
+#include <skein/train/elastic_place.hpp>
 #include <skein/train/evaluation.hpp>
 #include <skein/train/flat.hpp>
 #include <skein/train/fsdp.hpp>

@@ -40572,6 +40572,8 @@ public:
     [[nodiscard]] virtual bool change_wanted() const noexcept = 0;
     /// The supervisor was asked to stop the job: it saves and ends. From any thread.
     [[nodiscard]] virtual bool stop_wanted() const noexcept = 0;
+    /// The signal that asked for it, or 0. From any thread.
+    [[nodiscard]] virtual int stop_signal() const noexcept { return 0; }
     /// Blocks while it is not known whether this world is still the newest one (the coordinator is
     /// silent); called before each exchange that lets a step be applied. Throws when the world has
     /// ended meanwhile.
@@ -43390,7 +43392,6 @@ struct elastic_client_options {
     net::token secret{};
     std::vector<setting> settings{};
     time_span join_deadline = 2 * time_constants::lan().rendezvous_timeout;
-    net::keep_alive_mode alive = net::keep_alive_mode::automatic;
 };
 
 /// One world of a rank. `begin` and what the group has told are only read; the losses may be used
@@ -43407,9 +43408,11 @@ struct elastic_place {
 struct elastic_wishes {
     std::atomic<bool> change{false};
     std::atomic<int> stop_signal{0};
-    std::mutex mutex; ///< guards held
-    std::condition_variable unheld;
-    bool held = false;
+    std::mutex mutex; ///< guards the others
+    std::condition_variable changed;
+    bool held = false;      ///< as the supervisor says
+    bool is_silent = false; ///< the supervisor: nobody knows what it would say
+    [[nodiscard]] bool holds() const noexcept { return held || is_silent; }
 };
 
 /// All members belong to the loop.
@@ -43434,6 +43437,7 @@ public:
 
 private:
     task<void> read_all();
+    task<void> watch_silence();
     void handle(const net::frame& f);
     void lose_link(error why);
     void break_world(int rank, const error& why);
@@ -43477,7 +43481,10 @@ SKEIN_INLINE task<void> elastic_client::connect() {
     o.self.purpose = "elastic";
     o.self.pid = options_.pid;
     o.bounds.max_frame = most_member_frame;
-    o.alive.mode = options_.alive;
+    // One that is stopped for a while is not lost: its death closes the socket, and the kernel ends
+    // this process.
+    o.alive = {net::keep_alive_mode::on, time_constants::lan().group_heartbeat,
+               time_constants::lan().suspect_after, std::chrono::hours(24 * 365)};
     net::reconnect_policy often;
     often.until = deadline_after(loop::current().now(), time_constants::lan().rendezvous_timeout);
     often.max_tries = 0;
@@ -43485,6 +43492,18 @@ SKEIN_INLINE task<void> elastic_client::connect() {
     link_ = co_await connecting;
     say(*link_, member_kind::hello, member_hello{options_.id, options_.pid});
     tasks_.spawn(read_all());
+    tasks_.spawn(watch_silence());
+}
+
+/// A supervisor that is silent cannot say that it has lost the coordinator.
+SKEIN_INLINE task<void> elastic_client::watch_silence() {
+    while (link_->is_open()) {
+        auto pause = sleep_for(time_constants::lan().group_heartbeat);
+        co_await pause;
+        const std::lock_guard lock(wishes_.mutex);
+        if (std::exchange(wishes_.is_silent, link_->is_suspect()) != wishes_.is_silent)
+            wishes_.changed.notify_all();
+    }
 }
 
 SKEIN_INLINE task<void> elastic_client::read_all() {
@@ -43534,7 +43553,7 @@ SKEIN_INLINE void elastic_client::handle(const net::frame& f) {
         if (!told) throw told.error();
         const std::lock_guard lock(wishes_.mutex);
         wishes_.held = told->on;
-        wishes_.unheld.notify_all();
+        wishes_.changed.notify_all();
         break;
     }
     case member_kind::end: {
@@ -43642,7 +43661,7 @@ SKEIN_INLINE task<void> elastic_client::join(std::shared_ptr<elastic_place> into
     how.job = begin.job;
     how.secret = net::token::from_hex(begin.secret).value();
     how.join_deadline = options_.join_deadline;
-    how.alive.mode = options_.alive;
+    how.alive.mode = net::keep_alive_mode::automatic;
     auto* const losses = &into->losses;
     cancel_source stop;
     scope watching;
@@ -43958,10 +43977,10 @@ SKEIN_INLINE void elastic_member::wait_while_held() {
     auto watching = place->losses.add([&](int, const error& why) {
         const std::lock_guard lock(wishes.mutex);
         lost = why;
-        wishes.unheld.notify_all();
+        wishes.changed.notify_all();
     });
     std::unique_lock lock(wishes.mutex);
-    wishes.unheld.wait(lock, [&] { return !wishes.held || lost; });
+    wishes.changed.wait(lock, [&] { return !wishes.holds() || lost; });
     const auto why = lost;
     lock.unlock();
     watching.reset();

@@ -9496,7 +9496,9 @@ SKEIN_INLINE keyed_permutation sampler::make_order() const {
 // ======== skein/train/run_config.hpp, continued
 #include <chrono>
 #include <cstdint>
+#include <iosfwd>
 #include <string>
+#include <string_view>
 
 namespace skein::train {
 
@@ -9514,9 +9516,26 @@ enum class output_mode : std::uint8_t {
     json,      ///< one JSON object per line on stdout
 };
 
+/// A number of processes, or of an elastic run the fewest and the most.
+struct worker_range {
+    int least = 1, most = 1;
+
+    constexpr worker_range() = default;
+    constexpr worker_range(int n) : least(n), most(n) {} // NOLINT(google-explicit-constructor)
+    constexpr worker_range(int fewest, int largest) : least(fewest), most(largest) {}
+    [[nodiscard]] constexpr bool is_fixed() const noexcept { return least == most; }
+    friend constexpr bool operator==(const worker_range&, const worker_range&) = default;
+};
+/// "4", or "1:4".
+[[nodiscard]] std::string to_string(const worker_range& range);
+/// Reads that; for option parsers. Anything else sets failbit.
+std::istream& operator>>(std::istream& from, worker_range& to);
+
 /// How many processes, and how much of the machine each takes.
 struct scaling_config {
-    int workers = 1; ///< local processes, when no launcher has set up a world already
+    /// Local processes, when no launcher has set up a world already. {1, 4}: from one to four, and
+    /// the run goes on while some are lost, leave or join; see train/elastic.hpp.
+    worker_range workers = 1;
     int threads = 0; ///< compute threads per rank; 0 = 1, the reproducible choice
 };
 
@@ -9632,12 +9651,33 @@ using train::run_config;
 using train::scaling_config;
 } // namespace skein
 
+/// As two numbers.
+template <>
+struct skein::wire::codec<skein::train::worker_range> {
+    static constexpr std::string_view schema = "worker_range(i32,i32)";
+    static void encode(writer& to, const train::worker_range& range) {
+        to.fixed(static_cast<std::int32_t>(range.least));
+        to.fixed(static_cast<std::int32_t>(range.most));
+    }
+    static result<void> decode(reader& from, train::worker_range& range) {
+        std::int32_t least = 0, most = 0;
+        if (from.fixed(least) && from.fixed(most)) range = {least, most};
+        return from.status();
+    }
+};
+
 
 // ======== skein/train/detail/run_config.ipp
 // Bodies of <skein/train/run_config.hpp>.
 
 
 #include <algorithm>
+#include <charconv>
+#include <istream>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
 
 #include <fmt/core.h>
 
@@ -9648,6 +9688,32 @@ SKEIN_INLINE std::string command_line() {
     for (const auto& word : own_arguments())
         out += (out.empty() ? "" : " ") + report::shell_word(word);
     return out;
+}
+
+SKEIN_INLINE std::string to_string(const worker_range& range) {
+    return range.is_fixed() ? fmt::to_string(range.most)
+                            : fmt::format("{}:{}", range.least, range.most);
+}
+
+SKEIN_INLINE std::istream& operator>>(std::istream& from, worker_range& to) {
+    std::string text;
+    from >> text;
+    const auto colon = text.find(':');
+    const auto number = [&](std::string_view part) -> std::optional<int> {
+        int value = 0;
+        const auto* const end = part.data() + part.size();
+        const auto [at, failed] = std::from_chars(part.data(), end, value);
+        if (failed != std::errc() || at != end) return std::nullopt;
+        return value;
+    };
+    const std::string_view all = text;
+    const auto least = number(all.substr(0, colon));
+    const auto most = colon == std::string::npos ? least : number(all.substr(colon + 1));
+    if (least && most)
+        to = {*least, *most};
+    else
+        from.setstate(std::ios::failbit);
+    return from;
 }
 
 SKEIN_INLINE std::uint64_t total_steps(const run_config& config, std::uint64_t samples) {
@@ -9663,6 +9729,14 @@ namespace detail {
 
 [[noreturn]] SKEIN_INLINE void refuse(std::string what, std::string hint) {
     throw error(errc::usage, std::move(what)).with_hint(std::move(hint));
+}
+
+SKEIN_INLINE void validate_workers(const worker_range& workers) {
+    const auto text = "scaling.workers = " + to_string(workers);
+    if (workers.least < 1) refuse(text, "at least 1 worker is needed");
+    if (workers.least > workers.most)
+        refuse(text, "the fewest come first, then the most: as in {1, 4}");
+    if (workers.most > 4096) refuse(text, "at most 4096 run on one host");
 }
 
 /// When the run saves and evaluates, and on how much.
@@ -9686,12 +9760,7 @@ SKEIN_INLINE void validate_cadences(const run_config& config) {
 
 SKEIN_INLINE void validate(const run_config& config, int world_size) {
     using detail::refuse;
-    if (config.scaling.workers < 1)
-        refuse(fmt::format("scaling.workers = {}", config.scaling.workers),
-               "at least 1 worker is needed");
-    if (config.scaling.workers > 4096)
-        refuse(fmt::format("scaling.workers = {}", config.scaling.workers),
-               "at most 4096 run on one host");
+    detail::validate_workers(config.scaling.workers);
     if (config.scaling.threads < 0 || config.scaling.threads > 1024)
         refuse(fmt::format("scaling.threads = {}", config.scaling.threads),
                "use 0 (one) to 1024 per worker");
@@ -13380,6 +13449,8 @@ class last_screen;
 
 namespace skein::train {
 
+class elastic_place;
+
 /// The place of this process in the training world.
 struct world_info {
     int rank = 0;
@@ -13440,6 +13511,11 @@ public:
     /// until it returns; control() of the old world is gone here. Job, attempt and stop flag stay.
     void rebind(world_info where, spmd::rendezvous* world, dist::comm_thread* comm);
 
+    /// Of a job whose ranks change: a rank begins alone, and its session brings the context into
+    /// one world after the other. Null in a job whose ranks stay.
+    [[nodiscard]] elastic_place* elastic() const noexcept { return elastic_; }
+    void use_elastic(elastic_place* place) noexcept { elastic_ = place; }
+
     /// A further communicator of all ranks, for small exchanges that keep out of the way of
     /// comm()'s order and deadline (checkpoints). Null in a single process. The first call makes
     /// it, on all ranks alike. comm() itself where there is no rendezvous to make one with.
@@ -13490,6 +13566,7 @@ private:
     world_info where_;
     spmd::rendezvous* world_ = nullptr;
     dist::comm_thread* comm_ = nullptr;
+    elastic_place* elastic_ = nullptr;
     std::shared_ptr<const dist::comm_options> options_;
     mutable int groups_ = 0; // made so far
     mutable std::shared_ptr<dist::comm_thread> control_;
@@ -13589,6 +13666,9 @@ namespace detail {
     return code == errc::aborted || code == errc::peer_lost || code == errc::reset ||
            code == errc::closed || code == errc::timeout;
 }
+/// The world broke: what failed here may be mended by another world. What the communicator throws
+/// has the rank and the operation for its place.
+[[nodiscard]] bool is_of_world(const error& why);
 } // namespace detail
 
 /// In place over all ranks.
@@ -13622,10 +13702,11 @@ void require_same(const context& ctx, const std::vector<spmd::setting>& mine);
 /// alike, and clears it. One exchange of sums, one of maxima, one of rows where there are any.
 ///   stage  for messages
 ///   dealt  this rank was given samples since the last merge
+///   is_one_step  since the last merge there was one step, in which no rank may show anything
 ///   errors mismatch, on every rank: a rank was given samples and showed its metrics none of them,
 ///          while another did; usage when no rank did
 void merge(const context& ctx, metrics::metric_list& mine, metrics::metric_list& into,
-           std::string_view stage, bool dealt);
+           std::string_view stage, bool dealt, bool is_one_step = false);
 
 /// Rows of numbers whose names a rank may not know: one without samples reports nothing, one may
 /// report under a condition of its own. All ranks learn each name and kind the first time that some
@@ -13665,6 +13746,16 @@ private:
 #include <cstring>
 
 #include <fmt/core.h>
+
+namespace skein::train::detail {
+
+SKEIN_INLINE bool is_of_world(const error& why) {
+    const bool by_transport =
+        why.where().starts_with("rank ") && why.where().find(" #") != std::string::npos;
+    return may_be_echo(why.code()) || by_transport;
+}
+
+} // namespace skein::train::detail
 
 namespace skein::train {
 
@@ -13804,12 +13895,12 @@ SKEIN_INLINE void require_shown(std::string_view stage, double without, double w
 } // namespace detail
 
 SKEIN_INLINE void merge(const context& ctx, metrics::metric_list& mine, metrics::metric_list& into,
-                        std::string_view stage, bool dealt) {
+                        std::string_view stage, bool dealt, bool is_one_step) {
     auto packed = mine.pack();
     const double me = ctx.rank() + 1.0;
     double shown[] = {dealt && mine.updates() <= 0 ? me : 0.0, mine.updates() > 0 ? me : 0.0};
     if (ctx.world_size() == 1) {
-        detail::require_shown(stage, shown[0], shown[1]);
+        if (!is_one_step || shown[1] > 0) detail::require_shown(stage, shown[0], shown[1]);
         into.add(packed);
         return mine.clear();
     }
@@ -13825,7 +13916,8 @@ SKEIN_INLINE void merge(const context& ctx, metrics::metric_list& mine, metrics:
         ctx.comm()->drain(); // both work on `packed`
         throw;
     }
-    detail::require_shown(stage, packed.maxima[own], packed.maxima[own + 1]);
+    if (!is_one_step || packed.maxima[own + 1] > 0)
+        detail::require_shown(stage, packed.maxima[own], packed.maxima[own + 1]);
     packed.maxima.resize(own);
     const auto rows = std::exchange(packed.rows, {});
     into.add(packed);
@@ -17168,7 +17260,8 @@ SKEIN_INLINE void sharded_parallel::build(torch::nn::Module& module, const plan_
     }
     find_marks(module);
     cast_inputs(module, *store_, /*on=*/true);
-    if (reduces()) store_->when_final([this](std::size_t segment) { ready(segment); });
+    if (reduces() || ctx_->elastic() != nullptr)
+        store_->when_final([this](std::size_t segment) { ready(segment); });
     agree_on_origin();
     if (groups_->world == nullptr) return;
     spread_values();
@@ -17579,7 +17672,8 @@ SKEIN_INLINE void sharded_parallel::rebind() {
     const auto words = gather_bytes(*ctx_, wire::encode(mine));
     for (std::size_t r = 0; r < words.size(); ++r) {
         const auto word = wire::decode<rebind_word>(words[r]);
-        if (!word || word->origin != origin_)
+        const bool joins = ctx_->elastic() != nullptr && shards_ == 1 && word.has_value();
+        if (!joins && (!word || word->origin != origin_))
             throw error(errc::not_supported,
                         fmt::format("not supported: rank {} was not there when this training "
                                     "began, and joins it",
@@ -17593,6 +17687,7 @@ SKEIN_INLINE void sharded_parallel::rebind() {
                                     word->now_shards))
                 .with_hint("resume from the last checkpoint, which fits any number of ranks");
         step_ = std::max(step_, word->step); // tags agree again
+        if (r == 0) origin_ = word->origin;  // its values come from those who have them
     }
     const auto old =
         std::exchange(groups_, std::move(next)); // its memory is used until the next line
@@ -17684,6 +17779,8 @@ template <class Bucket = bucket<>, train::precision_setting... Settings>
 class DDP : public train::detail::sharded_parallel {
 public:
     static constexpr std::string_view name = "DDP";
+    /// Every rank has everything: any of them may be lost, and new ones get a copy.
+    static constexpr bool ranks_may_change = true;
     [[nodiscard]] static train::precision_policy used_precision() {
         return train::precision_of<Settings...>();
     }
@@ -17885,6 +17982,154 @@ private:
 };
 
 } // namespace skein
+
+// ======== skein/train/elastic.hpp
+// Elastic<Strategy>: a training that goes on while ranks are lost, leave and join.
+//
+//     config.scaling.workers = {1, 4};
+//     return skein::train::launch(config, [&](skein::train::context& ctx) {
+//         skein::Trainer<skein::Elastic<skein::DDP<>>> trainer(ctx, config);
+//         auto result = trainer.fit(model, skein::AdamW{}, schedule, loss, data, held_out);
+//     });
+//
+// Each rank begins alone (context::world_size() is 1 until fit() or the first step of a loop), and
+// the session brings it into one world after the other; fit() and the range of session.steps() see
+// a step again that a loss has broken. What lasts of a step is there once or not at all: a lost
+// rank costs the step that was under way, never one that was applied. See docs/elastic.md.
+
+
+#include <concepts>
+
+namespace skein {
+
+/// The strategy, of ranks that may change. In a job whose ranks stay it is the strategy itself.
+template <class Strategy>
+    requires train::strategy<Strategy>
+class Elastic : public Strategy {
+    static_assert(
+        requires { requires Strategy::ranks_may_change; },
+        "skein: not supported: Elastic<> of a strategy that cuts parameters or states "
+        "into parts: those of a lost rank are lost; use Elastic<DDP<>>, or the strategy "
+        "alone, which restarts from its last checkpoint");
+
+public:
+    static constexpr bool is_elastic = true;
+    using Strategy::Strategy;
+};
+
+namespace train::detail {
+template <class Strategy>
+inline constexpr bool is_elastic = false;
+template <class Strategy>
+    requires requires { requires Strategy::is_elastic; }
+inline constexpr bool is_elastic<Strategy> = true;
+} // namespace train::detail
+
+} // namespace skein
+
+// ======== skein/train/elastic_place.hpp
+// The place of a context in a job whose ranks change: brings it from one world into the next.
+
+
+#include <memory>
+#include <vector>
+
+namespace skein::dist {
+class comm_thread;
+} // namespace skein::dist
+
+namespace skein::train {
+
+class context;
+
+/// Thrown through a training function when this rank leaves its job in order: it is no error, and
+/// no std::exception, so that what looks for errors passes it on. launch() ends the process with 0.
+struct rank_left {};
+
+/// Owns what a context of an elastic job refers to. On the compute thread.
+class elastic_place {
+public:
+    /// `job` outlives it; `options` are those of every world's communicator.
+    elastic_place(spmd::elastic_world& job, dist::comm_options options);
+    elastic_place(const elastic_place&) = delete;
+    elastic_place& operator=(const elastic_place&) = delete;
+    ~elastic_place();
+
+    /// Puts the context into the next world. What it had before lives on until release().
+    ///   result  false: this rank is to leave
+    ///   errors  those of elastic_world::next(), after which is_over(); what a communicator that is
+    ///           made fails with: that world is broken
+    [[nodiscard]] bool move(context& ctx, spmd::world_end last);
+    /// Lets the world before go, once nothing works in its memory any more.
+    void release() noexcept;
+
+    /// The job has no next world for this rank.
+    [[nodiscard]] bool is_over() const noexcept { return over_; }
+    [[nodiscard]] bool has_world() const noexcept { return now_.meeting != nullptr; }
+    [[nodiscard]] spmd::elastic_world& job() const noexcept { return *job_; }
+
+private:
+    spmd::elastic_world* job_;
+    dist::comm_options options_;
+    struct world {
+        std::unique_ptr<spmd::rendezvous> meeting; ///< outlives the communicator
+        std::unique_ptr<dist::comm_thread> comm;   ///< null: of one rank
+    };
+    world now_;
+    std::vector<world> before_; ///< in whose memory something may still be
+    bool over_ = false;
+};
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/elastic_place.ipp
+// Bodies of <skein/train/elastic_place.hpp>.
+
+
+#include <algorithm>
+#include <utility>
+
+namespace skein::train {
+
+SKEIN_INLINE elastic_place::elastic_place(spmd::elastic_world& job, dist::comm_options options)
+    : job_(&job), options_(std::move(options)) {}
+SKEIN_INLINE elastic_place::~elastic_place() = default;
+
+SKEIN_INLINE void elastic_place::release() noexcept {
+    while (!before_.empty()) before_.pop_back();
+}
+
+SKEIN_INLINE bool elastic_place::move(context& ctx, spmd::world_end last) {
+    std::unique_ptr<spmd::rendezvous> next;
+    try {
+        next = job_->next(last);
+    } catch (...) {
+        over_ = true;
+        throw;
+    }
+    if (!next) {
+        over_ = true;
+        return false;
+    }
+    if (now_.meeting) before_.push_back(std::move(now_));
+    now_ = {};
+    now_.meeting = std::move(next);
+    if (now_.meeting->world_size() > 1) now_.comm = dist::make_comm_thread(*now_.meeting, options_);
+    world_info where;
+    where.rank = now_.meeting->rank();
+    where.world_size = now_.meeting->world_size();
+    where.local_rank = now_.meeting->local_rank();
+    where.local_size = now_.meeting->local_size();
+    where.attempt =
+        std::max(0, now_.meeting->generation() - 1); // what there is already is gone on with
+    where.host = now_.meeting->host();
+    where.job_id = ctx.job_id();
+    ctx.rebind(std::move(where), now_.meeting.get(), now_.comm.get());
+    return true;
+}
+
+} // namespace skein::train
 
 // ======== skein/train/evaluation.hpp
 // Evaluation sets: data that a run is measured on, each by its name and in its own rhythm.
@@ -18480,7 +18725,7 @@ SKEIN_INLINE void refuse_in_task(const std::string& what) {
 /// What launch() and run() ask of a supervisor alike. `config` outlives it.
 SKEIN_INLINE spmd::supervisor_options supervisor_options_of(const run_config& config) {
     spmd::supervisor_options options;
-    options.workers = config.scaling.workers;
+    options.workers = config.scaling.workers.most;
     options.max_failures = config.failure.max_failures;
     options.stop_grace = config.failure.stop_grace;
     options.backoff = config.failure.backoff;
@@ -18496,21 +18741,25 @@ SKEIN_INLINE spmd::supervisor_options supervisor_options_of(const run_config& co
     return options;
 }
 
+/// Says how a supervised run ended, if it was not well.
+SKEIN_INLINE int exit_code_after(const run_config& config,
+                                 const spmd::supervisor_outcome& outcome) {
+    const bool stopped = outcome.stop_signal != 0;
+    // A stop that went wrong has saved nothing, perhaps: say what happened.
+    if (outcome.failure && outcome.failure->code() != errc::cancelled)
+        print_error(config, "", *outcome.failure);
+    else if (outcome.failure && config.output != output_mode::quiet)
+        say_note(config, fmt::format("stopped by {}: {}", proc::signal_name(outcome.stop_signal),
+                                     outcome.failure->text()));
+    if (stopped) return 128 + outcome.stop_signal;
+    return outcome.failure ? exit_code_of(*outcome.failure) : exit_code::done;
+}
+
 SKEIN_INLINE int run_supervised(const run_config& config) {
     try {
-        validate(config, config.scaling.workers);
+        validate(config, config.scaling.workers.most);
         (void)comm_model_of(config);
-        const auto outcome = spmd::supervise(supervisor_options_of(config));
-        const bool stopped = outcome.stop_signal != 0;
-        // A stop that went wrong has saved nothing, perhaps: say what happened.
-        if (outcome.failure && outcome.failure->code() != errc::cancelled)
-            print_error(config, "", *outcome.failure);
-        else if (outcome.failure && config.output != output_mode::quiet)
-            say_note(config,
-                     fmt::format("stopped by {}: {}", proc::signal_name(outcome.stop_signal),
-                                 outcome.failure->text()));
-        if (stopped) return 128 + outcome.stop_signal;
-        return outcome.failure ? exit_code_of(*outcome.failure) : exit_code::done;
+        return exit_code_after(config, spmd::supervise(supervisor_options_of(config)));
     } catch (...) {
         const auto why = to_error(std::current_exception());
         print_error(config, "", why);
@@ -18526,7 +18775,7 @@ SKEIN_INLINE void say_unused_workers(const spmd::launch_environment& where,
         return;
     say_note(config,
              fmt::format("note: {} workers were asked for, but {} has started a world of {}",
-                         config.scaling.workers, where.source, where.world_size));
+                         to_string(config.scaling.workers), where.source, where.world_size));
 }
 
 /// Who names a cluster for tasks and actors expects it of a training, too.
@@ -18537,12 +18786,6 @@ SKEIN_INLINE void say_unused_cluster(const run_config& config) {
     say_note(config, fmt::format("note: a training does not use the cluster at {} (SKEIN_ADDRESS) "
                                  "yet: it runs on this host",
                                  at));
-}
-
-/// What the communicator throws has the rank and the operation for its place; mostly it is what
-/// another rank has told through it, and that one says it better.
-[[nodiscard]] SKEIN_INLINE bool came_through_communicator(const error& why) {
-    return why.where().starts_with("rank ") && why.where().find(" #") != std::string::npos;
 }
 
 /// Nothing was trained yet and no other rank or host is to blame: another start would come to the
@@ -18588,7 +18831,7 @@ SKEIN_INLINE void train_as_rank(spmd::joined_group& world, const spmd::launch_en
         body(here);
     } catch (...) {
         const auto why = to_error(std::current_exception());
-        const bool mine = !may_be_echo(why.code()) && !came_through_communicator(why);
+        const bool mine = !is_of_world(why);
         if (mine && spmd::is_supervised() && !here.has_begun() && where.attempt == 0)
             throw before_first_step(why);
         throw;
@@ -18630,8 +18873,8 @@ SKEIN_INLINE int live_as_rank(const spmd::launch_environment& where, const run_c
         }
         // A broken collective is mostly the echo of what happened to another rank: let that one
         // tell.
-        const bool may_be = may_be_echo(why.code()) || came_through_communicator(why);
-        const bool echo = world && may_be && world->wait_lost(time_constants::lan().echo_wait);
+        const bool echo =
+            world && is_of_world(why) && world->wait_lost(time_constants::lan().echo_wait);
         if (world && !echo) world->fail(why);
         if (supervised)
             proc::leave_last_words(why.what()); // in case nobody is told through the group
@@ -18663,6 +18906,10 @@ SKEIN_INLINE int run_as_rank(const spmd::launch_environment& where, const run_co
 }
 
 namespace detail {
+
+// in detail/launch_elastic.ipp
+int run_as_worker(const run_config& config, const rank_function& body);
+int run_elastic(const run_config& config);
 
 /// What this program can be where other hosts help.
 SKEIN_INLINE const program::cluster_roles& roles_for_helpers() {
@@ -18712,6 +18959,7 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
             throw error(errc::not_supported, "not supported: launch() in a rank of a run")
                 .with_hint("a program has either launch() or runs of its own in its main");
         spmd::take_launch_variables();
+        if (spmd::is_elastic_rank()) return detail::run_as_worker(config, body);
         where = spmd::discover();
     } catch (const error& why) {
         detail::print_error(config, "", why);
@@ -18725,11 +18973,154 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
         return run_as_rank(where, config, body);
     }
     if (config.scaling.workers == 1) return detail::run_alone(config, body);
-    detail::refuse_in_task(fmt::format("launch() with {} workers", config.scaling.workers));
-    return detail::run_supervised(config);
+    detail::refuse_in_task(
+        fmt::format("launch() with {} workers", to_string(config.scaling.workers)));
+    return config.scaling.workers.is_fixed() ? detail::run_supervised(config)
+                                             : detail::run_elastic(config);
 }
 
 } // namespace skein::train
+
+
+// ======== skein/train/detail/launch_elastic.ipp
+// launch() of a run whose number of workers is a range.
+
+
+#include <atomic>
+#include <csignal>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::train::detail {
+
+/// What a worker of an elastic run does when a signal comes: SIGTERM means this worker alone, which
+/// leaves; SIGINT, which a terminal sends to all, means the run.
+class elastic_signals {
+public:
+    elastic_signals(const stop_signals& stops, spmd::elastic_member& me)
+        : stops_(&stops), me_(&me), control_("signals") {
+        control_.run([this] { return begin(); });
+    }
+    ~elastic_signals() {
+        control_.run([this] { return end(); });
+    }
+    elastic_signals(const elastic_signals&) = delete;
+    elastic_signals& operator=(const elastic_signals&) = delete;
+
+    [[nodiscard]] const std::atomic<bool>& stop() const noexcept { return stop_; }
+
+private:
+    task<void> begin() {
+        watching_ = std::make_unique<scope>();
+        watching_->spawn(watch());
+        co_return;
+    }
+    task<void> watch() {
+        auto asked = net::wait_readable(control_.loop(), stops_->fd());
+        co_await asked;
+        if (stops_->which() == SIGINT)
+            stop_ = true;
+        else
+            me_->ask_to_leave("it was told to go by " + proc::signal_name(stops_->which()));
+    }
+    task<void> end() {
+        watching_->cancel();
+        auto joined = as_result(watching_->join());
+        (void)co_await joined; // nobody waits for a signal any more
+        watching_.reset();
+    }
+
+    const stop_signals* stops_;
+    spmd::elastic_member* me_;
+    std::atomic<bool> stop_{false};
+    net::loop_thread control_;
+    std::unique_ptr<scope> watching_; // lives on the thread
+};
+
+/// Trains until this rank is done, or leaves.
+SKEIN_INLINE void train_in_worlds(spmd::elastic_member& me, const stop_signals& stops,
+                                  const run_config& config, const rank_function& body) {
+    dist::comm_options options;
+    options.name = "world";
+    options.model = comm_model_of(config);
+    options.limits.deadline = config.failure.collective_timeout;
+    if (const char* name = std::getenv("SKEIN_ADVERTISE")) options.advertise = name;
+    elastic_place place(me, options);
+    const elastic_signals signals(stops, me);
+    world_info info;
+    info.host = proc::host_name();
+    info.job_id = spmd::process_environment()("SKEIN_JOB_ID").value_or("");
+    context here(std::move(info), nullptr, nullptr);
+    here.use_options(options);
+    here.use_elastic(&place);
+    here.watch_stop_flag(&signals.stop(), [] { return SIGINT; });
+    body(here);
+}
+
+/// A worker of an elastic run, from its start to its end; gives the exit code.
+SKEIN_INLINE int run_as_worker(const run_config& config, const rank_function& body) {
+    const stop_signals stops;
+    proc::print_by_lines(); // it may be killed
+    std::unique_ptr<spmd::elastic_member> me;
+    try {
+        validate(config, config.scaling.workers.most);
+        spmd::elastic_member_options options;
+        options.settings = settings_of(config);
+        me = std::make_unique<spmd::elastic_member>(std::move(options));
+        proc::name_process(fmt::format("worker{}", me->id()));
+        train_in_worlds(*me, stops, config, body);
+        me->leave();
+        return me->stop_signal() != 0 ? 128 + me->stop_signal() : exit_code::done;
+    } catch (const rank_left&) {
+        return exit_code::done;
+    } catch (...) {
+        const auto why = to_error(std::current_exception());
+        const bool echo = me && is_of_world(why) && me->wait_lost(time_constants::lan().echo_wait);
+        if (me && me->stop_signal() != 0 && why.code() == errc::cancelled)
+            return 128 + me->stop_signal();
+        if (me && !echo) me->fail(why);
+        proc::leave_last_words(why.what());
+        if (!me) print_error(config, "a worker", why);
+        return exit_code_of(why);
+    }
+}
+
+SKEIN_INLINE spmd::elastic_options elastic_options_of(const run_config& config) {
+    const auto plain = supervisor_options_of(config);
+    spmd::elastic_options options;
+    options.least = config.scaling.workers.least;
+    options.most = config.scaling.workers.most;
+    options.max_failures = plain.max_failures;
+    options.times.stop_grace = plain.stop_grace;
+    options.times.backoff = plain.backoff;
+    options.threads = plain.threads;
+    options.on_stop = plain.on_stop;
+    options.on_failure = [&config](const error& why, int failures, int most) {
+        say_note(config, fmt::format("{}; the others go on, another one is started ({} of {})",
+                                     without_trace(why.what()), failures, most));
+    };
+    return options;
+}
+
+SKEIN_INLINE int run_elastic(const run_config& config) {
+    try {
+        validate(config, config.scaling.workers.most);
+        (void)comm_model_of(config);
+        const auto outcome = spmd::supervise_elastic(elastic_options_of(config));
+        return exit_code_after(config, outcome);
+    } catch (...) {
+        const auto why = to_error(std::current_exception());
+        print_error(config, "", why);
+        return exit_code_of(why);
+    }
+}
+
+} // namespace skein::train::detail
 
 // ======== skein/train/loss.hpp
 // A loss that is a mean over something other than samples.
@@ -21271,12 +21662,22 @@ struct run_event {
     std::string why{};
 };
 
+/// Another world: who its ranks are, and what the change took.
+struct world_news {
+    spmd::world_change change;
+    int before = 0;          ///< ranks of the world before; 0: there was none
+    double stall = 0.0;      ///< seconds from the last step to the first that this world can make
+    std::uint64_t bytes = 0; ///< of state that ranks took from others
+};
+
 /// See the file's head. Not thread-safe. Until begin() nothing of a run that is there already is
 /// changed.
 class reporter {
 public:
     /// Collective. settings: the user's part of config.json.
     reporter(const context& ctx, const run_config& config, const report::settings& settings);
+    /// Of a rank that joins a run, which has this folder; its first rebind() follows.
+    reporter(const context& ctx, const run_config& config, std::string name, std::string path);
     ~reporter();
     reporter(const reporter&) = delete;
     reporter& operator=(const reporter&) = delete;
@@ -21298,7 +21699,12 @@ public:
 
     /// The context is in another generation of its world, whose first rank goes on with the run's
     /// files. Collective.
-    void rebind(const start_info& start);
+    ///   why  the world changed; empty: nobody said
+    void rebind(const start_info& start, const std::string& why);
+    /// This rank is the first of the new world and was not of the one before.
+    [[nodiscard]] bool takes_over() const noexcept;
+    /// A change of the world, behind the row of the step: a row of events.jsonl.
+    void changed(std::uint64_t step, const world_news& news);
 
     /// The run has so many steps now; 0: not known.
     void set_total(std::uint64_t steps);
@@ -21763,7 +22169,10 @@ SKEIN_INLINE json config_json(const run_config& c) {
         {"precision", c.precision},
         {"eval_every", c.eval_every},
         {"eval_samples", c.eval_samples},
-        {"scaling", {{"workers", c.scaling.workers}, {"threads", std::max(c.scaling.threads, 1)}}},
+        {"scaling",
+         {{"workers", c.scaling.workers.is_fixed() ? json(c.scaling.workers.most)
+                                                   : json(to_string(c.scaling.workers))},
+          {"threads", std::max(c.scaling.threads, 1)}}},
         {"checkpoint",
          {{"enabled", saves.enabled},
           {"every", saves.every},
@@ -21916,6 +22325,12 @@ SKEIN_INLINE reporter::reporter(const context& ctx, const run_config& config,
     ctx.note_run(detail::note_of(config, name_, path_));
 }
 
+SKEIN_INLINE reporter::reporter(const context& ctx, const run_config& config, std::string name,
+                                std::string path)
+    : ctx_(&ctx), config_(&config), first_(false), path_(std::move(path)), name_(std::move(name)) {
+    ctx.note_run(detail::note_of(config, name_, path_));
+}
+
 SKEIN_INLINE reporter::~reporter() = default;
 
 SKEIN_INLINE void reporter::begin(const start_info& start) {
@@ -21947,7 +22362,9 @@ SKEIN_INLINE void reporter::show(const start_info& start) {
     show_ = std::make_unique<report::progress>(std::move(options));
 }
 
-SKEIN_INLINE void reporter::rebind(const start_info& start) {
+SKEIN_INLINE bool reporter::takes_over() const noexcept { return !first_ && ctx_->is_first(); }
+
+SKEIN_INLINE void reporter::rebind(const start_info& start, const std::string& why) {
     if (first_ && !ctx_->is_first()) { // another rank takes over; its lock wants to be free
         dir_.reset();
         show_.reset();
@@ -21962,9 +22379,26 @@ SKEIN_INLINE void reporter::rebind(const start_info& start) {
         show(start);
     }
     if (dir_) dir_->truncate_after(start.first_step);
-    show_->notice(fmt::format("after step {} the run goes on with {} worker{} instead of {}: {}",
+    show_->notice(fmt::format("after step {} the run goes on with {} worker{} instead of {}: {}{}",
                               start.first_step, places_.size(), places_.size() == 1 ? "" : "s",
-                              before, places_text(places_)));
+                              before, places_text(places_), why.empty() ? "" : "; " + why));
+}
+
+SKEIN_INLINE void reporter::changed(std::uint64_t step, const world_news& news) {
+    if (!first_) return;
+    const auto row = dump_json(ordered_json{{"step", step},
+                                            {"rule", "world"},
+                                            {"what", "workers"},
+                                            {"from", news.before},
+                                            {"to", ctx_->world_size()},
+                                            {"why", news.change.why},
+                                            {"generation", news.change.generation},
+                                            {"stall_s", news.stall},
+                                            {"bytes", news.bytes}});
+    if (show_->mode() == report::progress_mode::json_lines)
+        show_->event("{\"event\":\"world\"," + row.substr(1));
+    if (dir_ && config_->write_files)
+        attempt([&] { dir_->append_event(row); }, events_failing_, "a row of events.jsonl");
 }
 
 /// What fails here costs a curve, not the training: said once, tried again with the next call.
@@ -22957,8 +23391,12 @@ SKEIN_INLINE void run_here(const loop_call& call, loop_end& out) {
 
 SKEIN_INLINE void run_ranks(const loop_call& call, loop_end& out) {
     const auto& config = *call.config;
-    refuse_in_task(fmt::format("a run with {} workers", config.scaling.workers));
-    validate(config, config.scaling.workers);
+    refuse_in_task(fmt::format("a run with {} workers", to_string(config.scaling.workers)));
+    validate(config, config.scaling.workers.most);
+    if (!config.scaling.workers.is_fixed())
+        throw error(errc::not_supported, fmt::format("not supported: train::run() with {} workers",
+                                                     to_string(config.scaling.workers)))
+            .with_hint("give it a fixed number, or start the training by train::launch()");
     (void)comm_model_of(config);
     auto options = supervisor_options_of(config);
     if (config.output == output_mode::quiet) options.on_restart = {}; // result.restarts has it
@@ -22971,7 +23409,7 @@ SKEIN_INLINE void run_ranks(const loop_call& call, loop_end& out) {
     if (const auto told = outcome.told.find(note_key); told != outcome.told.end())
         note = wire::decode<run_note>(told->second).value();
     out.how = folder_told(note);
-    out.how.world_size = config.scaling.workers;
+    out.how.world_size = config.scaling.workers.most;
     out.how.restarts = outcome.restarts;
     if (outcome.stop_signal != 0) out.how.stopped_by = proc::signal_name(outcome.stop_signal);
     auto value = outcome.told.find(value_key);
@@ -23129,9 +23567,8 @@ SKEIN_INLINE void run_in_launched_world(const loop_call& call,
         out.value = std::move(news.value);
     } catch (...) {
         const auto why = to_error(std::current_exception());
-        const bool may_be = may_be_echo(why.code()) || came_through_communicator(why);
-        const bool echo =
-            world.group && may_be && world.group->wait_lost(time_constants::lan().echo_wait);
+        const bool echo = world.group && is_of_world(why) &&
+                          world.group->wait_lost(time_constants::lan().echo_wait);
         if (world.group && !echo) world.group->fail(why);
         const auto [rank, lost] =
             echo && loss ? loss->get() : std::pair(where.rank, std::optional(why));
@@ -23937,7 +24374,9 @@ inline constexpr std::string_view taken_names[] = {
 class session_core;
 
 /// Checks the configuration and sets this process up for computing.
-void begin_training(const context& ctx, const run_config& config);
+///   is_elastic  the strategy bears that ranks change
+///   errors      usage: of an elastic job, and the strategy is not
+void begin_training(const context& ctx, const run_config& config, bool is_elastic);
 
 } // namespace skein::train::detail
 
@@ -24300,6 +24739,8 @@ private:
 
 namespace skein::train {
 
+class context;
+
 /// The name of a tensor's type in the safetensors format; errc::not_supported for an exotic one.
 [[nodiscard]] std::string safetensors_dtype(const at::Tensor& tensor);
 
@@ -24333,6 +24774,17 @@ public:
     /// errc::mismatch, naming what differs, before it changes anything that a shape check can find.
     void restore(const loaded_checkpoint& from);
 
+    /// The same from the memory of other ranks, without what a file is for: every rank has all the
+    /// values (no shards). Collective; ranks whose `has_state` is true give equal parts, the others
+    /// take them, and all compare a checksum of the whole.
+    ///   result  bytes that this rank took
+    ///   errors  mismatch on every rank when the copies differ; those of the transport, after which
+    ///           a rank that took has neither its old values nor the new ones
+    std::uint64_t copy(const context& ctx, const std::vector<bool>& has_state);
+    /// checkpoint_state::extra of another rank: the place in the data and the optimizer's counts.
+    ///   where  whose it is, for messages
+    void adopt(const std::string& extra, const std::string& where);
+
 private:
     /// A tensor of the module or the optimizer, and the rows of it that this rank owns.
     struct owned_tensor {
@@ -24343,7 +24795,7 @@ private:
         bool everywhere = true;
     };
 
-    void restore_place(const loaded_checkpoint& from);
+    void restore_place(const std::string& extra, const std::string& where);
     void restore_left_out(const std::string& text);
     /// Every tensor to save, in one order on all ranks.
     [[nodiscard]] std::vector<owned_tensor> tensors() const;
@@ -24360,6 +24812,13 @@ private:
 // ======== skein/train/detail/training_state.ipp
 // Bodies of <skein/train/training_state.hpp>.
 
+
+#include <algorithm>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include <fmt/core.h>
 
@@ -24398,9 +24857,30 @@ SKEIN_INLINE void seed_step(std::uint64_t seed, std::uint64_t step, int micro_ba
 }
 
 namespace detail {
-SKEIN_INLINE error missing_extra(const loaded_checkpoint& from, const char* what) {
+SKEIN_INLINE error missing_extra(const std::string& where, const char* what) {
     return error(errc::malformed, fmt::format("the checkpoint has no '{}'", what))
-        .with_where(from.path());
+        .with_where(where);
+}
+
+/// Bytes that some ranks have, to those that have not: equal parts from each that has them.
+SKEIN_INLINE void spread_bytes(const context& ctx, mut_byte_span bytes,
+                               const std::vector<bool>& has_them) {
+    if (ctx.comm() == nullptr || bytes.empty()) return;
+    const auto givers = static_cast<std::size_t>(std::ranges::count(has_them, true));
+    if (givers == has_them.size()) return;
+    std::vector<std::size_t> counts(has_them.size(), 0);
+    std::size_t begin = 0, mine = 0, given = 0;
+    for (std::size_t r = 0; r < counts.size(); ++r) {
+        if (!has_them[r]) continue;
+        const auto end = bytes.size() * ++given / givers;
+        counts[r] = end - begin;
+        if (r == static_cast<std::size_t>(ctx.rank())) mine = begin;
+        begin = end;
+    }
+    const auto count = counts[static_cast<std::size_t>(ctx.rank())];
+    const dist::buffer_view part{bytes.data() + mine, count, dist::dtype::u8};
+    const dist::buffer_view whole{bytes.data(), bytes.size(), dist::dtype::u8};
+    ctx.comm()->all_gather_v(part, whole, std::move(counts)).wait();
 }
 } // namespace detail
 
@@ -24455,14 +24935,7 @@ SKEIN_INLINE void training_state::restore(const loaded_checkpoint& from) {
             .with_where(from.path())
             .with_hint("give the same model and optimizer options as when the run was started, or "
                        "another run name");
-    const json extra = parse_json(from.extra(), {.max_bytes = 256u << 20, .max_depth = 64}).value();
-    const auto number = [&](const char* group, const char* key) {
-        if (!extra.contains(group)) throw detail::missing_extra(from, group);
-        return json_uint(extra.at(group), key).value();
-    };
-    restore_place(from);
-    optimizer_->set_steps(number("optimizer", "steps"));
-    restore_left_out(extra.at("optimizer").value("left_out", json::object()).dump());
+    adopt(from.extra(), from.path());
     bool has_average = true;
     for (auto& t : tensors()) {
         if (t.name.starts_with("optim.ema.") && !from.contains(t.name)) { // it had none until now
@@ -24477,11 +24950,47 @@ SKEIN_INLINE void training_state::restore(const loaded_checkpoint& from) {
     if (!has_average) optimizer_->average()->restart();
 }
 
-SKEIN_INLINE void training_state::restore_place(const loaded_checkpoint& from) {
-    const json extra = parse_json(from.extra(), {.max_bytes = 256u << 20, .max_depth = 64}).value();
+SKEIN_INLINE void training_state::adopt(const std::string& text, const std::string& where) {
+    const json extra =
+        parse_json(std::string_view(text), {.max_bytes = 256u << 20, .max_depth = 64}).value();
+    if (!extra.contains("optimizer")) throw detail::missing_extra(where, "optimizer");
+    restore_place(text, where);
+    optimizer_->set_steps(json_uint(extra.at("optimizer"), "steps").value());
+    restore_left_out(extra.at("optimizer").value("left_out", json::object()).dump());
+}
+
+SKEIN_INLINE std::uint64_t training_state::copy(const context& ctx,
+                                                const std::vector<bool>& has_state) {
+    if (store_->is_sharded())
+        throw error(errc::not_supported, "not supported: a copy of parts from other ranks' memory");
+    at::NoGradGuard no_grad;
+    std::vector<at::Tensor> all{store_->params_P()};
+    for (const auto& [name, state] : optimizer_->states()) all.push_back(state);
+    for (const auto& f : store_->fixed()) all.push_back(f.tensor.detach());
+    const bool takes = !has_state[static_cast<std::size_t>(ctx.rank())];
+    std::uint64_t bytes = 0;
+    std::uint32_t sum = 0;
+    for (auto& tensor : all) {
+        auto flat = tensor.contiguous();
+        detail::spread_bytes(ctx, bytes_of(flat), has_state);
+        sum = crc32c(bytes_of(flat), sum);
+        if (!takes) continue;
+        bytes += flat.nbytes();
+        if (flat.data_ptr() != tensor.data_ptr()) tensor.copy_(flat);
+    }
+    require_same(ctx, sum, "the state that was copied");
+    if (!takes) return 0;
+    if (store_->is_mixed()) store_->cast_all();
+    store_->cast_fixed();
+    return bytes;
+}
+
+SKEIN_INLINE void training_state::restore_place(const std::string& text, const std::string& where) {
+    const json extra =
+        parse_json(std::string_view(text), {.max_bytes = 256u << 20, .max_depth = 64}).value();
     const auto refuse = [&](std::string what, const char* same) {
         throw error(errc::mismatch, std::move(what))
-            .with_where(from.path())
+            .with_where(where)
             .with_hint(fmt::format("give the same {} as when the run was started, or another run "
                                    "name",
                                    same));
@@ -24492,7 +25001,7 @@ SKEIN_INLINE void training_state::restore_place(const loaded_checkpoint& from) {
                          : "the run was started on data of a size, now it is a stream",
                "data");
     if (order_ == nullptr) return;
-    if (!extra.contains("sampler")) throw detail::missing_extra(from, "sampler");
+    if (!extra.contains("sampler")) throw detail::missing_extra(where, "sampler");
     const auto number = [&](const char* key) {
         return json_uint(extra.at("sampler"), key).value();
     };
@@ -24752,9 +25261,13 @@ public:
 
     /// For the checkpoint of a stream; collective.
     [[nodiscard]] json saved_stream() const {
+        return stream_of(gather_bytes(ctx_, as_bytes(std::string_view(state_))));
+    }
+    /// The same of a stream whose state all ranks have alike.
+    [[nodiscard]] json own_stream() const { return stream_of({to_buffer(as_bytes(state_))}); }
+    [[nodiscard]] json stream_of(const std::vector<byte_buffer>& of_ranks) const {
         json states = json::array();
-        for (const auto& state : gather_bytes(ctx_, as_bytes(std::string_view(state_))))
-            states.push_back(to_hex(state));
+        for (const auto& state : of_ranks) states.push_back(to_hex(state));
         return {{"epoch", committed_epoch_},
                 {"within", within_},
                 {"data", source_.describe()},
@@ -25142,7 +25655,7 @@ class training_stage {
 public:
     training_stage(const context& ctx, const run_config& config, report::metric_set& reported,
                    const metrics::metrics_manager& declared)
-        : ctx_(ctx), mine_(list_of(declared)), window_(mine_), epoch_(mine_),
+        : ctx_(ctx), mine_(list_of(declared)), step_(mine_), window_(mine_), epoch_(mine_),
           stage_("train", reported, declared.find("train") != nullptr ? &mine_ : nullptr,
                  !declared.stages().empty()) {
         const auto asked = declared.options().every;
@@ -25172,7 +25685,22 @@ public:
     /// The step that began has not been.
     void take_back() {
         if (!empty()) mine_.go_back(before_);
+        step_.clear();
         dealt_ = dealt_before_;
+    }
+    /// In a world whose ranks change, before a step is applied: all ranks have what each has seen in
+    /// it. Collective.
+    void share_step() {
+        if (empty()) return;
+        step_.clear(); // of a try that broke
+        merge(ctx_, mine_, step_, "train", dealt_, /*is_one_step=*/true);
+        dealt_ = dealt_before_ = false;
+    }
+    /// The step that was shared is applied.
+    void take_step() {
+        if (empty()) return;
+        window_.add(step_);
+        step_.clear();
     }
     /// This rank is given samples.
     void deal() noexcept { dealt_ = true; }
@@ -25211,6 +25739,11 @@ public:
     [[nodiscard]] json save() {
         if (empty()) return {};
         gather();
+        return saved();
+    }
+    /// The same of what all ranks have by now.
+    [[nodiscard]] json saved() {
+        if (empty()) return {};
         const auto window = window_.save(), epoch = epoch_.save();
         check_saved_size(window.size() + epoch.size());
         return {{"window", to_hex(window)}, {"epoch", to_hex(epoch)}, {"number", number_}};
@@ -25254,6 +25787,7 @@ private:
         return found != nullptr ? *found : metrics::metric_list();
     }
     void gather() {
+        if (ctx_.elastic() != nullptr) return; // each step is shared
         merge(ctx_, mine_, window_, "train", std::exchange(dealt_, false));
         dealt_before_ = false;
     }
@@ -25269,7 +25803,8 @@ private:
     }
 
     const context& ctx_;
-    metrics::metric_list mine_, window_, epoch_; // of this rank; of all, since the last row; before
+    metrics::metric_list mine_, step_;    // of this rank; of all, of a step that is not applied yet
+    metrics::metric_list window_, epoch_; // of all: since the last row; before
     metrics::list_mark before_;
     train::stage stage_;
     std::uint64_t every_ = 100, number_ = 0;     // of the epoch
@@ -25951,6 +26486,173 @@ struct loaded_plan {
 
 } // namespace skein::train::detail
 
+// ======== skein/train/detail/session_world.ipp
+// What a session brings from one world of its job into the next, besides tensors. Used by
+// <skein/train/detail/session_core.ipp> and what it includes alone.
+
+
+// ======== skein/train/detail/world_word.hpp
+// What the ranks of a new world tell each other first, and what follows from it for all alike.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace skein::train::detail {
+
+/// What is still to be done of the step that was applied last.
+enum class step_end : std::uint8_t {
+    decide,  ///< metrics that are due, callbacks; then the rest
+    report,  ///< evaluation, files, checkpoint
+    nothing, ///< the next step may come
+};
+
+/// One rank, as it comes into a new world.
+struct world_word {
+    bool has_state = false; ///< it was in a world that worked
+    bool is_torn = false;   ///< it had begun to take a copy that was cut off
+    std::uint64_t applied = 0;
+    step_end end = step_end::nothing; ///< of that step
+    std::string model;                ///< a hash of its layout, and the optimizer
+    std::vector<spmd::setting> settings;
+};
+
+/// What all ranks make of the words.
+struct world_plan {
+    /// By rank: the others take a copy from these. Of a world where nobody has state, the first
+    /// rank: the run begins.
+    std::vector<bool> gives;
+    bool begins = false;
+    int first = 0;                        ///< of those that give
+    std::optional<std::size_t> refused{}; ///< a rank that cannot be one of this run
+    std::string why{};                    ///< it is refused
+};
+
+/// The furthest applied step wins; of the ranks that have applied it, those that are furthest with
+/// its end. A rank without state that differs from those with it is refused.
+///   errors  mismatch: ranks with state differ; aborted: the state is lost
+[[nodiscard]] world_plan plan_world(const std::vector<world_word>& all);
+
+} // namespace skein::train::detail
+
+
+// ======== skein/train/detail/world_word.ipp
+// Bodies of <skein/train/detail/world_word.hpp>.
+
+
+#include <algorithm>
+#include <tuple>
+
+#include <fmt/core.h>
+
+namespace skein::train::detail {
+
+/// What keeps a rank out of the run of another one; empty if nothing does.
+[[nodiscard]] SKEIN_INLINE std::string objection(std::size_t rank, const world_word& to,
+                                                 std::size_t of, const world_word& run) {
+    if (const auto differs = spmd::difference(static_cast<int>(rank), to.settings,
+                                              static_cast<int>(of), run.settings))
+        return differs->text();
+    if (to.model != run.model)
+        return fmt::format("rank {} has another model or optimizer than rank {}", rank, of);
+    return {};
+}
+
+SKEIN_INLINE world_plan plan_world(const std::vector<world_word>& all) {
+    const auto place = [](const world_word& w) {
+        return std::tuple(w.has_state, w.has_state ? w.applied : 0,
+                          w.has_state ? w.end : step_end::decide, !w.is_torn);
+    };
+    const auto best = std::ranges::max_element(all, {}, place); // the first of equals
+    const auto of = static_cast<std::size_t>(best - all.begin());
+    if (best->is_torn && !best->has_state)
+        throw error(errc::aborted, "all ranks that had the state of the run were lost")
+            .with_hint("it goes on from its last checkpoint");
+    world_plan plan{.gives = std::vector<bool>(all.size(), false),
+                    .begins = !best->has_state,
+                    .first = static_cast<int>(of)};
+    for (std::size_t r = 0; r < all.size(); ++r) {
+        auto why = objection(r, all[r], of, *best);
+        if (plan.begins && all[r].is_torn) why = fmt::format("rank {} has half a state", r);
+        if (why.empty()) {
+            plan.gives[r] = plan.begins ? r == of : place(all[r]) == place(*best);
+            continue;
+        }
+        if (all[r].has_state) throw error(errc::mismatch, why);
+        if (plan.refused) continue;
+        plan.refused = r;
+        plan.why = std::move(why);
+    }
+    return plan;
+}
+
+} // namespace skein::train::detail
+
+
+// ======== skein/train/detail/session_world.ipp, continued
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace skein::train::detail {
+
+/// The last row of a run: also a rank that has not written it may have to.
+struct last_row {
+    std::uint64_t step = 0;
+    double loss = 0.0, lr = 0.0, grad_norm = 0.0, seconds = 0.0, tokens_per_s = 0.0;
+    std::vector<report::metric_value> values{}, evaluated{};
+    std::vector<report::metric_array> arrays{}, evaluated_arrays{};
+    std::vector<run_event> decided{};
+};
+
+/// From a rank that has state to those that have not.
+struct carried_state {
+    std::string extra; ///< as a checkpoint has it
+    std::string run_name, run_path;
+    std::uint64_t step = 0, epoch = 0;
+    step_end end = step_end::nothing;
+    bool ends_epoch = false; ///< the step that was applied last
+    bool stopped = false, hurries = false;
+    std::int32_t stop_signal = 0;
+    std::string stop_reason;
+    double loss = 0.0, val_loss = 0.0, scheduled = 0.0;
+    std::uint64_t val_step = 0, first_step = 0;
+    std::string checkpoint; ///< the newest
+    std::vector<report::metric_value> metrics;
+    std::vector<report::metric_array> arrays;
+    std::vector<std::uint64_t> evaluated_at, told_at;
+    std::map<std::string, double> newest;
+    last_row row;
+};
+
+/// What the words of all ranks come to; collective.
+[[nodiscard]] SKEIN_INLINE world_plan agree_on_state(const context& ctx, const world_word& mine) {
+    std::vector<world_word> all;
+    for (const auto& bytes : gather_bytes(ctx, wire::encode(mine)))
+        all.push_back(wire::decode<world_word>(bytes).value());
+    auto plan = plan_world(all);
+    if (!plan.refused) return plan;
+    if (*plan.refused == static_cast<std::size_t>(ctx.rank()))
+        throw error(errc::mismatch, plan.why)
+            .with_hint("a worker that joins runs the same program with the same options");
+    throw error(errc::peer_lost, "a rank was refused: " + plan.why); // it leaves, and a world comes
+}
+
+/// The first giver's on every rank; collective.
+[[nodiscard]] SKEIN_INLINE carried_state spread(const context& ctx, const carried_state& mine,
+                                                const world_plan& plan) {
+    const bool gives = ctx.rank() == plan.first;
+    const auto bytes = gives ? wire::encode(mine) : byte_buffer{};
+    const auto all = gather_bytes(ctx, bytes);
+    return wire::decode<carried_state>(all[static_cast<std::size_t>(plan.first)]).value();
+}
+
+} // namespace skein::train::detail
+
 
 // ======== skein/train/detail/session_between.ipp, continued
 #include <cstdint>
@@ -26043,9 +26745,7 @@ public:
 
     /// Opens the run's folder and resumes, if that is asked for; then all is told.
     void begin(const report::settings& described) {
-        evaluator_->check_stages();
-        check_best();
-        state_.emplace(run_.parts->store(), *run_.optimizer, run_.feeder->order());
+        prepare();
         report_.emplace(ctx_, config_, described);
         const auto resumed_from = open_checkpoints();
         run_.result.first_step = run_.step;
@@ -26054,6 +26754,102 @@ public:
         for (const auto& text : notices_) report_->notice(text);
         if (ctx_.is_first()) tell_state(*report_, ctx_, config_, *run_.parts, *run_.optimizer);
         run_.parts->tell(start);
+    }
+
+    /// What begin() and join() need of this rank alone; once.
+    void prepare() {
+        if (state_) return;
+        evaluator_->check_stages();
+        check_best();
+        state_.emplace(run_.parts->store(), *run_.optimizer, run_.feeder->order());
+    }
+    [[nodiscard]] bool has_begun() const noexcept { return report_.has_value(); }
+    [[nodiscard]] training_state& state() { return *state_; }
+
+    /// What a rank that is behind or new needs besides the tensors.
+    [[nodiscard]] carried_state carried() {
+        carried_state out;
+        auto more = extra(run_.stop_wanted);
+        if (!run_.training->empty()) more["train_metrics"] = run_.training->saved();
+        if (run_.input->is_stream()) more["stream"] = run_.feeder->own_stream();
+        out.extra = state_->save(run_.step, config_.seed, {}, dump_json(more)).extra;
+        out.run_name = report_->name();
+        out.run_path = report_->path();
+        out.epoch = run_.epoch;
+        out.stopped = run_.stopped;
+        out.hurries = run_.hurries;
+        out.stop_signal = run_.result.stop_signal;
+        out.stop_reason = run_.result.stop_reason;
+        out.loss = run_.result.loss;
+        out.val_loss = run_.result.val_loss;
+        out.scheduled = run_.scheduled;
+        out.val_step = run_.result.val_step;
+        out.first_step = run_.result.first_step;
+        out.checkpoint = run_.result.checkpoint;
+        out.metrics = run_.result.metrics;
+        out.arrays = run_.result.arrays;
+        out.evaluated_at = evaluated_at_;
+        out.told_at = told_at_;
+        out.newest = newest_;
+        out.row = last_;
+        out.row.values = run_.row.values;
+        out.row.arrays = run_.row.arrays;
+        return out;
+    }
+    /// Takes that over; the tensors are there.
+    void adopt(const carried_state& from, std::uint64_t step) {
+        const std::string where = "the state of another rank";
+        run_.step = step;
+        state_->adopt(from.extra, where);
+        const auto saved =
+            parse_json(std::string_view(from.extra), {.max_bytes = 256u << 20, .max_depth = 64})
+                .value();
+        if (run_.input->is_stream())
+            run_.feeder->restore_stream(saved.at("stream"), where);
+        else
+            run_.feeder->rewind();
+        run_.stop_wanted = saved.value("stop_wanted", false);
+        restore_plan(saved, where);
+        restore_callbacks(*run_.parts, saved, where);
+        if (run_.scale) restore_scale(*run_.scale, saved);
+        notices_.clear(); // of a resume
+        run_.training->restore(saved, where);
+        run_.epoch = from.epoch;
+        run_.stopped = from.stopped;
+        run_.hurries = from.hurries;
+        run_.scheduled = from.scheduled;
+        run_.result.stop_signal = from.stop_signal;
+        run_.result.stop_reason = from.stop_reason;
+        run_.result.loss = from.loss;
+        run_.result.val_loss = from.val_loss;
+        run_.result.val_step = from.val_step;
+        run_.result.first_step = from.first_step;
+        run_.result.checkpoint = from.checkpoint;
+        run_.result.metrics = from.metrics;
+        run_.result.arrays = from.arrays;
+        evaluated_at_ = from.evaluated_at;
+        told_at_ = from.told_at;
+        newest_ = from.newest;
+        last_ = from.row;
+        run_.row = {from.row.values, from.row.arrays};
+        events_ = from.row.decided;
+        if (report_) return;
+        report_.emplace(ctx_, config_, from.run_name, from.run_path);
+        run_.parts->tell(start_info_of({}));
+    }
+    /// The files are those of this world's first rank. Collective.
+    ///   end  what is to be done behind the last step
+    void enter(step_end end, const world_news& news) {
+        evaluator_->rebind();
+        auto start = start_info_of({});
+        const bool takes_over = report_->takes_over();
+        const bool rewrites = takes_over && end == step_end::nothing && run_.step > 0;
+        if ((end != step_end::nothing || rewrites) && start.first_step > 0)
+            start.first_step -= 1; // its row is written again
+        report_->rebind(start, news.change.why);
+        if (config_.checkpoint.enabled) open_saver();
+        if (rewrites) write_last();
+        if (news.before > 0) report_->changed(run_.step, news);
     }
 
     /// A step is drawn: what was decided behind the one before is written.
@@ -26107,6 +26903,15 @@ public:
         for (const auto& m : run_.row.values)
             if (m.name.starts_with("train_")) newest_[m.name] = m.value;
         for (const auto& m : evaluated.values) newest_[m.name] = m.value;
+        last_ = {.step = now.step,
+                 .loss = now.loss,
+                 .lr = now.lr,
+                 .grad_norm = now.grad_norm,
+                 .seconds = now.seconds,
+                 .tokens_per_s = now.tokens_per_s,
+                 .evaluated = evaluated.values,
+                 .evaluated_arrays = evaluated.arrays,
+                 .decided = events_};
         report_->step(now, evaluated.values, evaluated.arrays);
         for (const auto& event : events_)
             report_->decided(event); // before the rules' state is saved
@@ -26142,7 +26947,7 @@ public:
         if (saver_) open_saver();
         auto start = start_info_of({});
         if (end_due) start.first_step -= 1; // its row is written again
-        report_->rebind(start);
+        report_->rebind(start, {});
         if (!run_.training->empty())
             report_->notice(fmt::format("the metrics of training count from step {} on: those of "
                                         "the window and of the epoch before are left out",
@@ -26150,6 +26955,21 @@ public:
     }
 
 private:
+    /// A rank that has died may not have written it.
+    void write_last() {
+        step_info now{.rank = ctx_.rank(),
+                      .step = last_.step,
+                      .loss = last_.loss,
+                      .lr = last_.lr,
+                      .grad_norm = last_.grad_norm,
+                      .seconds = last_.seconds,
+                      .tokens_per_s = last_.tokens_per_s,
+                      .metrics = &run_.row.values,
+                      .arrays = &run_.row.arrays};
+        report_->step(now, last_.evaluated, last_.evaluated_arrays);
+        for (const auto& event : last_.decided) report_->decided(event);
+    }
+
     [[nodiscard]] start_info start_info_of(const std::string& resumed_from) const {
         return {.rank = ctx_.rank(),
                 .world_size = ctx_.world_size(),
@@ -26340,15 +27160,23 @@ private:
         return all;
     }
 
+    /// What a checkpoint has besides the tensors, but for what is collective.
+    [[nodiscard]] json extra(bool stop_wanted) const {
+        json out = json::object();
+        if (run_.scale)
+            out["loss_scale"] = {{"value", run_.scale->value()},
+                                 {"good_steps", run_.scale->good_steps()}};
+        out["stop_wanted"] = stop_wanted;
+        if (run_.plan != plan_of(config_) || run_.feeder->units())
+            out["plan"] = saved_plan(run_.plan, config_, run_.feeder->units());
+        for (const auto& each : run_.parts->states())
+            out["callbacks"][each.name] = to_hex(as_bytes(std::string_view(each.state)));
+        return out;
+    }
+
     void save(const std::vector<metric_value>& evaluated) {
         if (!saver_) return;
         run_.parts->sync_buffers();
-        json extra = json::object();
-        if (!run_.training->empty()) extra["train_metrics"] = run_.training->save();
-        if (run_.input->is_stream()) extra["stream"] = run_.feeder->saved_stream();
-        if (run_.scale)
-            extra["loss_scale"] = {{"value", run_.scale->value()},
-                                   {"good_steps", run_.scale->good_steps()}};
         // Not those that have been granted, by a stop or by the run's end: who resumes it wants it
         // to go on.
         const double decided = run_.decided();
@@ -26356,16 +27184,13 @@ private:
                         -decided};
         all_reduce(ctx_, all, dist::reduce_op::max);
         if (all[1] != -all[2]) plans_differ(ctx_, run_.plan, run_.left_out, run_.step + 1);
-        extra["stop_wanted"] = all[0] > 0;
-        if (run_.plan != plan_of(config_) || run_.feeder->units())
-            extra["plan"] = saved_plan(run_.plan, config_, run_.feeder->units());
-        if (ctx_.is_first()) // whose extra is written
-            for (const auto& each : run_.parts->states())
-                extra["callbacks"][each.name] = to_hex(as_bytes(std::string_view(each.state)));
+        auto more = extra(all[0] > 0); // the first rank's is written
+        if (!run_.training->empty()) more["train_metrics"] = run_.training->save();
+        if (run_.input->is_stream()) more["stream"] = run_.feeder->saved_stream();
         auto what =
             state_->save(run_.step, config_.seed,
                          {{"loss", run_.result.loss}, {"next_lr", run_.scheduled_rate(run_.step)}},
-                         dump_json(extra));
+                         dump_json(more));
         what.metrics = numbers(evaluated);
         const auto saved = saver_->save(what);
         run_.result.checkpoint = saved.path;
@@ -26399,6 +27224,7 @@ private:
     std::optional<checkpointer> saver_;
     std::vector<std::uint64_t> evaluated_at_, told_at_; // steps, by set
     std::map<std::string, double> newest_;              // numbers by which checkpoints are chosen
+    last_row last_;
     bool is_over_ = false;
     std::vector<run_event> events_;    // decisions behind the step that is committed last
     std::vector<std::string> notices_; // to be told when the run begins
@@ -26506,15 +27332,24 @@ public:
     ///   stop         0; 0.5: a callback wants it; 1, or the signal that asked for it
     ///   all_touched  every parameter had a gradient here
     ///   decided      a number of the decisions of this rank
+    ///   pauses       this rank wants a pause behind the step, for a change of the world
     void exchange(const report::metric_set& own, const report::metric_set& reported, double stop,
-                  bool all_touched, double decided, step_info& now, step_clock& clock) {
+                  bool all_touched, double decided, bool pauses, step_info& now,
+                  step_clock& clock) {
         const auto& t = clock.time();
-        double control[] = {stop,          all_touched ? 0.0 : 1.0,
-                            now.grad_norm, -now.grad_norm,
-                            t.data,        t.forward,
-                            t.backward,    t.exposed,
-                            t.optimizer,   -clock.overlap(),
-                            decided,       -decided};
+        double control[] = {stop,
+                            all_touched ? 0.0 : 1.0,
+                            now.grad_norm,
+                            -now.grad_norm,
+                            t.data,
+                            t.forward,
+                            t.backward,
+                            t.exposed,
+                            t.optimizer,
+                            -clock.overlap(),
+                            decided,
+                            -decided,
+                            pauses ? 1.0 : 0.0};
         values_.clear();
         const double waited =
             clock.waiting([&] { values_ = names_.merge(ctx_, own, reported, control); });
@@ -26524,6 +27359,7 @@ public:
         stop_ = control[0];
         some_untouched_ = control[1] > 0.0;
         same_decisions_ = control[10] == -control[11];
+        pauses_ = control[12] > 0.0;
         most_ = control[2];
         least_ = -control[3];
     }
@@ -26537,6 +27373,8 @@ public:
     /// All ranks have decided the same.
     [[nodiscard]] bool same_decisions() const noexcept { return same_decisions_; }
     [[nodiscard]] bool some_untouched() const noexcept { return some_untouched_; }
+    /// All ranks pause behind this step.
+    [[nodiscard]] bool pauses() const noexcept { return pauses_; }
     [[nodiscard]] bool stops() const noexcept { return stop_ > 0.0; }
     /// Somebody outside of the run has asked, and waits for it.
     [[nodiscard]] bool hurries() const noexcept { return stop_ >= 1.0; }
@@ -26558,7 +27396,7 @@ private:
     shared_names names_; // of what ranks report
     std::vector<report::metric_value> values_;
     double stop_ = 0.0, least_ = 0.0, most_ = 0.0;
-    bool some_untouched_ = false, same_decisions_ = true;
+    bool some_untouched_ = false, same_decisions_ = true, pauses_ = false;
 };
 
 } // namespace skein::train::detail
@@ -26587,6 +27425,8 @@ public:
             return call();
         } catch (const redo_step&) {
             throw;
+        } catch (const rank_left&) { // nobody waits for it
+            throw;
         } catch (...) {
             const auto why = to_error(std::current_exception());
             abort(why);
@@ -26599,7 +27439,8 @@ public:
     }
 
     session_core(const session_request& request, const make_parts& make)
-        : ctx_(*request.ctx), config_(*request.config), described_(described_settings(request)),
+        : ctx_(*request.ctx), place_(request.ctx->elastic()), moving_(request.ctx),
+          config_(*request.config), described_(described_settings(request)),
           reported_(*request.reported), run_{.ctx = ctx_,
                                              .config = config_,
                                              .rate = request.rate,
@@ -26608,7 +27449,8 @@ public:
           row_(ctx_), clock_(ctx_) {
         guarded([&] {
             reported_.clear();
-            require_same(ctx_, all_settings(request));
+            settings_ = all_settings(request);
+            require_same(ctx_, settings_);
             run_.parts = make();
             if (run_.parts->precision().compute == at::kHalf) run_.scale.emplace();
             run_.optimizer.emplace(request.options, run_.parts->store());
@@ -26643,10 +27485,13 @@ public:
                 .with_hint("open another one, or keep what steps() gave");
         begun_ = seconds_now();
         run_.input = std::move(input);
-        require_same(ctx_, data_settings(*run_.input, between_.evaluations()));
+        const auto data = data_settings(*run_.input, between_.evaluations());
+        require_same(ctx_, data);
+        settings_.insert(settings_.end(), data.begin(), data.end());
         run_.feeder.emplace(ctx_, config_, *run_.input);
         run_.total = run_.feeder->total();
-        between_.begin(described_);
+        if (place_ == nullptr) between_.begin(described_);
+        if (place_ != nullptr) prepare_for_worlds();
         // A model that is in eval mode as a whole is to be trained; a submodule may be so on
         // purpose.
         if (!run_.parts->module().is_training()) run_.parts->module().train();
@@ -26659,27 +27504,25 @@ public:
         if (phase_ == step_phase::applied) commit();
         redo();
         if (run_.total == 0 && !run_.stopped) run_.total = run_.step;
-        return between_.finish(begun_, clock_.tokens_per_s());
+        fit_result out;
+        while (!in_world([&] { out = between_.finish(begun_, clock_.tokens_per_s()); })) {}
+        return out;
     }
 
     fit_result run(const batch_loss& loss) {
-        while (draw()) {
-            try {
-                while (auto* const micro = begin_micro())
-                    pass(*micro, [&] {
-                        reported_.weigh(static_cast<double>(micro->samples));
-                        auto value = loss(batch_of(*micro), training());
-                        micro->value.reset(); // the graph keeps what it needs
-                        return value;
-                    });
-                agree();
-            } catch (const redo_step&) {
-                redo();
-                continue;
-            }
-            apply();
-            commit();
-        }
+        if (place_ != nullptr && !place_->has_world()) warm_up(loss);
+        while (draw())
+            (void)in_world([&] {
+                try {
+                    compute(loss);
+                    agree();
+                } catch (const redo_step&) {
+                    redo();
+                    return;
+                }
+                apply();
+                commit();
+            });
         return finish();
     }
 
@@ -26688,6 +27531,13 @@ public:
     bool draw() {
         expect(step_phase::idle, "draw()");
         if (!run_.input) throw error(errc::usage, "a session draws before steps() or begin()");
+        if (place_ == nullptr) return draw_here();
+        if (!place_->has_world()) change_world(spmd::world_end::none);
+        bool drawn = false;
+        while (!in_world([&] { drawn = draw_here(); })) {}
+        return drawn;
+    }
+    bool draw_here() {
         if (run_.stopped || run_.ended) return false;
         ctx_.note_begun();
         clock_.begin_step();
@@ -26776,6 +27626,10 @@ public:
                 divisor_ *= weight_per_sample(ctx_, losses_.weight, global_batch, run_.step + 1);
             now_.grad_norm = std::sqrt(run_.parts->squared_norm(mine)) / divisor_;
         });
+        if (place_ != nullptr) {
+            require_one_stream();
+            run_.training->share_step();
+        }
         exchange_row();
         phase_ = step_phase::agreed;
     }
@@ -26796,6 +27650,14 @@ public:
 
     void commit() {
         expect(step_phase::applied, "commit()");
+        commit_here();
+        end_step();
+        if (place_ != nullptr && row_.pauses() && !run_.stopped && !run_.ended && !run_.is_last())
+            change_world(spmd::world_end::paused);
+    }
+    /// The part that asks no other rank.
+    void commit_here() {
+        if (place_ != nullptr) run_.training->take_step();
         run_.step += 1;
         run_.feeder->commit(*drawn_, run_.step);
         reported_.clear();
@@ -26804,26 +27666,35 @@ public:
         if (row_.stop_signal() > 0) run_.result.stop_signal = row_.stop_signal();
         run_.result.loss = now_.loss;
         clock_.end_step(now_, drawn_->global_batch, config_.tokens_per_sample);
-        const bool ends_epoch = run_.feeder->ends_epoch(*drawn_);
+        ends_epoch_ = run_.feeder->ends_epoch(*drawn_);
         run_.epoch = drawn_->epoch;
         drawn_.reset();
         phase_ = step_phase::idle;
-        end_due_ = true;
+        end_ = step_end::decide;
         if (run_.total > 0) run_.total = run_.feeder->total();
         run_.row = {row_.values(), {}};
         now_.metrics = &run_.row.values;
         now_.arrays = &run_.row.arrays;
-        find_end();
-        between_.measure(ends_epoch);
-        between_.tell_step(now_);
-        find_end(); // by a plan that was changed
-        finish_step();
+    }
+    /// What comes behind the step that is committed, and was not done yet.
+    void end_step() {
+        if (end_ == step_end::decide) {
+            find_end();
+            between_.measure(ends_epoch_);
+            between_.tell_step(now_);
+            find_end(); // by a plan that was changed
+            end_ = step_end::report;
+        }
+        if (end_ == step_end::report) finish_step();
+        end_ = step_end::nothing;
     }
 
     void complete() {
-        if (phase_ == step_phase::drawn || phase_ == step_phase::computing) agree();
-        if (phase_ == step_phase::agreed) apply();
-        if (phase_ == step_phase::applied) commit();
+        (void)in_world([&] {
+            if (phase_ == step_phase::drawn || phase_ == step_phase::computing) agree();
+            if (phase_ == step_phase::agreed) apply();
+            if (phase_ == step_phase::applied) commit();
+        });
     }
 
     void redo() {
@@ -26838,35 +27709,7 @@ public:
         take_back();
     }
 
-    /// The context is in another generation of its world.
-    void rebind() {
-        if (!run_.input)
-            throw error(errc::usage, "a session that has not begun cannot go on in another world")
-                .with_hint("open it with the new context");
-        run_.feeder->quiet();
-        const bool applied = phase_ == step_phase::applied;
-        agree_on_step(ctx_, run_.step,
-                      applied    ? ", not committed"
-                      : end_due_ ? ", its end to do"
-                                 : "");
-        run_.training->forget();
-        run_.parts->rebind();
-        run_.optimizer->rebind();
-        auto* const average = run_.optimizer->average(); // an evaluation broke with it in place
-        if (average != nullptr && average->is_shown()) average->swap();
-        run_.parts->publish(); // some ranks may not have seen the last values
-        if (applied)
-            run_.feeder->commit(
-                *drawn_, run_.step + 1); // what was applied is not drawn again; commit() is next
-        else if (phase_ != step_phase::idle || drawn_)
-            take_back();
-        run_.upcoming.reset();
-        row_.rebind();
-        run_.feeder->rebind();
-        between_.rebind(end_due_);
-        run_.ended = false; // the end of a stream is found again
-        if (end_due_) finish_step();
-    }
+    void rebind();
     void use_evaluation(std::string name, std::uint64_t samples, const evaluation_options& how,
                         numbered_loss loss) {
         if (run_.input)
@@ -26883,6 +27726,20 @@ public:
     [[nodiscard]] double micro_loss() const noexcept { return losses_.mean(); }
 
 private:
+    // ---- worlds: bodies in detail/session_worlds.ipp ------------------------------------------
+
+    void prepare_for_worlds();
+    void require_one_stream();
+    void warm_up(const batch_loss& loss);
+    void compute(const batch_loss& loss);
+    template <class Work>
+    bool in_world(Work work);
+    void change_world(spmd::world_end last);
+    void enter_world(world_news news, double begin);
+    void take_state(const world_plan& plan, world_news& news);
+    [[nodiscard]] carried_state carry();
+    void adopt(const carried_state& from);
+
     /// Is this the last step? A stream without a size tells by its next batch.
     void find_end() {
         if (run_.total > 0 || run_.stopped || run_.ended || run_.upcoming) return;
@@ -26958,12 +27815,12 @@ private:
         if (run_.scale) row.last("loss_scale", scale());
         const auto& touched = run_.parts->store().touched();
         const bool all_touched = std::ranges::find(touched, 0.0) == touched.end();
-        const double stop = ctx_.stop_requested() ? std::max(1.0, double(ctx_.stop_signal()))
-                            : run_.stop_wanted    ? 0.5
-                                                  : 0.0;
+        if (place_ != nullptr) place_->job().wait_while_held();
+        const double stop = stop_word();
         if (run_.parts->changes_batch())
             row.last("global_batch", static_cast<double>(run_.plan.global_batch));
-        row_.exchange(row, reported_, stop, all_touched, run_.decided(), now_, clock_);
+        const bool pauses = place_ != nullptr && place_->job().change_wanted();
+        row_.exchange(row, reported_, stop, all_touched, run_.decided(), pauses, now_, clock_);
         if (!row_.same_decisions()) plans_differ(ctx_, run_.plan, run_.left_out, run_.step + 1);
         if (!run_.scale && !is_finite() && !run_.parts->judges())
             not_finite(ctx_, losses_.mean(), now_);
@@ -26976,6 +27833,13 @@ private:
         }
     }
 
+    /// What this rank says about the end of the run.
+    [[nodiscard]] double stop_word() const {
+        const auto* const job = place_ != nullptr ? &place_->job() : nullptr;
+        const bool by_job = job != nullptr && job->stop_wanted();
+        if (!by_job && !ctx_.stop_requested()) return run_.stop_wanted ? 0.5 : 0.0;
+        return std::max({1.0, double(ctx_.stop_signal()), by_job ? double(job->stop_signal()) : 0});
+    }
     [[nodiscard]] double scale() const noexcept { return run_.scale ? run_.scale->value() : 1.0; }
     [[nodiscard]] bool is_finite() const noexcept {
         return std::isfinite(now_.loss) && std::isfinite(now_.grad_norm);
@@ -27004,21 +27868,24 @@ private:
 
     /// Evaluation, files and checkpoint, which a world that breaks meanwhile leaves to be done.
     void finish_step() {
-        end_due_ = true;
         if (run_.stopped && row_.stop_signal() == 0)
             run_.result.stop_reason = row_.reason(run_.stop_reason);
         between_.end_of_step(now_);
-        end_due_ = false;
     }
 
     const context& ctx_;
+    elastic_place* const place_; // null: the ranks stay
+    context* const moving_;      // ctx_, which place_ brings into other worlds
     const run_config& config_;
+    std::vector<spmd::setting> settings_; // that all ranks must have alike
+    bool has_state_ = false, is_torn_ = false;
     report::settings described_;
     report::metric_set& reported_;
     run_state run_;
     between_steps between_{run_};
     bool weighted_ = false;
-    bool end_due_ = false; // of the step that was committed last
+    step_end end_ = step_end::nothing; // of the step that was committed last
+    bool ends_epoch_ = false;          // that step
 
     // The step that is not committed
     step_phase phase_ = step_phase::idle;
@@ -27040,6 +27907,208 @@ private:
 } // namespace skein::train::detail
 
 
+// ======== skein/train/detail/session_worlds.ipp
+// A session's way from one world into the next: bodies of
+// <skein/train/detail/session_core.ipp>.
+
+
+namespace skein::train::detail {
+
+SKEIN_INLINE void session_core::prepare_for_worlds() { between_.prepare(); }
+
+/// Before a step is applied: a rank that joins gets the place of another one's stream.
+SKEIN_INLINE void session_core::require_one_stream() {
+    if (!run_.input->is_stream()) return;
+    fnv1a hash;
+    hash.text(drawn_->stream);
+    const auto number = static_cast<double>(hash.value() >> 12);
+    double both[] = {number, -number};
+    all_reduce(ctx_, both, dist::reduce_op::max);
+    if (both[0] == -both[1]) return;
+    throw error(errc::not_supported,
+                "not supported: streams with a state for each rank, in a run whose ranks change")
+        .with_hint("give streams one state for all: the place in the whole stream, as feed() has");
+}
+
+/// A step whose only result is that the next one is not the first: before others wait for it.
+SKEIN_INLINE void session_core::warm_up(const batch_loss& loss) {
+    if (!draw_here()) return;
+    try {
+        compute(loss);
+        run_.parts->finish_backward();
+    } catch (const redo_step&) { // nothing has to come of it
+    }
+    take_back();
+}
+
+SKEIN_INLINE void session_core::compute(const batch_loss& loss) {
+    while (auto* const micro = begin_micro())
+        pass(*micro, [&] {
+            reported_.weigh(static_cast<double>(micro->samples));
+            auto value = loss(batch_of(*micro), training());
+            micro->value.reset(); // the graph keeps what it needs
+            return value;
+        });
+}
+
+/// True when `work` is done; false when the world broke meanwhile, and this is another one, in
+/// which the step that was under way is taken back or done.
+template <class Work>
+bool session_core::in_world(Work work) {
+    try {
+        work();
+        return true;
+    } catch (const error& why) {
+        if (place_ == nullptr || place_->is_over() || !is_of_world(why)) throw;
+        abort(why);
+    }
+    change_world(spmd::world_end::broken);
+    return false;
+}
+
+/// Into the next world that works.
+SKEIN_INLINE void session_core::change_world(spmd::world_end last) {
+    const auto begin = seconds_now();
+    const int before = place_->has_world() ? ctx_.world_size() : 0;
+    for (;;) {
+        try {
+            if (!place_->move(*moving_, last)) throw rank_left{};
+            enter_world({.change = place_->job().change(), .before = before}, begin);
+            return;
+        } catch (const error& why) {
+            if (place_->is_over() || !is_of_world(why)) throw;
+            abort(why);
+            last = spmd::world_end::broken;
+        }
+    }
+}
+
+SKEIN_INLINE void session_core::enter_world(world_news news, double begin) {
+    run_.feeder->quiet();
+    const bool applied = phase_ == step_phase::applied;
+    const world_word mine{.has_state = has_state_,
+                          .is_torn = is_torn_,
+                          .applied = run_.step + (applied ? 1 : 0),
+                          .end = applied ? step_end::decide : end_,
+                          .model = between_.state().config_hash(),
+                          .settings = settings_};
+    const auto plan = agree_on_state(ctx_, mine);
+    run_.parts->rebind();
+    run_.optimizer->rebind();
+    auto* const average = run_.optimizer->average(); // an evaluation broke with it in place
+    if (average != nullptr && average->is_shown()) average->swap();
+    run_.upcoming.reset();
+    if (applied)
+        commit_here();
+    else if (phase_ != step_phase::idle || drawn_)
+        take_back();
+    row_.rebind();
+    take_state(plan, news);
+    place_->release();
+    run_.parts->publish();
+    run_.feeder->rebind();
+    run_.ended = false;
+    if (plan.begins) {
+        between_.begin(described_);
+        has_state_ = true;
+        return;
+    }
+    news.stall = seconds_now() - begin;
+    between_.enter(end_, news);
+    end_step();
+}
+
+/// From those that have it to those that are behind or new.
+SKEIN_INLINE void session_core::take_state(const world_plan& plan, world_news& news) {
+    const bool gives = plan.gives[static_cast<std::size_t>(ctx_.rank())];
+    const bool all_have = std::ranges::find(plan.gives, false) == plan.gives.end();
+    if (!all_have) {
+        if (!gives) {
+            is_torn_ = true;
+            has_state_ = false;
+        }
+        news.bytes = between_.state().copy(ctx_, plan.gives);
+        if (!plan.begins) {
+            carried_state carried;
+            if (gives) carried = carry();
+            carried = spread(ctx_, carried, plan);
+            if (!gives) adopt(carried);
+        }
+        double most = static_cast<double>(news.bytes);
+        all_reduce(ctx_, std::span(&most, 1), dist::reduce_op::max);
+        news.bytes = static_cast<std::uint64_t>(most);
+    }
+    is_torn_ = false;
+    has_state_ = !plan.begins;
+}
+
+SKEIN_INLINE carried_state session_core::carry() {
+    auto out = between_.carried();
+    out.step = run_.step;
+    out.end = end_;
+    out.ends_epoch = ends_epoch_;
+    if (end_ != step_end::nothing) { // else the row that was written last is there
+        out.row.step = now_.step;
+        out.row.loss = now_.loss;
+        out.row.lr = now_.lr;
+        out.row.grad_norm = now_.grad_norm;
+        out.row.seconds = now_.seconds;
+        out.row.tokens_per_s = now_.tokens_per_s;
+    }
+    return out;
+}
+
+SKEIN_INLINE void session_core::adopt(const carried_state& from) {
+    between_.adopt(from, from.step);
+    end_ = from.end;
+    ends_epoch_ = from.ends_epoch;
+    now_ = {.rank = ctx_.rank(),
+            .step = from.row.step,
+            .loss = from.row.loss,
+            .lr = from.row.lr,
+            .grad_norm = from.row.grad_norm,
+            .seconds = from.row.seconds,
+            .tokens_per_s = from.row.tokens_per_s,
+            .metrics = &run_.row.values,
+            .arrays = &run_.row.arrays};
+    run_.total = run_.feeder->total();
+}
+
+/// The context is in another generation of its world.
+SKEIN_INLINE void session_core::rebind() {
+    if (!run_.input)
+        throw error(errc::usage, "a session that has not begun cannot go on in another world")
+            .with_hint("open it with the new context");
+    if (place_ != nullptr)
+        throw error(errc::usage, "rebind() in an elastic job: its session does it by itself");
+    run_.feeder->quiet();
+    const bool applied = phase_ == step_phase::applied;
+    agree_on_step(ctx_, run_.step,
+                  applied                     ? ", not committed"
+                  : end_ != step_end::nothing ? ", its end to do"
+                                              : "");
+    run_.training->forget();
+    run_.parts->rebind();
+    run_.optimizer->rebind();
+    auto* const average = run_.optimizer->average(); // an evaluation broke with it in place
+    if (average != nullptr && average->is_shown()) average->swap();
+    run_.parts->publish(); // some ranks may not have seen the last values
+    if (applied)
+        run_.feeder->commit(*drawn_,
+                            run_.step + 1); // what was applied is not drawn again; commit() is next
+    else if (phase_ != step_phase::idle || drawn_)
+        take_back();
+    run_.upcoming.reset();
+    row_.rebind();
+    run_.feeder->rebind();
+    between_.rebind(end_ != step_end::nothing);
+    run_.ended = false; // the end of a stream is found again
+    end_step();
+}
+
+} // namespace skein::train::detail
+
+
 // ======== skein/train/detail/session.ipp, continued
 #include <cstdint>
 #include <memory>
@@ -27048,10 +28117,18 @@ private:
 #include <string_view>
 #include <utility>
 
+#include <fmt/core.h>
+
 namespace skein::train::detail {
 
-SKEIN_INLINE void begin_training(const context& ctx, const run_config& config) {
-    validate(config, ctx.world_size());
+SKEIN_INLINE void begin_training(const context& ctx, const run_config& config, bool is_elastic) {
+    const auto* const place = ctx.elastic();
+    if (place != nullptr && !is_elastic)
+        throw error(errc::usage, fmt::format("the ranks of this job change ({} to {} workers), and "
+                                             "the strategy of the Trainer does not bear that",
+                                             place->job().least(), place->job().most()))
+            .with_hint("use Trainer<Elastic<DDP<>>>, or a fixed number of workers");
+    validate(config, place != nullptr ? place->job().most() : ctx.world_size());
     at::set_num_threads(config.scaling.threads > 0 ? config.scaling.threads : 1);
     keep_freed_memory();
 }
@@ -27577,7 +28654,7 @@ public:
     /// Throws errc::usage when the configuration makes no sense for this world.
     Trainer(train::context& ctx, train::run_config config, Callbacks... callbacks)
         : ctx_(&ctx), config_(std::move(config)), callbacks_(std::move(callbacks)...) {
-        train::detail::begin_training(ctx, config_);
+        train::detail::begin_training(ctx, config_, train::detail::is_elastic<Strategy>);
         if (const auto text = train::describe(train::detail::precision_used_by<Strategy>());
             !text.empty())
             config_.precision = text;

@@ -60,6 +60,8 @@ public:
     [[nodiscard]] virtual bool change_wanted() const noexcept = 0;
     /// The supervisor was asked to stop the job: it saves and ends. From any thread.
     [[nodiscard]] virtual bool stop_wanted() const noexcept = 0;
+    /// The signal that asked for it, or 0. From any thread.
+    [[nodiscard]] virtual int stop_signal() const noexcept { return 0; }
     /// Blocks while it is not known whether this world is still the newest one (the coordinator is
     /// silent); called before each exchange that lets a step be applied. Throws when the world has
     /// ended meanwhile.

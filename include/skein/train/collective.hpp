@@ -33,6 +33,9 @@ namespace detail {
     return code == errc::aborted || code == errc::peer_lost || code == errc::reset ||
            code == errc::closed || code == errc::timeout;
 }
+/// The world broke: what failed here may be mended by another world. What the communicator throws
+/// has the rank and the operation for its place.
+[[nodiscard]] bool is_of_world(const error& why);
 } // namespace detail
 
 /// In place over all ranks.
@@ -66,10 +69,11 @@ void require_same(const context& ctx, const std::vector<spmd::setting>& mine);
 /// alike, and clears it. One exchange of sums, one of maxima, one of rows where there are any.
 ///   stage  for messages
 ///   dealt  this rank was given samples since the last merge
+///   is_one_step  since the last merge there was one step, in which no rank may show anything
 ///   errors mismatch, on every rank: a rank was given samples and showed its metrics none of them,
 ///          while another did; usage when no rank did
 void merge(const context& ctx, metrics::metric_list& mine, metrics::metric_list& into,
-           std::string_view stage, bool dealt);
+           std::string_view stage, bool dealt, bool is_one_step = false);
 
 /// Rows of numbers whose names a rank may not know: one without samples reports nothing, one may
 /// report under a condition of its own. All ranks learn each name and kind the first time that some

@@ -35,6 +35,8 @@ class last_screen;
 
 namespace skein::train {
 
+class elastic_place;
+
 /// The place of this process in the training world.
 struct world_info {
     int rank = 0;
@@ -95,6 +97,11 @@ public:
     /// until it returns; control() of the old world is gone here. Job, attempt and stop flag stay.
     void rebind(world_info where, spmd::rendezvous* world, dist::comm_thread* comm);
 
+    /// Of a job whose ranks change: a rank begins alone, and its session brings the context into
+    /// one world after the other. Null in a job whose ranks stay.
+    [[nodiscard]] elastic_place* elastic() const noexcept { return elastic_; }
+    void use_elastic(elastic_place* place) noexcept { elastic_ = place; }
+
     /// A further communicator of all ranks, for small exchanges that keep out of the way of
     /// comm()'s order and deadline (checkpoints). Null in a single process. The first call makes
     /// it, on all ranks alike. comm() itself where there is no rendezvous to make one with.
@@ -145,6 +152,7 @@ private:
     world_info where_;
     spmd::rendezvous* world_ = nullptr;
     dist::comm_thread* comm_ = nullptr;
+    elastic_place* elastic_ = nullptr;
     std::shared_ptr<const dist::comm_options> options_;
     mutable int groups_ = 0; // made so far
     mutable std::shared_ptr<dist::comm_thread> control_;

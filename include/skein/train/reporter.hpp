@@ -11,6 +11,7 @@
 #include <skein/report/run_dir.hpp>
 #include <skein/report/settings.hpp>
 #include <skein/report/summary.hpp>
+#include <skein/spmd/elastic_world.hpp>
 #include <skein/train/callbacks.hpp>
 #include <skein/train/context.hpp>
 #include <skein/train/run_config.hpp>
@@ -49,12 +50,22 @@ struct run_event {
     std::string why{};
 };
 
+/// Another world: who its ranks are, and what the change took.
+struct world_news {
+    spmd::world_change change;
+    int before = 0;          ///< ranks of the world before; 0: there was none
+    double stall = 0.0;      ///< seconds from the last step to the first that this world can make
+    std::uint64_t bytes = 0; ///< of state that ranks took from others
+};
+
 /// See the file's head. Not thread-safe. Until begin() nothing of a run that is there already is
 /// changed.
 class reporter {
 public:
     /// Collective. settings: the user's part of config.json.
     reporter(const context& ctx, const run_config& config, const report::settings& settings);
+    /// Of a rank that joins a run, which has this folder; its first rebind() follows.
+    reporter(const context& ctx, const run_config& config, std::string name, std::string path);
     ~reporter();
     reporter(const reporter&) = delete;
     reporter& operator=(const reporter&) = delete;
@@ -76,7 +87,12 @@ public:
 
     /// The context is in another generation of its world, whose first rank goes on with the run's
     /// files. Collective.
-    void rebind(const start_info& start);
+    ///   why  the world changed; empty: nobody said
+    void rebind(const start_info& start, const std::string& why);
+    /// This rank is the first of the new world and was not of the one before.
+    [[nodiscard]] bool takes_over() const noexcept;
+    /// A change of the world, behind the row of the step: a row of events.jsonl.
+    void changed(std::uint64_t step, const world_news& news);
 
     /// The run has so many steps now; 0: not known.
     void set_total(std::uint64_t steps);

@@ -11,10 +11,15 @@
 
 #include <skein/core/constants.hpp>
 #include <skein/train/sampler.hpp>
+#include <skein/wire/codec.hpp>
+#include <skein/wire/reader.hpp>
+#include <skein/wire/writer.hpp>
 
 #include <chrono>
 #include <cstdint>
+#include <iosfwd>
 #include <string>
+#include <string_view>
 
 namespace skein::train {
 
@@ -32,9 +37,26 @@ enum class output_mode : std::uint8_t {
     json,      ///< one JSON object per line on stdout
 };
 
+/// A number of processes, or of an elastic run the fewest and the most.
+struct worker_range {
+    int least = 1, most = 1;
+
+    constexpr worker_range() = default;
+    constexpr worker_range(int n) : least(n), most(n) {} // NOLINT(google-explicit-constructor)
+    constexpr worker_range(int fewest, int largest) : least(fewest), most(largest) {}
+    [[nodiscard]] constexpr bool is_fixed() const noexcept { return least == most; }
+    friend constexpr bool operator==(const worker_range&, const worker_range&) = default;
+};
+/// "4", or "1:4".
+[[nodiscard]] std::string to_string(const worker_range& range);
+/// Reads that; for option parsers. Anything else sets failbit.
+std::istream& operator>>(std::istream& from, worker_range& to);
+
 /// How many processes, and how much of the machine each takes.
 struct scaling_config {
-    int workers = 1; ///< local processes, when no launcher has set up a world already
+    /// Local processes, when no launcher has set up a world already. {1, 4}: from one to four, and
+    /// the run goes on while some are lost, leave or join; see train/elastic.hpp.
+    worker_range workers = 1;
     int threads = 0; ///< compute threads per rank; 0 = 1, the reproducible choice
 };
 
@@ -149,6 +171,21 @@ using train::metric_order;
 using train::run_config;
 using train::scaling_config;
 } // namespace skein
+
+/// As two numbers.
+template <>
+struct skein::wire::codec<skein::train::worker_range> {
+    static constexpr std::string_view schema = "worker_range(i32,i32)";
+    static void encode(writer& to, const train::worker_range& range) {
+        to.fixed(static_cast<std::int32_t>(range.least));
+        to.fixed(static_cast<std::int32_t>(range.most));
+    }
+    static result<void> decode(reader& from, train::worker_range& range) {
+        std::int32_t least = 0, most = 0;
+        if (from.fixed(least) && from.fixed(most)) range = {least, most};
+        return from.status();
+    }
+};
 
 #if SKEIN_HEADER_ONLY
 #include <skein/train/detail/run_config.ipp>

@@ -19,6 +19,7 @@
 #include <skein/train/build.hpp>
 #include <skein/train/callbacks.hpp>
 #include <skein/train/context.hpp>
+#include <skein/train/elastic.hpp>
 #include <skein/train/evaluation.hpp>
 #include <skein/train/input.hpp>
 #include <skein/train/memory_plan.hpp>
@@ -71,7 +72,7 @@ public:
     /// Throws errc::usage when the configuration makes no sense for this world.
     Trainer(train::context& ctx, train::run_config config, Callbacks... callbacks)
         : ctx_(&ctx), config_(std::move(config)), callbacks_(std::move(callbacks)...) {
-        train::detail::begin_training(ctx, config_);
+        train::detail::begin_training(ctx, config_, train::detail::is_elastic<Strategy>);
         if (const auto text = train::describe(train::detail::precision_used_by<Strategy>());
             !text.empty())
             config_.precision = text;

@@ -23,6 +23,8 @@
 
 namespace skein::train {
 
+class context;
+
 /// The name of a tensor's type in the safetensors format; errc::not_supported for an exotic one.
 [[nodiscard]] std::string safetensors_dtype(const at::Tensor& tensor);
 
@@ -56,6 +58,17 @@ public:
     /// errc::mismatch, naming what differs, before it changes anything that a shape check can find.
     void restore(const loaded_checkpoint& from);
 
+    /// The same from the memory of other ranks, without what a file is for: every rank has all the
+    /// values (no shards). Collective; ranks whose `has_state` is true give equal parts, the others
+    /// take them, and all compare a checksum of the whole.
+    ///   result  bytes that this rank took
+    ///   errors  mismatch on every rank when the copies differ; those of the transport, after which
+    ///           a rank that took has neither its old values nor the new ones
+    std::uint64_t copy(const context& ctx, const std::vector<bool>& has_state);
+    /// checkpoint_state::extra of another rank: the place in the data and the optimizer's counts.
+    ///   where  whose it is, for messages
+    void adopt(const std::string& extra, const std::string& where);
+
 private:
     /// A tensor of the module or the optimizer, and the rows of it that this rank owns.
     struct owned_tensor {
@@ -66,7 +79,7 @@ private:
         bool everywhere = true;
     };
 
-    void restore_place(const loaded_checkpoint& from);
+    void restore_place(const std::string& extra, const std::string& where);
     void restore_left_out(const std::string& text);
     /// Every tensor to save, in one order on all ranks.
     [[nodiscard]] std::vector<owned_tensor> tensors() const;

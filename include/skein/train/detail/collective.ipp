@@ -13,6 +13,16 @@
 
 #include <fmt/core.h>
 
+namespace skein::train::detail {
+
+SKEIN_INLINE bool is_of_world(const error& why) {
+    const bool by_transport =
+        why.where().starts_with("rank ") && why.where().find(" #") != std::string::npos;
+    return may_be_echo(why.code()) || by_transport;
+}
+
+} // namespace skein::train::detail
+
 namespace skein::train {
 
 SKEIN_INLINE void all_reduce(const context& ctx, std::span<double> values, dist::reduce_op op) {
@@ -151,12 +161,12 @@ SKEIN_INLINE void require_shown(std::string_view stage, double without, double w
 } // namespace detail
 
 SKEIN_INLINE void merge(const context& ctx, metrics::metric_list& mine, metrics::metric_list& into,
-                        std::string_view stage, bool dealt) {
+                        std::string_view stage, bool dealt, bool is_one_step) {
     auto packed = mine.pack();
     const double me = ctx.rank() + 1.0;
     double shown[] = {dealt && mine.updates() <= 0 ? me : 0.0, mine.updates() > 0 ? me : 0.0};
     if (ctx.world_size() == 1) {
-        detail::require_shown(stage, shown[0], shown[1]);
+        if (!is_one_step || shown[1] > 0) detail::require_shown(stage, shown[0], shown[1]);
         into.add(packed);
         return mine.clear();
     }
@@ -172,7 +182,8 @@ SKEIN_INLINE void merge(const context& ctx, metrics::metric_list& mine, metrics:
         ctx.comm()->drain(); // both work on `packed`
         throw;
     }
-    detail::require_shown(stage, packed.maxima[own], packed.maxima[own + 1]);
+    if (!is_one_step || packed.maxima[own + 1] > 0)
+        detail::require_shown(stage, packed.maxima[own], packed.maxima[own + 1]);
     packed.maxima.resize(own);
     const auto rows = std::exchange(packed.rows, {});
     into.add(packed);

@@ -213,9 +213,13 @@ public:
 
     /// For the checkpoint of a stream; collective.
     [[nodiscard]] json saved_stream() const {
+        return stream_of(gather_bytes(ctx_, as_bytes(std::string_view(state_))));
+    }
+    /// The same of a stream whose state all ranks have alike.
+    [[nodiscard]] json own_stream() const { return stream_of({to_buffer(as_bytes(state_))}); }
+    [[nodiscard]] json stream_of(const std::vector<byte_buffer>& of_ranks) const {
         json states = json::array();
-        for (const auto& state : gather_bytes(ctx_, as_bytes(std::string_view(state_))))
-            states.push_back(to_hex(state));
+        for (const auto& state : of_ranks) states.push_back(to_hex(state));
         return {{"epoch", committed_epoch_},
                 {"within", within_},
                 {"data", source_.describe()},

@@ -17,6 +17,7 @@
 #include <skein/program/cluster_roles.hpp>
 #include <skein/program/local_workers.hpp>
 #include <skein/program/run_options.hpp>
+#include <skein/spmd/elastic_member.hpp>
 #include <skein/spmd/environment.hpp>
 #include <skein/spmd/joined_group.hpp>
 #include <skein/spmd/meeting.hpp>
@@ -155,7 +156,7 @@ SKEIN_INLINE void refuse_in_task(const std::string& what) {
 /// What launch() and run() ask of a supervisor alike. `config` outlives it.
 SKEIN_INLINE spmd::supervisor_options supervisor_options_of(const run_config& config) {
     spmd::supervisor_options options;
-    options.workers = config.scaling.workers;
+    options.workers = config.scaling.workers.most;
     options.max_failures = config.failure.max_failures;
     options.stop_grace = config.failure.stop_grace;
     options.backoff = config.failure.backoff;
@@ -171,21 +172,25 @@ SKEIN_INLINE spmd::supervisor_options supervisor_options_of(const run_config& co
     return options;
 }
 
+/// Says how a supervised run ended, if it was not well.
+SKEIN_INLINE int exit_code_after(const run_config& config,
+                                 const spmd::supervisor_outcome& outcome) {
+    const bool stopped = outcome.stop_signal != 0;
+    // A stop that went wrong has saved nothing, perhaps: say what happened.
+    if (outcome.failure && outcome.failure->code() != errc::cancelled)
+        print_error(config, "", *outcome.failure);
+    else if (outcome.failure && config.output != output_mode::quiet)
+        say_note(config, fmt::format("stopped by {}: {}", proc::signal_name(outcome.stop_signal),
+                                     outcome.failure->text()));
+    if (stopped) return 128 + outcome.stop_signal;
+    return outcome.failure ? exit_code_of(*outcome.failure) : exit_code::done;
+}
+
 SKEIN_INLINE int run_supervised(const run_config& config) {
     try {
-        validate(config, config.scaling.workers);
+        validate(config, config.scaling.workers.most);
         (void)comm_model_of(config);
-        const auto outcome = spmd::supervise(supervisor_options_of(config));
-        const bool stopped = outcome.stop_signal != 0;
-        // A stop that went wrong has saved nothing, perhaps: say what happened.
-        if (outcome.failure && outcome.failure->code() != errc::cancelled)
-            print_error(config, "", *outcome.failure);
-        else if (outcome.failure && config.output != output_mode::quiet)
-            say_note(config,
-                     fmt::format("stopped by {}: {}", proc::signal_name(outcome.stop_signal),
-                                 outcome.failure->text()));
-        if (stopped) return 128 + outcome.stop_signal;
-        return outcome.failure ? exit_code_of(*outcome.failure) : exit_code::done;
+        return exit_code_after(config, spmd::supervise(supervisor_options_of(config)));
     } catch (...) {
         const auto why = to_error(std::current_exception());
         print_error(config, "", why);
@@ -201,7 +206,7 @@ SKEIN_INLINE void say_unused_workers(const spmd::launch_environment& where,
         return;
     say_note(config,
              fmt::format("note: {} workers were asked for, but {} has started a world of {}",
-                         config.scaling.workers, where.source, where.world_size));
+                         to_string(config.scaling.workers), where.source, where.world_size));
 }
 
 /// Who names a cluster for tasks and actors expects it of a training, too.
@@ -212,12 +217,6 @@ SKEIN_INLINE void say_unused_cluster(const run_config& config) {
     say_note(config, fmt::format("note: a training does not use the cluster at {} (SKEIN_ADDRESS) "
                                  "yet: it runs on this host",
                                  at));
-}
-
-/// What the communicator throws has the rank and the operation for its place; mostly it is what
-/// another rank has told through it, and that one says it better.
-[[nodiscard]] SKEIN_INLINE bool came_through_communicator(const error& why) {
-    return why.where().starts_with("rank ") && why.where().find(" #") != std::string::npos;
 }
 
 /// Nothing was trained yet and no other rank or host is to blame: another start would come to the
@@ -263,7 +262,7 @@ SKEIN_INLINE void train_as_rank(spmd::joined_group& world, const spmd::launch_en
         body(here);
     } catch (...) {
         const auto why = to_error(std::current_exception());
-        const bool mine = !may_be_echo(why.code()) && !came_through_communicator(why);
+        const bool mine = !is_of_world(why);
         if (mine && spmd::is_supervised() && !here.has_begun() && where.attempt == 0)
             throw before_first_step(why);
         throw;
@@ -305,8 +304,8 @@ SKEIN_INLINE int live_as_rank(const spmd::launch_environment& where, const run_c
         }
         // A broken collective is mostly the echo of what happened to another rank: let that one
         // tell.
-        const bool may_be = may_be_echo(why.code()) || came_through_communicator(why);
-        const bool echo = world && may_be && world->wait_lost(time_constants::lan().echo_wait);
+        const bool echo =
+            world && is_of_world(why) && world->wait_lost(time_constants::lan().echo_wait);
         if (world && !echo) world->fail(why);
         if (supervised)
             proc::leave_last_words(why.what()); // in case nobody is told through the group
@@ -338,6 +337,10 @@ SKEIN_INLINE int run_as_rank(const spmd::launch_environment& where, const run_co
 }
 
 namespace detail {
+
+// in detail/launch_elastic.ipp
+int run_as_worker(const run_config& config, const rank_function& body);
+int run_elastic(const run_config& config);
 
 /// What this program can be where other hosts help.
 SKEIN_INLINE const program::cluster_roles& roles_for_helpers() {
@@ -387,6 +390,7 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
             throw error(errc::not_supported, "not supported: launch() in a rank of a run")
                 .with_hint("a program has either launch() or runs of its own in its main");
         spmd::take_launch_variables();
+        if (spmd::is_elastic_rank()) return detail::run_as_worker(config, body);
         where = spmd::discover();
     } catch (const error& why) {
         detail::print_error(config, "", why);
@@ -400,8 +404,12 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
         return run_as_rank(where, config, body);
     }
     if (config.scaling.workers == 1) return detail::run_alone(config, body);
-    detail::refuse_in_task(fmt::format("launch() with {} workers", config.scaling.workers));
-    return detail::run_supervised(config);
+    detail::refuse_in_task(
+        fmt::format("launch() with {} workers", to_string(config.scaling.workers)));
+    return config.scaling.workers.is_fixed() ? detail::run_supervised(config)
+                                             : detail::run_elastic(config);
 }
 
 } // namespace skein::train
+
+#include <skein/train/detail/launch_elastic.ipp>

@@ -44,7 +44,10 @@ SKEIN_INLINE json config_json(const run_config& c) {
         {"precision", c.precision},
         {"eval_every", c.eval_every},
         {"eval_samples", c.eval_samples},
-        {"scaling", {{"workers", c.scaling.workers}, {"threads", std::max(c.scaling.threads, 1)}}},
+        {"scaling",
+         {{"workers", c.scaling.workers.is_fixed() ? json(c.scaling.workers.most)
+                                                   : json(to_string(c.scaling.workers))},
+          {"threads", std::max(c.scaling.threads, 1)}}},
         {"checkpoint",
          {{"enabled", saves.enabled},
           {"every", saves.every},
@@ -197,6 +200,12 @@ SKEIN_INLINE reporter::reporter(const context& ctx, const run_config& config,
     ctx.note_run(detail::note_of(config, name_, path_));
 }
 
+SKEIN_INLINE reporter::reporter(const context& ctx, const run_config& config, std::string name,
+                                std::string path)
+    : ctx_(&ctx), config_(&config), first_(false), path_(std::move(path)), name_(std::move(name)) {
+    ctx.note_run(detail::note_of(config, name_, path_));
+}
+
 SKEIN_INLINE reporter::~reporter() = default;
 
 SKEIN_INLINE void reporter::begin(const start_info& start) {
@@ -228,7 +237,9 @@ SKEIN_INLINE void reporter::show(const start_info& start) {
     show_ = std::make_unique<report::progress>(std::move(options));
 }
 
-SKEIN_INLINE void reporter::rebind(const start_info& start) {
+SKEIN_INLINE bool reporter::takes_over() const noexcept { return !first_ && ctx_->is_first(); }
+
+SKEIN_INLINE void reporter::rebind(const start_info& start, const std::string& why) {
     if (first_ && !ctx_->is_first()) { // another rank takes over; its lock wants to be free
         dir_.reset();
         show_.reset();
@@ -243,9 +254,26 @@ SKEIN_INLINE void reporter::rebind(const start_info& start) {
         show(start);
     }
     if (dir_) dir_->truncate_after(start.first_step);
-    show_->notice(fmt::format("after step {} the run goes on with {} worker{} instead of {}: {}",
+    show_->notice(fmt::format("after step {} the run goes on with {} worker{} instead of {}: {}{}",
                               start.first_step, places_.size(), places_.size() == 1 ? "" : "s",
-                              before, places_text(places_)));
+                              before, places_text(places_), why.empty() ? "" : "; " + why));
+}
+
+SKEIN_INLINE void reporter::changed(std::uint64_t step, const world_news& news) {
+    if (!first_) return;
+    const auto row = dump_json(ordered_json{{"step", step},
+                                            {"rule", "world"},
+                                            {"what", "workers"},
+                                            {"from", news.before},
+                                            {"to", ctx_->world_size()},
+                                            {"why", news.change.why},
+                                            {"generation", news.change.generation},
+                                            {"stall_s", news.stall},
+                                            {"bytes", news.bytes}});
+    if (show_->mode() == report::progress_mode::json_lines)
+        show_->event("{\"event\":\"world\"," + row.substr(1));
+    if (dir_ && config_->write_files)
+        attempt([&] { dir_->append_event(row); }, events_failing_, "a row of events.jsonl");
 }
 
 /// What fails here costs a curve, not the training: said once, tried again with the next call.

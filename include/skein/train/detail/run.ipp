@@ -163,8 +163,12 @@ SKEIN_INLINE void run_here(const loop_call& call, loop_end& out) {
 
 SKEIN_INLINE void run_ranks(const loop_call& call, loop_end& out) {
     const auto& config = *call.config;
-    refuse_in_task(fmt::format("a run with {} workers", config.scaling.workers));
-    validate(config, config.scaling.workers);
+    refuse_in_task(fmt::format("a run with {} workers", to_string(config.scaling.workers)));
+    validate(config, config.scaling.workers.most);
+    if (!config.scaling.workers.is_fixed())
+        throw error(errc::not_supported, fmt::format("not supported: train::run() with {} workers",
+                                                     to_string(config.scaling.workers)))
+            .with_hint("give it a fixed number, or start the training by train::launch()");
     (void)comm_model_of(config);
     auto options = supervisor_options_of(config);
     if (config.output == output_mode::quiet) options.on_restart = {}; // result.restarts has it
@@ -177,7 +181,7 @@ SKEIN_INLINE void run_ranks(const loop_call& call, loop_end& out) {
     if (const auto told = outcome.told.find(note_key); told != outcome.told.end())
         note = wire::decode<run_note>(told->second).value();
     out.how = folder_told(note);
-    out.how.world_size = config.scaling.workers;
+    out.how.world_size = config.scaling.workers.most;
     out.how.restarts = outcome.restarts;
     if (outcome.stop_signal != 0) out.how.stopped_by = proc::signal_name(outcome.stop_signal);
     auto value = outcome.told.find(value_key);
@@ -335,9 +339,8 @@ SKEIN_INLINE void run_in_launched_world(const loop_call& call,
         out.value = std::move(news.value);
     } catch (...) {
         const auto why = to_error(std::current_exception());
-        const bool may_be = may_be_echo(why.code()) || came_through_communicator(why);
-        const bool echo =
-            world.group && may_be && world.group->wait_lost(time_constants::lan().echo_wait);
+        const bool echo = world.group && is_of_world(why) &&
+                          world.group->wait_lost(time_constants::lan().echo_wait);
         if (world.group && !echo) world.group->fail(why);
         const auto [rank, lost] =
             echo && loss ? loss->get() : std::pair(where.rank, std::optional(why));

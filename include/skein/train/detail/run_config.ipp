@@ -7,6 +7,12 @@
 #include <skein/report/summary.hpp>
 
 #include <algorithm>
+#include <charconv>
+#include <istream>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
 
 #include <fmt/core.h>
 
@@ -17,6 +23,32 @@ SKEIN_INLINE std::string command_line() {
     for (const auto& word : own_arguments())
         out += (out.empty() ? "" : " ") + report::shell_word(word);
     return out;
+}
+
+SKEIN_INLINE std::string to_string(const worker_range& range) {
+    return range.is_fixed() ? fmt::to_string(range.most)
+                            : fmt::format("{}:{}", range.least, range.most);
+}
+
+SKEIN_INLINE std::istream& operator>>(std::istream& from, worker_range& to) {
+    std::string text;
+    from >> text;
+    const auto colon = text.find(':');
+    const auto number = [&](std::string_view part) -> std::optional<int> {
+        int value = 0;
+        const auto* const end = part.data() + part.size();
+        const auto [at, failed] = std::from_chars(part.data(), end, value);
+        if (failed != std::errc() || at != end) return std::nullopt;
+        return value;
+    };
+    const std::string_view all = text;
+    const auto least = number(all.substr(0, colon));
+    const auto most = colon == std::string::npos ? least : number(all.substr(colon + 1));
+    if (least && most)
+        to = {*least, *most};
+    else
+        from.setstate(std::ios::failbit);
+    return from;
 }
 
 SKEIN_INLINE std::uint64_t total_steps(const run_config& config, std::uint64_t samples) {
@@ -32,6 +64,14 @@ namespace detail {
 
 [[noreturn]] SKEIN_INLINE void refuse(std::string what, std::string hint) {
     throw error(errc::usage, std::move(what)).with_hint(std::move(hint));
+}
+
+SKEIN_INLINE void validate_workers(const worker_range& workers) {
+    const auto text = "scaling.workers = " + to_string(workers);
+    if (workers.least < 1) refuse(text, "at least 1 worker is needed");
+    if (workers.least > workers.most)
+        refuse(text, "the fewest come first, then the most: as in {1, 4}");
+    if (workers.most > 4096) refuse(text, "at most 4096 run on one host");
 }
 
 /// When the run saves and evaluates, and on how much.
@@ -55,12 +95,7 @@ SKEIN_INLINE void validate_cadences(const run_config& config) {
 
 SKEIN_INLINE void validate(const run_config& config, int world_size) {
     using detail::refuse;
-    if (config.scaling.workers < 1)
-        refuse(fmt::format("scaling.workers = {}", config.scaling.workers),
-               "at least 1 worker is needed");
-    if (config.scaling.workers > 4096)
-        refuse(fmt::format("scaling.workers = {}", config.scaling.workers),
-               "at most 4096 run on one host");
+    detail::validate_workers(config.scaling.workers);
     if (config.scaling.threads < 0 || config.scaling.threads > 1024)
         refuse(fmt::format("scaling.threads = {}", config.scaling.threads),
                "use 0 (one) to 1024 per worker");

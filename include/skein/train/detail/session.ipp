@@ -12,10 +12,18 @@
 #include <string_view>
 #include <utility>
 
+#include <fmt/core.h>
+
 namespace skein::train::detail {
 
-SKEIN_INLINE void begin_training(const context& ctx, const run_config& config) {
-    validate(config, ctx.world_size());
+SKEIN_INLINE void begin_training(const context& ctx, const run_config& config, bool is_elastic) {
+    const auto* const place = ctx.elastic();
+    if (place != nullptr && !is_elastic)
+        throw error(errc::usage, fmt::format("the ranks of this job change ({} to {} workers), and "
+                                             "the strategy of the Trainer does not bear that",
+                                             place->job().least(), place->job().most()))
+            .with_hint("use Trainer<Elastic<DDP<>>>, or a fixed number of workers");
+    validate(config, place != nullptr ? place->job().most() : ctx.world_size());
     at::set_num_threads(config.scaling.threads > 0 ? config.scaling.threads : 1);
     keep_freed_memory();
 }

@@ -13,6 +13,7 @@
 #include <skein/train/detail/session_evaluation.ipp>
 #include <skein/train/detail/session_parts.ipp>
 #include <skein/train/detail/session_plan.ipp>
+#include <skein/train/detail/session_world.ipp>
 #include <skein/train/loss_scale.hpp>
 #include <skein/train/reporter.hpp>
 #include <skein/train/training_state.hpp>
@@ -108,9 +109,7 @@ public:
 
     /// Opens the run's folder and resumes, if that is asked for; then all is told.
     void begin(const report::settings& described) {
-        evaluator_->check_stages();
-        check_best();
-        state_.emplace(run_.parts->store(), *run_.optimizer, run_.feeder->order());
+        prepare();
         report_.emplace(ctx_, config_, described);
         const auto resumed_from = open_checkpoints();
         run_.result.first_step = run_.step;
@@ -119,6 +118,102 @@ public:
         for (const auto& text : notices_) report_->notice(text);
         if (ctx_.is_first()) tell_state(*report_, ctx_, config_, *run_.parts, *run_.optimizer);
         run_.parts->tell(start);
+    }
+
+    /// What begin() and join() need of this rank alone; once.
+    void prepare() {
+        if (state_) return;
+        evaluator_->check_stages();
+        check_best();
+        state_.emplace(run_.parts->store(), *run_.optimizer, run_.feeder->order());
+    }
+    [[nodiscard]] bool has_begun() const noexcept { return report_.has_value(); }
+    [[nodiscard]] training_state& state() { return *state_; }
+
+    /// What a rank that is behind or new needs besides the tensors.
+    [[nodiscard]] carried_state carried() {
+        carried_state out;
+        auto more = extra(run_.stop_wanted);
+        if (!run_.training->empty()) more["train_metrics"] = run_.training->saved();
+        if (run_.input->is_stream()) more["stream"] = run_.feeder->own_stream();
+        out.extra = state_->save(run_.step, config_.seed, {}, dump_json(more)).extra;
+        out.run_name = report_->name();
+        out.run_path = report_->path();
+        out.epoch = run_.epoch;
+        out.stopped = run_.stopped;
+        out.hurries = run_.hurries;
+        out.stop_signal = run_.result.stop_signal;
+        out.stop_reason = run_.result.stop_reason;
+        out.loss = run_.result.loss;
+        out.val_loss = run_.result.val_loss;
+        out.scheduled = run_.scheduled;
+        out.val_step = run_.result.val_step;
+        out.first_step = run_.result.first_step;
+        out.checkpoint = run_.result.checkpoint;
+        out.metrics = run_.result.metrics;
+        out.arrays = run_.result.arrays;
+        out.evaluated_at = evaluated_at_;
+        out.told_at = told_at_;
+        out.newest = newest_;
+        out.row = last_;
+        out.row.values = run_.row.values;
+        out.row.arrays = run_.row.arrays;
+        return out;
+    }
+    /// Takes that over; the tensors are there.
+    void adopt(const carried_state& from, std::uint64_t step) {
+        const std::string where = "the state of another rank";
+        run_.step = step;
+        state_->adopt(from.extra, where);
+        const auto saved =
+            parse_json(std::string_view(from.extra), {.max_bytes = 256u << 20, .max_depth = 64})
+                .value();
+        if (run_.input->is_stream())
+            run_.feeder->restore_stream(saved.at("stream"), where);
+        else
+            run_.feeder->rewind();
+        run_.stop_wanted = saved.value("stop_wanted", false);
+        restore_plan(saved, where);
+        restore_callbacks(*run_.parts, saved, where);
+        if (run_.scale) restore_scale(*run_.scale, saved);
+        notices_.clear(); // of a resume
+        run_.training->restore(saved, where);
+        run_.epoch = from.epoch;
+        run_.stopped = from.stopped;
+        run_.hurries = from.hurries;
+        run_.scheduled = from.scheduled;
+        run_.result.stop_signal = from.stop_signal;
+        run_.result.stop_reason = from.stop_reason;
+        run_.result.loss = from.loss;
+        run_.result.val_loss = from.val_loss;
+        run_.result.val_step = from.val_step;
+        run_.result.first_step = from.first_step;
+        run_.result.checkpoint = from.checkpoint;
+        run_.result.metrics = from.metrics;
+        run_.result.arrays = from.arrays;
+        evaluated_at_ = from.evaluated_at;
+        told_at_ = from.told_at;
+        newest_ = from.newest;
+        last_ = from.row;
+        run_.row = {from.row.values, from.row.arrays};
+        events_ = from.row.decided;
+        if (report_) return;
+        report_.emplace(ctx_, config_, from.run_name, from.run_path);
+        run_.parts->tell(start_info_of({}));
+    }
+    /// The files are those of this world's first rank. Collective.
+    ///   end  what is to be done behind the last step
+    void enter(step_end end, const world_news& news) {
+        evaluator_->rebind();
+        auto start = start_info_of({});
+        const bool takes_over = report_->takes_over();
+        const bool rewrites = takes_over && end == step_end::nothing && run_.step > 0;
+        if ((end != step_end::nothing || rewrites) && start.first_step > 0)
+            start.first_step -= 1; // its row is written again
+        report_->rebind(start, news.change.why);
+        if (config_.checkpoint.enabled) open_saver();
+        if (rewrites) write_last();
+        if (news.before > 0) report_->changed(run_.step, news);
     }
 
     /// A step is drawn: what was decided behind the one before is written.
@@ -172,6 +267,15 @@ public:
         for (const auto& m : run_.row.values)
             if (m.name.starts_with("train_")) newest_[m.name] = m.value;
         for (const auto& m : evaluated.values) newest_[m.name] = m.value;
+        last_ = {.step = now.step,
+                 .loss = now.loss,
+                 .lr = now.lr,
+                 .grad_norm = now.grad_norm,
+                 .seconds = now.seconds,
+                 .tokens_per_s = now.tokens_per_s,
+                 .evaluated = evaluated.values,
+                 .evaluated_arrays = evaluated.arrays,
+                 .decided = events_};
         report_->step(now, evaluated.values, evaluated.arrays);
         for (const auto& event : events_)
             report_->decided(event); // before the rules' state is saved
@@ -207,7 +311,7 @@ public:
         if (saver_) open_saver();
         auto start = start_info_of({});
         if (end_due) start.first_step -= 1; // its row is written again
-        report_->rebind(start);
+        report_->rebind(start, {});
         if (!run_.training->empty())
             report_->notice(fmt::format("the metrics of training count from step {} on: those of "
                                         "the window and of the epoch before are left out",
@@ -215,6 +319,21 @@ public:
     }
 
 private:
+    /// A rank that has died may not have written it.
+    void write_last() {
+        step_info now{.rank = ctx_.rank(),
+                      .step = last_.step,
+                      .loss = last_.loss,
+                      .lr = last_.lr,
+                      .grad_norm = last_.grad_norm,
+                      .seconds = last_.seconds,
+                      .tokens_per_s = last_.tokens_per_s,
+                      .metrics = &run_.row.values,
+                      .arrays = &run_.row.arrays};
+        report_->step(now, last_.evaluated, last_.evaluated_arrays);
+        for (const auto& event : last_.decided) report_->decided(event);
+    }
+
     [[nodiscard]] start_info start_info_of(const std::string& resumed_from) const {
         return {.rank = ctx_.rank(),
                 .world_size = ctx_.world_size(),
@@ -405,15 +524,23 @@ private:
         return all;
     }
 
+    /// What a checkpoint has besides the tensors, but for what is collective.
+    [[nodiscard]] json extra(bool stop_wanted) const {
+        json out = json::object();
+        if (run_.scale)
+            out["loss_scale"] = {{"value", run_.scale->value()},
+                                 {"good_steps", run_.scale->good_steps()}};
+        out["stop_wanted"] = stop_wanted;
+        if (run_.plan != plan_of(config_) || run_.feeder->units())
+            out["plan"] = saved_plan(run_.plan, config_, run_.feeder->units());
+        for (const auto& each : run_.parts->states())
+            out["callbacks"][each.name] = to_hex(as_bytes(std::string_view(each.state)));
+        return out;
+    }
+
     void save(const std::vector<metric_value>& evaluated) {
         if (!saver_) return;
         run_.parts->sync_buffers();
-        json extra = json::object();
-        if (!run_.training->empty()) extra["train_metrics"] = run_.training->save();
-        if (run_.input->is_stream()) extra["stream"] = run_.feeder->saved_stream();
-        if (run_.scale)
-            extra["loss_scale"] = {{"value", run_.scale->value()},
-                                   {"good_steps", run_.scale->good_steps()}};
         // Not those that have been granted, by a stop or by the run's end: who resumes it wants it
         // to go on.
         const double decided = run_.decided();
@@ -421,16 +548,13 @@ private:
                         -decided};
         all_reduce(ctx_, all, dist::reduce_op::max);
         if (all[1] != -all[2]) plans_differ(ctx_, run_.plan, run_.left_out, run_.step + 1);
-        extra["stop_wanted"] = all[0] > 0;
-        if (run_.plan != plan_of(config_) || run_.feeder->units())
-            extra["plan"] = saved_plan(run_.plan, config_, run_.feeder->units());
-        if (ctx_.is_first()) // whose extra is written
-            for (const auto& each : run_.parts->states())
-                extra["callbacks"][each.name] = to_hex(as_bytes(std::string_view(each.state)));
+        auto more = extra(all[0] > 0); // the first rank's is written
+        if (!run_.training->empty()) more["train_metrics"] = run_.training->save();
+        if (run_.input->is_stream()) more["stream"] = run_.feeder->saved_stream();
         auto what =
             state_->save(run_.step, config_.seed,
                          {{"loss", run_.result.loss}, {"next_lr", run_.scheduled_rate(run_.step)}},
-                         dump_json(extra));
+                         dump_json(more));
         what.metrics = numbers(evaluated);
         const auto saved = saver_->save(what);
         run_.result.checkpoint = saved.path;
@@ -464,6 +588,7 @@ private:
     std::optional<checkpointer> saver_;
     std::vector<std::uint64_t> evaluated_at_, told_at_; // steps, by set
     std::map<std::string, double> newest_;              // numbers by which checkpoints are chosen
+    last_row last_;
     bool is_over_ = false;
     std::vector<run_event> events_;    // decisions behind the step that is committed last
     std::vector<std::string> notices_; // to be told when the run begins

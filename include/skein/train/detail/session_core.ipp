@@ -11,6 +11,8 @@
 #include <skein/train/detail/session_clock.ipp>
 #include <skein/train/detail/session_parts.ipp>
 #include <skein/train/detail/session_row.ipp>
+#include <skein/train/detail/session_world.ipp>
+#include <skein/train/elastic_place.hpp>
 #include <skein/train/loss_scale.hpp>
 #include <skein/train/training_state.hpp>
 
@@ -36,6 +38,8 @@ public:
             return call();
         } catch (const redo_step&) {
             throw;
+        } catch (const rank_left&) { // nobody waits for it
+            throw;
         } catch (...) {
             const auto why = to_error(std::current_exception());
             abort(why);
@@ -48,7 +52,8 @@ public:
     }
 
     session_core(const session_request& request, const make_parts& make)
-        : ctx_(*request.ctx), config_(*request.config), described_(described_settings(request)),
+        : ctx_(*request.ctx), place_(request.ctx->elastic()), moving_(request.ctx),
+          config_(*request.config), described_(described_settings(request)),
           reported_(*request.reported), run_{.ctx = ctx_,
                                              .config = config_,
                                              .rate = request.rate,
@@ -57,7 +62,8 @@ public:
           row_(ctx_), clock_(ctx_) {
         guarded([&] {
             reported_.clear();
-            require_same(ctx_, all_settings(request));
+            settings_ = all_settings(request);
+            require_same(ctx_, settings_);
             run_.parts = make();
             if (run_.parts->precision().compute == at::kHalf) run_.scale.emplace();
             run_.optimizer.emplace(request.options, run_.parts->store());
@@ -92,10 +98,13 @@ public:
                 .with_hint("open another one, or keep what steps() gave");
         begun_ = seconds_now();
         run_.input = std::move(input);
-        require_same(ctx_, data_settings(*run_.input, between_.evaluations()));
+        const auto data = data_settings(*run_.input, between_.evaluations());
+        require_same(ctx_, data);
+        settings_.insert(settings_.end(), data.begin(), data.end());
         run_.feeder.emplace(ctx_, config_, *run_.input);
         run_.total = run_.feeder->total();
-        between_.begin(described_);
+        if (place_ == nullptr) between_.begin(described_);
+        if (place_ != nullptr) prepare_for_worlds();
         // A model that is in eval mode as a whole is to be trained; a submodule may be so on
         // purpose.
         if (!run_.parts->module().is_training()) run_.parts->module().train();
@@ -108,27 +117,25 @@ public:
         if (phase_ == step_phase::applied) commit();
         redo();
         if (run_.total == 0 && !run_.stopped) run_.total = run_.step;
-        return between_.finish(begun_, clock_.tokens_per_s());
+        fit_result out;
+        while (!in_world([&] { out = between_.finish(begun_, clock_.tokens_per_s()); })) {}
+        return out;
     }
 
     fit_result run(const batch_loss& loss) {
-        while (draw()) {
-            try {
-                while (auto* const micro = begin_micro())
-                    pass(*micro, [&] {
-                        reported_.weigh(static_cast<double>(micro->samples));
-                        auto value = loss(batch_of(*micro), training());
-                        micro->value.reset(); // the graph keeps what it needs
-                        return value;
-                    });
-                agree();
-            } catch (const redo_step&) {
-                redo();
-                continue;
-            }
-            apply();
-            commit();
-        }
+        if (place_ != nullptr && !place_->has_world()) warm_up(loss);
+        while (draw())
+            (void)in_world([&] {
+                try {
+                    compute(loss);
+                    agree();
+                } catch (const redo_step&) {
+                    redo();
+                    return;
+                }
+                apply();
+                commit();
+            });
         return finish();
     }
 
@@ -137,6 +144,13 @@ public:
     bool draw() {
         expect(step_phase::idle, "draw()");
         if (!run_.input) throw error(errc::usage, "a session draws before steps() or begin()");
+        if (place_ == nullptr) return draw_here();
+        if (!place_->has_world()) change_world(spmd::world_end::none);
+        bool drawn = false;
+        while (!in_world([&] { drawn = draw_here(); })) {}
+        return drawn;
+    }
+    bool draw_here() {
         if (run_.stopped || run_.ended) return false;
         ctx_.note_begun();
         clock_.begin_step();
@@ -225,6 +239,10 @@ public:
                 divisor_ *= weight_per_sample(ctx_, losses_.weight, global_batch, run_.step + 1);
             now_.grad_norm = std::sqrt(run_.parts->squared_norm(mine)) / divisor_;
         });
+        if (place_ != nullptr) {
+            require_one_stream();
+            run_.training->share_step();
+        }
         exchange_row();
         phase_ = step_phase::agreed;
     }
@@ -245,6 +263,14 @@ public:
 
     void commit() {
         expect(step_phase::applied, "commit()");
+        commit_here();
+        end_step();
+        if (place_ != nullptr && row_.pauses() && !run_.stopped && !run_.ended && !run_.is_last())
+            change_world(spmd::world_end::paused);
+    }
+    /// The part that asks no other rank.
+    void commit_here() {
+        if (place_ != nullptr) run_.training->take_step();
         run_.step += 1;
         run_.feeder->commit(*drawn_, run_.step);
         reported_.clear();
@@ -253,26 +279,35 @@ public:
         if (row_.stop_signal() > 0) run_.result.stop_signal = row_.stop_signal();
         run_.result.loss = now_.loss;
         clock_.end_step(now_, drawn_->global_batch, config_.tokens_per_sample);
-        const bool ends_epoch = run_.feeder->ends_epoch(*drawn_);
+        ends_epoch_ = run_.feeder->ends_epoch(*drawn_);
         run_.epoch = drawn_->epoch;
         drawn_.reset();
         phase_ = step_phase::idle;
-        end_due_ = true;
+        end_ = step_end::decide;
         if (run_.total > 0) run_.total = run_.feeder->total();
         run_.row = {row_.values(), {}};
         now_.metrics = &run_.row.values;
         now_.arrays = &run_.row.arrays;
-        find_end();
-        between_.measure(ends_epoch);
-        between_.tell_step(now_);
-        find_end(); // by a plan that was changed
-        finish_step();
+    }
+    /// What comes behind the step that is committed, and was not done yet.
+    void end_step() {
+        if (end_ == step_end::decide) {
+            find_end();
+            between_.measure(ends_epoch_);
+            between_.tell_step(now_);
+            find_end(); // by a plan that was changed
+            end_ = step_end::report;
+        }
+        if (end_ == step_end::report) finish_step();
+        end_ = step_end::nothing;
     }
 
     void complete() {
-        if (phase_ == step_phase::drawn || phase_ == step_phase::computing) agree();
-        if (phase_ == step_phase::agreed) apply();
-        if (phase_ == step_phase::applied) commit();
+        (void)in_world([&] {
+            if (phase_ == step_phase::drawn || phase_ == step_phase::computing) agree();
+            if (phase_ == step_phase::agreed) apply();
+            if (phase_ == step_phase::applied) commit();
+        });
     }
 
     void redo() {
@@ -287,35 +322,7 @@ public:
         take_back();
     }
 
-    /// The context is in another generation of its world.
-    void rebind() {
-        if (!run_.input)
-            throw error(errc::usage, "a session that has not begun cannot go on in another world")
-                .with_hint("open it with the new context");
-        run_.feeder->quiet();
-        const bool applied = phase_ == step_phase::applied;
-        agree_on_step(ctx_, run_.step,
-                      applied    ? ", not committed"
-                      : end_due_ ? ", its end to do"
-                                 : "");
-        run_.training->forget();
-        run_.parts->rebind();
-        run_.optimizer->rebind();
-        auto* const average = run_.optimizer->average(); // an evaluation broke with it in place
-        if (average != nullptr && average->is_shown()) average->swap();
-        run_.parts->publish(); // some ranks may not have seen the last values
-        if (applied)
-            run_.feeder->commit(
-                *drawn_, run_.step + 1); // what was applied is not drawn again; commit() is next
-        else if (phase_ != step_phase::idle || drawn_)
-            take_back();
-        run_.upcoming.reset();
-        row_.rebind();
-        run_.feeder->rebind();
-        between_.rebind(end_due_);
-        run_.ended = false; // the end of a stream is found again
-        if (end_due_) finish_step();
-    }
+    void rebind();
     void use_evaluation(std::string name, std::uint64_t samples, const evaluation_options& how,
                         numbered_loss loss) {
         if (run_.input)
@@ -332,6 +339,20 @@ public:
     [[nodiscard]] double micro_loss() const noexcept { return losses_.mean(); }
 
 private:
+    // ---- worlds: bodies in detail/session_worlds.ipp ------------------------------------------
+
+    void prepare_for_worlds();
+    void require_one_stream();
+    void warm_up(const batch_loss& loss);
+    void compute(const batch_loss& loss);
+    template <class Work>
+    bool in_world(Work work);
+    void change_world(spmd::world_end last);
+    void enter_world(world_news news, double begin);
+    void take_state(const world_plan& plan, world_news& news);
+    [[nodiscard]] carried_state carry();
+    void adopt(const carried_state& from);
+
     /// Is this the last step? A stream without a size tells by its next batch.
     void find_end() {
         if (run_.total > 0 || run_.stopped || run_.ended || run_.upcoming) return;
@@ -407,12 +428,12 @@ private:
         if (run_.scale) row.last("loss_scale", scale());
         const auto& touched = run_.parts->store().touched();
         const bool all_touched = std::ranges::find(touched, 0.0) == touched.end();
-        const double stop = ctx_.stop_requested() ? std::max(1.0, double(ctx_.stop_signal()))
-                            : run_.stop_wanted    ? 0.5
-                                                  : 0.0;
+        if (place_ != nullptr) place_->job().wait_while_held();
+        const double stop = stop_word();
         if (run_.parts->changes_batch())
             row.last("global_batch", static_cast<double>(run_.plan.global_batch));
-        row_.exchange(row, reported_, stop, all_touched, run_.decided(), now_, clock_);
+        const bool pauses = place_ != nullptr && place_->job().change_wanted();
+        row_.exchange(row, reported_, stop, all_touched, run_.decided(), pauses, now_, clock_);
         if (!row_.same_decisions()) plans_differ(ctx_, run_.plan, run_.left_out, run_.step + 1);
         if (!run_.scale && !is_finite() && !run_.parts->judges())
             not_finite(ctx_, losses_.mean(), now_);
@@ -425,6 +446,13 @@ private:
         }
     }
 
+    /// What this rank says about the end of the run.
+    [[nodiscard]] double stop_word() const {
+        const auto* const job = place_ != nullptr ? &place_->job() : nullptr;
+        const bool by_job = job != nullptr && job->stop_wanted();
+        if (!by_job && !ctx_.stop_requested()) return run_.stop_wanted ? 0.5 : 0.0;
+        return std::max({1.0, double(ctx_.stop_signal()), by_job ? double(job->stop_signal()) : 0});
+    }
     [[nodiscard]] double scale() const noexcept { return run_.scale ? run_.scale->value() : 1.0; }
     [[nodiscard]] bool is_finite() const noexcept {
         return std::isfinite(now_.loss) && std::isfinite(now_.grad_norm);
@@ -453,21 +481,24 @@ private:
 
     /// Evaluation, files and checkpoint, which a world that breaks meanwhile leaves to be done.
     void finish_step() {
-        end_due_ = true;
         if (run_.stopped && row_.stop_signal() == 0)
             run_.result.stop_reason = row_.reason(run_.stop_reason);
         between_.end_of_step(now_);
-        end_due_ = false;
     }
 
     const context& ctx_;
+    elastic_place* const place_; // null: the ranks stay
+    context* const moving_;      // ctx_, which place_ brings into other worlds
     const run_config& config_;
+    std::vector<spmd::setting> settings_; // that all ranks must have alike
+    bool has_state_ = false, is_torn_ = false;
     report::settings described_;
     report::metric_set& reported_;
     run_state run_;
     between_steps between_{run_};
     bool weighted_ = false;
-    bool end_due_ = false; // of the step that was committed last
+    step_end end_ = step_end::nothing; // of the step that was committed last
+    bool ends_epoch_ = false;          // that step
 
     // The step that is not committed
     step_phase phase_ = step_phase::idle;
@@ -487,3 +518,5 @@ private:
 };
 
 } // namespace skein::train::detail
+
+#include <skein/train/detail/session_worlds.ipp>

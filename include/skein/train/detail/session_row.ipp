@@ -26,15 +26,24 @@ public:
     ///   stop         0; 0.5: a callback wants it; 1, or the signal that asked for it
     ///   all_touched  every parameter had a gradient here
     ///   decided      a number of the decisions of this rank
+    ///   pauses       this rank wants a pause behind the step, for a change of the world
     void exchange(const report::metric_set& own, const report::metric_set& reported, double stop,
-                  bool all_touched, double decided, step_info& now, step_clock& clock) {
+                  bool all_touched, double decided, bool pauses, step_info& now,
+                  step_clock& clock) {
         const auto& t = clock.time();
-        double control[] = {stop,          all_touched ? 0.0 : 1.0,
-                            now.grad_norm, -now.grad_norm,
-                            t.data,        t.forward,
-                            t.backward,    t.exposed,
-                            t.optimizer,   -clock.overlap(),
-                            decided,       -decided};
+        double control[] = {stop,
+                            all_touched ? 0.0 : 1.0,
+                            now.grad_norm,
+                            -now.grad_norm,
+                            t.data,
+                            t.forward,
+                            t.backward,
+                            t.exposed,
+                            t.optimizer,
+                            -clock.overlap(),
+                            decided,
+                            -decided,
+                            pauses ? 1.0 : 0.0};
         values_.clear();
         const double waited =
             clock.waiting([&] { values_ = names_.merge(ctx_, own, reported, control); });
@@ -44,6 +53,7 @@ public:
         stop_ = control[0];
         some_untouched_ = control[1] > 0.0;
         same_decisions_ = control[10] == -control[11];
+        pauses_ = control[12] > 0.0;
         most_ = control[2];
         least_ = -control[3];
     }
@@ -57,6 +67,8 @@ public:
     /// All ranks have decided the same.
     [[nodiscard]] bool same_decisions() const noexcept { return same_decisions_; }
     [[nodiscard]] bool some_untouched() const noexcept { return some_untouched_; }
+    /// All ranks pause behind this step.
+    [[nodiscard]] bool pauses() const noexcept { return pauses_; }
     [[nodiscard]] bool stops() const noexcept { return stop_ > 0.0; }
     /// Somebody outside of the run has asked, and waits for it.
     [[nodiscard]] bool hurries() const noexcept { return stop_ >= 1.0; }
@@ -78,7 +90,7 @@ private:
     shared_names names_; // of what ranks report
     std::vector<report::metric_value> values_;
     double stop_ = 0.0, least_ = 0.0, most_ = 0.0;
-    bool some_untouched_ = false, same_decisions_ = true;
+    bool some_untouched_ = false, same_decisions_ = true, pauses_ = false;
 };
 
 } // namespace skein::train::detail

@@ -132,6 +132,8 @@ inline constexpr std::string_view taken_names[] = {
 class session_core;
 
 /// Checks the configuration and sets this process up for computing.
-void begin_training(const context& ctx, const run_config& config);
+///   is_elastic  the strategy bears that ranks change
+///   errors      usage: of an elastic job, and the strategy is not
+void begin_training(const context& ctx, const run_config& config, bool is_elastic);
 
 } // namespace skein::train::detail

@@ -115,7 +115,7 @@ class training_stage {
 public:
     training_stage(const context& ctx, const run_config& config, report::metric_set& reported,
                    const metrics::metrics_manager& declared)
-        : ctx_(ctx), mine_(list_of(declared)), window_(mine_), epoch_(mine_),
+        : ctx_(ctx), mine_(list_of(declared)), step_(mine_), window_(mine_), epoch_(mine_),
           stage_("train", reported, declared.find("train") != nullptr ? &mine_ : nullptr,
                  !declared.stages().empty()) {
         const auto asked = declared.options().every;
@@ -145,7 +145,22 @@ public:
     /// The step that began has not been.
     void take_back() {
         if (!empty()) mine_.go_back(before_);
+        step_.clear();
         dealt_ = dealt_before_;
+    }
+    /// In a world whose ranks change, before a step is applied: all ranks have what each has seen in
+    /// it. Collective.
+    void share_step() {
+        if (empty()) return;
+        step_.clear(); // of a try that broke
+        merge(ctx_, mine_, step_, "train", dealt_, /*is_one_step=*/true);
+        dealt_ = dealt_before_ = false;
+    }
+    /// The step that was shared is applied.
+    void take_step() {
+        if (empty()) return;
+        window_.add(step_);
+        step_.clear();
     }
     /// This rank is given samples.
     void deal() noexcept { dealt_ = true; }
@@ -184,6 +199,11 @@ public:
     [[nodiscard]] json save() {
         if (empty()) return {};
         gather();
+        return saved();
+    }
+    /// The same of what all ranks have by now.
+    [[nodiscard]] json saved() {
+        if (empty()) return {};
         const auto window = window_.save(), epoch = epoch_.save();
         check_saved_size(window.size() + epoch.size());
         return {{"window", to_hex(window)}, {"epoch", to_hex(epoch)}, {"number", number_}};
@@ -227,6 +247,7 @@ private:
         return found != nullptr ? *found : metrics::metric_list();
     }
     void gather() {
+        if (ctx_.elastic() != nullptr) return; // each step is shared
         merge(ctx_, mine_, window_, "train", std::exchange(dealt_, false));
         dealt_before_ = false;
     }
@@ -242,7 +263,8 @@ private:
     }
 
     const context& ctx_;
-    metrics::metric_list mine_, window_, epoch_; // of this rank; of all, since the last row; before
+    metrics::metric_list mine_, step_;    // of this rank; of all, of a step that is not applied yet
+    metrics::metric_list window_, epoch_; // of all: since the last row; before
     metrics::list_mark before_;
     train::stage stage_;
     std::uint64_t every_ = 100, number_ = 0;     // of the epoch

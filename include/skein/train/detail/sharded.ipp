@@ -154,7 +154,8 @@ SKEIN_INLINE void sharded_parallel::build(torch::nn::Module& module, const plan_
     }
     find_marks(module);
     cast_inputs(module, *store_, /*on=*/true);
-    if (reduces()) store_->when_final([this](std::size_t segment) { ready(segment); });
+    if (reduces() || ctx_->elastic() != nullptr)
+        store_->when_final([this](std::size_t segment) { ready(segment); });
     agree_on_origin();
     if (groups_->world == nullptr) return;
     spread_values();
@@ -565,7 +566,8 @@ SKEIN_INLINE void sharded_parallel::rebind() {
     const auto words = gather_bytes(*ctx_, wire::encode(mine));
     for (std::size_t r = 0; r < words.size(); ++r) {
         const auto word = wire::decode<rebind_word>(words[r]);
-        if (!word || word->origin != origin_)
+        const bool joins = ctx_->elastic() != nullptr && shards_ == 1 && word.has_value();
+        if (!joins && (!word || word->origin != origin_))
             throw error(errc::not_supported,
                         fmt::format("not supported: rank {} was not there when this training "
                                     "began, and joins it",
@@ -579,6 +581,7 @@ SKEIN_INLINE void sharded_parallel::rebind() {
                                     word->now_shards))
                 .with_hint("resume from the last checkpoint, which fits any number of ranks");
         step_ = std::max(step_, word->step); // tags agree again
+        if (r == 0) origin_ = word->origin;  // its values come from those who have them
     }
     const auto old =
         std::exchange(groups_, std::move(next)); // its memory is used until the next line

@@ -3,9 +3,20 @@
 // Bodies of <skein/train/training_state.hpp>.
 
 #include <skein/core/check.hpp>
+#include <skein/core/crc32c.hpp>
 #include <skein/core/error.hpp>
+#include <skein/dist/comm_thread.hpp>
 #include <skein/torch/torch.hpp>
+#include <skein/train/collective.hpp>
+#include <skein/train/context.hpp>
 #include <skein/wire/json.hpp>
+
+#include <algorithm>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include <fmt/core.h>
 
@@ -44,9 +55,30 @@ SKEIN_INLINE void seed_step(std::uint64_t seed, std::uint64_t step, int micro_ba
 }
 
 namespace detail {
-SKEIN_INLINE error missing_extra(const loaded_checkpoint& from, const char* what) {
+SKEIN_INLINE error missing_extra(const std::string& where, const char* what) {
     return error(errc::malformed, fmt::format("the checkpoint has no '{}'", what))
-        .with_where(from.path());
+        .with_where(where);
+}
+
+/// Bytes that some ranks have, to those that have not: equal parts from each that has them.
+SKEIN_INLINE void spread_bytes(const context& ctx, mut_byte_span bytes,
+                               const std::vector<bool>& has_them) {
+    if (ctx.comm() == nullptr || bytes.empty()) return;
+    const auto givers = static_cast<std::size_t>(std::ranges::count(has_them, true));
+    if (givers == has_them.size()) return;
+    std::vector<std::size_t> counts(has_them.size(), 0);
+    std::size_t begin = 0, mine = 0, given = 0;
+    for (std::size_t r = 0; r < counts.size(); ++r) {
+        if (!has_them[r]) continue;
+        const auto end = bytes.size() * ++given / givers;
+        counts[r] = end - begin;
+        if (r == static_cast<std::size_t>(ctx.rank())) mine = begin;
+        begin = end;
+    }
+    const auto count = counts[static_cast<std::size_t>(ctx.rank())];
+    const dist::buffer_view part{bytes.data() + mine, count, dist::dtype::u8};
+    const dist::buffer_view whole{bytes.data(), bytes.size(), dist::dtype::u8};
+    ctx.comm()->all_gather_v(part, whole, std::move(counts)).wait();
 }
 } // namespace detail
 
@@ -101,14 +133,7 @@ SKEIN_INLINE void training_state::restore(const loaded_checkpoint& from) {
             .with_where(from.path())
             .with_hint("give the same model and optimizer options as when the run was started, or "
                        "another run name");
-    const json extra = parse_json(from.extra(), {.max_bytes = 256u << 20, .max_depth = 64}).value();
-    const auto number = [&](const char* group, const char* key) {
-        if (!extra.contains(group)) throw detail::missing_extra(from, group);
-        return json_uint(extra.at(group), key).value();
-    };
-    restore_place(from);
-    optimizer_->set_steps(number("optimizer", "steps"));
-    restore_left_out(extra.at("optimizer").value("left_out", json::object()).dump());
+    adopt(from.extra(), from.path());
     bool has_average = true;
     for (auto& t : tensors()) {
         if (t.name.starts_with("optim.ema.") && !from.contains(t.name)) { // it had none until now
@@ -123,11 +148,47 @@ SKEIN_INLINE void training_state::restore(const loaded_checkpoint& from) {
     if (!has_average) optimizer_->average()->restart();
 }
 
-SKEIN_INLINE void training_state::restore_place(const loaded_checkpoint& from) {
-    const json extra = parse_json(from.extra(), {.max_bytes = 256u << 20, .max_depth = 64}).value();
+SKEIN_INLINE void training_state::adopt(const std::string& text, const std::string& where) {
+    const json extra =
+        parse_json(std::string_view(text), {.max_bytes = 256u << 20, .max_depth = 64}).value();
+    if (!extra.contains("optimizer")) throw detail::missing_extra(where, "optimizer");
+    restore_place(text, where);
+    optimizer_->set_steps(json_uint(extra.at("optimizer"), "steps").value());
+    restore_left_out(extra.at("optimizer").value("left_out", json::object()).dump());
+}
+
+SKEIN_INLINE std::uint64_t training_state::copy(const context& ctx,
+                                                const std::vector<bool>& has_state) {
+    if (store_->is_sharded())
+        throw error(errc::not_supported, "not supported: a copy of parts from other ranks' memory");
+    at::NoGradGuard no_grad;
+    std::vector<at::Tensor> all{store_->params_P()};
+    for (const auto& [name, state] : optimizer_->states()) all.push_back(state);
+    for (const auto& f : store_->fixed()) all.push_back(f.tensor.detach());
+    const bool takes = !has_state[static_cast<std::size_t>(ctx.rank())];
+    std::uint64_t bytes = 0;
+    std::uint32_t sum = 0;
+    for (auto& tensor : all) {
+        auto flat = tensor.contiguous();
+        detail::spread_bytes(ctx, bytes_of(flat), has_state);
+        sum = crc32c(bytes_of(flat), sum);
+        if (!takes) continue;
+        bytes += flat.nbytes();
+        if (flat.data_ptr() != tensor.data_ptr()) tensor.copy_(flat);
+    }
+    require_same(ctx, sum, "the state that was copied");
+    if (!takes) return 0;
+    if (store_->is_mixed()) store_->cast_all();
+    store_->cast_fixed();
+    return bytes;
+}
+
+SKEIN_INLINE void training_state::restore_place(const std::string& text, const std::string& where) {
+    const json extra =
+        parse_json(std::string_view(text), {.max_bytes = 256u << 20, .max_depth = 64}).value();
     const auto refuse = [&](std::string what, const char* same) {
         throw error(errc::mismatch, std::move(what))
-            .with_where(from.path())
+            .with_where(where)
             .with_hint(fmt::format("give the same {} as when the run was started, or another run "
                                    "name",
                                    same));
@@ -138,7 +199,7 @@ SKEIN_INLINE void training_state::restore_place(const loaded_checkpoint& from) {
                          : "the run was started on data of a size, now it is a stream",
                "data");
     if (order_ == nullptr) return;
-    if (!extra.contains("sampler")) throw detail::missing_extra(from, "sampler");
+    if (!extra.contains("sampler")) throw detail::missing_extra(where, "sampler");
     const auto number = [&](const char* key) {
         return json_uint(extra.at("sampler"), key).value();
     };

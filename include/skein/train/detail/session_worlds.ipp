@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A session's way from one world into the next: bodies of
+// <skein/train/detail/session_core.ipp>.
+
+#include <skein/core/fnv.hpp>
+#include <skein/torch/torch.hpp>
+#include <skein/train/detail/session_core.ipp>
+
+namespace skein::train::detail {
+
+SKEIN_INLINE void session_core::prepare_for_worlds() { between_.prepare(); }
+
+/// Before a step is applied: a rank that joins gets the place of another one's stream.
+SKEIN_INLINE void session_core::require_one_stream() {
+    if (!run_.input->is_stream()) return;
+    fnv1a hash;
+    hash.text(drawn_->stream);
+    const auto number = static_cast<double>(hash.value() >> 12);
+    double both[] = {number, -number};
+    all_reduce(ctx_, both, dist::reduce_op::max);
+    if (both[0] == -both[1]) return;
+    throw error(errc::not_supported,
+                "not supported: streams with a state for each rank, in a run whose ranks change")
+        .with_hint("give streams one state for all: the place in the whole stream, as feed() has");
+}
+
+/// A step whose only result is that the next one is not the first: before others wait for it.
+SKEIN_INLINE void session_core::warm_up(const batch_loss& loss) {
+    if (!draw_here()) return;
+    try {
+        compute(loss);
+        run_.parts->finish_backward();
+    } catch (const redo_step&) { // nothing has to come of it
+    }
+    take_back();
+}
+
+SKEIN_INLINE void session_core::compute(const batch_loss& loss) {
+    while (auto* const micro = begin_micro())
+        pass(*micro, [&] {
+            reported_.weigh(static_cast<double>(micro->samples));
+            auto value = loss(batch_of(*micro), training());
+            micro->value.reset(); // the graph keeps what it needs
+            return value;
+        });
+}
+
+/// True when `work` is done; false when the world broke meanwhile, and this is another one, in
+/// which the step that was under way is taken back or done.
+template <class Work>
+bool session_core::in_world(Work work) {
+    try {
+        work();
+        return true;
+    } catch (const error& why) {
+        if (place_ == nullptr || place_->is_over() || !is_of_world(why)) throw;
+        abort(why);
+    }
+    change_world(spmd::world_end::broken);
+    return false;
+}
+
+/// Into the next world that works.
+SKEIN_INLINE void session_core::change_world(spmd::world_end last) {
+    const auto begin = seconds_now();
+    const int before = place_->has_world() ? ctx_.world_size() : 0;
+    for (;;) {
+        try {
+            if (!place_->move(*moving_, last)) throw rank_left{};
+            enter_world({.change = place_->job().change(), .before = before}, begin);
+            return;
+        } catch (const error& why) {
+            if (place_->is_over() || !is_of_world(why)) throw;
+            abort(why);
+            last = spmd::world_end::broken;
+        }
+    }
+}
+
+SKEIN_INLINE void session_core::enter_world(world_news news, double begin) {
+    run_.feeder->quiet();
+    const bool applied = phase_ == step_phase::applied;
+    const world_word mine{.has_state = has_state_,
+                          .is_torn = is_torn_,
+                          .applied = run_.step + (applied ? 1 : 0),
+                          .end = applied ? step_end::decide : end_,
+                          .model = between_.state().config_hash(),
+                          .settings = settings_};
+    const auto plan = agree_on_state(ctx_, mine);
+    run_.parts->rebind();
+    run_.optimizer->rebind();
+    auto* const average = run_.optimizer->average(); // an evaluation broke with it in place
+    if (average != nullptr && average->is_shown()) average->swap();
+    run_.upcoming.reset();
+    if (applied)
+        commit_here();
+    else if (phase_ != step_phase::idle || drawn_)
+        take_back();
+    row_.rebind();
+    take_state(plan, news);
+    place_->release();
+    run_.parts->publish();
+    run_.feeder->rebind();
+    run_.ended = false;
+    if (plan.begins) {
+        between_.begin(described_);
+        has_state_ = true;
+        return;
+    }
+    news.stall = seconds_now() - begin;
+    between_.enter(end_, news);
+    end_step();
+}
+
+/// From those that have it to those that are behind or new.
+SKEIN_INLINE void session_core::take_state(const world_plan& plan, world_news& news) {
+    const bool gives = plan.gives[static_cast<std::size_t>(ctx_.rank())];
+    const bool all_have = std::ranges::find(plan.gives, false) == plan.gives.end();
+    if (!all_have) {
+        if (!gives) {
+            is_torn_ = true;
+            has_state_ = false;
+        }
+        news.bytes = between_.state().copy(ctx_, plan.gives);
+        if (!plan.begins) {
+            carried_state carried;
+            if (gives) carried = carry();
+            carried = spread(ctx_, carried, plan);
+            if (!gives) adopt(carried);
+        }
+        double most = static_cast<double>(news.bytes);
+        all_reduce(ctx_, std::span(&most, 1), dist::reduce_op::max);
+        news.bytes = static_cast<std::uint64_t>(most);
+    }
+    is_torn_ = false;
+    has_state_ = !plan.begins;
+}
+
+SKEIN_INLINE carried_state session_core::carry() {
+    auto out = between_.carried();
+    out.step = run_.step;
+    out.end = end_;
+    out.ends_epoch = ends_epoch_;
+    if (end_ != step_end::nothing) { // else the row that was written last is there
+        out.row.step = now_.step;
+        out.row.loss = now_.loss;
+        out.row.lr = now_.lr;
+        out.row.grad_norm = now_.grad_norm;
+        out.row.seconds = now_.seconds;
+        out.row.tokens_per_s = now_.tokens_per_s;
+    }
+    return out;
+}
+
+SKEIN_INLINE void session_core::adopt(const carried_state& from) {
+    between_.adopt(from, from.step);
+    end_ = from.end;
+    ends_epoch_ = from.ends_epoch;
+    now_ = {.rank = ctx_.rank(),
+            .step = from.row.step,
+            .loss = from.row.loss,
+            .lr = from.row.lr,
+            .grad_norm = from.row.grad_norm,
+            .seconds = from.row.seconds,
+            .tokens_per_s = from.row.tokens_per_s,
+            .metrics = &run_.row.values,
+            .arrays = &run_.row.arrays};
+    run_.total = run_.feeder->total();
+}
+
+/// The context is in another generation of its world.
+SKEIN_INLINE void session_core::rebind() {
+    if (!run_.input)
+        throw error(errc::usage, "a session that has not begun cannot go on in another world")
+            .with_hint("open it with the new context");
+    if (place_ != nullptr)
+        throw error(errc::usage, "rebind() in an elastic job: its session does it by itself");
+    run_.feeder->quiet();
+    const bool applied = phase_ == step_phase::applied;
+    agree_on_step(ctx_, run_.step,
+                  applied                     ? ", not committed"
+                  : end_ != step_end::nothing ? ", its end to do"
+                                              : "");
+    run_.training->forget();
+    run_.parts->rebind();
+    run_.optimizer->rebind();
+    auto* const average = run_.optimizer->average(); // an evaluation broke with it in place
+    if (average != nullptr && average->is_shown()) average->swap();
+    run_.parts->publish(); // some ranks may not have seen the last values
+    if (applied)
+        run_.feeder->commit(*drawn_,
+                            run_.step + 1); // what was applied is not drawn again; commit() is next
+    else if (phase_ != step_phase::idle || drawn_)
+        take_back();
+    run_.upcoming.reset();
+    row_.rebind();
+    run_.feeder->rebind();
+    between_.rebind(end_ != step_end::nothing);
+    run_.ended = false; // the end of a stream is found again
+    end_step();
+}
+
+} // namespace skein::train::detail

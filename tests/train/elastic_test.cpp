@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+// A training whose ranks change: threads that are lost, leave and join.
+#include <skein/sim/local_elastic.hpp>
+#include <skein/train/elastic.hpp>
+#include <skein/train/elastic_place.hpp>
+
+#include <tests/train/zoo.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+
+#include <fstream>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <sstream>
+
+using namespace train_test;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+/// Samples in their order, of which each rank takes its share; the state is the place in the whole.
+struct one_place {
+    numbers all{64};
+    std::uint64_t at = 0, epoch = 0;
+    bool by_rank = false; ///< not so: then each rank's state is its own
+    int rank = 0;
+
+    std::optional<sample_batch> next(const stream_share& share) {
+        if (share.epoch > epoch) {
+            epoch = share.epoch;
+            at = 0;
+        }
+        rank = share.rank;
+        if (at + share.global_batch > all.n) return std::nullopt;
+        std::vector<std::uint64_t> ids;
+        for (std::uint64_t i = 0; i < share.samples; ++i) ids.push_back(at + share.begin + i);
+        if (share.is_last) at += share.global_batch;
+        return all.batch(ids);
+    }
+    [[nodiscard]] std::string state() const {
+        return fmt::format("{} {} {}", epoch, at, by_rank ? rank : 0);
+    }
+    void restore(std::string_view saved) {
+        std::istringstream in{std::string(saved)};
+        in >> epoch >> at;
+    }
+};
+
+struct step_counter {
+    std::uint64_t* step;
+    void on_step(const step_info& now) const { *step = now.step; }
+};
+
+/// A training of threads. What happens when is said by `during`, which each rank calls with its id
+/// in every loss.
+struct elastic_run {
+    explicit elastic_run(const std::string& folder, int least = 1, int most = 4)
+        : job(least, most), config(quiet_config(folder)) {
+        config.scaling.workers = {least, most};
+        config.write_files = true;
+        config.max_steps = 12;
+    }
+
+    sk::sim::local_elastic job;
+    run_config config;
+    std::function<void(std::uint64_t id, std::uint64_t step)> during{};
+    std::optional<one_place> stream{}; ///< in place of the numbered data
+
+    std::mutex guard; // the fields below
+    std::map<std::uint64_t, std::vector<float>> weights_of;
+    std::map<std::uint64_t, fit_result> results;
+    std::map<std::uint64_t, std::string> errors;
+    std::map<std::uint64_t, bool> left;
+    std::vector<std::thread> threads;
+
+    std::uint64_t start() {
+        auto& mine = job.add();
+        threads.emplace_back([this, &mine] { live(mine); });
+        return mine.id();
+    }
+    void end() {
+        for (std::size_t i = 0; i < threads.size(); ++i) threads[i].join();
+    }
+    void live(sk::spmd::elastic_world& mine) {
+        try {
+            at::set_num_threads(1);
+            train(mine);
+        } catch (const rank_left&) {
+            const std::lock_guard lock(guard);
+            left[mine.id()] = true;
+        } catch (...) {
+            const auto why = sk::to_error(std::current_exception());
+            const std::lock_guard lock(guard);
+            errors[mine.id()] = why.what();
+        }
+    }
+    void train(sk::spmd::elastic_world& mine) {
+        sk::dist::comm_options options;
+        options.model = "shm";
+        elastic_place place(mine, options);
+        context ctx({.rank = 0, .world_size = 1, .local_size = 1, .host = "here", .job_id = "j"},
+                    nullptr, nullptr);
+        ctx.use_elastic(&place);
+        auto net = make_zoo(shape::plain);
+        const numbers data{64};
+        std::uint64_t step = 0;
+        const auto loss = [&](Zoo& net, const sample_batch& batch) {
+            if (during) during(mine.id(), step);
+            return zoo_loss(net, batch);
+        };
+        sk::Trainer<sk::Elastic<sk::DDP<>>, step_counter> trainer(ctx, config, step_counter{&step});
+        auto places = stream;
+        const auto result =
+            places ? trainer.fit(net, sk::AdamW{}, constant_rate{1e-2}, loss, *places, data)
+                   : trainer.fit(net, sk::AdamW{}, constant_rate{1e-2}, loss, data, data);
+        const std::lock_guard lock(guard);
+        weights_of[mine.id()] = weights(*net);
+        results[mine.id()] = result;
+    }
+};
+
+std::string text_of_file(const std::string& path) {
+    std::ifstream in(path, std::ios::binary);
+    std::stringstream all;
+    all << in.rdbuf();
+    return all.str();
+}
+
+} // namespace
+
+TEST_CASE("elastic: ranks that nothing happens to train as DDP does", "[train][elastic]") {
+    scratch dir;
+    elastic_run run(dir.path);
+    const auto first = run.start();
+    const auto second = run.start();
+    run.end();
+    for (const auto& [id, why] : run.errors) FAIL_CHECK(id << ": " << why);
+    REQUIRE(run.weights_of.size() == 2);
+    CHECK(run.weights_of[first] == run.weights_of[second]);
+    CHECK(run.results[first].steps == 12);
+    std::vector<float> expected;
+    scratch plain;
+    run_world(2, [&](context& ctx) {
+        auto config = quiet_config(plain.path);
+        config.max_steps = 12;
+        auto net = make_zoo(shape::plain);
+        const numbers data{64};
+        sk::Trainer<sk::DDP<>> trainer(ctx, config);
+        (void)trainer.fit(net, sk::AdamW{}, constant_rate{1e-2}, zoo_loss, data, data);
+        if (ctx.is_first()) expected = weights(*net);
+    });
+    CHECK(run.weights_of[first] == expected);
+}
+
+TEST_CASE("elastic: a rank is lost, the first one too, and the others go on", "[train][elastic]") {
+    for (const bool the_first : {false, true}) {
+        INFO("the first: " << the_first);
+        scratch dir;
+        elastic_run run(dir.path);
+        std::atomic<bool> done{false};
+        run.during = [&](std::uint64_t id, std::uint64_t step) {
+            if (id != (the_first ? 1U : 3U) || step != 5 || done.exchange(true)) return;
+            const sk::error why(sk::errc::peer_lost, "killed by a test");
+            run.job.lose(id, why);
+            throw sk::error(sk::errc::aborted, "it is dead");
+        };
+        for (int i = 0; i < 3; ++i) run.start();
+        run.end();
+        REQUIRE(run.errors.size() == 1);
+        REQUIRE(run.weights_of.size() == 2);
+        const auto& a = *run.weights_of.begin();
+        const auto& b = *std::next(run.weights_of.begin());
+        CHECK(a.second == b.second);
+        for (const auto& [id, result] : run.results) CHECK(result.steps == 12);
+        const auto csv = text_of_file(dir.path + "/run/metrics.csv");
+        CHECK(std::ranges::count(csv, '\n') == 13); // a header, and each step once
+        CHECK_THAT(text_of_file(dir.path + "/run/events.jsonl"),
+                   ContainsSubstring("killed by a test"));
+    }
+}
+
+TEST_CASE("elastic: a rank joins, and has the state of the others", "[train][elastic]") {
+    scratch dir;
+    elastic_run run(dir.path);
+    std::atomic<bool> done{false};
+    std::uint64_t joiner = 0;
+    run.during = [&](std::uint64_t id, std::uint64_t step) {
+        if (id != 1 || step != 4 || done.exchange(true)) return;
+        joiner = run.start();
+        run.job.wait_for_joiner();
+    };
+    run.threads.reserve(8);
+    for (int i = 0; i < 2; ++i) run.start();
+    run.end();
+    for (const auto& [id, why] : run.errors) FAIL_CHECK(id << ": " << why);
+    REQUIRE(run.weights_of.size() == 3);
+    CHECK(run.weights_of[1] == run.weights_of[2]);
+    CHECK(run.weights_of[1] == run.weights_of[joiner]);
+    CHECK(run.results[joiner].steps == 12);
+    CHECK(run.job.generation() == 2);
+    const auto csv = text_of_file(dir.path + "/run/metrics.csv");
+    CHECK(std::ranges::count(csv, '\n') == 13);
+}
+
+TEST_CASE("elastic: a rank leaves in order, and nothing is redone", "[train][elastic]") {
+    scratch dir;
+    elastic_run run(dir.path);
+    std::atomic<int> losses{0};
+    std::vector<sk::spmd::elastic_world*> worlds;
+    std::atomic<bool> done{false};
+    run.threads.reserve(8);
+    auto& leaver = run.job.add();
+    auto& stays = run.job.add();
+    run.during = [&](std::uint64_t id, std::uint64_t step) {
+        if (id == stays.id()) ++losses;
+        if (id == leaver.id() && step == 6 && !done.exchange(true)) leaver.ask_to_leave("told to");
+    };
+    run.threads.emplace_back([&] { run.live(leaver); });
+    run.threads.emplace_back([&] { run.live(stays); });
+    run.end();
+    for (const auto& [id, why] : run.errors) FAIL_CHECK(id << ": " << why);
+    CHECK(run.left[leaver.id()]);
+    CHECK(run.results[stays.id()].steps == 12);
+    const auto csv = text_of_file(dir.path + "/run/metrics.csv");
+    CHECK(std::ranges::count(csv, '\n') == 13);
+}
+
+TEST_CASE("elastic: a stream with one state for all goes on, one for each rank is refused",
+          "[train][elastic]") {
+    for (const bool by_rank : {false, true}) {
+        INFO("a state for each rank: " << by_rank);
+        scratch dir;
+        elastic_run run(dir.path);
+        run.stream = one_place{.by_rank = by_rank};
+        run.config.epochs = 4;
+        run.config.max_steps = 0;
+        std::atomic<bool> done{false};
+        std::uint64_t joiner = 0;
+        run.threads.reserve(8);
+        run.during = [&](std::uint64_t id, std::uint64_t step) {
+            if (id != 1 || step != 7 || done.exchange(true)) return;
+            joiner = run.start();
+            run.job.wait_for_joiner();
+        };
+        for (int i = 0; i < 2; ++i) run.start();
+        run.end();
+        if (by_rank) {
+            REQUIRE(run.errors.size() == 2);
+            CHECK_THAT(run.errors[1], ContainsSubstring("a state for each rank"));
+            continue;
+        }
+        for (const auto& [id, why] : run.errors) FAIL_CHECK(id << ": " << why);
+        REQUIRE(run.weights_of.size() == 3);
+        CHECK(run.weights_of[1] == run.weights_of[joiner]);
+        CHECK(run.results[1].steps == 20);
+        CHECK(run.results[joiner].steps == 20);
+    }
+}
