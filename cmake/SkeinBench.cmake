@@ -2,7 +2,7 @@
 # bench/NAME.cpp: one program each; it prints one JSON line per figure (scripts/bench runs them).
 # They are built by the target skein_bench, not by default.
 file(GLOB bench_sources CONFIGURE_DEPENDS bench/*.cpp)
-skein_drop_images(bench_sources)
+skein_drop_parts(bench_sources)
 skein_needs_torch(torch_bench ${bench_sources})
 add_custom_target(skein_bench)
 foreach(source IN LISTS bench_sources)

@@ -4,11 +4,13 @@
 if(SKEIN_COMPILED OR SKEIN_HAVE_MODULE OR SKEIN_HAVE_TORCH OR SKEIN_DEVELOPER_MODE)
   return()
 endif()
-if(skein_no_images)   # a package that depends on what the machine had is no package for all
-  string(REPLACE "|" "; to get it: " said "${skein_no_images}")
-  message(STATUS "skein: no Debian package is made: no ${said}")
-  return()
-endif()
+foreach(part images etcd)
+  if(skein_no_${part})   # a package that depends on what the machine had is no package for all
+    string(REPLACE "|" "; to get it: " said "${skein_no_${part}}")
+    message(STATUS "skein: no Debian package is made: no ${said}")
+    return()
+  endif()
+endforeach()
 find_program(SKEIN_GZIP gzip)
 mark_as_advanced(SKEIN_GZIP)
 if(NOT SKEIN_GZIP OR NOT CMAKE_INSTALL_PREFIX STREQUAL "/usr")
@@ -39,8 +41,8 @@ set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_PACKAGE_PRIORITY optional)
 set(CPACK_DEBIAN_PACKAGE_DEPENDS
     "libasio-dev (>= 1:1.22), libfmt-dev (>= 9.1), libboost1.81-dev | libboost1.83-dev | libboost-dev (>= 1.81), nlohmann-json3-dev (>= 3.9), python3")
-# For skein::images alone.
-set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "libjpeg-dev, libpng-dev")
+# For skein::images and skein::etcd alone.
+set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "libjpeg-dev, libpng-dev, libcurl4-openssl-dev | libcurl-dev")
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES OFF)

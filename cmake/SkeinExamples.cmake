@@ -2,7 +2,7 @@
 # examples/NNN_name.cpp or examples/NNN_name/main.cpp: one program each. A file NNN_name.expected beside it
 # (or in the folder) makes it a test: cmake/run_example.py compares what it prints.
 file(GLOB example_sources CONFIGURE_DEPENDS examples/[0-9]*_*.cpp examples/[0-9]*_*/main.cpp)
-skein_drop_images(example_sources)
+skein_drop_parts(example_sources)
 skein_needs_torch(torch_examples ${example_sources})
 foreach(source IN LISTS example_sources)
   cmake_path(GET source STEM name)

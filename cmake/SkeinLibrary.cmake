@@ -83,6 +83,19 @@ if(NOT skein_no_images)
   list(APPEND skein_components images_header_only images)
 endif()
 
+# Views in etcd: the same, for libcurl.
+if(NOT skein_no_etcd)
+  add_library(skein_etcd_header_only INTERFACE)
+  target_link_libraries(skein_etcd_header_only INTERFACE skein_header_only CURL::libcurl)
+  if(SKEIN_COMPILED)
+    skein_component(etcd SOURCES spmd_etcd.cpp LINKS skein_runtime CURL::libcurl)
+  else()
+    add_library(skein_etcd INTERFACE)
+    target_link_libraries(skein_etcd INTERFACE skein_etcd_header_only)
+  endif()
+  list(APPEND skein_components etcd_header_only etcd)
+endif()
+
 # A static library, because a file set of modules needs one; it holds little more than the module's initialiser.
 set(SKEIN_HAVE_MODULE FALSE)
 include("${PROJECT_SOURCE_DIR}/cmake/SkeinModule.cmake")

@@ -26,6 +26,7 @@ DEPENDENCIES = [
     ("cli11", "BSD-3-Clause", "https://github.com/CLIUtils/CLI11"),
     ("libjpeg-turbo", "IJG AND BSD-3-Clause AND Zlib", "https://libjpeg-turbo.org/"),
     ("libpng", "libpng-2.0", "https://www.libpng.org/"),
+    ("libcurl", "curl", "https://curl.se/libcurl/"),
     ("libtorch", "BSD-3-Clause", "https://pytorch.org/"),
 ]
 

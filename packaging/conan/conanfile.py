@@ -20,8 +20,9 @@ class skein(ConanFile):
     package_type = "header-library"
     settings = "os", "arch", "compiler", "build_type"
     no_copy_source = True
-    options = {"images": [True, False]}     # skein::images: JPEG and PNG in data pipelines
-    default_options = {"images": False}
+    options = {"images": [True, False],      # skein::images: JPEG and PNG in data pipelines
+               "etcd": [True, False]}        # skein::etcd: views of elastic jobs in etcd
+    default_options = {"images": False, "etcd": False}
 
     def set_version(self):
         text = load(self, os.path.join(self.recipe_folder, "..", "..", "include", "skein", "core", "config.hpp"))
@@ -38,6 +39,8 @@ class skein(ConanFile):
         if self.options.images:
             for package in ("libjpeg-turbo/[>=2.1 <4]", "libpng/[>=1.6 <2]"):
                 self.requires(package, transitive_headers=True, transitive_libs=True)
+        if self.options.etcd:
+            self.requires("libcurl/[>=7.74 <9]", transitive_headers=True, transitive_libs=True)
 
     def validate(self):
         compiler, version = str(self.settings.compiler), str(self.settings.compiler.version)
@@ -63,7 +66,8 @@ class skein(ConanFile):
         self.cpp_info.set_property("cmake_file_name", "skein")
         self.cpp_info.set_property("cmake_config_version_compat", "SameMinorVersion")
         self.cpp_info.set_property("cmake_build_modules", ["share/skein/SkeinCompiler.cmake", "share/skein/SkeinPrecompile.cmake"])
-        for name in ("header_only", "runtime", "core", "sim", *(["images", "images_header_only"] if self.options.images else [])):
+        for name in ("header_only", "runtime", "core", "sim", *(["images", "images_header_only"] if self.options.images else []),
+                     *(["etcd", "etcd_header_only"] if self.options.etcd else [])):
             part = self.cpp_info.components[name]
             part.set_property("cmake_target_name", f"skein::{name}")
             part.bindirs, part.libdirs = [], []
@@ -73,4 +77,5 @@ class skein(ConanFile):
                 part.system_libs = ["pthread"]
             else:
                 part.includedirs = []
-                part.requires = ["header_only", *(["libjpeg-turbo::libjpeg-turbo", "libpng::libpng"] if name.startswith("images") else [])]
+                part.requires = ["header_only", *(["libjpeg-turbo::libjpeg-turbo", "libpng::libpng"] if name.startswith("images") else []),
+                                 *(["libcurl::libcurl"] if name.startswith("etcd") else [])]

@@ -25,7 +25,7 @@ def settings_of(compiler: str) -> dict:
 
 with consume.scratch() as folder:
     there = {**os.environ, "CONAN_HOME": os.path.join(folder, "home"), "PYTHONDONTWRITEBYTECODE": "1"}
-    for name in ("asio", "fmt", "pfr", "nlohmann_json", "libjpeg-turbo", "libpng"):
+    for name in ("asio", "fmt", "pfr", "nlohmann_json", "libjpeg-turbo", "libpng", "libcurl"):
         consume.run(conan, "export", os.path.join(RECIPE, "system"), f"--name={name}", "--version=system", env=there)
     create = [conan, "create", RECIPE, "-nr", "-pr:a", os.path.join(RECIPE, "system", "profile"), "--build=missing",
               "-s", "build_type=Debug", "-c", "tools.cmake.cmaketoolchain:extra_variables={'CMAKE_CXX_FLAGS_DEBUG': '-O0'}",
@@ -37,13 +37,13 @@ with consume.scratch() as folder:
         said = consume.run(*create, *tested, env={**there, **settings_of(compiler)})
         packages.update(re.findall(r"skein/[\d.]+#\w+:(\w+)", said) or re.findall(r"Package '(\w+)' (?:created|built)", said))
     assert len(packages) == 1, packages
-    # The option brings skein::images and what it links.
+    # The options bring skein::images and skein::etcd, and what they link.
     profile = ["-nr", "-pr:a", os.path.join(RECIPE, "system", "profile"), "--build=missing"]
-    consume.run(conan, "install", "--requires=skein/0.1.0", "-o", "skein/*:images=True", *profile, "-g", "CMakeDeps", "-of", os.path.join(folder, "deps"),
+    consume.run(conan, "install", "--requires=skein/0.1.0", "-o", "skein/*:images=True", "-o", "skein/*:etcd=True", *profile, "-g", "CMakeDeps", "-of", os.path.join(folder, "deps"),
                 env={**there, **settings_of(consume.COMPILER)})
     made = [name for name in os.listdir(os.path.join(folder, "deps")) if re.fullmatch(r"skein-\w+-\w+-data\.cmake", name)]
     with open(os.path.join(folder, "deps", *made), encoding="utf-8") as file:
-        assert "skein::images skein::images_header_only" in file.read()
+        assert "skein::images skein::images_header_only skein::etcd skein::etcd_header_only" in file.read()
     old = subprocess.run([*create, "-tf="], env={**there, "SKEIN_CONAN_COMPILER": "gcc", "SKEIN_CONAN_VERSION": "11"},
                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     assert old.returncode != 0 and "skein needs g++ 12 or clang 16, not gcc 11" in old.stdout, old.stdout[-3000:]

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -55,6 +56,21 @@ def expect_answer(program: str, **more) -> None:
     said = run(program, **more)
     if said != "skein 0.1.0: 42\n":
         sys.exit(f"unexpected: {said!r}")
+
+
+def without_headers(folder: str, *hidden: str) -> list:
+    """Flags with which the compiler finds all that it finds else, but these headers or folders of headers."""
+    said = subprocess.run([COMPILER, "-E", "-x", "c++", "-v", os.devnull], capture_output=True, text=True, check=True).stderr
+    found = re.search(r"#include <\.\.\.> search starts here:\n(.*?)End of search list", said, re.S).group(1).split()
+    flags = ["-nostdinc", "-nostdinc++"]
+    for number, real in enumerate(found):
+        shown = os.path.join(folder, str(number))
+        os.makedirs(shown)
+        for name in os.listdir(real):
+            if name not in hidden:
+                os.symlink(os.path.join(real, name), os.path.join(shown, name))
+        flags += ["-isystem", shown]
+    return flags
 
 
 @contextlib.contextmanager

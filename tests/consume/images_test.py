@@ -43,25 +43,10 @@ def expect_without(folder: str) -> None:
     assert wanted.returncode != 0 and "SKEIN_IMAGES=ON but no libpng; install the package libpng-dev" in " ".join(wanted.stderr.split()), wanted.stderr
 
 
-def without_headers(folder: str) -> list:
-    """Flags with which the compiler finds all that it finds else, but the headers of libjpeg and libpng."""
-    said = subprocess.run([consume.COMPILER, "-E", "-x", "c++", "-v", os.devnull], capture_output=True, text=True, check=True).stderr
-    found = re.search(r"#include <\.\.\.> search starts here:\n(.*?)End of search list", said, re.S).group(1).split()
-    flags = ["-nostdinc", "-nostdinc++"]
-    for number, real in enumerate(found):
-        shown = os.path.join(folder, str(number))
-        os.makedirs(shown)
-        for name in os.listdir(real):
-            if name not in ("jpeglib.h", "png.h"):
-                os.symlink(os.path.join(real, name), os.path.join(shown, name))
-        flags += ["-isystem", shown]
-    return flags
-
-
 def expect_one_line(folder: str) -> None:
     """The compiler names the packages, and says nothing else, in both forms."""
     for form in (["-DSKEIN_COMPILED"], ["-DFMT_HEADER_ONLY"]):
-        done = subprocess.run([consume.COMPILER, "-std=c++20", "-fsyntax-only", "-DASIO_STANDALONE", *form, *without_headers(os.path.join(folder, form[0])),
+        done = subprocess.run([consume.COMPILER, "-std=c++20", "-fsyntax-only", "-DASIO_STANDALONE", *form, *consume.without_headers(os.path.join(folder, form[0]), "jpeglib.h", "png.h"),
                                "-isystem", os.path.join(consume.SOURCE, "include"), SOURCE], capture_output=True, text=True, check=False)
         assert done.returncode != 0 and len(re.findall(r"error:", done.stderr)) == 1, done.stderr
         assert "install the packages libjpeg-dev and libpng-dev" in done.stderr, done.stderr

@@ -21,6 +21,34 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
+/// Samples in their order, of which each rank takes its share; the state is the place in the whole.
+struct one_place {
+    numbers all{64};
+    std::uint64_t at = 0, epoch = 0;
+    bool by_rank = false; ///< not so: then each rank's state is its own
+    int rank = 0;
+
+    std::optional<sample_batch> next(const stream_share& share) {
+        if (share.epoch > epoch) {
+            epoch = share.epoch;
+            at = 0;
+        }
+        rank = share.rank;
+        if (at + share.global_batch > all.n) return std::nullopt;
+        std::vector<std::uint64_t> ids;
+        for (std::uint64_t i = 0; i < share.samples; ++i) ids.push_back(at + share.begin + i);
+        if (share.is_last) at += share.global_batch;
+        return all.batch(ids);
+    }
+    [[nodiscard]] std::string state() const {
+        return fmt::format("{} {} {}", epoch, at, by_rank ? rank : 0);
+    }
+    void restore(std::string_view saved) {
+        std::istringstream in{std::string(saved)};
+        in >> epoch >> at;
+    }
+};
+
 struct step_counter {
     std::uint64_t* step;
     void on_step(const step_info& now) const { *step = now.step; }
@@ -39,6 +67,7 @@ struct elastic_run {
     sk::sim::local_elastic job;
     run_config config;
     std::function<void(std::uint64_t id, std::uint64_t step)> during{};
+    std::optional<one_place> stream{}; ///< in place of the numbered data
 
     std::mutex guard; // the fields below
     std::map<std::uint64_t, std::vector<float>> weights_of;
@@ -83,7 +112,10 @@ struct elastic_run {
             return zoo_loss(net, batch);
         };
         sk::Trainer<sk::Elastic<sk::DDP<>>, step_counter> trainer(ctx, config, step_counter{&step});
-        const auto result = trainer.fit(net, sk::AdamW{}, constant_rate{1e-2}, loss, data, data);
+        auto places = stream;
+        const auto result =
+            places ? trainer.fit(net, sk::AdamW{}, constant_rate{1e-2}, loss, *places, data)
+                   : trainer.fit(net, sk::AdamW{}, constant_rate{1e-2}, loss, data, data);
         const std::lock_guard lock(guard);
         weights_of[mine.id()] = weights(*net);
         results[mine.id()] = result;
@@ -194,4 +226,36 @@ TEST_CASE("elastic: a rank leaves in order, and nothing is redone", "[train][ela
     CHECK(run.results[stays.id()].steps == 12);
     const auto csv = text_of_file(dir.path + "/run/metrics.csv");
     CHECK(std::ranges::count(csv, '\n') == 13);
+}
+
+TEST_CASE("elastic: a stream with one state for all goes on, one for each rank is refused",
+          "[train][elastic]") {
+    for (const bool by_rank : {false, true}) {
+        INFO("a state for each rank: " << by_rank);
+        scratch dir;
+        elastic_run run(dir.path);
+        run.stream = one_place{.by_rank = by_rank};
+        run.config.epochs = 4;
+        run.config.max_steps = 0;
+        std::atomic<bool> done{false};
+        std::uint64_t joiner = 0;
+        run.threads.reserve(8);
+        run.during = [&](std::uint64_t id, std::uint64_t step) {
+            if (id != 1 || step != 7 || done.exchange(true)) return;
+            joiner = run.start();
+            run.job.wait_for_joiner();
+        };
+        for (int i = 0; i < 2; ++i) run.start();
+        run.end();
+        if (by_rank) {
+            REQUIRE(run.errors.size() == 2);
+            CHECK_THAT(run.errors[1], ContainsSubstring("a state for each rank"));
+            continue;
+        }
+        for (const auto& [id, why] : run.errors) FAIL_CHECK(id << ": " << why);
+        REQUIRE(run.weights_of.size() == 3);
+        CHECK(run.weights_of[1] == run.weights_of[joiner]);
+        CHECK(run.results[1].steps == 20);
+        CHECK(run.results[joiner].steps == 20);
+    }
 }

@@ -9,6 +9,7 @@
 #include <skein/torch/torch.hpp>
 #include <skein/train/collective.hpp>
 #include <skein/train/detail/run_length.hpp>
+#include <skein/train/detail/shard_tree.hpp>
 #include <skein/train/input.hpp>
 #include <skein/train/run_config.hpp>
 #include <skein/train/sampler.hpp>
@@ -213,9 +214,13 @@ public:
 
     /// For the checkpoint of a stream; collective.
     [[nodiscard]] json saved_stream() const {
+        return stream_of(gather_bytes(ctx_, as_bytes(std::string_view(state_))));
+    }
+    /// The same of a stream whose state all ranks have alike.
+    [[nodiscard]] json own_stream() const { return stream_of({to_buffer(as_bytes(state_))}); }
+    [[nodiscard]] json stream_of(const std::vector<byte_buffer>& of_ranks) const {
         json states = json::array();
-        for (const auto& state : gather_bytes(ctx_, as_bytes(std::string_view(state_))))
-            states.push_back(to_hex(state));
+        for (const auto& state : of_ranks) states.push_back(to_hex(state));
         return {{"epoch", committed_epoch_},
                 {"within", within_},
                 {"data", source_.describe()},
@@ -302,7 +307,8 @@ private:
             is_other_batch_ ? length_->most({ahead_units_, from.epoch, from.cursor}, batch_size())
                             : batch_size();
         ahead_->deal_by(asked);
-        auto slice = ahead_->next(rank_, world_size_);
+        const int shards = config_.scaling.logical_shards;
+        auto slice = shards > 0 ? ahead_->next(0, 1) : ahead_->next(rank_, world_size_);
         drawn_batch out;
         out.epoch = slice.epoch;
         out.global_batch = slice.global_batch;
@@ -310,8 +316,11 @@ private:
         run_progress behind{.units = ahead_units_};
         length_->take(behind, out.global_batch, asked);
         out.units = ahead_units_ = behind.units;
-        for (int part = 0; part < parts(); ++part) {
-            const auto [first, last] = rank_range(slice.ids.size(), part, parts());
+        const auto own =
+            shards > 0 ? shards_of(shards, rank_, world_size_) : shard_range{0, parts()};
+        for (int part = own.first; part < own.last; ++part) {
+            const auto [first, last] =
+                rank_range(slice.ids.size(), part, shards > 0 ? shards : parts());
             micro_batch micro;
             micro.samples = last - first;
             micro.ids.assign(slice.ids.begin() + static_cast<std::ptrdiff_t>(first),

@@ -47,7 +47,8 @@ SKEIN_INLINE json config_json(const run_config& c) {
         {"scaling",
          {{"workers", c.scaling.workers.is_fixed() ? json(c.scaling.workers.most)
                                                    : json(to_string(c.scaling.workers))},
-          {"threads", std::max(c.scaling.threads, 1)}}},
+          {"threads", std::max(c.scaling.threads, 1)},
+          {"logical_shards", c.scaling.logical_shards}}},
         {"checkpoint",
          {{"enabled", saves.enabled},
           {"every", saves.every},

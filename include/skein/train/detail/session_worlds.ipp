@@ -3,17 +3,26 @@
 // A session's way from one world into the next: bodies of
 // <skein/train/detail/session_core.ipp>.
 
+#include <skein/core/fnv.hpp>
 #include <skein/torch/torch.hpp>
 #include <skein/train/detail/session_core.ipp>
 
 namespace skein::train::detail {
 
-SKEIN_INLINE void session_core::prepare_for_worlds() {
-    if (run_.input->is_stream())
-        throw error(errc::not_supported,
-                    "not supported: a stream as the data of an elastic run, whose ranks change")
-            .with_hint("use data of a size, whose samples have numbers");
-    between_.prepare();
+SKEIN_INLINE void session_core::prepare_for_worlds() { between_.prepare(); }
+
+/// Before a step is applied: a rank that joins gets the place of another one's stream.
+SKEIN_INLINE void session_core::require_one_stream() {
+    if (!run_.input->is_stream()) return;
+    fnv1a hash;
+    hash.text(drawn_->stream);
+    const auto number = static_cast<double>(hash.value() >> 12);
+    double both[] = {number, -number};
+    all_reduce(ctx_, both, dist::reduce_op::max);
+    if (both[0] == -both[1]) return;
+    throw error(errc::not_supported,
+                "not supported: streams with a state for each rank, in a run whose ranks change")
+        .with_hint("give streams one state for all: the place in the whole stream, as feed() has");
 }
 
 /// A step whose only result is that the next one is not the first: before others wait for it.
@@ -89,6 +98,7 @@ SKEIN_INLINE void session_core::enter_world(world_news news, double begin) {
     else if (phase_ != step_phase::idle || drawn_)
         take_back();
     row_.rebind();
+    if (shards_) shards_->rebind();
     take_state(plan, news);
     place_->release();
     run_.parts->publish();
@@ -186,6 +196,7 @@ SKEIN_INLINE void session_core::rebind() {
         take_back();
     run_.upcoming.reset();
     row_.rebind();
+    if (shards_) shards_->rebind();
     run_.feeder->rebind();
     between_.rebind(end_ != step_end::nothing);
     run_.ended = false; // the end of a stream is found again

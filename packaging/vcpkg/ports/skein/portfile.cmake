@@ -11,6 +11,10 @@ set(skein_images OFF)
 if("images" IN_LIST FEATURES)
   set(skein_images ON)
 endif()
+set(skein_etcd OFF)
+if("etcd" IN_LIST FEATURES)
+  set(skein_etcd ON)
+endif()
 vcpkg_cmake_configure(
   SOURCE_PATH "${SOURCE_PATH}"
   OPTIONS
@@ -19,6 +23,7 @@ vcpkg_cmake_configure(
     -DSKEIN_MODULE=OFF
     "-DSKEIN_TORCH=${skein_torch}"
     "-DSKEIN_IMAGES=${skein_images}"
+    "-DSKEIN_ETCD=${skein_etcd}"
 )
 vcpkg_cmake_install()
 vcpkg_cmake_config_fixup(CONFIG_PATH share/cmake/skein)

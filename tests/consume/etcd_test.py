@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""skein::etcd in both forms and by pkg-config; without libcurl configuring says so, and so does the compiler."""
+import os
+import re
+import subprocess
+
+import consume
+
+SOURCE = os.path.join(consume.PROJECT, "views.cpp")
+CONFIGURE = [consume.CMAKE, "-S", consume.SOURCE, *consume.GENERATOR, *consume.COMPILERS, "-DSKEIN_DEVELOPER_MODE=OFF", "-DSKEIN_TORCH=OFF"]
+
+
+def expect_views(program: str) -> None:
+    said = consume.run(program)
+    assert said == "etcd: no endpoints\n", said
+
+
+def expect_component(prefix: str, folder: str, form: str) -> None:
+    build = os.path.join(folder, form)
+    consume.run(consume.CMAKE, "-S", consume.PROJECT, "-B", build, *consume.GENERATOR, *consume.COMPILERS, *consume.FLAGS,
+                f"-DCMAKE_PREFIX_PATH={prefix}", f"-DCOMPONENTS={form}", "-DLINK=headers", "-DONE_FILE=ON")
+    consume.run(consume.CMAKE, "--build", build, "--target", f"views_{form}")
+    expect_views(os.path.join(build, f"views_{form}"))
+
+
+def expect_pkg_config(folder: str, pc_folder: str) -> None:
+    if not consume.shutil.which("pkg-config"):
+        return
+    flags = consume.run("pkg-config", "--cflags", "--libs", "skein-etcd", env={**os.environ, "PKG_CONFIG_PATH": pc_folder}).split()
+    program = os.path.join(folder, "by_pkg_config")
+    consume.run(consume.COMPILER, "-std=c++20", "-O0", SOURCE, *flags, "-o", program)
+    expect_views(program)
+
+
+def expect_without(folder: str) -> None:
+    """Configuring where libcurl is not found."""
+    hidden = "-DCMAKE_DISABLE_FIND_PACKAGE_CURL=ON"
+    said = consume.run(*CONFIGURE, "-B", folder, hidden)
+    assert "views of elastic jobs in etcd (skein::etcd): no libcurl 7.74 or newer; to get it: package libcurl4-openssl-dev" in said, said
+    wanted = subprocess.run([*CONFIGURE, "-B", folder, hidden, "-DSKEIN_ETCD=ON"], capture_output=True, text=True, check=False)
+    assert wanted.returncode != 0, wanted.stdout
+    assert "SKEIN_ETCD=ON but no libcurl 7.74 or newer; install the package libcurl4-openssl-dev" in " ".join(wanted.stderr.split()), wanted.stderr
+
+
+def expect_one_line(folder: str) -> None:
+    """The compiler names the package, and says nothing else, in both forms."""
+    for form in (["-DSKEIN_COMPILED"], ["-DFMT_HEADER_ONLY"]):
+        done = subprocess.run([consume.COMPILER, "-std=c++20", "-fsyntax-only", "-DASIO_STANDALONE", *form,
+                               *consume.without_headers(os.path.join(folder, form[0]), "curl"),
+                               "-isystem", os.path.join(consume.SOURCE, "include"), SOURCE], capture_output=True, text=True, check=False)
+        assert done.returncode != 0 and len(re.findall(r"error:", done.stderr)) == 1, done.stderr
+        assert "install the package libcurl4-openssl-dev" in done.stderr, done.stderr
+
+
+with consume.scratch() as folder:
+    expect_without(os.path.join(folder, "without"))
+    expect_one_line(folder)
+    header_only = os.path.join(folder, "header_only")
+    said = consume.run(*CONFIGURE, "-B", os.path.join(folder, "found"), "-DSKEIN_COMPILED=OFF", f"-DCMAKE_INSTALL_PREFIX={header_only}")
+    if "(skein::etcd)" in said:
+        consume.skip("libcurl is not here; what is said without it was tested")
+    consume.run(consume.CMAKE, "--install", os.path.join(folder, "found"))
+    expect_component(header_only, folder, "etcd_header_only")
+    expect_pkg_config(folder, os.path.join(header_only, "share", "pkgconfig"))
+    with consume.installed_compiled() as (prefix, said):
+        expect_component(prefix, folder, "etcd")
+        expect_pkg_config(folder, os.path.join(prefix, "lib", "pkgconfig"))
