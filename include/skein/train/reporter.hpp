@@ -91,8 +91,10 @@ public:
     void rebind(const start_info& start, const std::string& why);
     /// This rank is the first of the new world and was not of the one before.
     [[nodiscard]] bool takes_over() const noexcept;
-    /// A change of the world, behind the row of the step: a row of events.jsonl.
-    void changed(std::uint64_t step, const world_news& news);
+    /// A change of the world, behind the row of the step: a row of events.jsonl, which it gives.
+    std::string changed(std::uint64_t step, const world_news& news);
+    /// Such a row once more, because a file may lack it.
+    void add_event(const std::string& row);
 
     /// The run has so many steps now; 0: not known.
     void set_total(std::uint64_t steps);

@@ -174,8 +174,8 @@ private:
         k.door = net::address::abstract_unix(
             fmt::format("@skein-keeper-{}-{:016x}", ::getpid(), system_random().next()));
         k.secret = net::token::generate();
-        k.executable = options_.executable.empty() ? find_program(options_.argv.front())
-                                                   : options_.executable;
+        k.executable =
+            options_.executable.empty() ? find_program(options_.argv.front()) : options_.executable;
         k.argv = options_.argv;
         k.env = options_.env;
         k.threads = options_.threads;
@@ -216,8 +216,8 @@ private:
     task<void> watch_url() {
         const auto at = parse_http(options_.notices.url);
         for (;;) {
-            auto asking = as_result(with_timeout(is_told_to_go(&network_, &at),
-                                                 time_constants::lan().reconnect_most));
+            auto asking = as_result(
+                with_timeout(is_told_to_go(&network_, &at), time_constants::lan().reconnect_most));
             const auto told = co_await asking;
             if (told && *told) break;
             auto pause = sleep_for(options_.notices.every);
