@@ -28090,6 +28090,8 @@ public:
         return shards_of(shards_, ctx_.rank(), ctx_.world_size());
     }
 
+    [[nodiscard]] bool has_buffers() const noexcept { return !buffers_.empty(); }
+
     /// All ranks have the buffers of the first one.
     void begin_step() {
         at::NoGradGuard no_grad;
@@ -28482,6 +28484,8 @@ public:
         reported_.weigh(1.0); // no batch is in hand
         run_.feeder->look_ahead(run_.step);
         clock_.count_overlap(clock_.waiting([&] { run_.parts->finish_backward(); }));
+        // Whoever goes on in another world, with other ranks, has those behind shard 0.
+        if (shards_ && shards_->has_buffers()) run_.parts->sync_buffers();
 
         const double global_batch = static_cast<double>(drawn_->global_batch);
         run_.scheduled = run_.scheduled_rate(run_.step);
@@ -29584,7 +29588,8 @@ public:
     /// step), merged over ranks by its kind. A rank may leave a name out: it counts for those that
     /// report it. A mean without a weight counts, in a loss or beside a micro-batch in hand, that
     /// batch's samples; elsewhere
-    /// 1. The trainer's own names ("loss", "lr", "grad_norm", "val_loss", "step", ...) are refused:
+    /// 1. With logical shards what is reported while no micro-batch is in hand is rank 0's alone.
+    /// The trainer's own names ("loss", "lr", "grad_norm", "val_loss", "step", ...) are refused:
     ///   errc::usage.
     void report(report::metric_kind kind, std::string_view name, double value,
                 std::optional<double> weight = {}) {

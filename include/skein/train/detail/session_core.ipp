@@ -238,6 +238,8 @@ public:
         reported_.weigh(1.0); // no batch is in hand
         run_.feeder->look_ahead(run_.step);
         clock_.count_overlap(clock_.waiting([&] { run_.parts->finish_backward(); }));
+        // Whoever goes on in another world, with other ranks, has those behind shard 0.
+        if (shards_ && shards_->has_buffers()) run_.parts->sync_buffers();
 
         const double global_batch = static_cast<double>(drawn_->global_batch);
         run_.scheduled = run_.scheduled_rate(run_.step);
