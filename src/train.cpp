@@ -10,6 +10,7 @@
 #endif
 
 #include <skein/train/build.hpp>
+#include <skein/train/detail/shard_sums.hpp>
 #include <skein/train/detail/sharded.hpp>
 #include <skein/train/feed.hpp>
 #include <skein/train/flat.hpp>
@@ -48,9 +49,11 @@
 #include <skein/train/detail/session_parts.ipp>
 #include <skein/train/detail/session_plan.ipp>
 #include <skein/train/detail/session_row.ipp>
+#include <skein/train/detail/session_shards.ipp>
 #include <skein/train/detail/session_stages.ipp>
 #include <skein/train/detail/session_world.ipp>
 #include <skein/train/detail/session_worlds.ipp>
+#include <skein/train/detail/shard_sums.ipp>
 #include <skein/train/detail/sharded.ipp>
 #include <skein/train/detail/single.ipp>
 #include <skein/train/detail/stage.ipp>

@@ -13,6 +13,7 @@
 #include <skein/train/collective.hpp>
 #include <skein/train/context.hpp>
 #include <skein/train/description.hpp>
+#include <skein/train/detail/shard_names.hpp>
 #include <skein/train/detail/world_word.hpp>
 #include <skein/train/elastic_place.hpp>
 #include <skein/train/launch.hpp>
@@ -49,4 +50,5 @@
 #include <skein/train/detail/sampler.ipp>
 #include <skein/train/detail/schedule.ipp>
 #include <skein/train/detail/shard_layout.ipp>
+#include <skein/train/detail/shard_names.ipp>
 #include <skein/train/detail/world_word.ipp>

@@ -8205,6 +8205,9 @@ public:
     /// loss.svg of the columns that are there, e.g. {"loss", "val_loss"}.
     void write_svg(const std::vector<std::string>& columns = {"loss", "val_loss"},
                    std::string_view title = {});
+    /// world.svg: how many workers trained at each step, by the changes in events.jsonl.
+    ///   last  the step up to which the newest number is drawn
+    void write_world_svg(std::uint64_t last, std::string_view title = {});
 
 private:
     run_dir();
@@ -8335,6 +8338,8 @@ struct run_lock {
 #include <charconv>
 #include <chrono>
 #include <cmath>
+#include <fstream>
+#include <istream>
 #include <limits>
 #include <utility>
 
@@ -8815,6 +8820,40 @@ SKEIN_INLINE std::vector<curve_point> run_dir::curve(std::string_view column) co
     return points;
 }
 
+namespace detail {
+/// The numbers of workers, as steps. Lines that are no change of the world are passed over.
+[[nodiscard]] SKEIN_INLINE std::vector<curve_point> workers_by_step(std::istream& events,
+                                                                    std::uint64_t last) {
+    std::vector<curve_point> points;
+    for (std::string line; std::getline(events, line);) {
+        const auto row = parse_json(std::string_view(line));
+        if (!row || row->value("rule", "") != "world" || !row->contains("from")) continue;
+        const auto step = row->value("step", 0.0);
+        const auto from = row->value("from", 0.0), to = row->value("to", 0.0);
+        if (points.empty()) points.push_back({0.0, from});
+        points.push_back({step, from});
+        points.push_back({step, to});
+    }
+    if (!points.empty()) points.push_back({static_cast<double>(last), points.back().y});
+    return points;
+}
+} // namespace detail
+
+SKEIN_INLINE void run_dir::write_world_svg(std::uint64_t last, std::string_view title) {
+    reserve_
+        .run([&]() -> result<void> {
+            std::ifstream events(file("events.jsonl"));
+            const report::curve workers{"workers", detail::workers_by_step(events, last)};
+            if (workers.points.empty()) return {};
+            const plot_options how{.title = title.empty() ? name_ : std::string(title),
+                                   .y_label = "workers"};
+            const auto svg = plot_svg(how, {workers});
+            posix_disk disk(link_policy::refuse);
+            return disk.replace(file("world.svg"), as_bytes(std::string_view(svg)));
+        })
+        .value();
+}
+
 SKEIN_INLINE void run_dir::write_svg(const std::vector<std::string>& columns,
                                      std::string_view title) {
     reserve_
@@ -8947,7 +8986,8 @@ struct run_summary {
     bool samples = false;                   ///< tokens_per_s counts samples
     std::optional<double> peak_rss_bytes{}; ///< largest of the ranks
     int workers = 1;
-    int restarts = 0;
+    int restarts = 0;                    ///< from a checkpoint
+    int changes = 0;                     ///< of the workers, behind which the run went on
     std::vector<metric_value> results{}; ///< e.g. {"loss", 1.83}, {"val_loss", 1.91}
     std::uint64_t val_step = 0;          ///< the step of "val_loss"; 0: the last one
     std::string checkpoint{};            ///< the newest, or empty
@@ -9081,6 +9121,8 @@ SKEIN_INLINE std::string summary_text(const run_summary& run) {
                                  run.samples ? "samples" : "tokens", workers));
     else
         row("world", workers); // no step was run
+    if (run.changes > 0)
+        row("changes", fmt::format("{} of the workers, behind which the run went on", run.changes));
     if (run.restarts > 0)
         row("failures", fmt::format("{} restart{} from a checkpoint", run.restarts,
                                     run.restarts == 1 ? "" : "s"));
@@ -9116,6 +9158,7 @@ SKEIN_INLINE std::string summary_json(const run_summary& run) {
         {"event", "summary"},     {"name", run.name},       {"path", run.path},
         {"steps", run.steps},     {"total", run.total},     {"first_step", run.first},
         {"seconds", run.seconds}, {"workers", run.workers}, {"restarts", run.restarts}};
+    if (run.changes > 0) o["changes"] = run.changes;
     if (run.tokens_per_s) o[run.samples ? "samples_per_s" : "tokens_per_s"] = *run.tokens_per_s;
     if (run.peak_rss_bytes) o["peak_rss_bytes"] = *run.peak_rss_bytes;
     for (auto& metric : run.results) o["results"][metric.name] = metric.value;
@@ -9537,6 +9580,10 @@ struct scaling_config {
     /// the run goes on while some are lost, leave or join; see train/elastic.hpp.
     worker_range workers = 1;
     int threads = 0; ///< compute threads per rank; 0 = 1, the reproducible choice
+    /// The global batch is so many slices for any number of workers up to that, and a run has the
+    /// same bits with each of them: see docs/training.md. A power of two; DDP only, with one
+    /// micro-batch per slice. 0: as many slices as there are ranks and micro-batches.
+    int logical_shards = 0;
 };
 
 /// Which value of a metric is the best.
@@ -9756,6 +9803,27 @@ SKEIN_INLINE void validate_cadences(const run_config& config) {
                "use numbers of samples, or 0 for all and for the batch of training");
 }
 
+/// Every rank has a slice of the batch at least, and every slice a sample.
+SKEIN_INLINE void validate_shards(const run_config& config, int world_size) {
+    const int shards = config.scaling.logical_shards;
+    if (shards == 0) return;
+    if (shards < 0 || (shards & (shards - 1)) != 0 || shards > 65536)
+        refuse(fmt::format("scaling.logical_shards = {}", shards),
+               "use a power of two up to 65536, or 0 for none");
+    if (shards < world_size)
+        refuse(fmt::format("{} logical shards for {} workers", shards, world_size),
+               "use as many shards as the most workers that there will be, or more");
+    if (shards > config.global_batch)
+        refuse(
+            fmt::format("{} logical shards of a batch of {} samples", shards, config.global_batch),
+            "use fewer shards or a larger batch");
+    if (config.accumulation != 1)
+        refuse(
+            fmt::format("{} logical shards and an accumulation of {}", shards, config.accumulation),
+            "leave accumulation at 1: each shard is a micro-batch of the rank that has it; use "
+            "more shards for smaller ones");
+}
+
 } // namespace detail
 
 SKEIN_INLINE void validate(const run_config& config, int world_size) {
@@ -9784,6 +9852,7 @@ SKEIN_INLINE void validate(const run_config& config, int world_size) {
             fmt::format("a batch of {} samples cannot feed {} workers with {} micro-batches each",
                         config.global_batch, world_size, config.accumulation),
             "use fewer workers or a larger batch");
+    detail::validate_shards(config, world_size);
     if (!(config.clip >= 0))
         refuse(fmt::format("clip of {}", config.clip), "use 0 (off) or a positive norm");
     if (!(config.clip_value >= 0))
@@ -9857,6 +9926,7 @@ struct step_plan {
 struct plan_limits {
     int world_size = 1;
     std::uint64_t samples = 0; ///< of the data set; 0: of a stream, not known
+    int shards = 0;            ///< that every global batch has; 0: none
 };
 
 /// Throws errc::usage for a plan that nobody can hold, with the number and what to do.
@@ -9879,6 +9949,16 @@ inline void check_plan(const step_plan& plan, const plan_limits& limits, std::st
                            "micro-batches each",
                            plan.global_batch, limits.world_size, plan.micro_batches),
                fmt::format("ask for at least {}, or use fewer workers", parts));
+    if (limits.shards > 0 && plan.micro_batches != 1)
+        refuse(
+            fmt::format("{} micro-batches per rank in a run with {} logical shards, each of which "
+                        "is one",
+                        plan.micro_batches, limits.shards),
+            "let the rule change the batch alone");
+    if (limits.shards > 0 && plan.global_batch < limits.shards)
+        refuse(fmt::format("a global batch of {} samples for {} logical shards", plan.global_batch,
+                           limits.shards),
+               "give the rule a least batch, or the run fewer shards");
     if (limits.samples > 0 && static_cast<std::uint64_t>(plan.global_batch) > limits.samples)
         refuse(fmt::format("a global batch of {} samples, the data set has {}", plan.global_batch,
                            limits.samples),
@@ -13819,6 +13899,7 @@ SKEIN_INLINE std::vector<spmd::setting> settings_of(const run_config& c) {
             {"clip", text(c.clip)},
             {"clip_value", text(c.clip_value)},
             {"scaling.threads", text(std::max(c.scaling.threads, 1))},
+            {"scaling.logical_shards", text(c.scaling.logical_shards)},
             {"precision", c.precision},
             {"eval_every", text(c.eval_every)},
             {"eval_samples", text(c.eval_samples)},
@@ -14813,161 +14894,6 @@ template <class Strategy, class Make>
 // Bodies of <skein/train/build.hpp>.
 
 
-#include <unordered_set>
-#include <vector>
-
-namespace skein::train {
-
-namespace detail {
-
-SKEIN_INLINE build_scope*& this_threads_scope() noexcept {
-    thread_local build_scope* scope = nullptr;
-    return scope;
-}
-
-SKEIN_INLINE build_scope* build_scope::current() noexcept { return this_threads_scope(); }
-
-SKEIN_INLINE build_scope::build_scope(build_plan plan) : plan_(std::move(plan)) {
-    SKEIN_CHECK(current() == nullptr, "a model built inside of another one's build()");
-    this_threads_scope() = this;
-}
-
-SKEIN_INLINE build_scope::~build_scope() { this_threads_scope() = nullptr; }
-
-/// The part that is kept is all of a parameter that there is from now on.
-SKEIN_INLINE void keep_part(cut_parameter& cut) {
-    at::NoGradGuard no_grad;
-    auto whole = cut.parameter.detach().contiguous().view({-1});
-    cut.values = whole.narrow(0, cut.first, cut.count).clone();
-    // As many dimensions as before, for who asks for them before drawing values; and no layer takes
-    // it.
-    auto nothing = cut.shape;
-    if (nothing.empty()) nothing.push_back(0);
-    nothing.back() = 0;
-    cut.parameter.set_data(at::empty(nothing, cut.parameter.options()));
-    cut.version = cut.parameter._version();
-}
-
-SKEIN_INLINE bool build_scope::stays_whole(torch::nn::Module& block,
-                                           const std::string& name) const {
-    if (!plan_.stays_whole) return false;
-    for (const auto& inside : block.named_modules(std::string(), /*include_self=*/false))
-        if (name.starts_with(inside.key() + ".") && plan_.stays_whole(*inside.value())) return true;
-    return plan_.stays_whole(block);
-}
-
-SKEIN_INLINE void build_scope::cut(torch::nn::Module& block, unit_mark& mark) {
-    if (plan_.shards == 1 || !plan_.is_block(block)) return;
-    auto seen = cut_parameters(block); // of blocks inside
-    for (const auto& item : block.named_parameters(true)) {
-        const auto& p = item.value();
-        if (!p.defined() || !p.requires_grad() || p.scalar_type() != at::kFloat ||
-            stays_whole(block, item.key()) ||
-            !seen.emplace(p.unsafeGetTensorImpl(), nullptr).second)
-            continue;
-        mark.cut().push_back({.parameter = p, .shape = p.sizes().vec()});
-    }
-    keep_own_rows(mark);
-}
-
-SKEIN_INLINE void build_scope::keep_own_rows(unit_mark& mark) {
-    std::vector<placed_parameter> placed;
-    std::int64_t size = 0;
-    for (const auto& cut : mark.cut()) {
-        const auto& p = cut.parameter;
-        const auto row =
-            std::max<std::int64_t>(1, p.dim() > 0 && p.size(0) > 0 ? p.numel() / p.size(0) : 1);
-        placed.push_back({size, p.numel(), row});
-        size += padded_count(p.numel());
-        const auto values = p.detach().contiguous();
-        checksum_ =
-            crc32c({static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()},
-                   static_cast<std::uint32_t>(checksum_));
-    }
-    const auto own =
-        cut_unit(placed, {0, size}, plan_.shards)[static_cast<std::size_t>(plan_.shard)];
-    for (std::size_t i = 0; i < placed.size(); ++i) {
-        const auto mine = overlap({placed[i].offset, placed[i].offset + placed[i].count}, own);
-        auto& cut = mark.cut()[i];
-        cut.first = mine.begin - placed[i].offset;
-        cut.count = mine.size();
-        keep_part(cut);
-    }
-}
-
-SKEIN_INLINE std::unordered_map<const void*, cut_parameter*> cut_parameters(
-    torch::nn::Module& module) {
-    std::unordered_map<const void*, cut_parameter*> all;
-    const auto add = [&](unit_mark* mark) {
-        if (mark == nullptr) return;
-        for (auto& cut : mark->cut()) all.emplace(cut.parameter.unsafeGetTensorImpl(), &cut);
-    };
-    add(dynamic_cast<unit_mark*>(&module));
-    for (const auto& each : module.modules(/*include_self=*/false))
-        add(dynamic_cast<unit_mark*>(each.get()));
-    return all;
-}
-
-SKEIN_INLINE void forget_cuts(torch::nn::Module& module) {
-    const auto forget = [](unit_mark* mark) {
-        if (mark != nullptr) mark->cut().clear();
-    };
-    forget(dynamic_cast<unit_mark*>(&module));
-    for (const auto& each : module.modules(/*include_self=*/false))
-        forget(dynamic_cast<unit_mark*>(each.get()));
-}
-
-SKEIN_INLINE void tell_peers(const context& ctx, std::exception_ptr why) {
-    ctx.abort(to_error(why));
-}
-
-SKEIN_INLINE void tell_build_scope(torch::nn::Module& block, unit_mark& mark) {
-    if (auto* const scope = build_scope::current()) scope->cut(block, mark);
-}
-
-} // namespace detail
-
-SKEIN_INLINE void for_each_parameter(
-    torch::nn::Module& module, const std::function<void(const std::string&, at::Tensor&)>& visit) {
-    const auto cut = detail::cut_parameters(module);
-    std::unordered_set<const void*> seen;
-    for (auto& item : module.named_parameters(true)) {
-        auto p = item.value();
-        if (!p.defined() || !seen.insert(p.unsafeGetTensorImpl()).second) continue;
-        const auto found = cut.find(p.unsafeGetTensorImpl());
-        if (found == cut.end()) {
-            visit(item.key(), p);
-            continue;
-        }
-        auto& part = *found->second;
-        {
-            at::NoGradGuard no_grad;
-            auto whole = at::zeros(part.shape, p.options());
-            whole.view({-1}).narrow(0, part.first, part.count).copy_(part.values);
-            p.set_data(whole);
-        }
-        visit(item.key(), p);
-        detail::keep_part(part);
-    }
-}
-
-} // namespace skein::train
-
-// ======== skein/train/ddp.hpp
-// Data parallel training: every rank holds the whole model and sees its share of each batch.
-//
-// The gradients are cut into buckets. Every gradient that is settled counts down; when a bucket is
-// complete, and all before it are on their way, its all-reduce starts on the communication thread
-// while the backward pass goes on. Buckets leave in the same order on every rank whatever the order
-// of hooks, so parameters that a rank does not use cannot hang the others.
-//
-//     Trainer<DDP<>> trainer(ctx, config);             // buckets of 1 and then 25 MiB
-//     Trainer<DDP<bucket<1, 8>>> smaller(ctx, config);
-//     Trainer<DDP<bucket<>, precision<bf16>>> half(ctx, config);
-//
-//   source: Li et al. 2020 (arXiv 2006.15704)
-
-
 // ======== skein/train/detail/sharded.hpp
 // One implementation behind every strategy of several ranks: which groups a unit's gradients are
 // reduced over, where its parameters are, and when both travel.
@@ -15385,6 +15311,12 @@ public:
     ///           at construction and is trainable now. One that was frozen since then is left out,
     ///           as one that no loss depends on
     void expect_gradients();
+    /// Before a backward pass whose gradients are its own, and not those of the passes before with
+    /// more added as it comes. What is in place was settled.
+    ///   adds  once complete, they are added to what is in place; else they take its place
+    ///   errors  not_supported, by name, from an adding pass that is not done with a gradient when it
+    ///           says so
+    void begin_pass(bool adds);
     /// Every parameter of the unit has its gradient in place; zero for those no loss depended on.
     void settle_gradients(const flat_unit& unit);
     /// The same for all units.
@@ -15436,6 +15368,8 @@ private:
     void place_gradients(int places);
     void own(const flat_unit& unit);
     void adopt_parameters(bool brings_values);
+    [[nodiscard]] bool is_settled(const flat_segment& s) const;
+    static void add_to_place(at::Tensor& view, const at::Tensor& grad);
     void settle(std::size_t i);
     void passed(std::size_t i, bool has_gradient);
     [[nodiscard]] at::Tensor grad_view(const flat_segment& s) const;
@@ -15451,6 +15385,7 @@ private:
     std::function<void(std::size_t)> final_;
     std::function<bool(std::size_t)> may_settle_;
     std::vector<double> touched_;
+    bool adds_ = false; // of the pass: see begin_pass()
     std::vector<fixed_tensor> fixed_;
     /// A frozen parameter that is computed with in another type.
     struct cast_tensor {
@@ -16384,6 +16319,7 @@ SKEIN_INLINE void flat_store::expect_gradients() {
     take_writes(/*always=*/false);
     for (auto& s : segments_) s.parameter.mutable_grad().reset();
     touched_.assign(segments_.size(), 0.0);
+    adds_ = false;
     for (const auto& f : fixed_)
         if (!f.is_buffer && f.parameter.requires_grad())
             throw error(
@@ -16392,6 +16328,11 @@ SKEIN_INLINE void flat_store::expect_gradients() {
                             "and is trainable now",
                             f.name))
                 .with_hint("unfreeze it before fit(), or start another fit()");
+}
+
+SKEIN_INLINE void flat_store::begin_pass(bool adds) {
+    for (auto& s : segments_) s.parameter.mutable_grad().reset();
+    adds_ = adds;
 }
 
 SKEIN_INLINE void flat_store::settle_gradients(const flat_unit& unit) {
@@ -16417,17 +16358,42 @@ SKEIN_INLINE void flat_store::take_gradients(const flat_unit& unit, bool add) {
 
 SKEIN_INLINE void flat_store::passed(std::size_t i, bool has_gradient) {
     if (has_gradient) touched_[i] = 1.0;
+    if (adds_ && is_settled(segments_[i]))
+        throw error(errc::not_supported,
+                    "not supported: a gradient became final twice in the backward pass of one "
+                    "logical shard")
+            .with_where(segments_[i].name)
+            .with_hint("a custom function runs a backward pass inside backward, over a weight that "
+                       "is used outside of it too");
     if (!may_settle_ || may_settle_(i)) settle(i);
     if (final_) final_(i);
+}
+
+SKEIN_INLINE bool flat_store::is_settled(const flat_segment& s) const {
+    const auto& grad = s.parameter.grad();
+    return grad.defined() && !grad.is_sparse() && grad.const_data_ptr() == place_of(s);
+}
+
+/// A sum has the same bits here and between ranks, where nobody knows what is zero: zeros are added,
+/// too.
+SKEIN_INLINE void flat_store::add_to_place(at::Tensor& view, const at::Tensor& grad) {
+    if (!grad.defined())
+        view.add_(0.0);
+    else if (grad.is_sparse())
+        view.add_(at::zeros_like(view).add_(grad));
+    else
+        view.add_(grad);
 }
 
 SKEIN_INLINE void flat_store::settle(std::size_t i) {
     at::NoGradGuard no_grad;
     auto& s = segments_[i];
+    if (is_settled(s)) return;
     auto& grad = s.parameter.mutable_grad();
-    if (grad.defined() && !grad.is_sparse() && grad.const_data_ptr() == place_of(s)) return;
     auto view = grad_view(s);
-    if (!grad.defined())
+    if (adds_)
+        add_to_place(view, grad);
+    else if (!grad.defined())
         view.zero_();
     else if (grad.is_sparse())
         view.zero_().add_(grad);
@@ -16695,6 +16661,7 @@ struct shard_policy {
     precision_policy precision{};
 };
 
+class shard_sums;
 class unit_gatherer;
 
 /// The part of every block that this rank will own; collective.
@@ -16765,6 +16732,13 @@ public:
     /// The ranks of a shard group see one copy of the parameters.
     [[nodiscard]] bool one_copy() const noexcept { return one_copy_; }
 
+protected:
+    /// Between steps, of a strategy that shards nothing: from now on each micro-batch is one of so
+    /// many logical shards, and their gradients are added by one tree for any number of ranks
+    /// (detail/shard_sums.hpp).
+    ///   errors  not_supported for gradients that are not summed in float32
+    void sum_by_shards(int shards);
+
 private:
     struct unit_state {
         std::size_t missing = 0;          ///< gradients that have not come in this micro-batch
@@ -16805,6 +16779,7 @@ private:
     int shards_ = 1, shard_ = 0; // ranks that everything is cut between, and this one's number
     std::uint64_t origin_ = 0;   // the same on the ranks that were there when this was made
     std::unique_ptr<flat_store> store_;
+    std::unique_ptr<shard_sums> sums_;        // of logical shards
     std::shared_ptr<unit_gatherer> gatherer_; // when parameters are gathered unit by unit
     bool one_copy_ = false, has_buffers_ = false, finished_ = false;
 
@@ -16826,6 +16801,303 @@ private:
 // ======== skein/train/detail/sharded.ipp
 // Bodies of <skein/train/detail/sharded.hpp>.
 
+
+// ======== skein/train/detail/shard_sums.hpp
+// The gradients of logical shards, added by one tree (detail/shard_tree.hpp) whatever the number of
+// ranks.
+//
+// Each shard's backward pass makes gradients of its own. Those of a right leaf are added to its left
+// sibling's, which are in the store; what begins another subtree first moves what is in the store
+// aside. Of the last shard each unit is joined with what was put aside as soon as it is complete, and
+// leaves: two ranks with half of the tree each add theirs as they always do; else every rank gathers
+// the subtrees of all and adds them itself.
+//   memory  one more gradient buffer for each subtree that is put aside, at most log2 of the shards
+//           that a rank has; with exchange by gathering, one for each subtree of all ranks
+
+
+// ======== skein/train/detail/shard_tree.hpp
+// Logical shards: who has which, and the one tree by which their gradients are added.
+//
+// The tree is binary and complete: its leaves are the L shards of a global batch in order, L a power
+// of two. A rank has a contiguous range of shards, whose sums it brings as the largest whole subtrees
+// in that range, at most two of each size. Those of all ranks are joined into the root, so every sum
+// is made of the same two numbers whatever the number of ranks.
+//
+//     L = 8, 3 ranks:   rank 0: 0 1 | 2     rank 1: 3 | 4 5     rank 2: 6 7
+//     the root:         ((0+1) + (2+3)) + ((4+5) + (6+7))
+
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace skein::train::detail {
+
+/// Shards [first, first + size): a subtree when `size` is a power of two that divides `first`.
+struct shard_node {
+    int first = 0, size = 0;
+
+    friend bool operator==(const shard_node&, const shard_node&) = default;
+};
+
+/// Two subtrees that have one parent.
+[[nodiscard]] constexpr bool are_siblings(const shard_node& left,
+                                          const shard_node& right) noexcept {
+    return left.size == right.size && left.first % (2 * left.size) == 0 &&
+           right.first == left.first + left.size;
+}
+
+/// The shards of a rank, from `first` up to `last`: at least one when there are as many as ranks.
+struct shard_range {
+    int first = 0, last = 0;
+
+    [[nodiscard]] constexpr int size() const noexcept { return last - first; }
+};
+[[nodiscard]] constexpr shard_range shards_of(int shards, int rank, int ranks) noexcept {
+    const auto [first, last] = data::rank_range(static_cast<std::uint64_t>(shards), rank, ranks);
+    return {static_cast<int>(first), static_cast<int>(last)};
+}
+
+/// Numbers `into` and `from` of a row of subtrees: the sum of both is at `into` from then on.
+using shard_merge = std::pair<std::size_t, std::size_t>;
+
+/// Adds subtrees to a row from left to right and joins siblings; calls join(into, from) for each.
+template <class Join>
+void add_node(std::vector<shard_node>& row, shard_node next, Join join) {
+    row.push_back(next);
+    while (row.size() > 1 && are_siblings(row[row.size() - 2], row.back())) {
+        join(row.size() - 2, row.size() - 1);
+        row.pop_back();
+        row.back().size *= 2;
+    }
+}
+
+/// The largest subtrees within a range, from left to right.
+[[nodiscard]] inline std::vector<shard_node> subtrees_of(const shard_range& range) {
+    std::vector<shard_node> row;
+    for (int s = range.first; s < range.last; ++s)
+        add_node(row, {s, 1}, [](std::size_t, std::size_t) {});
+    return row;
+}
+
+/// The sums of two that make the root of these, which are all subtrees of a tree from left to right.
+/// The last one's result is the root, at 0.
+[[nodiscard]] inline std::vector<shard_merge> merges_of(const std::vector<shard_node>& leaves) {
+    std::vector<shard_merge> all;
+    std::vector<shard_node> row;
+    std::vector<std::size_t> at; // where the sums of the row are, among the leaves
+    for (std::size_t i = 0; i < leaves.size(); ++i) {
+        at.push_back(i);
+        add_node(row, leaves[i], [&](std::size_t into, std::size_t from) {
+            all.emplace_back(at[into], at[from]);
+            at.pop_back();
+        });
+    }
+    return all;
+}
+
+} // namespace skein::train::detail
+
+
+// ======== skein/train/detail/shard_sums.hpp, continued
+#include <cstddef>
+#include <vector>
+
+namespace skein::train::detail {
+
+class shard_sums {
+public:
+    /// Store and group must outlive it.
+    ///   group  all ranks; null: there is one
+    ///   errors not_supported for gradients that are not summed in float32
+    shard_sums(flat_store& store, int shards, dist::comm_thread* group);
+
+    /// The ranks are others; nothing is under way.
+    void rebind(dist::comm_thread* group);
+
+    void begin_step();
+    /// The backward pass of the next shard of this rank. That of the one before is over.
+    void begin_shard();
+    /// After the last shard: a unit whose gradients are in place becomes this rank's part of the sum,
+    /// and leaves.
+    [[nodiscard]] dist::ticket send(const flat_unit& unit, dist::collective_tag tag);
+    /// What send() began has ended: the unit's place holds the sum over all shards.
+    void take(const flat_unit& unit);
+    /// Without other ranks: the same for all units.
+    void finish();
+
+private:
+    [[nodiscard]] at::Tensor aside(std::size_t number, const flat_unit& unit) const;
+    void join(std::size_t number, const flat_unit& unit) const;
+    void put_aside();
+    void add_up(const flat_unit& unit) const;
+
+    flat_store& store_;
+    int shards_;
+    dist::comm_thread* group_ = nullptr;
+    shard_range own_;
+    std::vector<std::size_t> counts_; // of subtrees, by rank
+    std::vector<shard_merge> merges_; // of the subtrees of all ranks
+    bool halves_ = false;             // two ranks with one subtree each
+
+    int shard_ = 0;                  // in hand
+    std::vector<shard_node> row_;    // subtrees of the shards up to the one in hand
+    std::vector<std::size_t> joins_; // put aside, to be added to what is in place, in this order
+    std::vector<at::Tensor> aside_;  // laid out as the gradients; the first ones are in use
+    at::Tensor mine_, gathered_;     // by unit: this rank's subtrees, and those of all
+};
+
+} // namespace skein::train::detail
+
+
+// ======== skein/train/detail/shard_sums.ipp
+// Bodies of <skein/train/detail/shard_sums.hpp>.
+
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace skein::train::detail {
+
+SKEIN_INLINE void sharded_parallel::sum_by_shards(int shards) {
+    sums_ = std::make_unique<shard_sums>(*store_, shards, groups_->replicas);
+    // A gradient that comes in pieces is whole before it is added to that of another shard.
+    store_->ask_before([this](std::size_t segment) {
+        return mark_of_[segment] == nullptr || mark_of_[segment]->pending() <= 0;
+    });
+}
+
+SKEIN_INLINE shard_sums::shard_sums(flat_store& store, int shards, dist::comm_thread* group)
+    : store_(store), shards_(shards) {
+    if (store.keeps_own_grads())
+        throw error(errc::not_supported,
+                    "not supported: logical shards whose gradients are summed in 16 bits")
+            .with_hint("sum in float32: precision<bf16> does, precision<bf16, bf16> does not");
+    rebind(group);
+}
+
+SKEIN_INLINE void shard_sums::rebind(dist::comm_thread* group) {
+    group_ = group;
+    const int ranks = group != nullptr ? group->world_size() : 1;
+    own_ = shards_of(shards_, group != nullptr ? group->rank() : 0, ranks);
+    counts_.clear();
+    std::vector<shard_node> all;
+    for (int r = 0; r < ranks; ++r) {
+        const auto here = subtrees_of(shards_of(shards_, r, ranks));
+        counts_.push_back(here.size());
+        all.insert(all.end(), here.begin(), here.end());
+    }
+    merges_ = merges_of(all);
+    halves_ = ranks == 2 && all.size() == 2;
+    mine_ = gathered_ = at::Tensor();
+    begin_step();
+}
+
+SKEIN_INLINE void shard_sums::begin_step() {
+    shard_ = own_.first - 1;
+    row_.clear();
+    joins_.clear();
+}
+
+SKEIN_INLINE at::Tensor shard_sums::aside(std::size_t number, const flat_unit& unit) const {
+    return aside_[number].narrow(0, unit.grads_at, unit.place.size());
+}
+
+SKEIN_INLINE void shard_sums::join(std::size_t number, const flat_unit& unit) const {
+    store_.grads_of(unit).add_(aside(number, unit));
+}
+
+/// What is in the store makes room; it is the last of the row.
+SKEIN_INLINE void shard_sums::put_aside() {
+    const auto number = row_.size() - 1;
+    if (number == aside_.size()) aside_.push_back(make_flat_buffer(store_.grads_P().numel()));
+    aside_[number].copy_(store_.grads_P());
+}
+
+SKEIN_INLINE void shard_sums::begin_shard() {
+    at::NoGradGuard no_grad;
+    if (shard_ >= own_.first) {
+        store_.settle_gradients();
+        for (const auto number : joins_)
+            for (const auto& unit : store_.units()) join(number, unit);
+    }
+    shard_ += 1;
+    const shard_node next{shard_, 1};
+    const bool adds = !row_.empty() && are_siblings(row_.back(), next);
+    if (!row_.empty() && !adds) put_aside();
+    joins_.clear();
+    bool in_store = adds; // the first sum is made where the gradients are put
+    add_node(row_, next, [&](std::size_t into, std::size_t) {
+        if (!std::exchange(in_store, false)) joins_.push_back(into);
+    });
+    store_.begin_pass(adds);
+}
+
+SKEIN_INLINE dist::ticket shard_sums::send(const flat_unit& unit, dist::collective_tag tag) {
+    at::NoGradGuard no_grad;
+    for (const auto number : joins_) join(number, unit);
+    const auto place = store_.grads_of(unit);
+    if (halves_) return group_->all_reduce(view_of_flat(place), dist::reduce_op::sum, tag);
+
+    const auto size = unit.place.size();
+    const auto brings = static_cast<std::int64_t>(row_.size());
+    auto in = place;
+    if (merges_.size() + 1 > counts_.size()) { // all ranks alike: not from the place on some
+        if (!mine_.defined()) mine_ = make_flat_buffer(brings * store_.grads_P().numel());
+        in = mine_.narrow(0, brings * unit.grads_at, brings * size);
+        for (std::int64_t i = 0; i < brings; ++i)
+            in.narrow(0, i * size, size)
+                .copy_(i + 1 < brings ? aside(static_cast<std::size_t>(i), unit) : place);
+    }
+    std::vector<std::size_t> counts;
+    std::int64_t all = 0;
+    for (const auto each : counts_) {
+        counts.push_back(each * static_cast<std::size_t>(size));
+        all += static_cast<std::int64_t>(each);
+    }
+    if (!gathered_.defined()) gathered_ = make_flat_buffer(all * store_.grads_P().numel());
+    const auto out = gathered_.narrow(0, all * unit.grads_at, all * size);
+    return group_->all_gather_v(view_of_flat(in), view_of_flat(out), std::move(counts), tag);
+}
+
+SKEIN_INLINE void shard_sums::take(const flat_unit& unit) {
+    if (!halves_) add_up(unit);
+}
+
+SKEIN_INLINE void shard_sums::finish() {
+    at::NoGradGuard no_grad;
+    for (const auto number : joins_)
+        for (const auto& unit : store_.units()) join(number, unit);
+}
+
+/// The tree over what was gathered. In blocks that stay in the cache: each number is read once.
+SKEIN_INLINE void shard_sums::add_up(const flat_unit& unit) const {
+    constexpr std::int64_t block = 4096;
+    const auto size = unit.place.size();
+    const auto subtrees = static_cast<std::int64_t>(merges_.size()) + 1;
+    auto* const from = static_cast<float*>(gathered_.mutable_data_ptr()) + subtrees * unit.grads_at;
+    auto* const to = static_cast<float*>(store_.grads_of(unit).mutable_data_ptr());
+    const auto row = [&](std::size_t number) {
+        return from + static_cast<std::int64_t>(number) * size;
+    };
+    at::parallel_for(0, (size + block - 1) / block, 16, [&](std::int64_t first, std::int64_t last) {
+        for (auto at = first * block; at < std::min(last * block, size); at += block) {
+            const auto end = std::min(at + block, size);
+            for (std::size_t m = 0; m < merges_.size(); ++m) {
+                const auto [into, added] = merges_[m];
+                const float *const left = row(into), *const right = row(added);
+                auto* const sum = m + 1 < merges_.size() ? row(into) : to;
+                for (auto i = at; i < end; ++i) sum[i] = left[i] + right[i];
+            }
+        }
+    });
+}
+
+} // namespace skein::train::detail
 
 // ======== skein/train/detail/unit_gatherer.ipp
 // Gathers the parameters of a unit when its forward or backward begins, and drops them when it has
@@ -17201,25 +17473,6 @@ SKEIN_INLINE void shard_groups::drain() const noexcept {
         if (group != nullptr) group->drain();
 }
 
-SKEIN_INLINE build_plan plan_build(const context& ctx, const shard_policy& policy) {
-    build_plan plan{.stays_whole = policy.precision.keeps_f32};
-    if (ctx.world_size() == 1) return plan;
-    if (!policy.inside_hosts) {
-        plan.shards = ctx.world_size();
-        plan.shard = ctx.rank();
-        return plan;
-    }
-    const auto hosts = ctx.world()->exchange(ctx.group_options("build").name,
-                                             as_bytes(std::string_view(ctx.world()->host())));
-    plan.shards = 0;
-    for (std::size_t r = 0; r < hosts.size(); ++r) {
-        if (as_text(hosts[r]) != ctx.world()->host()) continue;
-        plan.shards += 1;
-        if (r < static_cast<std::size_t>(ctx.rank())) plan.shard += 1;
-    }
-    return plan;
-}
-
 // ---- construction -------------------------------------------------------------------------------
 
 SKEIN_INLINE sharded_parallel::sharded_parallel(const context& ctx, torch::nn::Module& module,
@@ -17434,12 +17687,14 @@ SKEIN_INLINE dist::collective_tag sharded_parallel::tag(std::size_t unit,
 SKEIN_INLINE void sharded_parallel::begin_step() {
     step_ += 1;
     store_->expect_gradients();
+    if (sums_) sums_->begin_step();
     for (auto& s : states_) s.kept = false;
     if (has_buffers_) spread_buffers();
 }
 
 SKEIN_INLINE void sharded_parallel::begin_micro(bool last) {
     end_micro();
+    if (sums_) sums_->begin_shard();
     if (!reduces()) return;
     const bool each = policy_.shard_gradients && groups_->shard != nullptr;
     phase_ = last || each ? phase::reducing : phase::passing;
@@ -17499,6 +17754,10 @@ SKEIN_INLINE void sharded_parallel::launch(std::size_t unit) {
     const auto view = view_of_flat(store_->grads_of(u));
     s.launched = true;
     left_ = unit;
+    if (sums_) {
+        s.reduced = sums_->send(u, tag(unit, dist::tag_phase::reduce));
+        return;
+    }
     if (groups_->shard == nullptr) {
         s.reduced = groups_->replicas->all_reduce(view, dist::reduce_op::sum,
                                                   tag(unit, dist::tag_phase::reduce));
@@ -17530,6 +17789,7 @@ SKEIN_INLINE void sharded_parallel::take(std::size_t unit) {
     s.reduced.wait();
     s.replicated.wait();
     s.taken = true;
+    if (sums_) sums_->take(store_->units()[unit]);
     if (store_->keeps_own_grads())
         store_->take_gradients(store_->units()[unit], std::exchange(s.kept, true));
 }
@@ -17555,6 +17815,7 @@ SKEIN_INLINE void sharded_parallel::finish_backward() {
     store_->take_writes();
     if (!reduces()) {
         store_->settle_gradients();
+        if (sums_) sums_->finish();
         if (store_->keeps_own_grads())
             for (const auto& u : store_->units()) store_->take_gradients(u, /*add=*/false);
         return;
@@ -17692,6 +17953,7 @@ SKEIN_INLINE void sharded_parallel::rebind() {
     const auto old =
         std::exchange(groups_, std::move(next)); // its memory is used until the next line
     store_->move_gradients(gradient_memory(), groups_->is_saved_elsewhere());
+    if (sums_) sums_->rebind(groups_->replicas);
     if (gatherer_) gatherer_->rebind(groups_->another(*ctx_));
     if (one_copy_ && groups_->shard != nullptr) groups_->shard->barrier().wait();
 }
@@ -17707,6 +17969,182 @@ SKEIN_INLINE std::size_t sharded_parallel::buckets() const noexcept {
 }
 
 } // namespace skein::train::detail
+
+
+// ======== skein/train/detail/build.ipp, continued
+#include <unordered_set>
+#include <vector>
+
+namespace skein::train {
+
+namespace detail {
+
+SKEIN_INLINE build_scope*& this_threads_scope() noexcept {
+    thread_local build_scope* scope = nullptr;
+    return scope;
+}
+
+SKEIN_INLINE build_scope* build_scope::current() noexcept { return this_threads_scope(); }
+
+SKEIN_INLINE build_scope::build_scope(build_plan plan) : plan_(std::move(plan)) {
+    SKEIN_CHECK(current() == nullptr, "a model built inside of another one's build()");
+    this_threads_scope() = this;
+}
+
+SKEIN_INLINE build_scope::~build_scope() { this_threads_scope() = nullptr; }
+
+/// The part that is kept is all of a parameter that there is from now on.
+SKEIN_INLINE void keep_part(cut_parameter& cut) {
+    at::NoGradGuard no_grad;
+    auto whole = cut.parameter.detach().contiguous().view({-1});
+    cut.values = whole.narrow(0, cut.first, cut.count).clone();
+    // As many dimensions as before, for who asks for them before drawing values; and no layer takes
+    // it.
+    auto nothing = cut.shape;
+    if (nothing.empty()) nothing.push_back(0);
+    nothing.back() = 0;
+    cut.parameter.set_data(at::empty(nothing, cut.parameter.options()));
+    cut.version = cut.parameter._version();
+}
+
+SKEIN_INLINE bool build_scope::stays_whole(torch::nn::Module& block,
+                                           const std::string& name) const {
+    if (!plan_.stays_whole) return false;
+    for (const auto& inside : block.named_modules(std::string(), /*include_self=*/false))
+        if (name.starts_with(inside.key() + ".") && plan_.stays_whole(*inside.value())) return true;
+    return plan_.stays_whole(block);
+}
+
+SKEIN_INLINE void build_scope::cut(torch::nn::Module& block, unit_mark& mark) {
+    if (plan_.shards == 1 || !plan_.is_block(block)) return;
+    auto seen = cut_parameters(block); // of blocks inside
+    for (const auto& item : block.named_parameters(true)) {
+        const auto& p = item.value();
+        if (!p.defined() || !p.requires_grad() || p.scalar_type() != at::kFloat ||
+            stays_whole(block, item.key()) ||
+            !seen.emplace(p.unsafeGetTensorImpl(), nullptr).second)
+            continue;
+        mark.cut().push_back({.parameter = p, .shape = p.sizes().vec()});
+    }
+    keep_own_rows(mark);
+}
+
+SKEIN_INLINE void build_scope::keep_own_rows(unit_mark& mark) {
+    std::vector<placed_parameter> placed;
+    std::int64_t size = 0;
+    for (const auto& cut : mark.cut()) {
+        const auto& p = cut.parameter;
+        const auto row =
+            std::max<std::int64_t>(1, p.dim() > 0 && p.size(0) > 0 ? p.numel() / p.size(0) : 1);
+        placed.push_back({size, p.numel(), row});
+        size += padded_count(p.numel());
+        const auto values = p.detach().contiguous();
+        checksum_ =
+            crc32c({static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()},
+                   static_cast<std::uint32_t>(checksum_));
+    }
+    const auto own =
+        cut_unit(placed, {0, size}, plan_.shards)[static_cast<std::size_t>(plan_.shard)];
+    for (std::size_t i = 0; i < placed.size(); ++i) {
+        const auto mine = overlap({placed[i].offset, placed[i].offset + placed[i].count}, own);
+        auto& cut = mark.cut()[i];
+        cut.first = mine.begin - placed[i].offset;
+        cut.count = mine.size();
+        keep_part(cut);
+    }
+}
+
+SKEIN_INLINE std::unordered_map<const void*, cut_parameter*> cut_parameters(
+    torch::nn::Module& module) {
+    std::unordered_map<const void*, cut_parameter*> all;
+    const auto add = [&](unit_mark* mark) {
+        if (mark == nullptr) return;
+        for (auto& cut : mark->cut()) all.emplace(cut.parameter.unsafeGetTensorImpl(), &cut);
+    };
+    add(dynamic_cast<unit_mark*>(&module));
+    for (const auto& each : module.modules(/*include_self=*/false))
+        add(dynamic_cast<unit_mark*>(each.get()));
+    return all;
+}
+
+SKEIN_INLINE void forget_cuts(torch::nn::Module& module) {
+    const auto forget = [](unit_mark* mark) {
+        if (mark != nullptr) mark->cut().clear();
+    };
+    forget(dynamic_cast<unit_mark*>(&module));
+    for (const auto& each : module.modules(/*include_self=*/false))
+        forget(dynamic_cast<unit_mark*>(each.get()));
+}
+
+SKEIN_INLINE void tell_peers(const context& ctx, std::exception_ptr why) {
+    ctx.abort(to_error(why));
+}
+
+SKEIN_INLINE void tell_build_scope(torch::nn::Module& block, unit_mark& mark) {
+    if (auto* const scope = build_scope::current()) scope->cut(block, mark);
+}
+
+SKEIN_INLINE build_plan plan_build(const context& ctx, const shard_policy& policy) {
+    build_plan plan{.stays_whole = policy.precision.keeps_f32};
+    if (ctx.world_size() == 1) return plan;
+    if (!policy.inside_hosts) {
+        plan.shards = ctx.world_size();
+        plan.shard = ctx.rank();
+        return plan;
+    }
+    const auto hosts = ctx.world()->exchange(ctx.group_options("build").name,
+                                             as_bytes(std::string_view(ctx.world()->host())));
+    plan.shards = 0;
+    for (std::size_t r = 0; r < hosts.size(); ++r) {
+        if (as_text(hosts[r]) != ctx.world()->host()) continue;
+        plan.shards += 1;
+        if (r < static_cast<std::size_t>(ctx.rank())) plan.shard += 1;
+    }
+    return plan;
+}
+
+} // namespace detail
+
+SKEIN_INLINE void for_each_parameter(
+    torch::nn::Module& module, const std::function<void(const std::string&, at::Tensor&)>& visit) {
+    const auto cut = detail::cut_parameters(module);
+    std::unordered_set<const void*> seen;
+    for (auto& item : module.named_parameters(true)) {
+        auto p = item.value();
+        if (!p.defined() || !seen.insert(p.unsafeGetTensorImpl()).second) continue;
+        const auto found = cut.find(p.unsafeGetTensorImpl());
+        if (found == cut.end()) {
+            visit(item.key(), p);
+            continue;
+        }
+        auto& part = *found->second;
+        {
+            at::NoGradGuard no_grad;
+            auto whole = at::zeros(part.shape, p.options());
+            whole.view({-1}).narrow(0, part.first, part.count).copy_(part.values);
+            p.set_data(whole);
+        }
+        visit(item.key(), p);
+        detail::keep_part(part);
+    }
+}
+
+} // namespace skein::train
+
+// ======== skein/train/ddp.hpp
+// Data parallel training: every rank holds the whole model and sees its share of each batch.
+//
+// The gradients are cut into buckets. Every gradient that is settled counts down; when a bucket is
+// complete, and all before it are on their way, its all-reduce starts on the communication thread
+// while the backward pass goes on. Buckets leave in the same order on every rank whatever the order
+// of hooks, so parameters that a rank does not use cannot hang the others.
+//
+//     Trainer<DDP<>> trainer(ctx, config);             // buckets of 1 and then 25 MiB
+//     Trainer<DDP<bucket<1, 8>>> smaller(ctx, config);
+//     Trainer<DDP<bucket<>, precision<bf16>>> half(ctx, config);
+//
+//   source: Li et al. 2020 (arXiv 2006.15704)
+
 
 // ======== skein/train/strategy.hpp
 // What the Trainer asks of a strategy: where parameters and gradients live, and how ranks agree.
@@ -17788,6 +18226,8 @@ public:
     DDP(const train::context& ctx, torch::nn::Module& module)
         : sharded_parallel(ctx, module, {.name = name, .precision = used_precision()},
                            train::detail::plan_of<Bucket>()) {}
+
+    using sharded_parallel::sum_by_shards;
 };
 
 static_assert(train::strategy<DDP<>>);
@@ -19101,6 +19541,7 @@ SKEIN_INLINE spmd::elastic_options elastic_options_of(const run_config& config) 
     options.threads = plain.threads;
     options.on_stop = plain.on_stop;
     options.on_failure = [&config](const error& why, int failures, int most) {
+        if (failures > most) return; // the job fails, and says why
         say_note(config, fmt::format("{}; the others go on, another one is started ({} of {})",
                                      without_trace(why.what()), failures, most));
     };
@@ -21723,6 +22164,7 @@ private:
     void say_evaluation(std::uint64_t step, const std::vector<report::metric_value>& evaluated);
     void say_times();
     void draw();
+    void draw_world(std::uint64_t step);
     template <class Write>
     void attempt(Write write, bool& failing, std::string_view what);
 
@@ -21736,6 +22178,7 @@ private:
     bool rows_failing_ = false, curve_failing_ = false, events_failing_ = false;
     std::optional<report::run_dir> dir_;
     std::unique_ptr<report::progress> show_;
+    std::uint64_t last_step_ = 0;
     double average_ = 0.0;      // of the seconds per step, exponential
     double waited_ = 0.0;       // of those that waited for data
     double seconds_ = 0.0;      // of all steps
@@ -22172,7 +22615,8 @@ SKEIN_INLINE json config_json(const run_config& c) {
         {"scaling",
          {{"workers", c.scaling.workers.is_fixed() ? json(c.scaling.workers.most)
                                                    : json(to_string(c.scaling.workers))},
-          {"threads", std::max(c.scaling.threads, 1)}}},
+          {"threads", std::max(c.scaling.threads, 1)},
+          {"logical_shards", c.scaling.logical_shards}}},
         {"checkpoint",
          {{"enabled", saves.enabled},
           {"every", saves.every},
@@ -22208,6 +22652,11 @@ SKEIN_INLINE run_note note_of(const run_config& config, const std::string& name,
     note.best_is_lowest = config.checkpoint.keep_best.order == metric_order::lowest;
     return note;
 }
+/// From a checkpoint: in an elastic job the worlds are counted, in which nothing restarts.
+[[nodiscard]] SKEIN_INLINE int restarts_of(const context& ctx) noexcept {
+    return ctx.elastic() != nullptr ? 0 : ctx.attempt();
+}
+
 [[nodiscard]] SKEIN_INLINE std::string stopped_by(const fit_result& result) {
     if (!result.stopped) return {};
     return result.stop_signal == SIGINT    ? "SIGINT"
@@ -22231,7 +22680,7 @@ SKEIN_INLINE void note_end(const context& ctx, const run_config& config, const f
     if (!ctx.is_first() || note.path.empty()) return;
     auto ended = finished_of(note);
     ended.world_size = ctx.world_size();
-    ended.restarts = ctx.attempt();
+    ended.restarts = restarts_of(ctx);
     write_result(ended);
 }
 } // namespace detail
@@ -22399,6 +22848,7 @@ SKEIN_INLINE void reporter::changed(std::uint64_t step, const world_news& news) 
         show_->event("{\"event\":\"world\"," + row.substr(1));
     if (dir_ && config_->write_files)
         attempt([&] { dir_->append_event(row); }, events_failing_, "a row of events.jsonl");
+    draw_world(step);
 }
 
 /// What fails here costs a curve, not the training: said once, tried again with the next call.
@@ -22418,6 +22868,7 @@ SKEIN_INLINE void reporter::step(const step_info& now,
                                  const std::vector<report::metric_value>& evaluated,
                                  const std::vector<report::metric_array>& arrays) {
     if (!first_) return;
+    last_step_ = now.step;
     const auto smooth = [](double before, double newest) {
         return before == 0.0 ? newest : 0.9 * before + 0.1 * newest;
     };
@@ -22492,6 +22943,11 @@ SKEIN_INLINE void reporter::decided(const run_event& event) {
         attempt([&] { dir_->append_event(row); }, events_failing_, "a row of events.jsonl");
 }
 
+SKEIN_INLINE void reporter::draw_world(std::uint64_t step) {
+    if (dir_ && config_->write_files && ctx_->elastic() != nullptr)
+        attempt([&] { dir_->write_world_svg(step, name_); }, curve_failing_, "world.svg");
+}
+
 SKEIN_INLINE void reporter::set_total(std::uint64_t steps) {
     if (show_) show_->set_total(steps);
 }
@@ -22519,6 +22975,7 @@ SKEIN_INLINE void reporter::finish() {
     if (show_) show_->finish();
     say_times();
     draw();
+    draw_world(last_step_);
 }
 
 /// Where the time of all steps went, in one line.
@@ -22647,7 +23104,8 @@ private:
     if (result.tokens_per_s > 0) out.tokens_per_s = result.tokens_per_s;
     out.peak_rss_bytes = result.peak_rss_bytes;
     out.workers = ctx.world_size();
-    out.restarts = ctx.attempt();
+    out.restarts = restarts_of(ctx);
+    if (ctx.elastic() != nullptr) out.changes = ctx.attempt();
     out.results = {{"loss", result.loss}};
     if (result.val_loss == result.val_loss) out.results.push_back({"val_loss", result.val_loss});
     for (const auto& each : result.metrics) // those of training are in the rows
@@ -24302,6 +24760,8 @@ public:
     virtual void abort(const error& why) noexcept = 0;
     virtual void finish() = 0;
     virtual void rebind() = 0;
+    /// Throws errc::not_supported when the strategy has no logical shards.
+    virtual void sum_by_shards(int shards) = 0;
 
     virtual void tell(const start_info& event) = 0;
     virtual void tell(const step_info& event, decisions& to) = 0;
@@ -25354,7 +25814,8 @@ private:
             is_other_batch_ ? length_->most({ahead_units_, from.epoch, from.cursor}, batch_size())
                             : batch_size();
         ahead_->deal_by(asked);
-        auto slice = ahead_->next(rank_, world_size_);
+        const int shards = config_.scaling.logical_shards;
+        auto slice = shards > 0 ? ahead_->next(0, 1) : ahead_->next(rank_, world_size_);
         drawn_batch out;
         out.epoch = slice.epoch;
         out.global_batch = slice.global_batch;
@@ -25362,8 +25823,11 @@ private:
         run_progress behind{.units = ahead_units_};
         length_->take(behind, out.global_batch, asked);
         out.units = ahead_units_ = behind.units;
-        for (int part = 0; part < parts(); ++part) {
-            const auto [first, last] = rank_range(slice.ids.size(), part, parts());
+        const auto own =
+            shards > 0 ? shards_of(shards, rank_, world_size_) : shard_range{0, parts()};
+        for (int part = own.first; part < own.last; ++part) {
+            const auto [first, last] =
+                rank_range(slice.ids.size(), part, shards > 0 ? shards : parts());
             micro_batch micro;
             micro.samples = last - first;
             micro.ids.assign(slice.ids.begin() + static_cast<std::ptrdiff_t>(first),
@@ -26040,6 +26504,17 @@ SKEIN_INLINE void require_phase(step_phase now, step_phase wanted, const char* c
                                                       : std::numeric_limits<double>::quiet_NaN();
 }
 
+/// The steps that follow a checkpoint are made as those before it.
+SKEIN_INLINE void require_same_shards(int saved, const run_config& config,
+                                      const std::string& where) {
+    if (saved == config.scaling.logical_shards) return;
+    throw error(errc::mismatch, fmt::format("the run has {} logical shards, now {} are asked for",
+                                            saved, config.scaling.logical_shards))
+        .with_where(where)
+        .with_hint("go on with scaling.logical_shards as it was (0: none), or give the run another "
+                   "name");
+}
+
 SKEIN_INLINE void restore_scale(loss_scale& scale, const json& extra) {
     if (extra.contains("loss_scale"))
         scale.restore(extra.at("loss_scale").value("value", scale.value()),
@@ -26087,13 +26562,13 @@ SKEIN_INLINE void agree_on_step(const context& ctx, std::uint64_t finished, cons
         .with_hint("lower the learning rate, or train with precision<bf16>");
 }
 
-/// Collective: the mean weight of a sample, of losses that are weighted.
-[[nodiscard]] SKEIN_INLINE double weight_per_sample(const context& ctx, double mine,
-                                                    double global_batch, std::uint64_t step) {
-    all_reduce(ctx, std::span(&mine, 1), dist::reduce_op::sum);
-    if (mine > 0) return mine / global_batch;
+/// The mean weight of a sample, of losses that are weighted.
+///   all  the weight of all ranks
+[[nodiscard]] SKEIN_INLINE double weight_per_sample(double all, double global_batch,
+                                                    std::uint64_t step) {
+    if (all > 0) return all / global_batch;
     throw error(errc::invalid_argument,
-                fmt::format("the weights of all losses of step {} add up to {}", step, mine))
+                fmt::format("the weights of all losses of step {} add up to {}", step, all))
         .with_hint("is everything masked? leave such samples out of the data");
 }
 
@@ -26156,6 +26631,174 @@ SKEIN_INLINE void tell_state(reporter& to, const context& ctx, const run_config&
 
 } // namespace skein::train::detail
 
+// ======== skein/train/detail/shard_names.hpp
+// Numbers of logical shards, merged in the order of shards: the same bits for any number of ranks.
+
+
+#include <span>
+#include <vector>
+
+namespace skein::train::detail {
+
+/// What one shard comes to.
+struct shard_numbers {
+    report::metric_set own{};      ///< the trainer's, with names of those that all ranks know
+    report::metric_set reported{}; ///< the user's
+};
+
+/// What each rank has of its shards, in the order of shards. `each`: numbers of a shard.
+[[nodiscard]] std::vector<double> gather_by_shard(const context& ctx, int shards,
+                                                  std::span<const double> mine, std::size_t each,
+                                                  std::size_t before_first = 0);
+
+/// As train::shared_names, with a set of numbers for each shard. What was reported outside of all
+/// shards comes first and is rank 0's.
+class shard_names {
+public:
+    explicit shard_names(int shards) : shards_(shards) {}
+
+    /// The numbers of all shards, reduced by kind; a `last` is that of the first shard that has it.
+    ///   own      names of the trainer's numbers; their values count on rank 0, beside the shards
+    ///   outside  what the user reported outside of shards; rank 0's counts
+    ///   mine     of the shards of this rank
+    ///   control  as for train::merge()
+    ///   errors   mismatch, on every rank, when a name is reported by two kinds
+    [[nodiscard]] std::vector<report::metric_value> merge(const context& ctx,
+                                                          const report::metric_set& own,
+                                                          const report::metric_set& outside,
+                                                          std::span<const shard_numbers> mine,
+                                                          std::span<double> control = {});
+    /// In another world: its ranks learn anew.
+    void forget() noexcept { known_.clear(); }
+
+private:
+    struct row_type {
+        int number = 0; // 0: outside of all shards
+        const report::metric_set* own = nullptr;
+        const report::metric_set* reported = nullptr;
+    };
+    void learn(const context& ctx, std::span<const row_type> rows);
+    [[nodiscard]] std::vector<report::metric_value> exchange(const context& ctx,
+                                                             const report::metric_set& own,
+                                                             std::span<const row_type> rows,
+                                                             bool with_reported,
+                                                             std::span<double> control) const;
+
+    int shards_;
+    report::metric_set known_; // the same on all ranks; counts nothing
+};
+
+} // namespace skein::train::detail
+
+
+// ======== skein/train/detail/shard_names.ipp
+// Bodies of <skein/train/detail/shard_names.hpp>.
+
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace skein::train::detail {
+
+SKEIN_INLINE std::vector<double> gather_by_shard(const context& ctx, int shards,
+                                                 std::span<const double> mine, std::size_t each,
+                                                 std::size_t before_first) {
+    std::vector<double> all(mine.begin(), mine.end());
+    if (ctx.world_size() == 1) return all;
+    std::vector<std::size_t> counts;
+    for (int r = 0; r < ctx.world_size(); ++r)
+        counts.push_back(
+            each * static_cast<std::size_t>(shards_of(shards, r, ctx.world_size()).size()) +
+            (r == 0 ? before_first : 0));
+    std::vector<double> joined(each * static_cast<std::size_t>(shards) + before_first);
+    ctx.comm()
+        ->all_gather_v(dist::view_of(std::span(std::as_const(all))),
+                       dist::view_of(std::span(joined)), std::move(counts))
+        .wait();
+    return joined;
+}
+
+/// The larger one; what is not a number stays.
+SKEIN_INLINE double most_of(double old, double value) noexcept {
+    return old != old || !(value > old || value != value) ? old : value;
+}
+
+SKEIN_INLINE std::vector<report::metric_value> shard_names::merge(
+    const context& ctx, const report::metric_set& own, const report::metric_set& outside,
+    std::span<const shard_numbers> mine, std::span<double> control) {
+    std::vector<row_type> rows;
+    if (ctx.is_first()) rows.push_back({0, &own, &outside});
+    int number = shards_of(shards_, ctx.rank(), ctx.world_size()).first;
+    for (const auto& shard : mine) rows.push_back({++number, &shard.own, &shard.reported});
+
+    // What is new to somebody is not in this exchange: all see that there is, and make another one.
+    const bool knows = std::ranges::all_of(
+        rows, [&](const row_type& row) { return known_.covers(*row.reported); });
+    std::vector<double> with_news(control.begin(), control.end());
+    with_news.push_back(knows ? 0.0 : 1.0);
+    auto merged = exchange(ctx, own, rows, knows, with_news);
+    std::copy_n(with_news.begin(), control.size(), control.begin());
+    if (with_news.back() <= 0) return merged;
+    learn(ctx, rows);
+    return exchange(ctx, own, rows, true, {});
+}
+
+/// Names in the order of shards, whatever ranks have them.
+SKEIN_INLINE void shard_names::learn(const context& ctx, std::span<const row_type> rows) {
+    report::metric_set mine;
+    for (const auto& row : rows) mine.know(*row.reported);
+    std::vector<std::string> layouts;
+    for (const auto& each : gather_bytes(ctx, as_bytes(mine.layout())))
+        layouts.emplace_back(as_text(each));
+    auto all = report::metric_set::join(layouts);
+    if (!all) throw all.error();
+    known_ = std::move(all->know(known_));
+}
+
+SKEIN_INLINE std::vector<report::metric_value> shard_names::exchange(
+    const context& ctx, const report::metric_set& own, std::span<const row_type> rows,
+    bool with_reported, std::span<double> control) const {
+    auto layout = report::metric_set::with_layout(own.layout());
+    layout.know(known_);
+    std::vector<report::metric_set> sets;
+    std::vector<double> mine;
+    std::size_t sums = 0, width = 0;
+    for (const auto& row : rows) {
+        auto& set = sets.emplace_back(layout);
+        set.append(*row.own);
+        if (with_reported) set.append(*row.reported);
+        const auto packed = set.pack(row.number);
+        sums = packed.sums.size();
+        width = sums + packed.maxima.size();
+        mine.insert(mine.end(), packed.sums.begin(), packed.sums.end());
+        mine.insert(mine.end(), packed.maxima.begin(), packed.maxima.end());
+    }
+    const auto all = gather_by_shard(ctx, shards_, mine, width, width);
+    all_reduce(ctx, control, dist::reduce_op::max);
+
+    report::packed_metrics merged;
+    merged.sums.assign(sums, 0.0);
+    merged.maxima.assign(all.begin() + static_cast<std::ptrdiff_t>(sums),
+                         all.begin() + static_cast<std::ptrdiff_t>(width));
+    for (std::size_t at = 0; at < all.size(); at += width) {
+        for (std::size_t i = 0; i < sums; ++i) merged.sums[i] += all[at + i];
+        for (std::size_t i = sums; i < width; ++i)
+            merged.maxima[i - sums] = most_of(merged.maxima[i - sums], all[at + i]);
+    }
+    std::vector<double> lasts; // that the row outside has not: of one shard each
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+        const auto mine_of = sets[r].lasts_of(merged, rows[r].number);
+        lasts.resize(mine_of.size(), 0.0);
+        for (std::size_t i = 0; i < mine_of.size(); ++i) lasts[i] += mine_of[i];
+    }
+    all_reduce(ctx, lasts, dist::reduce_op::sum);
+    sets[0].put_lasts(merged, lasts);
+    return sets[0].unpack(merged).value();
+}
+
+} // namespace skein::train::detail
+
 
 // ======== skein/train/detail/session_evaluation.ipp, continued
 #include <algorithm>
@@ -26196,7 +26839,8 @@ public:
                          .how = how,
                          .list = list != nullptr ? *list : metrics::metric_list(),
                          .is_measured = list != nullptr,
-                         .names = {}});
+                         .names = {},
+                         .by_shard = shard_names(config_.scaling.logical_shards)});
     }
     /// Number of sets; those without samples are never evaluated.
     [[nodiscard]] std::size_t size() const noexcept { return sets_.size(); }
@@ -26259,7 +26903,10 @@ public:
     }
     /// The world is another one.
     void rebind() noexcept {
-        for (auto& each : sets_) each.names.forget();
+        for (auto& each : sets_) {
+            each.names.forget();
+            each.by_shard.forget();
+        }
     }
 
     /// "<set>_loss", what the loss reports and the set's metrics, over the ranks; nothing without
@@ -26270,9 +26917,11 @@ public:
         const auto limit = static_cast<std::uint64_t>(set.how.samples < 0 ? config_.eval_samples
                                                                           : set.how.samples);
         const auto count = limit > 0 ? std::min(set.samples, limit) : set.samples;
+        const int shards = config_.scaling.logical_shards;
         const auto [first, last] = rank_range(count, ctx_.rank(), ctx_.world_size());
         report::metric_set mine, reported{taken_names};
         mine.mean(set.name + "_loss", 0.0, 0.0);
+        std::vector<shard_numbers> by_shard;
         set.list.clear();
         stage here(set.name, reported, set.is_measured ? &set.list : nullptr,
                    !declared_.stages().empty());
@@ -26280,11 +26929,15 @@ public:
             at::NoGradGuard no_grad;
             parts_.begin_evaluation();
             const eval_modes modes(parts_.module());
-            pass(set, step, first, last, mine, here);
+            if (shards > 0)
+                by_shard = pass_shards(set, step, count, reported, here);
+            else
+                pass(set, step, first, last, mine, here);
             parts_.end_evaluation();
         }
         stage_numbers out;
-        out.values = set.names.merge(ctx_, mine, reported);
+        out.values = shards > 0 ? set.by_shard.merge(ctx_, mine, {}, by_shard)
+                                : set.names.merge(ctx_, mine, reported);
         for (std::size_t i = 1; i < out.values.size(); ++i)
             out.values[i].name.insert(0, set.name + "_");
         if (set.is_measured) {
@@ -26307,6 +26960,7 @@ private:
         metrics::metric_list list;
         bool is_measured;
         shared_names names;
+        shard_names by_shard; // with logical shards, in place of `names`
     };
 
     void require_name(const std::string& name) const {
@@ -26323,6 +26977,26 @@ private:
                 throw error(errc::already_exists,
                             fmt::format("two evaluation sets are called \"{}\"", name))
                     .with_hint("name them: skein::evaluation(\"test\", data)");
+    }
+
+    /// The parts of the set that this rank has, each as if it were alone.
+    [[nodiscard]] std::vector<shard_numbers> pass_shards(set_type& set, std::uint64_t step,
+                                                         std::uint64_t count,
+                                                         report::metric_set& reported,
+                                                         stage& here) {
+        const int shards = config_.scaling.logical_shards;
+        const auto own = shards_of(shards, ctx_.rank(), ctx_.world_size());
+        std::vector<shard_numbers> all;
+        for (int s = own.first; s < own.last; ++s) {
+            const auto [first, last] = rank_range(count, s, shards);
+            auto& mine = all.emplace_back();
+            mine.own.mean(set.name + "_loss", 0.0, 0.0);
+            seed_step(~config_.seed, step, s); // for a loss that draws
+            pass(set, step, first, last, mine.own, here);
+            mine.reported = reported;
+            reported.clear();
+        }
+        return all;
     }
 
     void pass(set_type& set, std::uint64_t step, std::uint64_t first, std::uint64_t last,
@@ -26370,7 +27044,8 @@ private:
     [[nodiscard]] std::size_t batch(const set_type& set) const {
         const auto asked = set.how.batch < 0 ? config_.eval_batch : set.how.batch;
         if (asked > 0) return static_cast<std::size_t>(asked);
-        const auto parts = ctx_.world_size() * config_.accumulation;
+        const int shards = config_.scaling.logical_shards;
+        const auto parts = shards > 0 ? shards : ctx_.world_size() * config_.accumulation;
         return static_cast<std::size_t>(std::max<std::int64_t>(1, config_.global_batch / parts));
     }
 
@@ -26995,7 +27670,8 @@ private:
         decisions to{.plan = run_.plan};
         run_.parts->tell(event, to);
         if (is_over_) return; // no step follows, nothing is saved
-        const plan_limits limits{ctx_.world_size(), run_.input->size()};
+        const plan_limits limits{ctx_.world_size(), run_.input->size(),
+                                 config_.scaling.logical_shards};
         for (const auto& each : to.made) {
             if (run_.stopped && each.from == each.to) continue; // it does stop
             check_plan(each.to, limits, each.rule, run_.step);
@@ -27108,6 +27784,7 @@ private:
             run_.feeder->restore_stream(extra.at("stream"), found.path());
         else
             run_.feeder->rewind();
+        require_same_shards(extra.value("logical_shards", 0), config_, found.path());
         run_.stop_wanted = extra.value("stop_wanted", false);
         restore_plan(extra, found.path());
         restore_callbacks(*run_.parts, extra, found.path());
@@ -27128,8 +27805,9 @@ private:
     void restore_plan(const json& extra, const std::string& where) {
         if (!extra.contains("plan")) return;
         const auto saved = restored_plan(extra.at("plan"), config_, where);
-        check_plan(saved.plan, {ctx_.world_size(), run_.input->size()}, "the checkpoint",
-                   run_.step);
+        const plan_limits limits{ctx_.world_size(), run_.input->size(),
+                                 config_.scaling.logical_shards};
+        check_plan(saved.plan, limits, "the checkpoint", run_.step);
         run_.plan = saved.plan;
         run_.feeder->restore_plan(saved.plan, saved.units, run_.step);
         run_.total = run_.feeder->total();
@@ -27167,6 +27845,8 @@ private:
             out["loss_scale"] = {{"value", run_.scale->value()},
                                  {"good_steps", run_.scale->good_steps()}};
         out["stop_wanted"] = stop_wanted;
+        if (config_.scaling.logical_shards > 0)
+            out["logical_shards"] = config_.scaling.logical_shards;
         if (run_.plan != plan_of(config_) || run_.feeder->units())
             out["plan"] = saved_plan(run_.plan, config_, run_.feeder->units());
         for (const auto& each : run_.parts->states())
@@ -27315,6 +27995,132 @@ private:
 // Used by <skein/train/detail/session_core.ipp> alone.
 
 
+// ======== skein/train/detail/session_shards.ipp
+// Logical shards of one session: the micro-batches of a step by their numbers in the global batch,
+// and what each of them reports and leaves in the module's buffers. Used by
+// <skein/train/detail/session_core.ipp> alone.
+
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train::detail {
+
+/// What cannot be the same for any number of ranks.
+SKEIN_INLINE void require_shardable(const metrics_manager& declared) {
+    if (declared.stages().empty()) return;
+    throw error(errc::not_supported,
+                "not supported: metrics (Trainer::measure) with logical shards, because they are "
+                "summed by rank")
+        .with_hint("report numbers from the loss: they are summed by shard");
+}
+SKEIN_INLINE void require_shardable(const input_source& input) {
+    if (!input.is_stream()) return;
+    throw error(errc::not_supported,
+                "not supported: a stream with logical shards, because each rank has its own")
+        .with_hint("use data with size() and batch(ids)");
+}
+
+class step_shards {
+public:
+    step_shards(const context& ctx, int shards, report::metric_set& reported,
+                const flat_store& store)
+        : ctx_(ctx), shards_(shards), reported_(reported), names_(shards) {
+        for (const auto& f : store.fixed())
+            if (f.is_buffer) buffers_.push_back({f.tensor, {}, {}});
+    }
+
+    /// Those of this rank.
+    [[nodiscard]] shard_range own() const {
+        return shards_of(shards_, ctx_.rank(), ctx_.world_size());
+    }
+
+    /// All ranks have the buffers of the first one.
+    void begin_step() {
+        at::NoGradGuard no_grad;
+        for (auto& b : buffers_) b.begin = b.now.detach().clone();
+        mine_.assign(static_cast<std::size_t>(own().size()), {});
+        in_hand_.reset();
+    }
+    /// The micro-batch of this number of the rank is next: what is reported from now on is its own,
+    /// and its forward pass starts from the buffers of the step's beginning.
+    void begin(std::size_t micro) {
+        auto& before = in_hand_ ? mine_[*in_hand_].reported : outside_;
+        before = reported_;
+        reported_.clear();
+        if (micro > 0) {
+            keep_buffers();
+            at::NoGradGuard no_grad;
+            for (auto& b : buffers_) b.now.detach().copy_(b.begin);
+        }
+        in_hand_ = micro;
+    }
+    /// No micro-batch is in hand any more: the buffers of the step are those behind shard 0.
+    void end() {
+        if (!in_hand_) return;
+        mine_[*in_hand_].reported = reported_;
+        reported_.clear();
+        reported_.append(outside_);
+        keep_buffers();
+        in_hand_.reset();
+        if (own().first > 0) return;
+        at::NoGradGuard no_grad;
+        for (auto& b : buffers_)
+            if (b.behind.defined()) b.now.detach().copy_(std::exchange(b.behind, at::Tensor()));
+    }
+
+    void add(const loss_sum& loss) {
+        mine_[in_hand_.value()].own.mean("loss", loss.mean(), loss.weight);
+        weights_.resize(mine_.size());
+        weights_[*in_hand_] = loss.weight;
+    }
+    /// The weights of all shards, in their order. Collective.
+    [[nodiscard]] double weight() {
+        double all = 0.0;
+        weights_.resize(mine_.size());
+        for (const double each : gather_by_shard(ctx_, shards_, weights_, 1)) all += each;
+        weights_.clear();
+        return all;
+    }
+    [[nodiscard]] std::vector<report::metric_value> merge(const report::metric_set& own,
+                                                          std::span<double> control) {
+        return names_.merge(ctx_, own, reported_, mine_, control);
+    }
+    /// The world is another one.
+    void rebind() noexcept { names_.forget(); }
+
+private:
+    struct buffer_type {
+        at::Tensor now, begin, behind; // of the module; of the step's beginning; behind shard 0
+    };
+
+    void keep_buffers() {
+        if (in_hand_ != std::optional<std::size_t>(0) || own().first > 0) return;
+        at::NoGradGuard no_grad;
+        for (auto& b : buffers_) b.behind = b.now.detach().clone();
+    }
+
+    const context& ctx_;
+    int shards_;
+    report::metric_set& reported_;
+    shard_names names_;
+    std::vector<buffer_type> buffers_;
+    report::metric_set outside_; // while a micro-batch is in hand: what was reported before all
+    std::vector<shard_numbers> mine_;
+    std::vector<double> weights_;
+    std::optional<std::size_t> in_hand_;
+};
+
+} // namespace skein::train::detail
+
+
+// ======== skein/train/detail/session_row.ipp, continued
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -27332,10 +28138,11 @@ public:
     ///   stop         0; 0.5: a callback wants it; 1, or the signal that asked for it
     ///   all_touched  every parameter had a gradient here
     ///   decided      a number of the decisions of this rank
+    ///   shards       who has them by shard, in place of `reported`; or null
     ///   pauses       this rank wants a pause behind the step, for a change of the world
-    void exchange(const report::metric_set& own, const report::metric_set& reported, double stop,
-                  bool all_touched, double decided, bool pauses, step_info& now,
-                  step_clock& clock) {
+    void exchange(const report::metric_set& own, const report::metric_set& reported,
+                  step_shards* shards, double stop, bool all_touched, double decided, bool pauses,
+                  step_info& now, step_clock& clock) {
         const auto& t = clock.time();
         double control[] = {stop,
                             all_touched ? 0.0 : 1.0,
@@ -27351,8 +28158,10 @@ public:
                             -decided,
                             pauses ? 1.0 : 0.0};
         values_.clear();
-        const double waited =
-            clock.waiting([&] { values_ = names_.merge(ctx_, own, reported, control); });
+        const double waited = clock.waiting([&] {
+            values_ = shards != nullptr ? shards->merge(own, control)
+                                        : names_.merge(ctx_, own, reported, control);
+        });
         now.loss = values_[0].value;
         now.timing = {control[4], control[5], control[6], control[7], control[8], -control[9]};
         clock.begin_row(waited);
@@ -27458,6 +28267,11 @@ public:
                 require_same(ctx_, run_.optimizer->effect_hash(),
                              "what the parameter groups match");
             run_.training.emplace(ctx_, config_, reported_, run_.declared);
+            if (const int shards = config_.scaling.logical_shards; shards > 0) {
+                require_shardable(run_.declared);
+                run_.parts->sum_by_shards(shards);
+                shards_.emplace(ctx_, shards, reported_, run_.parts->store());
+            }
             between_.open();
             for (const auto& f : run_.parts->store().fixed())
                 if (f.is_buffer) buffers_.emplace_back(f.tensor, at::Tensor());
@@ -27485,6 +28299,7 @@ public:
                 .with_hint("open another one, or keep what steps() gave");
         begun_ = seconds_now();
         run_.input = std::move(input);
+        if (shards_) require_shardable(*run_.input);
         const auto data = data_settings(*run_.input, between_.evaluations());
         require_same(ctx_, data);
         settings_.insert(settings_.end(), data.begin(), data.end());
@@ -27559,6 +28374,7 @@ public:
         for (auto& [buffer, before] : buffers_) before = buffer.detach().clone();
         clock_.begin_compute();
         run_.parts->begin_step();
+        if (shards_) shards_->begin_step();
         phase_ = step_phase::drawn;
         return true;
     }
@@ -27566,12 +28382,13 @@ public:
     /// The next micro-batch that has samples; those without only take part in the exchange.
     micro_batch* begin_micro() {
         const auto parts = drawn_ ? drawn_->micros.size() : 0;
-        const auto all = static_cast<std::size_t>(run_.plan.micro_batches);
+        const auto all = micro_batches();
         while (drawn_ && micro_ < all) {
             // By the micro-batch's number in the global batch: many ranks draw what one process
             // draws.
-            seed_step(config_.seed, run_.step,
-                      ctx_.rank() * static_cast<int>(all) + static_cast<int>(micro_));
+            const int first = shards_ ? shards_->own().first : ctx_.rank() * static_cast<int>(all);
+            seed_step(config_.seed, run_.step, first + static_cast<int>(micro_));
+            if (shards_) shards_->begin(micro_);
             run_.parts->begin_micro(micro_ + 1 == all);
             phase_ = step_phase::computing;
             const auto at = micro_++;
@@ -27581,6 +28398,7 @@ public:
                 return &drawn_->micros[at];
             }
         }
+        if (shards_) shards_->end();
         return nullptr;
     }
 
@@ -27623,7 +28441,7 @@ public:
         clock_.waiting([&] {
             divisor_ = scale();
             if (weighted_)
-                divisor_ *= weight_per_sample(ctx_, losses_.weight, global_batch, run_.step + 1);
+                divisor_ *= weight_per_sample(whole_weight(), global_batch, run_.step + 1);
             now_.grad_norm = std::sqrt(run_.parts->squared_norm(mine)) / divisor_;
         });
         if (place_ != nullptr) {
@@ -27703,7 +28521,7 @@ public:
             throw error(errc::usage,
                         fmt::format("step {} is applied: it cannot be taken back", run_.step + 1));
         if (phase_ == step_phase::computing) {
-            while (micro_ < static_cast<std::size_t>(run_.plan.micro_batches)) (void)begin_micro();
+            while (micro_ < micro_batches()) (void)begin_micro();
             run_.parts->finish_backward(); // the others wait for our part of the exchange
         }
         take_back();
@@ -27801,7 +28619,20 @@ private:
                  [&] { loss.value.backward(at::full_like(loss.value, share)); });
         clock_.time().backward += seconds_now() - forward_end;
         losses_.add(loss);
+        if (shards_) shards_->add(loss);
         passed_ += 1;
+    }
+    /// Of this rank in this step.
+    [[nodiscard]] std::size_t micro_batches() const {
+        return static_cast<std::size_t>(shards_ ? shards_->own().size()
+                                                : static_cast<int>(run_.plan.micro_batches));
+    }
+    /// Of the losses of all ranks. Collective.
+    [[nodiscard]] double whole_weight() {
+        if (shards_) return shards_->weight();
+        double all = losses_.weight;
+        all_reduce(ctx_, std::span(&all, 1), dist::reduce_op::sum);
+        return all;
     }
 
     // ---- what the ranks agree on -------------------------------------------------------------
@@ -27810,7 +28641,10 @@ private:
     /// are finite, whether to stop, which parameters had a gradient. Nothing is changed before.
     void exchange_row() {
         report::metric_set row;
-        row.mean("loss", losses_.mean(), losses_.weight);
+        if (shards_)
+            row.mean("loss", 0.0, 0.0); // theirs are beside it
+        else
+            row.mean("loss", losses_.mean(), losses_.weight);
         row.last("lr", now_.lr).last("grad_norm", now_.grad_norm);
         if (run_.scale) row.last("loss_scale", scale());
         const auto& touched = run_.parts->store().touched();
@@ -27820,7 +28654,8 @@ private:
         if (run_.parts->changes_batch())
             row.last("global_batch", static_cast<double>(run_.plan.global_batch));
         const bool pauses = place_ != nullptr && place_->job().change_wanted();
-        row_.exchange(row, reported_, stop, all_touched, run_.decided(), pauses, now_, clock_);
+        row_.exchange(row, reported_, shards_ ? &*shards_ : nullptr, stop, all_touched,
+                      run_.decided(), pauses, now_, clock_);
         if (!row_.same_decisions()) plans_differ(ctx_, run_.plan, run_.left_out, run_.step + 1);
         if (!run_.scale && !is_finite() && !run_.parts->judges())
             not_finite(ctx_, losses_.mean(), now_);
@@ -27896,7 +28731,8 @@ private:
     double divisor_ = 1.0;
     step_info now_;
     row_exchange row_;
-    std::vector<double> present_; // by segment, when not all had a gradient; else empty
+    std::optional<step_shards> shards_; // logical ones, when they are asked for
+    std::vector<double> present_;       // by segment, when not all had a gradient; else empty
     report::metric_set reported_before_;
     std::vector<std::pair<at::Tensor, at::Tensor>> buffers_; // and their values when it was drawn
 
@@ -28003,6 +28839,7 @@ SKEIN_INLINE void session_core::enter_world(world_news news, double begin) {
     else if (phase_ != step_phase::idle || drawn_)
         take_back();
     row_.rebind();
+    if (shards_) shards_->rebind();
     take_state(plan, news);
     place_->release();
     run_.parts->publish();
@@ -28100,6 +28937,7 @@ SKEIN_INLINE void session_core::rebind() {
         take_back();
     run_.upcoming.reset();
     row_.rebind();
+    if (shards_) shards_->rebind();
     run_.feeder->rebind();
     between_.rebind(end_ != step_end::nothing);
     run_.ended = false; // the end of a stream is found again
@@ -28482,6 +29320,15 @@ public:
     void abort(const error& why) noexcept override { strategy_.abort(why); }
     void finish() override { strategy_.finish(); }
     void rebind() override { strategy_.rebind(); }
+    void sum_by_shards(int shards) override {
+        if constexpr (requires { strategy_.sum_by_shards(shards); })
+            strategy_.sum_by_shards(shards);
+        else
+            throw error(errc::not_supported,
+                        fmt::format("not supported: logical shards with {}", strategy_name()))
+                .with_hint("train with DDP, which is for one process, too, or without "
+                           "scaling.logical_shards");
+    }
 
     void tell(const start_info& event) override { tell_all(event); }
     void tell(const step_info& event, decisions& to) override { ask_all(event, to); }

@@ -40,6 +40,8 @@ public:
     DDP(const train::context& ctx, torch::nn::Module& module)
         : sharded_parallel(ctx, module, {.name = name, .precision = used_precision()},
                            train::detail::plan_of<Bucket>()) {}
+
+    using sharded_parallel::sum_by_shards;
 };
 
 static_assert(train::strategy<DDP<>>);

@@ -217,6 +217,12 @@ public:
     ///           at construction and is trainable now. One that was frozen since then is left out,
     ///           as one that no loss depends on
     void expect_gradients();
+    /// Before a backward pass whose gradients are its own, and not those of the passes before with
+    /// more added as it comes. What is in place was settled.
+    ///   adds  once complete, they are added to what is in place; else they take its place
+    ///   errors  not_supported, by name, from an adding pass that is not done with a gradient when it
+    ///           says so
+    void begin_pass(bool adds);
     /// Every parameter of the unit has its gradient in place; zero for those no loss depended on.
     void settle_gradients(const flat_unit& unit);
     /// The same for all units.
@@ -268,6 +274,8 @@ private:
     void place_gradients(int places);
     void own(const flat_unit& unit);
     void adopt_parameters(bool brings_values);
+    [[nodiscard]] bool is_settled(const flat_segment& s) const;
+    static void add_to_place(at::Tensor& view, const at::Tensor& grad);
     void settle(std::size_t i);
     void passed(std::size_t i, bool has_gradient);
     [[nodiscard]] at::Tensor grad_view(const flat_segment& s) const;
@@ -283,6 +291,7 @@ private:
     std::function<void(std::size_t)> final_;
     std::function<bool(std::size_t)> may_settle_;
     std::vector<double> touched_;
+    bool adds_ = false; // of the pass: see begin_pass()
     std::vector<fixed_tensor> fixed_;
     /// A frozen parameter that is computed with in another type.
     struct cast_tensor {

@@ -58,6 +58,10 @@ struct scaling_config {
     /// the run goes on while some are lost, leave or join; see train/elastic.hpp.
     worker_range workers = 1;
     int threads = 0; ///< compute threads per rank; 0 = 1, the reproducible choice
+    /// The global batch is so many slices for any number of workers up to that, and a run has the
+    /// same bits with each of them: see docs/training.md. A power of two; DDP only, with one
+    /// micro-batch per slice. 0: as many slices as there are ranks and micro-batches.
+    int logical_shards = 0;
 };
 
 /// Which value of a metric is the best.

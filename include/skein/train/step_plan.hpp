@@ -63,6 +63,7 @@ struct step_plan {
 struct plan_limits {
     int world_size = 1;
     std::uint64_t samples = 0; ///< of the data set; 0: of a stream, not known
+    int shards = 0;            ///< that every global batch has; 0: none
 };
 
 /// Throws errc::usage for a plan that nobody can hold, with the number and what to do.
@@ -85,6 +86,16 @@ inline void check_plan(const step_plan& plan, const plan_limits& limits, std::st
                            "micro-batches each",
                            plan.global_batch, limits.world_size, plan.micro_batches),
                fmt::format("ask for at least {}, or use fewer workers", parts));
+    if (limits.shards > 0 && plan.micro_batches != 1)
+        refuse(
+            fmt::format("{} micro-batches per rank in a run with {} logical shards, each of which "
+                        "is one",
+                        plan.micro_batches, limits.shards),
+            "let the rule change the batch alone");
+    if (limits.shards > 0 && plan.global_batch < limits.shards)
+        refuse(fmt::format("a global batch of {} samples for {} logical shards", plan.global_batch,
+                           limits.shards),
+               "give the rule a least batch, or the run fewer shards");
     if (limits.samples > 0 && static_cast<std::uint64_t>(plan.global_batch) > limits.samples)
         refuse(fmt::format("a global batch of {} samples, the data set has {}", plan.global_batch,
                            limits.samples),

@@ -2,11 +2,15 @@
 #pragma once
 // Bodies of <skein/train/build.hpp>.
 
+#include <skein/core/bytes.hpp>
 #include <skein/core/check.hpp>
 #include <skein/core/crc32c.hpp>
 #include <skein/core/error.hpp>
+#include <skein/dist/bootstrap.hpp>
 #include <skein/dist/comm_thread.hpp>
+#include <skein/spmd/rendezvous.hpp>
 #include <skein/torch/torch.hpp>
+#include <skein/train/detail/sharded.hpp>
 
 #include <unordered_set>
 #include <vector>
@@ -118,6 +122,25 @@ SKEIN_INLINE void tell_peers(const context& ctx, std::exception_ptr why) {
 
 SKEIN_INLINE void tell_build_scope(torch::nn::Module& block, unit_mark& mark) {
     if (auto* const scope = build_scope::current()) scope->cut(block, mark);
+}
+
+SKEIN_INLINE build_plan plan_build(const context& ctx, const shard_policy& policy) {
+    build_plan plan{.stays_whole = policy.precision.keeps_f32};
+    if (ctx.world_size() == 1) return plan;
+    if (!policy.inside_hosts) {
+        plan.shards = ctx.world_size();
+        plan.shard = ctx.rank();
+        return plan;
+    }
+    const auto hosts = ctx.world()->exchange(ctx.group_options("build").name,
+                                             as_bytes(std::string_view(ctx.world()->host())));
+    plan.shards = 0;
+    for (std::size_t r = 0; r < hosts.size(); ++r) {
+        if (as_text(hosts[r]) != ctx.world()->host()) continue;
+        plan.shards += 1;
+        if (r < static_cast<std::size_t>(ctx.rank())) plan.shard += 1;
+    }
+    return plan;
 }
 
 } // namespace detail

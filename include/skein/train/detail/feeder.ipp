@@ -9,6 +9,7 @@
 #include <skein/torch/torch.hpp>
 #include <skein/train/collective.hpp>
 #include <skein/train/detail/run_length.hpp>
+#include <skein/train/detail/shard_tree.hpp>
 #include <skein/train/input.hpp>
 #include <skein/train/run_config.hpp>
 #include <skein/train/sampler.hpp>
@@ -306,7 +307,8 @@ private:
             is_other_batch_ ? length_->most({ahead_units_, from.epoch, from.cursor}, batch_size())
                             : batch_size();
         ahead_->deal_by(asked);
-        auto slice = ahead_->next(rank_, world_size_);
+        const int shards = config_.scaling.logical_shards;
+        auto slice = shards > 0 ? ahead_->next(0, 1) : ahead_->next(rank_, world_size_);
         drawn_batch out;
         out.epoch = slice.epoch;
         out.global_batch = slice.global_batch;
@@ -314,8 +316,11 @@ private:
         run_progress behind{.units = ahead_units_};
         length_->take(behind, out.global_batch, asked);
         out.units = ahead_units_ = behind.units;
-        for (int part = 0; part < parts(); ++part) {
-            const auto [first, last] = rank_range(slice.ids.size(), part, parts());
+        const auto own =
+            shards > 0 ? shards_of(shards, rank_, world_size_) : shard_range{0, parts()};
+        for (int part = own.first; part < own.last; ++part) {
+            const auto [first, last] =
+                rank_range(slice.ids.size(), part, shards > 0 ? shards : parts());
             micro_batch micro;
             micro.samples = last - first;
             micro.ids.assign(slice.ids.begin() + static_cast<std::ptrdiff_t>(first),

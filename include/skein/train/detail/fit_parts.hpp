@@ -53,6 +53,15 @@ public:
     void abort(const error& why) noexcept override { strategy_.abort(why); }
     void finish() override { strategy_.finish(); }
     void rebind() override { strategy_.rebind(); }
+    void sum_by_shards(int shards) override {
+        if constexpr (requires { strategy_.sum_by_shards(shards); })
+            strategy_.sum_by_shards(shards);
+        else
+            throw error(errc::not_supported,
+                        fmt::format("not supported: logical shards with {}", strategy_name()))
+                .with_hint("train with DDP, which is for one process, too, or without "
+                           "scaling.logical_shards");
+    }
 
     void tell(const start_info& event) override { tell_all(event); }
     void tell(const step_info& event, decisions& to) override { ask_all(event, to); }

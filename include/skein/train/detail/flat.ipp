@@ -462,6 +462,7 @@ SKEIN_INLINE void flat_store::expect_gradients() {
     take_writes(/*always=*/false);
     for (auto& s : segments_) s.parameter.mutable_grad().reset();
     touched_.assign(segments_.size(), 0.0);
+    adds_ = false;
     for (const auto& f : fixed_)
         if (!f.is_buffer && f.parameter.requires_grad())
             throw error(
@@ -470,6 +471,11 @@ SKEIN_INLINE void flat_store::expect_gradients() {
                             "and is trainable now",
                             f.name))
                 .with_hint("unfreeze it before fit(), or start another fit()");
+}
+
+SKEIN_INLINE void flat_store::begin_pass(bool adds) {
+    for (auto& s : segments_) s.parameter.mutable_grad().reset();
+    adds_ = adds;
 }
 
 SKEIN_INLINE void flat_store::settle_gradients(const flat_unit& unit) {
@@ -495,17 +501,42 @@ SKEIN_INLINE void flat_store::take_gradients(const flat_unit& unit, bool add) {
 
 SKEIN_INLINE void flat_store::passed(std::size_t i, bool has_gradient) {
     if (has_gradient) touched_[i] = 1.0;
+    if (adds_ && is_settled(segments_[i]))
+        throw error(errc::not_supported,
+                    "not supported: a gradient became final twice in the backward pass of one "
+                    "logical shard")
+            .with_where(segments_[i].name)
+            .with_hint("a custom function runs a backward pass inside backward, over a weight that "
+                       "is used outside of it too");
     if (!may_settle_ || may_settle_(i)) settle(i);
     if (final_) final_(i);
+}
+
+SKEIN_INLINE bool flat_store::is_settled(const flat_segment& s) const {
+    const auto& grad = s.parameter.grad();
+    return grad.defined() && !grad.is_sparse() && grad.const_data_ptr() == place_of(s);
+}
+
+/// A sum has the same bits here and between ranks, where nobody knows what is zero: zeros are added,
+/// too.
+SKEIN_INLINE void flat_store::add_to_place(at::Tensor& view, const at::Tensor& grad) {
+    if (!grad.defined())
+        view.add_(0.0);
+    else if (grad.is_sparse())
+        view.add_(at::zeros_like(view).add_(grad));
+    else
+        view.add_(grad);
 }
 
 SKEIN_INLINE void flat_store::settle(std::size_t i) {
     at::NoGradGuard no_grad;
     auto& s = segments_[i];
+    if (is_settled(s)) return;
     auto& grad = s.parameter.mutable_grad();
-    if (grad.defined() && !grad.is_sparse() && grad.const_data_ptr() == place_of(s)) return;
     auto view = grad_view(s);
-    if (!grad.defined())
+    if (adds_)
+        add_to_place(view, grad);
+    else if (!grad.defined())
         view.zero_();
     else if (grad.is_sparse())
         view.zero_().add_(grad);

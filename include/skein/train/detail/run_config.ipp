@@ -91,6 +91,27 @@ SKEIN_INLINE void validate_cadences(const run_config& config) {
                "use numbers of samples, or 0 for all and for the batch of training");
 }
 
+/// Every rank has a slice of the batch at least, and every slice a sample.
+SKEIN_INLINE void validate_shards(const run_config& config, int world_size) {
+    const int shards = config.scaling.logical_shards;
+    if (shards == 0) return;
+    if (shards < 0 || (shards & (shards - 1)) != 0 || shards > 65536)
+        refuse(fmt::format("scaling.logical_shards = {}", shards),
+               "use a power of two up to 65536, or 0 for none");
+    if (shards < world_size)
+        refuse(fmt::format("{} logical shards for {} workers", shards, world_size),
+               "use as many shards as the most workers that there will be, or more");
+    if (shards > config.global_batch)
+        refuse(
+            fmt::format("{} logical shards of a batch of {} samples", shards, config.global_batch),
+            "use fewer shards or a larger batch");
+    if (config.accumulation != 1)
+        refuse(
+            fmt::format("{} logical shards and an accumulation of {}", shards, config.accumulation),
+            "leave accumulation at 1: each shard is a micro-batch of the rank that has it; use "
+            "more shards for smaller ones");
+}
+
 } // namespace detail
 
 SKEIN_INLINE void validate(const run_config& config, int world_size) {
@@ -119,6 +140,7 @@ SKEIN_INLINE void validate(const run_config& config, int world_size) {
             fmt::format("a batch of {} samples cannot feed {} workers with {} micro-batches each",
                         config.global_batch, world_size, config.accumulation),
             "use fewer workers or a larger batch");
+    detail::validate_shards(config, world_size);
     if (!(config.clip >= 0))
         refuse(fmt::format("clip of {}", config.clip), "use 0 (off) or a positive norm");
     if (!(config.clip_value >= 0))

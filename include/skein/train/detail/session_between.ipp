@@ -359,7 +359,8 @@ private:
         decisions to{.plan = run_.plan};
         run_.parts->tell(event, to);
         if (is_over_) return; // no step follows, nothing is saved
-        const plan_limits limits{ctx_.world_size(), run_.input->size()};
+        const plan_limits limits{ctx_.world_size(), run_.input->size(),
+                                 config_.scaling.logical_shards};
         for (const auto& each : to.made) {
             if (run_.stopped && each.from == each.to) continue; // it does stop
             check_plan(each.to, limits, each.rule, run_.step);
@@ -472,6 +473,7 @@ private:
             run_.feeder->restore_stream(extra.at("stream"), found.path());
         else
             run_.feeder->rewind();
+        require_same_shards(extra.value("logical_shards", 0), config_, found.path());
         run_.stop_wanted = extra.value("stop_wanted", false);
         restore_plan(extra, found.path());
         restore_callbacks(*run_.parts, extra, found.path());
@@ -492,8 +494,9 @@ private:
     void restore_plan(const json& extra, const std::string& where) {
         if (!extra.contains("plan")) return;
         const auto saved = restored_plan(extra.at("plan"), config_, where);
-        check_plan(saved.plan, {ctx_.world_size(), run_.input->size()}, "the checkpoint",
-                   run_.step);
+        const plan_limits limits{ctx_.world_size(), run_.input->size(),
+                                 config_.scaling.logical_shards};
+        check_plan(saved.plan, limits, "the checkpoint", run_.step);
         run_.plan = saved.plan;
         run_.feeder->restore_plan(saved.plan, saved.units, run_.step);
         run_.total = run_.feeder->total();
@@ -531,6 +534,8 @@ private:
             out["loss_scale"] = {{"value", run_.scale->value()},
                                  {"good_steps", run_.scale->good_steps()}};
         out["stop_wanted"] = stop_wanted;
+        if (config_.scaling.logical_shards > 0)
+            out["logical_shards"] = config_.scaling.logical_shards;
         if (run_.plan != plan_of(config_) || run_.feeder->units())
             out["plan"] = saved_plan(run_.plan, config_, run_.feeder->units());
         for (const auto& each : run_.parts->states())

@@ -11,6 +11,7 @@
 #include <skein/train/detail/session_clock.ipp>
 #include <skein/train/detail/session_parts.ipp>
 #include <skein/train/detail/session_row.ipp>
+#include <skein/train/detail/session_shards.ipp>
 #include <skein/train/detail/session_world.ipp>
 #include <skein/train/elastic_place.hpp>
 #include <skein/train/loss_scale.hpp>
@@ -71,6 +72,11 @@ public:
                 require_same(ctx_, run_.optimizer->effect_hash(),
                              "what the parameter groups match");
             run_.training.emplace(ctx_, config_, reported_, run_.declared);
+            if (const int shards = config_.scaling.logical_shards; shards > 0) {
+                require_shardable(run_.declared);
+                run_.parts->sum_by_shards(shards);
+                shards_.emplace(ctx_, shards, reported_, run_.parts->store());
+            }
             between_.open();
             for (const auto& f : run_.parts->store().fixed())
                 if (f.is_buffer) buffers_.emplace_back(f.tensor, at::Tensor());
@@ -98,6 +104,7 @@ public:
                 .with_hint("open another one, or keep what steps() gave");
         begun_ = seconds_now();
         run_.input = std::move(input);
+        if (shards_) require_shardable(*run_.input);
         const auto data = data_settings(*run_.input, between_.evaluations());
         require_same(ctx_, data);
         settings_.insert(settings_.end(), data.begin(), data.end());
@@ -172,6 +179,7 @@ public:
         for (auto& [buffer, before] : buffers_) before = buffer.detach().clone();
         clock_.begin_compute();
         run_.parts->begin_step();
+        if (shards_) shards_->begin_step();
         phase_ = step_phase::drawn;
         return true;
     }
@@ -179,12 +187,13 @@ public:
     /// The next micro-batch that has samples; those without only take part in the exchange.
     micro_batch* begin_micro() {
         const auto parts = drawn_ ? drawn_->micros.size() : 0;
-        const auto all = static_cast<std::size_t>(run_.plan.micro_batches);
+        const auto all = micro_batches();
         while (drawn_ && micro_ < all) {
             // By the micro-batch's number in the global batch: many ranks draw what one process
             // draws.
-            seed_step(config_.seed, run_.step,
-                      ctx_.rank() * static_cast<int>(all) + static_cast<int>(micro_));
+            const int first = shards_ ? shards_->own().first : ctx_.rank() * static_cast<int>(all);
+            seed_step(config_.seed, run_.step, first + static_cast<int>(micro_));
+            if (shards_) shards_->begin(micro_);
             run_.parts->begin_micro(micro_ + 1 == all);
             phase_ = step_phase::computing;
             const auto at = micro_++;
@@ -194,6 +203,7 @@ public:
                 return &drawn_->micros[at];
             }
         }
+        if (shards_) shards_->end();
         return nullptr;
     }
 
@@ -236,7 +246,7 @@ public:
         clock_.waiting([&] {
             divisor_ = scale();
             if (weighted_)
-                divisor_ *= weight_per_sample(ctx_, losses_.weight, global_batch, run_.step + 1);
+                divisor_ *= weight_per_sample(whole_weight(), global_batch, run_.step + 1);
             now_.grad_norm = std::sqrt(run_.parts->squared_norm(mine)) / divisor_;
         });
         if (place_ != nullptr) {
@@ -316,7 +326,7 @@ public:
             throw error(errc::usage,
                         fmt::format("step {} is applied: it cannot be taken back", run_.step + 1));
         if (phase_ == step_phase::computing) {
-            while (micro_ < static_cast<std::size_t>(run_.plan.micro_batches)) (void)begin_micro();
+            while (micro_ < micro_batches()) (void)begin_micro();
             run_.parts->finish_backward(); // the others wait for our part of the exchange
         }
         take_back();
@@ -414,7 +424,20 @@ private:
                  [&] { loss.value.backward(at::full_like(loss.value, share)); });
         clock_.time().backward += seconds_now() - forward_end;
         losses_.add(loss);
+        if (shards_) shards_->add(loss);
         passed_ += 1;
+    }
+    /// Of this rank in this step.
+    [[nodiscard]] std::size_t micro_batches() const {
+        return static_cast<std::size_t>(shards_ ? shards_->own().size()
+                                                : static_cast<int>(run_.plan.micro_batches));
+    }
+    /// Of the losses of all ranks. Collective.
+    [[nodiscard]] double whole_weight() {
+        if (shards_) return shards_->weight();
+        double all = losses_.weight;
+        all_reduce(ctx_, std::span(&all, 1), dist::reduce_op::sum);
+        return all;
     }
 
     // ---- what the ranks agree on -------------------------------------------------------------
@@ -423,7 +446,10 @@ private:
     /// are finite, whether to stop, which parameters had a gradient. Nothing is changed before.
     void exchange_row() {
         report::metric_set row;
-        row.mean("loss", losses_.mean(), losses_.weight);
+        if (shards_)
+            row.mean("loss", 0.0, 0.0); // theirs are beside it
+        else
+            row.mean("loss", losses_.mean(), losses_.weight);
         row.last("lr", now_.lr).last("grad_norm", now_.grad_norm);
         if (run_.scale) row.last("loss_scale", scale());
         const auto& touched = run_.parts->store().touched();
@@ -433,7 +459,8 @@ private:
         if (run_.parts->changes_batch())
             row.last("global_batch", static_cast<double>(run_.plan.global_batch));
         const bool pauses = place_ != nullptr && place_->job().change_wanted();
-        row_.exchange(row, reported_, stop, all_touched, run_.decided(), pauses, now_, clock_);
+        row_.exchange(row, reported_, shards_ ? &*shards_ : nullptr, stop, all_touched,
+                      run_.decided(), pauses, now_, clock_);
         if (!row_.same_decisions()) plans_differ(ctx_, run_.plan, run_.left_out, run_.step + 1);
         if (!run_.scale && !is_finite() && !run_.parts->judges())
             not_finite(ctx_, losses_.mean(), now_);
@@ -509,7 +536,8 @@ private:
     double divisor_ = 1.0;
     step_info now_;
     row_exchange row_;
-    std::vector<double> present_; // by segment, when not all had a gradient; else empty
+    std::optional<step_shards> shards_; // logical ones, when they are asked for
+    std::vector<double> present_;       // by segment, when not all had a gradient; else empty
     report::metric_set reported_before_;
     std::vector<std::pair<at::Tensor, at::Tensor>> buffers_; // and their values when it was drawn
 

@@ -8,6 +8,8 @@
 #include <skein/train/collective.hpp>
 #include <skein/train/detail/session_parts.ipp>
 #include <skein/train/detail/session_stages.ipp>
+#include <skein/train/detail/shard_names.hpp>
+#include <skein/train/detail/shard_tree.hpp>
 #include <skein/train/evaluation.hpp>
 #include <skein/train/sampler.hpp>
 
@@ -49,7 +51,8 @@ public:
                          .how = how,
                          .list = list != nullptr ? *list : metrics::metric_list(),
                          .is_measured = list != nullptr,
-                         .names = {}});
+                         .names = {},
+                         .by_shard = shard_names(config_.scaling.logical_shards)});
     }
     /// Number of sets; those without samples are never evaluated.
     [[nodiscard]] std::size_t size() const noexcept { return sets_.size(); }
@@ -112,7 +115,10 @@ public:
     }
     /// The world is another one.
     void rebind() noexcept {
-        for (auto& each : sets_) each.names.forget();
+        for (auto& each : sets_) {
+            each.names.forget();
+            each.by_shard.forget();
+        }
     }
 
     /// "<set>_loss", what the loss reports and the set's metrics, over the ranks; nothing without
@@ -123,9 +129,11 @@ public:
         const auto limit = static_cast<std::uint64_t>(set.how.samples < 0 ? config_.eval_samples
                                                                           : set.how.samples);
         const auto count = limit > 0 ? std::min(set.samples, limit) : set.samples;
+        const int shards = config_.scaling.logical_shards;
         const auto [first, last] = rank_range(count, ctx_.rank(), ctx_.world_size());
         report::metric_set mine, reported{taken_names};
         mine.mean(set.name + "_loss", 0.0, 0.0);
+        std::vector<shard_numbers> by_shard;
         set.list.clear();
         stage here(set.name, reported, set.is_measured ? &set.list : nullptr,
                    !declared_.stages().empty());
@@ -133,11 +141,15 @@ public:
             at::NoGradGuard no_grad;
             parts_.begin_evaluation();
             const eval_modes modes(parts_.module());
-            pass(set, step, first, last, mine, here);
+            if (shards > 0)
+                by_shard = pass_shards(set, step, count, reported, here);
+            else
+                pass(set, step, first, last, mine, here);
             parts_.end_evaluation();
         }
         stage_numbers out;
-        out.values = set.names.merge(ctx_, mine, reported);
+        out.values = shards > 0 ? set.by_shard.merge(ctx_, mine, {}, by_shard)
+                                : set.names.merge(ctx_, mine, reported);
         for (std::size_t i = 1; i < out.values.size(); ++i)
             out.values[i].name.insert(0, set.name + "_");
         if (set.is_measured) {
@@ -160,6 +172,7 @@ private:
         metrics::metric_list list;
         bool is_measured;
         shared_names names;
+        shard_names by_shard; // with logical shards, in place of `names`
     };
 
     void require_name(const std::string& name) const {
@@ -176,6 +189,26 @@ private:
                 throw error(errc::already_exists,
                             fmt::format("two evaluation sets are called \"{}\"", name))
                     .with_hint("name them: skein::evaluation(\"test\", data)");
+    }
+
+    /// The parts of the set that this rank has, each as if it were alone.
+    [[nodiscard]] std::vector<shard_numbers> pass_shards(set_type& set, std::uint64_t step,
+                                                         std::uint64_t count,
+                                                         report::metric_set& reported,
+                                                         stage& here) {
+        const int shards = config_.scaling.logical_shards;
+        const auto own = shards_of(shards, ctx_.rank(), ctx_.world_size());
+        std::vector<shard_numbers> all;
+        for (int s = own.first; s < own.last; ++s) {
+            const auto [first, last] = rank_range(count, s, shards);
+            auto& mine = all.emplace_back();
+            mine.own.mean(set.name + "_loss", 0.0, 0.0);
+            seed_step(~config_.seed, step, s); // for a loss that draws
+            pass(set, step, first, last, mine.own, here);
+            mine.reported = reported;
+            reported.clear();
+        }
+        return all;
     }
 
     void pass(set_type& set, std::uint64_t step, std::uint64_t first, std::uint64_t last,
@@ -223,7 +256,8 @@ private:
     [[nodiscard]] std::size_t batch(const set_type& set) const {
         const auto asked = set.how.batch < 0 ? config_.eval_batch : set.how.batch;
         if (asked > 0) return static_cast<std::size_t>(asked);
-        const auto parts = ctx_.world_size() * config_.accumulation;
+        const int shards = config_.scaling.logical_shards;
+        const auto parts = shards > 0 ? shards : ctx_.world_size() * config_.accumulation;
         return static_cast<std::size_t>(std::max<std::int64_t>(1, config_.global_batch / parts));
     }
 

@@ -240,6 +240,17 @@ SKEIN_INLINE void require_phase(step_phase now, step_phase wanted, const char* c
                                                       : std::numeric_limits<double>::quiet_NaN();
 }
 
+/// The steps that follow a checkpoint are made as those before it.
+SKEIN_INLINE void require_same_shards(int saved, const run_config& config,
+                                      const std::string& where) {
+    if (saved == config.scaling.logical_shards) return;
+    throw error(errc::mismatch, fmt::format("the run has {} logical shards, now {} are asked for",
+                                            saved, config.scaling.logical_shards))
+        .with_where(where)
+        .with_hint("go on with scaling.logical_shards as it was (0: none), or give the run another "
+                   "name");
+}
+
 SKEIN_INLINE void restore_scale(loss_scale& scale, const json& extra) {
     if (extra.contains("loss_scale"))
         scale.restore(extra.at("loss_scale").value("value", scale.value()),
@@ -287,13 +298,13 @@ SKEIN_INLINE void agree_on_step(const context& ctx, std::uint64_t finished, cons
         .with_hint("lower the learning rate, or train with precision<bf16>");
 }
 
-/// Collective: the mean weight of a sample, of losses that are weighted.
-[[nodiscard]] SKEIN_INLINE double weight_per_sample(const context& ctx, double mine,
-                                                    double global_batch, std::uint64_t step) {
-    all_reduce(ctx, std::span(&mine, 1), dist::reduce_op::sum);
-    if (mine > 0) return mine / global_batch;
+/// The mean weight of a sample, of losses that are weighted.
+///   all  the weight of all ranks
+[[nodiscard]] SKEIN_INLINE double weight_per_sample(double all, double global_batch,
+                                                    std::uint64_t step) {
+    if (all > 0) return all / global_batch;
     throw error(errc::invalid_argument,
-                fmt::format("the weights of all losses of step {} add up to {}", step, mine))
+                fmt::format("the weights of all losses of step {} add up to {}", step, all))
         .with_hint("is everything masked? leave such samples out of the data");
 }
 

@@ -8,6 +8,7 @@
 #include <skein/train/collective.hpp>
 #include <skein/train/context.hpp>
 #include <skein/train/detail/session_clock.ipp>
+#include <skein/train/detail/session_shards.ipp>
 
 #include <algorithm>
 #include <string>
@@ -26,10 +27,11 @@ public:
     ///   stop         0; 0.5: a callback wants it; 1, or the signal that asked for it
     ///   all_touched  every parameter had a gradient here
     ///   decided      a number of the decisions of this rank
+    ///   shards       who has them by shard, in place of `reported`; or null
     ///   pauses       this rank wants a pause behind the step, for a change of the world
-    void exchange(const report::metric_set& own, const report::metric_set& reported, double stop,
-                  bool all_touched, double decided, bool pauses, step_info& now,
-                  step_clock& clock) {
+    void exchange(const report::metric_set& own, const report::metric_set& reported,
+                  step_shards* shards, double stop, bool all_touched, double decided, bool pauses,
+                  step_info& now, step_clock& clock) {
         const auto& t = clock.time();
         double control[] = {stop,
                             all_touched ? 0.0 : 1.0,
@@ -45,8 +47,10 @@ public:
                             -decided,
                             pauses ? 1.0 : 0.0};
         values_.clear();
-        const double waited =
-            clock.waiting([&] { values_ = names_.merge(ctx_, own, reported, control); });
+        const double waited = clock.waiting([&] {
+            values_ = shards != nullptr ? shards->merge(own, control)
+                                        : names_.merge(ctx_, own, reported, control);
+        });
         now.loss = values_[0].value;
         now.timing = {control[4], control[5], control[6], control[7], control[8], -control[9]};
         clock.begin_row(waited);

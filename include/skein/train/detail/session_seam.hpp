@@ -60,6 +60,8 @@ public:
     virtual void abort(const error& why) noexcept = 0;
     virtual void finish() = 0;
     virtual void rebind() = 0;
+    /// Throws errc::not_supported when the strategy has no logical shards.
+    virtual void sum_by_shards(int shards) = 0;
 
     virtual void tell(const start_info& event) = 0;
     virtual void tell(const step_info& event, decisions& to) = 0;

@@ -98,6 +98,7 @@ SKEIN_INLINE void session_core::enter_world(world_news news, double begin) {
     else if (phase_ != step_phase::idle || drawn_)
         take_back();
     row_.rebind();
+    if (shards_) shards_->rebind();
     take_state(plan, news);
     place_->release();
     run_.parts->publish();
@@ -195,6 +196,7 @@ SKEIN_INLINE void session_core::rebind() {
         take_back();
     run_.upcoming.reset();
     row_.rebind();
+    if (shards_) shards_->rebind();
     run_.feeder->rebind();
     between_.rebind(end_ != step_end::nothing);
     run_.ended = false; // the end of a stream is found again

@@ -44,6 +44,7 @@ struct shard_policy {
     precision_policy precision{};
 };
 
+class shard_sums;
 class unit_gatherer;
 
 /// The part of every block that this rank will own; collective.
@@ -114,6 +115,13 @@ public:
     /// The ranks of a shard group see one copy of the parameters.
     [[nodiscard]] bool one_copy() const noexcept { return one_copy_; }
 
+protected:
+    /// Between steps, of a strategy that shards nothing: from now on each micro-batch is one of so
+    /// many logical shards, and their gradients are added by one tree for any number of ranks
+    /// (detail/shard_sums.hpp).
+    ///   errors  not_supported for gradients that are not summed in float32
+    void sum_by_shards(int shards);
+
 private:
     struct unit_state {
         std::size_t missing = 0;          ///< gradients that have not come in this micro-batch
@@ -154,6 +162,7 @@ private:
     int shards_ = 1, shard_ = 0; // ranks that everything is cut between, and this one's number
     std::uint64_t origin_ = 0;   // the same on the ranks that were there when this was made
     std::unique_ptr<flat_store> store_;
+    std::unique_ptr<shard_sums> sums_;        // of logical shards
     std::shared_ptr<unit_gatherer> gatherer_; // when parameters are gathered unit by unit
     bool one_copy_ = false, has_buffers_ = false, finished_ = false;
 

@@ -11,6 +11,7 @@
 #include <skein/spmd/rendezvous.hpp>
 #include <skein/torch/torch.hpp>
 #include <skein/train/collective.hpp>
+#include <skein/train/detail/shard_sums.hpp>
 #include <skein/train/detail/unit_gatherer.ipp>
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
@@ -93,25 +94,6 @@ SKEIN_INLINE void shard_groups::abort(const error& why) const noexcept {
 SKEIN_INLINE void shard_groups::drain() const noexcept {
     for (auto* const group : {own_shard_.get(), own_replicas_.get(), world})
         if (group != nullptr) group->drain();
-}
-
-SKEIN_INLINE build_plan plan_build(const context& ctx, const shard_policy& policy) {
-    build_plan plan{.stays_whole = policy.precision.keeps_f32};
-    if (ctx.world_size() == 1) return plan;
-    if (!policy.inside_hosts) {
-        plan.shards = ctx.world_size();
-        plan.shard = ctx.rank();
-        return plan;
-    }
-    const auto hosts = ctx.world()->exchange(ctx.group_options("build").name,
-                                             as_bytes(std::string_view(ctx.world()->host())));
-    plan.shards = 0;
-    for (std::size_t r = 0; r < hosts.size(); ++r) {
-        if (as_text(hosts[r]) != ctx.world()->host()) continue;
-        plan.shards += 1;
-        if (r < static_cast<std::size_t>(ctx.rank())) plan.shard += 1;
-    }
-    return plan;
 }
 
 // ---- construction -------------------------------------------------------------------------------
@@ -328,12 +310,14 @@ SKEIN_INLINE dist::collective_tag sharded_parallel::tag(std::size_t unit,
 SKEIN_INLINE void sharded_parallel::begin_step() {
     step_ += 1;
     store_->expect_gradients();
+    if (sums_) sums_->begin_step();
     for (auto& s : states_) s.kept = false;
     if (has_buffers_) spread_buffers();
 }
 
 SKEIN_INLINE void sharded_parallel::begin_micro(bool last) {
     end_micro();
+    if (sums_) sums_->begin_shard();
     if (!reduces()) return;
     const bool each = policy_.shard_gradients && groups_->shard != nullptr;
     phase_ = last || each ? phase::reducing : phase::passing;
@@ -393,6 +377,10 @@ SKEIN_INLINE void sharded_parallel::launch(std::size_t unit) {
     const auto view = view_of_flat(store_->grads_of(u));
     s.launched = true;
     left_ = unit;
+    if (sums_) {
+        s.reduced = sums_->send(u, tag(unit, dist::tag_phase::reduce));
+        return;
+    }
     if (groups_->shard == nullptr) {
         s.reduced = groups_->replicas->all_reduce(view, dist::reduce_op::sum,
                                                   tag(unit, dist::tag_phase::reduce));
@@ -424,6 +412,7 @@ SKEIN_INLINE void sharded_parallel::take(std::size_t unit) {
     s.reduced.wait();
     s.replicated.wait();
     s.taken = true;
+    if (sums_) sums_->take(store_->units()[unit]);
     if (store_->keeps_own_grads())
         store_->take_gradients(store_->units()[unit], std::exchange(s.kept, true));
 }
@@ -449,6 +438,7 @@ SKEIN_INLINE void sharded_parallel::finish_backward() {
     store_->take_writes();
     if (!reduces()) {
         store_->settle_gradients();
+        if (sums_) sums_->finish();
         if (store_->keeps_own_grads())
             for (const auto& u : store_->units()) store_->take_gradients(u, /*add=*/false);
         return;
@@ -586,6 +576,7 @@ SKEIN_INLINE void sharded_parallel::rebind() {
     const auto old =
         std::exchange(groups_, std::move(next)); // its memory is used until the next line
     store_->move_gradients(gradient_memory(), groups_->is_saved_elsewhere());
+    if (sums_) sums_->rebind(groups_->replicas);
     if (gatherer_) gatherer_->rebind(groups_->another(*ctx_));
     if (one_copy_ && groups_->shard != nullptr) groups_->shard->barrier().wait();
 }

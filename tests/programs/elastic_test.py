@@ -1,0 +1,329 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# label: train
+"""A training whose workers are lost, leave and join has the bits of one undisturbed worker, and leaves nothing behind.
+
+elastic_test.py [--events N] [--data DIR] [--seed S] [CASE]    by hand: --events 200, and MNIST's files (.gz or not) in DIR
+"""
+import argparse
+import gzip
+import json
+import os
+import pathlib
+import random
+import re
+import signal
+import struct
+import sys
+import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from program import Run, find_program, run_cases  # noqa: E402
+
+asking = argparse.ArgumentParser()
+asking.add_argument("--events", type=int, default=10)
+asking.add_argument("--data")
+asking.add_argument("--seed", type=int, default=1)
+asking.add_argument("case", nargs="?")
+asked = asking.parse_args()
+
+EXAMPLE = find_program("300_elastic_mnist")
+PROGRAM = find_program("skein_elastic")
+STEPS_OF_AN_EVENT = 120     # so that none comes behind the end
+
+
+# ---- what a run tells ----------------------------------------------------------------------------
+
+def views(run):
+    """The process ids of each world in turn, in the order of ranks."""
+    return [[int(pid) for pid in found.split()] for found in re.findall(r": pid ((?:\d+ ?)+)", run.stderr + run.stdout)]
+
+
+def lives(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def rows(folder):
+    try:
+        return max(0, pathlib.Path(folder, "metrics.csv").read_bytes().count(b"\n") - 1)
+    except OSError:
+        return 0
+
+
+def tensors(folder):
+    """The bytes of each tensor of the newest checkpoint, whichever ranks wrote its parts."""
+    newest = sorted(pathlib.Path(folder, "checkpoints").glob("step-*"))[-1]
+    parts = {}
+    for shard in newest.glob("*.safetensors"):
+        raw = shard.read_bytes()
+        size, = struct.unpack("<Q", raw[:8])
+        head = json.loads(raw[8:8 + size])
+        places = json.loads(head.pop("__metadata__")["DCP_SHARDING_INFO"])
+        for name, what in head.items():
+            begin, end = what["data_offsets"]
+            parts.setdefault(name, []).append((places[name]["saved_offsets"], raw[8 + size + begin:8 + size + end]))
+    return newest.name, {name: b"".join(bytes_ for _, bytes_ in sorted(found)) for name, found in parts.items()}
+
+
+def ended(run, code=0, seconds=240):
+    got = run.wait(seconds)
+    run.check(got == code, f"exit code {got}, not {code}")
+    left = run.left_behind()
+    run.check(not left, f"left behind: {left}")
+
+
+# ---- the same bits, whatever happens -------------------------------------------------------------
+
+def example(folder, workers, steps, *more):
+    data = ["--data", asked.data] if asked.data else ["--samples", "1600", "--test", "200"]
+    return [EXAMPLE, "--workers", workers, "--logical-shards", "8", "--steps", steps, "--checkpoint-every", "100", "--plain",
+            "--runs-dir", folder, *data, *more]
+
+
+class Disturbance:
+    """Does one thing after the other to a run, each when the one before has been seen."""
+
+    def __init__(self, run, folder, draw):
+        self.run, self.folder, self.draw = run, folder, draw
+        self.done = []
+
+    def newest(self):
+        found = views(self.run)
+        return found[-1] if found else []
+
+    def settled(self):
+        """The newest world's ranks all live, and the run goes on with them."""
+        world = self.newest()
+        if not world or not all(map(lives, world)):
+            return False
+        at = (len(views(self.run)), rows(self.folder))
+        if self.seen is None or self.seen[0] != at[0]:
+            self.seen = at
+        return at[1] >= self.seen[1] + self.wanted
+
+    def until_settled(self):
+        self.seen, self.wanted = None, self.draw.randint(1, 8)
+        self.run.wait_until(lambda: self.settled() or self.run.process.poll() is not None, f"world that works, after {self.done[-3:]}")
+        return self.run.process.poll() is None
+
+    def act(self):
+        """One event; the survivors keep their processes."""
+        world = self.newest()
+        kinds = ["kill", "kill", "kill first", "stop", "leave"] + ["kill two"] * (len(world) > 2)
+        if len(world) < 4 and self.draw.random() < 0.5:     # a world of all, now and then
+            count = len(views(self.run))
+            self.run.wait_until(lambda: len(views(self.run)) > count or self.run.process.poll() is not None, "rank that joins")
+            self.done.append("join")
+            return
+        kind = self.draw.choice(kinds)
+        victims = [world[0]] if kind == "kill first" else self.draw.sample(world, 2 if kind == "kill two" else 1)
+        how = {"stop": signal.SIGSTOP, "leave": signal.SIGTERM}.get(kind, signal.SIGKILL)
+        count = len(views(self.run))
+        for pid in victims:
+            os.kill(pid, how)
+        self.done.append(f"{kind} of rank {'and'.join(str(world.index(pid)) for pid in victims)} of {len(world)}")
+        self.run.wait_until(lambda: len(views(self.run)) > count and not any(map(lives, victims)) or self.run.process.poll() is not None,
+                            f"world without them: {self.done[-1]}")
+        if self.run.process.poll() is not None:
+            return
+        after = views(self.run)[count]
+        kept = [pid for pid in world if pid not in victims]
+        self.run.check(after[:len(kept)] == kept, f"{self.done[-1]}: of {world} went on {after}, not {kept} first")
+
+
+def same_bits():
+    steps = asked.events * STEPS_OF_AN_EVENT
+    with tempfile.TemporaryDirectory(prefix="skein-test-") as folder:
+        whole, disturbed, temporary = (pathlib.Path(folder, name) for name in ("whole", "disturbed", "temporary"))
+        temporary.mkdir()
+        with Run(example(whole, "1", steps)) as run:
+            ended(run, seconds=3600)
+        draw = random.Random(asked.seed)
+        with Run(example(disturbed, "1:4", steps), TMPDIR=temporary) as run:
+            what = Disturbance(run, disturbed / "elastic", draw)
+            while len(what.done) < asked.events and what.until_settled():
+                what.act()
+            ended(run, seconds=3600)
+            run.check(len(what.done) >= asked.events, f"the run ended behind {len(what.done)} of {asked.events} events")
+            run.check("digits were learned from exactly once" in run.stdout, "no count of digits")
+            first, second = tensors(whole / "elastic"), tensors(disturbed / "elastic")
+            run.check(first[0] == second[0], f"{second[0]} is the last checkpoint, not {first[0]}")
+            unlike = [name for name in first[1] if first[1][name] != second[1].get(name)]
+            run.check(not unlike, f"other bits after {what.done}: {unlike}")
+            files = [(f / "elastic" / "metrics.csv").read_bytes() for f in (whole, disturbed)]
+            run.check(files[0] == files[1], f"another metrics.csv after {what.done}")
+            events = [json.loads(line) for line in (disturbed / "elastic" / "events.jsonl").read_text().splitlines()]
+            run.check(len([e for e in events if e.get("rule") == "world"]) >= asked.events, "changes are not in events.jsonl")
+            left = list(temporary.iterdir())
+            run.check(not left, f"temporary files: {left}")
+        once_per_epoch(disturbed / "elastic")
+        kinds = {}
+        for event in what.done:
+            kinds[event.split(" of ")[0]] = kinds.get(event.split(" of ")[0], 0) + 1
+        print(f"{len(what.done)} events: {kinds}; {steps} steps, {len(events)} rows of events.jsonl")
+
+
+def once_per_epoch(folder):
+    """Each digit was learned from exactly once in each pass that is whole."""
+    found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    passes = [row["train_epoch_seen_once"] for row in found if "train_epoch_seen_once" in row]
+    assert passes, "no pass over the digits came to its end"
+    config = json.loads((folder / "checkpoints").glob("step-*").__next__().joinpath("manifest.json").read_text())
+    samples = config["extra"]["sampler"]["samples"]
+    assert set(passes[:-1]) <= {samples}, f"{samples} digits, {passes}"
+
+
+# ---- bad input, bad luck -------------------------------------------------------------------------
+
+class Small:
+    """A run of skein_elastic whose ranks do what files say."""
+
+    def __init__(self, *arguments, workers="1:3", ready=None):
+        self.arguments, self.workers, self.ready = arguments, workers, ready
+
+    def __enter__(self):
+        self.scratch = tempfile.TemporaryDirectory(prefix="skein-test-")
+        self.asked = pathlib.Path(self.scratch.name, "asked")
+        self.asked.mkdir()
+        self.run = Run([PROGRAM, "--workers", self.workers, "--runs", self.scratch.name, "--asked", self.asked, *self.arguments])
+        if self.ready:
+            self.run.wait_until(lambda: self.world(self.ready), f"world of {self.ready}")
+        return self
+
+    def __exit__(self, *how):
+        self.run.__exit__(*how)
+        self.scratch.cleanup()
+
+    def ask(self, what, value=""):
+        part = self.asked / (what + ".part")
+        part.write_text(str(value))
+        part.rename(self.asked / what)
+
+    def world(self, many):
+        """The newest world, if it has so many ranks and they live."""
+        found = views(self.run)
+        return found[-1] if found and len(found[-1]) == many and all(map(lives, found[-1])) else None
+
+    def until_world(self, many, unlike=None):
+        return self.run.wait_until(lambda: (w := self.world(many)) and w != unlike and w, f"world of {many}")
+
+    def goes_on(self, steps=5):
+        at = rows(pathlib.Path(self.scratch.name, "elastic"))
+        self.run.wait_until(lambda: rows(pathlib.Path(self.scratch.name, "elastic")) >= at + steps, "further steps")
+
+    def stop(self):
+        self.ask("stop")
+        ended(self.run)
+
+
+def refused(arguments, *texts, seconds=60):
+    with Run(arguments) as run:
+        code = run.wait(seconds)
+        run.check(code in (1, 2), f"exit code {code}")
+        for text in texts:
+            run.check(re.search(text, run.stderr), f"no {text!r} in what it says")
+        left = run.left_behind()
+        run.check(not left, f"left behind: {left}")
+
+
+def more_than_most():
+    with tempfile.TemporaryDirectory(prefix="skein-test-") as folder:
+        refused([EXAMPLE, "--workers", "4:1", "--runs-dir", folder], "4:1", "fewest come first")
+
+
+def small_batch():
+    """A batch that has no sample for each of the most workers is refused before anything starts."""
+    with tempfile.TemporaryDirectory(prefix="skein-test-") as folder:
+        refused([EXAMPLE, "--workers", "1:4", "--batch", "2", "--runs-dir", folder], "batch", "4")
+
+
+def stream():
+    with Small("--stream") as small:
+        code = small.run.wait(60)
+        small.run.check(code == 1, f"exit code {code}")
+        small.run.check("a stream as the data of an elastic run" in small.run.stderr, "no reason")
+
+
+def exception():
+    """What the user's code throws ends the job: another worker would throw it again."""
+    with Small(ready=3) as small:
+        small.ask("throw")
+        ended(small.run, 1, 60)
+        small.run.check("this loss has had enough" in small.run.stderr, "no reason")
+
+
+def dies_on_every_start():
+    """One that never comes holds nobody; when the budget is spent, the job ends and says so."""
+    with Small(ready=3) as small:
+        small.ask("die")
+        world = small.until_world(3)
+        os.kill(world[1], signal.SIGKILL)
+        ended(small.run, 1, 120)
+        small.run.check(re.search(r"killed by signal 9|SIGKILL", small.run.stderr), "no reason")
+
+
+def exits_early():
+    """exit() amid the training is a bug of the program, which others have too: the job ends and names the rank."""
+    with Small(ready=3) as small:
+        small.ask("exit")
+        ended(small.run, 1, 60)
+        small.run.check(re.search(r"worker \d+ \(pid \d+ at .*\) exited before the job was done", small.run.stderr), "no reason")
+
+
+def joiner_of_another(what, value, text):
+    """It is refused by name, and the others go on."""
+    with Small(ready=3) as small:
+        world = small.until_world(3)
+        small.ask(what, value)
+        os.kill(world[2], signal.SIGKILL)
+        small.until_world(2)
+        small.run.wait_until(lambda: re.search(text, small.run.stderr), f"refusal: {text}")
+        small.goes_on()
+        small.run.check(all(map(lives, world[:2])), "the others did not go on")
+        (small.asked / what).unlink()
+        small.stop()
+
+
+def hangs_while_loading():
+    """It holds nobody, and not the end either."""
+    with Small(ready=3) as small:
+        world = small.until_world(3)
+        small.ask("hang")
+        os.kill(world[1], signal.SIGKILL)
+        small.until_world(2)
+        small.goes_on()
+        small.stop()
+
+
+def lost_in_turn():
+    """Each rank in turn, by its own hand, amid a step; the first one too."""
+    with Small(ready=3) as small:
+        for _ in range(3):
+            world = small.until_world(3)
+            small.ask("kill")
+            small.until_world(3, unlike=world)
+            small.goes_on()
+            (small.asked / "kill.taken").unlink()
+        small.stop()
+
+
+def unpack(folder):
+    """MNIST's files, unpacked where they are packed."""
+    into = tempfile.mkdtemp(prefix="skein-test-")
+    for path in pathlib.Path(folder).glob("*-ubyte*"):
+        raw = path.read_bytes()
+        pathlib.Path(into, path.name.removesuffix(".gz")).write_bytes(gzip.decompress(raw) if path.suffix == ".gz" else raw)
+    return into
+
+
+if __name__ == "__main__":
+    if asked.data:
+        asked.data = unpack(asked.data)
+    run_cases([("the same bits", same_bits), ("more than most", more_than_most), ("small batch", small_batch), ("stream", stream),
+               ("exception", exception), ("dies on every start", dies_on_every_start), ("exits early", exits_early),
+               ("other model", lambda: joiner_of_another("width", 48, "model")),
+               ("other batch", lambda: joiner_of_another("batch", 36, "batch")),
+               ("hangs while loading", hangs_while_loading), ("lost in turn", lost_in_turn)], asked.case)
