@@ -63,7 +63,8 @@ std::string variable(const char* name) {
 
 /// The same on all hosts of a job.
 skein::net::token read_token(const run_arguments& args) {
-    return args.token_file.empty() ? spmd::group_token() : skein::cluster::find_token(args.token_file);
+    return args.token_file.empty() ? spmd::group_token()
+                                   : skein::cluster::find_token(args.token_file);
 }
 
 bool is_etcd(const run_arguments& args) {
@@ -125,7 +126,8 @@ spmd::elastic_run_options options_of(const run_arguments& args, std::vector<std:
     if (args.endpoint.empty())
         throw error(errc::usage, "several hosts, and no --rdzv-endpoint HOST:PORT: where do they "
                                  "meet?")
-            .with_hint("one of the hosts, the same for all of them; with --rdzv-backend etcd, etcd");
+            .with_hint(
+                "one of the hosts, the same for all of them; with --rdzv-backend etcd, etcd");
     how.secret = read_token(args);
     if (is_etcd(args)) {
         if (args.job.empty())
@@ -179,9 +181,10 @@ int scale(run_arguments args) {
 }
 
 void declare_meeting(CLI::App& sub, run_arguments& args) {
-    sub.add_option("--rdzv-backend,--rdzv_backend", args.backend,
-                   "who knows the job's workers: embedded (the host of --rdzv-endpoint; also called "
-                   "c10d) or etcd (default: embedded)");
+    sub.add_option(
+        "--rdzv-backend,--rdzv_backend", args.backend,
+        "who knows the job's workers: embedded (the host of --rdzv-endpoint; also called "
+        "c10d) or etcd (default: embedded)");
     sub.add_option("--rdzv-endpoint,--rdzv_endpoint", args.endpoint,
                    "HOST:PORT of the host that is always there, or of etcd: H:P[,H:P]");
     sub.add_option("--token-file", args.token_file,
@@ -201,8 +204,8 @@ void declare_unused(CLI::App& sub, run_arguments& args) {
         sub.add_option_function<std::string>(
                name,
                [&args, name](const std::string&) {
-                   args.unused.emplace_back(std::string_view(name).substr(
-                       0, std::string_view(name).find(',')));
+                   args.unused.emplace_back(
+                       std::string_view(name).substr(0, std::string_view(name).find(',')));
                },
                "torchrun's; means nothing here")
             ->group("");
@@ -228,8 +231,7 @@ void declare_run(CLI::App& app, run_arguments& args, std::function<int()>& chose
     sub->add_flag("--standalone", args.standalone, "one host, no endpoint");
     sub->add_option("--local-addr,--local_addr", args.local_address,
                     "this host, as others reach it (default: its name)");
-    sub->add_option("--rdzv-conf,--rdzv_conf", args.settings,
-                    "join_timeout=S,last_call_timeout=S");
+    sub->add_option("--rdzv-conf,--rdzv_conf", args.settings, "join_timeout=S,last_call_timeout=S");
     sub->add_option("--notice-file", args.notice_file,
                     "when it appears, this host's workers leave");
     sub->add_option("--notice-url", args.notice_url,
