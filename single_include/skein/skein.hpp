@@ -42946,8 +42946,9 @@ SKEIN_INLINE void elastic_coordinator::start_missing(time_point now) {
         // one of those.
         const bool may_be_done = has_left(*w) || (!w->judged && w->end.success());
         if (w->has_ended && !may_be_done) continue;
+        if (w->is == stage::leaving || w->leaves) continue; // another one may come for it before
+        ++there;
         if (!w->has_ended) ++used[w->keeper];
-        if (w->is != stage::leaving && !w->leaves) ++there;
     }
     for (; there < target_; ++there) {
         if (now < retry_at_) return wake_at(retry_at_);
@@ -44638,7 +44639,7 @@ public:
     void ask_to_leave(const std::string& why) override;
 
     /// The signal that has asked the job to stop, or 0. From any thread.
-    [[nodiscard]] int stop_signal() const noexcept;
+    [[nodiscard]] int stop_signal() const noexcept override;
     /// Of the newest world: who its ranks are, and what the supervisor gives all; see
     /// group_options::given. Empty before the first.
     [[nodiscard]] std::vector<member_info> members() const;
@@ -45326,7 +45327,6 @@ SKEIN_INLINE void elastic_member::fail(const error& why) { impl_->fail(why); }
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45354,8 +45354,9 @@ struct elastic_run_options {
     int workers_per_host = 1;
     int max_failures = 3;
     elastic_times times{};
-    std::optional<time_span> back_limit{}; ///< see elastic_host_options
-    std::string executable{};              ///< of the workers; empty: argv[0], looked up in PATH
+    time_span meet_limit = std::chrono::minutes(10); ///< see elastic_host_options
+    time_span back_limit = std::chrono::seconds(7);  ///< the same
+    std::string executable{}; ///< of the workers; empty: argv[0], looked up in PATH
     std::vector<std::string> argv{};
     std::vector<std::pair<std::string, std::string>> env{};
     int threads = 1;
@@ -45376,6 +45377,11 @@ struct elastic_run_options {
 ///   errors  those of ask_to_scale
 [[nodiscard]] std::string scale_elastic_job(const net::address& endpoint, const net::token& secret,
                                             const std::string& job, int workers);
+/// The same of a job whose coordinator stands in a register, which is made on a loop.
+///   errors  besides: timeout, there is none
+[[nodiscard]] std::string scale_elastic_job(
+    const std::function<std::unique_ptr<view_register>()>& make_register, const net::token& secret,
+    const std::string& job, int workers);
 
 } // namespace skein::spmd
 
@@ -45529,7 +45535,8 @@ private:
         o.secret = options_.secret;
         o.host = options_.host.empty() ? proc::host_name() : options_.host;
         o.say = options_.say;
-        if (options_.back_limit) o.back_limit = *options_.back_limit;
+        o.meet_limit = options_.meet_limit;
+        o.back_limit = options_.back_limit;
         o.on_listening = options_.on_listening;
         auto& k = o.keeper;
         k.id = system_random().next() | 1;
@@ -45545,6 +45552,8 @@ private:
             options_.executable.empty() ? find_program(options_.argv.front()) : options_.executable;
         k.argv = options_.argv;
         k.env = options_.env;
+        // Where other hosts reach the ranks of this one.
+        if (!options_.host.empty()) k.env.emplace_back("SKEIN_ADVERTISE", options_.host);
         k.threads = options_.threads;
         auto& c = o.coordinator;
         c.job = options_.job;
@@ -45608,6 +45617,18 @@ SKEIN_INLINE task<std::string> scale_on_loop(net::network* via, net::address end
     co_return co_await asking;
 }
 
+SKEIN_INLINE task<std::string> scale_by_register(
+    net::network* via, const std::function<std::unique_ptr<view_register>()>* make_register,
+    net::token secret, std::string job, int workers) {
+    const auto where = (*make_register)();
+    auto looking =
+        with_timeout(where->watch_coordinator({}), time_constants::lan().connect_timeout);
+    const auto coordinator = co_await looking;
+    auto asking = ask_to_scale(*via, net::address::parse(coordinator.address).value(), secret,
+                               std::move(job), workers);
+    co_return co_await asking;
+}
+
 } // namespace detail
 
 SKEIN_INLINE supervisor_outcome run_elastic_host(elastic_run_options options) {
@@ -45631,6 +45652,14 @@ SKEIN_INLINE std::string scale_elastic_job(const net::address& endpoint, const n
     net::real_loop loop;
     net::real_network network(loop);
     return loop.run(detail::scale_on_loop(&network, endpoint, secret, job, workers));
+}
+
+SKEIN_INLINE std::string scale_elastic_job(
+    const std::function<std::unique_ptr<view_register>()>& make_register, const net::token& secret,
+    const std::string& job, int workers) {
+    net::real_loop loop;
+    net::real_network network(loop);
+    return loop.run(detail::scale_by_register(&network, &make_register, secret, job, workers));
 }
 
 } // namespace skein::spmd
@@ -45786,7 +45815,7 @@ private:
     [[nodiscard]] local_keeper_options keeper_options() const {
         local_keeper_options o;
         o.host = proc::host_name();
-        o.places = options_.most + 1; // one that leaves may wait for the one in its place
+        o.places = options_.most;
         o.least = options_.least;
         o.most = options_.most;
         o.job = job_;
