@@ -102,7 +102,8 @@ int train(const std::string& path, const std::string& workers, const std::string
     config.clip = 0;
     config.eval_every = 0;
     config.checkpoint.every = 20;
-    config.checkpoint.enabled = extra_mb == 0; // writing 500 MB would be longer than what is measured
+    config.checkpoint.enabled =
+        extra_mb == 0; // writing 500 MB would be longer than what is measured
     config.checkpoint.keep_best.k = 0;
     config.failure.max_failures = 1000;
     config.output = skein::train::output_mode::plain;

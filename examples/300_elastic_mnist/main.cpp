@@ -155,6 +155,8 @@ int main(int argc, char** argv) {
     app.add_option("--test", o.test, "digits for the test, the last ones");
     app.add_option("--workers", o.run.scaling.workers,
                    "processes that train together: N, or MIN:MAX");
+    app.add_option("--logical-shards", o.run.scaling.logical_shards,
+                   "slices of the batch, for the same bits with any number of workers");
     app.add_option("--epochs", o.run.epochs, "passes over the digits")->check(CLI::PositiveNumber);
     app.add_option("--steps", o.run.max_steps, "so many steps in place of --epochs");
     app.add_option("--batch", o.run.global_batch, "digits per step, over all workers");
