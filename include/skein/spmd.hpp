@@ -4,8 +4,10 @@
 // Written by scripts/check_mirror.py --write.
 
 #include <skein/spmd/elastic_coordinator.hpp>
+#include <skein/spmd/elastic_host.hpp>
 #include <skein/spmd/elastic_keeper.hpp>
 #include <skein/spmd/elastic_member.hpp>
+#include <skein/spmd/elastic_run.hpp>
 #include <skein/spmd/elastic_supervisor.hpp>
 #include <skein/spmd/elastic_world.hpp>
 #include <skein/spmd/environment.hpp>

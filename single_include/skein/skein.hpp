@@ -40292,6 +40292,7 @@ struct worker_end {
     std::string how{};        ///< "was killed by signal 9 (SIGKILL)"
     std::string last_words{}; ///< why, if it said so
     bool was_silent = false;  ///< its keeper has killed it for that
+    bool was_seen = true;     ///< by its keeper; false: the keeper is gone, it may still run
     std::optional<error> not_started{};
     [[nodiscard]] bool success() const noexcept { return code == 0; }
 };
@@ -42057,6 +42058,10 @@ struct elastic_times {
     time_span backoff = time_constants::lan().job_restart_first; ///< after a failed start; doubles
     time_span stop_grace = time_constants::lan().stop_grace;     ///< from a stop to the kill
     time_span crash_grace = time_constants::lan().crash_grace;   ///< for the others to leave
+    /// After it has taken over from another coordinator, for the workers of the newest view.
+    time_span take_over = std::chrono::seconds(1);
+    /// A view without any member of the one before waits so long for those that nobody saw end.
+    time_span lease = time_constants::lan().dead_after;
     time_span join_deadline = 2 * time_constants::lan().rendezvous_timeout; ///< of a view's group
 };
 
@@ -42072,6 +42077,7 @@ struct coordinator_options {
     elastic_times times{};
     net::address
         groups{}; ///< where the groups of views listen; port 0, or a Unix name to begin with
+    std::string advertise{}; ///< the host in the groups' addresses; empty: as they listen
     net::keep_alive alive = group_options{}.alive; ///< of the groups
     byte_buffer given{};                           ///< to every rank; see group_options
     std::size_t most_told = 0;                     ///< by rank 0; see group_options
@@ -42088,12 +42094,31 @@ public:
     elastic_coordinator(net::network& via, view_register& truth, coordinator_options options);
     ~elastic_coordinator() override;
 
-    /// A host with places; it must outlive the coordinator.
-    void add(elastic_keeper& keeper);
+    /// Takes the place of the coordinator, if nobody has it, and reads the newest view; gives who is
+    /// the coordinator.
+    ///   errors  those of the register
+    [[nodiscard]] task<coordinator_place> claim();
+
+    /// A host with places; it must outlive this, or lose() comes first. After claim().
+    ///   running  workers that run there since another coordinator's time
+    ///   result   those of them that are members of the newest view; the others are to be killed
+    std::vector<std::uint64_t> add(elastic_keeper& keeper,
+                                   const std::vector<view_member>& running = {});
+    /// Its host is lost, or its supervisor is: so are its workers.
+    void lose(elastic_keeper& keeper, const error& why);
+    /// Its workers leave in order, and none is started there.
+    void drain(elastic_keeper& keeper, const std::string& why);
+    /// After drain(): its last worker has ended.
+    [[nodiscard]] bool has_drained(const elastic_keeper& keeper) const;
 
     /// Until the job has ended and no worker runs.
-    ///   errors  those of the register; cancelled: workers may still run
+    ///   errors  those of the register; aborted: another one is the coordinator; cancelled. Then
+    ///           workers may still run
     [[nodiscard]] task<supervisor_outcome> run();
+    /// No view was ever made after this one; the job was over when it was read.
+    [[nodiscard]] const view& newest() const noexcept { return view_; }
+    /// Workers that run, and those that are wanted.
+    [[nodiscard]] int target() const noexcept { return target_; }
 
     /// All members save and end; those that do not in time are killed.
     void stop(int signal);
@@ -42130,6 +42155,7 @@ private:
 
     // What is to be done.
     void look(time_point now);
+    void take_over(time_point now);
     void start_missing(time_point now);
     void let_go(time_point now);
     void wish();
@@ -42146,7 +42172,10 @@ private:
     [[nodiscard]] std::vector<worker*> members();
     [[nodiscard]] std::vector<worker*> ready();
     [[nodiscard]] bool has_left(const worker& which) const;
+    [[nodiscard]] bool is_first_of_host(const worker& which) const;
+    [[nodiscard]] bool is_draining(const elastic_keeper& keeper) const;
     [[nodiscard]] bool any_running() const;
+    [[nodiscard]] time_point lease_of_lost();
     [[nodiscard]] int least() const noexcept;
     [[nodiscard]] std::string name_of(const worker& which) const;
     [[nodiscard]] error end_of(const worker& which) const;
@@ -42158,6 +42187,7 @@ private:
     net::network& network_;
     view_register& register_;
     std::vector<elastic_keeper*> keepers_;
+    std::vector<const elastic_keeper*> draining_;
     std::map<std::uint64_t, std::unique_ptr<worker>> workers_;
     std::uint64_t last_id_ = 0;
     std::vector<setting> settings_;
@@ -42171,7 +42201,8 @@ private:
     int target_ = 0, failures_ = 0, refusals_ = 0, bad_starts_ = 0;
     std::optional<error> last_loss_, refused_;
     time_point broken_at_{}, retry_at_{}, short_since_ = time_point::max(),
-                                          enough_at_ = time_point::max();
+                                          enough_at_ = time_point::max(), take_over_until_ = time_point::min();
+    bool is_claimed_ = false;
 
     bool over_ = false, kill_now_ = false, is_done_ = false;
     time_point kill_at_ = time_point::max(), stop_at_ = time_point::max();
@@ -42205,6 +42236,9 @@ private:
 namespace skein::spmd {
 
 namespace detail {
+
+/// view::why of the last view of a job that has ended well.
+inline constexpr const char* done_in_order = "the training is done";
 
 /// What a rank throws because another one is lost.
 [[nodiscard]] constexpr bool is_echo(errc code) noexcept {
@@ -42289,6 +42323,7 @@ inline constexpr std::uint16_t fail = 0x0204;  ///< member_fail
 inline constexpr std::uint16_t begin = 0x0281; ///< of the supervisor: member_begin
 inline constexpr std::uint16_t wish = 0x0282;  ///< of the supervisor: member_wish
 inline constexpr std::uint16_t end = 0x0283;   ///< of the supervisor: member_end
+inline constexpr std::uint16_t hold = 0x0284;  ///< of the supervisor itself: member_hold
 } // namespace member_kind
 
 struct member_hello {
@@ -42319,8 +42354,11 @@ struct member_begin {
 /// All that is wished now.
 struct member_wish {
     bool change = false;          ///< ranks join or leave
-    bool held = false;            ///< nobody knows whether this view is the newest one
     std::int32_t stop_signal = 0; ///< not 0: the job is to stop
+};
+/// Whether nobody knows that this view is the newest one.
+struct member_hold {
+    bool on = false;
 };
 /// No view has this rank any more: in order, or for this reason.
 using member_end = std::tuple<bool, error>;
@@ -42367,9 +42405,81 @@ SKEIN_INLINE elastic_coordinator::elastic_coordinator(net::network& via, view_re
 
 SKEIN_INLINE elastic_coordinator::~elastic_coordinator() = default;
 
-SKEIN_INLINE void elastic_coordinator::add(elastic_keeper& keeper) {
+SKEIN_INLINE task<coordinator_place> elastic_coordinator::claim() {
+    coordinator_place me{options_.id, options_.address};
+    auto claiming = register_.claim(me);
+    auto who = co_await claiming;
+    if (who.id != options_.id) co_return who;
+    auto reading = register_.read();
+    view_ = co_await reading;
+    failures_ = static_cast<int>(view_.failures);
+    for (const auto& m : view_.members) last_id_ = std::max(last_id_, m.id);
+    is_claimed_ = true;
+    if (view_.generation == 0) co_return who;
+    // Another coordinator has started workers that no view has had: their ids are used, too.
+    constexpr std::uint64_t ids_at_once = 1000;
+    last_id_ = (last_id_ / ids_at_once + 1) * ids_at_once;
+    take_over_until_ = deadline_after(loop::current().now(), options_.times.take_over);
+    co_return who;
+}
+
+SKEIN_INLINE std::vector<std::uint64_t> elastic_coordinator::add(
+    elastic_keeper& keeper, const std::vector<view_member>& running) {
+    std::vector<std::uint64_t> kept;
     keepers_.push_back(&keeper);
     changed_.set();
+    for (const auto& one : running) {
+        const auto found = std::find_if(view_.members.begin(), view_.members.end(),
+                                        [&](const view_member& m) { return m.id == one.id; });
+        if (found == view_.members.end() || find(one.id) != nullptr || found->pid != one.pid ||
+            found->keeper != keeper.id() || take_over_until_ == time_point::min())
+            continue;
+        auto w = std::make_unique<worker>();
+        w->self = *found;
+        w->keeper = &keeper;
+        w->is = stage::member;
+        w->rank = static_cast<int>(found - view_.members.begin());
+        w->first_view = view_.generation;
+        w->asked = world_end::broken; // the group was the other coordinator's
+        w->started_at = loop::current().now();
+        workers_[one.id] = std::move(w);
+        kept.push_back(one.id);
+    }
+    return kept;
+}
+
+SKEIN_INLINE void elastic_coordinator::lose(elastic_keeper& keeper, const error& why) {
+    std::erase(keepers_, &keeper);
+    std::erase(draining_, &keeper);
+    changed_.set();
+    worker_end how;
+    how.how = fmt::format("is lost with its host: {}", why.what());
+    how.was_seen = false;
+    for (auto& [id, w] : workers_)
+        if (w->keeper == &keeper) {
+            worker_ended(id, how);
+            w->keeper = nullptr;
+        }
+}
+
+SKEIN_INLINE void elastic_coordinator::drain(elastic_keeper& keeper, const std::string& why) {
+    if (std::find(draining_.begin(), draining_.end(), &keeper) != draining_.end()) return;
+    draining_.push_back(&keeper);
+    for (auto& [id, w] : workers_) {
+        if (w->keeper != &keeper || w->has_ended) continue;
+        w->leaves = true;
+        w->why = why;
+        if (w->is == stage::member || w->is == stage::leaving) continue;
+        w->is = stage::leaving;
+        kill(*w);
+    }
+    changed_.set();
+}
+
+SKEIN_INLINE bool elastic_coordinator::has_drained(const elastic_keeper& keeper) const {
+    return is_draining(keeper) && std::none_of(workers_.begin(), workers_.end(), [&](const auto& w) {
+        return w.second->keeper == &keeper && !w.second->has_ended;
+    });
 }
 
 SKEIN_INLINE task<supervisor_outcome> elastic_coordinator::run() {
@@ -42391,12 +42501,17 @@ SKEIN_INLINE task<supervisor_outcome> elastic_coordinator::run() {
 }
 
 SKEIN_INLINE task<void> elastic_coordinator::work() {
-    coordinator_place me{options_.id, options_.address};
-    auto claiming = register_.claim(me);
-    (void)co_await claiming;
-    auto reading = register_.read();
-    view_ = co_await reading;
-    failures_ = static_cast<int>(view_.failures);
+    if (!is_claimed_) {
+        auto claiming = claim();
+        const auto who = co_await claiming;
+        if (who.id != options_.id)
+            throw error(errc::aborted, fmt::format("the coordinator is {}", who.address));
+    }
+    if (view_.is_over) {
+        if (view_.why != detail::done_in_order)
+            outcome_.failure = error(errc::aborted, "the job is over").with_cause(view_.why);
+        co_return;
+    }
     for (;;) {
         changed_.reset();
         wake_at_ = time_point::max();
@@ -42425,7 +42540,7 @@ SKEIN_INLINE task<void> elastic_coordinator::say_it_is_over() {
     last.author = options_.id;
     last.is_over = true;
     last.failures = static_cast<std::uint64_t>(failures_);
-    last.why = outcome_.failure ? outcome_.failure->what() : "the training is done";
+    last.why = outcome_.failure ? outcome_.failure->what() : detail::done_in_order;
     auto swapping = register_.compare_and_swap(view_.generation, last);
     const auto swapped = co_await swapping;
     if (swapped.swapped && options_.on_view) options_.on_view(last);
@@ -42628,7 +42743,18 @@ SKEIN_INLINE void elastic_coordinator::judge_member_end(worker& w) {
     }
     last_loss_ = end_of(w);
     news_.push_back(last_loss_->what());
-    if (!as_asked) count_failure(*last_loss_, w.rank);
+    if (as_asked) return;
+    // A lost host counts once, however many workers it had.
+    if (!w.end.was_seen && !is_first_of_host(w)) return;
+    count_failure(*last_loss_, w.rank);
+}
+
+SKEIN_INLINE bool elastic_coordinator::is_first_of_host(const worker& which) const {
+    return std::none_of(workers_.begin(), workers_.end(), [&](const auto& w) {
+        const auto& other = *w.second;
+        return &other != &which && other.judged && !other.end.was_seen &&
+               other.self.keeper == which.self.keeper && other.ended_at == which.ended_at;
+    });
 }
 
 /// A worker that was no member yet has ended.
@@ -42661,7 +42787,7 @@ SKEIN_INLINE void elastic_coordinator::finish(std::optional<error> failure, int 
     over_ = true;
     const auto now = loop::current().now();
     if (failure) outcome_.culprit = culprit;
-    const error why = failure ? *failure : error(errc::closed, "the training is done");
+    const error why = failure ? *failure : error(errc::closed, detail::done_in_order);
     if (failure) {
         if (group_) group_->server->abort(*failure, culprit);
         kill_at_ = std::min(stop_at_, deadline_after(now, options_.times.crash_grace));
@@ -42726,6 +42852,9 @@ SKEIN_INLINE bool elastic_coordinator::has_left(const worker& which) const {
     return which.is == stage::member && group_ && group_->generation == view_.generation &&
            group_->server->has_left(which.rank) && !group_->server->has_failed(which.rank);
 }
+SKEIN_INLINE bool elastic_coordinator::is_draining(const elastic_keeper& keeper) const {
+    return std::find(draining_.begin(), draining_.end(), &keeper) != draining_.end();
+}
 SKEIN_INLINE bool elastic_coordinator::any_running() const {
     return std::any_of(workers_.begin(), workers_.end(),
                        [](const auto& w) { return !w.second->has_ended; });
@@ -42752,7 +42881,7 @@ SKEIN_INLINE error elastic_coordinator::end_of(const worker& which) const {
 SKEIN_INLINE void elastic_coordinator::kill(worker& which) {
     if (which.has_ended) return;
     which.killed_by_us = true;
-    which.keeper->kill(which.self.id);
+    if (which.keeper != nullptr) which.keeper->kill(which.self.id);
 }
 SKEIN_INLINE void elastic_coordinator::send_end(worker& which, bool in_order, const error& why) {
     which.keeper->tell(which.self.id, detail::member_kind::end,
@@ -42765,6 +42894,7 @@ SKEIN_INLINE void elastic_coordinator::wake_at(time_point when) {
 // ---- what is to be done -------------------------------------------------------------------------
 
 SKEIN_INLINE void elastic_coordinator::look(time_point now) {
+    take_over(now);
     judge_group();
     judge_ends(now);
     watch_limits(now);
@@ -42776,9 +42906,37 @@ SKEIN_INLINE void elastic_coordinator::look(time_point now) {
     wish();
 }
 
+/// Members of the newest view whose supervisors have not come to this coordinator are lost.
+SKEIN_INLINE void elastic_coordinator::take_over(time_point now) {
+    if (take_over_until_ == time_point::min()) return;
+    const auto is_there = [&](const view_member& m) { return find(m.id) != nullptr; };
+    const bool all = std::all_of(view_.members.begin(), view_.members.end(), is_there);
+    if (!all && now < take_over_until_) return wake_at(take_over_until_);
+    take_over_until_ = time_point::min();
+    news_.push_back("the coordinator was lost");
+    was_refused_ = true; // nobody's failure
+    mark_broken();
+    for (std::size_t r = 0; r < view_.members.size(); ++r) {
+        const auto& m = view_.members[r];
+        if (is_there(m)) continue;
+        auto w = std::make_unique<worker>();
+        w->self = m;
+        w->is = stage::member;
+        w->rank = static_cast<int>(r);
+        w->first_view = view_.generation;
+        w->has_ended = true;
+        w->ended_at = now;
+        w->end.how = "did not come to the new coordinator";
+        w->end.was_seen = false;
+        workers_[m.id] = std::move(w);
+    }
+}
+
 /// As many as are wanted, where there is room.
 SKEIN_INLINE void elastic_coordinator::start_missing(time_point now) {
-    if (stop_signal_ != 0 || refusals_ >= options_.max_refusals) return;
+    if (stop_signal_ != 0 || refusals_ >= options_.max_refusals ||
+        take_over_until_ != time_point::min())
+        return;
     int there = 0;
     std::map<const elastic_keeper*, int> used;
     for (const auto& [id, w] : workers_) {
@@ -42793,7 +42951,7 @@ SKEIN_INLINE void elastic_coordinator::start_missing(time_point now) {
         if (now < retry_at_) return wake_at(retry_at_);
         elastic_keeper* best = nullptr;
         for (auto* k : keepers_) {
-            if (used[k] >= k->places()) continue;
+            if (used[k] >= k->places() || is_draining(*k)) continue;
             if (best == nullptr || used[k] < used[best]) best = k;
         }
         if (best == nullptr) return;
@@ -42914,7 +43072,7 @@ SKEIN_INLINE void elastic_coordinator::look_at_end(time_point now) {
 // ---- views --------------------------------------------------------------------------------------
 
 SKEIN_INLINE std::optional<view> elastic_coordinator::proposal(time_point now) {
-    if (over_) return std::nullopt;
+    if (over_ || take_over_until_ != time_point::min()) return std::nullopt;
     const auto stay = members();
     if (stay.empty()) return first_proposal(now);
     bool is_lost = false, is_seen = true;
@@ -42979,13 +43137,25 @@ SKEIN_INLINE std::optional<view> elastic_coordinator::first_proposal(time_point 
     }
     enough_at_ = std::min(enough_at_, now);
     const auto due = deadline_after(enough_at_, options_.times.first_settle);
-    if (some_start && now < due) {
-        wake_at(due);
+    const auto lease = lease_of_lost();
+    if ((some_start && now < due) || now < lease) {
+        wake_at(now < lease ? lease : due);
         return std::nullopt;
     }
     enough_at_ = time_point::max();
     short_since_ = time_point::max();
     return make_view(now);
+}
+
+/// Until when members of the newest view that nobody saw end may believe in it.
+SKEIN_INLINE time_point elastic_coordinator::lease_of_lost() {
+    time_point until{};
+    for (const auto& m : view_.members) {
+        const auto* const w = find(m.id);
+        if (w != nullptr && w->has_ended && !w->end.was_seen)
+            until = std::max(until, deadline_after(w->ended_at, options_.times.lease));
+    }
+    return until;
 }
 
 /// Those that stay keep their order and come first.
@@ -43045,7 +43215,9 @@ SKEIN_INLINE task<void> elastic_coordinator::swap(view next) {
     if (at.kind == net::scheme::unix_abstract)
         at.host += fmt::format("-{}-{:016x}", next.generation, options_.random->next());
     fresh->server = std::make_unique<group_server>(network_, at, how);
-    next.group = net::to_string(fresh->server->local());
+    auto reached = fresh->server->local();
+    if (!options_.advertise.empty()) reached.host = options_.advertise;
+    next.group = net::to_string(reached);
     const auto told = news_.size();
     auto swapping = register_.compare_and_swap(view_.generation, next);
     const auto swapped = co_await swapping;
@@ -43100,6 +43272,1310 @@ SKEIN_INLINE void elastic_coordinator::begin_view(const view& before, const std:
             w->keeper->tell(w->self.id, detail::member_kind::begin, wire::encode(told));
     }
     changed_.set();
+}
+
+} // namespace skein::spmd
+
+// ======== skein/spmd/elastic_host.hpp
+// The supervisor of one host of an elastic job on several: keeps the workers of its host, and is
+// the coordinator or follows it.
+//
+// Who is the coordinator: without a register of its own, the one that can listen at the job's
+// endpoint; with one (etcd), whoever holds its lease, and another one after it. The others dial it
+// and offer places. A host may come at any time; one whose link to the coordinator is silent is
+// lost, and comes back as a new one.
+
+
+// ======== skein/spmd/local_keeper.hpp
+// The keeper of the workers of this host: children of this process, each with one connection to
+// it. A worker that is silent is killed: it may hold what others wait for.
+
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace skein::net {
+class connection;
+class endpoint;
+class network;
+} // namespace skein::net
+namespace skein::proc {
+class child;
+class children;
+} // namespace skein::proc
+
+namespace skein::spmd {
+
+/// What a keeper starts, and how long it waits for a sign of life.
+struct local_keeper_options {
+    std::uint64_t id = 1;
+    std::string host{};
+    int places = 1;
+    int least = 1, most = 1; ///< of the job, for its workers
+    std::string job{};
+    net::address door{}; ///< where its workers reach it; port 0: any
+    net::token secret{}; ///< of these connections
+    net::keep_alive alive{net::keep_alive_mode::on, time_constants::lan().group_heartbeat,
+                          time_constants::lan().suspect_after, time_constants::lan().suspect_after};
+    std::string executable = "/proc/self/exe";
+    std::vector<std::string> argv{};                        ///< of each worker; empty: our own
+    std::vector<std::pair<std::string, std::string>> env{}; ///< added to each one's environment
+    std::vector<std::pair<std::string, std::string>> variables{}; ///< in its boot message alone
+    int threads = 1; ///< OMP_NUM_THREADS of each, unless the user has set that; 0: not set
+};
+
+/// Lives on one loop. What it starts dies with it.
+class local_keeper final : public elastic_keeper {
+public:
+    /// Listens at once. All but `options` must outlive it.
+    ///   errors  those of network::listen
+    local_keeper(net::network& via, proc::children& on, local_keeper_options options);
+    ~local_keeper() override;
+
+    /// Serves the workers' connections until cancelled; then all workers are killed and gone.
+    ///   to  hears of them from now on; must outlive this
+    [[nodiscard]] task<void> run(keeper_listener& to);
+
+    [[nodiscard]] std::uint64_t id() const noexcept override { return options_.id; }
+    [[nodiscard]] const std::string& host() const noexcept override { return options_.host; }
+    [[nodiscard]] int places() const noexcept override { return options_.places; }
+    void start(std::uint64_t worker) override;
+    void kill(std::uint64_t worker) override;
+    void tell(std::uint64_t worker, std::uint16_t kind, byte_buffer body) override;
+
+    /// Those that run, each with its pid.
+    [[nodiscard]] std::vector<view_member> running() const;
+    void kill_all();
+    /// Nobody knows whether the newest view is that: members wait before they apply a step.
+    void hold(bool on);
+
+private:
+    struct worker;
+    task<void> serve();
+    task<void> serve_one(std::shared_ptr<net::connection> link);
+    task<void> read_all(std::shared_ptr<net::connection> link, std::shared_ptr<worker> from);
+    task<void> live(std::shared_ptr<worker> self);
+    task<void> begin(std::shared_ptr<worker> self);
+
+    local_keeper_options options_;
+    proc::children& children_;
+    std::unique_ptr<net::endpoint> door_;
+    keeper_listener* to_ = nullptr;
+    bool held_ = false;
+    std::map<std::uint64_t, std::shared_ptr<worker>> workers_;
+    scope tasks_;
+};
+
+} // namespace skein::spmd
+
+
+// ======== skein/spmd/detail/local_keeper.ipp
+// A worker from its start to its end, and its connection.
+
+
+#include <exception>
+#include <map>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::spmd {
+
+struct local_keeper::worker {
+    std::uint64_t id = 0;
+    std::unique_ptr<proc::child> process;
+    std::shared_ptr<net::connection> link;
+    event unlinked; ///< what it said has been read
+    bool kill_asked = false;
+    bool was_silent = false;
+    bool has_ended = false;
+};
+
+namespace detail {
+
+SKEIN_INLINE net::connection_options keeper_link(const local_keeper_options& of) {
+    net::connection_options o;
+    o.secret = of.secret;
+    o.self.name = "keeper";
+    o.self.purpose = "elastic";
+    o.alive = of.alive;
+    o.bounds.max_frame = most_member_frame;
+    return o;
+}
+
+SKEIN_INLINE task<void> until_read(event* e) {
+    auto waited = e->wait();
+    co_await waited;
+}
+
+} // namespace detail
+
+SKEIN_INLINE local_keeper::local_keeper(net::network& via, proc::children& on,
+                                        local_keeper_options options)
+    : options_(std::move(options)), children_(on) {
+    net::acceptor_options bounds;
+    const auto places = static_cast<std::size_t>(options_.places) + 8;
+    bounds.places = std::max(bounds.places, places);
+    bounds.places_per_address = std::max(bounds.places_per_address, places);
+    door_ =
+        std::make_unique<net::endpoint>(via, options_.door, detail::keeper_link(options_), bounds);
+}
+
+SKEIN_INLINE local_keeper::~local_keeper() = default;
+
+SKEIN_INLINE task<void> local_keeper::run(keeper_listener& to) {
+    to_ = &to;
+    std::exception_ptr failure;
+    try {
+        auto serving = serve();
+        co_await serving;
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    tasks_.cancel();
+    auto joined = shield(as_result(tasks_.join()));
+    (void)co_await joined;
+    workers_.clear(); // kills and reaps what still runs
+    if (failure) std::rethrow_exception(failure);
+}
+
+SKEIN_INLINE task<void> local_keeper::serve() {
+    auto serving = door_->serve(
+        [this](std::shared_ptr<net::connection> link) { return serve_one(std::move(link)); });
+    co_await serving;
+}
+
+SKEIN_INLINE task<void> local_keeper::serve_one(std::shared_ptr<net::connection> link) {
+    auto first_frame = with_timeout(link->receive(), time_constants::lan().handshake_timeout);
+    auto first = co_await first_frame;
+    if (!first || first->kind != detail::member_kind::hello)
+        throw error(errc::malformed, "a worker says hello first");
+    auto hello = wire::decode<detail::member_hello>(first->body);
+    if (!hello) throw hello.error();
+    const auto found = workers_.find(hello->id);
+    if (found == workers_.end() || found->second->link || found->second->has_ended)
+        throw error(errc::permission_denied,
+                    fmt::format("pid {} says it is worker {}, which is none of ours or connected "
+                                "already",
+                                hello->pid, hello->id));
+    auto from = found->second;
+    from->link = link;
+    if (held_)
+        tell(from->id, detail::member_kind::hold, wire::encode(detail::member_hold{true}));
+    auto reading = read_all(link, from);
+    auto how = as_result(std::move(reading));
+    const auto read = co_await how;
+    from->unlinked.set();
+    // Silent, or it speaks nonsense: it may be alive, and hold what others wait for.
+    if (!read && read.error().code() != errc::cancelled && !from->has_ended) {
+        from->was_silent = read.error().code() == errc::peer_lost;
+        kill(from->id);
+    }
+}
+
+SKEIN_INLINE task<void> local_keeper::read_all(std::shared_ptr<net::connection> link,
+                                               std::shared_ptr<worker> from) {
+    for (;;) {
+        auto next = link->receive();
+        auto f = co_await next;
+        if (!f) co_return; // it is about to exit
+        to_->worker_said(from->id, f->kind, f->body);
+    }
+}
+
+SKEIN_INLINE void local_keeper::start(std::uint64_t id) {
+    auto self = std::make_shared<worker>();
+    self->id = id;
+    workers_[id] = self;
+    tasks_.spawn(live(std::move(self)));
+}
+
+SKEIN_INLINE void local_keeper::kill(std::uint64_t id) {
+    const auto found = workers_.find(id);
+    if (found == workers_.end() || found->second->has_ended) return;
+    found->second->kill_asked = true;
+    if (found->second->process) found->second->process->kill();
+}
+
+SKEIN_INLINE void local_keeper::tell(std::uint64_t id, std::uint16_t kind, byte_buffer body) {
+    const auto found = workers_.find(id);
+    if (found == workers_.end()) return;
+    const auto& link = found->second->link;
+    if (!link || !link->is_open()) return;
+    net::frame f;
+    f.kind = kind;
+    f.body = std::move(body);
+    link->send(std::move(f));
+}
+
+SKEIN_INLINE std::vector<view_member> local_keeper::running() const {
+    std::vector<view_member> all;
+    for (const auto& [id, w] : workers_) {
+        if (w->has_ended || !w->process) continue;
+        all.push_back(view_member{id, options_.host, options_.id, w->process->pid()});
+    }
+    return all;
+}
+
+SKEIN_INLINE void local_keeper::kill_all() {
+    for (const auto& [id, w] : workers_) kill(id);
+}
+
+SKEIN_INLINE void local_keeper::hold(bool on) {
+    if (std::exchange(held_, on) == on) return;
+    for (const auto& [id, w] : workers_)
+        tell(id, detail::member_kind::hold, wire::encode(detail::member_hold{on}));
+}
+
+SKEIN_INLINE task<void> local_keeper::begin(std::shared_ptr<worker> self) {
+    std::map<std::string, std::string> mine{
+        {elastic_variable, net::to_string(door_->local())},
+        {elastic_id_variable, std::to_string(self->id)},
+        {elastic_workers_variable, fmt::format("{}:{}", options_.least, options_.most)},
+        {"SKEIN_JOB_ID", options_.job},
+        {token_variable, options_.secret.to_hex()}};
+    for (const auto& [name, value] : options_.variables) mine.try_emplace(name, value);
+    proc::child_options how;
+    how.role = rank_role;
+    how.name = fmt::format("worker {}", self->id);
+    how.message = wire::encode(mine);
+    how.socket = false;
+    how.executable = options_.executable;
+    how.argv = options_.argv;
+    how.env = options_.env;
+    how.threads = options_.threads;
+    auto starting = children_.start(std::move(how));
+    self->process = co_await starting;
+    if (self->kill_asked) self->process->kill();
+}
+
+SKEIN_INLINE task<void> local_keeper::live(std::shared_ptr<worker> self) {
+    worker_end told;
+    std::optional<error> failed;
+    try {
+        auto starting = begin(self);
+        co_await starting;
+    } catch (const error& e) {
+        failed = e;
+    }
+    if (failed) {
+        if (failed->code() == errc::cancelled) co_return;
+        told.how = "could not be started";
+        told.not_started = std::move(failed);
+    } else {
+        to_->worker_started(self->id, self->process->pid());
+        auto ended = self->process->ended();
+        const auto end = co_await ended;
+        told.code = end.status.code();
+        told.signal = end.status.signal();
+        told.how = self->was_silent ? fmt::format("was silent for {:.3g} s, and was killed",
+                                                  to_seconds(options_.alive.dead_after))
+                                    : end.status.describe();
+        told.last_words = end.last_words;
+        told.was_silent = self->was_silent;
+        if (self->link) { // its last frames, which are in the socket
+            auto read = as_result(
+                with_timeout(detail::until_read(&self->unlinked), time_constants::lan().last_word));
+            (void)co_await read;
+        }
+    }
+    self->has_ended = true;
+    workers_.erase(self->id);
+    to_->worker_ended(self->id, told);
+}
+
+} // namespace skein::spmd
+
+
+// ======== skein/spmd/elastic_host.hpp, continued
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace skein::net {
+class network;
+}
+namespace skein::proc {
+class children;
+}
+
+namespace skein::spmd {
+
+/// One host's part of a job.
+struct elastic_host_options {
+    std::string job{};      ///< as the user calls it; the same on all hosts
+    net::address endpoint{}; ///< of a job without a register of its own: where its coordinator is
+    net::token secret{};    ///< of the links between hosts; the same on all of them
+    std::string host{};     ///< this one, as others reach it
+    local_keeper_options keeper{};
+    coordinator_options coordinator{};
+    /// Of the links between hosts: one that is silent for dead_after is lost.
+    net::keep_alive alive{net::keep_alive_mode::on, time_constants::lan().group_heartbeat,
+                          time_constants::lan().suspect_after,
+                          time_constants::lan().suspect_after};
+    time_span meet_limit = std::chrono::minutes(10); ///< until the coordinator is there at first
+    time_span back_limit = std::chrono::seconds(7);  ///< until it is back, without a register
+    std::function<void(const std::string&)> say{};   ///< lines for people; may be empty
+    std::function<void(net::address)> on_listening{}; ///< the coordinator's own address
+};
+
+/// Lives on one loop, in either world.
+class elastic_host {
+public:
+    /// `truth` null: a register in the coordinator's memory. All but `options` must outlive it.
+    elastic_host(net::network& via, proc::children& on, view_register* truth,
+                 elastic_host_options options);
+    ~elastic_host();
+
+    /// Until the job has ended, or this host's part of it.
+    ///   errors  those of the register; timeout: nobody is at the endpoint; peer_lost: the
+    ///           coordinator is gone for good; permission_denied, mismatch: it says no
+    [[nodiscard]] task<supervisor_outcome> run();
+
+    /// A first signal: the workers of this host leave in order, and if they are all, the job saves
+    /// and stops.
+    void stop(int signal);
+    /// Now.
+    void kill_all();
+    /// This host is told to go: as stop(SIGTERM).
+    void leave(const std::string& why);
+
+private:
+    class impl;
+    std::unique_ptr<impl> impl_;
+};
+
+/// Asks the coordinator for another number of workers; gives what it says.
+///   errors  those of net::connect_patiently; mismatch: another job
+[[nodiscard]] task<std::string> ask_to_scale(net::network& via, net::address endpoint,
+                                             net::token secret, std::string job, int workers);
+
+} // namespace skein::spmd
+
+
+// ======== skein/spmd/detail/elastic_host.ipp
+// Being the coordinator, or following it, and changing from one to the other.
+
+
+// ======== skein/spmd/detail/keeper_links.hpp
+// Both ends of the link between a supervisor and the coordinator of an elastic job.
+
+
+// ======== skein/spmd/detail/keeper_protocol.hpp
+// What the supervisors of an elastic job say to its coordinator and hear from it; frames of one
+// connection whose bodies are wire-encoded.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace skein::spmd::detail {
+
+/// Kinds of frames; of a supervisor unless said.
+namespace keeper_kind {
+inline constexpr std::uint16_t hello = 0x0301;   ///< keeper_hello; the first frame
+inline constexpr std::uint16_t started = 0x0302; ///< keeper_started
+inline constexpr std::uint16_t said = 0x0303;    ///< keeper_frame: of a worker
+inline constexpr std::uint16_t ended = 0x0304;   ///< keeper_ended
+inline constexpr std::uint16_t leaves = 0x0305;  ///< member_leave: its host is told to go
+inline constexpr std::uint16_t scale = 0x0306;   ///< keeper_scale: of a tool, instead of hello
+inline constexpr std::uint16_t welcome = 0x0381; ///< of the coordinator: keeper_welcome
+inline constexpr std::uint16_t start = 0x0382;   ///< of the coordinator: keeper_order
+inline constexpr std::uint16_t kill = 0x0383;    ///< of the coordinator: keeper_order
+inline constexpr std::uint16_t tell = 0x0384;    ///< of the coordinator: keeper_frame
+inline constexpr std::uint16_t over = 0x0385;    ///< of the coordinator: keeper_over
+inline constexpr std::uint16_t scaled = 0x0387;  ///< of the coordinator: keeper_scale
+} // namespace keeper_kind
+
+struct keeper_hello {
+    std::uint64_t id = 0;
+    std::string host;
+    std::string job; ///< as the user calls it
+    std::int32_t places = 0;
+    std::int32_t least = 0, most = 0; ///< workers of the job, as this host was told
+    std::vector<view_member> running; ///< since another coordinator's time
+};
+struct keeper_started {
+    std::uint64_t worker = 0;
+    std::int64_t pid = 0;
+};
+struct keeper_frame {
+    std::uint64_t worker = 0;
+    std::uint16_t kind = 0;
+    byte_buffer body;
+};
+struct keeper_ended {
+    std::uint64_t worker = 0;
+    std::int32_t code = -1, signal = 0;
+    std::string how, last_words;
+    bool was_silent = false;
+    std::vector<result<bool>> not_started; ///< none, or one error
+};
+struct keeper_scale {
+    std::string job;
+    std::int32_t target = 0, least = 0, most = 0;
+};
+struct keeper_welcome {
+    std::string job;                 ///< of the attempt
+    std::vector<std::uint64_t> kept; ///< workers that go on; the others are killed
+};
+struct keeper_order {
+    std::uint64_t worker = 0;
+};
+/// In order, or why not; and the signal that has stopped the job, or 0.
+using keeper_over = std::tuple<bool, std::int32_t, error>;
+
+/// Of one frame: one for a worker, and what goes around it.
+inline constexpr std::size_t most_keeper_frame = most_member_frame + (std::size_t{1} << 16);
+
+} // namespace skein::spmd::detail
+
+
+// ======== skein/spmd/detail/keeper_links.hpp, continued
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace skein::net {
+class endpoint;
+class network;
+} // namespace skein::net
+
+namespace skein::spmd::detail {
+
+[[nodiscard]] net::connection_options host_link(const elastic_host_options& of);
+
+/// Another host's keeper, as the coordinator has it.
+class remote_keeper final : public elastic_keeper {
+public:
+    remote_keeper(std::shared_ptr<net::connection> link, const keeper_hello& of)
+        : link_(std::move(link)), id_(of.id), host_(of.host), places_(of.places) {}
+    [[nodiscard]] std::uint64_t id() const noexcept override { return id_; }
+    [[nodiscard]] const std::string& host() const noexcept override { return host_; }
+    [[nodiscard]] int places() const noexcept override { return places_; }
+    void start(std::uint64_t worker) override;
+    void kill(std::uint64_t worker) override;
+    void tell(std::uint64_t worker, std::uint16_t kind, byte_buffer body) override;
+    [[nodiscard]] net::connection& link() noexcept { return *link_; }
+    [[nodiscard]] std::shared_ptr<net::connection> shared_link() const { return link_; }
+
+    bool told_over = false; ///< this host's part
+
+private:
+    std::shared_ptr<net::connection> link_;
+    std::uint64_t id_;
+    std::string host_;
+    int places_;
+};
+
+/// What all connections to a coordinator are served with.
+struct keeper_door {
+    elastic_coordinator* coordinator = nullptr;
+    const elastic_host_options* options = nullptr;
+    std::vector<remote_keeper*> there{};
+    std::string last_words{}; ///< set: the job is over for those that come now
+};
+/// One of them, until it ends.
+[[nodiscard]] task<void> serve_keeper(keeper_door* door, std::shared_ptr<net::connection> link);
+
+/// How following a coordinator came to its end.
+struct followed {
+    bool is_over = false; ///< the job, or this host's part of it; else the link is lost
+    bool in_order = false;
+    int stop_signal = 0;
+    std::optional<error> why;
+};
+
+/// This host's end. Hears of its own workers and passes it on.
+class follower final : public keeper_listener {
+public:
+    follower(local_keeper& of, const elastic_host_options& options)
+        : keeper_(of), options_(options) {}
+    /// Until the link is lost, or the coordinator says that it is over.
+    ///   errors  those of net::connection::connect, permission_denied and mismatch among them
+    [[nodiscard]] task<followed> follow(net::network* via, net::address at);
+    void leave(const std::string& why);
+
+    void worker_started(std::uint64_t worker, std::int64_t pid) override;
+    void worker_said(std::uint64_t worker, std::uint16_t kind, byte_span body) override;
+    void worker_ended(std::uint64_t worker, const worker_end& how) override;
+
+private:
+    [[nodiscard]] std::optional<followed> handle(const net::frame& f);
+
+    local_keeper& keeper_;
+    const elastic_host_options& options_;
+    std::shared_ptr<net::connection> link_; ///< while it is open
+    std::optional<std::string> leaves_;
+};
+
+} // namespace skein::spmd::detail
+
+// ======== skein/spmd/memory_register.hpp
+// A view register in the memory of one process: that of the supervisor at a job's endpoint. It is
+// gone with it, and so is the job's coordinator.
+
+
+namespace skein::spmd {
+
+/// Never waits for anybody but in its watches.
+class memory_register final : public view_register {
+public:
+    [[nodiscard]] task<view> read() override;
+    [[nodiscard]] task<swap_result> compare_and_swap(std::uint64_t generation, view next) override;
+    [[nodiscard]] task<view> watch(std::uint64_t after) override;
+    [[nodiscard]] task<coordinator_place> claim(coordinator_place me) override;
+    [[nodiscard]] task<coordinator_place> watch_coordinator(coordinator_place known) override;
+    [[nodiscard]] task<void> resign() override;
+
+private:
+    view newest_;
+    coordinator_place coordinator_;
+    wait_queue changed_;
+};
+
+} // namespace skein::spmd
+
+
+// ======== skein/spmd/detail/memory_register.ipp
+// The bodies of spmd/memory_register.hpp.
+
+#include <utility>
+
+namespace skein::spmd {
+
+SKEIN_INLINE task<view> memory_register::read() { co_return newest_; }
+
+SKEIN_INLINE task<swap_result> memory_register::compare_and_swap(std::uint64_t generation,
+                                                                 view next) {
+    swap_result how;
+    how.swapped = newest_.generation == generation && next.generation == generation + 1;
+    if (how.swapped) {
+        newest_ = std::move(next);
+        changed_.wake_all();
+    }
+    how.now = newest_;
+    co_return how;
+}
+
+SKEIN_INLINE task<view> memory_register::watch(std::uint64_t after) {
+    while (newest_.generation <= after) {
+        auto changed = changed_.wait();
+        co_await changed;
+    }
+    co_return newest_;
+}
+
+SKEIN_INLINE task<coordinator_place> memory_register::claim(coordinator_place me) {
+    if (coordinator_.id == 0) {
+        coordinator_ = std::move(me);
+        changed_.wake_all();
+    }
+    co_return coordinator_;
+}
+
+SKEIN_INLINE task<coordinator_place> memory_register::watch_coordinator(coordinator_place known) {
+    while (coordinator_ == known) {
+        auto changed = changed_.wait();
+        co_await changed;
+    }
+    co_return coordinator_;
+}
+
+SKEIN_INLINE task<void> memory_register::resign() {
+    coordinator_ = {};
+    changed_.wake_all();
+    co_return;
+}
+
+} // namespace skein::spmd
+
+
+// ======== skein/spmd/detail/elastic_host.ipp, continued
+#include <csignal>
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::spmd {
+
+namespace detail {
+
+/// Hears of this host's workers, and tells whoever is the coordinator now.
+class listener_switch final : public keeper_listener {
+public:
+    keeper_listener* to = nullptr;
+    void worker_started(std::uint64_t worker, std::int64_t pid) override {
+        if (to != nullptr) to->worker_started(worker, pid);
+    }
+    void worker_said(std::uint64_t worker, std::uint16_t kind, byte_span body) override {
+        if (to != nullptr) to->worker_said(worker, kind, body);
+    }
+    void worker_ended(std::uint64_t worker, const worker_end& how) override {
+        if (to != nullptr) to->worker_ended(worker, how);
+    }
+};
+
+} // namespace detail
+
+class elastic_host::impl {
+public:
+    impl(net::network& via, proc::children& on, view_register* truth, elastic_host_options options)
+        : options_(std::move(options)), network_(via), register_(truth),
+          keeper_(via, on, options_.keeper), follower_(keeper_, options_) {}
+
+    task<supervisor_outcome> run() {
+        scope beside;
+        beside.spawn(keep());
+        beside.spawn(insist());
+        std::exception_ptr failure;
+        supervisor_outcome how;
+        try {
+            auto living = register_ != nullptr ? live_by_register() : live_by_endpoint();
+            how = co_await living;
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        heard_by_.to = nullptr;
+        beside.cancel(); // the workers that still run are killed
+        auto joined = shield(as_result(beside.join()));
+        (void)co_await joined;
+        if (failure) std::rethrow_exception(failure);
+        if (how.stop_signal == 0) how.stop_signal = signal_;
+        co_return how;
+    }
+
+    void stop(int signal) {
+        if (signal_ == 0) signal_ = signal;
+        leave("its host is told to stop");
+    }
+    void kill_all() {
+        keeper_.kill_all();
+        kill_now_.set();
+        if (coordinator_) coordinator_->kill_all();
+    }
+    void leave(const std::string& why) {
+        if (!leaves_) leaves_ = why;
+        if (signal_ == 0) signal_ = SIGTERM;
+        leave_now_.set();
+        if (coordinator_) leave_as_coordinator();
+        follower_.leave(why);
+    }
+
+private:
+    task<void> keep() {
+        auto keeping = as_result(keeper_.run(heard_by_));
+        const auto kept = co_await keeping;
+        if (!kept && kept.error().code() != errc::cancelled) kill_all();
+    }
+    /// A host that leaves is gone in the end, also where the others are too few to go on.
+    task<void> insist() {
+        auto waiting = leave_now_.wait();
+        co_await waiting;
+        auto grace = sleep_for(options_.coordinator.times.stop_grace);
+        co_await grace;
+        kill_all();
+    }
+    void say(const std::string& text) const {
+        if (options_.say) options_.say(text);
+    }
+
+    // ---- the coordinator ------------------------------------------------------------------------
+
+    /// Another host may go on, if there is one and a register that does not end with this process.
+    void leave_as_coordinator() {
+        if (register_ != nullptr && door_ && !door_->there.empty())
+            coordinator_->drain(keeper_, *leaves_);
+        else
+            coordinator_->stop(signal_);
+    }
+
+    [[nodiscard]] coordinator_options coordinator_of(const net::address& at) {
+        auto o = options_.coordinator;
+        o.id = keeper_.id();
+        o.address = net::to_string(at);
+        o.groups = at.kind == net::scheme::tcp ? net::address::any(0)
+                                               : net::address::make(at.kind, at.host, 0);
+        if (at.kind == net::scheme::tcp) {
+            if (at.is_loopback())
+                o.groups = net::address::tcp(at.host, 0);
+            else
+                o.advertise = at.host;
+        }
+        return o;
+    }
+
+    /// Nothing: another one is the coordinator by now.
+    task<std::optional<supervisor_outcome>> coordinate(net::endpoint* listening,
+                                                       view_register* truth, net::address at) {
+        elastic_coordinator job(network_, *truth, coordinator_of(at));
+        auto claiming = job.claim();
+        const auto who = co_await claiming;
+        if (who.id != keeper_.id()) {
+            leader_ = who;
+            co_return std::nullopt;
+        }
+        detail::keeper_door door{&job, &options_};
+        coordinator_ = &job;
+        door_ = &door;
+        heard_by_.to = &job;
+        const auto kept = job.add(keeper_, keeper_.running());
+        for (const auto& one : keeper_.running())
+            if (std::find(kept.begin(), kept.end(), one.id) == kept.end()) keeper_.kill(one.id);
+        keeper_.hold(false);
+        if (leaves_) leave_as_coordinator();
+        scope serving;
+        serving.spawn(serve(listening, &door));
+        serving.spawn(see_hosts_leave(&job, &door));
+        if (register_ != nullptr) serving.spawn(step_down_when_replaced(&job));
+        std::exception_ptr failure;
+        supervisor_outcome how;
+        try {
+            auto running = with_cancel(resign_.token(), job.run());
+            how = co_await running;
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        if (!failure) {
+            auto telling = tell_over(&door, &how);
+            co_await telling;
+        }
+        heard_by_.to = nullptr;
+        coordinator_ = nullptr;
+        serving.cancel();
+        auto joined = shield(as_result(serving.join()));
+        (void)co_await joined;
+        door_ = nullptr;
+        if (!failure) co_return how;
+        if (!resign_.requested()) std::rethrow_exception(failure);
+        resign_ = cancel_source();
+        if (!is_empty_and_leaves_) {
+            keeper_.hold(true); // another one is the coordinator
+            co_return std::nullopt;
+        }
+        auto resigning = as_result(register_->resign());
+        (void)co_await resigning;
+        supervisor_outcome left;
+        left.stop_signal = signal_;
+        co_return left;
+    }
+    static task<void> serve(net::endpoint* listening, detail::keeper_door* door) {
+        auto serving = listening->serve([door](std::shared_ptr<net::connection> link) {
+            return detail::serve_keeper(door, std::move(link));
+        });
+        co_await serving;
+    }
+    /// What ends the links of all others, each with how the job has ended.
+    static task<void> tell_over(detail::keeper_door* door, const supervisor_outcome* how) {
+        const error why = how->failure ? *how->failure : error(errc::closed, detail::done_in_order);
+        std::vector<std::shared_ptr<net::connection>> links;
+        for (auto* one : door->there) links.push_back(one->shared_link());
+        for (const auto& link : links)
+            if (link->is_open())
+                detail::say(*link, detail::keeper_kind::over,
+                            detail::keeper_over(!how->failure, how->stop_signal, why));
+        for (const auto& link : links) {
+            auto closed = shield(link->close());
+            co_await closed;
+        }
+    }
+    /// Hosts that have asked to leave are told when their last worker has.
+    task<void> see_hosts_leave(elastic_coordinator* job, detail::keeper_door* door) {
+        for (;;) {
+            auto pause = sleep_for(time_constants::lan().last_word);
+            co_await pause;
+            for (auto* one : door->there)
+                if (job->has_drained(*one) && one->link().is_open() && !one->told_over) {
+                    one->told_over = true;
+                    detail::say(one->link(), detail::keeper_kind::over,
+                                detail::keeper_over(true, SIGTERM,
+                                                    error(errc::closed, "the host has left")));
+                }
+            if (job->has_drained(keeper_)) {
+                is_empty_and_leaves_ = true;
+                resign_.request();
+                co_return;
+            }
+        }
+    }
+    task<void> step_down_when_replaced(elastic_coordinator* job) {
+        auto reading = register_->claim(coordinator_place{keeper_.id(), leader_address_});
+        auto known = co_await reading;
+        while (known.id == keeper_.id()) {
+            auto watching = register_->watch_coordinator(known);
+            known = co_await watching;
+        }
+        (void)job;
+        leader_ = known;
+        resign_.request();
+    }
+
+    // ---- without a register of its own ----------------------------------------------------------
+
+    task<supervisor_outcome> live_by_endpoint() {
+        std::unique_ptr<net::endpoint> listening;
+        try {
+            auto at = options_.endpoint;
+            listening = std::make_unique<net::endpoint>(network_, at, detail::host_link(options_));
+        } catch (const error& why) {
+            // Not ours, or another supervisor of this host is there already.
+            if (why.code() != errc::not_found && why.code() != errc::already_exists) throw;
+        }
+        if (!listening) {
+            auto following = follow_endpoint();
+            co_return co_await following;
+        }
+        auto at = options_.endpoint;
+        at.port = listening->local().port;
+        if (options_.on_listening) options_.on_listening(at);
+        memory_register truth;
+        auto coordinating = coordinate(listening.get(), &truth, at);
+        auto how = co_await coordinating;
+        co_return std::move(*how);
+    }
+
+    task<supervisor_outcome> follow_endpoint() {
+        bool was_there = false;
+        auto until = deadline_after(loop::current().now(), options_.meet_limit);
+        std::optional<error> last;
+        heard_by_.to = &follower_;
+        while (!last || loop::current().now() < until) {
+            auto following = as_result(follow_or_kill(options_.endpoint));
+            auto how = co_await following;
+            if (how && how->is_over) co_return outcome_of(*how);
+            if (how) {
+                last = how->why ? *how->why : error(errc::closed, "it has closed the link");
+                was_there = true;
+                until = deadline_after(loop::current().now(), options_.back_limit);
+                keeper_.hold(true);
+                say(fmt::format("the coordinator at {} is lost: {}",
+                                net::to_string(options_.endpoint), last->what()));
+            } else {
+                last = how.error();
+                if (!net::reconnect_policy::is_no_refusal(last->code())) throw *last;
+            }
+            if (leaves_) co_return left();
+            auto pause = sleep_for(time_constants::lan().join_most);
+            co_await pause;
+        }
+        throw nobody_there(was_there, *last);
+    }
+    [[nodiscard]] error nobody_there(bool was_there, const error& last) const {
+        const auto at = net::to_string(options_.endpoint);
+        if (was_there)
+            return error(errc::peer_lost, fmt::format("the coordinator at {} is gone", at))
+                .with_cause(last.what())
+                .with_hint("start the job again: it goes on from its last checkpoint, if it has "
+                           "one; with --rdzv-backend etcd another host takes over");
+        return error(errc::timeout, fmt::format("nobody is at {} for {:.3g} s", at,
+                                                to_seconds(options_.meet_limit)))
+            .with_cause(last.what())
+            .with_hint("start skein run on that host, too");
+    }
+    /// A second signal, and a leave while nobody is there, end it.
+    task<detail::followed> follow_or_kill(net::address at) {
+        auto following = follower_.follow(&network_, std::move(at));
+        auto killed = until_killed();
+        auto first = race(std::move(following), std::move(killed));
+        auto how = co_await first;
+        co_return std::move(how.value);
+    }
+    task<detail::followed> until_killed() {
+        auto waiting = kill_now_.wait();
+        co_await waiting;
+        detail::followed how;
+        how.is_over = true;
+        how.why = error(errc::cancelled, "the workers of this host were killed");
+        co_return how;
+    }
+    [[nodiscard]] supervisor_outcome outcome_of(const detail::followed& how) const {
+        supervisor_outcome out;
+        out.failure = how.why;
+        out.stop_signal = signal_ != 0 ? signal_ : how.stop_signal;
+        return out;
+    }
+    [[nodiscard]] supervisor_outcome left() const {
+        supervisor_outcome out;
+        out.stop_signal = signal_;
+        return out;
+    }
+
+    // ---- with one -------------------------------------------------------------------------------
+
+    task<supervisor_outcome> live_by_register() {
+        for (;;) {
+            auto at = net::address::any(0);
+            if (options_.endpoint.kind == net::scheme::sim)
+                at = net::address::sim(options_.host, 0);
+            else if (options_.host == "127.0.0.1")
+                at = net::address::tcp(options_.host, 0);
+            net::endpoint listening(network_, at, detail::host_link(options_));
+            at = listening.local();
+            at.host = options_.host;
+            leader_address_ = net::to_string(at);
+            if (options_.on_listening) options_.on_listening(at);
+            auto coordinating = coordinate(&listening, register_, at);
+            auto how = co_await coordinating;
+            if (how) co_return std::move(*how);
+            auto following = follow_leader();
+            auto followed = co_await following;
+            if (followed) co_return std::move(*followed);
+        }
+    }
+    /// Nothing: there is no coordinator, or another one.
+    task<std::optional<supervisor_outcome>> follow_leader() {
+        heard_by_.to = &follower_;
+        for (;;) {
+            if (leader_.id == 0 || leader_.id == keeper_.id()) co_return std::nullopt;
+            const auto at = net::address::parse(leader_.address);
+            if (!at) throw at.error();
+            auto following = as_result(follow_or_kill(*at));
+            auto how = co_await following;
+            if (how && how->is_over) co_return outcome_of(*how);
+            if (!how && !net::reconnect_policy::is_no_refusal(how.error().code())) throw how.error();
+            keeper_.hold(true);
+            if (leaves_) co_return left();
+            // It may be gone, or only not reachable from here.
+            auto pausing = as_result(
+                with_timeout(next_leader(), time_span(time_constants::lan().join_most)));
+            (void)co_await pausing;
+        }
+    }
+    task<void> next_leader() {
+        auto watching = register_->watch_coordinator(leader_);
+        leader_ = co_await watching;
+    }
+
+    const elastic_host_options options_;
+    net::network& network_;
+    view_register* register_; ///< null: in the memory of the one at the endpoint
+    local_keeper keeper_;
+    detail::follower follower_;
+    detail::listener_switch heard_by_;
+    elastic_coordinator* coordinator_ = nullptr; ///< while this host is
+    detail::keeper_door* door_ = nullptr;
+    coordinator_place leader_;
+    std::string leader_address_;
+    cancel_source resign_;
+    bool is_empty_and_leaves_ = false;
+    std::optional<std::string> leaves_;
+    int signal_ = 0;
+    event leave_now_, kill_now_;
+};
+
+SKEIN_INLINE elastic_host::elastic_host(net::network& via, proc::children& on,
+                                        view_register* truth, elastic_host_options options)
+    : impl_(std::make_unique<impl>(via, on, truth, std::move(options))) {}
+SKEIN_INLINE elastic_host::~elastic_host() = default;
+SKEIN_INLINE task<supervisor_outcome> elastic_host::run() { return impl_->run(); }
+SKEIN_INLINE void elastic_host::stop(int signal) { impl_->stop(signal); }
+SKEIN_INLINE void elastic_host::kill_all() { impl_->kill_all(); }
+SKEIN_INLINE void elastic_host::leave(const std::string& why) { impl_->leave(why); }
+
+} // namespace skein::spmd
+
+// ======== skein/spmd/detail/keeper_links.ipp
+// The bodies of keeper_links.hpp.
+
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::spmd::detail {
+
+SKEIN_INLINE net::connection_options host_link(const elastic_host_options& of) {
+    net::connection_options o;
+    o.secret = of.secret;
+    o.self.name = of.host;
+    o.self.host = of.host;
+    o.self.purpose = "elastic-host";
+    o.alive = of.alive;
+    o.bounds.max_frame = most_keeper_frame;
+    return o;
+}
+
+SKEIN_INLINE void remote_keeper::start(std::uint64_t worker) {
+    if (link_->is_open()) say(*link_, keeper_kind::start, keeper_order{worker});
+}
+SKEIN_INLINE void remote_keeper::kill(std::uint64_t worker) {
+    if (link_->is_open()) say(*link_, keeper_kind::kill, keeper_order{worker});
+}
+SKEIN_INLINE void remote_keeper::tell(std::uint64_t worker, std::uint16_t kind, byte_buffer body) {
+    if (!link_->is_open()) return;
+    keeper_frame f;
+    f.worker = worker;
+    f.kind = kind;
+    f.body = std::move(body);
+    say(*link_, keeper_kind::tell, f);
+}
+
+// ---- the coordinator's end ----------------------------------------------------------------------
+
+SKEIN_INLINE void say_over(net::connection& to, bool in_order, int signal, const error& why) {
+    if (to.is_open()) say(to, keeper_kind::over, keeper_over(in_order, signal, why));
+}
+
+/// Why this host can have no part in the job; nothing if it can.
+SKEIN_INLINE std::optional<error> objection(const keeper_hello& of, const keeper_door& door) {
+    const auto& o = door.options->coordinator;
+    if (of.job != door.options->job)
+        return error(errc::mismatch, fmt::format("host {} is of job '{}', this is job '{}'",
+                                                 of.host, of.job, door.options->job));
+    if (of.least != o.least || of.most != o.most)
+        return error(errc::mismatch,
+                     fmt::format("host {} has a job of {} to {} workers, here it is one of {} to "
+                                 "{}",
+                                 of.host, of.least, of.most, o.least, o.most))
+            .with_hint("start it with the same --nnodes and --nproc-per-node on all hosts");
+    if (of.places < 1 || of.places > 4096)
+        return error(errc::invalid_argument,
+                     fmt::format("host {} has {} places", of.host, of.places));
+    return std::nullopt;
+}
+
+SKEIN_INLINE void heard(elastic_coordinator& job, remote_keeper& from, const net::frame& f) {
+    if (f.kind == keeper_kind::started) {
+        const auto told = wire::decode<keeper_started>(f.body);
+        if (!told) throw told.error();
+        return job.worker_started(told->worker, told->pid);
+    }
+    if (f.kind == keeper_kind::said) {
+        const auto told = wire::decode<keeper_frame>(f.body);
+        if (!told) throw told.error();
+        return job.worker_said(told->worker, told->kind, told->body);
+    }
+    if (f.kind == keeper_kind::leaves) {
+        const auto told = wire::decode<member_leave>(f.body);
+        if (!told) throw told.error();
+        return job.drain(from, told->why);
+    }
+    if (f.kind != keeper_kind::ended)
+        throw error(errc::malformed, fmt::format("kind {} means nothing to a coordinator", f.kind));
+    const auto told = wire::decode<keeper_ended>(f.body);
+    if (!told) throw told.error();
+    worker_end how;
+    how.code = told->code;
+    how.signal = told->signal;
+    how.how = told->how;
+    how.last_words = told->last_words;
+    how.was_silent = told->was_silent;
+    if (!told->not_started.empty() && !told->not_started.front())
+        how.not_started = told->not_started.front().error();
+    job.worker_ended(told->worker, how);
+}
+
+SKEIN_INLINE void answer_scale(keeper_door* door, net::connection& to, const net::frame& f) {
+    auto asked = wire::decode<keeper_scale>(f.body);
+    if (!asked) throw asked.error();
+    const auto& o = door->options->coordinator;
+    if (asked->job != door->options->job) {
+        const error why(errc::mismatch, fmt::format("this is job '{}', not '{}'",
+                                                    door->options->job, asked->job));
+        return say_over(to, false, 0, why);
+    }
+    door->coordinator->set_target(asked->target);
+    asked->target = door->coordinator->target();
+    asked->least = o.least;
+    asked->most = o.most;
+    say(to, keeper_kind::scaled, *asked);
+}
+
+SKEIN_INLINE task<void> read_keeper(keeper_door* door, remote_keeper* from) {
+    for (;;) {
+        auto next = from->link().receive();
+        auto f = co_await next;
+        if (!f) co_return;
+        heard(*door->coordinator, *from, *f);
+    }
+}
+
+SKEIN_INLINE task<void> serve_keeper(keeper_door* door, std::shared_ptr<net::connection> link) {
+    auto first_frame = with_timeout(link->receive(), time_constants::lan().handshake_timeout);
+    auto first = co_await first_frame;
+    if (!first) co_return;
+    if (first->kind == keeper_kind::scale) {
+        answer_scale(door, *link, *first);
+        auto closed = shield(link->close());
+        co_await closed;
+        co_return;
+    }
+    auto hello = wire::decode<keeper_hello>(first->body);
+    if (!hello) throw hello.error();
+    if (const auto no = objection(*hello, *door)) {
+        say_over(*link, false, 0, *no);
+        auto closed = shield(link->close());
+        co_await closed;
+        co_return;
+    }
+    // It is back before its old link was found to be broken.
+    for (auto* other : door->there)
+        if (other->id() == hello->id)
+            other->link().abort(error(errc::reset, "its supervisor has come again"));
+    remote_keeper keeper(link, *hello);
+    keeper_welcome welcome;
+    welcome.job = door->options->coordinator.job;
+    welcome.kept = door->coordinator->add(keeper, hello->running);
+    say(*link, keeper_kind::welcome, welcome);
+    door->there.push_back(&keeper);
+    if (door->options->say)
+        door->options->say(fmt::format("host {} has come, with {} places", keeper.host(),
+                                       keeper.places()));
+    auto reading = as_result(read_keeper(door, &keeper));
+    const auto read = co_await reading;
+    std::erase(door->there, &keeper);
+    const error why = read ? error(errc::closed, "its supervisor has left") : read.error();
+    door->coordinator->lose(keeper, why);
+    if (door->options->say)
+        door->options->say(fmt::format("host {} is gone: {}", keeper.host(), why.what()));
+}
+
+// ---- the other end ------------------------------------------------------------------------------
+
+SKEIN_INLINE task<followed> follower::follow(net::network* via, net::address at) {
+    auto connecting = with_timeout(net::connection::connect(*via, at, host_link(options_)),
+                                   time_constants::lan().reconnect_most);
+    auto link = co_await connecting;
+    keeper_hello hello;
+    hello.id = keeper_.id();
+    hello.host = options_.host;
+    hello.job = options_.job;
+    hello.places = keeper_.places();
+    hello.least = options_.coordinator.least;
+    hello.most = options_.coordinator.most;
+    hello.running = keeper_.running();
+    say(*link, keeper_kind::hello, hello);
+    link_ = link;
+    followed how;
+    try {
+        for (;;) {
+            auto next = link->receive();
+            auto f = co_await next;
+            if (!f) break;
+            if (auto over = handle(*f)) {
+                how = std::move(*over);
+                break;
+            }
+        }
+    } catch (const error& e) {
+        how.why = e;
+    }
+    link_.reset();
+    auto closed = shield(link->close());
+    co_await closed;
+    if (how.why && how.why->code() == errc::cancelled) throw *how.why;
+    co_return how;
+}
+
+SKEIN_INLINE std::optional<followed> follower::handle(const net::frame& f) {
+    if (f.kind == keeper_kind::welcome) {
+        const auto told = wire::decode<keeper_welcome>(f.body);
+        if (!told) throw told.error();
+        for (const auto& one : keeper_.running())
+            if (std::find(told->kept.begin(), told->kept.end(), one.id) == told->kept.end())
+                keeper_.kill(one.id);
+        keeper_.hold(false);
+        if (leaves_) leave(*leaves_);
+        return std::nullopt;
+    }
+    if (f.kind == keeper_kind::over) {
+        auto told = wire::decode<keeper_over>(f.body);
+        if (!told) throw told.error();
+        followed how;
+        how.is_over = true;
+        how.in_order = std::get<0>(*told);
+        how.stop_signal = std::get<1>(*told);
+        if (!how.in_order) how.why = std::get<2>(*told);
+        return how;
+    }
+    if (f.kind == keeper_kind::tell) {
+        auto told = wire::decode<keeper_frame>(f.body);
+        if (!told) throw told.error();
+        keeper_.tell(told->worker, told->kind, std::move(told->body));
+        return std::nullopt;
+    }
+    const auto told = wire::decode<keeper_order>(f.body);
+    if (!told) throw told.error();
+    if (f.kind == keeper_kind::start)
+        keeper_.start(told->worker);
+    else if (f.kind == keeper_kind::kill)
+        keeper_.kill(told->worker);
+    else
+        throw error(errc::malformed, fmt::format("kind {} means nothing to a supervisor", f.kind));
+    return std::nullopt;
+}
+
+SKEIN_INLINE void follower::leave(const std::string& why) {
+    leaves_ = why;
+    if (link_ && link_->is_open()) say(*link_, keeper_kind::leaves, member_leave{why});
+}
+SKEIN_INLINE void follower::worker_started(std::uint64_t worker, std::int64_t pid) {
+    if (link_ && link_->is_open()) say(*link_, keeper_kind::started, keeper_started{worker, pid});
+}
+SKEIN_INLINE void follower::worker_said(std::uint64_t worker, std::uint16_t kind, byte_span body) {
+    if (!link_ || !link_->is_open()) return;
+    keeper_frame f;
+    f.worker = worker;
+    f.kind = kind;
+    f.body = to_buffer(body);
+    say(*link_, keeper_kind::said, f);
+}
+SKEIN_INLINE void follower::worker_ended(std::uint64_t worker, const worker_end& how) {
+    if (!link_ || !link_->is_open()) return;
+    keeper_ended told;
+    told.worker = worker;
+    told.code = how.code;
+    told.signal = how.signal;
+    told.how = how.how;
+    told.last_words = how.last_words;
+    told.was_silent = how.was_silent;
+    if (how.not_started) told.not_started.emplace_back(*how.not_started);
+    say(*link_, keeper_kind::ended, told);
+}
+
+} // namespace skein::spmd::detail
+
+namespace skein::spmd {
+
+SKEIN_INLINE task<std::string> ask_to_scale(net::network& via, net::address endpoint,
+                                            net::token secret, std::string job, int workers) {
+    elastic_host_options o;
+    o.secret = secret;
+    o.host = "skein scale";
+    auto connecting = with_timeout(net::connection::connect(via, endpoint, detail::host_link(o)),
+                                   time_constants::lan().connect_timeout);
+    auto link = co_await connecting;
+    detail::keeper_scale asking;
+    asking.job = job;
+    asking.target = workers;
+    detail::say(*link, detail::keeper_kind::scale, asking);
+    auto answering = with_timeout(link->receive(), time_constants::lan().handshake_timeout);
+    auto answer = co_await answering;
+    auto closed = shield(link->close());
+    co_await closed;
+    if (!answer) throw error(errc::closed, "the coordinator has closed the link");
+    if (answer->kind == detail::keeper_kind::over) {
+        auto no = wire::decode<detail::keeper_over>(answer->body);
+        if (!no) throw no.error();
+        throw std::get<2>(*no);
+    }
+    const auto said = wire::decode<detail::keeper_scale>(answer->body);
+    if (!said) throw said.error();
+    co_return fmt::format("job {} wants {} workers now ({} to {} are possible)", job, said->target,
+                          said->least, said->most);
 }
 
 } // namespace skein::spmd
@@ -43195,8 +44671,10 @@ private:
 
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -43218,7 +44696,6 @@ struct elastic_client_options {
     net::token secret{};
     std::vector<setting> settings{};
     time_span join_deadline = 2 * time_constants::lan().rendezvous_timeout;
-    net::keep_alive_mode alive = net::keep_alive_mode::automatic;
 };
 
 /// One world of a rank. `begin` and what the group has told are only read; the losses may be used
@@ -43233,8 +44710,13 @@ struct elastic_place {
 
 /// Wishes of the supervisor, for any thread.
 struct elastic_wishes {
-    std::atomic<bool> change{false}, held{false};
+    std::atomic<bool> change{false};
     std::atomic<int> stop_signal{0};
+    std::mutex mutex; ///< guards the others
+    std::condition_variable changed;
+    bool held = false;      ///< as the supervisor says
+    bool is_silent = false; ///< the supervisor: nobody knows what it would say
+    [[nodiscard]] bool holds() const noexcept { return held || is_silent; }
 };
 
 /// All members belong to the loop.
@@ -43259,6 +44741,7 @@ public:
 
 private:
     task<void> read_all();
+    task<void> watch_silence();
     void handle(const net::frame& f);
     void lose_link(error why);
     void break_world(int rank, const error& why);
@@ -43302,7 +44785,10 @@ SKEIN_INLINE task<void> elastic_client::connect() {
     o.self.purpose = "elastic";
     o.self.pid = options_.pid;
     o.bounds.max_frame = most_member_frame;
-    o.alive.mode = options_.alive;
+    // One that is stopped for a while is not lost: its death closes the socket, and the kernel ends
+    // this process.
+    o.alive = {net::keep_alive_mode::on, time_constants::lan().group_heartbeat,
+               time_constants::lan().suspect_after, std::chrono::hours(24 * 365)};
     net::reconnect_policy often;
     often.until = deadline_after(loop::current().now(), time_constants::lan().rendezvous_timeout);
     often.max_tries = 0;
@@ -43310,6 +44796,18 @@ SKEIN_INLINE task<void> elastic_client::connect() {
     link_ = co_await connecting;
     say(*link_, member_kind::hello, member_hello{options_.id, options_.pid});
     tasks_.spawn(read_all());
+    tasks_.spawn(watch_silence());
+}
+
+/// A supervisor that is silent cannot say that it has lost the coordinator.
+SKEIN_INLINE task<void> elastic_client::watch_silence() {
+    while (link_->is_open()) {
+        auto pause = sleep_for(time_constants::lan().group_heartbeat);
+        co_await pause;
+        const std::lock_guard lock(wishes_.mutex);
+        if (std::exchange(wishes_.is_silent, link_->is_suspect()) != wishes_.is_silent)
+            wishes_.changed.notify_all();
+    }
 }
 
 SKEIN_INLINE task<void> elastic_client::read_all() {
@@ -43351,8 +44849,15 @@ SKEIN_INLINE void elastic_client::handle(const net::frame& f) {
         const auto told = wire::decode<member_wish>(f.body);
         if (!told) throw told.error();
         wishes_.change = told->change;
-        wishes_.held = told->held;
         if (told->stop_signal != 0) wishes_.stop_signal = told->stop_signal;
+        break;
+    }
+    case member_kind::hold: {
+        const auto told = wire::decode<member_hold>(f.body);
+        if (!told) throw told.error();
+        const std::lock_guard lock(wishes_.mutex);
+        wishes_.held = told->on;
+        wishes_.changed.notify_all();
         break;
     }
     case member_kind::end: {
@@ -43460,7 +44965,7 @@ SKEIN_INLINE task<void> elastic_client::join(std::shared_ptr<elastic_place> into
     how.job = begin.job;
     how.secret = net::token::from_hex(begin.secret).value();
     how.join_deadline = options_.join_deadline;
-    how.alive.mode = options_.alive;
+    how.alive.mode = net::keep_alive_mode::automatic;
     auto* const losses = &into->losses;
     cancel_source stop;
     scope watching;
@@ -43771,11 +45276,19 @@ SKEIN_INLINE int elastic_member::stop_signal() const noexcept {
 SKEIN_INLINE void elastic_member::wait_while_held() {
     const auto place = impl_->newest();
     if (!place) throw error(errc::closed, "this rank is in no world");
-    std::optional<error> lost;
-    auto watching = place->losses.add([&](int, const error& why) { lost = why; });
-    // One supervisor, one host: it is held only while that is stopped.
+    auto& wishes = impl_->wishes;
+    std::optional<error> lost; // guarded as `held`
+    auto watching = place->losses.add([&](int, const error& why) {
+        const std::lock_guard lock(wishes.mutex);
+        lost = why;
+        wishes.changed.notify_all();
+    });
+    std::unique_lock lock(wishes.mutex);
+    wishes.changed.wait(lock, [&] { return !wishes.holds() || lost; });
+    const auto why = lost;
+    lock.unlock();
     watching.reset();
-    if (lost) throw *lost;
+    if (why) throw *why;
 }
 SKEIN_INLINE void elastic_member::ask_to_leave(const std::string& why) { impl_->ask_to_leave(why); }
 SKEIN_INLINE std::vector<member_info> elastic_member::members() const {
@@ -43798,6 +45311,329 @@ SKEIN_INLINE void elastic_member::fail(const error& why) { impl_->fail(why); }
 
 } // namespace skein::spmd
 
+// ======== skein/spmd/elastic_run.hpp
+// What `skein run` does on each host of an elastic job: a program started as its workers, a
+// supervisor that meets those of the other hosts, and the signs that this host is to go.
+//
+//     spmd::elastic_run_options how;
+//     how.job = "bert"; how.endpoint = net::address::tcp("node-1", 29400);
+//     how.hosts = {1, 4}; how.workers_per_host = 2;
+//     how.argv = {"./train", "--data", "d"};
+//     const auto outcome = spmd::run_elastic_host(how);
+
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace skein::spmd {
+
+/// Signs that this host will be taken away. Each is looked at once a second.
+struct leave_notices {
+    std::string file{}; ///< that appears; empty: none
+    /// "http://169.254.169.254/latest/meta-data/spot/instance-action": answers 200 from then on, as
+    /// EC2 does. Empty: none.
+    std::string url{};
+    time_span every = std::chrono::seconds(1);
+};
+
+/// A job, and this host's part in it.
+struct elastic_run_options {
+    std::string job = "job";
+    net::address endpoint{}; ///< of the coordinator, where there is no register
+    /// Makes a register of its own; called on the loop. Empty: in the coordinator's memory.
+    std::function<std::unique_ptr<view_register>()> make_register{};
+    net::token secret{};                 ///< the same on all hosts
+    std::string host{};                  ///< as others reach this one; empty: its name
+    std::pair<int, int> hosts{1, 1};     ///< at least, at most
+    int workers_per_host = 1;
+    int max_failures = 3;
+    elastic_times times{};
+    std::optional<time_span> back_limit{}; ///< see elastic_host_options
+    std::string executable{};            ///< of the workers; empty: argv[0], looked up in PATH
+    std::vector<std::string> argv{};
+    std::vector<std::pair<std::string, std::string>> env{};
+    int threads = 1;
+    bool takes_signals = true;
+    int stop_fd = -1; ///< becomes readable: as a first SIGTERM. -1: none
+    leave_notices notices{};
+    std::function<void(const view&)> on_view{}; ///< told at the coordinator
+    std::function<void(const error& why, int failures, int max_failures)> on_failure{};
+    std::function<void(const std::string&)> say{}; ///< other lines for people
+    std::function<void(net::address)> on_listening{}; ///< at the coordinator; its address
+};
+
+/// Runs this host's part to its end; blocks.
+///   errors  invalid_argument; not_found (the program); those of elastic_host::run
+[[nodiscard]] supervisor_outcome run_elastic_host(elastic_run_options options);
+
+/// Asks a running job for another number of workers; blocks. Gives what it says.
+///   errors  those of ask_to_scale
+[[nodiscard]] std::string scale_elastic_job(const net::address& endpoint, const net::token& secret,
+                                            const std::string& job, int workers);
+
+} // namespace skein::spmd
+
+
+// ======== skein/spmd/detail/elastic_run.ipp
+// The real loop of one host, its signals, and its notices.
+
+
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::spmd {
+
+namespace detail {
+
+/// As a shell finds it.
+SKEIN_INLINE std::string find_program(const std::string& name) {
+    const auto can_run = [](const std::string& path) {
+        std::error_code ignored;
+        return !std::filesystem::is_directory(path, ignored) && ::access(path.c_str(), X_OK) == 0;
+    };
+    if (name.find('/') != std::string::npos) {
+        if (can_run(name)) return std::filesystem::absolute(name).string();
+        throw error(errc::not_found, fmt::format("{}: {}", name, std::strerror(errno)))
+            .with_hint("name a program that this host can run");
+    }
+    const char* const path = std::getenv("PATH");
+    std::string_view rest = path != nullptr ? path : "/usr/bin:/bin";
+    for (;;) {
+        const auto colon = rest.find(':');
+        const std::string folder(rest.substr(0, colon));
+        const auto here = (folder.empty() ? std::string(".") : folder) + "/" + name;
+        if (can_run(here)) return here;
+        if (colon == std::string_view::npos) break;
+        rest.remove_prefix(colon + 1);
+    }
+    throw error(errc::not_found, fmt::format("no program {} in PATH", name))
+        .with_hint("name its path, as ./" + name);
+}
+
+/// "http://host:port/path" in parts; empty host: it is none.
+struct http_place {
+    std::string host, path = "/";
+    std::uint16_t port = 80;
+};
+SKEIN_INLINE http_place parse_http(const std::string& url) {
+    constexpr std::string_view begin = "http://";
+    http_place at;
+    if (!url.starts_with(begin))
+        throw error(errc::invalid_argument, fmt::format("'{}' is no http:// address", url));
+    auto rest = std::string_view(url).substr(begin.size());
+    const auto slash = rest.find('/');
+    if (slash != std::string_view::npos) at.path = std::string(rest.substr(slash));
+    const auto where = net::address::parse(
+        fmt::format("tcp:{}{}", rest.substr(0, slash),
+                    rest.substr(0, slash).find(':') == std::string_view::npos ? ":80" : ""));
+    if (!where) throw where.error();
+    at.host = where->host;
+    at.port = where->port;
+    return at;
+}
+
+/// The answer's status and body, of which the first 4 KiB are read.
+SKEIN_INLINE task<std::pair<int, std::string>> ask_http(net::network* via, const http_place* at,
+                                                        std::string request) {
+    auto connecting = via->connect(net::address::tcp(at->host, at->port));
+    auto stream = co_await connecting;
+    const std::array<byte_span, 1> bytes{as_bytes(request)};
+    auto writing = stream->write_all(bytes);
+    co_await writing;
+    std::string all;
+    std::array<std::byte, 4096> part{};
+    while (all.size() < part.size()) {
+        auto reading = stream->read_some(part);
+        const auto n = co_await reading;
+        if (n == 0) break;
+        all.append(reinterpret_cast<const char*>(part.data()), n);
+    }
+    int status = 0;
+    if (all.starts_with("HTTP/1.") && all.size() > 12) status = std::atoi(all.c_str() + 9);
+    const auto body = all.find("\r\n\r\n");
+    co_return std::pair(status, body == std::string::npos ? std::string() : all.substr(body + 4));
+}
+
+/// One question, as EC2 wants it: with a token where it gives one.
+SKEIN_INLINE task<bool> is_told_to_go(net::network* via, const http_place* at) {
+    auto tokening =
+        ask_http(via, at,
+                 fmt::format("PUT /latest/api/token HTTP/1.0\r\nHost: {}\r\nContent-Length: 0\r\n"
+                             "X-aws-ec2-metadata-token-ttl-seconds: 60\r\n\r\n",
+                             at->host));
+    const auto token = co_await tokening;
+    const auto with = token.first == 200 && token.second.find_first_of("\r\n") == std::string::npos
+                          ? fmt::format("X-aws-ec2-metadata-token: {}\r\n", token.second)
+                          : std::string();
+    auto asking = ask_http(
+        via, at, fmt::format("GET {} HTTP/1.0\r\nHost: {}\r\n{}\r\n", at->path, at->host, with));
+    const auto answer = co_await asking;
+    co_return answer.first == 200;
+}
+
+/// What run_elastic_host() holds on its loop.
+class elastic_host_run {
+public:
+    elastic_host_run(net::real_loop& loop, elastic_run_options options)
+        : options_(std::move(options)), loop_(loop), network_(loop), children_(loop) {}
+
+    task<supervisor_outcome> run() {
+        if (options_.make_register) register_ = options_.make_register();
+        host_ = std::make_unique<elastic_host>(network_, children_, register_.get(), host_of());
+        if (options_.takes_signals) signals_.emplace(second_signal::is_counted);
+        scope beside;
+        if (signals_) beside.spawn(watch_signals());
+        if (options_.stop_fd >= 0) beside.spawn(watch_stop_request());
+        if (!options_.notices.file.empty()) beside.spawn(watch_file());
+        if (!options_.notices.url.empty()) beside.spawn(watch_url());
+        std::exception_ptr failure;
+        supervisor_outcome how;
+        try {
+            auto running = host_->run();
+            how = co_await running;
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        beside.cancel();
+        auto joined = shield(as_result(beside.join()));
+        (void)co_await joined;
+        host_.reset();
+        register_.reset();
+        if (failure) std::rethrow_exception(failure);
+        co_return how;
+    }
+
+private:
+    [[nodiscard]] elastic_host_options host_of() const {
+        elastic_host_options o;
+        o.job = options_.job;
+        o.endpoint = options_.endpoint;
+        o.secret = options_.secret;
+        o.host = options_.host.empty() ? proc::host_name() : options_.host;
+        o.say = options_.say;
+        if (options_.back_limit) o.back_limit = *options_.back_limit;
+        o.on_listening = options_.on_listening;
+        auto& k = o.keeper;
+        k.id = system_random().next() | 1;
+        k.host = o.host;
+        k.places = options_.workers_per_host;
+        k.least = options_.hosts.first * options_.workers_per_host;
+        k.most = options_.hosts.second * options_.workers_per_host;
+        k.job = options_.job;
+        k.door = net::address::abstract_unix(
+            fmt::format("@skein-keeper-{}-{:016x}", ::getpid(), system_random().next()));
+        k.secret = net::token::generate();
+        k.executable = options_.executable.empty() ? find_program(options_.argv.front())
+                                                   : options_.executable;
+        k.argv = options_.argv;
+        k.env = options_.env;
+        k.threads = options_.threads;
+        auto& c = o.coordinator;
+        c.job = options_.job;
+        c.least = k.least;
+        c.most = k.most;
+        c.max_failures = options_.max_failures;
+        c.times = options_.times;
+        c.random = &system_random();
+        c.on_view = options_.on_view;
+        c.on_failure = options_.on_failure;
+        return o;
+    }
+    task<void> watch_signals() {
+        for (;;) {
+            auto asked = net::wait_readable(loop_, signals_->fd());
+            co_await asked;
+            char read[16];
+            [[maybe_unused]] const auto n = ::read(signals_->fd(), read, sizeof read);
+            if (signals_->count() > 1) host_->kill_all();
+            host_->stop(signals_->which());
+        }
+    }
+    task<void> watch_stop_request() {
+        auto asked = net::wait_readable(loop_, options_.stop_fd);
+        co_await asked;
+        host_->stop(SIGTERM);
+    }
+    task<void> watch_file() {
+        std::error_code ignored;
+        while (!std::filesystem::exists(options_.notices.file, ignored)) {
+            auto pause = sleep_for(options_.notices.every);
+            co_await pause;
+        }
+        host_->leave(fmt::format("{} is there", options_.notices.file));
+    }
+    task<void> watch_url() {
+        const auto at = parse_http(options_.notices.url);
+        for (;;) {
+            auto asking = as_result(with_timeout(is_told_to_go(&network_, &at),
+                                                 time_constants::lan().reconnect_most));
+            const auto told = co_await asking;
+            if (told && *told) break;
+            auto pause = sleep_for(options_.notices.every);
+            co_await pause;
+        }
+        host_->leave(fmt::format("{} says so", options_.notices.url));
+    }
+
+    elastic_run_options options_;
+    net::real_loop& loop_;
+    net::real_network network_;
+    proc::local_children children_;
+    std::unique_ptr<view_register> register_;
+    std::unique_ptr<elastic_host> host_;
+    std::optional<stop_signals> signals_;
+};
+
+SKEIN_INLINE task<std::string> scale_on_loop(net::network* via, net::address endpoint,
+                                             net::token secret, std::string job, int workers) {
+    auto asking = ask_to_scale(*via, std::move(endpoint), secret, std::move(job), workers);
+    co_return co_await asking;
+}
+
+} // namespace detail
+
+SKEIN_INLINE supervisor_outcome run_elastic_host(elastic_run_options options) {
+    if (options.argv.empty()) throw error(errc::invalid_argument, "no program to run");
+    if (options.hosts.first < 1 || options.hosts.first > options.hosts.second)
+        throw error(errc::invalid_argument, fmt::format("a job of at least {} and at most {} hosts",
+                                                        options.hosts.first, options.hosts.second))
+            .with_hint("at least 1, and not more than at most: 1:4");
+    if (options.workers_per_host < 1)
+        throw error(errc::invalid_argument,
+                    fmt::format("{} workers on each host", options.workers_per_host));
+    if (!options.notices.url.empty()) (void)detail::parse_http(options.notices.url);
+    loop::refuse_inside("a job of ranks", "start it from main");
+    net::real_loop loop;
+    detail::elastic_host_run work(loop, std::move(options));
+    return loop.run(work.run());
+}
+
+SKEIN_INLINE std::string scale_elastic_job(const net::address& endpoint, const net::token& secret,
+                                           const std::string& job, int workers) {
+    net::real_loop loop;
+    net::real_network network(loop);
+    return loop.run(detail::scale_on_loop(&network, endpoint, secret, job, workers));
+}
+
+} // namespace skein::spmd
+
 // ======== skein/spmd/elastic_supervisor.hpp
 // The supervisor of an elastic job on one host: starts copies of this program as workers, makes
 // views of those that are ready, and starts another one when one is lost.
@@ -43807,284 +45643,6 @@ SKEIN_INLINE void elastic_member::fail(const error& why) { impl_->fail(why); }
 // however it dies, the kernel kills them.
 
 
-// ======== skein/spmd/local_keeper.hpp
-// The keeper of the workers of this host: children of this process, each with one connection to
-// it. A worker that is silent is killed: it may hold what others wait for.
-
-
-#include <cstdint>
-#include <map>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
-
-namespace skein::net {
-class connection;
-class endpoint;
-class network;
-} // namespace skein::net
-namespace skein::proc {
-class child;
-class children;
-} // namespace skein::proc
-
-namespace skein::spmd {
-
-/// What a keeper starts, and how long it waits for a sign of life.
-struct local_keeper_options {
-    std::uint64_t id = 1;
-    std::string host{};
-    int places = 1;
-    int least = 1, most = 1; ///< of the job, for its workers
-    std::string job{};
-    net::address door{}; ///< where its workers reach it; port 0: any
-    net::token secret{}; ///< of these connections
-    net::keep_alive alive{net::keep_alive_mode::on, time_constants::lan().group_heartbeat,
-                          time_constants::lan().suspect_after, time_constants::lan().suspect_after};
-    std::string executable = "/proc/self/exe";
-    std::vector<std::string> argv{};                        ///< of each worker; empty: our own
-    std::vector<std::pair<std::string, std::string>> env{}; ///< added to each one's environment
-    std::vector<std::pair<std::string, std::string>> variables{}; ///< in its boot message alone
-    int threads = 1; ///< OMP_NUM_THREADS of each, unless the user has set that; 0: not set
-};
-
-/// Lives on one loop. What it starts dies with it.
-class local_keeper final : public elastic_keeper {
-public:
-    /// Listens at once. All but `options` must outlive it.
-    ///   errors  those of network::listen
-    local_keeper(net::network& via, proc::children& on, local_keeper_options options);
-    ~local_keeper() override;
-
-    /// Serves the workers' connections until cancelled; then all workers are killed and gone.
-    ///   to  hears of them from now on; must outlive this
-    [[nodiscard]] task<void> run(keeper_listener& to);
-
-    [[nodiscard]] std::uint64_t id() const noexcept override { return options_.id; }
-    [[nodiscard]] const std::string& host() const noexcept override { return options_.host; }
-    [[nodiscard]] int places() const noexcept override { return options_.places; }
-    void start(std::uint64_t worker) override;
-    void kill(std::uint64_t worker) override;
-    void tell(std::uint64_t worker, std::uint16_t kind, byte_buffer body) override;
-
-private:
-    struct worker;
-    task<void> serve();
-    task<void> serve_one(std::shared_ptr<net::connection> link);
-    task<void> read_all(std::shared_ptr<net::connection> link, std::shared_ptr<worker> from);
-    task<void> live(std::shared_ptr<worker> self);
-    task<void> begin(std::shared_ptr<worker> self);
-
-    local_keeper_options options_;
-    proc::children& children_;
-    std::unique_ptr<net::endpoint> door_;
-    keeper_listener* to_ = nullptr;
-    std::map<std::uint64_t, std::shared_ptr<worker>> workers_;
-    scope tasks_;
-};
-
-} // namespace skein::spmd
-
-
-// ======== skein/spmd/detail/local_keeper.ipp
-// A worker from its start to its end, and its connection.
-
-
-#include <exception>
-#include <map>
-#include <utility>
-
-#include <fmt/format.h>
-
-namespace skein::spmd {
-
-struct local_keeper::worker {
-    std::uint64_t id = 0;
-    std::unique_ptr<proc::child> process;
-    std::shared_ptr<net::connection> link;
-    event unlinked; ///< what it said has been read
-    bool kill_asked = false;
-    bool was_silent = false;
-    bool has_ended = false;
-};
-
-namespace detail {
-
-SKEIN_INLINE net::connection_options keeper_link(const local_keeper_options& of) {
-    net::connection_options o;
-    o.secret = of.secret;
-    o.self.name = "keeper";
-    o.self.purpose = "elastic";
-    o.alive = of.alive;
-    o.bounds.max_frame = most_member_frame;
-    return o;
-}
-
-SKEIN_INLINE task<void> until_read(event* e) {
-    auto waited = e->wait();
-    co_await waited;
-}
-
-} // namespace detail
-
-SKEIN_INLINE local_keeper::local_keeper(net::network& via, proc::children& on,
-                                        local_keeper_options options)
-    : options_(std::move(options)), children_(on) {
-    net::acceptor_options bounds;
-    const auto places = static_cast<std::size_t>(options_.places) + 8;
-    bounds.places = std::max(bounds.places, places);
-    bounds.places_per_address = std::max(bounds.places_per_address, places);
-    door_ =
-        std::make_unique<net::endpoint>(via, options_.door, detail::keeper_link(options_), bounds);
-}
-
-SKEIN_INLINE local_keeper::~local_keeper() = default;
-
-SKEIN_INLINE task<void> local_keeper::run(keeper_listener& to) {
-    to_ = &to;
-    std::exception_ptr failure;
-    try {
-        auto serving = serve();
-        co_await serving;
-    } catch (...) {
-        failure = std::current_exception();
-    }
-    tasks_.cancel();
-    auto joined = shield(as_result(tasks_.join()));
-    (void)co_await joined;
-    workers_.clear(); // kills and reaps what still runs
-    if (failure) std::rethrow_exception(failure);
-}
-
-SKEIN_INLINE task<void> local_keeper::serve() {
-    auto serving = door_->serve(
-        [this](std::shared_ptr<net::connection> link) { return serve_one(std::move(link)); });
-    co_await serving;
-}
-
-SKEIN_INLINE task<void> local_keeper::serve_one(std::shared_ptr<net::connection> link) {
-    auto first_frame = with_timeout(link->receive(), time_constants::lan().handshake_timeout);
-    auto first = co_await first_frame;
-    if (!first || first->kind != detail::member_kind::hello)
-        throw error(errc::malformed, "a worker says hello first");
-    auto hello = wire::decode<detail::member_hello>(first->body);
-    if (!hello) throw hello.error();
-    const auto found = workers_.find(hello->id);
-    if (found == workers_.end() || found->second->link || found->second->has_ended)
-        throw error(errc::permission_denied,
-                    fmt::format("pid {} says it is worker {}, which is none of ours or connected "
-                                "already",
-                                hello->pid, hello->id));
-    auto from = found->second;
-    from->link = link;
-    auto reading = read_all(link, from);
-    auto how = as_result(std::move(reading));
-    const auto read = co_await how;
-    from->unlinked.set();
-    // Silent, or it speaks nonsense: it may be alive, and hold what others wait for.
-    if (!read && read.error().code() != errc::cancelled && !from->has_ended) {
-        from->was_silent = read.error().code() == errc::peer_lost;
-        kill(from->id);
-    }
-}
-
-SKEIN_INLINE task<void> local_keeper::read_all(std::shared_ptr<net::connection> link,
-                                               std::shared_ptr<worker> from) {
-    for (;;) {
-        auto next = link->receive();
-        auto f = co_await next;
-        if (!f) co_return; // it is about to exit
-        to_->worker_said(from->id, f->kind, f->body);
-    }
-}
-
-SKEIN_INLINE void local_keeper::start(std::uint64_t id) {
-    auto self = std::make_shared<worker>();
-    self->id = id;
-    workers_[id] = self;
-    tasks_.spawn(live(std::move(self)));
-}
-
-SKEIN_INLINE void local_keeper::kill(std::uint64_t id) {
-    const auto found = workers_.find(id);
-    if (found == workers_.end() || found->second->has_ended) return;
-    found->second->kill_asked = true;
-    if (found->second->process) found->second->process->kill();
-}
-
-SKEIN_INLINE void local_keeper::tell(std::uint64_t id, std::uint16_t kind, byte_buffer body) {
-    const auto found = workers_.find(id);
-    if (found == workers_.end()) return;
-    const auto& link = found->second->link;
-    if (!link || !link->is_open()) return;
-    net::frame f;
-    f.kind = kind;
-    f.body = std::move(body);
-    link->send(std::move(f));
-}
-
-SKEIN_INLINE task<void> local_keeper::begin(std::shared_ptr<worker> self) {
-    std::map<std::string, std::string> mine{
-        {elastic_variable, net::to_string(door_->local())},
-        {elastic_id_variable, std::to_string(self->id)},
-        {elastic_workers_variable, fmt::format("{}:{}", options_.least, options_.most)},
-        {"SKEIN_JOB_ID", options_.job},
-        {token_variable, options_.secret.to_hex()}};
-    for (const auto& [name, value] : options_.variables) mine.try_emplace(name, value);
-    proc::child_options how;
-    how.role = rank_role;
-    how.name = fmt::format("worker {}", self->id);
-    how.message = wire::encode(mine);
-    how.socket = false;
-    how.executable = options_.executable;
-    how.argv = options_.argv;
-    how.env = options_.env;
-    how.threads = options_.threads;
-    auto starting = children_.start(std::move(how));
-    self->process = co_await starting;
-    if (self->kill_asked) self->process->kill();
-}
-
-SKEIN_INLINE task<void> local_keeper::live(std::shared_ptr<worker> self) {
-    worker_end told;
-    std::optional<error> failed;
-    try {
-        auto starting = begin(self);
-        co_await starting;
-    } catch (const error& e) {
-        failed = e;
-    }
-    if (failed) {
-        if (failed->code() == errc::cancelled) co_return;
-        told.how = "could not be started";
-        told.not_started = std::move(failed);
-    } else {
-        to_->worker_started(self->id, self->process->pid());
-        auto ended = self->process->ended();
-        const auto end = co_await ended;
-        told.code = end.status.code();
-        told.signal = end.status.signal();
-        told.how = self->was_silent ? fmt::format("was silent for {:.3g} s, and was killed",
-                                                  to_seconds(options_.alive.dead_after))
-                                    : end.status.describe();
-        told.last_words = end.last_words;
-        told.was_silent = self->was_silent;
-        if (self->link) { // its last frames, which are in the socket
-            auto read = as_result(
-                with_timeout(detail::until_read(&self->unlinked), time_constants::lan().last_word));
-            (void)co_await read;
-        }
-    }
-    self->has_ended = true;
-    workers_.erase(self->id);
-    to_->worker_ended(self->id, told);
-}
-
-} // namespace skein::spmd
-
-
-// ======== skein/spmd/elastic_supervisor.hpp, continued
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -44160,87 +45718,6 @@ struct elastic_options {
 // One job = one coordinator + one keeper + a register, on a loop of their own.
 
 
-// ======== skein/spmd/memory_register.hpp
-// A view register in the memory of one process: that of the supervisor at a job's endpoint. It is
-// gone with it, and so is the job's coordinator.
-
-
-namespace skein::spmd {
-
-/// Never waits for anybody but in its watches.
-class memory_register final : public view_register {
-public:
-    [[nodiscard]] task<view> read() override;
-    [[nodiscard]] task<swap_result> compare_and_swap(std::uint64_t generation, view next) override;
-    [[nodiscard]] task<view> watch(std::uint64_t after) override;
-    [[nodiscard]] task<coordinator_place> claim(coordinator_place me) override;
-    [[nodiscard]] task<coordinator_place> watch_coordinator(coordinator_place known) override;
-    [[nodiscard]] task<void> resign() override;
-
-private:
-    view newest_;
-    coordinator_place coordinator_;
-    wait_queue changed_;
-};
-
-} // namespace skein::spmd
-
-
-// ======== skein/spmd/detail/memory_register.ipp
-// The bodies of spmd/memory_register.hpp.
-
-#include <utility>
-
-namespace skein::spmd {
-
-SKEIN_INLINE task<view> memory_register::read() { co_return newest_; }
-
-SKEIN_INLINE task<swap_result> memory_register::compare_and_swap(std::uint64_t generation,
-                                                                 view next) {
-    swap_result how;
-    how.swapped = newest_.generation == generation && next.generation == generation + 1;
-    if (how.swapped) {
-        newest_ = std::move(next);
-        changed_.wake_all();
-    }
-    how.now = newest_;
-    co_return how;
-}
-
-SKEIN_INLINE task<view> memory_register::watch(std::uint64_t after) {
-    while (newest_.generation <= after) {
-        auto changed = changed_.wait();
-        co_await changed;
-    }
-    co_return newest_;
-}
-
-SKEIN_INLINE task<coordinator_place> memory_register::claim(coordinator_place me) {
-    if (coordinator_.id == 0) {
-        coordinator_ = std::move(me);
-        changed_.wake_all();
-    }
-    co_return coordinator_;
-}
-
-SKEIN_INLINE task<coordinator_place> memory_register::watch_coordinator(coordinator_place known) {
-    while (coordinator_ == known) {
-        auto changed = changed_.wait();
-        co_await changed;
-    }
-    co_return coordinator_;
-}
-
-SKEIN_INLINE task<void> memory_register::resign() {
-    coordinator_ = {};
-    changed_.wake_all();
-    co_return;
-}
-
-} // namespace skein::spmd
-
-
-// ======== skein/spmd/detail/elastic_supervisor.ipp, continued
 #include <csignal>
 #include <exception>
 #include <utility>
