@@ -205,13 +205,14 @@ public:
     ///   end  what is to be done behind the last step
     void enter(step_end end, const world_news& news) {
         evaluator_->rebind();
-        auto start = start_info_of({});
-        const bool takes_over = report_->takes_over();
-        const bool rewrites = takes_over && end == step_end::nothing && run_.step > 0;
-        if ((end != step_end::nothing || rewrites) && start.first_step > 0)
-            start.first_step -= 1; // its row is written again
-        report_->rebind(start, news.change.why);
         if (config_.checkpoint.enabled) open_saver();
+        // A run that was resumed has written no row yet: that of its step is in the file.
+        const bool rewrites = report_->takes_over() && end == step_end::nothing && run_.step > 0 &&
+                              last_.step == run_.step;
+        const auto start = start_info_of({});
+        const bool again = (end != step_end::nothing || rewrites) && run_.step > 0;
+        report_->rebind(start, run_.step - (again ? 1 : 0), news.change.why);
+        // Nothing that a broken world can cut off comes between that and this.
         if (rewrites) write_last();
         if (news.before > 0) report_->changed(run_.step, news);
     }
@@ -309,9 +310,8 @@ public:
     void rebind(bool end_due) {
         evaluator_->rebind();
         if (saver_) open_saver();
-        auto start = start_info_of({});
-        if (end_due) start.first_step -= 1; // its row is written again
-        report_->rebind(start, {});
+        const auto rows = run_.step - (end_due ? 1 : 0); // that of this step is written again
+        report_->rebind(start_info_of({}), rows, {});
         if (!run_.training->empty())
             report_->notice(fmt::format("the metrics of training count from step {} on: those of "
                                         "the window and of the epoch before are left out",
