@@ -4,7 +4,7 @@
 //
 //     elastic                                 all figures; baselines with SKEIN_PYTHON
 //     elastic --train LOG MIN:MAX RUNS EXTRA_MB   the training: 1.3 million parameters, SGD, a checkpoint
-//                                             every 20 steps, EXTRA_MB of frozen parameters besides
+//                                             every 20 steps; or none, and EXTRA_MB of frozen parameters
 //
 // Each step appends two lines to the log: "begin|done NANOSECONDS STEP RANK PID".
 #include <skein/core/clock.hpp>
@@ -56,22 +56,22 @@ struct noise {
 /// The lines of steps; one write each, so those of several ranks do not mix.
 class step_log {
 public:
-    step_log(const std::string& path, int rank)
-        : file_(std::fopen(path.c_str(), "a"), &std::fclose), rank_(rank) {
+    step_log(const std::string& path, const skein::train::context& ctx)
+        : file_(std::fopen(path.c_str(), "a"), &std::fclose), ctx_(&ctx) {
         if (!file_) throw skein::error(skein::errc::io, "cannot append").with_where(path);
         std::setvbuf(file_.get(), nullptr, _IOFBF, 256);
     }
     void note(const char* what, std::uint64_t step) const {
         const auto now = skein::system_clock().now().time_since_epoch();
         fmt::print(file_.get(), "{} {} {} {} {}\n", what,
-                   std::chrono::duration_cast<std::chrono::nanoseconds>(now).count(), step, rank_,
-                   ::getpid());
+                   std::chrono::duration_cast<std::chrono::nanoseconds>(now).count(), step,
+                   ctx_->rank(), ::getpid());
         std::fflush(file_.get());
     }
 
 private:
     std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
-    int rank_;
+    const skein::train::context* ctx_; // its rank changes
 };
 
 struct note_done {
@@ -102,13 +102,15 @@ int train(const std::string& path, const std::string& workers, const std::string
     config.clip = 0;
     config.eval_every = 0;
     config.checkpoint.every = 20;
+    config.checkpoint.enabled = extra_mb == 0; // writing 500 MB would be longer than what is measured
     config.checkpoint.keep_best.k = 0;
     config.failure.max_failures = 1000;
     config.output = skein::train::output_mode::plain;
     std::istringstream(workers) >> config.scaling.workers;
     return skein::train::launch(config, [&](skein::train::context& ctx) {
-        const auto log = std::make_shared<const step_log>(path, ctx.rank());
-        skein::Trainer<skein::Elastic<skein::DDP<>>, note_done> trainer(ctx, config, note_done{log});
+        const auto log = std::make_shared<const step_log>(path, ctx);
+        skein::Trainer<skein::Elastic<skein::DDP<>>, note_done> trainer(ctx, config,
+                                                                        note_done{log});
         torch::manual_seed(1);
         Net net(extra_mb);
         auto session = trainer.open(net, skein::SGD{}, skein::train::constant_rate{0.01});

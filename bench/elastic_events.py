@@ -40,7 +40,8 @@ def newcomer(steps, known):
 
 
 def disturbed(begin_job, act, repeats):
-    """As elastic_lib.events(), with the stall of the join that follows each: (gap, redone, step, stall)."""
+    """As elastic_lib.events(), with the stall of the join that follows each: (gap, redone, step, stall). None follows a leave: the
+    job has one worker less then, and another job begins."""
     draw, found, stuck = random.Random(1), [], 0
     while len(found) < repeats and stuck <= repeats:
         with tempfile.TemporaryDirectory(prefix="skein-elastic-") as folder:
@@ -49,6 +50,9 @@ def disturbed(begin_job, act, repeats):
             try:
                 while len(found) < repeats:
                     gap, redone, step = event(job, steps, act, draw)
+                    if act.how == signal.SIGTERM:
+                        found.append((gap, redone, step, 0.0))
+                        break
                     # All that were there before the event; the newcomer may have joined already.
                     known = {pid for what, at, _, _, pid in steps.lines if at < act.at}
                     steps.wait_until(job, lambda: newcomer(steps, known) is not None, "step of the one that joins")

@@ -10,8 +10,11 @@
 #endif
 
 #include <skein/spmd/detail/elastic_client.hpp>
+#include <skein/spmd/detail/keeper_links.hpp>
 #include <skein/spmd/elastic_coordinator.hpp>
+#include <skein/spmd/elastic_host.hpp>
 #include <skein/spmd/elastic_member.hpp>
+#include <skein/spmd/elastic_run.hpp>
 #include <skein/spmd/elastic_supervisor.hpp>
 #include <skein/spmd/environment.hpp>
 #include <skein/spmd/group.hpp>
@@ -26,13 +29,16 @@
 
 #include <skein/spmd/detail/elastic_client.ipp>
 #include <skein/spmd/detail/elastic_coordinator.ipp>
+#include <skein/spmd/detail/elastic_host.ipp>
 #include <skein/spmd/detail/elastic_member.ipp>
 #include <skein/spmd/detail/elastic_proposals.ipp>
+#include <skein/spmd/detail/elastic_run.ipp>
 #include <skein/spmd/detail/elastic_supervisor.ipp>
 #include <skein/spmd/detail/environment.ipp>
 #include <skein/spmd/detail/group.ipp>
 #include <skein/spmd/detail/group_client.ipp>
 #include <skein/spmd/detail/joined_group.ipp>
+#include <skein/spmd/detail/keeper_links.ipp>
 #include <skein/spmd/detail/local_keeper.ipp>
 #include <skein/spmd/detail/loss_listeners.ipp>
 #include <skein/spmd/detail/meeting.ipp>

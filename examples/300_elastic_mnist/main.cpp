@@ -153,7 +153,8 @@ int main(int argc, char** argv) {
     app.add_option("--data", o.data, "folder with MNIST's files, unpacked; else digits are drawn");
     app.add_option("--samples", o.samples, "drawn digits to train on");
     app.add_option("--test", o.test, "digits for the test, the last ones");
-    app.add_option("--workers", o.run.scaling.workers, "processes that train together: N, or MIN:MAX");
+    app.add_option("--workers", o.run.scaling.workers,
+                   "processes that train together: N, or MIN:MAX");
     app.add_option("--epochs", o.run.epochs, "passes over the digits")->check(CLI::PositiveNumber);
     app.add_option("--steps", o.run.max_steps, "so many steps in place of --epochs");
     app.add_option("--batch", o.run.global_batch, "digits per step, over all workers");

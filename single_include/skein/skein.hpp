@@ -40292,6 +40292,7 @@ struct worker_end {
     std::string how{};        ///< "was killed by signal 9 (SIGKILL)"
     std::string last_words{}; ///< why, if it said so
     bool was_silent = false;  ///< its keeper has killed it for that
+    bool was_seen = true;     ///< by its keeper; false: the keeper is gone, it may still run
     std::optional<error> not_started{};
     [[nodiscard]] bool success() const noexcept { return code == 0; }
 };
@@ -42057,6 +42058,10 @@ struct elastic_times {
     time_span backoff = time_constants::lan().job_restart_first; ///< after a failed start; doubles
     time_span stop_grace = time_constants::lan().stop_grace;     ///< from a stop to the kill
     time_span crash_grace = time_constants::lan().crash_grace;   ///< for the others to leave
+    /// After it has taken over from another coordinator, for the workers of the newest view.
+    time_span take_over = std::chrono::seconds(1);
+    /// A view without any member of the one before waits so long for those that nobody saw end.
+    time_span lease = time_constants::lan().dead_after;
     time_span join_deadline = 2 * time_constants::lan().rendezvous_timeout; ///< of a view's group
 };
 
@@ -42072,6 +42077,7 @@ struct coordinator_options {
     elastic_times times{};
     net::address
         groups{}; ///< where the groups of views listen; port 0, or a Unix name to begin with
+    std::string advertise{}; ///< the host in the groups' addresses; empty: as they listen
     net::keep_alive alive = group_options{}.alive; ///< of the groups
     byte_buffer given{};                           ///< to every rank; see group_options
     std::size_t most_told = 0;                     ///< by rank 0; see group_options
@@ -42088,12 +42094,31 @@ public:
     elastic_coordinator(net::network& via, view_register& truth, coordinator_options options);
     ~elastic_coordinator() override;
 
-    /// A host with places; it must outlive the coordinator.
-    void add(elastic_keeper& keeper);
+    /// Takes the place of the coordinator, if nobody has it, and reads the newest view; gives who is
+    /// the coordinator.
+    ///   errors  those of the register
+    [[nodiscard]] task<coordinator_place> claim();
+
+    /// A host with places; it must outlive this, or lose() comes first. After claim().
+    ///   running  workers that run there since another coordinator's time
+    ///   result   those of them that are members of the newest view; the others are to be killed
+    std::vector<std::uint64_t> add(elastic_keeper& keeper,
+                                   const std::vector<view_member>& running = {});
+    /// Its host is lost, or its supervisor is: so are its workers.
+    void lose(elastic_keeper& keeper, const error& why);
+    /// Its workers leave in order, and none is started there.
+    void drain(elastic_keeper& keeper, const std::string& why);
+    /// After drain(): its last worker has ended.
+    [[nodiscard]] bool has_drained(const elastic_keeper& keeper) const;
 
     /// Until the job has ended and no worker runs.
-    ///   errors  those of the register; cancelled: workers may still run
+    ///   errors  those of the register; aborted: another one is the coordinator; cancelled. Then
+    ///           workers may still run
     [[nodiscard]] task<supervisor_outcome> run();
+    /// No view was ever made after this one; the job was over when it was read.
+    [[nodiscard]] const view& newest() const noexcept { return view_; }
+    /// Workers that run, and those that are wanted.
+    [[nodiscard]] int target() const noexcept { return target_; }
 
     /// All members save and end; those that do not in time are killed.
     void stop(int signal);
@@ -42130,6 +42155,7 @@ private:
 
     // What is to be done.
     void look(time_point now);
+    void take_over(time_point now);
     void start_missing(time_point now);
     void let_go(time_point now);
     void wish();
@@ -42146,7 +42172,10 @@ private:
     [[nodiscard]] std::vector<worker*> members();
     [[nodiscard]] std::vector<worker*> ready();
     [[nodiscard]] bool has_left(const worker& which) const;
+    [[nodiscard]] bool is_first_of_host(const worker& which) const;
+    [[nodiscard]] bool is_draining(const elastic_keeper& keeper) const;
     [[nodiscard]] bool any_running() const;
+    [[nodiscard]] time_point lease_of_lost();
     [[nodiscard]] int least() const noexcept;
     [[nodiscard]] std::string name_of(const worker& which) const;
     [[nodiscard]] error end_of(const worker& which) const;
@@ -42158,6 +42187,7 @@ private:
     net::network& network_;
     view_register& register_;
     std::vector<elastic_keeper*> keepers_;
+    std::vector<const elastic_keeper*> draining_;
     std::map<std::uint64_t, std::unique_ptr<worker>> workers_;
     std::uint64_t last_id_ = 0;
     std::vector<setting> settings_;
@@ -42171,7 +42201,8 @@ private:
     int target_ = 0, failures_ = 0, refusals_ = 0, bad_starts_ = 0;
     std::optional<error> last_loss_, refused_;
     time_point broken_at_{}, retry_at_{}, short_since_ = time_point::max(),
-                                          enough_at_ = time_point::max();
+                                          enough_at_ = time_point::max(), take_over_until_ = time_point::min();
+    bool is_claimed_ = false;
 
     bool over_ = false, kill_now_ = false, is_done_ = false;
     time_point kill_at_ = time_point::max(), stop_at_ = time_point::max();
@@ -42205,6 +42236,9 @@ private:
 namespace skein::spmd {
 
 namespace detail {
+
+/// view::why of the last view of a job that has ended well.
+inline constexpr const char* done_in_order = "the training is done";
 
 /// What a rank throws because another one is lost.
 [[nodiscard]] constexpr bool is_echo(errc code) noexcept {
@@ -42289,6 +42323,7 @@ inline constexpr std::uint16_t fail = 0x0204;  ///< member_fail
 inline constexpr std::uint16_t begin = 0x0281; ///< of the supervisor: member_begin
 inline constexpr std::uint16_t wish = 0x0282;  ///< of the supervisor: member_wish
 inline constexpr std::uint16_t end = 0x0283;   ///< of the supervisor: member_end
+inline constexpr std::uint16_t hold = 0x0284;  ///< of the supervisor itself: member_hold
 } // namespace member_kind
 
 struct member_hello {
@@ -42319,8 +42354,11 @@ struct member_begin {
 /// All that is wished now.
 struct member_wish {
     bool change = false;          ///< ranks join or leave
-    bool held = false;            ///< nobody knows whether this view is the newest one
     std::int32_t stop_signal = 0; ///< not 0: the job is to stop
+};
+/// Whether nobody knows that this view is the newest one.
+struct member_hold {
+    bool on = false;
 };
 /// No view has this rank any more: in order, or for this reason.
 using member_end = std::tuple<bool, error>;
@@ -42367,9 +42405,81 @@ SKEIN_INLINE elastic_coordinator::elastic_coordinator(net::network& via, view_re
 
 SKEIN_INLINE elastic_coordinator::~elastic_coordinator() = default;
 
-SKEIN_INLINE void elastic_coordinator::add(elastic_keeper& keeper) {
+SKEIN_INLINE task<coordinator_place> elastic_coordinator::claim() {
+    coordinator_place me{options_.id, options_.address};
+    auto claiming = register_.claim(me);
+    auto who = co_await claiming;
+    if (who.id != options_.id) co_return who;
+    auto reading = register_.read();
+    view_ = co_await reading;
+    failures_ = static_cast<int>(view_.failures);
+    for (const auto& m : view_.members) last_id_ = std::max(last_id_, m.id);
+    is_claimed_ = true;
+    if (view_.generation == 0) co_return who;
+    // Another coordinator has started workers that no view has had: their ids are used, too.
+    constexpr std::uint64_t ids_at_once = 1000;
+    last_id_ = (last_id_ / ids_at_once + 1) * ids_at_once;
+    take_over_until_ = deadline_after(loop::current().now(), options_.times.take_over);
+    co_return who;
+}
+
+SKEIN_INLINE std::vector<std::uint64_t> elastic_coordinator::add(
+    elastic_keeper& keeper, const std::vector<view_member>& running) {
+    std::vector<std::uint64_t> kept;
     keepers_.push_back(&keeper);
     changed_.set();
+    for (const auto& one : running) {
+        const auto found = std::find_if(view_.members.begin(), view_.members.end(),
+                                        [&](const view_member& m) { return m.id == one.id; });
+        if (found == view_.members.end() || find(one.id) != nullptr || found->pid != one.pid ||
+            found->keeper != keeper.id() || take_over_until_ == time_point::min())
+            continue;
+        auto w = std::make_unique<worker>();
+        w->self = *found;
+        w->keeper = &keeper;
+        w->is = stage::member;
+        w->rank = static_cast<int>(found - view_.members.begin());
+        w->first_view = view_.generation;
+        w->asked = world_end::broken; // the group was the other coordinator's
+        w->started_at = loop::current().now();
+        workers_[one.id] = std::move(w);
+        kept.push_back(one.id);
+    }
+    return kept;
+}
+
+SKEIN_INLINE void elastic_coordinator::lose(elastic_keeper& keeper, const error& why) {
+    std::erase(keepers_, &keeper);
+    std::erase(draining_, &keeper);
+    changed_.set();
+    worker_end how;
+    how.how = fmt::format("is lost with its host: {}", why.what());
+    how.was_seen = false;
+    for (auto& [id, w] : workers_)
+        if (w->keeper == &keeper) {
+            worker_ended(id, how);
+            w->keeper = nullptr;
+        }
+}
+
+SKEIN_INLINE void elastic_coordinator::drain(elastic_keeper& keeper, const std::string& why) {
+    if (std::find(draining_.begin(), draining_.end(), &keeper) != draining_.end()) return;
+    draining_.push_back(&keeper);
+    for (auto& [id, w] : workers_) {
+        if (w->keeper != &keeper || w->has_ended) continue;
+        w->leaves = true;
+        w->why = why;
+        if (w->is == stage::member || w->is == stage::leaving) continue;
+        w->is = stage::leaving;
+        kill(*w);
+    }
+    changed_.set();
+}
+
+SKEIN_INLINE bool elastic_coordinator::has_drained(const elastic_keeper& keeper) const {
+    return is_draining(keeper) && std::none_of(workers_.begin(), workers_.end(), [&](const auto& w) {
+        return w.second->keeper == &keeper && !w.second->has_ended;
+    });
 }
 
 SKEIN_INLINE task<supervisor_outcome> elastic_coordinator::run() {
@@ -42391,12 +42501,17 @@ SKEIN_INLINE task<supervisor_outcome> elastic_coordinator::run() {
 }
 
 SKEIN_INLINE task<void> elastic_coordinator::work() {
-    coordinator_place me{options_.id, options_.address};
-    auto claiming = register_.claim(me);
-    (void)co_await claiming;
-    auto reading = register_.read();
-    view_ = co_await reading;
-    failures_ = static_cast<int>(view_.failures);
+    if (!is_claimed_) {
+        auto claiming = claim();
+        const auto who = co_await claiming;
+        if (who.id != options_.id)
+            throw error(errc::aborted, fmt::format("the coordinator is {}", who.address));
+    }
+    if (view_.is_over) {
+        if (view_.why != detail::done_in_order)
+            outcome_.failure = error(errc::aborted, "the job is over").with_cause(view_.why);
+        co_return;
+    }
     for (;;) {
         changed_.reset();
         wake_at_ = time_point::max();
@@ -42425,7 +42540,7 @@ SKEIN_INLINE task<void> elastic_coordinator::say_it_is_over() {
     last.author = options_.id;
     last.is_over = true;
     last.failures = static_cast<std::uint64_t>(failures_);
-    last.why = outcome_.failure ? outcome_.failure->what() : "the training is done";
+    last.why = outcome_.failure ? outcome_.failure->what() : detail::done_in_order;
     auto swapping = register_.compare_and_swap(view_.generation, last);
     const auto swapped = co_await swapping;
     if (swapped.swapped && options_.on_view) options_.on_view(last);
@@ -42628,7 +42743,18 @@ SKEIN_INLINE void elastic_coordinator::judge_member_end(worker& w) {
     }
     last_loss_ = end_of(w);
     news_.push_back(last_loss_->what());
-    if (!as_asked) count_failure(*last_loss_, w.rank);
+    if (as_asked) return;
+    // A lost host counts once, however many workers it had.
+    if (!w.end.was_seen && !is_first_of_host(w)) return;
+    count_failure(*last_loss_, w.rank);
+}
+
+SKEIN_INLINE bool elastic_coordinator::is_first_of_host(const worker& which) const {
+    return std::none_of(workers_.begin(), workers_.end(), [&](const auto& w) {
+        const auto& other = *w.second;
+        return &other != &which && other.judged && !other.end.was_seen &&
+               other.self.keeper == which.self.keeper && other.ended_at == which.ended_at;
+    });
 }
 
 /// A worker that was no member yet has ended.
@@ -42661,7 +42787,7 @@ SKEIN_INLINE void elastic_coordinator::finish(std::optional<error> failure, int 
     over_ = true;
     const auto now = loop::current().now();
     if (failure) outcome_.culprit = culprit;
-    const error why = failure ? *failure : error(errc::closed, "the training is done");
+    const error why = failure ? *failure : error(errc::closed, detail::done_in_order);
     if (failure) {
         if (group_) group_->server->abort(*failure, culprit);
         kill_at_ = std::min(stop_at_, deadline_after(now, options_.times.crash_grace));
@@ -42726,6 +42852,9 @@ SKEIN_INLINE bool elastic_coordinator::has_left(const worker& which) const {
     return which.is == stage::member && group_ && group_->generation == view_.generation &&
            group_->server->has_left(which.rank) && !group_->server->has_failed(which.rank);
 }
+SKEIN_INLINE bool elastic_coordinator::is_draining(const elastic_keeper& keeper) const {
+    return std::find(draining_.begin(), draining_.end(), &keeper) != draining_.end();
+}
 SKEIN_INLINE bool elastic_coordinator::any_running() const {
     return std::any_of(workers_.begin(), workers_.end(),
                        [](const auto& w) { return !w.second->has_ended; });
@@ -42752,7 +42881,7 @@ SKEIN_INLINE error elastic_coordinator::end_of(const worker& which) const {
 SKEIN_INLINE void elastic_coordinator::kill(worker& which) {
     if (which.has_ended) return;
     which.killed_by_us = true;
-    which.keeper->kill(which.self.id);
+    if (which.keeper != nullptr) which.keeper->kill(which.self.id);
 }
 SKEIN_INLINE void elastic_coordinator::send_end(worker& which, bool in_order, const error& why) {
     which.keeper->tell(which.self.id, detail::member_kind::end,
@@ -42765,6 +42894,7 @@ SKEIN_INLINE void elastic_coordinator::wake_at(time_point when) {
 // ---- what is to be done -------------------------------------------------------------------------
 
 SKEIN_INLINE void elastic_coordinator::look(time_point now) {
+    take_over(now);
     judge_group();
     judge_ends(now);
     watch_limits(now);
@@ -42776,9 +42906,37 @@ SKEIN_INLINE void elastic_coordinator::look(time_point now) {
     wish();
 }
 
+/// Members of the newest view whose supervisors have not come to this coordinator are lost.
+SKEIN_INLINE void elastic_coordinator::take_over(time_point now) {
+    if (take_over_until_ == time_point::min()) return;
+    const auto is_there = [&](const view_member& m) { return find(m.id) != nullptr; };
+    const bool all = std::all_of(view_.members.begin(), view_.members.end(), is_there);
+    if (!all && now < take_over_until_) return wake_at(take_over_until_);
+    take_over_until_ = time_point::min();
+    news_.push_back("the coordinator was lost");
+    was_refused_ = true; // nobody's failure
+    mark_broken();
+    for (std::size_t r = 0; r < view_.members.size(); ++r) {
+        const auto& m = view_.members[r];
+        if (is_there(m)) continue;
+        auto w = std::make_unique<worker>();
+        w->self = m;
+        w->is = stage::member;
+        w->rank = static_cast<int>(r);
+        w->first_view = view_.generation;
+        w->has_ended = true;
+        w->ended_at = now;
+        w->end.how = "did not come to the new coordinator";
+        w->end.was_seen = false;
+        workers_[m.id] = std::move(w);
+    }
+}
+
 /// As many as are wanted, where there is room.
 SKEIN_INLINE void elastic_coordinator::start_missing(time_point now) {
-    if (stop_signal_ != 0 || refusals_ >= options_.max_refusals) return;
+    if (stop_signal_ != 0 || refusals_ >= options_.max_refusals ||
+        take_over_until_ != time_point::min())
+        return;
     int there = 0;
     std::map<const elastic_keeper*, int> used;
     for (const auto& [id, w] : workers_) {
@@ -42793,7 +42951,7 @@ SKEIN_INLINE void elastic_coordinator::start_missing(time_point now) {
         if (now < retry_at_) return wake_at(retry_at_);
         elastic_keeper* best = nullptr;
         for (auto* k : keepers_) {
-            if (used[k] >= k->places()) continue;
+            if (used[k] >= k->places() || is_draining(*k)) continue;
             if (best == nullptr || used[k] < used[best]) best = k;
         }
         if (best == nullptr) return;
@@ -42914,7 +43072,7 @@ SKEIN_INLINE void elastic_coordinator::look_at_end(time_point now) {
 // ---- views --------------------------------------------------------------------------------------
 
 SKEIN_INLINE std::optional<view> elastic_coordinator::proposal(time_point now) {
-    if (over_) return std::nullopt;
+    if (over_ || take_over_until_ != time_point::min()) return std::nullopt;
     const auto stay = members();
     if (stay.empty()) return first_proposal(now);
     bool is_lost = false, is_seen = true;
@@ -42979,13 +43137,25 @@ SKEIN_INLINE std::optional<view> elastic_coordinator::first_proposal(time_point 
     }
     enough_at_ = std::min(enough_at_, now);
     const auto due = deadline_after(enough_at_, options_.times.first_settle);
-    if (some_start && now < due) {
-        wake_at(due);
+    const auto lease = lease_of_lost();
+    if ((some_start && now < due) || now < lease) {
+        wake_at(now < lease ? lease : due);
         return std::nullopt;
     }
     enough_at_ = time_point::max();
     short_since_ = time_point::max();
     return make_view(now);
+}
+
+/// Until when members of the newest view that nobody saw end may believe in it.
+SKEIN_INLINE time_point elastic_coordinator::lease_of_lost() {
+    time_point until{};
+    for (const auto& m : view_.members) {
+        const auto* const w = find(m.id);
+        if (w != nullptr && w->has_ended && !w->end.was_seen)
+            until = std::max(until, deadline_after(w->ended_at, options_.times.lease));
+    }
+    return until;
 }
 
 /// Those that stay keep their order and come first.
@@ -43045,7 +43215,9 @@ SKEIN_INLINE task<void> elastic_coordinator::swap(view next) {
     if (at.kind == net::scheme::unix_abstract)
         at.host += fmt::format("-{}-{:016x}", next.generation, options_.random->next());
     fresh->server = std::make_unique<group_server>(network_, at, how);
-    next.group = net::to_string(fresh->server->local());
+    auto reached = fresh->server->local();
+    if (!options_.advertise.empty()) reached.host = options_.advertise;
+    next.group = net::to_string(reached);
     const auto told = news_.size();
     auto swapping = register_.compare_and_swap(view_.generation, next);
     const auto swapped = co_await swapping;
@@ -43195,8 +43367,10 @@ private:
 
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -43218,7 +43392,6 @@ struct elastic_client_options {
     net::token secret{};
     std::vector<setting> settings{};
     time_span join_deadline = 2 * time_constants::lan().rendezvous_timeout;
-    net::keep_alive_mode alive = net::keep_alive_mode::automatic;
 };
 
 /// One world of a rank. `begin` and what the group has told are only read; the losses may be used
@@ -43233,8 +43406,13 @@ struct elastic_place {
 
 /// Wishes of the supervisor, for any thread.
 struct elastic_wishes {
-    std::atomic<bool> change{false}, held{false};
+    std::atomic<bool> change{false};
     std::atomic<int> stop_signal{0};
+    std::mutex mutex; ///< guards the others
+    std::condition_variable changed;
+    bool held = false;      ///< as the supervisor says
+    bool is_silent = false; ///< the supervisor: nobody knows what it would say
+    [[nodiscard]] bool holds() const noexcept { return held || is_silent; }
 };
 
 /// All members belong to the loop.
@@ -43259,6 +43437,7 @@ public:
 
 private:
     task<void> read_all();
+    task<void> watch_silence();
     void handle(const net::frame& f);
     void lose_link(error why);
     void break_world(int rank, const error& why);
@@ -43302,7 +43481,10 @@ SKEIN_INLINE task<void> elastic_client::connect() {
     o.self.purpose = "elastic";
     o.self.pid = options_.pid;
     o.bounds.max_frame = most_member_frame;
-    o.alive.mode = options_.alive;
+    // One that is stopped for a while is not lost: its death closes the socket, and the kernel ends
+    // this process.
+    o.alive = {net::keep_alive_mode::on, time_constants::lan().group_heartbeat,
+               time_constants::lan().suspect_after, std::chrono::hours(24 * 365)};
     net::reconnect_policy often;
     often.until = deadline_after(loop::current().now(), time_constants::lan().rendezvous_timeout);
     often.max_tries = 0;
@@ -43310,6 +43492,18 @@ SKEIN_INLINE task<void> elastic_client::connect() {
     link_ = co_await connecting;
     say(*link_, member_kind::hello, member_hello{options_.id, options_.pid});
     tasks_.spawn(read_all());
+    tasks_.spawn(watch_silence());
+}
+
+/// A supervisor that is silent cannot say that it has lost the coordinator.
+SKEIN_INLINE task<void> elastic_client::watch_silence() {
+    while (link_->is_open()) {
+        auto pause = sleep_for(time_constants::lan().group_heartbeat);
+        co_await pause;
+        const std::lock_guard lock(wishes_.mutex);
+        if (std::exchange(wishes_.is_silent, link_->is_suspect()) != wishes_.is_silent)
+            wishes_.changed.notify_all();
+    }
 }
 
 SKEIN_INLINE task<void> elastic_client::read_all() {
@@ -43351,8 +43545,15 @@ SKEIN_INLINE void elastic_client::handle(const net::frame& f) {
         const auto told = wire::decode<member_wish>(f.body);
         if (!told) throw told.error();
         wishes_.change = told->change;
-        wishes_.held = told->held;
         if (told->stop_signal != 0) wishes_.stop_signal = told->stop_signal;
+        break;
+    }
+    case member_kind::hold: {
+        const auto told = wire::decode<member_hold>(f.body);
+        if (!told) throw told.error();
+        const std::lock_guard lock(wishes_.mutex);
+        wishes_.held = told->on;
+        wishes_.changed.notify_all();
         break;
     }
     case member_kind::end: {
@@ -43460,7 +43661,7 @@ SKEIN_INLINE task<void> elastic_client::join(std::shared_ptr<elastic_place> into
     how.job = begin.job;
     how.secret = net::token::from_hex(begin.secret).value();
     how.join_deadline = options_.join_deadline;
-    how.alive.mode = options_.alive;
+    how.alive.mode = net::keep_alive_mode::automatic;
     auto* const losses = &into->losses;
     cancel_source stop;
     scope watching;
@@ -43771,11 +43972,19 @@ SKEIN_INLINE int elastic_member::stop_signal() const noexcept {
 SKEIN_INLINE void elastic_member::wait_while_held() {
     const auto place = impl_->newest();
     if (!place) throw error(errc::closed, "this rank is in no world");
-    std::optional<error> lost;
-    auto watching = place->losses.add([&](int, const error& why) { lost = why; });
-    // One supervisor, one host: it is held only while that is stopped.
+    auto& wishes = impl_->wishes;
+    std::optional<error> lost; // guarded as `held`
+    auto watching = place->losses.add([&](int, const error& why) {
+        const std::lock_guard lock(wishes.mutex);
+        lost = why;
+        wishes.changed.notify_all();
+    });
+    std::unique_lock lock(wishes.mutex);
+    wishes.changed.wait(lock, [&] { return !wishes.holds() || lost; });
+    const auto why = lost;
+    lock.unlock();
     watching.reset();
-    if (lost) throw *lost;
+    if (why) throw *why;
 }
 SKEIN_INLINE void elastic_member::ask_to_leave(const std::string& why) { impl_->ask_to_leave(why); }
 SKEIN_INLINE std::vector<member_info> elastic_member::members() const {
@@ -43868,6 +44077,12 @@ public:
     void kill(std::uint64_t worker) override;
     void tell(std::uint64_t worker, std::uint16_t kind, byte_buffer body) override;
 
+    /// Those that run, each with its pid.
+    [[nodiscard]] std::vector<view_member> running() const;
+    void kill_all();
+    /// Nobody knows whether the newest view is that: members wait before they apply a step.
+    void hold(bool on);
+
 private:
     struct worker;
     task<void> serve();
@@ -43880,6 +44095,7 @@ private:
     proc::children& children_;
     std::unique_ptr<net::endpoint> door_;
     keeper_listener* to_ = nullptr;
+    bool held_ = false;
     std::map<std::uint64_t, std::shared_ptr<worker>> workers_;
     scope tasks_;
 };
@@ -43978,6 +44194,8 @@ SKEIN_INLINE task<void> local_keeper::serve_one(std::shared_ptr<net::connection>
                                 hello->pid, hello->id));
     auto from = found->second;
     from->link = link;
+    if (held_)
+        tell(from->id, detail::member_kind::hold, wire::encode(detail::member_hold{true}));
     auto reading = read_all(link, from);
     auto how = as_result(std::move(reading));
     const auto read = co_await how;
@@ -44022,6 +44240,25 @@ SKEIN_INLINE void local_keeper::tell(std::uint64_t id, std::uint16_t kind, byte_
     f.kind = kind;
     f.body = std::move(body);
     link->send(std::move(f));
+}
+
+SKEIN_INLINE std::vector<view_member> local_keeper::running() const {
+    std::vector<view_member> all;
+    for (const auto& [id, w] : workers_) {
+        if (w->has_ended || !w->process) continue;
+        all.push_back(view_member{id, options_.host, options_.id, w->process->pid()});
+    }
+    return all;
+}
+
+SKEIN_INLINE void local_keeper::kill_all() {
+    for (const auto& [id, w] : workers_) kill(id);
+}
+
+SKEIN_INLINE void local_keeper::hold(bool on) {
+    if (std::exchange(held_, on) == on) return;
+    for (const auto& [id, w] : workers_)
+        tell(id, detail::member_kind::hold, wire::encode(detail::member_hold{on}));
 }
 
 SKEIN_INLINE task<void> local_keeper::begin(std::shared_ptr<worker> self) {

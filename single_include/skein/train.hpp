@@ -8205,6 +8205,9 @@ public:
     /// loss.svg of the columns that are there, e.g. {"loss", "val_loss"}.
     void write_svg(const std::vector<std::string>& columns = {"loss", "val_loss"},
                    std::string_view title = {});
+    /// world.svg: how many workers trained at each step, by the changes in events.jsonl.
+    ///   last  the step up to which the newest number is drawn
+    void write_world_svg(std::uint64_t last, std::string_view title = {});
 
 private:
     run_dir();
@@ -8335,6 +8338,8 @@ struct run_lock {
 #include <charconv>
 #include <chrono>
 #include <cmath>
+#include <fstream>
+#include <istream>
 #include <limits>
 #include <utility>
 
@@ -8815,6 +8820,40 @@ SKEIN_INLINE std::vector<curve_point> run_dir::curve(std::string_view column) co
     return points;
 }
 
+namespace detail {
+/// The numbers of workers, as steps. Lines that are no change of the world are passed over.
+[[nodiscard]] SKEIN_INLINE std::vector<curve_point> workers_by_step(std::istream& events,
+                                                                    std::uint64_t last) {
+    std::vector<curve_point> points;
+    for (std::string line; std::getline(events, line);) {
+        const auto row = parse_json(std::string_view(line));
+        if (!row || row->value("rule", "") != "world" || !row->contains("from")) continue;
+        const auto step = row->value("step", 0.0);
+        const auto from = row->value("from", 0.0), to = row->value("to", 0.0);
+        if (points.empty()) points.push_back({0.0, from});
+        points.push_back({step, from});
+        points.push_back({step, to});
+    }
+    if (!points.empty()) points.push_back({static_cast<double>(last), points.back().y});
+    return points;
+}
+} // namespace detail
+
+SKEIN_INLINE void run_dir::write_world_svg(std::uint64_t last, std::string_view title) {
+    reserve_
+        .run([&]() -> result<void> {
+            std::ifstream events(file("events.jsonl"));
+            const report::curve workers{"workers", detail::workers_by_step(events, last)};
+            if (workers.points.empty()) return {};
+            const plot_options how{.title = title.empty() ? name_ : std::string(title),
+                                   .y_label = "workers"};
+            const auto svg = plot_svg(how, {workers});
+            posix_disk disk(link_policy::refuse);
+            return disk.replace(file("world.svg"), as_bytes(std::string_view(svg)));
+        })
+        .value();
+}
+
 SKEIN_INLINE void run_dir::write_svg(const std::vector<std::string>& columns,
                                      std::string_view title) {
     reserve_
@@ -8947,7 +8986,8 @@ struct run_summary {
     bool samples = false;                   ///< tokens_per_s counts samples
     std::optional<double> peak_rss_bytes{}; ///< largest of the ranks
     int workers = 1;
-    int restarts = 0;
+    int restarts = 0;                    ///< from a checkpoint
+    int changes = 0;                     ///< of the workers, behind which the run went on
     std::vector<metric_value> results{}; ///< e.g. {"loss", 1.83}, {"val_loss", 1.91}
     std::uint64_t val_step = 0;          ///< the step of "val_loss"; 0: the last one
     std::string checkpoint{};            ///< the newest, or empty
@@ -9081,6 +9121,8 @@ SKEIN_INLINE std::string summary_text(const run_summary& run) {
                                  run.samples ? "samples" : "tokens", workers));
     else
         row("world", workers); // no step was run
+    if (run.changes > 0)
+        row("changes", fmt::format("{} of the workers, behind which the run went on", run.changes));
     if (run.restarts > 0)
         row("failures", fmt::format("{} restart{} from a checkpoint", run.restarts,
                                     run.restarts == 1 ? "" : "s"));
@@ -9116,6 +9158,7 @@ SKEIN_INLINE std::string summary_json(const run_summary& run) {
         {"event", "summary"},     {"name", run.name},       {"path", run.path},
         {"steps", run.steps},     {"total", run.total},     {"first_step", run.first},
         {"seconds", run.seconds}, {"workers", run.workers}, {"restarts", run.restarts}};
+    if (run.changes > 0) o["changes"] = run.changes;
     if (run.tokens_per_s) o[run.samples ? "samples_per_s" : "tokens_per_s"] = *run.tokens_per_s;
     if (run.peak_rss_bytes) o["peak_rss_bytes"] = *run.peak_rss_bytes;
     for (auto& metric : run.results) o["results"][metric.name] = metric.value;
@@ -19498,6 +19541,7 @@ SKEIN_INLINE spmd::elastic_options elastic_options_of(const run_config& config) 
     options.threads = plain.threads;
     options.on_stop = plain.on_stop;
     options.on_failure = [&config](const error& why, int failures, int most) {
+        if (failures > most) return; // the job fails, and says why
         say_note(config, fmt::format("{}; the others go on, another one is started ({} of {})",
                                      without_trace(why.what()), failures, most));
     };
@@ -22120,6 +22164,7 @@ private:
     void say_evaluation(std::uint64_t step, const std::vector<report::metric_value>& evaluated);
     void say_times();
     void draw();
+    void draw_world(std::uint64_t step);
     template <class Write>
     void attempt(Write write, bool& failing, std::string_view what);
 
@@ -22133,6 +22178,7 @@ private:
     bool rows_failing_ = false, curve_failing_ = false, events_failing_ = false;
     std::optional<report::run_dir> dir_;
     std::unique_ptr<report::progress> show_;
+    std::uint64_t last_step_ = 0;
     double average_ = 0.0;      // of the seconds per step, exponential
     double waited_ = 0.0;       // of those that waited for data
     double seconds_ = 0.0;      // of all steps
@@ -22606,6 +22652,11 @@ SKEIN_INLINE run_note note_of(const run_config& config, const std::string& name,
     note.best_is_lowest = config.checkpoint.keep_best.order == metric_order::lowest;
     return note;
 }
+/// From a checkpoint: in an elastic job the worlds are counted, in which nothing restarts.
+[[nodiscard]] SKEIN_INLINE int restarts_of(const context& ctx) noexcept {
+    return ctx.elastic() != nullptr ? 0 : ctx.attempt();
+}
+
 [[nodiscard]] SKEIN_INLINE std::string stopped_by(const fit_result& result) {
     if (!result.stopped) return {};
     return result.stop_signal == SIGINT    ? "SIGINT"
@@ -22629,7 +22680,7 @@ SKEIN_INLINE void note_end(const context& ctx, const run_config& config, const f
     if (!ctx.is_first() || note.path.empty()) return;
     auto ended = finished_of(note);
     ended.world_size = ctx.world_size();
-    ended.restarts = ctx.attempt();
+    ended.restarts = restarts_of(ctx);
     write_result(ended);
 }
 } // namespace detail
@@ -22797,6 +22848,7 @@ SKEIN_INLINE void reporter::changed(std::uint64_t step, const world_news& news) 
         show_->event("{\"event\":\"world\"," + row.substr(1));
     if (dir_ && config_->write_files)
         attempt([&] { dir_->append_event(row); }, events_failing_, "a row of events.jsonl");
+    draw_world(step);
 }
 
 /// What fails here costs a curve, not the training: said once, tried again with the next call.
@@ -22816,6 +22868,7 @@ SKEIN_INLINE void reporter::step(const step_info& now,
                                  const std::vector<report::metric_value>& evaluated,
                                  const std::vector<report::metric_array>& arrays) {
     if (!first_) return;
+    last_step_ = now.step;
     const auto smooth = [](double before, double newest) {
         return before == 0.0 ? newest : 0.9 * before + 0.1 * newest;
     };
@@ -22890,6 +22943,11 @@ SKEIN_INLINE void reporter::decided(const run_event& event) {
         attempt([&] { dir_->append_event(row); }, events_failing_, "a row of events.jsonl");
 }
 
+SKEIN_INLINE void reporter::draw_world(std::uint64_t step) {
+    if (dir_ && config_->write_files && ctx_->elastic() != nullptr)
+        attempt([&] { dir_->write_world_svg(step, name_); }, curve_failing_, "world.svg");
+}
+
 SKEIN_INLINE void reporter::set_total(std::uint64_t steps) {
     if (show_) show_->set_total(steps);
 }
@@ -22917,6 +22975,7 @@ SKEIN_INLINE void reporter::finish() {
     if (show_) show_->finish();
     say_times();
     draw();
+    draw_world(last_step_);
 }
 
 /// Where the time of all steps went, in one line.
@@ -23045,7 +23104,8 @@ private:
     if (result.tokens_per_s > 0) out.tokens_per_s = result.tokens_per_s;
     out.peak_rss_bytes = result.peak_rss_bytes;
     out.workers = ctx.world_size();
-    out.restarts = ctx.attempt();
+    out.restarts = restarts_of(ctx);
+    if (ctx.elastic() != nullptr) out.changes = ctx.attempt();
     out.results = {{"loss", result.loss}};
     if (result.val_loss == result.val_loss) out.results.push_back({"val_loss", result.val_loss});
     for (const auto& each : result.metrics) // those of training are in the rows

@@ -107,7 +107,8 @@ void train_rank(train::context& ctx, skein::run_config config, const wishes& ask
         return torch::mse_loss(model->forward(b.x_BI), b.y_B1);
     };
     const train::constant_rate rate{.peak = 1e-3};
-    skein::Trainer<skein::Elastic<skein::DDP<>>, stop_when_asked> trainer(ctx, config, stop_when_asked{asked});
+    skein::Trainer<skein::Elastic<skein::DDP<>>, stop_when_asked> trainer(ctx, config,
+                                                                          stop_when_asked{asked});
     if (stream)
         (void)trainer.fit(net, skein::AdamW{}, rate, loss, counter{}, table{0});
     else

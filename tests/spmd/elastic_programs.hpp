@@ -85,6 +85,10 @@ private:
     void act(skein::spmd::rendezvous& world, int step) {
         using namespace skein;
         const bool second = me_.id() == 2 && step == 3;
+        // The supervisor of another host, when its workers are there.
+        const char* const kills = std::getenv("SKEIN_TEST_KILLS");
+        if (kills != nullptr && world.world_size() == 2 && step == 3)
+            ::kill(static_cast<pid_t>(std::atol(kills)), SIGKILL);
         if (program_ == "exits early" && second) ::_exit(0);
         if (program_ == "fails" && second)
             throw error(errc::io, "the disk made a noise").with_hint("listen to it");

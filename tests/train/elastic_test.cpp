@@ -259,3 +259,42 @@ TEST_CASE("elastic: a stream with one state for all goes on, one for each rank i
         CHECK(run.results[joiner].steps == 20);
     }
 }
+
+TEST_CASE("elastic: with logical shards the bits are those of one undisturbed rank",
+          "[train][elastic]") {
+    const auto train = [](const std::string& folder, bool disturbed) {
+        elastic_run run(folder);
+        run.config.scaling.logical_shards = 4;
+        run.config.max_steps = 16;
+        run.config.eval_every = 5;
+        std::atomic<int> done{0};
+        run.threads.reserve(16);
+        if (disturbed)
+            run.during = [&](std::uint64_t id, std::uint64_t step) {
+                if (id == 1 && step == 4 && done.exchange(1) == 0) {
+                    run.job.lose(1, sk::error(sk::errc::peer_lost, "killed by a test"));
+                    throw sk::error(sk::errc::aborted, "it is dead");
+                }
+                if (id == 2 && step == 8 && done.exchange(2) == 1) {
+                    run.start();
+                    run.job.wait_for_joiner();
+                }
+                if (id == 3 && step == 13 && done.exchange(3) == 2) {
+                    run.job.lose(3, sk::error(sk::errc::peer_lost, "killed by a test"));
+                    throw sk::error(sk::errc::aborted, "it is dead");
+                }
+            };
+        for (int i = 0; i < (disturbed ? 3 : 1); ++i) run.start();
+        run.end();
+        CHECK(done == (disturbed ? 3 : 0));
+        CHECK(run.errors.size() == (disturbed ? 2 : 0));
+        REQUIRE_FALSE(run.weights_of.empty());
+        for (const auto& [id, weights] : run.weights_of)
+            CHECK(weights == run.weights_of.begin()->second);
+        return run.weights_of.begin()->second;
+    };
+    scratch quiet, loud;
+    CHECK(train(quiet.path, false) == train(loud.path, true));
+    CHECK(text_of_file(quiet.path + "/run/metrics.csv") ==
+          text_of_file(loud.path + "/run/metrics.csv"));
+}

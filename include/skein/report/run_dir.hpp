@@ -124,6 +124,9 @@ public:
     /// loss.svg of the columns that are there, e.g. {"loss", "val_loss"}.
     void write_svg(const std::vector<std::string>& columns = {"loss", "val_loss"},
                    std::string_view title = {});
+    /// world.svg: how many workers trained at each step, by the changes in events.jsonl.
+    ///   last  the step up to which the newest number is drawn
+    void write_world_svg(std::uint64_t last, std::string_view title = {});
 
 private:
     run_dir();

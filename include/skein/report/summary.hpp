@@ -28,7 +28,8 @@ struct run_summary {
     bool samples = false;                   ///< tokens_per_s counts samples
     std::optional<double> peak_rss_bytes{}; ///< largest of the ranks
     int workers = 1;
-    int restarts = 0;
+    int restarts = 0;                    ///< from a checkpoint
+    int changes = 0;                     ///< of the workers, behind which the run went on
     std::vector<metric_value> results{}; ///< e.g. {"loss", 1.83}, {"val_loss", 1.91}
     std::uint64_t val_step = 0;          ///< the step of "val_loss"; 0: the last one
     std::string checkpoint{};            ///< the newest, or empty

@@ -56,6 +56,10 @@ struct elastic_times {
     time_span backoff = time_constants::lan().job_restart_first; ///< after a failed start; doubles
     time_span stop_grace = time_constants::lan().stop_grace;     ///< from a stop to the kill
     time_span crash_grace = time_constants::lan().crash_grace;   ///< for the others to leave
+    /// After it has taken over from another coordinator, for the workers of the newest view.
+    time_span take_over = std::chrono::seconds(1);
+    /// A view without any member of the one before waits so long for those that nobody saw end.
+    time_span lease = time_constants::lan().dead_after;
     time_span join_deadline = 2 * time_constants::lan().rendezvous_timeout; ///< of a view's group
 };
 
@@ -71,6 +75,7 @@ struct coordinator_options {
     elastic_times times{};
     net::address
         groups{}; ///< where the groups of views listen; port 0, or a Unix name to begin with
+    std::string advertise{}; ///< the host in the groups' addresses; empty: as they listen
     net::keep_alive alive = group_options{}.alive; ///< of the groups
     byte_buffer given{};                           ///< to every rank; see group_options
     std::size_t most_told = 0;                     ///< by rank 0; see group_options
@@ -87,12 +92,31 @@ public:
     elastic_coordinator(net::network& via, view_register& truth, coordinator_options options);
     ~elastic_coordinator() override;
 
-    /// A host with places; it must outlive the coordinator.
-    void add(elastic_keeper& keeper);
+    /// Takes the place of the coordinator, if nobody has it, and reads the newest view; gives who is
+    /// the coordinator.
+    ///   errors  those of the register
+    [[nodiscard]] task<coordinator_place> claim();
+
+    /// A host with places; it must outlive this, or lose() comes first. After claim().
+    ///   running  workers that run there since another coordinator's time
+    ///   result   those of them that are members of the newest view; the others are to be killed
+    std::vector<std::uint64_t> add(elastic_keeper& keeper,
+                                   const std::vector<view_member>& running = {});
+    /// Its host is lost, or its supervisor is: so are its workers.
+    void lose(elastic_keeper& keeper, const error& why);
+    /// Its workers leave in order, and none is started there.
+    void drain(elastic_keeper& keeper, const std::string& why);
+    /// After drain(): its last worker has ended.
+    [[nodiscard]] bool has_drained(const elastic_keeper& keeper) const;
 
     /// Until the job has ended and no worker runs.
-    ///   errors  those of the register; cancelled: workers may still run
+    ///   errors  those of the register; aborted: another one is the coordinator; cancelled. Then
+    ///           workers may still run
     [[nodiscard]] task<supervisor_outcome> run();
+    /// No view was ever made after this one; the job was over when it was read.
+    [[nodiscard]] const view& newest() const noexcept { return view_; }
+    /// Workers that run, and those that are wanted.
+    [[nodiscard]] int target() const noexcept { return target_; }
 
     /// All members save and end; those that do not in time are killed.
     void stop(int signal);
@@ -129,6 +153,7 @@ private:
 
     // What is to be done.
     void look(time_point now);
+    void take_over(time_point now);
     void start_missing(time_point now);
     void let_go(time_point now);
     void wish();
@@ -145,7 +170,10 @@ private:
     [[nodiscard]] std::vector<worker*> members();
     [[nodiscard]] std::vector<worker*> ready();
     [[nodiscard]] bool has_left(const worker& which) const;
+    [[nodiscard]] bool is_first_of_host(const worker& which) const;
+    [[nodiscard]] bool is_draining(const elastic_keeper& keeper) const;
     [[nodiscard]] bool any_running() const;
+    [[nodiscard]] time_point lease_of_lost();
     [[nodiscard]] int least() const noexcept;
     [[nodiscard]] std::string name_of(const worker& which) const;
     [[nodiscard]] error end_of(const worker& which) const;
@@ -157,6 +185,7 @@ private:
     net::network& network_;
     view_register& register_;
     std::vector<elastic_keeper*> keepers_;
+    std::vector<const elastic_keeper*> draining_;
     std::map<std::uint64_t, std::unique_ptr<worker>> workers_;
     std::uint64_t last_id_ = 0;
     std::vector<setting> settings_;
@@ -170,7 +199,8 @@ private:
     int target_ = 0, failures_ = 0, refusals_ = 0, bad_starts_ = 0;
     std::optional<error> last_loss_, refused_;
     time_point broken_at_{}, retry_at_{}, short_since_ = time_point::max(),
-                                          enough_at_ = time_point::max();
+                                          enough_at_ = time_point::max(), take_over_until_ = time_point::min();
+    bool is_claimed_ = false;
 
     bool over_ = false, kill_now_ = false, is_done_ = false;
     time_point kill_at_ = time_point::max(), stop_at_ = time_point::max();

@@ -25,6 +25,7 @@ struct worker_end {
     std::string how{};        ///< "was killed by signal 9 (SIGKILL)"
     std::string last_words{}; ///< why, if it said so
     bool was_silent = false;  ///< its keeper has killed it for that
+    bool was_seen = true;     ///< by its keeper; false: the keeper is gone, it may still run
     std::optional<error> not_started{};
     [[nodiscard]] bool success() const noexcept { return code == 0; }
 };

@@ -13,6 +13,7 @@
 #include <skein/net/limits.hpp>
 #include <skein/net/token.hpp>
 #include <skein/spmd/elastic_keeper.hpp>
+#include <skein/spmd/view.hpp>
 
 #include <cstdint>
 #include <map>
@@ -70,6 +71,12 @@ public:
     void kill(std::uint64_t worker) override;
     void tell(std::uint64_t worker, std::uint16_t kind, byte_buffer body) override;
 
+    /// Those that run, each with its pid.
+    [[nodiscard]] std::vector<view_member> running() const;
+    void kill_all();
+    /// Nobody knows whether the newest view is that: members wait before they apply a step.
+    void hold(bool on);
+
 private:
     struct worker;
     task<void> serve();
@@ -82,6 +89,7 @@ private:
     proc::children& children_;
     std::unique_ptr<net::endpoint> door_;
     keeper_listener* to_ = nullptr;
+    bool held_ = false;
     std::map<std::uint64_t, std::shared_ptr<worker>> workers_;
     scope tasks_;
 };

@@ -112,6 +112,7 @@ private:
     void say_evaluation(std::uint64_t step, const std::vector<report::metric_value>& evaluated);
     void say_times();
     void draw();
+    void draw_world(std::uint64_t step);
     template <class Write>
     void attempt(Write write, bool& failing, std::string_view what);
 
@@ -125,6 +126,7 @@ private:
     bool rows_failing_ = false, curve_failing_ = false, events_failing_ = false;
     std::optional<report::run_dir> dir_;
     std::unique_ptr<report::progress> show_;
+    std::uint64_t last_step_ = 0;
     double average_ = 0.0;      // of the seconds per step, exponential
     double waited_ = 0.0;       // of those that waited for data
     double seconds_ = 0.0;      // of all steps

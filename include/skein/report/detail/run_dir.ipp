@@ -13,6 +13,8 @@
 #include <charconv>
 #include <chrono>
 #include <cmath>
+#include <fstream>
+#include <istream>
 #include <limits>
 #include <utility>
 
@@ -491,6 +493,40 @@ SKEIN_INLINE std::vector<curve_point> run_dir::curve(std::string_view column) co
             points.push_back({static_cast<double>(*step), detail::parse_number(fields[place])});
     }
     return points;
+}
+
+namespace detail {
+/// The numbers of workers, as steps. Lines that are no change of the world are passed over.
+[[nodiscard]] SKEIN_INLINE std::vector<curve_point> workers_by_step(std::istream& events,
+                                                                    std::uint64_t last) {
+    std::vector<curve_point> points;
+    for (std::string line; std::getline(events, line);) {
+        const auto row = parse_json(std::string_view(line));
+        if (!row || row->value("rule", "") != "world" || !row->contains("from")) continue;
+        const auto step = row->value("step", 0.0);
+        const auto from = row->value("from", 0.0), to = row->value("to", 0.0);
+        if (points.empty()) points.push_back({0.0, from});
+        points.push_back({step, from});
+        points.push_back({step, to});
+    }
+    if (!points.empty()) points.push_back({static_cast<double>(last), points.back().y});
+    return points;
+}
+} // namespace detail
+
+SKEIN_INLINE void run_dir::write_world_svg(std::uint64_t last, std::string_view title) {
+    reserve_
+        .run([&]() -> result<void> {
+            std::ifstream events(file("events.jsonl"));
+            const report::curve workers{"workers", detail::workers_by_step(events, last)};
+            if (workers.points.empty()) return {};
+            const plot_options how{.title = title.empty() ? name_ : std::string(title),
+                                   .y_label = "workers"};
+            const auto svg = plot_svg(how, {workers});
+            posix_disk disk(link_policy::refuse);
+            return disk.replace(file("world.svg"), as_bytes(std::string_view(svg)));
+        })
+        .value();
 }
 
 SKEIN_INLINE void run_dir::write_svg(const std::vector<std::string>& columns,

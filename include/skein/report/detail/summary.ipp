@@ -109,6 +109,8 @@ SKEIN_INLINE std::string summary_text(const run_summary& run) {
                                  run.samples ? "samples" : "tokens", workers));
     else
         row("world", workers); // no step was run
+    if (run.changes > 0)
+        row("changes", fmt::format("{} of the workers, behind which the run went on", run.changes));
     if (run.restarts > 0)
         row("failures", fmt::format("{} restart{} from a checkpoint", run.restarts,
                                     run.restarts == 1 ? "" : "s"));
@@ -144,6 +146,7 @@ SKEIN_INLINE std::string summary_json(const run_summary& run) {
         {"event", "summary"},     {"name", run.name},       {"path", run.path},
         {"steps", run.steps},     {"total", run.total},     {"first_step", run.first},
         {"seconds", run.seconds}, {"workers", run.workers}, {"restarts", run.restarts}};
+    if (run.changes > 0) o["changes"] = run.changes;
     if (run.tokens_per_s) o[run.samples ? "samples_per_s" : "tokens_per_s"] = *run.tokens_per_s;
     if (run.peak_rss_bytes) o["peak_rss_bytes"] = *run.peak_rss_bytes;
     for (auto& metric : run.results) o["results"][metric.name] = metric.value;

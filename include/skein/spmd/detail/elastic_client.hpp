@@ -18,8 +18,10 @@
 #include <skein/spmd/loss_listeners.hpp>
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -41,7 +43,6 @@ struct elastic_client_options {
     net::token secret{};
     std::vector<setting> settings{};
     time_span join_deadline = 2 * time_constants::lan().rendezvous_timeout;
-    net::keep_alive_mode alive = net::keep_alive_mode::automatic;
 };
 
 /// One world of a rank. `begin` and what the group has told are only read; the losses may be used
@@ -56,8 +57,13 @@ struct elastic_place {
 
 /// Wishes of the supervisor, for any thread.
 struct elastic_wishes {
-    std::atomic<bool> change{false}, held{false};
+    std::atomic<bool> change{false};
     std::atomic<int> stop_signal{0};
+    std::mutex mutex; ///< guards the others
+    std::condition_variable changed;
+    bool held = false;      ///< as the supervisor says
+    bool is_silent = false; ///< the supervisor: nobody knows what it would say
+    [[nodiscard]] bool holds() const noexcept { return held || is_silent; }
 };
 
 /// All members belong to the loop.
@@ -82,6 +88,7 @@ public:
 
 private:
     task<void> read_all();
+    task<void> watch_silence();
     void handle(const net::frame& f);
     void lose_link(error why);
     void break_world(int rank, const error& why);

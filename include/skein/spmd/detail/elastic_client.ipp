@@ -5,7 +5,7 @@
 #include <skein/core/awaitable.hpp>
 #include <skein/core/cancel.hpp>
 #include <skein/core/loop.hpp>
-#include <skein/core/race.hpp>
+#include <skein/core/sleep.hpp>
 #include <skein/net/connection.hpp>
 #include <skein/net/dial.hpp>
 #include <skein/net/network.hpp>
@@ -29,7 +29,10 @@ SKEIN_INLINE task<void> elastic_client::connect() {
     o.self.purpose = "elastic";
     o.self.pid = options_.pid;
     o.bounds.max_frame = most_member_frame;
-    o.alive.mode = options_.alive;
+    // One that is stopped for a while is not lost: its death closes the socket, and the kernel ends
+    // this process.
+    o.alive = {net::keep_alive_mode::on, time_constants::lan().group_heartbeat,
+               time_constants::lan().suspect_after, std::chrono::hours(24 * 365)};
     net::reconnect_policy often;
     often.until = deadline_after(loop::current().now(), time_constants::lan().rendezvous_timeout);
     often.max_tries = 0;
@@ -37,6 +40,18 @@ SKEIN_INLINE task<void> elastic_client::connect() {
     link_ = co_await connecting;
     say(*link_, member_kind::hello, member_hello{options_.id, options_.pid});
     tasks_.spawn(read_all());
+    tasks_.spawn(watch_silence());
+}
+
+/// A supervisor that is silent cannot say that it has lost the coordinator.
+SKEIN_INLINE task<void> elastic_client::watch_silence() {
+    while (link_->is_open()) {
+        auto pause = sleep_for(time_constants::lan().group_heartbeat);
+        co_await pause;
+        const std::lock_guard lock(wishes_.mutex);
+        if (std::exchange(wishes_.is_silent, link_->is_suspect()) != wishes_.is_silent)
+            wishes_.changed.notify_all();
+    }
 }
 
 SKEIN_INLINE task<void> elastic_client::read_all() {
@@ -78,8 +93,15 @@ SKEIN_INLINE void elastic_client::handle(const net::frame& f) {
         const auto told = wire::decode<member_wish>(f.body);
         if (!told) throw told.error();
         wishes_.change = told->change;
-        wishes_.held = told->held;
         if (told->stop_signal != 0) wishes_.stop_signal = told->stop_signal;
+        break;
+    }
+    case member_kind::hold: {
+        const auto told = wire::decode<member_hold>(f.body);
+        if (!told) throw told.error();
+        const std::lock_guard lock(wishes_.mutex);
+        wishes_.held = told->on;
+        wishes_.changed.notify_all();
         break;
     }
     case member_kind::end: {
@@ -187,7 +209,7 @@ SKEIN_INLINE task<void> elastic_client::join(std::shared_ptr<elastic_place> into
     how.job = begin.job;
     how.secret = net::token::from_hex(begin.secret).value();
     how.join_deadline = options_.join_deadline;
-    how.alive.mode = options_.alive;
+    how.alive.mode = net::keep_alive_mode::automatic;
     auto* const losses = &into->losses;
     cancel_source stop;
     scope watching;

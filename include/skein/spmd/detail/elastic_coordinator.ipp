@@ -40,9 +40,81 @@ SKEIN_INLINE elastic_coordinator::elastic_coordinator(net::network& via, view_re
 
 SKEIN_INLINE elastic_coordinator::~elastic_coordinator() = default;
 
-SKEIN_INLINE void elastic_coordinator::add(elastic_keeper& keeper) {
+SKEIN_INLINE task<coordinator_place> elastic_coordinator::claim() {
+    coordinator_place me{options_.id, options_.address};
+    auto claiming = register_.claim(me);
+    auto who = co_await claiming;
+    if (who.id != options_.id) co_return who;
+    auto reading = register_.read();
+    view_ = co_await reading;
+    failures_ = static_cast<int>(view_.failures);
+    for (const auto& m : view_.members) last_id_ = std::max(last_id_, m.id);
+    is_claimed_ = true;
+    if (view_.generation == 0) co_return who;
+    // Another coordinator has started workers that no view has had: their ids are used, too.
+    constexpr std::uint64_t ids_at_once = 1000;
+    last_id_ = (last_id_ / ids_at_once + 1) * ids_at_once;
+    take_over_until_ = deadline_after(loop::current().now(), options_.times.take_over);
+    co_return who;
+}
+
+SKEIN_INLINE std::vector<std::uint64_t> elastic_coordinator::add(
+    elastic_keeper& keeper, const std::vector<view_member>& running) {
+    std::vector<std::uint64_t> kept;
     keepers_.push_back(&keeper);
     changed_.set();
+    for (const auto& one : running) {
+        const auto found = std::find_if(view_.members.begin(), view_.members.end(),
+                                        [&](const view_member& m) { return m.id == one.id; });
+        if (found == view_.members.end() || find(one.id) != nullptr || found->pid != one.pid ||
+            found->keeper != keeper.id() || take_over_until_ == time_point::min())
+            continue;
+        auto w = std::make_unique<worker>();
+        w->self = *found;
+        w->keeper = &keeper;
+        w->is = stage::member;
+        w->rank = static_cast<int>(found - view_.members.begin());
+        w->first_view = view_.generation;
+        w->asked = world_end::broken; // the group was the other coordinator's
+        w->started_at = loop::current().now();
+        workers_[one.id] = std::move(w);
+        kept.push_back(one.id);
+    }
+    return kept;
+}
+
+SKEIN_INLINE void elastic_coordinator::lose(elastic_keeper& keeper, const error& why) {
+    std::erase(keepers_, &keeper);
+    std::erase(draining_, &keeper);
+    changed_.set();
+    worker_end how;
+    how.how = fmt::format("is lost with its host: {}", why.what());
+    how.was_seen = false;
+    for (auto& [id, w] : workers_)
+        if (w->keeper == &keeper) {
+            worker_ended(id, how);
+            w->keeper = nullptr;
+        }
+}
+
+SKEIN_INLINE void elastic_coordinator::drain(elastic_keeper& keeper, const std::string& why) {
+    if (std::find(draining_.begin(), draining_.end(), &keeper) != draining_.end()) return;
+    draining_.push_back(&keeper);
+    for (auto& [id, w] : workers_) {
+        if (w->keeper != &keeper || w->has_ended) continue;
+        w->leaves = true;
+        w->why = why;
+        if (w->is == stage::member || w->is == stage::leaving) continue;
+        w->is = stage::leaving;
+        kill(*w);
+    }
+    changed_.set();
+}
+
+SKEIN_INLINE bool elastic_coordinator::has_drained(const elastic_keeper& keeper) const {
+    return is_draining(keeper) && std::none_of(workers_.begin(), workers_.end(), [&](const auto& w) {
+        return w.second->keeper == &keeper && !w.second->has_ended;
+    });
 }
 
 SKEIN_INLINE task<supervisor_outcome> elastic_coordinator::run() {
@@ -64,12 +136,17 @@ SKEIN_INLINE task<supervisor_outcome> elastic_coordinator::run() {
 }
 
 SKEIN_INLINE task<void> elastic_coordinator::work() {
-    coordinator_place me{options_.id, options_.address};
-    auto claiming = register_.claim(me);
-    (void)co_await claiming;
-    auto reading = register_.read();
-    view_ = co_await reading;
-    failures_ = static_cast<int>(view_.failures);
+    if (!is_claimed_) {
+        auto claiming = claim();
+        const auto who = co_await claiming;
+        if (who.id != options_.id)
+            throw error(errc::aborted, fmt::format("the coordinator is {}", who.address));
+    }
+    if (view_.is_over) {
+        if (view_.why != detail::done_in_order)
+            outcome_.failure = error(errc::aborted, "the job is over").with_cause(view_.why);
+        co_return;
+    }
     for (;;) {
         changed_.reset();
         wake_at_ = time_point::max();
@@ -98,7 +175,7 @@ SKEIN_INLINE task<void> elastic_coordinator::say_it_is_over() {
     last.author = options_.id;
     last.is_over = true;
     last.failures = static_cast<std::uint64_t>(failures_);
-    last.why = outcome_.failure ? outcome_.failure->what() : "the training is done";
+    last.why = outcome_.failure ? outcome_.failure->what() : detail::done_in_order;
     auto swapping = register_.compare_and_swap(view_.generation, last);
     const auto swapped = co_await swapping;
     if (swapped.swapped && options_.on_view) options_.on_view(last);
@@ -301,7 +378,18 @@ SKEIN_INLINE void elastic_coordinator::judge_member_end(worker& w) {
     }
     last_loss_ = end_of(w);
     news_.push_back(last_loss_->what());
-    if (!as_asked) count_failure(*last_loss_, w.rank);
+    if (as_asked) return;
+    // A lost host counts once, however many workers it had.
+    if (!w.end.was_seen && !is_first_of_host(w)) return;
+    count_failure(*last_loss_, w.rank);
+}
+
+SKEIN_INLINE bool elastic_coordinator::is_first_of_host(const worker& which) const {
+    return std::none_of(workers_.begin(), workers_.end(), [&](const auto& w) {
+        const auto& other = *w.second;
+        return &other != &which && other.judged && !other.end.was_seen &&
+               other.self.keeper == which.self.keeper && other.ended_at == which.ended_at;
+    });
 }
 
 /// A worker that was no member yet has ended.
@@ -334,7 +422,7 @@ SKEIN_INLINE void elastic_coordinator::finish(std::optional<error> failure, int 
     over_ = true;
     const auto now = loop::current().now();
     if (failure) outcome_.culprit = culprit;
-    const error why = failure ? *failure : error(errc::closed, "the training is done");
+    const error why = failure ? *failure : error(errc::closed, detail::done_in_order);
     if (failure) {
         if (group_) group_->server->abort(*failure, culprit);
         kill_at_ = std::min(stop_at_, deadline_after(now, options_.times.crash_grace));

@@ -253,11 +253,19 @@ SKEIN_INLINE int elastic_member::stop_signal() const noexcept {
 SKEIN_INLINE void elastic_member::wait_while_held() {
     const auto place = impl_->newest();
     if (!place) throw error(errc::closed, "this rank is in no world");
-    std::optional<error> lost;
-    auto watching = place->losses.add([&](int, const error& why) { lost = why; });
-    // One supervisor, one host: it is held only while that is stopped.
+    auto& wishes = impl_->wishes;
+    std::optional<error> lost; // guarded as `held`
+    auto watching = place->losses.add([&](int, const error& why) {
+        const std::lock_guard lock(wishes.mutex);
+        lost = why;
+        wishes.changed.notify_all();
+    });
+    std::unique_lock lock(wishes.mutex);
+    wishes.changed.wait(lock, [&] { return !wishes.holds() || lost; });
+    const auto why = lost;
+    lock.unlock();
     watching.reset();
-    if (lost) throw *lost;
+    if (why) throw *why;
 }
 SKEIN_INLINE void elastic_member::ask_to_leave(const std::string& why) { impl_->ask_to_leave(why); }
 SKEIN_INLINE std::vector<member_info> elastic_member::members() const {

@@ -21,6 +21,9 @@ namespace skein::spmd {
 
 namespace detail {
 
+/// view::why of the last view of a job that has ended well.
+inline constexpr const char* done_in_order = "the training is done";
+
 /// What a rank throws because another one is lost.
 [[nodiscard]] constexpr bool is_echo(errc code) noexcept {
     return code == errc::peer_lost || code == errc::aborted || code == errc::cancelled ||

@@ -49,6 +49,9 @@ SKEIN_INLINE bool elastic_coordinator::has_left(const worker& which) const {
     return which.is == stage::member && group_ && group_->generation == view_.generation &&
            group_->server->has_left(which.rank) && !group_->server->has_failed(which.rank);
 }
+SKEIN_INLINE bool elastic_coordinator::is_draining(const elastic_keeper& keeper) const {
+    return std::find(draining_.begin(), draining_.end(), &keeper) != draining_.end();
+}
 SKEIN_INLINE bool elastic_coordinator::any_running() const {
     return std::any_of(workers_.begin(), workers_.end(),
                        [](const auto& w) { return !w.second->has_ended; });
@@ -75,7 +78,7 @@ SKEIN_INLINE error elastic_coordinator::end_of(const worker& which) const {
 SKEIN_INLINE void elastic_coordinator::kill(worker& which) {
     if (which.has_ended) return;
     which.killed_by_us = true;
-    which.keeper->kill(which.self.id);
+    if (which.keeper != nullptr) which.keeper->kill(which.self.id);
 }
 SKEIN_INLINE void elastic_coordinator::send_end(worker& which, bool in_order, const error& why) {
     which.keeper->tell(which.self.id, detail::member_kind::end,
@@ -88,6 +91,7 @@ SKEIN_INLINE void elastic_coordinator::wake_at(time_point when) {
 // ---- what is to be done -------------------------------------------------------------------------
 
 SKEIN_INLINE void elastic_coordinator::look(time_point now) {
+    take_over(now);
     judge_group();
     judge_ends(now);
     watch_limits(now);
@@ -99,9 +103,37 @@ SKEIN_INLINE void elastic_coordinator::look(time_point now) {
     wish();
 }
 
+/// Members of the newest view whose supervisors have not come to this coordinator are lost.
+SKEIN_INLINE void elastic_coordinator::take_over(time_point now) {
+    if (take_over_until_ == time_point::min()) return;
+    const auto is_there = [&](const view_member& m) { return find(m.id) != nullptr; };
+    const bool all = std::all_of(view_.members.begin(), view_.members.end(), is_there);
+    if (!all && now < take_over_until_) return wake_at(take_over_until_);
+    take_over_until_ = time_point::min();
+    news_.push_back("the coordinator was lost");
+    was_refused_ = true; // nobody's failure
+    mark_broken();
+    for (std::size_t r = 0; r < view_.members.size(); ++r) {
+        const auto& m = view_.members[r];
+        if (is_there(m)) continue;
+        auto w = std::make_unique<worker>();
+        w->self = m;
+        w->is = stage::member;
+        w->rank = static_cast<int>(r);
+        w->first_view = view_.generation;
+        w->has_ended = true;
+        w->ended_at = now;
+        w->end.how = "did not come to the new coordinator";
+        w->end.was_seen = false;
+        workers_[m.id] = std::move(w);
+    }
+}
+
 /// As many as are wanted, where there is room.
 SKEIN_INLINE void elastic_coordinator::start_missing(time_point now) {
-    if (stop_signal_ != 0 || refusals_ >= options_.max_refusals) return;
+    if (stop_signal_ != 0 || refusals_ >= options_.max_refusals ||
+        take_over_until_ != time_point::min())
+        return;
     int there = 0;
     std::map<const elastic_keeper*, int> used;
     for (const auto& [id, w] : workers_) {
@@ -116,7 +148,7 @@ SKEIN_INLINE void elastic_coordinator::start_missing(time_point now) {
         if (now < retry_at_) return wake_at(retry_at_);
         elastic_keeper* best = nullptr;
         for (auto* k : keepers_) {
-            if (used[k] >= k->places()) continue;
+            if (used[k] >= k->places() || is_draining(*k)) continue;
             if (best == nullptr || used[k] < used[best]) best = k;
         }
         if (best == nullptr) return;
@@ -237,7 +269,7 @@ SKEIN_INLINE void elastic_coordinator::look_at_end(time_point now) {
 // ---- views --------------------------------------------------------------------------------------
 
 SKEIN_INLINE std::optional<view> elastic_coordinator::proposal(time_point now) {
-    if (over_) return std::nullopt;
+    if (over_ || take_over_until_ != time_point::min()) return std::nullopt;
     const auto stay = members();
     if (stay.empty()) return first_proposal(now);
     bool is_lost = false, is_seen = true;
@@ -302,13 +334,25 @@ SKEIN_INLINE std::optional<view> elastic_coordinator::first_proposal(time_point 
     }
     enough_at_ = std::min(enough_at_, now);
     const auto due = deadline_after(enough_at_, options_.times.first_settle);
-    if (some_start && now < due) {
-        wake_at(due);
+    const auto lease = lease_of_lost();
+    if ((some_start && now < due) || now < lease) {
+        wake_at(now < lease ? lease : due);
         return std::nullopt;
     }
     enough_at_ = time_point::max();
     short_since_ = time_point::max();
     return make_view(now);
+}
+
+/// Until when members of the newest view that nobody saw end may believe in it.
+SKEIN_INLINE time_point elastic_coordinator::lease_of_lost() {
+    time_point until{};
+    for (const auto& m : view_.members) {
+        const auto* const w = find(m.id);
+        if (w != nullptr && w->has_ended && !w->end.was_seen)
+            until = std::max(until, deadline_after(w->ended_at, options_.times.lease));
+    }
+    return until;
 }
 
 /// Those that stay keep their order and come first.
@@ -368,7 +412,9 @@ SKEIN_INLINE task<void> elastic_coordinator::swap(view next) {
     if (at.kind == net::scheme::unix_abstract)
         at.host += fmt::format("-{}-{:016x}", next.generation, options_.random->next());
     fresh->server = std::make_unique<group_server>(network_, at, how);
-    next.group = net::to_string(fresh->server->local());
+    auto reached = fresh->server->local();
+    if (!options_.advertise.empty()) reached.host = options_.advertise;
+    next.group = net::to_string(reached);
     const auto told = news_.size();
     auto swapping = register_.compare_and_swap(view_.generation, next);
     const auto swapped = co_await swapping;

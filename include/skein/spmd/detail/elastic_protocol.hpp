@@ -29,6 +29,7 @@ inline constexpr std::uint16_t fail = 0x0204;  ///< member_fail
 inline constexpr std::uint16_t begin = 0x0281; ///< of the supervisor: member_begin
 inline constexpr std::uint16_t wish = 0x0282;  ///< of the supervisor: member_wish
 inline constexpr std::uint16_t end = 0x0283;   ///< of the supervisor: member_end
+inline constexpr std::uint16_t hold = 0x0284;  ///< of the supervisor itself: member_hold
 } // namespace member_kind
 
 struct member_hello {
@@ -59,8 +60,11 @@ struct member_begin {
 /// All that is wished now.
 struct member_wish {
     bool change = false;          ///< ranks join or leave
-    bool held = false;            ///< nobody knows whether this view is the newest one
     std::int32_t stop_signal = 0; ///< not 0: the job is to stop
+};
+/// Whether nobody knows that this view is the newest one.
+struct member_hold {
+    bool on = false;
 };
 /// No view has this rank any more: in order, or for this reason.
 using member_end = std::tuple<bool, error>;

@@ -101,6 +101,8 @@ SKEIN_INLINE task<void> local_keeper::serve_one(std::shared_ptr<net::connection>
                                 hello->pid, hello->id));
     auto from = found->second;
     from->link = link;
+    if (held_)
+        tell(from->id, detail::member_kind::hold, wire::encode(detail::member_hold{true}));
     auto reading = read_all(link, from);
     auto how = as_result(std::move(reading));
     const auto read = co_await how;
@@ -145,6 +147,25 @@ SKEIN_INLINE void local_keeper::tell(std::uint64_t id, std::uint16_t kind, byte_
     f.kind = kind;
     f.body = std::move(body);
     link->send(std::move(f));
+}
+
+SKEIN_INLINE std::vector<view_member> local_keeper::running() const {
+    std::vector<view_member> all;
+    for (const auto& [id, w] : workers_) {
+        if (w->has_ended || !w->process) continue;
+        all.push_back(view_member{id, options_.host, options_.id, w->process->pid()});
+    }
+    return all;
+}
+
+SKEIN_INLINE void local_keeper::kill_all() {
+    for (const auto& [id, w] : workers_) kill(id);
+}
+
+SKEIN_INLINE void local_keeper::hold(bool on) {
+    if (std::exchange(held_, on) == on) return;
+    for (const auto& [id, w] : workers_)
+        tell(id, detail::member_kind::hold, wire::encode(detail::member_hold{on}));
 }
 
 SKEIN_INLINE task<void> local_keeper::begin(std::shared_ptr<worker> self) {

@@ -125,6 +125,7 @@ SKEIN_INLINE spmd::elastic_options elastic_options_of(const run_config& config) 
     options.threads = plain.threads;
     options.on_stop = plain.on_stop;
     options.on_failure = [&config](const error& why, int failures, int most) {
+        if (failures > most) return; // the job fails, and says why
         say_note(config, fmt::format("{}; the others go on, another one is started ({} of {})",
                                      without_trace(why.what()), failures, most));
     };

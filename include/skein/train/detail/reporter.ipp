@@ -84,6 +84,11 @@ SKEIN_INLINE run_note note_of(const run_config& config, const std::string& name,
     note.best_is_lowest = config.checkpoint.keep_best.order == metric_order::lowest;
     return note;
 }
+/// From a checkpoint: in an elastic job the worlds are counted, in which nothing restarts.
+[[nodiscard]] SKEIN_INLINE int restarts_of(const context& ctx) noexcept {
+    return ctx.elastic() != nullptr ? 0 : ctx.attempt();
+}
+
 [[nodiscard]] SKEIN_INLINE std::string stopped_by(const fit_result& result) {
     if (!result.stopped) return {};
     return result.stop_signal == SIGINT    ? "SIGINT"
@@ -107,7 +112,7 @@ SKEIN_INLINE void note_end(const context& ctx, const run_config& config, const f
     if (!ctx.is_first() || note.path.empty()) return;
     auto ended = finished_of(note);
     ended.world_size = ctx.world_size();
-    ended.restarts = ctx.attempt();
+    ended.restarts = restarts_of(ctx);
     write_result(ended);
 }
 } // namespace detail
@@ -276,6 +281,7 @@ SKEIN_INLINE void reporter::changed(std::uint64_t step, const world_news& news) 
         show_->event("{\"event\":\"world\"," + row.substr(1));
     if (dir_ && config_->write_files)
         attempt([&] { dir_->append_event(row); }, events_failing_, "a row of events.jsonl");
+    draw_world(step);
 }
 
 /// What fails here costs a curve, not the training: said once, tried again with the next call.
@@ -295,6 +301,7 @@ SKEIN_INLINE void reporter::step(const step_info& now,
                                  const std::vector<report::metric_value>& evaluated,
                                  const std::vector<report::metric_array>& arrays) {
     if (!first_) return;
+    last_step_ = now.step;
     const auto smooth = [](double before, double newest) {
         return before == 0.0 ? newest : 0.9 * before + 0.1 * newest;
     };
@@ -369,6 +376,11 @@ SKEIN_INLINE void reporter::decided(const run_event& event) {
         attempt([&] { dir_->append_event(row); }, events_failing_, "a row of events.jsonl");
 }
 
+SKEIN_INLINE void reporter::draw_world(std::uint64_t step) {
+    if (dir_ && config_->write_files && ctx_->elastic() != nullptr)
+        attempt([&] { dir_->write_world_svg(step, name_); }, curve_failing_, "world.svg");
+}
+
 SKEIN_INLINE void reporter::set_total(std::uint64_t steps) {
     if (show_) show_->set_total(steps);
 }
@@ -396,6 +408,7 @@ SKEIN_INLINE void reporter::finish() {
     if (show_) show_->finish();
     say_times();
     draw();
+    draw_world(last_step_);
 }
 
 /// Where the time of all steps went, in one line.
@@ -524,7 +537,8 @@ private:
     if (result.tokens_per_s > 0) out.tokens_per_s = result.tokens_per_s;
     out.peak_rss_bytes = result.peak_rss_bytes;
     out.workers = ctx.world_size();
-    out.restarts = ctx.attempt();
+    out.restarts = restarts_of(ctx);
+    if (ctx.elastic() != nullptr) out.changes = ctx.attempt();
     out.results = {{"loss", result.loss}};
     if (result.val_loss == result.val_loss) out.results.push_back({"val_loss", result.val_loss});
     for (const auto& each : result.metrics) // those of training are in the rows

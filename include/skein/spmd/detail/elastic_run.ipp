@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The real loop of one host, its signals, and its notices.
+
+#include <skein/core/awaitable.hpp>
+#include <skein/core/cancel.hpp>
+#include <skein/core/loop.hpp>
+#include <skein/core/random.hpp>
+#include <skein/core/scope.hpp>
+#include <skein/core/sleep.hpp>
+#include <skein/core/stop_signals.hpp>
+#include <skein/core/timeout.hpp>
+#include <skein/net/readable_fd.hpp>
+#include <skein/net/real_loop.hpp>
+#include <skein/net/real_network.hpp>
+#include <skein/proc/children.hpp>
+#include <skein/proc/process.hpp>
+#include <skein/spmd/elastic_host.hpp>
+
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::spmd {
+
+namespace detail {
+
+/// As a shell finds it.
+SKEIN_INLINE std::string find_program(const std::string& name) {
+    const auto can_run = [](const std::string& path) {
+        std::error_code ignored;
+        return !std::filesystem::is_directory(path, ignored) && ::access(path.c_str(), X_OK) == 0;
+    };
+    if (name.find('/') != std::string::npos) {
+        if (can_run(name)) return std::filesystem::absolute(name).string();
+        throw error(errc::not_found, fmt::format("{}: {}", name, std::strerror(errno)))
+            .with_hint("name a program that this host can run");
+    }
+    const char* const path = std::getenv("PATH");
+    std::string_view rest = path != nullptr ? path : "/usr/bin:/bin";
+    for (;;) {
+        const auto colon = rest.find(':');
+        const std::string folder(rest.substr(0, colon));
+        const auto here = (folder.empty() ? std::string(".") : folder) + "/" + name;
+        if (can_run(here)) return here;
+        if (colon == std::string_view::npos) break;
+        rest.remove_prefix(colon + 1);
+    }
+    throw error(errc::not_found, fmt::format("no program {} in PATH", name))
+        .with_hint("name its path, as ./" + name);
+}
+
+/// "http://host:port/path" in parts; empty host: it is none.
+struct http_place {
+    std::string host, path = "/";
+    std::uint16_t port = 80;
+};
+SKEIN_INLINE http_place parse_http(const std::string& url) {
+    constexpr std::string_view begin = "http://";
+    http_place at;
+    if (!url.starts_with(begin))
+        throw error(errc::invalid_argument, fmt::format("'{}' is no http:// address", url));
+    auto rest = std::string_view(url).substr(begin.size());
+    const auto slash = rest.find('/');
+    if (slash != std::string_view::npos) at.path = std::string(rest.substr(slash));
+    const auto where = net::address::parse(
+        fmt::format("tcp:{}{}", rest.substr(0, slash),
+                    rest.substr(0, slash).find(':') == std::string_view::npos ? ":80" : ""));
+    if (!where) throw where.error();
+    at.host = where->host;
+    at.port = where->port;
+    return at;
+}
+
+/// The answer's status and body, of which the first 4 KiB are read.
+SKEIN_INLINE task<std::pair<int, std::string>> ask_http(net::network* via, const http_place* at,
+                                                        std::string request) {
+    auto connecting = via->connect(net::address::tcp(at->host, at->port));
+    auto stream = co_await connecting;
+    const std::array<byte_span, 1> bytes{as_bytes(request)};
+    auto writing = stream->write_all(bytes);
+    co_await writing;
+    std::string all;
+    std::array<std::byte, 4096> part{};
+    while (all.size() < part.size()) {
+        auto reading = stream->read_some(part);
+        const auto n = co_await reading;
+        if (n == 0) break;
+        all.append(reinterpret_cast<const char*>(part.data()), n);
+    }
+    int status = 0;
+    if (all.starts_with("HTTP/1.") && all.size() > 12) status = std::atoi(all.c_str() + 9);
+    const auto body = all.find("\r\n\r\n");
+    co_return std::pair(status, body == std::string::npos ? std::string() : all.substr(body + 4));
+}
+
+/// One question, as EC2 wants it: with a token where it gives one.
+SKEIN_INLINE task<bool> is_told_to_go(net::network* via, const http_place* at) {
+    auto tokening =
+        ask_http(via, at,
+                 fmt::format("PUT /latest/api/token HTTP/1.0\r\nHost: {}\r\nContent-Length: 0\r\n"
+                             "X-aws-ec2-metadata-token-ttl-seconds: 60\r\n\r\n",
+                             at->host));
+    const auto token = co_await tokening;
+    const auto with = token.first == 200 && token.second.find_first_of("\r\n") == std::string::npos
+                          ? fmt::format("X-aws-ec2-metadata-token: {}\r\n", token.second)
+                          : std::string();
+    auto asking = ask_http(
+        via, at, fmt::format("GET {} HTTP/1.0\r\nHost: {}\r\n{}\r\n", at->path, at->host, with));
+    const auto answer = co_await asking;
+    co_return answer.first == 200;
+}
+
+/// What run_elastic_host() holds on its loop.
+class elastic_host_run {
+public:
+    elastic_host_run(net::real_loop& loop, elastic_run_options options)
+        : options_(std::move(options)), loop_(loop), network_(loop), children_(loop) {}
+
+    task<supervisor_outcome> run() {
+        if (options_.make_register) register_ = options_.make_register();
+        host_ = std::make_unique<elastic_host>(network_, children_, register_.get(), host_of());
+        if (options_.takes_signals) signals_.emplace(second_signal::is_counted);
+        scope beside;
+        if (signals_) beside.spawn(watch_signals());
+        if (options_.stop_fd >= 0) beside.spawn(watch_stop_request());
+        if (!options_.notices.file.empty()) beside.spawn(watch_file());
+        if (!options_.notices.url.empty()) beside.spawn(watch_url());
+        std::exception_ptr failure;
+        supervisor_outcome how;
+        try {
+            auto running = host_->run();
+            how = co_await running;
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        beside.cancel();
+        auto joined = shield(as_result(beside.join()));
+        (void)co_await joined;
+        host_.reset();
+        register_.reset();
+        if (failure) std::rethrow_exception(failure);
+        co_return how;
+    }
+
+private:
+    [[nodiscard]] elastic_host_options host_of() const {
+        elastic_host_options o;
+        o.job = options_.job;
+        o.endpoint = options_.endpoint;
+        o.secret = options_.secret;
+        o.host = options_.host.empty() ? proc::host_name() : options_.host;
+        o.say = options_.say;
+        if (options_.back_limit) o.back_limit = *options_.back_limit;
+        o.on_listening = options_.on_listening;
+        auto& k = o.keeper;
+        k.id = system_random().next() | 1;
+        k.host = o.host;
+        k.places = options_.workers_per_host;
+        k.least = options_.hosts.first * options_.workers_per_host;
+        k.most = options_.hosts.second * options_.workers_per_host;
+        k.job = options_.job;
+        k.door = net::address::abstract_unix(
+            fmt::format("@skein-keeper-{}-{:016x}", ::getpid(), system_random().next()));
+        k.secret = net::token::generate();
+        k.executable = options_.executable.empty() ? find_program(options_.argv.front())
+                                                   : options_.executable;
+        k.argv = options_.argv;
+        k.env = options_.env;
+        k.threads = options_.threads;
+        auto& c = o.coordinator;
+        c.job = options_.job;
+        c.least = k.least;
+        c.most = k.most;
+        c.max_failures = options_.max_failures;
+        c.times = options_.times;
+        c.random = &system_random();
+        c.on_view = options_.on_view;
+        c.on_failure = options_.on_failure;
+        return o;
+    }
+    task<void> watch_signals() {
+        for (;;) {
+            auto asked = net::wait_readable(loop_, signals_->fd());
+            co_await asked;
+            char read[16];
+            [[maybe_unused]] const auto n = ::read(signals_->fd(), read, sizeof read);
+            if (signals_->count() > 1) host_->kill_all();
+            host_->stop(signals_->which());
+        }
+    }
+    task<void> watch_stop_request() {
+        auto asked = net::wait_readable(loop_, options_.stop_fd);
+        co_await asked;
+        host_->stop(SIGTERM);
+    }
+    task<void> watch_file() {
+        std::error_code ignored;
+        while (!std::filesystem::exists(options_.notices.file, ignored)) {
+            auto pause = sleep_for(options_.notices.every);
+            co_await pause;
+        }
+        host_->leave(fmt::format("{} is there", options_.notices.file));
+    }
+    task<void> watch_url() {
+        const auto at = parse_http(options_.notices.url);
+        for (;;) {
+            auto asking = as_result(with_timeout(is_told_to_go(&network_, &at),
+                                                 time_constants::lan().reconnect_most));
+            const auto told = co_await asking;
+            if (told && *told) break;
+            auto pause = sleep_for(options_.notices.every);
+            co_await pause;
+        }
+        host_->leave(fmt::format("{} says so", options_.notices.url));
+    }
+
+    elastic_run_options options_;
+    net::real_loop& loop_;
+    net::real_network network_;
+    proc::local_children children_;
+    std::unique_ptr<view_register> register_;
+    std::unique_ptr<elastic_host> host_;
+    std::optional<stop_signals> signals_;
+};
+
+SKEIN_INLINE task<std::string> scale_on_loop(net::network* via, net::address endpoint,
+                                             net::token secret, std::string job, int workers) {
+    auto asking = ask_to_scale(*via, std::move(endpoint), secret, std::move(job), workers);
+    co_return co_await asking;
+}
+
+} // namespace detail
+
+SKEIN_INLINE supervisor_outcome run_elastic_host(elastic_run_options options) {
+    if (options.argv.empty()) throw error(errc::invalid_argument, "no program to run");
+    if (options.hosts.first < 1 || options.hosts.first > options.hosts.second)
+        throw error(errc::invalid_argument, fmt::format("a job of at least {} and at most {} hosts",
+                                                        options.hosts.first, options.hosts.second))
+            .with_hint("at least 1, and not more than at most: 1:4");
+    if (options.workers_per_host < 1)
+        throw error(errc::invalid_argument,
+                    fmt::format("{} workers on each host", options.workers_per_host));
+    if (!options.notices.url.empty()) (void)detail::parse_http(options.notices.url);
+    loop::refuse_inside("a job of ranks", "start it from main");
+    net::real_loop loop;
+    detail::elastic_host_run work(loop, std::move(options));
+    return loop.run(work.run());
+}
+
+SKEIN_INLINE std::string scale_elastic_job(const net::address& endpoint, const net::token& secret,
+                                           const std::string& job, int workers) {
+    net::real_loop loop;
+    net::real_network network(loop);
+    return loop.run(detail::scale_on_loop(&network, endpoint, secret, job, workers));
+}
+
+} // namespace skein::spmd

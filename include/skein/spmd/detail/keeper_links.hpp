@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Both ends of the link between a supervisor and the coordinator of an elastic job.
+
+#include <skein/core/bytes.hpp>
+#include <skein/core/config.hpp>
+#include <skein/core/error.hpp>
+#include <skein/core/event.hpp>
+#include <skein/core/task.hpp>
+#include <skein/net/connection.hpp>
+#include <skein/spmd/detail/keeper_protocol.hpp>
+#include <skein/spmd/elastic_coordinator.hpp>
+#include <skein/spmd/elastic_host.hpp>
+#include <skein/spmd/elastic_keeper.hpp>
+#include <skein/spmd/local_keeper.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace skein::net {
+class endpoint;
+class network;
+} // namespace skein::net
+
+namespace skein::spmd::detail {
+
+[[nodiscard]] net::connection_options host_link(const elastic_host_options& of);
+
+/// Another host's keeper, as the coordinator has it.
+class remote_keeper final : public elastic_keeper {
+public:
+    remote_keeper(std::shared_ptr<net::connection> link, const keeper_hello& of)
+        : link_(std::move(link)), id_(of.id), host_(of.host), places_(of.places) {}
+    [[nodiscard]] std::uint64_t id() const noexcept override { return id_; }
+    [[nodiscard]] const std::string& host() const noexcept override { return host_; }
+    [[nodiscard]] int places() const noexcept override { return places_; }
+    void start(std::uint64_t worker) override;
+    void kill(std::uint64_t worker) override;
+    void tell(std::uint64_t worker, std::uint16_t kind, byte_buffer body) override;
+    [[nodiscard]] net::connection& link() noexcept { return *link_; }
+    [[nodiscard]] std::shared_ptr<net::connection> shared_link() const { return link_; }
+
+    bool told_over = false; ///< this host's part
+
+private:
+    std::shared_ptr<net::connection> link_;
+    std::uint64_t id_;
+    std::string host_;
+    int places_;
+};
+
+/// What all connections to a coordinator are served with.
+struct keeper_door {
+    elastic_coordinator* coordinator = nullptr;
+    const elastic_host_options* options = nullptr;
+    std::vector<remote_keeper*> there{};
+    std::string last_words{}; ///< set: the job is over for those that come now
+};
+/// One of them, until it ends.
+[[nodiscard]] task<void> serve_keeper(keeper_door* door, std::shared_ptr<net::connection> link);
+
+/// How following a coordinator came to its end.
+struct followed {
+    bool is_over = false; ///< the job, or this host's part of it; else the link is lost
+    bool in_order = false;
+    int stop_signal = 0;
+    std::optional<error> why;
+};
+
+/// This host's end. Hears of its own workers and passes it on.
+class follower final : public keeper_listener {
+public:
+    follower(local_keeper& of, const elastic_host_options& options)
+        : keeper_(of), options_(options) {}
+    /// Until the link is lost, or the coordinator says that it is over.
+    ///   errors  those of net::connection::connect, permission_denied and mismatch among them
+    [[nodiscard]] task<followed> follow(net::network* via, net::address at);
+    void leave(const std::string& why);
+
+    void worker_started(std::uint64_t worker, std::int64_t pid) override;
+    void worker_said(std::uint64_t worker, std::uint16_t kind, byte_span body) override;
+    void worker_ended(std::uint64_t worker, const worker_end& how) override;
+
+private:
+    [[nodiscard]] std::optional<followed> handle(const net::frame& f);
+
+    local_keeper& keeper_;
+    const elastic_host_options& options_;
+    std::shared_ptr<net::connection> link_; ///< while it is open
+    std::optional<std::string> leaves_;
+};
+
+} // namespace skein::spmd::detail

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What `skein run` does on each host of an elastic job: a program started as its workers, a
+// supervisor that meets those of the other hosts, and the signs that this host is to go.
+//
+//     spmd::elastic_run_options how;
+//     how.job = "bert"; how.endpoint = net::address::tcp("node-1", 29400);
+//     how.hosts = {1, 4}; how.workers_per_host = 2;
+//     how.argv = {"./train", "--data", "d"};
+//     const auto outcome = spmd::run_elastic_host(how);
+
+#include <skein/core/config.hpp>
+#include <skein/core/time.hpp>
+#include <skein/net/address.hpp>
+#include <skein/net/token.hpp>
+#include <skein/spmd/elastic_coordinator.hpp>
+#include <skein/spmd/supervisor.hpp>
+#include <skein/spmd/view.hpp>
+#include <skein/spmd/view_register.hpp>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace skein::spmd {
+
+/// Signs that this host will be taken away. Each is looked at once a second.
+struct leave_notices {
+    std::string file{}; ///< that appears; empty: none
+    /// "http://169.254.169.254/latest/meta-data/spot/instance-action": answers 200 from then on, as
+    /// EC2 does. Empty: none.
+    std::string url{};
+    time_span every = std::chrono::seconds(1);
+};
+
+/// A job, and this host's part in it.
+struct elastic_run_options {
+    std::string job = "job";
+    net::address endpoint{}; ///< of the coordinator, where there is no register
+    /// Makes a register of its own; called on the loop. Empty: in the coordinator's memory.
+    std::function<std::unique_ptr<view_register>()> make_register{};
+    net::token secret{};                 ///< the same on all hosts
+    std::string host{};                  ///< as others reach this one; empty: its name
+    std::pair<int, int> hosts{1, 1};     ///< at least, at most
+    int workers_per_host = 1;
+    int max_failures = 3;
+    elastic_times times{};
+    std::optional<time_span> back_limit{}; ///< see elastic_host_options
+    std::string executable{};            ///< of the workers; empty: argv[0], looked up in PATH
+    std::vector<std::string> argv{};
+    std::vector<std::pair<std::string, std::string>> env{};
+    int threads = 1;
+    bool takes_signals = true;
+    int stop_fd = -1; ///< becomes readable: as a first SIGTERM. -1: none
+    leave_notices notices{};
+    std::function<void(const view&)> on_view{}; ///< told at the coordinator
+    std::function<void(const error& why, int failures, int max_failures)> on_failure{};
+    std::function<void(const std::string&)> say{}; ///< other lines for people
+    std::function<void(net::address)> on_listening{}; ///< at the coordinator; its address
+};
+
+/// Runs this host's part to its end; blocks.
+///   errors  invalid_argument; not_found (the program); those of elastic_host::run
+[[nodiscard]] supervisor_outcome run_elastic_host(elastic_run_options options);
+
+/// Asks a running job for another number of workers; blocks. Gives what it says.
+///   errors  those of ask_to_scale
+[[nodiscard]] std::string scale_elastic_job(const net::address& endpoint, const net::token& secret,
+                                            const std::string& job, int workers);
+
+} // namespace skein::spmd
+
+#if SKEIN_HEADER_ONLY
+#include <skein/spmd/detail/elastic_run.ipp>
+#endif
