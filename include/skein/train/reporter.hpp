@@ -86,9 +86,10 @@ public:
     void decided(const run_event& event);
 
     /// The context is in another generation of its world, whose first rank goes on with the run's
-    /// files. Collective.
-    ///   why  the world changed; empty: nobody said
-    void rebind(const start_info& start, const std::string& why);
+    /// files. Collective; when it has returned nothing of it is to be done again.
+    ///   rows  of later steps are taken away
+    ///   why   the world changed; empty: nobody said
+    void rebind(const start_info& start, std::uint64_t rows, const std::string& why);
     /// This rank is the first of the new world and was not of the one before.
     [[nodiscard]] bool takes_over() const noexcept;
     /// A change of the world, behind the row of the step: a row of events.jsonl, which it gives.

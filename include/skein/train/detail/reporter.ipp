@@ -245,7 +245,8 @@ SKEIN_INLINE void reporter::show(const start_info& start) {
 
 SKEIN_INLINE bool reporter::takes_over() const noexcept { return !first_ && ctx_->is_first(); }
 
-SKEIN_INLINE void reporter::rebind(const start_info& start, const std::string& why) {
+SKEIN_INLINE void reporter::rebind(const start_info& start, std::uint64_t rows,
+                                   const std::string& why) {
     if (first_ && !ctx_->is_first()) { // another rank takes over; its lock wants to be free
         dir_.reset();
         show_.reset();
@@ -260,7 +261,7 @@ SKEIN_INLINE void reporter::rebind(const start_info& start, const std::string& w
             dir_.emplace(report::run_dir::create(config_->runs_dir, name_, {.resume = true}));
         show(start);
     }
-    if (dir_) dir_->truncate_after(start.first_step);
+    if (dir_) dir_->truncate_after(rows);
     show_->notice(fmt::format("after step {} the run goes on with {} worker{} instead of {}: {}{}",
                               start.first_step, places_.size(), places_.size() == 1 ? "" : "s",
                               before, places_text(places_), why.empty() ? "" : "; " + why));

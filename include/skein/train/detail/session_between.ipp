@@ -222,14 +222,15 @@ public:
     ///   took  this rank has its state from another one
     void enter(step_end end, bool took, const world_news& news) {
         evaluator_->rebind();
-        auto start = start_info_of({});
+        if (config_.checkpoint.enabled) open_saver();
+        // A run that was resumed has written no row yet: that of its step is in the file.
         const bool may_lack = report_->takes_over() || (took && ctx_.is_first());
         const bool rewrites =
             may_lack && end == step_end::nothing && run_.step > 0 && last_.step == run_.step;
-        if ((end != step_end::nothing || rewrites) && start.first_step > 0)
-            start.first_step -= 1; // its row is written again
-        report_->rebind(start, news.change.why);
-        if (config_.checkpoint.enabled) open_saver();
+        const auto start = start_info_of({});
+        const bool again = (end != step_end::nothing || rewrites) && run_.step > 0;
+        report_->rebind(start, run_.step - (again ? 1 : 0), news.change.why);
+        // Nothing that a broken world can cut off comes between that and this.
         if (rewrites) write_last();
         if (news.before > 0) last_.worlds.push_back(report_->changed(run_.step, news));
     }
@@ -327,9 +328,8 @@ public:
     void rebind(bool end_due) {
         evaluator_->rebind();
         if (saver_) open_saver();
-        auto start = start_info_of({});
-        if (end_due) start.first_step -= 1; // its row is written again
-        report_->rebind(start, {});
+        const auto rows = run_.step - (end_due ? 1 : 0); // that of this step is written again
+        report_->rebind(start_info_of({}), rows, {});
         if (!run_.training->empty())
             report_->notice(fmt::format("the metrics of training count from step {} on: those of "
                                         "the window and of the epoch before are left out",
