@@ -182,6 +182,26 @@ TEST_CASE("a worker that is told to go leaves in order, and is not replaced") {
     CHECK(std::filesystem::exists(left));
 }
 
+TEST_CASE("all workers are told to go: one stays until another one has its state") {
+    for (const int most : {1, 2}) {
+        elastic_run job("works", 1, most);
+        job.live([&](const view& now) {
+            if (now.generation == 1)
+                for (const auto& m : now.members) end(m, SIGTERM);
+            return now.members.size() > 1 || now.members[0].id <= job.views[0].members.size();
+        });
+        INFO(job.story());
+        CHECK_FALSE(job.outcome.failure);
+        CHECK(job.failures.empty());
+        REQUIRE(job.views.size() >= 4);
+        for (std::size_t v = 1; v < job.views.size(); ++v) {
+            const auto before = ids(job.views[v - 1]), now = ids(job.views[v]);
+            CHECK(std::find_first_of(now.begin(), now.end(), before.begin(), before.end()) !=
+                  now.end());
+        }
+    }
+}
+
 TEST_CASE("the wanted number of workers changes while they work") {
     elastic_run job("works", 1, 4);
     job.options.start = 2;

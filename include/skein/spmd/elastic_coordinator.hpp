@@ -161,6 +161,7 @@ private:
     void look_at_end(time_point now);
     [[nodiscard]] std::optional<view> proposal(time_point now);
     [[nodiscard]] std::optional<view> first_proposal(time_point now);
+    [[nodiscard]] static worker* last_with_state(const std::vector<worker*>& stay);
     [[nodiscard]] view make_view(time_point now);
     void break_group(const std::string& why);
     void begin_view(const view& before, const std::string& why);

@@ -75,6 +75,7 @@ SKEIN_INLINE std::vector<std::uint64_t> elastic_coordinator::add(
         w->is = stage::member;
         w->rank = static_cast<int>(found - view_.members.begin());
         w->first_view = view_.generation;
+        w->has_state = true;
         w->asked = world_end::broken; // the group was the other coordinator's
         w->started_at = loop::current().now();
         workers_[one.id] = std::move(w);
@@ -257,6 +258,7 @@ SKEIN_INLINE void elastic_coordinator::heard_ask(worker& from, byte_span body) {
     // Of an older world: the next one is on its way to it.
     if (from.is != stage::member || said->generation != view_.generation) return;
     from.asked = last;
+    from.has_state = from.has_state || last == world_end::paused;
     if (last == world_end::broken) {
         mark_broken();
         if (group_)

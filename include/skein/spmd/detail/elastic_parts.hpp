@@ -61,6 +61,7 @@ struct elastic_coordinator::worker {
     int rank = -1; ///< in the newest view that had it
     std::uint64_t first_view = 0;
     std::optional<world_end> asked; ///< for the world after the newest view's
+    bool has_state = false; ///< for certain; one that was in broken worlds alone may have some
     bool leaves = false;
     std::string why; ///< it leaves
     bool told_change = false;

@@ -355,6 +355,20 @@ SKEIN_INLINE time_point elastic_coordinator::lease_of_lost() {
     return until;
 }
 
+/// Of members of which the first ones may all leave: the one that must not yet, as the state of the
+/// training would go with it; null if none.
+SKEIN_INLINE elastic_coordinator::worker* elastic_coordinator::last_with_state(
+    const std::vector<worker*>& stay) {
+    const bool some = std::any_of(stay.begin(), stay.end(), [](auto* w) { return w->has_state; });
+    worker* first = nullptr;
+    for (auto* w : stay) {
+        if (some && !w->has_state) continue;
+        if (!w->leaves) return nullptr;
+        if (first == nullptr) first = w;
+    }
+    return first;
+}
+
 /// Those that stay keep their order and come first.
 SKEIN_INLINE view elastic_coordinator::make_view(time_point) {
     view next;
@@ -367,16 +381,19 @@ SKEIN_INLINE view elastic_coordinator::make_view(time_point) {
     std::size_t places = joining.size();
     for (const auto* w : stay) places += w->leaves ? 0 : 1;
     const bool may_leave = static_cast<int>(places) >= least();
+    const auto* const keeps = last_with_state(stay);
     for (auto* w : stay) {
-        if (w->leaves && may_leave) {
+        if (w->leaves && may_leave && w != keeps) {
             why.push_back(
                 fmt::format("{} leaves{}{}", name_of(*w), w->why.empty() ? "" : ": ", w->why));
             continue;
         }
         next.members.push_back(w->self);
     }
+    // In a job of one place there is a second one while the state is handed on.
+    const int most = options_.most + (keeps != nullptr && options_.most == 1 ? 1 : 0);
     for (auto* w : joining) {
-        if (static_cast<int>(next.members.size()) >= options_.most) break;
+        if (static_cast<int>(next.members.size()) >= most) break;
         next.members.push_back(w->self);
         if (view_.generation > 0) why.push_back(fmt::format("{} joins", name_of(*w)));
     }
@@ -459,6 +476,7 @@ SKEIN_INLINE void elastic_coordinator::begin_view(const view& before, const std:
         auto* const w = find(view_.members[r].id);
         if (w == nullptr) continue;
         if (w->first_view == 0) w->first_view = view_.generation;
+        if (view_.generation == 1) w->has_state = true;
         w->is = stage::member;
         w->rank = static_cast<int>(r);
         w->asked.reset();
