@@ -89,6 +89,11 @@ private:
         const char* const kills = std::getenv("SKEIN_TEST_KILLS");
         if (kills != nullptr && world.world_size() == 2 && step == 3)
             ::kill(static_cast<pid_t>(std::atol(kills)), SIGKILL);
+        // What a failed collective is to the rank that has waited for the one that hangs.
+        if (program_ == "hangs" && world.generation() == 1 && step == 3) {
+            if (me_.id() == 1) throw error(errc::peer_lost, "a collective has timed out");
+            for (;;) ::pause();
+        }
         if (program_ == "exits early" && second) ::_exit(0);
         if (program_ == "fails" && second)
             throw error(errc::io, "the disk made a noise").with_hint("listen to it");

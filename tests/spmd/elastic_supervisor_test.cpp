@@ -137,6 +137,17 @@ TEST_CASE("a worker that stands still is killed after a second, and the others g
     CHECK(between(stopped, found) < 1500ms);
 }
 
+TEST_CASE("a worker that computes for ever while another asks for the next world is killed") {
+    elastic_run job("hangs", 1, 2);
+    job.options.times.ask_limit = 200ms;
+    job.live([&](const view& now) { return now.generation == 1; });
+    INFO(job.story());
+    CHECK_FALSE(job.outcome.failure);
+    REQUIRE(job.failures.size() == 1);
+    CHECK_THAT(job.failures[0],
+               ContainsSubstring("worker 2") && ContainsSubstring("hung, and was killed: 0.2 s"));
+}
+
 TEST_CASE("two losses at once make one view") {
     elastic_run job("works", 1, 4);
     job.live([&](const view& now) {

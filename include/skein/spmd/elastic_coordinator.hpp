@@ -60,6 +60,9 @@ struct elastic_times {
     time_span take_over = std::chrono::seconds(1);
     /// A view without any member of the one before waits so long for those that nobody saw end.
     time_span lease = time_constants::lan().dead_after;
+    /// From the first member of a world that asks for the next one, with nobody lost, for the
+    /// others: those that have not asked by then hang, and are killed.
+    time_span ask_limit = time_constants::lan().collective_timeout;
     time_span join_deadline = 2 * time_constants::lan().rendezvous_timeout; ///< of a view's group
 };
 
@@ -161,6 +164,7 @@ private:
     void look_at_end(time_point now);
     [[nodiscard]] std::optional<view> proposal(time_point now);
     [[nodiscard]] std::optional<view> first_proposal(time_point now);
+    void kill_those_that_hang(time_point now);
     [[nodiscard]] static worker* last_with_state(const std::vector<worker*>& stay);
     [[nodiscard]] view make_view(time_point now);
     void break_group(const std::string& why);
@@ -199,6 +203,7 @@ private:
     bool was_refused_ = false;      ///< that is why
     int target_ = 0, failures_ = 0, refusals_ = 0, bad_starts_ = 0;
     std::optional<error> last_loss_, refused_;
+    time_point asked_at_ = time_point::max(); ///< for the next view, the first of the newest one's
     time_point broken_at_{}, retry_at_{}, short_since_ = time_point::max(),
                                           enough_at_ = time_point::max(), take_over_until_ = time_point::min();
     bool is_claimed_ = false;

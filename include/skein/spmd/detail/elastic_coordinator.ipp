@@ -258,6 +258,7 @@ SKEIN_INLINE void elastic_coordinator::heard_ask(worker& from, byte_span body) {
     // Of an older world: the next one is on its way to it.
     if (from.is != stage::member || said->generation != view_.generation) return;
     from.asked = last;
+    asked_at_ = std::min(asked_at_, loop::current().now());
     from.has_state = from.has_state || last == world_end::paused;
     if (last == world_end::broken) {
         mark_broken();
@@ -378,7 +379,7 @@ SKEIN_INLINE void elastic_coordinator::judge_member_end(worker& w) {
                 .with_hint("it must return from its training function, not call exit()");
         return finish(std::move(why), w.rank);
     }
-    last_loss_ = end_of(w);
+    last_loss_ = w.failed ? *w.failed : end_of(w);
     news_.push_back(last_loss_->what());
     if (as_asked) return;
     // A lost host counts once, however many workers it had.

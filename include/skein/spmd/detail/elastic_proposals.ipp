@@ -284,7 +284,10 @@ SKEIN_INLINE std::optional<view> elastic_coordinator::proposal(time_point now) {
     if (is_lost && !is_seen) return std::nullopt;
     if (is_lost && group_ && !group_->outcome)
         break_group(news_.empty() ? "a worker was lost" : news_.back());
-    if (!is_lost && !all_ask) return std::nullopt;
+    if (!is_lost && !all_ask) {
+        kill_those_that_hang(now);
+        return std::nullopt;
+    }
     if (!is_lost && broken_) {
         const auto due = deadline_after(broken_at_, options_.times.settle);
         if (now < due) {
@@ -309,6 +312,21 @@ SKEIN_INLINE std::optional<view> elastic_coordinator::proposal(time_point now) {
     if (short_since_ == time_point::max()) short_since_ = now;
     wake_at(deadline_after(short_since_, options_.times.pause_limit));
     return std::nullopt;
+}
+
+/// Its control connection works, so nothing else would end the wait for it.
+SKEIN_INLINE void elastic_coordinator::kill_those_that_hang(time_point now) {
+    if (asked_at_ == time_point::max()) return;
+    const auto due = deadline_after(asked_at_, options_.times.ask_limit);
+    if (now < due) return wake_at(due);
+    for (auto* w : members()) {
+        if (w->asked || w->killed_by_us) continue;
+        w->failed = error(errc::worker_lost,
+                          fmt::format("{} hung, and was killed: {:.3g} s after the first of the "
+                                      "others it had not asked for the next world",
+                                      name_of(*w), to_seconds(options_.times.ask_limit)));
+        kill(*w);
+    }
 }
 
 /// Nobody has been in a world, or nobody of the last one is left.
@@ -446,6 +464,7 @@ SKEIN_INLINE task<void> elastic_coordinator::swap(view next) {
     const auto before = std::exchange(view_, std::move(next));
     const auto old = std::exchange(group_, fresh);
     broken_ = was_refused_ = false;
+    asked_at_ = time_point::max();
     begin_view(before, view_.why);
     // After the news of the next view: a rank that still works in the old world knows why it ends.
     if (old) old->server->abort(error(errc::peer_lost, view_.why));
