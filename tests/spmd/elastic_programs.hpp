@@ -17,9 +17,18 @@
 #include <string_view>
 
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
+
+/// A FIFO of the test's folder: whoever opens it and whoever reads it wait for each other.
+struct test_gate {
+    std::string path;
+    void make() const { ::mkfifo(path.c_str(), 0600); }
+    void open() const { const std::ofstream opened(path); }
+    void read() const { const std::ifstream opened(path); }
+};
 
 /// A worker's life.
 class elastic_worker {
@@ -75,8 +84,17 @@ private:
                 stop = stop || text[1] == 's';
                 done = done || text[2] == 'd';
             }
+            if (done && program_ == "loses the last one late") {
+                if (me_.id() == 2) ::raise(SIGKILL);
+                gate().read(); // the next view is there
+            }
+            if (done && program_ == "loses one after another is done" && me_.id() == 2) {
+                gate().read();
+                ::raise(SIGKILL);
+            }
             if (stop || done) {
                 me_.leave();
+                if (program_ == "loses one after another is done") gate().open();
                 return stop && me_.stop_signal() != 0 ? 128 + me_.stop_signal() : 0;
             }
             if (change) return -1;
@@ -104,6 +122,7 @@ private:
         if (program_ == "dies in each world" && me_.id() > 1) ::raise(SIGKILL);
         if (program_ == "ignores the stop" && me_.stop_wanted()) ::pause();
     }
+    [[nodiscard]] test_gate gate() const { return {folder_ + "/gate"}; }
     void note(const std::string& name, const std::string& text) {
         std::ofstream(fmt::format("{}/{}-{}", folder_, name, me_.id())) << text;
     }

@@ -2,6 +2,7 @@
 #include <skein/core/clock.hpp>
 #include <skein/core/this_process.hpp>
 #include <skein/spmd/elastic_supervisor.hpp>
+#include <tests/spmd/elastic_programs.hpp>
 #include <tests/support/temporary_folder.hpp>
 
 #include <catch2/catch_test_macros.hpp>
@@ -44,6 +45,7 @@ struct elastic_run {
         options.env = {{"SKEIN_TEST_PROGRAM", program}, {"SKEIN_TEST_FOLDER", folder.path}};
         options.times.backoff = 1ms;
         options.times.crash_grace = 5s;
+        options.times.first_settle = 60s; // on a busy machine one may start late
         options.control = std::make_shared<elastic_control>();
     }
     /// `act` is called with each view of ranks; when it says false the workers are done.
@@ -373,6 +375,33 @@ TEST_CASE("a worker that returns early ends the job") {
     CHECK_THAT(job.outcome.failure->what(),
                ContainsSubstring("worker 2") &&
                    ContainsSubstring("exited before the job was done"));
+}
+
+TEST_CASE("a worker that is done when the view without the lost one is there ends the job well") {
+    elastic_run job("loses the last one late", 1, 2);
+    const test_gate gate{job.folder.path + "/gate"};
+    gate.make();
+    job.live([&](const view& now) {
+        if (now.generation == 2) gate.open();
+        return now.generation > 1;
+    });
+    INFO(job.story());
+    CHECK_FALSE(job.outcome.failure);
+    CHECK(job.outcome.restarts == 1);
+    CHECK(job.views.size() == 3);
+}
+
+TEST_CASE("a worker that dies when another one is done ends the job, and nobody begins anew") {
+    elastic_run job("loses one after another is done", 1, 2);
+    test_gate{job.folder.path + "/gate"}.make();
+    job.live([&](const view&) { return false; });
+    INFO(job.story());
+    REQUIRE(job.outcome.failure);
+    CHECK_THAT(job.outcome.failure->what(),
+               ContainsSubstring("worker 2") && ContainsSubstring("SIGKILL"));
+    CHECK(job.outcome.culprit >= 0);
+    CHECK(job.outcome.restarts == 0);
+    CHECK(job.views.size() == 2);
 }
 
 TEST_CASE("a worker that fails ends the job with its reason") {

@@ -143,6 +143,7 @@ private:
 
     // What has come.
     void heard_ask(worker& from, byte_span body);
+    void heard_done(worker& from, std::uint64_t generation);
     void heard_failure(worker& from, error why);
     void mark_broken();
     void judge_group();
@@ -164,6 +165,7 @@ private:
     void look_at_end(time_point now);
     [[nodiscard]] std::optional<view> proposal(time_point now);
     [[nodiscard]] std::optional<view> first_proposal(time_point now);
+    void finish_with_the_others();
     void kill_those_that_hang(time_point now);
     [[nodiscard]] static worker* last_with_state(const std::vector<worker*>& stay);
     [[nodiscard]] view make_view(time_point now);
@@ -175,6 +177,7 @@ private:
     [[nodiscard]] std::vector<worker*> members();
     [[nodiscard]] std::vector<worker*> ready();
     [[nodiscard]] bool has_left(const worker& which) const;
+    [[nodiscard]] bool is_ending();
     [[nodiscard]] bool is_first_of_host(const worker& which) const;
     [[nodiscard]] bool is_draining(const elastic_keeper& keeper) const;
     [[nodiscard]] bool any_running() const;

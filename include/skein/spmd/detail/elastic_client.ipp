@@ -243,6 +243,8 @@ SKEIN_INLINE void elastic_client::ask_to_leave(const std::string& why) {
 SKEIN_INLINE task<void> elastic_client::leave() {
     leaves_ = true;
     const auto from = std::move(place_);
+    if (from && link_->is_open())
+        say(*link_, member_kind::done, member_done{from->begin.now.generation});
     if (!from || !from->client) co_return;
     auto client = std::move(from->client);
     auto left = client->leave();

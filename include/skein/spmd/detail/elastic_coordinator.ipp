@@ -229,6 +229,10 @@ SKEIN_INLINE void elastic_coordinator::worker_said(std::uint64_t id, std::uint16
         from->why = said ? said->why : std::string();
         return;
     }
+    if (kind == detail::member_kind::done) {
+        auto said = wire::decode<detail::member_done>(body);
+        return said ? heard_done(*from, said->generation) : kill(*from);
+    }
     if (kind == detail::member_kind::fail) {
         auto said = wire::decode<detail::member_fail>(body);
         return heard_failure(*from, said ? std::get<0>(*said) : said.error());
@@ -266,6 +270,16 @@ SKEIN_INLINE void elastic_coordinator::heard_ask(worker& from, byte_span body) {
             group_->server->abort(
                 error(errc::peer_lost, fmt::format("a collective failed at {}", name_of(from))));
     }
+}
+
+SKEIN_INLINE void elastic_coordinator::heard_done(worker& from, std::uint64_t generation) {
+    if (from.is != stage::member || generation == 0) return;
+    from.left = true;
+    from.done_in = generation;
+    // It will not come to the newest view.
+    if (group_ && generation != view_.generation)
+        group_->server->abort(
+            error(errc::peer_lost, fmt::format("the training is done at {}", name_of(from))));
 }
 
 SKEIN_INLINE void elastic_coordinator::heard_failure(worker& from, error why) {
@@ -332,7 +346,7 @@ SKEIN_INLINE void elastic_coordinator::judge_group() {
         return heard_failure(*culprit, *how.failure);
     }
     // Somebody has not come.
-    if (code == errc::timeout && culprit != nullptr && !how.reported) kill(*culprit);
+    if (code == errc::timeout && culprit != nullptr && !how.reported && !culprit->left) kill(*culprit);
     mark_broken();
 }
 
@@ -381,6 +395,13 @@ SKEIN_INLINE void elastic_coordinator::judge_member_end(worker& w) {
     }
     last_loss_ = w.failed ? *w.failed : end_of(w);
     news_.push_back(last_loss_->what());
+    if (is_ending()) { // nothing is made good any more
+        if (!outcome_.failure) {
+            outcome_.failure = *last_loss_;
+            outcome_.culprit = w.rank;
+        }
+        return;
+    }
     if (as_asked) return;
     // A lost host counts once, however many workers it had.
     if (!w.end.was_seen && !is_first_of_host(w)) return;

@@ -49,6 +49,13 @@ SKEIN_INLINE bool elastic_coordinator::has_left(const worker& which) const {
     return which.is == stage::member && group_ && group_->generation == view_.generation &&
            group_->server->has_left(which.rank) && !group_->server->has_failed(which.rank);
 }
+/// A member of the newest view is done with the training: no view without it would be one.
+SKEIN_INLINE bool elastic_coordinator::is_ending() {
+    return std::any_of(view_.members.begin(), view_.members.end(), [this](const view_member& m) {
+        const auto* const w = find(m.id);
+        return w != nullptr && has_left(*w);
+    });
+}
 SKEIN_INLINE bool elastic_coordinator::is_draining(const elastic_keeper& keeper) const {
     return std::find(draining_.begin(), draining_.end(), &keeper) != draining_.end();
 }
@@ -132,7 +139,7 @@ SKEIN_INLINE void elastic_coordinator::take_over(time_point now) {
 /// As many as are wanted, where there is room.
 SKEIN_INLINE void elastic_coordinator::start_missing(time_point now) {
     if (stop_signal_ != 0 || refusals_ >= options_.max_refusals ||
-        take_over_until_ != time_point::min())
+        take_over_until_ != time_point::min() || is_ending())
         return;
     int there = 0;
     std::map<const elastic_keeper*, int> used;
@@ -271,6 +278,11 @@ SKEIN_INLINE void elastic_coordinator::look_at_end(time_point now) {
 SKEIN_INLINE std::optional<view> elastic_coordinator::proposal(time_point now) {
     if (over_ || take_over_until_ != time_point::min()) return std::nullopt;
     const auto stay = members();
+    if (is_ending()) {
+        finish_with_the_others();
+        if (!over_) kill_those_that_hang(now);
+        return std::nullopt;
+    }
     if (stay.empty()) return first_proposal(now);
     bool is_lost = false, is_seen = true;
     for (const auto& m : view_.members) {
@@ -312,6 +324,27 @@ SKEIN_INLINE std::optional<view> elastic_coordinator::proposal(time_point now) {
     if (short_since_ == time_point::max()) short_since_ = now;
     wake_at(deadline_after(short_since_, options_.times.pause_limit));
     return std::nullopt;
+}
+
+/// Some are done. The job ends when the others are, too, or have died, or wait for a next view.
+SKEIN_INLINE void elastic_coordinator::finish_with_the_others() {
+    std::uint64_t done_in = 0; // whoever came later has had no part in the training's end
+    for (const auto& m : view_.members)
+        if (const auto* const w = find(m.id)) done_in = std::max(done_in, w->done_in);
+    auto why = outcome_.failure;
+    int culprit = outcome_.culprit;
+    for (const auto& m : view_.members) {
+        const auto* const w = find(m.id);
+        if (w == nullptr || has_left(*w)) continue;
+        if (w->has_ended ? !w->judged : !w->asked) return;
+        if (why || w->has_ended || (done_in != 0 && w->first_view > done_in)) continue;
+        why = error(errc::aborted,
+                    fmt::format("{} wants another world, and others are done", name_of(*w)));
+        if (last_loss_) why->with_cause(last_loss_->what());
+        culprit = w->rank;
+    }
+    is_done_ = !why;
+    finish(std::move(why), culprit);
 }
 
 /// Its control connection works, so nothing else would end the wait for it.
@@ -468,6 +501,8 @@ SKEIN_INLINE task<void> elastic_coordinator::swap(view next) {
     begin_view(before, view_.why);
     // After the news of the next view: a rank that still works in the old world knows why it ends.
     if (old) old->server->abort(error(errc::peer_lost, view_.why));
+    if (is_ending()) // meanwhile
+        fresh->server->abort(error(errc::peer_lost, "the training is done at a member"));
     tasks_.spawn(watch_group(fresh));
     if (options_.on_view) options_.on_view(view_);
 }

@@ -26,6 +26,7 @@ inline constexpr std::uint16_t hello = 0x0201; ///< member_hello; the first fram
 inline constexpr std::uint16_t ask = 0x0202;   ///< member_ask
 inline constexpr std::uint16_t leave = 0x0203; ///< member_leave
 inline constexpr std::uint16_t fail = 0x0204;  ///< member_fail
+inline constexpr std::uint16_t done = 0x0205;  ///< member_done
 inline constexpr std::uint16_t begin = 0x0281; ///< of the supervisor: member_begin
 inline constexpr std::uint16_t wish = 0x0282;  ///< of the supervisor: member_wish
 inline constexpr std::uint16_t end = 0x0283;   ///< of the supervisor: member_end
@@ -45,6 +46,10 @@ struct member_ask {
 /// It was told to go, and would like to.
 struct member_leave {
     std::string why;
+};
+/// Its training is done. Its group may not hear it: it may have ended with a loss.
+struct member_done {
+    std::uint64_t generation = 0; ///< of its last world
 };
 /// It fails, and with it the job.
 using member_fail = std::tuple<error>;
