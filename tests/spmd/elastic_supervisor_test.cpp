@@ -463,6 +463,21 @@ TEST_CASE("what is given reaches every rank, and what rank 0 tells the outcome")
     CHECK(as_text(job.outcome.told.at("answer")) == "42!");
 }
 
+TEST_CASE("a rank in a long collective is waited for as long as the collective may take") {
+    elastic_times times;
+    elastic_member_options member;
+    CHECK(times.join_deadline >= time_span(time_constants::lan().collective_timeout));
+    CHECK(member.exchange_deadline >= time_span(time_constants::lan().collective_timeout));
+    times.wait_for_collectives(1h);
+    member.wait_for_collectives(1h);
+    CHECK(times.join_deadline == time_span(1h));
+    CHECK(times.ask_limit == time_span(1h));
+    CHECK(member.join_deadline == time_span(1h));
+    CHECK(member.exchange_deadline == time_span(1h));
+    times.wait_for_collectives(1s); // not less
+    CHECK(times.join_deadline == time_span(1h));
+}
+
 TEST_CASE("numbers of workers that contradict each other are refused") {
     for (const auto& [least, most, start] :
          {std::tuple{0, 2, 0}, std::tuple{3, 2, 0}, std::tuple{1, 2, 3}, std::tuple{2, 3, 1}}) {

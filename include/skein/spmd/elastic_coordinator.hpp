@@ -29,6 +29,7 @@
 #include <skein/spmd/view.hpp>
 #include <skein/spmd/view_register.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -63,7 +64,14 @@ struct elastic_times {
     /// From the first member of a world that asks for the next one, with nobody lost, for the
     /// others: those that have not asked by then hang, and are killed.
     time_span ask_limit = time_constants::lan().collective_timeout;
-    time_span join_deadline = 2 * time_constants::lan().rendezvous_timeout; ///< of a view's group
+    time_span join_deadline = time_constants::lan().collective_timeout; ///< of a view's group
+
+    /// For ranks whose collectives wait so long for each other: a healthy one may learn only then
+    /// that its world has ended. join_deadline and ask_limit are at least that.
+    void wait_for_collectives(time_span timeout) {
+        join_deadline = std::max(join_deadline, timeout);
+        ask_limit = std::max(ask_limit, timeout);
+    }
 };
 
 /// What a coordinator knows before the first worker.

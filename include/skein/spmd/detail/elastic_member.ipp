@@ -69,6 +69,7 @@ public:
         how.door = net::address::parse(at).value();
         how.secret = secret;
         how.settings = options_.settings;
+        how.join_deadline = options_.join_deadline;
         control_.run([&] { return begin(std::move(how)); });
     }
     ~impl() {

@@ -95,6 +95,7 @@ SKEIN_INLINE int run_as_worker(const run_config& config, const rank_function& bo
         validate(config, config.scaling.workers.most);
         spmd::elastic_member_options options;
         options.settings = settings_of(config);
+        options.wait_for_collectives(config.failure.collective_timeout);
         me = std::make_unique<spmd::elastic_member>(std::move(options));
         proc::name_process(fmt::format("worker{}", me->id()));
         train_in_worlds(*me, stops, config, body);
@@ -122,6 +123,7 @@ SKEIN_INLINE spmd::elastic_options elastic_options_of(const run_config& config) 
     options.max_failures = plain.max_failures;
     options.times.stop_grace = plain.stop_grace;
     options.times.backoff = plain.backoff;
+    options.times.wait_for_collectives(config.failure.collective_timeout);
     options.threads = plain.threads;
     options.on_stop = plain.on_stop;
     options.on_failure = [&config](const error& why, int failures, int most) {
