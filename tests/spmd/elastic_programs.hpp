@@ -113,6 +113,8 @@ private:
             for (;;) ::pause();
         }
         if (program_ == "exits early" && second) ::_exit(0);
+        if (program_ == "gives its state up" && second) // not said by fail(): it is a loss
+            throw error(errc::aborted, "half a copy of the state has come");
         if (program_ == "fails" && second)
             throw error(errc::io, "the disk made a noise").with_hint("listen to it");
         if (program_ == "joins badly" && me_.id() > 2 && world.generation() > 1)

@@ -404,6 +404,21 @@ TEST_CASE("a worker that dies when another one is done ends the job, and nobody 
     CHECK(job.views.size() == 2);
 }
 
+TEST_CASE("a worker that ends with an exit code, and does not say that it fails, is replaced") {
+    elastic_run job("gives its state up", 1, 2);
+    job.live([&](const view& now) {
+        return now.members.size() < 2 || now.generation == 1;
+    });
+    INFO(job.story());
+    CHECK_FALSE(job.outcome.failure);
+    CHECK(job.outcome.restarts == 1);
+    REQUIRE(job.failures.size() == 1);
+    CHECK_THAT(job.failures[0], ContainsSubstring("worker 2") &&
+                                    ContainsSubstring("exited with 1") &&
+                                    ContainsSubstring("half a copy of the state has come"));
+    CHECK(ids(job.views.back()) == id_list{1, 3});
+}
+
 TEST_CASE("a worker that fails ends the job with its reason") {
     elastic_run job("fails", 1, 3);
     job.live([](const view&) { return true; });
