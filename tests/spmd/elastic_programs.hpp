@@ -15,6 +15,7 @@
 #include <fstream>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -39,8 +40,9 @@ public:
     int live() {
         using namespace skein;
         auto last = spmd::world_end::none;
+        std::string broken;
         for (;;) {
-            const auto world = me_.next(last);
+            const auto world = me_.next(last, std::exchange(broken, {}));
             if (!world) {
                 note("left", me_.change().why);
                 return 0;
@@ -52,6 +54,7 @@ public:
             } catch (const error& why) {
                 if (why.code() != errc::peer_lost) throw;
                 last = spmd::world_end::broken;
+                broken = why.what();
             }
         }
     }
@@ -70,7 +73,8 @@ private:
             act(world, step);
             if (told_to_go() && !asked_) {
                 asked_ = true;
-                me_.ask_to_leave("it was told to go");
+                me_.ask_to_leave("it was told to go" +
+                                 std::string(program_ == "says much" ? 5 << 20 : 0, '!'));
             }
             std::string row = "---";
             if (me_.change_wanted()) row[0] = 'c';
@@ -112,6 +116,8 @@ private:
             if (me_.id() == 1) throw error(errc::peer_lost, "a collective has timed out");
             for (;;) ::pause();
         }
+        if (program_ == "has a failed collective" && second && world.generation() == 1)
+            throw error(errc::peer_lost, "the sum of bucket 3 has timed out");
         if (program_ == "exits early" && second) ::_exit(0);
         if (program_ == "gives its state up" && second) // not said by fail(): it is a loss
             throw error(errc::aborted, "half a copy of the state has come");

@@ -195,6 +195,40 @@ TEST_CASE("a worker that is told to go leaves in order, and is not replaced") {
     CHECK(std::filesystem::exists(left));
 }
 
+TEST_CASE("of a long reason to leave the others hear the beginning") {
+    elastic_run job("says much", 1, 2);
+    job.live([&](const view& now) {
+        if (now.generation == 1) end(now.members[1], SIGTERM);
+        return now.generation == 1;
+    });
+    INFO(job.story());
+    CHECK_FALSE(job.outcome.failure);
+    CHECK(job.failures.empty());
+    REQUIRE(job.views.size() == 3);
+    CHECK(job.views[1].why.size() < 2048);
+    CHECK_THAT(job.views[1].why, ContainsSubstring("it was told to go!!"));
+}
+
+TEST_CASE("a text is cut between characters") {
+    using spmd::detail::clipped;
+    CHECK(clipped("short", 5) == "short");
+    CHECK(clipped("123456789", 8) == "1234 ...");
+    CHECK(clipped("123\xc3\xa4" "56789", 8) == "123 ...");
+}
+
+TEST_CASE("a collective that fails without a loss is told in the next view's reason") {
+    elastic_run job("has a failed collective", 1, 2);
+    job.live([&](const view& now) { return now.generation == 1; });
+    INFO(job.story());
+    CHECK_FALSE(job.outcome.failure);
+    CHECK(job.outcome.restarts == 1);
+    REQUIRE(job.views.size() == 3);
+    CHECK(ids(job.views[1]) == ids(job.views[0]));
+    CHECK_THAT(job.views[1].why,
+               ContainsSubstring("a collective failed, and no worker was lost: worker 2") &&
+                   ContainsSubstring("the sum of bucket 3 has timed out"));
+}
+
 TEST_CASE("all workers are told to go: one stays until another one has its state") {
     for (const int most : {1, 2}) {
         elastic_run job("works", 1, most);

@@ -211,6 +211,7 @@ private:
     std::shared_ptr<view_group> group_;
     std::vector<std::string> news_; ///< since the newest view
     bool broken_ = false;           ///< the newest view's group, though nobody is lost yet
+    std::string broken_why_;        ///< as the first one said that asked
     bool was_refused_ = false;      ///< that is why
     int target_ = 0, failures_ = 0, refusals_ = 0, bad_starts_ = 0;
     std::optional<error> last_loss_, refused_;

@@ -65,7 +65,8 @@ public:
     /// time on any thread.
     ///   errors  besides those of the interface: mismatch, other settings than the others';
     ///           peer_lost: the supervisor is gone
-    [[nodiscard]] std::unique_ptr<rendezvous> next(world_end last) override;
+    [[nodiscard]] std::unique_ptr<rendezvous> next(world_end last,
+                                                   const std::string& why = {}) override;
     [[nodiscard]] world_change change() const override;
     [[nodiscard]] bool change_wanted() const noexcept override;
     [[nodiscard]] bool stop_wanted() const noexcept override;

@@ -226,7 +226,7 @@ SKEIN_INLINE void elastic_coordinator::worker_said(std::uint64_t id, std::uint16
         auto said = wire::decode<detail::member_leave>(body);
         // Its place stays empty, where the others are enough.
         if (!std::exchange(from->leaves, true)) target_ = std::max(target_ - 1, options_.least);
-        from->why = said ? said->why : std::string();
+        from->why = said ? detail::clipped(said->why) : std::string();
         return;
     }
     if (kind == detail::member_kind::done) {
@@ -235,7 +235,7 @@ SKEIN_INLINE void elastic_coordinator::worker_said(std::uint64_t id, std::uint16
     }
     if (kind == detail::member_kind::fail) {
         auto said = wire::decode<detail::member_fail>(body);
-        return heard_failure(*from, said ? std::get<0>(*said) : said.error());
+        return heard_failure(*from, said ? detail::clipped(std::get<0>(*said)) : said.error());
     }
     kill(*from); // nonsense
 }
@@ -266,6 +266,8 @@ SKEIN_INLINE void elastic_coordinator::heard_ask(worker& from, byte_span body) {
     from.has_state = from.has_state || last == world_end::paused;
     if (last == world_end::broken) {
         mark_broken();
+        if (broken_why_.empty() && !said->why.empty())
+            broken_why_ = fmt::format("{}: {}", name_of(from), detail::clipped(said->why));
         if (group_)
             group_->server->abort(
                 error(errc::peer_lost, fmt::format("a collective failed at {}", name_of(from))));

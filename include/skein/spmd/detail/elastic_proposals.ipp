@@ -306,8 +306,10 @@ SKEIN_INLINE std::optional<view> elastic_coordinator::proposal(time_point now) {
             wake_at(due);
             return std::nullopt;
         }
-        error why(errc::aborted, "a collective failed, and no worker was lost");
-        if (group_ && group_->outcome && group_->outcome->failure)
+        error why(errc::aborted,
+                  fmt::format("a collective failed, and no worker was lost{}{}",
+                              broken_why_.empty() ? "" : ": ", broken_why_));
+        if (broken_why_.empty() && group_ && group_->outcome && group_->outcome->failure)
             why.with_cause(group_->outcome->failure->what());
         if (!was_refused_) {
             last_loss_ = why;
@@ -448,8 +450,9 @@ SKEIN_INLINE view elastic_coordinator::make_view(time_point) {
         next.members.push_back(w->self);
         if (view_.generation > 0) why.push_back(fmt::format("{} joins", name_of(*w)));
     }
-    next.why =
-        why.empty() ? "the first workers are ready" : fmt::format("{}", fmt::join(why, "; "));
+    next.why = why.empty() ? "the first workers are ready"
+                           : detail::clipped(fmt::format("{}", fmt::join(why, "; ")),
+                                             detail::most_view_text);
     return next;
 }
 
@@ -498,6 +501,7 @@ SKEIN_INLINE task<void> elastic_coordinator::swap(view next) {
     const auto old = std::exchange(group_, fresh);
     broken_ = was_refused_ = false;
     asked_at_ = time_point::max();
+    broken_why_.clear();
     begin_view(before, view_.why);
     // After the news of the next view: a rank that still works in the old world knows why it ends.
     if (old) old->server->abort(error(errc::peer_lost, view_.why));
