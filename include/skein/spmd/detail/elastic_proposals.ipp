@@ -345,6 +345,13 @@ SKEIN_INLINE void elastic_coordinator::finish_with_the_others() {
         if (last_loss_) why->with_cause(last_loss_->what());
         culprit = w->rank;
     }
+    // Its end, with what rank 0 has told, is on its way.
+    if (!why && group_ && !group_->outcome &&
+        std::all_of(view_.members.begin(), view_.members.end(), [this](const view_member& m) {
+            const auto* const w = find(m.id);
+            return w != nullptr && w->rank >= 0 && group_->server->has_left(w->rank);
+        }))
+        return;
     is_done_ = !why;
     finish(std::move(why), culprit);
 }
