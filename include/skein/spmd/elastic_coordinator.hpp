@@ -167,6 +167,7 @@ private:
     std::vector<std::string> news_; ///< since the newest view
     bool broken_ = false;           ///< the newest view's group, though nobody is lost yet
     bool was_refused_ = false;      ///< that is why
+    bool is_break_counted_ = false; ///< against max_failures
     int target_ = 0, failures_ = 0, refusals_ = 0, bad_starts_ = 0;
     std::optional<error> last_loss_, refused_;
     time_point broken_at_{}, retry_at_{}, short_since_ = time_point::max(),

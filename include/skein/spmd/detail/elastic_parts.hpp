@@ -57,9 +57,9 @@ struct elastic_coordinator::worker {
     stage is = stage::starting;
     int rank = -1; ///< in the newest view that had it
     std::uint64_t first_view = 0;
-    std::optional<world_end> asked; ///< for the world after the newest view's
-    bool leaves = false;
-    std::string why; ///< it leaves
+    std::optional<world_end> asked;         ///< for the world after the newest view's
+    bool leaves = false, is_let_go = false; ///< that is why
+    std::string why;                        ///< it leaves
     bool told_change = false;
     int told_stop = 0;
     time_point started_at{}, ready_at{}, until = time_point::max();
