@@ -95,7 +95,8 @@ struct history {
     sim::world* w = nullptr;
     sim::children* children = nullptr; ///< of the host whose pid it is
     std::map<std::uint64_t, rank*> living;
-    std::set<std::uint64_t> ids; ///< that were ever used
+    std::set<std::uint64_t> ids;  ///< that were ever used
+    std::set<std::uint64_t> done; ///< of those whose work was done
     std::map<std::uint64_t, applied_step> steps;
     std::uint64_t newest_progress = 0; ///< a generation
     checkpoint disk;
@@ -345,6 +346,7 @@ task<int> worker::train(place_ptr in) {
     }
     may_die(point::goodbye);
     mine_.was_dropped = true; // nobody needs it any more
+    now->done.insert(mine_.id);
     place_ = nullptr;
     auto leaving = client_->leave();
     co_await leaving;
@@ -617,6 +619,7 @@ private:
     task<spmd::supervisor_outcome> run_coordinator();
     void check_end(const spmd::supervisor_outcome& how);
     [[nodiscard]] bool is_expected(const error& why) const;
+    [[nodiscard]] int losses_before(time_point when) const;
     rank* any_rank();
 
     sim::world& w_;
@@ -635,6 +638,7 @@ private:
     int failures_ = 0, bad_ends_ = 0, broken_ = 0;
     int lowest_target_ = 1000;
     std::set<std::uint64_t> broken_views_;
+    std::vector<time_point> lost_at_;
     bool was_put_ = false; ///< a rank ends by itself
 };
 
@@ -705,6 +709,11 @@ void stage::note_failure(const error& why, int count) {
 void stage::worker_ended(std::uint64_t id, const spmd::worker_end& how) {
     if (!ended_.insert(id).second) now->blame(fmt::format("worker {} ended twice", id));
     if (!how.success()) ++bad_ends_;
+    const bool is_member = std::ranges::any_of(
+        newest_.members, [id](const spmd::view_member& m) { return m.id == id; });
+    if (!how.success() && is_member && !newest_.is_over && !truth.swaps && stop_signal == 0 &&
+        !now->done.contains(id) && !failed_.contains(id))
+        lost_at_.push_back(w_.loop.now());
     coordinator.worker_ended(id, how);
 }
 
@@ -811,15 +820,19 @@ void stage::check_end(const spmd::supervisor_outcome& how) {
     w_.check(newest_.is_over || !truth.is_quick(),
              "the last view does not say that the job is over");
     w_.loop.trace(how.failure ? static_cast<std::uint64_t>(how.failure->code()) : 0);
-    if (std::getenv("ELDBG"))
-        fmt::print(stderr, "OUT views {} fail {} disk {}/{} stop {} workers {} : {}\n",
-                   newest_.generation, failures_, now->disk.step, now->total, stop_signal,
     if (!how.failure) {
-            if (stop_signal == 0)
-                w_.check(now->disk.step == now->total, "the job ended well before its training");
-            return;
+        if (stop_signal == 0)
+            w_.check(now->disk.step == now->total, "the job ended well before its training");
+        w_.check(failures_ >= losses_before(w_.loop.now() - 1s), "a loss was not counted");
+        return;
     }
     w_.check(is_expected(*how.failure), how.failure->what());
+}
+
+/// Of members, that surely had to be counted.
+int stage::losses_before(time_point when) const {
+    return static_cast<int>(
+        std::ranges::count_if(lost_at_, [&](time_point at) { return at <= when; }));
 }
 
 /// Whether the job may end for this reason.
