@@ -213,6 +213,7 @@ private:
     bool broken_ = false;           ///< the newest view's group, though nobody is lost yet
     std::string broken_why_;        ///< as the first one said that asked
     bool was_refused_ = false;      ///< that is why
+    bool is_break_counted_ = false; ///< against max_failures
     int target_ = 0, failures_ = 0, refusals_ = 0, bad_starts_ = 0;
     std::optional<error> last_loss_, refused_;
     time_point asked_at_ = time_point::max(); ///< for the next view, the first of the newest one's

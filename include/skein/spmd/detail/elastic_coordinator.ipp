@@ -227,6 +227,7 @@ SKEIN_INLINE void elastic_coordinator::worker_said(std::uint64_t id, std::uint16
         auto said = wire::decode<detail::member_leave>(body);
         // Its place stays empty, where the others are enough.
         if (!std::exchange(from->leaves, true)) target_ = std::max(target_ - 1, options_.least);
+        from->is_let_go = false; // for good
         from->why = said ? detail::clipped(said->why) : std::string();
         return;
     }

@@ -62,8 +62,8 @@ struct elastic_coordinator::worker {
     std::uint64_t first_view = 0;
     std::optional<world_end> asked; ///< for the world after the newest view's
     bool has_state = false; ///< for certain; one that was in broken worlds alone may have some
-    bool leaves = false;
-    std::string why; ///< it leaves
+    bool leaves = false, is_let_go = false; ///< that is why
+    std::string why;                        ///< it leaves
     bool told_change = false;
     int told_stop = 0;
     time_point started_at{}, ready_at{}, until = time_point::max();

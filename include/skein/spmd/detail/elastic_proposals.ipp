@@ -143,10 +143,11 @@ SKEIN_INLINE void elastic_coordinator::start_missing(time_point now) {
         return;
     int there = 0;
     std::map<const elastic_keeper*, int> used;
+    const bool has_failed = group_ && group_->outcome && group_->outcome->failure;
     for (const auto& [id, w] : workers_) {
         // Who has left the group is done, and the others soon are; an end without an error may be
-        // one of those.
-        const bool may_be_done = has_left(*w) || (!w->judged && w->end.success());
+        // one of those. Where one of the others was lost, they need company.
+        const bool may_be_done = !has_failed && (has_left(*w) || (!w->judged && w->end.success()));
         if (w->has_ended && !may_be_done) continue;
         if (w->is == stage::leaving || w->leaves) continue; // another one may come for it before
         ++there;
@@ -177,15 +178,17 @@ SKEIN_INLINE void elastic_coordinator::start_missing(time_point now) {
 /// More than are wanted: those that are no members yet go first, then the last ranks.
 SKEIN_INLINE void elastic_coordinator::let_go(time_point now) {
     std::vector<worker*> stay;
-    for (auto* w : members())
+    for (auto* w : members()) {
+        if (std::exchange(w->is_let_go, false)) w->leaves = false; // it may be wanted again
         if (!w->leaves) stay.push_back(w);
+    }
     for (auto* w : ready()) stay.push_back(w);
     for (auto& [id, w] : workers_)
         if (w->is == stage::starting && !w->has_ended && !w->killed_by_us) stay.push_back(w.get());
     for (; static_cast<int>(stay.size()) > target_; stay.pop_back()) {
         auto& w = *stay.back();
         if (w.is == stage::member) {
-            w.leaves = true;
+            w.leaves = w.is_let_go = true;
             w.why = fmt::format("{} workers are wanted", target_);
             continue;
         }
@@ -312,7 +315,7 @@ SKEIN_INLINE std::optional<view> elastic_coordinator::proposal(time_point now) {
                               broken_why_.empty() ? "" : ": ", broken_why_));
         if (broken_why_.empty() && group_ && group_->outcome && group_->outcome->failure)
             why.with_cause(group_->outcome->failure->what());
-        if (!was_refused_) {
+        if (!was_refused_ && !std::exchange(is_break_counted_, true)) {
             last_loss_ = why;
             news_.push_back(why.what());
             count_failure(why, -1);
@@ -458,9 +461,11 @@ SKEIN_INLINE view elastic_coordinator::make_view(time_point) {
         next.members.push_back(w->self);
         if (view_.generation > 0) why.push_back(fmt::format("{} joins", name_of(*w)));
     }
-    next.why = why.empty() ? "the first workers are ready"
-                           : detail::clipped(fmt::format("{}", fmt::join(why, "; ")),
-                                             detail::most_view_text);
+    if (why.empty())
+        why.emplace_back(view_.generation == 0 ? "the first workers are ready"
+                                               : "a change is not wanted any more");
+    next.why =
+        detail::clipped(fmt::format("{}", fmt::join(why, "; ")), detail::most_view_text);
     return next;
 }
 
@@ -507,7 +512,7 @@ SKEIN_INLINE task<void> elastic_coordinator::swap(view next) {
     news_.erase(news_.begin(), news_.begin() + static_cast<std::ptrdiff_t>(told));
     const auto before = std::exchange(view_, std::move(next));
     const auto old = std::exchange(group_, fresh);
-    broken_ = was_refused_ = false;
+    broken_ = was_refused_ = is_break_counted_ = false;
     asked_at_ = time_point::max();
     broken_why_.clear();
     begin_view(before, view_.why);
