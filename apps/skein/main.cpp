@@ -4,11 +4,14 @@
 //     skein head --listen 10.0.0.1         # prints how nodes join and programs run
 //     skein join 10.0.0.1                  # on each other host
 //     skein status; skein drain node-2; skein stop --space prod; skein stop
+//     skein run --nnodes 1:4 --rdzv-endpoint node-1 ./train     # workers of an elastic job
+//     skein scale J 8 --rdzv-endpoint node-1
 //     skein token --file F                 # makes a token; a head makes its own
 //
 // Exit codes: 0; 1 it failed here; 2 a wrong command line; 3 no cluster at that address, or it
 // refuses.
 
+#include "run_command.hpp"
 #include "status_text.hpp"
 
 #include <skein/cluster/access.hpp>
@@ -251,8 +254,10 @@ int run(int argc, char** argv) {
                                                   SKEIN_VERSION_MINOR, SKEIN_VERSION_PATCH));
     app.require_subcommand(1);
     arguments args;
+    run_arguments run_args;
     std::function<int()> chosen;
     declare(app, args, chosen);
+    declare_run(app, run_args, chosen);
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& said) {

@@ -42201,7 +42201,8 @@ private:
     int target_ = 0, failures_ = 0, refusals_ = 0, bad_starts_ = 0;
     std::optional<error> last_loss_, refused_;
     time_point broken_at_{}, retry_at_{}, short_since_ = time_point::max(),
-                                          enough_at_ = time_point::max(), take_over_until_ = time_point::min();
+                                          enough_at_ = time_point::max(),
+                                          take_over_until_ = time_point::min();
     bool is_claimed_ = false;
 
     bool over_ = false, kill_now_ = false, is_done_ = false;
@@ -42477,9 +42478,10 @@ SKEIN_INLINE void elastic_coordinator::drain(elastic_keeper& keeper, const std::
 }
 
 SKEIN_INLINE bool elastic_coordinator::has_drained(const elastic_keeper& keeper) const {
-    return is_draining(keeper) && std::none_of(workers_.begin(), workers_.end(), [&](const auto& w) {
-        return w.second->keeper == &keeper && !w.second->has_ended;
-    });
+    return is_draining(keeper) &&
+           std::none_of(workers_.begin(), workers_.end(), [&](const auto& w) {
+               return w.second->keeper == &keeper && !w.second->has_ended;
+           });
 }
 
 SKEIN_INLINE task<supervisor_outcome> elastic_coordinator::run() {
@@ -42944,8 +42946,9 @@ SKEIN_INLINE void elastic_coordinator::start_missing(time_point now) {
         // one of those.
         const bool may_be_done = has_left(*w) || (!w->judged && w->end.success());
         if (w->has_ended && !may_be_done) continue;
+        if (w->is == stage::leaving || w->leaves) continue; // another one may come for it before
+        ++there;
         if (!w->has_ended) ++used[w->keeper];
-        if (w->is != stage::leaving && !w->leaves) ++there;
     }
     for (; there < target_; ++there) {
         if (now < retry_at_) return wake_at(retry_at_);
@@ -43464,8 +43467,7 @@ SKEIN_INLINE task<void> local_keeper::serve_one(std::shared_ptr<net::connection>
                                 hello->pid, hello->id));
     auto from = found->second;
     from->link = link;
-    if (held_)
-        tell(from->id, detail::member_kind::hold, wire::encode(detail::member_hold{true}));
+    if (held_) tell(from->id, detail::member_kind::hold, wire::encode(detail::member_hold{true}));
     auto reading = read_all(link, from);
     auto how = as_result(std::move(reading));
     const auto read = co_await how;
@@ -43608,19 +43610,18 @@ namespace skein::spmd {
 
 /// One host's part of a job.
 struct elastic_host_options {
-    std::string job{};      ///< as the user calls it; the same on all hosts
+    std::string job{};       ///< as the user calls it; the same on all hosts
     net::address endpoint{}; ///< of a job without a register of its own: where its coordinator is
-    net::token secret{};    ///< of the links between hosts; the same on all of them
-    std::string host{};     ///< this one, as others reach it
+    net::token secret{};     ///< of the links between hosts; the same on all of them
+    std::string host{};      ///< this one, as others reach it
     local_keeper_options keeper{};
     coordinator_options coordinator{};
     /// Of the links between hosts: one that is silent for dead_after is lost.
     net::keep_alive alive{net::keep_alive_mode::on, time_constants::lan().group_heartbeat,
-                          time_constants::lan().suspect_after,
-                          time_constants::lan().suspect_after};
-    time_span meet_limit = std::chrono::minutes(10); ///< until the coordinator is there at first
-    time_span back_limit = std::chrono::seconds(7);  ///< until it is back, without a register
-    std::function<void(const std::string&)> say{};   ///< lines for people; may be empty
+                          time_constants::lan().suspect_after, time_constants::lan().suspect_after};
+    time_span meet_limit = std::chrono::minutes(10);  ///< until the coordinator is there at first
+    time_span back_limit = std::chrono::seconds(7);   ///< until it is back, without a register
+    std::function<void(const std::string&)> say{};    ///< lines for people; may be empty
     std::function<void(net::address)> on_listening{}; ///< the coordinator's own address
 };
 
@@ -44244,12 +44245,13 @@ private:
             auto following = as_result(follow_or_kill(*at));
             auto how = co_await following;
             if (how && how->is_over) co_return outcome_of(*how);
-            if (!how && !net::reconnect_policy::is_no_refusal(how.error().code())) throw how.error();
+            if (!how && !net::reconnect_policy::is_no_refusal(how.error().code()))
+                throw how.error();
             keeper_.hold(true);
             if (leaves_) co_return left();
             // It may be gone, or only not reachable from here.
-            auto pausing = as_result(
-                with_timeout(next_leader(), time_span(time_constants::lan().join_most)));
+            auto pausing =
+                as_result(with_timeout(next_leader(), time_span(time_constants::lan().join_most)));
             (void)co_await pausing;
         }
     }
@@ -44275,8 +44277,8 @@ private:
     event leave_now_, kill_now_;
 };
 
-SKEIN_INLINE elastic_host::elastic_host(net::network& via, proc::children& on,
-                                        view_register* truth, elastic_host_options options)
+SKEIN_INLINE elastic_host::elastic_host(net::network& via, proc::children& on, view_register* truth,
+                                        elastic_host_options options)
     : impl_(std::make_unique<impl>(via, on, truth, std::move(options))) {}
 SKEIN_INLINE elastic_host::~elastic_host() = default;
 SKEIN_INLINE task<supervisor_outcome> elastic_host::run() { return impl_->run(); }
@@ -44383,8 +44385,8 @@ SKEIN_INLINE void answer_scale(keeper_door* door, net::connection& to, const net
     if (!asked) throw asked.error();
     const auto& o = door->options->coordinator;
     if (asked->job != door->options->job) {
-        const error why(errc::mismatch, fmt::format("this is job '{}', not '{}'",
-                                                    door->options->job, asked->job));
+        const error why(errc::mismatch,
+                        fmt::format("this is job '{}', not '{}'", door->options->job, asked->job));
         return say_over(to, false, 0, why);
     }
     door->coordinator->set_target(asked->target);
@@ -44432,8 +44434,8 @@ SKEIN_INLINE task<void> serve_keeper(keeper_door* door, std::shared_ptr<net::con
     say(*link, keeper_kind::welcome, welcome);
     door->there.push_back(&keeper);
     if (door->options->say)
-        door->options->say(fmt::format("host {} has come, with {} places", keeper.host(),
-                                       keeper.places()));
+        door->options->say(
+            fmt::format("host {} has come, with {} places", keeper.host(), keeper.places()));
     auto reading = as_result(read_keeper(door, &keeper));
     const auto read = co_await reading;
     std::erase(door->there, &keeper);
@@ -44637,7 +44639,7 @@ public:
     void ask_to_leave(const std::string& why) override;
 
     /// The signal that has asked the job to stop, or 0. From any thread.
-    [[nodiscard]] int stop_signal() const noexcept;
+    [[nodiscard]] int stop_signal() const noexcept override;
     /// Of the newest world: who its ranks are, and what the supervisor gives all; see
     /// group_options::given. Empty before the first.
     [[nodiscard]] std::vector<member_info> members() const;
@@ -45325,7 +45327,6 @@ SKEIN_INLINE void elastic_member::fail(const error& why) { impl_->fail(why); }
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45347,14 +45348,15 @@ struct elastic_run_options {
     net::address endpoint{}; ///< of the coordinator, where there is no register
     /// Makes a register of its own; called on the loop. Empty: in the coordinator's memory.
     std::function<std::unique_ptr<view_register>()> make_register{};
-    net::token secret{};                 ///< the same on all hosts
-    std::string host{};                  ///< as others reach this one; empty: its name
-    std::pair<int, int> hosts{1, 1};     ///< at least, at most
+    net::token secret{};             ///< the same on all hosts
+    std::string host{};              ///< as others reach this one; empty: its name
+    std::pair<int, int> hosts{1, 1}; ///< at least, at most
     int workers_per_host = 1;
     int max_failures = 3;
     elastic_times times{};
-    std::optional<time_span> back_limit{}; ///< see elastic_host_options
-    std::string executable{};            ///< of the workers; empty: argv[0], looked up in PATH
+    time_span meet_limit = std::chrono::minutes(10); ///< see elastic_host_options
+    time_span back_limit = std::chrono::seconds(7);  ///< the same
+    std::string executable{}; ///< of the workers; empty: argv[0], looked up in PATH
     std::vector<std::string> argv{};
     std::vector<std::pair<std::string, std::string>> env{};
     int threads = 1;
@@ -45363,7 +45365,7 @@ struct elastic_run_options {
     leave_notices notices{};
     std::function<void(const view&)> on_view{}; ///< told at the coordinator
     std::function<void(const error& why, int failures, int max_failures)> on_failure{};
-    std::function<void(const std::string&)> say{}; ///< other lines for people
+    std::function<void(const std::string&)> say{};    ///< other lines for people
     std::function<void(net::address)> on_listening{}; ///< at the coordinator; its address
 };
 
@@ -45375,6 +45377,11 @@ struct elastic_run_options {
 ///   errors  those of ask_to_scale
 [[nodiscard]] std::string scale_elastic_job(const net::address& endpoint, const net::token& secret,
                                             const std::string& job, int workers);
+/// The same of a job whose coordinator stands in a register, which is made on a loop.
+///   errors  besides: timeout, there is none
+[[nodiscard]] std::string scale_elastic_job(
+    const std::function<std::unique_ptr<view_register>()>& make_register, const net::token& secret,
+    const std::string& job, int workers);
 
 } // namespace skein::spmd
 
@@ -45528,7 +45535,8 @@ private:
         o.secret = options_.secret;
         o.host = options_.host.empty() ? proc::host_name() : options_.host;
         o.say = options_.say;
-        if (options_.back_limit) o.back_limit = *options_.back_limit;
+        o.meet_limit = options_.meet_limit;
+        o.back_limit = options_.back_limit;
         o.on_listening = options_.on_listening;
         auto& k = o.keeper;
         k.id = system_random().next() | 1;
@@ -45540,10 +45548,12 @@ private:
         k.door = net::address::abstract_unix(
             fmt::format("@skein-keeper-{}-{:016x}", ::getpid(), system_random().next()));
         k.secret = net::token::generate();
-        k.executable = options_.executable.empty() ? find_program(options_.argv.front())
-                                                   : options_.executable;
+        k.executable =
+            options_.executable.empty() ? find_program(options_.argv.front()) : options_.executable;
         k.argv = options_.argv;
         k.env = options_.env;
+        // Where other hosts reach the ranks of this one.
+        if (!options_.host.empty()) k.env.emplace_back("SKEIN_ADVERTISE", options_.host);
         k.threads = options_.threads;
         auto& c = o.coordinator;
         c.job = options_.job;
@@ -45582,8 +45592,8 @@ private:
     task<void> watch_url() {
         const auto at = parse_http(options_.notices.url);
         for (;;) {
-            auto asking = as_result(with_timeout(is_told_to_go(&network_, &at),
-                                                 time_constants::lan().reconnect_most));
+            auto asking = as_result(
+                with_timeout(is_told_to_go(&network_, &at), time_constants::lan().reconnect_most));
             const auto told = co_await asking;
             if (told && *told) break;
             auto pause = sleep_for(options_.notices.every);
@@ -45604,6 +45614,18 @@ private:
 SKEIN_INLINE task<std::string> scale_on_loop(net::network* via, net::address endpoint,
                                              net::token secret, std::string job, int workers) {
     auto asking = ask_to_scale(*via, std::move(endpoint), secret, std::move(job), workers);
+    co_return co_await asking;
+}
+
+SKEIN_INLINE task<std::string> scale_by_register(
+    net::network* via, const std::function<std::unique_ptr<view_register>()>* make_register,
+    net::token secret, std::string job, int workers) {
+    const auto where = (*make_register)();
+    auto looking =
+        with_timeout(where->watch_coordinator({}), time_constants::lan().connect_timeout);
+    const auto coordinator = co_await looking;
+    auto asking = ask_to_scale(*via, net::address::parse(coordinator.address).value(), secret,
+                               std::move(job), workers);
     co_return co_await asking;
 }
 
@@ -45630,6 +45652,14 @@ SKEIN_INLINE std::string scale_elastic_job(const net::address& endpoint, const n
     net::real_loop loop;
     net::real_network network(loop);
     return loop.run(detail::scale_on_loop(&network, endpoint, secret, job, workers));
+}
+
+SKEIN_INLINE std::string scale_elastic_job(
+    const std::function<std::unique_ptr<view_register>()>& make_register, const net::token& secret,
+    const std::string& job, int workers) {
+    net::real_loop loop;
+    net::real_network network(loop);
+    return loop.run(detail::scale_by_register(&network, &make_register, secret, job, workers));
 }
 
 } // namespace skein::spmd
@@ -45785,7 +45815,7 @@ private:
     [[nodiscard]] local_keeper_options keeper_options() const {
         local_keeper_options o;
         o.host = proc::host_name();
-        o.places = options_.most + 1; // one that leaves may wait for the one in its place
+        o.places = options_.most;
         o.least = options_.least;
         o.most = options_.most;
         o.job = job_;

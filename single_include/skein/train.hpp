@@ -13832,7 +13832,8 @@ namespace skein::train::detail {
 SKEIN_INLINE bool is_of_world(const error& why) {
     const bool by_transport =
         why.where().starts_with("rank ") && why.where().find(" #") != std::string::npos;
-    return may_be_echo(why.code()) || by_transport;
+    const bool by_user = why.where().starts_with("the "); // "the loss on rank 1 at step 7"
+    return !by_user && (may_be_echo(why.code()) || by_transport);
 }
 
 } // namespace skein::train::detail
@@ -19426,6 +19427,111 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
 // launch() of a run whose number of workers is a range.
 
 
+// ======== skein/train/detail/world_word.hpp
+// What the ranks of a new world tell each other first, and what follows from it for all alike.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace skein::train::detail {
+
+/// What is still to be done of the step that was applied last.
+enum class step_end : std::uint8_t {
+    decide,  ///< metrics that are due, callbacks; then the rest
+    report,  ///< evaluation, files, checkpoint
+    nothing, ///< the next step may come
+};
+
+/// One rank, as it comes into a new world.
+struct world_word {
+    bool has_state = false; ///< it was in a world that worked
+    bool is_torn = false;   ///< it had begun to take a copy that was cut off
+    std::uint64_t applied = 0;
+    step_end end = step_end::nothing; ///< of that step
+    std::uint64_t told = 0; ///< of the events of that step, to the callbacks: they may have decided
+    std::string model;      ///< a hash of its layout, and the optimizer
+    std::vector<spmd::setting> settings;
+};
+
+/// What all ranks make of the words.
+struct world_plan {
+    /// By rank: the others take a copy from these. Of a world where nobody has state, the first
+    /// rank: the run begins.
+    std::vector<bool> gives;
+    bool begins = false;
+    int first = 0;                        ///< of those that give
+    std::optional<std::size_t> refused{}; ///< a rank that cannot be one of this run
+    std::string why{};                    ///< it is refused
+};
+
+/// Nobody has a whole state any more: each of these processes ends, and others go on from the last
+/// checkpoint. No error that another world mends.
+struct state_lost {};
+
+/// The furthest applied step wins; of the ranks that have applied it, those that are furthest with
+/// its end. A rank without state that differs from those with it is refused.
+///   errors  mismatch: ranks with state differ; state_lost
+[[nodiscard]] world_plan plan_world(const std::vector<world_word>& all);
+
+} // namespace skein::train::detail
+
+
+// ======== skein/train/detail/world_word.ipp
+// Bodies of <skein/train/detail/world_word.hpp>.
+
+
+#include <algorithm>
+#include <tuple>
+
+#include <fmt/core.h>
+
+namespace skein::train::detail {
+
+/// What keeps a rank out of the run of another one; empty if nothing does.
+[[nodiscard]] SKEIN_INLINE std::string objection(std::size_t rank, const world_word& to,
+                                                 std::size_t of, const world_word& run) {
+    if (const auto differs = spmd::difference(static_cast<int>(rank), to.settings,
+                                              static_cast<int>(of), run.settings))
+        return differs->text();
+    if (to.model != run.model)
+        return fmt::format("rank {} has another model or optimizer than rank {}", rank, of);
+    return {};
+}
+
+SKEIN_INLINE world_plan plan_world(const std::vector<world_word>& all) {
+    const auto place = [](const world_word& w) {
+        return std::tuple(w.has_state, w.has_state ? w.applied : 0,
+                          w.has_state ? w.end : step_end::decide, w.has_state ? w.told : 0,
+                          !w.is_torn);
+    };
+    const auto best = std::ranges::max_element(all, {}, place); // the first of equals
+    const auto of = static_cast<std::size_t>(best - all.begin());
+    if (best->is_torn && !best->has_state) throw state_lost{};
+    world_plan plan{.gives = std::vector<bool>(all.size(), false),
+                    .begins = !best->has_state,
+                    .first = static_cast<int>(of)};
+    for (std::size_t r = 0; r < all.size(); ++r) {
+        auto why = objection(r, all[r], of, *best);
+        if (why.empty()) {
+            plan.gives[r] = plan.begins ? r == of : place(all[r]) == place(*best);
+            continue;
+        }
+        if (all[r].has_state) throw error(errc::mismatch, why);
+        if (plan.refused) continue;
+        plan.refused = r;
+        plan.why = std::move(why);
+    }
+    return plan;
+}
+
+} // namespace skein::train::detail
+
+
+// ======== skein/train/detail/launch_elastic.ipp, continued
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
@@ -19518,6 +19624,10 @@ SKEIN_INLINE int run_as_worker(const run_config& config, const rank_function& bo
         return me->stop_signal() != 0 ? 128 + me->stop_signal() : exit_code::done;
     } catch (const rank_left&) {
         return exit_code::done;
+    } catch (const state_lost&) { // for the job it is a loss: another process begins anew
+        proc::leave_last_words("all workers that had the state of the run were lost; it goes on "
+                               "from its last checkpoint");
+        return exit_code::failed;
     } catch (...) {
         const auto why = to_error(std::current_exception());
         const bool echo = me && is_of_world(why) && me->wait_lost(time_constants::lan().echo_wait);
@@ -22144,8 +22254,10 @@ public:
     void rebind(const start_info& start, const std::string& why);
     /// This rank is the first of the new world and was not of the one before.
     [[nodiscard]] bool takes_over() const noexcept;
-    /// A change of the world, behind the row of the step: a row of events.jsonl.
-    void changed(std::uint64_t step, const world_news& news);
+    /// A change of the world, behind the row of the step: a row of events.jsonl, which it gives.
+    std::string changed(std::uint64_t step, const world_news& news);
+    /// Such a row once more, because a file may lack it.
+    void add_event(const std::string& row);
 
     /// The run has so many steps now; 0: not known.
     void set_total(std::uint64_t steps);
@@ -22822,6 +22934,7 @@ SKEIN_INLINE void reporter::rebind(const start_info& start, const std::string& w
     const auto before = places_.size();
     places_ = gather_bytes(*ctx_, as_bytes(fmt::format("{} {}", ::getpid(), ctx_->host())));
     if (!ctx_->is_first()) return;
+    if (!show_ && first_) show(start); // the world broke before it was told where the run begins
     if (!std::exchange(first_, true)) {
         if (!path_.empty())
             dir_.emplace(report::run_dir::create(config_->runs_dir, name_, {.resume = true}));
@@ -22833,8 +22946,7 @@ SKEIN_INLINE void reporter::rebind(const start_info& start, const std::string& w
                               before, places_text(places_), why.empty() ? "" : "; " + why));
 }
 
-SKEIN_INLINE void reporter::changed(std::uint64_t step, const world_news& news) {
-    if (!first_) return;
+SKEIN_INLINE std::string reporter::changed(std::uint64_t step, const world_news& news) {
     const auto row = dump_json(ordered_json{{"step", step},
                                             {"rule", "world"},
                                             {"what", "workers"},
@@ -22844,11 +22956,17 @@ SKEIN_INLINE void reporter::changed(std::uint64_t step, const world_news& news) 
                                             {"generation", news.change.generation},
                                             {"stall_s", news.stall},
                                             {"bytes", news.bytes}});
+    if (!first_) return row;
     if (show_->mode() == report::progress_mode::json_lines)
         show_->event("{\"event\":\"world\"," + row.substr(1));
+    add_event(row);
+    draw_world(step);
+    return row;
+}
+
+SKEIN_INLINE void reporter::add_event(const std::string& row) {
     if (dir_ && config_->write_files)
         attempt([&] { dir_->append_event(row); }, events_failing_, "a row of events.jsonl");
-    draw_world(step);
 }
 
 /// What fails here costs a curve, not the training: said once, tried again with the next call.
@@ -25707,6 +25825,13 @@ public:
         }
     }
 
+    /// Shares are those of this rank, until rebind().
+    void deal_as(int rank, int world_size) {
+        rank_ = rank;
+        world_size_ = world_size;
+        rewind();
+    }
+
     /// The world is another one: from the committed place on its ranks get their shares. Collective
     /// with a stream.
     void rebind() {
@@ -26152,6 +26277,8 @@ public:
         step_.clear();
         dealt_ = dealt_before_;
     }
+    [[nodiscard]] stage_numbers& late() noexcept { return late_; }
+
     /// In a world whose ranks change, before a step is applied: all ranks have what each has seen in
     /// it. Collective.
     void share_step() {
@@ -26388,7 +26515,8 @@ struct user_code {
             throw;
         } catch (const error& e) {
             // Of the transport, in a hook of the backward pass, or of the user's own choice.
-            if (!e.where().empty() || may_be_echo(e.code())) throw;
+            const bool may_be_ours = what == "the backward pass" && may_be_echo(e.code());
+            if (!e.where().empty() || may_be_ours) throw;
             throw error(e).with_where(fmt::format("{} on rank {} at step {}", what, rank, step));
         } catch (const std::exception& e) {
             const auto* system = dynamic_cast<const std::system_error*>(&e);
@@ -27166,108 +27294,6 @@ struct loaded_plan {
 // <skein/train/detail/session_core.ipp> and what it includes alone.
 
 
-// ======== skein/train/detail/world_word.hpp
-// What the ranks of a new world tell each other first, and what follows from it for all alike.
-
-
-#include <cstddef>
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <vector>
-
-namespace skein::train::detail {
-
-/// What is still to be done of the step that was applied last.
-enum class step_end : std::uint8_t {
-    decide,  ///< metrics that are due, callbacks; then the rest
-    report,  ///< evaluation, files, checkpoint
-    nothing, ///< the next step may come
-};
-
-/// One rank, as it comes into a new world.
-struct world_word {
-    bool has_state = false; ///< it was in a world that worked
-    bool is_torn = false;   ///< it had begun to take a copy that was cut off
-    std::uint64_t applied = 0;
-    step_end end = step_end::nothing; ///< of that step
-    std::string model;                ///< a hash of its layout, and the optimizer
-    std::vector<spmd::setting> settings;
-};
-
-/// What all ranks make of the words.
-struct world_plan {
-    /// By rank: the others take a copy from these. Of a world where nobody has state, the first
-    /// rank: the run begins.
-    std::vector<bool> gives;
-    bool begins = false;
-    int first = 0;                        ///< of those that give
-    std::optional<std::size_t> refused{}; ///< a rank that cannot be one of this run
-    std::string why{};                    ///< it is refused
-};
-
-/// The furthest applied step wins; of the ranks that have applied it, those that are furthest with
-/// its end. A rank without state that differs from those with it is refused.
-///   errors  mismatch: ranks with state differ; aborted: the state is lost
-[[nodiscard]] world_plan plan_world(const std::vector<world_word>& all);
-
-} // namespace skein::train::detail
-
-
-// ======== skein/train/detail/world_word.ipp
-// Bodies of <skein/train/detail/world_word.hpp>.
-
-
-#include <algorithm>
-#include <tuple>
-
-#include <fmt/core.h>
-
-namespace skein::train::detail {
-
-/// What keeps a rank out of the run of another one; empty if nothing does.
-[[nodiscard]] SKEIN_INLINE std::string objection(std::size_t rank, const world_word& to,
-                                                 std::size_t of, const world_word& run) {
-    if (const auto differs = spmd::difference(static_cast<int>(rank), to.settings,
-                                              static_cast<int>(of), run.settings))
-        return differs->text();
-    if (to.model != run.model)
-        return fmt::format("rank {} has another model or optimizer than rank {}", rank, of);
-    return {};
-}
-
-SKEIN_INLINE world_plan plan_world(const std::vector<world_word>& all) {
-    const auto place = [](const world_word& w) {
-        return std::tuple(w.has_state, w.has_state ? w.applied : 0,
-                          w.has_state ? w.end : step_end::decide, !w.is_torn);
-    };
-    const auto best = std::ranges::max_element(all, {}, place); // the first of equals
-    const auto of = static_cast<std::size_t>(best - all.begin());
-    if (best->is_torn && !best->has_state)
-        throw error(errc::aborted, "all ranks that had the state of the run were lost")
-            .with_hint("it goes on from its last checkpoint");
-    world_plan plan{.gives = std::vector<bool>(all.size(), false),
-                    .begins = !best->has_state,
-                    .first = static_cast<int>(of)};
-    for (std::size_t r = 0; r < all.size(); ++r) {
-        auto why = objection(r, all[r], of, *best);
-        if (plan.begins && all[r].is_torn) why = fmt::format("rank {} has half a state", r);
-        if (why.empty()) {
-            plan.gives[r] = plan.begins ? r == of : place(all[r]) == place(*best);
-            continue;
-        }
-        if (all[r].has_state) throw error(errc::mismatch, why);
-        if (plan.refused) continue;
-        plan.refused = r;
-        plan.why = std::move(why);
-    }
-    return plan;
-}
-
-} // namespace skein::train::detail
-
-
-// ======== skein/train/detail/session_world.ipp, continued
 #include <cstdint>
 #include <map>
 #include <string>
@@ -27282,6 +27308,7 @@ struct last_row {
     std::vector<report::metric_value> values{}, evaluated{};
     std::vector<report::metric_array> arrays{}, evaluated_arrays{};
     std::vector<run_event> decided{};
+    std::vector<std::string> worlds{}; ///< rows of events.jsonl behind it
 };
 
 /// From a rank that has state to those that have not.
@@ -27295,7 +27322,10 @@ struct carried_state {
     std::int32_t stop_signal = 0;
     std::string stop_reason;
     double loss = 0.0, val_loss = 0.0, scheduled = 0.0;
-    std::uint64_t val_step = 0, first_step = 0;
+    bool left_out = false;
+    std::uint64_t val_step = 0, first_step = 0, told_step = 0;
+    std::vector<report::metric_value> late; ///< of an epoch of metrics whose end came late
+    std::vector<report::metric_array> late_arrays;
     std::string checkpoint; ///< the newest
     std::vector<report::metric_value> metrics;
     std::vector<report::metric_array> arrays;
@@ -27330,6 +27360,7 @@ struct carried_state {
 
 
 // ======== skein/train/detail/session_between.ipp, continued
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -27428,6 +27459,7 @@ public:
         report_->begin(start);
         for (const auto& text : notices_) report_->notice(text);
         if (ctx_.is_first()) tell_state(*report_, ctx_, config_, *run_.parts, *run_.optimizer);
+        has_told_start_ = true;
         run_.parts->tell(start);
     }
 
@@ -27442,7 +27474,8 @@ public:
     [[nodiscard]] training_state& state() { return *state_; }
 
     /// What a rank that is behind or new needs besides the tensors.
-    [[nodiscard]] carried_state carried() {
+    ///   end  what is to be done behind the last step
+    [[nodiscard]] carried_state carried(step_end end) {
         carried_state out;
         auto more = extra(run_.stop_wanted);
         if (!run_.training->empty()) more["train_metrics"] = run_.training->saved();
@@ -27466,7 +27499,14 @@ public:
         out.evaluated_at = evaluated_at_;
         out.told_at = told_at_;
         out.newest = newest_;
+        out.left_out = run_.left_out;
+        out.late = run_.training->late().values;
+        out.late_arrays = run_.training->late().arrays;
         out.row = last_;
+        if (end != step_end::nothing) {
+            out.row = {};
+            out.row.decided = events_;
+        }
         out.row.values = run_.row.values;
         out.row.arrays = run_.row.arrays;
         return out;
@@ -27493,6 +27533,8 @@ public:
         run_.stopped = from.stopped;
         run_.hurries = from.hurries;
         run_.scheduled = from.scheduled;
+        run_.left_out = from.left_out;
+        run_.training->late() = {from.late, from.late_arrays};
         run_.result.stop_signal = from.stop_signal;
         run_.result.stop_reason = from.stop_reason;
         run_.result.loss = from.loss;
@@ -27508,23 +27550,29 @@ public:
         last_ = from.row;
         run_.row = {from.row.values, from.row.arrays};
         events_ = from.row.decided;
-        if (report_) return;
-        report_.emplace(ctx_, config_, from.run_name, from.run_path);
-        run_.parts->tell(start_info_of({}));
+        if (!report_) report_.emplace(ctx_, config_, from.run_name, from.run_path);
+        if (!std::exchange(has_told_start_, true)) run_.parts->tell(start_info_of({}));
+    }
+    /// So much of the last step's end was told to the callbacks.
+    [[nodiscard]] std::uint64_t told(std::uint64_t told_step) const {
+        return (told_step == run_.step ? 1 : 0) +
+               static_cast<std::uint64_t>(std::ranges::count(told_at_, run_.step));
     }
     /// The files are those of this world's first rank. Collective.
-    ///   end  what is to be done behind the last step
-    void enter(step_end end, const world_news& news) {
+    ///   end   what is to be done behind the last step
+    ///   took  this rank has its state from another one
+    void enter(step_end end, bool took, const world_news& news) {
         evaluator_->rebind();
         auto start = start_info_of({});
-        const bool takes_over = report_->takes_over();
-        const bool rewrites = takes_over && end == step_end::nothing && run_.step > 0;
+        const bool may_lack = report_->takes_over() || (took && ctx_.is_first());
+        const bool rewrites =
+            may_lack && end == step_end::nothing && run_.step > 0 && last_.step == run_.step;
         if ((end != step_end::nothing || rewrites) && start.first_step > 0)
             start.first_step -= 1; // its row is written again
         report_->rebind(start, news.change.why);
         if (config_.checkpoint.enabled) open_saver();
         if (rewrites) write_last();
-        if (news.before > 0) report_->changed(run_.step, news);
+        if (news.before > 0) last_.worlds.push_back(report_->changed(run_.step, news));
     }
 
     /// A step is drawn: what was decided behind the one before is written.
@@ -27602,14 +27650,14 @@ public:
         stage_numbers last;
         for (std::size_t set = 0; set < evaluator_->size() && !run_.hurries; ++set)
             if (evaluated_at_[set] != run_.step) evaluate(set, last);
+        if (auto* const average = run_.optimizer->average(); average && average->options().keep)
+            swap_average(ctx_, *average, *run_.parts);
+        finish_result(seconds_now() - begun, tokens_per_s); // the last exchange
         if (!run_.result.stop_reason.empty())
             report_->note(
                 fmt::format("stopped after step {}: {}", run_.step, run_.result.stop_reason));
         report_->finish();
-        if (auto* const average = run_.optimizer->average(); average && average->options().keep)
-            swap_average(ctx_, *average, *run_.parts);
         run_.parts->finish();
-        finish_result(seconds_now() - begun, tokens_per_s);
         run_.parts->tell(run_.result);
         leave_screen(ctx_, config_, run_.result);
         return run_.result;
@@ -27643,6 +27691,7 @@ private:
                       .arrays = &run_.row.arrays};
         report_->step(now, last_.evaluated, last_.evaluated_arrays);
         for (const auto& event : last_.decided) report_->decided(event);
+        for (const auto& row : last_.worlds) report_->add_event(row);
     }
 
     [[nodiscard]] start_info start_info_of(const std::string& resumed_from) const {
@@ -27905,7 +27954,7 @@ private:
     std::vector<std::uint64_t> evaluated_at_, told_at_; // steps, by set
     std::map<std::string, double> newest_;              // numbers by which checkpoints are chosen
     last_row last_;
-    bool is_over_ = false;
+    bool is_over_ = false, has_told_start_ = false;
     std::vector<run_event> events_;    // decisions behind the step that is committed last
     std::vector<std::string> notices_; // to be told when the run begins
 };
@@ -28040,6 +28089,8 @@ public:
     [[nodiscard]] shard_range own() const {
         return shards_of(shards_, ctx_.rank(), ctx_.world_size());
     }
+
+    [[nodiscard]] bool has_buffers() const noexcept { return !buffers_.empty(); }
 
     /// All ranks have the buffers of the first one.
     void begin_step() {
@@ -28236,6 +28287,8 @@ public:
             throw;
         } catch (const rank_left&) { // nobody waits for it
             throw;
+        } catch (const state_lost&) { // all ranks alike
+            throw;
         } catch (...) {
             const auto why = to_error(std::current_exception());
             abort(why);
@@ -28431,6 +28484,8 @@ public:
         reported_.weigh(1.0); // no batch is in hand
         run_.feeder->look_ahead(run_.step);
         clock_.count_overlap(clock_.waiting([&] { run_.parts->finish_backward(); }));
+        // Whoever goes on in another world, with other ranks, has those behind shard 0.
+        if (shards_ && shards_->has_buffers()) run_.parts->sync_buffers();
 
         const double global_batch = static_cast<double>(drawn_->global_batch);
         run_.scheduled = run_.scheduled_rate(run_.step);
@@ -28445,6 +28500,7 @@ public:
             now_.grad_norm = std::sqrt(run_.parts->squared_norm(mine)) / divisor_;
         });
         if (place_ != nullptr) {
+            run_.parts->sync_buffers(); // of the step: whoever is lost next, those of rank 0 count
             require_one_stream();
             run_.training->share_step();
         }
@@ -28499,7 +28555,7 @@ public:
         if (end_ == step_end::decide) {
             find_end();
             between_.measure(ends_epoch_);
-            between_.tell_step(now_);
+            if (std::exchange(told_step_, run_.step) != run_.step) between_.tell_step(now_);
             find_end(); // by a plan that was changed
             end_ = step_end::report;
         }
@@ -28549,7 +28605,7 @@ private:
     void prepare_for_worlds();
     void require_one_stream();
     void warm_up(const batch_loss& loss);
-    void compute(const batch_loss& loss);
+    void compute(const batch_loss& loss, bool all = true);
     template <class Work>
     bool in_world(Work work);
     void change_world(spmd::world_end last);
@@ -28703,7 +28759,7 @@ private:
 
     /// Evaluation, files and checkpoint, which a world that breaks meanwhile leaves to be done.
     void finish_step() {
-        if (run_.stopped && row_.stop_signal() == 0)
+        if (run_.stopped && run_.result.stop_signal == 0)
             run_.result.stop_reason = row_.reason(run_.stop_reason);
         between_.end_of_step(now_);
     }
@@ -28721,6 +28777,7 @@ private:
     bool weighted_ = false;
     step_end end_ = step_end::nothing; // of the step that was committed last
     bool ends_epoch_ = false;          // that step
+    std::uint64_t told_step_ = 0;      // to the callbacks
 
     // The step that is not committed
     step_phase phase_ = step_phase::idle;
@@ -28768,23 +28825,27 @@ SKEIN_INLINE void session_core::require_one_stream() {
 
 /// A step whose only result is that the next one is not the first: before others wait for it.
 SKEIN_INLINE void session_core::warm_up(const batch_loss& loss) {
+    run_.feeder->deal_as(0, place_->job().most()); // no more than a rank has to bear
     if (!draw_here()) return;
     try {
-        compute(loss);
+        compute(loss, /*all=*/false);
         run_.parts->finish_backward();
     } catch (const redo_step&) { // nothing has to come of it
     }
     take_back();
 }
 
-SKEIN_INLINE void session_core::compute(const batch_loss& loss) {
-    while (auto* const micro = begin_micro())
+/// Forward and backward passes of this rank's micro-batches, or of the first one.
+SKEIN_INLINE void session_core::compute(const batch_loss& loss, bool all) {
+    while (auto* const micro = begin_micro()) {
         pass(*micro, [&] {
             reported_.weigh(static_cast<double>(micro->samples));
             auto value = loss(batch_of(*micro), training());
             micro->value.reset(); // the graph keeps what it needs
             return value;
         });
+        if (!all) return;
+    }
 }
 
 /// True when `work` is done; false when the world broke meanwhile, and this is another one, in
@@ -28826,6 +28887,7 @@ SKEIN_INLINE void session_core::enter_world(world_news news, double begin) {
                           .is_torn = is_torn_,
                           .applied = run_.step + (applied ? 1 : 0),
                           .end = applied ? step_end::decide : end_,
+                          .told = applied ? 0 : between_.told(told_step_),
                           .model = between_.state().config_hash(),
                           .settings = settings_};
     const auto plan = agree_on_state(ctx_, mine);
@@ -28851,7 +28913,8 @@ SKEIN_INLINE void session_core::enter_world(world_news news, double begin) {
         return;
     }
     news.stall = seconds_now() - begin;
-    between_.enter(end_, news);
+    const bool took = !plan.gives[static_cast<std::size_t>(ctx_.rank())];
+    between_.enter(end_, took, news);
     end_step();
 }
 
@@ -28880,7 +28943,8 @@ SKEIN_INLINE void session_core::take_state(const world_plan& plan, world_news& n
 }
 
 SKEIN_INLINE carried_state session_core::carry() {
-    auto out = between_.carried();
+    auto out = between_.carried(end_);
+    out.told_step = told_step_;
     out.step = run_.step;
     out.end = end_;
     out.ends_epoch = ends_epoch_;
@@ -28899,6 +28963,7 @@ SKEIN_INLINE void session_core::adopt(const carried_state& from) {
     between_.adopt(from, from.step);
     end_ = from.end;
     ends_epoch_ = from.ends_epoch;
+    told_step_ = from.told_step;
     now_ = {.rank = ctx_.rank(),
             .step = from.row.step,
             .loss = from.row.loss,
@@ -29523,7 +29588,8 @@ public:
     /// step), merged over ranks by its kind. A rank may leave a name out: it counts for those that
     /// report it. A mean without a weight counts, in a loss or beside a micro-batch in hand, that
     /// batch's samples; elsewhere
-    /// 1. The trainer's own names ("loss", "lr", "grad_norm", "val_loss", "step", ...) are refused:
+    /// 1. With logical shards what is reported while no micro-batch is in hand is rank 0's alone.
+    /// The trainer's own names ("loss", "lr", "grad_norm", "val_loss", "step", ...) are refused:
     ///   errc::usage.
     void report(report::metric_kind kind, std::string_view name, double value,
                 std::optional<double> weight = {}) {

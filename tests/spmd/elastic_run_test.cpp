@@ -59,13 +59,13 @@ struct hosts_run {
         how.argv = {"host"};
         how.executable = "/proc/self/exe";
         how.die_with_parent = false; // a thread may have started it; it ends with this object
-        how.env = {{"SKEIN_TEST_PROGRAM", "is a host"},
-                   {"SKEIN_TEST_FOLDER", folder.path},
-                   {"SKEIN_TEST_HOST", name},
-                   {"SKEIN_TEST_HOSTS", fmt::format("{}:{}", options.hosts.first,
-                                                    options.hosts.second)},
-                   {"SKEIN_TEST_WORKERS", std::to_string(options.workers_per_host)},
-                   {"SKEIN_TEST_ENDPOINT", net::to_string(endpoint)}};
+        how.env = {
+            {"SKEIN_TEST_PROGRAM", "is a host"},
+            {"SKEIN_TEST_FOLDER", folder.path},
+            {"SKEIN_TEST_HOST", name},
+            {"SKEIN_TEST_HOSTS", fmt::format("{}:{}", options.hosts.first, options.hosts.second)},
+            {"SKEIN_TEST_WORKERS", std::to_string(options.workers_per_host)},
+            {"SKEIN_TEST_ENDPOINT", net::to_string(endpoint)}};
         others[name] = proc::child_process::spawn(how);
     }
     /// Others come when this one listens; `act` is called with each view of ranks; when it says

@@ -182,6 +182,19 @@ TEST_CASE("a worker that is told to go leaves in order, and is not replaced") {
     CHECK(std::filesystem::exists(left));
 }
 
+TEST_CASE("a worker that the others cannot spare leaves when another one has come") {
+    elastic_run job("works", 2, 2);
+    job.live([&](const view& now) {
+        if (now.generation == 1) end(now.members[0], SIGTERM);
+        return now.generation == 1;
+    });
+    INFO(job.story());
+    CHECK_FALSE(job.outcome.failure);
+    CHECK(job.failures.empty());
+    REQUIRE(job.views.size() == 3);
+    CHECK(ids(job.views[1]) == id_list{job.views[0].members[1].id, 3});
+}
+
 TEST_CASE("the wanted number of workers changes while they work") {
     elastic_run job("works", 1, 4);
     job.options.start = 2;

@@ -49,9 +49,29 @@ struct one_place {
     }
 };
 
+/// Where a rank may be lost besides in its loss.
+enum class point { loss, step, evaluation, checkpoint };
+
+/// A callback that counts, keeps its count, and tells the test.
 struct step_counter {
     std::uint64_t* step;
-    void on_step(const step_info& now) const { *step = now.step; }
+    std::function<void(point, std::uint64_t step)> at{};
+    std::uint64_t told = 0; ///< steps
+
+    decision on_step(const step_info& now) {
+        *step = now.step;
+        ++told;
+        if (at) at(point::step, now.step);
+        return {};
+    }
+    void on_eval(const eval_info& now) const {
+        if (at) at(point::evaluation, now.step);
+    }
+    void on_checkpoint(const checkpoint_info& now) const {
+        if (at) at(point::checkpoint, now.step);
+    }
+    [[nodiscard]] std::string state() const { return std::to_string(told); }
+    void restore(std::string_view saved) { told = std::stoull(std::string(saved)); }
 };
 
 /// A training of threads. What happens when is said by `during`, which each rank calls with its id
@@ -67,11 +87,13 @@ struct elastic_run {
     sk::sim::local_elastic job;
     run_config config;
     std::function<void(std::uint64_t id, std::uint64_t step)> during{};
+    std::function<void(std::uint64_t id, point where, std::uint64_t step)> behind{};
     std::optional<one_place> stream{}; ///< in place of the numbered data
 
     std::mutex guard; // the fields below
     std::map<std::uint64_t, std::vector<float>> weights_of;
     std::map<std::uint64_t, fit_result> results;
+    std::map<std::uint64_t, std::uint64_t> told_steps;
     std::map<std::uint64_t, std::string> errors;
     std::map<std::uint64_t, bool> left;
     std::vector<std::thread> threads;
@@ -111,13 +133,18 @@ struct elastic_run {
             if (during) during(mine.id(), step);
             return zoo_loss(net, batch);
         };
-        sk::Trainer<sk::Elastic<sk::DDP<>>, step_counter> trainer(ctx, config, step_counter{&step});
+        const auto told = [&](point where, std::uint64_t at) {
+            if (behind) behind(mine.id(), where, at);
+        };
+        sk::Trainer<sk::Elastic<sk::DDP<>>, step_counter> trainer(ctx, config,
+                                                                  step_counter{&step, told});
         auto places = stream;
         const auto result =
             places ? trainer.fit(net, sk::AdamW{}, constant_rate{1e-2}, loss, *places, data)
                    : trainer.fit(net, sk::AdamW{}, constant_rate{1e-2}, loss, data, data);
         const std::lock_guard lock(guard);
         weights_of[mine.id()] = weights(*net);
+        told_steps[mine.id()] = trainer.template callback<step_counter>().told;
         results[mine.id()] = result;
     }
 };
@@ -297,4 +324,105 @@ TEST_CASE("elastic: with logical shards the bits are those of one undisturbed ra
     CHECK(train(quiet.path, false) == train(loud.path, true));
     CHECK(text_of_file(quiet.path + "/run/metrics.csv") ==
           text_of_file(loud.path + "/run/metrics.csv"));
+}
+
+TEST_CASE("elastic: a rank is lost at any point of a step's end, and each step is there once",
+          "[train][elastic]") {
+    const auto train = [](const std::string& folder, std::optional<point> where,
+                          std::uint64_t culprit) {
+        elastic_run run(folder);
+        run.config.scaling.logical_shards = 4; // so that the numbers do not show who made them
+        run.config.eval_every = 3;
+        run.config.checkpoint.enabled = true;
+        run.config.checkpoint.every = 3;
+        std::atomic<bool> done{false};
+        if (where)
+            run.behind = [&](std::uint64_t id, point now, std::uint64_t step) {
+                if (id != culprit || now != *where || step != 6 || done.exchange(true)) return;
+                run.job.lose(id, sk::error(sk::errc::peer_lost, "killed by a test"));
+                throw sk::error(sk::errc::aborted, "it is dead");
+            };
+        for (int i = 0; i < (where ? 3 : 1); ++i) run.start();
+        run.end();
+        CHECK(run.errors.size() == (where ? 1 : 0));
+        REQUIRE_FALSE(run.weights_of.empty());
+        for (const auto& [id, weights] : run.weights_of)
+            CHECK(weights == run.weights_of.begin()->second);
+        for (const auto& [id, told] : run.told_steps) CHECK(told == 12);
+        return run.weights_of.begin()->second;
+    };
+    scratch quiet;
+    const auto expected = train(quiet.path, std::nullopt, 0);
+    const auto rows = text_of_file(quiet.path + "/run/metrics.csv");
+    for (const auto where : {point::step, point::evaluation, point::checkpoint})
+        for (const std::uint64_t culprit : {1U, 2U, 3U}) {
+            INFO("rank process " << culprit << " at " << static_cast<int>(where));
+            scratch loud;
+            CHECK(train(loud.path, where, culprit) == expected);
+            CHECK(text_of_file(loud.path + "/run/metrics.csv") == rows);
+        }
+}
+
+TEST_CASE("elastic: a rank that joins has the buffers of rank 0", "[train][elastic]") {
+    struct counting_net : torch::nn::Module {
+        counting_net() : norm(8), out(8, 4) {
+            register_module("norm", norm);
+            register_module("out", out);
+        }
+        torch::Tensor forward(const torch::Tensor& x) { return out(norm(x)); }
+        torch::nn::BatchNorm1d norm;
+        torch::nn::Linear out;
+    };
+    sk::sim::local_elastic job(1, 4);
+    std::mutex guard;
+    std::map<std::uint64_t, std::vector<float>> statistics;
+    std::vector<std::thread> threads;
+    threads.reserve(8);
+    std::atomic<bool> done{false};
+    scratch dir;
+    std::function<void(sk::spmd::elastic_world&)> live;
+    const auto start = [&] {
+        auto& mine = job.add();
+        threads.emplace_back([&live, &mine] { live(mine); });
+    };
+    std::vector<std::string> errors;
+    live = [&](sk::spmd::elastic_world& mine) {
+        try {
+            at::set_num_threads(1);
+            sk::dist::comm_options options;
+            options.model = "shm";
+            elastic_place place(mine, options);
+            context ctx({.rank = 0, .world_size = 1, .local_size = 1, .host = "here"}, nullptr,
+                        nullptr);
+            ctx.use_elastic(&place);
+            auto config = quiet_config(dir.path);
+            config.max_steps = 8;
+            std::uint64_t step = 0;
+            auto net = std::make_shared<counting_net>();
+            const numbers data{64};
+            const auto at = [&](point where, std::uint64_t now) {
+                if (where != point::step || now != 3 || mine.id() != 1 || done.exchange(true))
+                    return;
+                start();
+                job.wait_for_joiner();
+            };
+            sk::Trainer<sk::Elastic<sk::DDP<>>, step_counter> trainer(ctx, config,
+                                                                      step_counter{&step, at});
+            (void)trainer.fit(net, sk::AdamW{}, constant_rate{1e-2}, class_loss, data, data);
+            const auto mean = net->norm->running_mean.contiguous();
+            const auto* const from = mean.const_data_ptr<float>();
+            const std::lock_guard lock(guard);
+            statistics[mine.id()].assign(from, from + mean.numel());
+        } catch (...) {
+            const std::lock_guard lock(guard);
+            errors.emplace_back(sk::to_error(std::current_exception()).what());
+        }
+    };
+    start();
+    start();
+    for (std::size_t i = 0; i < threads.size(); ++i) threads[i].join();
+    for (const auto& why : errors) FAIL_CHECK(why);
+    REQUIRE(statistics.size() == 3);
+    CHECK(statistics[2] == statistics[1]);
+    CHECK(statistics[3] == statistics[1]);
 }

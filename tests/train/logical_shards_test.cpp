@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Logical shards: a run has the same bits with any number of ranks.
+#include <skein/metrics/classification.hpp>
 #include <skein/train/batch_growth.hpp>
 #include <skein/train/detail/shard_tree.hpp>
 #include <skein/train/fsdp.hpp>
@@ -7,6 +8,7 @@
 #include <skein/train/zero.hpp>
 
 #include <tests/train/train_support.hpp>
+#include <tests/train/zoo.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
@@ -368,4 +370,230 @@ TEST_CASE("gradients, loss and buffers of a step are those of the shards added b
             (void)session.finish();
         });
     }
+}
+
+// ---- other worlds, other models -----------------------------------------------------------------
+
+namespace {
+
+/// Steps up to `until`, and the forward and backward passes of one more where the run goes on.
+void train_until(session& session, Tricky& net, std::uint64_t until) {
+    while (session.draw()) {
+        {
+            const std::lock_guard lock(model_guard);
+            while (const void* const micro = session.next_micro())
+                session.backward(tricky_loss(net, *static_cast<const sample_batch*>(micro)));
+        }
+        if (session.finished() == until) return;
+        session.complete();
+    }
+}
+
+/// `ranks` of them train; those of `goes_on` go on behind step 4 in a world of their own.
+std::vector<float> change_world(int ranks, const std::vector<int>& goes_on) {
+    const scratch dir;
+    auto config = config_of({.shards = 8, .steps = 9}, dir);
+    config.write_files = false;
+    sk::sim::local_world first(std::vector<std::string>(static_cast<std::size_t>(ranks), "a"));
+    sk::sim::local_world second(std::vector<std::string>(goes_on.size(), "a"));
+    const auto place_of = [](int rank, std::size_t size) {
+        world_info where;
+        where.rank = where.local_rank = rank;
+        where.world_size = where.local_size = static_cast<int>(size);
+        where.host = "here";
+        return where;
+    };
+    std::vector<float> state;
+    std::vector<std::optional<sk::error>> errors(static_cast<std::size_t>(ranks));
+    const auto body = [&](int r) {
+        const sk::dist::comm_options options{.model = "shm"};
+        auto comm = sk::dist::make_comm_thread(first.at(r), options);
+        std::unique_ptr<sk::dist::comm_thread> again; // outlives what uses it, as comm does
+        context ctx(place_of(r, static_cast<std::size_t>(ranks)), &first.at(r), comm.get());
+        ctx.use_options(options);
+        auto net = make_tricky();
+        const numbers data{100};
+        sk::Trainer<tiny_ddp> trainer(ctx, config);
+        auto session = trainer.open(net, sk::AdamW{}, constant_rate{1e-2});
+        session.expect_weights();
+        session.begin(sk::train::detail::make_input(data));
+        train_until(session, net, 4);
+        session.abort(sk::error(sk::errc::aborted, "the network is gone"));
+        const auto found = std::ranges::find(goes_on, r);
+        if (found == goes_on.end()) return;
+        const auto now = static_cast<int>(found - goes_on.begin());
+        const bool alone = goes_on.size() == 1;
+        if (!alone) again = sk::dist::make_comm_thread(second.at(now), options);
+        ctx.rebind(place_of(now, goes_on.size()), alone ? nullptr : &second.at(now), again.get());
+        session.rebind();
+        train_until(session, net, ~0ULL);
+        CHECK(session.finish().steps == 9);
+        if (now == 0) state = state_of(*net);
+    };
+    std::vector<std::thread> threads;
+    for (int r = 0; r < ranks; ++r)
+        threads.emplace_back([&, r] {
+            try {
+                at::set_num_threads(1);
+                body(r);
+            } catch (...) {
+                errors[static_cast<std::size_t>(r)] = sk::to_error(std::current_exception());
+            }
+        });
+    for (auto& t : threads) t.join();
+    for (const int r : goes_on) {
+        const auto& e = errors[static_cast<std::size_t>(r)];
+        CHECK((e ? std::string(e->what()) : "") == "");
+    }
+    return state;
+}
+
+} // namespace
+
+TEST_CASE("a session that goes on without some of its ranks has the bits of a whole one") {
+    const auto whole = change_world(1, {0});
+    CHECK(same_bits(change_world(4, {1, 2, 3}), whole)); // the buffers' rank is lost
+    CHECK(same_bits(change_world(3, {2}), whole));
+    CHECK(same_bits(change_world(2, {0, 1}), whole));
+}
+
+namespace {
+
+template <class Strategy>
+std::vector<float> run_shards(shape kind, int world, int recompute = 0) {
+    std::vector<float> out;
+    const scratch dir;
+    run_world(world, [&](context& ctx) {
+        auto net = make_zoo(kind);
+        if (recompute > 0) (void)checkpoint_activations(*net, recompute);
+        auto config = quiet_config(dir.path);
+        config.max_steps = 8;
+        config.clip = 0.5;
+        config.scaling.logical_shards = 8;
+        sk::Trainer<Strategy> trainer(ctx, config);
+        (void)trainer.fit(net, sk::SGD{.momentum = 0.9}, constant_rate{1e-2}, zoo_loss, numbers{},
+                          numbers{.n = 5});
+        if (ctx.is_first()) out = weights(*net);
+    });
+    return out;
+}
+
+} // namespace
+
+TEST_CASE("models of every shape, blocks that are computed again and halves go by shard") {
+    for (const auto kind : all_shapes)
+        for (const int recompute : {0, 1}) {
+            INFO("shape " << static_cast<int>(kind) << ", recomputes " << recompute);
+            const auto alone = run_shards<tiny_ddp>(kind, 1, recompute);
+            for (const int world : {2, 3})
+                CHECK(same_bits(run_shards<tiny_ddp>(kind, world, recompute), alone));
+        }
+    using bf16 = sk::DDP<tiny_buckets, sk::precision<sk::bf16>>;
+    CHECK(same_bits(run_shards<bf16>(shape::plain, 3), run_shards<bf16>(shape::plain, 1)));
+    using f16 = sk::DDP<tiny_buckets, sk::precision<sk::f16>>;
+    CHECK(same_bits(run_shards<f16>(shape::plain, 3), run_shards<f16>(shape::plain, 1)));
+}
+
+TEST_CASE("the tree has the largest subtrees of each rank's shards, and one root") {
+    using namespace sk::train::detail;
+    for (const int shards : {1, 4, 8, 64})
+        for (int ranks = 1; ranks <= shards; ++ranks) {
+            std::vector<shard_node> all;
+            int next = 0;
+            for (int r = 0; r < ranks; ++r) {
+                const auto own = shards_of(shards, r, ranks);
+                CHECK(own.first == next);
+                CHECK(own.size() >= shards / ranks);
+                next = own.last;
+                for (const auto& node : subtrees_of(own)) {
+                    CHECK(node.first % node.size == 0);
+                    all.push_back(node);
+                }
+            }
+            CHECK(next == shards);
+            CHECK(merges_of(all).size() + 1 == all.size());
+            std::vector<shard_node> row;
+            for (const auto& node : all) add_node(row, node, [](std::size_t, std::size_t) {});
+            CHECK((row == std::vector<shard_node>{{0, shards}}));
+        }
+    CHECK((subtrees_of({0, 3}) == std::vector<shard_node>{{0, 2}, {2, 1}}));
+    CHECK((subtrees_of({3, 8}) == std::vector<shard_node>{{3, 1}, {4, 4}}));
+}
+
+// ---- what is refused ----------------------------------------------------------------------------
+
+namespace {
+
+/// The error of a run with this configuration, in this process.
+template <class Strategy, class Data = numbers, class... Rules>
+std::string refusal(const std::function<void(run_config&)>& change, bool measures = false,
+                    Data data = {}, Rules... rules) {
+    const scratch dir;
+    auto config = quiet_config(dir.path);
+    config.scaling.logical_shards = 4;
+    config.max_steps = 3;
+    if (change) change(config);
+    auto ctx = context::single();
+    auto net = make_net();
+    try {
+        sk::Trainer<Strategy, Rules...> trainer(ctx, config, rules...);
+        if (measures)
+            trainer.measure(
+                sk::metrics_manager{sk::metrics::on("train", sk::metrics::accuracy{.classes = 4})});
+        (void)trainer.fit(net, sk::AdamW{}, constant_rate{1e-3}, class_loss, data, numbers{.n = 4});
+    } catch (const sk::error& why) {
+        return fmt::format("{}: {}", sk::to_string(why.code()), why.what());
+    }
+    return "nothing";
+}
+
+/// Numbered data that is read on.
+struct read_on {
+    numbers data;
+    std::uint64_t at = 0;
+    std::optional<sample_batch> next(const stream_share& share) {
+        std::vector<std::uint64_t> ids;
+        for (std::uint64_t i = 0; i < share.samples; ++i) ids.push_back(at++ % data.n);
+        return data.batch(ids);
+    }
+    [[nodiscard]] std::string state() const { return std::to_string(at); }
+    void restore(std::string_view saved) { at = std::stoull(std::string(saved)); }
+};
+
+} // namespace
+
+TEST_CASE("logical shards refuse what would depend on the number of ranks, each by name") {
+    const auto as_is = std::function<void(run_config&)>();
+    CHECK(refusal<sk::DDP<>>(as_is) == "nothing");
+    CHECK_THAT(refusal<sk::Single>(as_is), ContainsSubstring("logical shards with Single"));
+    CHECK_THAT(refusal<sk::Zero1<>>(as_is), ContainsSubstring("logical shards with Zero1"));
+    CHECK_THAT(refusal<sk::Zero2<>>(as_is), ContainsSubstring("logical shards with Zero2"));
+    using by_size = sk::auto_wrap_size<1>;
+    CHECK_THAT(refusal<sk::FSDP<by_size>>(as_is), ContainsSubstring("logical shards with FSDP"));
+    CHECK_THAT(refusal<sk::Hybrid<by_size>>(as_is),
+               ContainsSubstring("logical shards with Hybrid"));
+    using halves = sk::DDP<sk::bucket<>, sk::precision<sk::bf16, sk::bf16>>;
+    CHECK_THAT(refusal<halves>(as_is), ContainsSubstring("summed in 16 bits"));
+    CHECK_THAT(refusal<sk::DDP<>>(as_is, false, read_on{}), ContainsSubstring("a stream with"));
+    CHECK_THAT(refusal<sk::DDP<>>(as_is, true), ContainsSubstring("Trainer::measure"));
+    const auto with = [&](auto change) { return refusal<sk::DDP<>>(change); };
+    CHECK_THAT(with([](run_config& c) { c.scaling.logical_shards = 6; }),
+               ContainsSubstring("scaling.logical_shards = 6"));
+    CHECK_THAT(with([](run_config& c) { c.scaling.logical_shards = -4; }),
+               ContainsSubstring("scaling.logical_shards = -4"));
+    CHECK_THAT(with([](run_config& c) { c.scaling.logical_shards = 16; }),
+               ContainsSubstring("16 logical shards of a batch of 12"));
+    CHECK_THAT(with([](run_config& c) { c.accumulation = 2; }),
+               ContainsSubstring("an accumulation of 2"));
+    run_config many{.scaling = {.logical_shards = 4}};
+    expect(many.global_batch >= 5);
+    try {
+        validate(many, 5);
+        FAIL("5 workers had 4 shards");
+    } catch (const sk::error& why) {
+        CHECK_THAT(why.what(), ContainsSubstring("4 logical shards for 5 workers"));
+    }
+    const sk::batch_growth more({.at_steps = {1}, .more_micro_batches = true});
+    CHECK_THAT((refusal<sk::DDP<>, numbers, sk::batch_growth>(as_is, false, numbers{}, more)),
+               ContainsSubstring("2 micro-batches per rank in a run with 4 logical shards"));
 }

@@ -62,9 +62,13 @@ TEST_CASE("world words: half a state is no state") {
     const auto plan = plan_world({torn, word(false, 0)});
     CHECK(plan.begins);
     CHECK(plan.first == 1);
-    CHECK(plan.refused == std::size_t{0}); // it begins anew, as another process
+    CHECK_FALSE(plan.refused); // it takes the first values of the other one
     const auto copied = plan_world({word(true, 4), torn});
     CHECK_FALSE(copied.refused);
     CHECK(copied.gives == std::vector<bool>{true, false});
-    CHECK_THROWS_AS(plan_world({torn, torn}), skein::error);
+    CHECK_THROWS_AS(plan_world({torn, torn}), state_lost);
+    auto told = word(true, 7, step_end::report);
+    told.told = 2; // its rules have decided by an evaluation that the other one has not ended
+    const auto ahead = plan_world({word(true, 7, step_end::report), told});
+    CHECK(ahead.gives == std::vector<bool>{false, true});
 }

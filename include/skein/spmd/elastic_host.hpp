@@ -37,19 +37,18 @@ namespace skein::spmd {
 
 /// One host's part of a job.
 struct elastic_host_options {
-    std::string job{};      ///< as the user calls it; the same on all hosts
+    std::string job{};       ///< as the user calls it; the same on all hosts
     net::address endpoint{}; ///< of a job without a register of its own: where its coordinator is
-    net::token secret{};    ///< of the links between hosts; the same on all of them
-    std::string host{};     ///< this one, as others reach it
+    net::token secret{};     ///< of the links between hosts; the same on all of them
+    std::string host{};      ///< this one, as others reach it
     local_keeper_options keeper{};
     coordinator_options coordinator{};
     /// Of the links between hosts: one that is silent for dead_after is lost.
     net::keep_alive alive{net::keep_alive_mode::on, time_constants::lan().group_heartbeat,
-                          time_constants::lan().suspect_after,
-                          time_constants::lan().suspect_after};
-    time_span meet_limit = std::chrono::minutes(10); ///< until the coordinator is there at first
-    time_span back_limit = std::chrono::seconds(7);  ///< until it is back, without a register
-    std::function<void(const std::string&)> say{};   ///< lines for people; may be empty
+                          time_constants::lan().suspect_after, time_constants::lan().suspect_after};
+    time_span meet_limit = std::chrono::minutes(10);  ///< until the coordinator is there at first
+    time_span back_limit = std::chrono::seconds(7);   ///< until it is back, without a register
+    std::function<void(const std::string&)> say{};    ///< lines for people; may be empty
     std::function<void(net::address)> on_listening{}; ///< the coordinator's own address
 };
 

@@ -64,7 +64,7 @@ public:
     void ask_to_leave(const std::string& why) override;
 
     /// The signal that has asked the job to stop, or 0. From any thread.
-    [[nodiscard]] int stop_signal() const noexcept;
+    [[nodiscard]] int stop_signal() const noexcept override;
     /// Of the newest world: who its ranks are, and what the supervisor gives all; see
     /// group_options::given. Empty before the first.
     [[nodiscard]] std::vector<member_info> members() const;

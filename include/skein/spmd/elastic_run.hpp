@@ -21,7 +21,6 @@
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,14 +42,15 @@ struct elastic_run_options {
     net::address endpoint{}; ///< of the coordinator, where there is no register
     /// Makes a register of its own; called on the loop. Empty: in the coordinator's memory.
     std::function<std::unique_ptr<view_register>()> make_register{};
-    net::token secret{};                 ///< the same on all hosts
-    std::string host{};                  ///< as others reach this one; empty: its name
-    std::pair<int, int> hosts{1, 1};     ///< at least, at most
+    net::token secret{};             ///< the same on all hosts
+    std::string host{};              ///< as others reach this one; empty: its name
+    std::pair<int, int> hosts{1, 1}; ///< at least, at most
     int workers_per_host = 1;
     int max_failures = 3;
     elastic_times times{};
-    std::optional<time_span> back_limit{}; ///< see elastic_host_options
-    std::string executable{};            ///< of the workers; empty: argv[0], looked up in PATH
+    time_span meet_limit = std::chrono::minutes(10); ///< see elastic_host_options
+    time_span back_limit = std::chrono::seconds(7);  ///< the same
+    std::string executable{}; ///< of the workers; empty: argv[0], looked up in PATH
     std::vector<std::string> argv{};
     std::vector<std::pair<std::string, std::string>> env{};
     int threads = 1;
@@ -59,7 +59,7 @@ struct elastic_run_options {
     leave_notices notices{};
     std::function<void(const view&)> on_view{}; ///< told at the coordinator
     std::function<void(const error& why, int failures, int max_failures)> on_failure{};
-    std::function<void(const std::string&)> say{}; ///< other lines for people
+    std::function<void(const std::string&)> say{};    ///< other lines for people
     std::function<void(net::address)> on_listening{}; ///< at the coordinator; its address
 };
 
@@ -71,6 +71,11 @@ struct elastic_run_options {
 ///   errors  those of ask_to_scale
 [[nodiscard]] std::string scale_elastic_job(const net::address& endpoint, const net::token& secret,
                                             const std::string& job, int workers);
+/// The same of a job whose coordinator stands in a register, which is made on a loop.
+///   errors  besides: timeout, there is none
+[[nodiscard]] std::string scale_elastic_job(
+    const std::function<std::unique_ptr<view_register>()>& make_register, const net::token& secret,
+    const std::string& job, int workers);
 
 } // namespace skein::spmd
 

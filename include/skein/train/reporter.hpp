@@ -86,13 +86,16 @@ public:
     void decided(const run_event& event);
 
     /// The context is in another generation of its world, whose first rank goes on with the run's
-    /// files. Collective.
-    ///   why  the world changed; empty: nobody said
-    void rebind(const start_info& start, const std::string& why);
+    /// files. Collective; when it has returned nothing of it is to be done again.
+    ///   rows  of later steps are taken away
+    ///   why   the world changed; empty: nobody said
+    void rebind(const start_info& start, std::uint64_t rows, const std::string& why);
     /// This rank is the first of the new world and was not of the one before.
     [[nodiscard]] bool takes_over() const noexcept;
-    /// A change of the world, behind the row of the step: a row of events.jsonl.
-    void changed(std::uint64_t step, const world_news& news);
+    /// A change of the world, behind the row of the step: a row of events.jsonl, which it gives.
+    std::string changed(std::uint64_t step, const world_news& news);
+    /// Such a row once more, because a file may lack it.
+    void add_event(const std::string& row);
 
     /// The run has so many steps now; 0: not known.
     void set_total(std::uint64_t steps);

@@ -94,7 +94,8 @@ public:
     /// step), merged over ranks by its kind. A rank may leave a name out: it counts for those that
     /// report it. A mean without a weight counts, in a loss or beside a micro-batch in hand, that
     /// batch's samples; elsewhere
-    /// 1. The trainer's own names ("loss", "lr", "grad_norm", "val_loss", "step", ...) are refused:
+    /// 1. With logical shards what is reported while no micro-batch is in hand is rank 0's alone.
+    /// The trainer's own names ("loss", "lr", "grad_norm", "val_loss", "step", ...) are refused:
     ///   errc::usage.
     void report(report::metric_kind kind, std::string_view name, double value,
                 std::optional<double> weight = {}) {

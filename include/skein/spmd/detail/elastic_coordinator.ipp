@@ -112,9 +112,10 @@ SKEIN_INLINE void elastic_coordinator::drain(elastic_keeper& keeper, const std::
 }
 
 SKEIN_INLINE bool elastic_coordinator::has_drained(const elastic_keeper& keeper) const {
-    return is_draining(keeper) && std::none_of(workers_.begin(), workers_.end(), [&](const auto& w) {
-        return w.second->keeper == &keeper && !w.second->has_ended;
-    });
+    return is_draining(keeper) &&
+           std::none_of(workers_.begin(), workers_.end(), [&](const auto& w) {
+               return w.second->keeper == &keeper && !w.second->has_ended;
+           });
 }
 
 SKEIN_INLINE task<supervisor_outcome> elastic_coordinator::run() {

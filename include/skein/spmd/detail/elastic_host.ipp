@@ -357,12 +357,13 @@ private:
             auto following = as_result(follow_or_kill(*at));
             auto how = co_await following;
             if (how && how->is_over) co_return outcome_of(*how);
-            if (!how && !net::reconnect_policy::is_no_refusal(how.error().code())) throw how.error();
+            if (!how && !net::reconnect_policy::is_no_refusal(how.error().code()))
+                throw how.error();
             keeper_.hold(true);
             if (leaves_) co_return left();
             // It may be gone, or only not reachable from here.
-            auto pausing = as_result(
-                with_timeout(next_leader(), time_span(time_constants::lan().join_most)));
+            auto pausing =
+                as_result(with_timeout(next_leader(), time_span(time_constants::lan().join_most)));
             (void)co_await pausing;
         }
     }
@@ -388,8 +389,8 @@ private:
     event leave_now_, kill_now_;
 };
 
-SKEIN_INLINE elastic_host::elastic_host(net::network& via, proc::children& on,
-                                        view_register* truth, elastic_host_options options)
+SKEIN_INLINE elastic_host::elastic_host(net::network& via, proc::children& on, view_register* truth,
+                                        elastic_host_options options)
     : impl_(std::make_unique<impl>(via, on, truth, std::move(options))) {}
 SKEIN_INLINE elastic_host::~elastic_host() = default;
 SKEIN_INLINE task<supervisor_outcome> elastic_host::run() { return impl_->run(); }

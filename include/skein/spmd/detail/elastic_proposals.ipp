@@ -141,8 +141,9 @@ SKEIN_INLINE void elastic_coordinator::start_missing(time_point now) {
         // one of those.
         const bool may_be_done = has_left(*w) || (!w->judged && w->end.success());
         if (w->has_ended && !may_be_done) continue;
+        if (w->is == stage::leaving || w->leaves) continue; // another one may come for it before
+        ++there;
         if (!w->has_ended) ++used[w->keeper];
-        if (w->is != stage::leaving && !w->leaves) ++there;
     }
     for (; there < target_; ++there) {
         if (now < retry_at_) return wake_at(retry_at_);

@@ -162,7 +162,8 @@ private:
         o.secret = options_.secret;
         o.host = options_.host.empty() ? proc::host_name() : options_.host;
         o.say = options_.say;
-        if (options_.back_limit) o.back_limit = *options_.back_limit;
+        o.meet_limit = options_.meet_limit;
+        o.back_limit = options_.back_limit;
         o.on_listening = options_.on_listening;
         auto& k = o.keeper;
         k.id = system_random().next() | 1;
@@ -174,10 +175,12 @@ private:
         k.door = net::address::abstract_unix(
             fmt::format("@skein-keeper-{}-{:016x}", ::getpid(), system_random().next()));
         k.secret = net::token::generate();
-        k.executable = options_.executable.empty() ? find_program(options_.argv.front())
-                                                   : options_.executable;
+        k.executable =
+            options_.executable.empty() ? find_program(options_.argv.front()) : options_.executable;
         k.argv = options_.argv;
         k.env = options_.env;
+        // Where other hosts reach the ranks of this one.
+        if (!options_.host.empty()) k.env.emplace_back("SKEIN_ADVERTISE", options_.host);
         k.threads = options_.threads;
         auto& c = o.coordinator;
         c.job = options_.job;
@@ -216,8 +219,8 @@ private:
     task<void> watch_url() {
         const auto at = parse_http(options_.notices.url);
         for (;;) {
-            auto asking = as_result(with_timeout(is_told_to_go(&network_, &at),
-                                                 time_constants::lan().reconnect_most));
+            auto asking = as_result(
+                with_timeout(is_told_to_go(&network_, &at), time_constants::lan().reconnect_most));
             const auto told = co_await asking;
             if (told && *told) break;
             auto pause = sleep_for(options_.notices.every);
@@ -238,6 +241,18 @@ private:
 SKEIN_INLINE task<std::string> scale_on_loop(net::network* via, net::address endpoint,
                                              net::token secret, std::string job, int workers) {
     auto asking = ask_to_scale(*via, std::move(endpoint), secret, std::move(job), workers);
+    co_return co_await asking;
+}
+
+SKEIN_INLINE task<std::string> scale_by_register(
+    net::network* via, const std::function<std::unique_ptr<view_register>()>* make_register,
+    net::token secret, std::string job, int workers) {
+    const auto where = (*make_register)();
+    auto looking =
+        with_timeout(where->watch_coordinator({}), time_constants::lan().connect_timeout);
+    const auto coordinator = co_await looking;
+    auto asking = ask_to_scale(*via, net::address::parse(coordinator.address).value(), secret,
+                               std::move(job), workers);
     co_return co_await asking;
 }
 
@@ -264,6 +279,14 @@ SKEIN_INLINE std::string scale_elastic_job(const net::address& endpoint, const n
     net::real_loop loop;
     net::real_network network(loop);
     return loop.run(detail::scale_on_loop(&network, endpoint, secret, job, workers));
+}
+
+SKEIN_INLINE std::string scale_elastic_job(
+    const std::function<std::unique_ptr<view_register>()>& make_register, const net::token& secret,
+    const std::string& job, int workers) {
+    net::real_loop loop;
+    net::real_network network(loop);
+    return loop.run(detail::scale_by_register(&network, &make_register, secret, job, workers));
 }
 
 } // namespace skein::spmd

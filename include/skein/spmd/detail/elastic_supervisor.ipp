@@ -82,7 +82,7 @@ private:
     [[nodiscard]] local_keeper_options keeper_options() const {
         local_keeper_options o;
         o.host = proc::host_name();
-        o.places = options_.most + 1; // one that leaves may wait for the one in its place
+        o.places = options_.most;
         o.least = options_.least;
         o.most = options_.most;
         o.job = job_;

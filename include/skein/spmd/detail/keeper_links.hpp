@@ -2,8 +2,8 @@
 #pragma once
 // Both ends of the link between a supervisor and the coordinator of an elastic job.
 
-#include <skein/core/bytes.hpp>
 #include <skein/core/config.hpp>
+#include <skein/core/bytes.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/event.hpp>
 #include <skein/core/task.hpp>

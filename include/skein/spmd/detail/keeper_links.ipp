@@ -104,8 +104,8 @@ SKEIN_INLINE void answer_scale(keeper_door* door, net::connection& to, const net
     if (!asked) throw asked.error();
     const auto& o = door->options->coordinator;
     if (asked->job != door->options->job) {
-        const error why(errc::mismatch, fmt::format("this is job '{}', not '{}'",
-                                                    door->options->job, asked->job));
+        const error why(errc::mismatch,
+                        fmt::format("this is job '{}', not '{}'", door->options->job, asked->job));
         return say_over(to, false, 0, why);
     }
     door->coordinator->set_target(asked->target);
@@ -153,8 +153,8 @@ SKEIN_INLINE task<void> serve_keeper(keeper_door* door, std::shared_ptr<net::con
     say(*link, keeper_kind::welcome, welcome);
     door->there.push_back(&keeper);
     if (door->options->say)
-        door->options->say(fmt::format("host {} has come, with {} places", keeper.host(),
-                                       keeper.places()));
+        door->options->say(
+            fmt::format("host {} has come, with {} places", keeper.host(), keeper.places()));
     auto reading = as_result(read_keeper(door, &keeper));
     const auto read = co_await reading;
     std::erase(door->there, &keeper);

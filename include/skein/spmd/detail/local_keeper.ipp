@@ -101,8 +101,7 @@ SKEIN_INLINE task<void> local_keeper::serve_one(std::shared_ptr<net::connection>
                                 hello->pid, hello->id));
     auto from = found->second;
     from->link = link;
-    if (held_)
-        tell(from->id, detail::member_kind::hold, wire::encode(detail::member_hold{true}));
+    if (held_) tell(from->id, detail::member_kind::hold, wire::encode(detail::member_hold{true}));
     auto reading = read_all(link, from);
     auto how = as_result(std::move(reading));
     const auto read = co_await how;

@@ -200,6 +200,13 @@ public:
         }
     }
 
+    /// Shares are those of this rank, until rebind().
+    void deal_as(int rank, int world_size) {
+        rank_ = rank;
+        world_size_ = world_size;
+        rewind();
+    }
+
     /// The world is another one: from the committed place on its ranks get their shares. Collective
     /// with a stream.
     void rebind() {

@@ -8,6 +8,7 @@
 #include <skein/spmd/elastic_supervisor.hpp>
 #include <skein/train/collective.hpp>
 #include <skein/train/detail/launch.ipp>
+#include <skein/train/detail/world_word.hpp>
 #include <skein/train/elastic_place.hpp>
 
 #include <atomic>
@@ -102,6 +103,10 @@ SKEIN_INLINE int run_as_worker(const run_config& config, const rank_function& bo
         return me->stop_signal() != 0 ? 128 + me->stop_signal() : exit_code::done;
     } catch (const rank_left&) {
         return exit_code::done;
+    } catch (const state_lost&) { // for the job it is a loss: another process begins anew
+        proc::leave_last_words("all workers that had the state of the run were lost; it goes on "
+                               "from its last checkpoint");
+        return exit_code::failed;
     } catch (...) {
         const auto why = to_error(std::current_exception());
         const bool echo = me && is_of_world(why) && me->wait_lost(time_constants::lan().echo_wait);

@@ -245,7 +245,8 @@ SKEIN_INLINE void reporter::show(const start_info& start) {
 
 SKEIN_INLINE bool reporter::takes_over() const noexcept { return !first_ && ctx_->is_first(); }
 
-SKEIN_INLINE void reporter::rebind(const start_info& start, const std::string& why) {
+SKEIN_INLINE void reporter::rebind(const start_info& start, std::uint64_t rows,
+                                   const std::string& why) {
     if (first_ && !ctx_->is_first()) { // another rank takes over; its lock wants to be free
         dir_.reset();
         show_.reset();
@@ -254,19 +255,19 @@ SKEIN_INLINE void reporter::rebind(const start_info& start, const std::string& w
     const auto before = places_.size();
     places_ = gather_bytes(*ctx_, as_bytes(fmt::format("{} {}", ::getpid(), ctx_->host())));
     if (!ctx_->is_first()) return;
+    if (!show_ && first_) show(start); // the world broke before it was told where the run begins
     if (!std::exchange(first_, true)) {
         if (!path_.empty())
             dir_.emplace(report::run_dir::create(config_->runs_dir, name_, {.resume = true}));
         show(start);
     }
-    if (dir_) dir_->truncate_after(start.first_step);
+    if (dir_) dir_->truncate_after(rows);
     show_->notice(fmt::format("after step {} the run goes on with {} worker{} instead of {}: {}{}",
                               start.first_step, places_.size(), places_.size() == 1 ? "" : "s",
                               before, places_text(places_), why.empty() ? "" : "; " + why));
 }
 
-SKEIN_INLINE void reporter::changed(std::uint64_t step, const world_news& news) {
-    if (!first_) return;
+SKEIN_INLINE std::string reporter::changed(std::uint64_t step, const world_news& news) {
     const auto row = dump_json(ordered_json{{"step", step},
                                             {"rule", "world"},
                                             {"what", "workers"},
@@ -276,11 +277,17 @@ SKEIN_INLINE void reporter::changed(std::uint64_t step, const world_news& news) 
                                             {"generation", news.change.generation},
                                             {"stall_s", news.stall},
                                             {"bytes", news.bytes}});
+    if (!first_) return row;
     if (show_->mode() == report::progress_mode::json_lines)
         show_->event("{\"event\":\"world\"," + row.substr(1));
+    add_event(row);
+    draw_world(step);
+    return row;
+}
+
+SKEIN_INLINE void reporter::add_event(const std::string& row) {
     if (dir_ && config_->write_files)
         attempt([&] { dir_->append_event(row); }, events_failing_, "a row of events.jsonl");
-    draw_world(step);
 }
 
 /// What fails here costs a curve, not the training: said once, tried again with the next call.

@@ -19,6 +19,7 @@
 #include <skein/train/training_state.hpp>
 #include <skein/wire/json.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -117,6 +118,7 @@ public:
         report_->begin(start);
         for (const auto& text : notices_) report_->notice(text);
         if (ctx_.is_first()) tell_state(*report_, ctx_, config_, *run_.parts, *run_.optimizer);
+        has_told_start_ = true;
         run_.parts->tell(start);
     }
 
@@ -131,7 +133,8 @@ public:
     [[nodiscard]] training_state& state() { return *state_; }
 
     /// What a rank that is behind or new needs besides the tensors.
-    [[nodiscard]] carried_state carried() {
+    ///   end  what is to be done behind the last step
+    [[nodiscard]] carried_state carried(step_end end) {
         carried_state out;
         auto more = extra(run_.stop_wanted);
         if (!run_.training->empty()) more["train_metrics"] = run_.training->saved();
@@ -155,7 +158,14 @@ public:
         out.evaluated_at = evaluated_at_;
         out.told_at = told_at_;
         out.newest = newest_;
+        out.left_out = run_.left_out;
+        out.late = run_.training->late().values;
+        out.late_arrays = run_.training->late().arrays;
         out.row = last_;
+        if (end != step_end::nothing) {
+            out.row = {};
+            out.row.decided = events_;
+        }
         out.row.values = run_.row.values;
         out.row.arrays = run_.row.arrays;
         return out;
@@ -182,6 +192,8 @@ public:
         run_.stopped = from.stopped;
         run_.hurries = from.hurries;
         run_.scheduled = from.scheduled;
+        run_.left_out = from.left_out;
+        run_.training->late() = {from.late, from.late_arrays};
         run_.result.stop_signal = from.stop_signal;
         run_.result.stop_reason = from.stop_reason;
         run_.result.loss = from.loss;
@@ -197,23 +209,30 @@ public:
         last_ = from.row;
         run_.row = {from.row.values, from.row.arrays};
         events_ = from.row.decided;
-        if (report_) return;
-        report_.emplace(ctx_, config_, from.run_name, from.run_path);
-        run_.parts->tell(start_info_of({}));
+        if (!report_) report_.emplace(ctx_, config_, from.run_name, from.run_path);
+        if (!std::exchange(has_told_start_, true)) run_.parts->tell(start_info_of({}));
+    }
+    /// So much of the last step's end was told to the callbacks.
+    [[nodiscard]] std::uint64_t told(std::uint64_t told_step) const {
+        return (told_step == run_.step ? 1 : 0) +
+               static_cast<std::uint64_t>(std::ranges::count(told_at_, run_.step));
     }
     /// The files are those of this world's first rank. Collective.
-    ///   end  what is to be done behind the last step
-    void enter(step_end end, const world_news& news) {
+    ///   end   what is to be done behind the last step
+    ///   took  this rank has its state from another one
+    void enter(step_end end, bool took, const world_news& news) {
         evaluator_->rebind();
-        auto start = start_info_of({});
-        const bool takes_over = report_->takes_over();
-        const bool rewrites = takes_over && end == step_end::nothing && run_.step > 0;
-        if ((end != step_end::nothing || rewrites) && start.first_step > 0)
-            start.first_step -= 1; // its row is written again
-        report_->rebind(start, news.change.why);
         if (config_.checkpoint.enabled) open_saver();
+        // A run that was resumed has written no row yet: that of its step is in the file.
+        const bool may_lack = report_->takes_over() || (took && ctx_.is_first());
+        const bool rewrites =
+            may_lack && end == step_end::nothing && run_.step > 0 && last_.step == run_.step;
+        const auto start = start_info_of({});
+        const bool again = (end != step_end::nothing || rewrites) && run_.step > 0;
+        report_->rebind(start, run_.step - (again ? 1 : 0), news.change.why);
+        // Nothing that a broken world can cut off comes between that and this.
         if (rewrites) write_last();
-        if (news.before > 0) report_->changed(run_.step, news);
+        if (news.before > 0) last_.worlds.push_back(report_->changed(run_.step, news));
     }
 
     /// A step is drawn: what was decided behind the one before is written.
@@ -291,14 +310,14 @@ public:
         stage_numbers last;
         for (std::size_t set = 0; set < evaluator_->size() && !run_.hurries; ++set)
             if (evaluated_at_[set] != run_.step) evaluate(set, last);
+        if (auto* const average = run_.optimizer->average(); average && average->options().keep)
+            swap_average(ctx_, *average, *run_.parts);
+        finish_result(seconds_now() - begun, tokens_per_s); // the last exchange
         if (!run_.result.stop_reason.empty())
             report_->note(
                 fmt::format("stopped after step {}: {}", run_.step, run_.result.stop_reason));
         report_->finish();
-        if (auto* const average = run_.optimizer->average(); average && average->options().keep)
-            swap_average(ctx_, *average, *run_.parts);
         run_.parts->finish();
-        finish_result(seconds_now() - begun, tokens_per_s);
         run_.parts->tell(run_.result);
         leave_screen(ctx_, config_, run_.result);
         return run_.result;
@@ -309,9 +328,8 @@ public:
     void rebind(bool end_due) {
         evaluator_->rebind();
         if (saver_) open_saver();
-        auto start = start_info_of({});
-        if (end_due) start.first_step -= 1; // its row is written again
-        report_->rebind(start, {});
+        const auto rows = run_.step - (end_due ? 1 : 0); // that of this step is written again
+        report_->rebind(start_info_of({}), rows, {});
         if (!run_.training->empty())
             report_->notice(fmt::format("the metrics of training count from step {} on: those of "
                                         "the window and of the epoch before are left out",
@@ -332,6 +350,7 @@ private:
                       .arrays = &run_.row.arrays};
         report_->step(now, last_.evaluated, last_.evaluated_arrays);
         for (const auto& event : last_.decided) report_->decided(event);
+        for (const auto& row : last_.worlds) report_->add_event(row);
     }
 
     [[nodiscard]] start_info start_info_of(const std::string& resumed_from) const {
@@ -594,7 +613,7 @@ private:
     std::vector<std::uint64_t> evaluated_at_, told_at_; // steps, by set
     std::map<std::string, double> newest_;              // numbers by which checkpoints are chosen
     last_row last_;
-    bool is_over_ = false;
+    bool is_over_ = false, has_told_start_ = false;
     std::vector<run_event> events_;    // decisions behind the step that is committed last
     std::vector<std::string> notices_; // to be told when the run begins
 };

@@ -41,6 +41,8 @@ public:
             throw;
         } catch (const rank_left&) { // nobody waits for it
             throw;
+        } catch (const state_lost&) { // all ranks alike
+            throw;
         } catch (...) {
             const auto why = to_error(std::current_exception());
             abort(why);
@@ -236,6 +238,8 @@ public:
         reported_.weigh(1.0); // no batch is in hand
         run_.feeder->look_ahead(run_.step);
         clock_.count_overlap(clock_.waiting([&] { run_.parts->finish_backward(); }));
+        // Whoever goes on in another world, with other ranks, has those behind shard 0.
+        if (shards_ && shards_->has_buffers()) run_.parts->sync_buffers();
 
         const double global_batch = static_cast<double>(drawn_->global_batch);
         run_.scheduled = run_.scheduled_rate(run_.step);
@@ -250,6 +254,7 @@ public:
             now_.grad_norm = std::sqrt(run_.parts->squared_norm(mine)) / divisor_;
         });
         if (place_ != nullptr) {
+            run_.parts->sync_buffers(); // of the step: whoever is lost next, those of rank 0 count
             require_one_stream();
             run_.training->share_step();
         }
@@ -304,7 +309,7 @@ public:
         if (end_ == step_end::decide) {
             find_end();
             between_.measure(ends_epoch_);
-            between_.tell_step(now_);
+            if (std::exchange(told_step_, run_.step) != run_.step) between_.tell_step(now_);
             find_end(); // by a plan that was changed
             end_ = step_end::report;
         }
@@ -354,7 +359,7 @@ private:
     void prepare_for_worlds();
     void require_one_stream();
     void warm_up(const batch_loss& loss);
-    void compute(const batch_loss& loss);
+    void compute(const batch_loss& loss, bool all = true);
     template <class Work>
     bool in_world(Work work);
     void change_world(spmd::world_end last);
@@ -508,7 +513,7 @@ private:
 
     /// Evaluation, files and checkpoint, which a world that breaks meanwhile leaves to be done.
     void finish_step() {
-        if (run_.stopped && row_.stop_signal() == 0)
+        if (run_.stopped && run_.result.stop_signal == 0)
             run_.result.stop_reason = row_.reason(run_.stop_reason);
         between_.end_of_step(now_);
     }
@@ -526,6 +531,7 @@ private:
     bool weighted_ = false;
     step_end end_ = step_end::nothing; // of the step that was committed last
     bool ends_epoch_ = false;          // that step
+    std::uint64_t told_step_ = 0;      // to the callbacks
 
     // The step that is not committed
     step_phase phase_ = step_phase::idle;

@@ -124,7 +124,8 @@ struct user_code {
             throw;
         } catch (const error& e) {
             // Of the transport, in a hook of the backward pass, or of the user's own choice.
-            if (!e.where().empty() || may_be_echo(e.code())) throw;
+            const bool may_be_ours = what == "the backward pass" && may_be_echo(e.code());
+            if (!e.where().empty() || may_be_ours) throw;
             throw error(e).with_where(fmt::format("{} on rank {} at step {}", what, rank, step));
         } catch (const std::exception& e) {
             const auto* system = dynamic_cast<const std::system_error*>(&e);

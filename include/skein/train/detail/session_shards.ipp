@@ -54,6 +54,8 @@ public:
         return shards_of(shards_, ctx_.rank(), ctx_.world_size());
     }
 
+    [[nodiscard]] bool has_buffers() const noexcept { return !buffers_.empty(); }
+
     /// All ranks have the buffers of the first one.
     void begin_step() {
         at::NoGradGuard no_grad;

@@ -148,6 +148,8 @@ public:
         step_.clear();
         dealt_ = dealt_before_;
     }
+    [[nodiscard]] stage_numbers& late() noexcept { return late_; }
+
     /// In a world whose ranks change, before a step is applied: all ranks have what each has seen in
     /// it. Collective.
     void share_step() {

@@ -29,6 +29,7 @@ struct last_row {
     std::vector<report::metric_value> values{}, evaluated{};
     std::vector<report::metric_array> arrays{}, evaluated_arrays{};
     std::vector<run_event> decided{};
+    std::vector<std::string> worlds{}; ///< rows of events.jsonl behind it
 };
 
 /// From a rank that has state to those that have not.
@@ -42,7 +43,10 @@ struct carried_state {
     std::int32_t stop_signal = 0;
     std::string stop_reason;
     double loss = 0.0, val_loss = 0.0, scheduled = 0.0;
-    std::uint64_t val_step = 0, first_step = 0;
+    bool left_out = false;
+    std::uint64_t val_step = 0, first_step = 0, told_step = 0;
+    std::vector<report::metric_value> late; ///< of an epoch of metrics whose end came late
+    std::vector<report::metric_array> late_arrays;
     std::string checkpoint; ///< the newest
     std::vector<report::metric_value> metrics;
     std::vector<report::metric_array> arrays;

@@ -27,23 +27,27 @@ SKEIN_INLINE void session_core::require_one_stream() {
 
 /// A step whose only result is that the next one is not the first: before others wait for it.
 SKEIN_INLINE void session_core::warm_up(const batch_loss& loss) {
+    run_.feeder->deal_as(0, place_->job().most()); // no more than a rank has to bear
     if (!draw_here()) return;
     try {
-        compute(loss);
+        compute(loss, /*all=*/false);
         run_.parts->finish_backward();
     } catch (const redo_step&) { // nothing has to come of it
     }
     take_back();
 }
 
-SKEIN_INLINE void session_core::compute(const batch_loss& loss) {
-    while (auto* const micro = begin_micro())
+/// Forward and backward passes of this rank's micro-batches, or of the first one.
+SKEIN_INLINE void session_core::compute(const batch_loss& loss, bool all) {
+    while (auto* const micro = begin_micro()) {
         pass(*micro, [&] {
             reported_.weigh(static_cast<double>(micro->samples));
             auto value = loss(batch_of(*micro), training());
             micro->value.reset(); // the graph keeps what it needs
             return value;
         });
+        if (!all) return;
+    }
 }
 
 /// True when `work` is done; false when the world broke meanwhile, and this is another one, in
@@ -85,6 +89,7 @@ SKEIN_INLINE void session_core::enter_world(world_news news, double begin) {
                           .is_torn = is_torn_,
                           .applied = run_.step + (applied ? 1 : 0),
                           .end = applied ? step_end::decide : end_,
+                          .told = applied ? 0 : between_.told(told_step_),
                           .model = between_.state().config_hash(),
                           .settings = settings_};
     const auto plan = agree_on_state(ctx_, mine);
@@ -110,7 +115,8 @@ SKEIN_INLINE void session_core::enter_world(world_news news, double begin) {
         return;
     }
     news.stall = seconds_now() - begin;
-    between_.enter(end_, news);
+    const bool took = !plan.gives[static_cast<std::size_t>(ctx_.rank())];
+    between_.enter(end_, took, news);
     end_step();
 }
 
@@ -139,7 +145,8 @@ SKEIN_INLINE void session_core::take_state(const world_plan& plan, world_news& n
 }
 
 SKEIN_INLINE carried_state session_core::carry() {
-    auto out = between_.carried();
+    auto out = between_.carried(end_);
+    out.told_step = told_step_;
     out.step = run_.step;
     out.end = end_;
     out.ends_epoch = ends_epoch_;
@@ -158,6 +165,7 @@ SKEIN_INLINE void session_core::adopt(const carried_state& from) {
     between_.adopt(from, from.step);
     end_ = from.end;
     ends_epoch_ = from.ends_epoch;
+    told_step_ = from.told_step;
     now_ = {.rank = ctx_.rank(),
             .step = from.row.step,
             .loss = from.row.loss,

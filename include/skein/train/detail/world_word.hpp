@@ -25,7 +25,8 @@ struct world_word {
     bool is_torn = false;   ///< it had begun to take a copy that was cut off
     std::uint64_t applied = 0;
     step_end end = step_end::nothing; ///< of that step
-    std::string model;                ///< a hash of its layout, and the optimizer
+    std::uint64_t told = 0; ///< of the events of that step, to the callbacks: they may have decided
+    std::string model;      ///< a hash of its layout, and the optimizer
     std::vector<spmd::setting> settings;
 };
 
@@ -40,9 +41,13 @@ struct world_plan {
     std::string why{};                    ///< it is refused
 };
 
+/// Nobody has a whole state any more: each of these processes ends, and others go on from the last
+/// checkpoint. No error that another world mends.
+struct state_lost {};
+
 /// The furthest applied step wins; of the ranks that have applied it, those that are furthest with
 /// its end. A rank without state that differs from those with it is refused.
-///   errors  mismatch: ranks with state differ; aborted: the state is lost
+///   errors  mismatch: ranks with state differ; state_lost
 [[nodiscard]] world_plan plan_world(const std::vector<world_word>& all);
 
 } // namespace skein::train::detail

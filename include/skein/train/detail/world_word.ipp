@@ -25,19 +25,17 @@ namespace skein::train::detail {
 SKEIN_INLINE world_plan plan_world(const std::vector<world_word>& all) {
     const auto place = [](const world_word& w) {
         return std::tuple(w.has_state, w.has_state ? w.applied : 0,
-                          w.has_state ? w.end : step_end::decide, !w.is_torn);
+                          w.has_state ? w.end : step_end::decide, w.has_state ? w.told : 0,
+                          !w.is_torn);
     };
     const auto best = std::ranges::max_element(all, {}, place); // the first of equals
     const auto of = static_cast<std::size_t>(best - all.begin());
-    if (best->is_torn && !best->has_state)
-        throw error(errc::aborted, "all ranks that had the state of the run were lost")
-            .with_hint("it goes on from its last checkpoint");
+    if (best->is_torn && !best->has_state) throw state_lost{};
     world_plan plan{.gives = std::vector<bool>(all.size(), false),
                     .begins = !best->has_state,
                     .first = static_cast<int>(of)};
     for (std::size_t r = 0; r < all.size(); ++r) {
         auto why = objection(r, all[r], of, *best);
-        if (plan.begins && all[r].is_torn) why = fmt::format("rank {} has half a state", r);
         if (why.empty()) {
             plan.gives[r] = plan.begins ? r == of : place(all[r]) == place(*best);
             continue;

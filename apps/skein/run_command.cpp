@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bodies of run_command.hpp.
+#include "run_command.hpp"
+
+#include <skein/cluster/access.hpp>
+#include <skein/core/constants.hpp>
+#include <skein/core/error.hpp>
+#include <skein/core/printable.hpp>
+#include <skein/net/address.hpp>
+#include <skein/net/token.hpp>
+#include <skein/proc/process.hpp>
+#include <skein/spmd/elastic_run.hpp>
+#include <skein/spmd/meeting.hpp>
+
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein_program {
+namespace {
+
+namespace spmd = skein::spmd;
+using skein::errc;
+using skein::error;
+
+constexpr std::uint16_t default_port = 29400; ///< torchrun's
+
+int read_int(std::string_view text, const char* option) {
+    int n = 0;
+    const auto read = std::from_chars(text.data(), text.data() + text.size(), n);
+    if (!text.empty() && read.ec == std::errc() && read.ptr == text.data() + text.size() && n > 0)
+        return n;
+    throw error(errc::usage, fmt::format("{} {}: a number from 1 on is wanted", option, text));
+}
+
+/// "1:4", or "4" for both.
+std::pair<int, int> read_range(const std::string& text) {
+    const auto colon = text.find(':');
+    const int least = read_int(std::string_view(text).substr(0, colon), "--nnodes");
+    if (colon == std::string::npos) return {least, least};
+    const int most = read_int(std::string_view(text).substr(colon + 1), "--nnodes");
+    if (most >= least) return {least, most};
+    throw error(errc::usage, fmt::format("--nnodes {}: the first number is larger", text))
+        .with_hint("least:most, as in 1:4");
+}
+
+skein::net::address read_endpoint(const std::string& text) {
+    const bool has_port = text.find(':') != std::string::npos;
+    auto at = skein::net::address::parse(
+        fmt::format("tcp:{}{}", text, has_port ? "" : fmt::format(":{}", default_port)));
+    if (at) return *at;
+    throw error(errc::usage, fmt::format("--rdzv-endpoint {}: {}", text, at.error().what()));
+}
+
+std::string variable(const char* name) {
+    const char* const value = std::getenv(name);
+    return value != nullptr ? value : "";
+}
+
+/// The same on all hosts of a job.
+skein::net::token read_token(const run_arguments& args) {
+    return args.token_file.empty() ? spmd::group_token()
+                                   : skein::cluster::find_token(args.token_file);
+}
+
+bool is_etcd(const run_arguments& args) {
+    if (args.backend == "etcd") return true;
+    if (args.backend == "embedded" || args.backend == "c10d") return false;
+    if (args.backend == "etcd-v2")
+        throw error(errc::usage, "--rdzv-backend etcd-v2: etcd has no v2 any more")
+            .with_hint("--rdzv-backend etcd speaks v3");
+    throw error(errc::usage, fmt::format("--rdzv-backend {}: there are embedded (also called "
+                                         "c10d) and etcd",
+                                         args.backend));
+}
+
+void say(const std::string& line) {
+    fmt::print(stderr, "skein run: {}\n", skein::printable(line));
+    std::fflush(stderr);
+}
+
+/// --rdzv-conf: key=value,...
+void read_settings(const std::string& text, spmd::elastic_run_options& how) {
+    std::string_view rest = text;
+    while (!rest.empty()) {
+        const auto comma = rest.find(',');
+        const auto one = rest.substr(0, comma);
+        rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
+        const auto equals = one.find('=');
+        const auto key = one.substr(0, equals);
+        const auto value = equals == std::string_view::npos ? "" : one.substr(equals + 1);
+        if (key == "join_timeout" || key == "timeout")
+            how.meet_limit = std::chrono::seconds(read_int(value, "--rdzv-conf join_timeout"));
+        else if (key == "last_call_timeout")
+            how.times.first_settle =
+                std::chrono::seconds(read_int(value, "--rdzv-conf last_call_timeout"));
+        else
+            say(fmt::format("--rdzv-conf {} means nothing here", key));
+    }
+}
+
+spmd::elastic_run_options options_of(const run_arguments& args, std::vector<std::string> command) {
+    spmd::elastic_run_options how;
+    how.hosts = read_range(args.hosts);
+    how.workers_per_host = read_int(args.workers, "--nproc-per-node");
+    how.max_failures = args.max_restarts;
+    how.argv = std::move(command);
+    how.times.stop_grace = skein::time_constants::lan().training_stop_grace;
+    how.job = args.job.empty() ? "job" : args.job;
+    how.host = args.local_address;
+    how.notices = {args.notice_file, args.notice_url, std::chrono::seconds(1)};
+    how.say = &say;
+    read_settings(args.settings, how);
+    const bool is_alone = args.standalone || (how.hosts.second == 1 && args.endpoint.empty());
+    if (is_alone) {
+        if (args.standalone && how.hosts.second != 1)
+            throw error(errc::usage, "--standalone is for one host: leave --nnodes out");
+        how.endpoint = skein::net::address::tcp("127.0.0.1", 0);
+        how.secret = skein::net::token::generate();
+        return how;
+    }
+    if (args.endpoint.empty())
+        throw error(errc::usage, "several hosts, and no --rdzv-endpoint HOST:PORT: where do they "
+                                 "meet?")
+            .with_hint(
+                "one of the hosts, the same for all of them; with --rdzv-backend etcd, etcd");
+    how.secret = read_token(args);
+    if (is_etcd(args)) {
+        if (args.job.empty())
+            throw error(errc::usage, "--rdzv-backend etcd needs a name for the job: --rdzv-id");
+        how.make_register = etcd_register_of(args);
+    } else {
+        how.endpoint = read_endpoint(args.endpoint);
+    }
+    return how;
+}
+
+int run(run_arguments args, std::vector<std::string> command) {
+    if (!command.empty() && command.front() == "--") command.erase(command.begin());
+    if (command.empty())
+        throw error(errc::usage, "no program: skein run [options] ./train [its arguments]");
+    if (command.front().starts_with('-'))
+        throw error(errc::usage, fmt::format("skein run has no option {}", command.front()))
+            .with_hint("docs/elastic.md has torchrun's options, and what each does here");
+    args.etcd.user = variable("SKEIN_ETCD_USER");
+    args.etcd.password = variable("SKEIN_ETCD_PASSWORD");
+    auto how = options_of(args, std::move(command));
+    how.on_view = [](const spmd::view& now) {
+        if (now.is_over)
+            say(fmt::format("the job is over: {}", now.why));
+        else
+            say(fmt::format("world {} of {} worker{}: {}", now.generation, now.members.size(),
+                            now.members.size() == 1 ? "" : "s", now.why));
+    };
+    how.on_failure = [](const error& why, int failures, int most) {
+        say(fmt::format("{} ({} of {} that the job allows)", why.what(), failures, most));
+    };
+    const auto outcome = spmd::run_elastic_host(std::move(how));
+    if (outcome.failure && outcome.failure->code() != errc::cancelled)
+        fmt::print(stderr, "error: {}\n", skein::printable_lines(outcome.failure->what()));
+    if (outcome.stop_signal != 0) return 128 + outcome.stop_signal;
+    if (!outcome.failure) return skein::exit_code::done;
+    return outcome.failure->code() == errc::usage ? skein::exit_code::usage
+                                                  : skein::exit_code::failed;
+}
+
+int scale(run_arguments args) {
+    args.etcd.user = variable("SKEIN_ETCD_USER");
+    args.etcd.password = variable("SKEIN_ETCD_PASSWORD");
+    const auto secret = read_token(args);
+    const auto said =
+        is_etcd(args)
+            ? spmd::scale_elastic_job(etcd_register_of(args), secret, args.job, args.target)
+            : spmd::scale_elastic_job(read_endpoint(args.endpoint), secret, args.job, args.target);
+    fmt::print("{}\n", said);
+    return skein::exit_code::done;
+}
+
+void declare_meeting(CLI::App& sub, run_arguments& args) {
+    sub.add_option(
+        "--rdzv-backend,--rdzv_backend", args.backend,
+        "who knows the job's workers: embedded (the host of --rdzv-endpoint; also called "
+        "c10d) or etcd (default: embedded)");
+    sub.add_option("--rdzv-endpoint,--rdzv_endpoint", args.endpoint,
+                   "HOST:PORT of the host that is always there, or of etcd: H:P[,H:P]");
+    sub.add_option("--token-file", args.token_file,
+                   "the token of the job's hosts (default: SKEIN_TOKEN, SKEIN_TOKEN_FILE, else "
+                   "~/.config/skein/token)");
+    sub.add_option("--etcd-prefix", args.etcd.prefix, "of all keys (default: /skein)");
+    sub.add_option("--etcd-ca", args.etcd.ca, "PEM file of who signs etcd's certificates");
+    sub.add_option("--etcd-cert", args.etcd.cert, "PEM file of this client's certificate");
+    sub.add_option("--etcd-key", args.etcd.key, "PEM file of its key");
+}
+
+/// Options of torchrun that are taken and do nothing, each with a line that says so.
+void declare_unused(CLI::App& sub, run_arguments& args) {
+    for (const char* name :
+         {"--monitor-interval,--monitor_interval", "--start-method,--start_method",
+          "--node-rank,--node_rank", "--role", "--run-path,--run_path"})
+        sub.add_option_function<std::string>(
+               name,
+               [&args, name](const std::string&) {
+                   args.unused.emplace_back(
+                       std::string_view(name).substr(0, std::string_view(name).find(',')));
+               },
+               "torchrun's; means nothing here")
+            ->group("");
+    sub.add_flag_function(
+           "--no-python,--no_python", [](std::int64_t) {},
+           "torchrun's; what is run is a program anyway")
+        ->group("");
+}
+
+} // namespace
+
+void declare_run(CLI::App& app, run_arguments& args, std::function<int()>& chosen) {
+    auto* const sub =
+        app.add_subcommand("run", "start workers of an elastic job on this host: run [options] "
+                                  "./train [its arguments]");
+    sub->add_option("--nnodes", args.hosts, "hosts of the job: N or LEAST:MOST (default: 1)");
+    sub->add_option("--nproc-per-node,--nproc_per_node", args.workers,
+                    "workers on each host (default: 1)");
+    sub->add_option("--rdzv-id,--rdzv_id", args.job, "the job's name, the same on all hosts");
+    sub->add_option("--max-restarts,--max_restarts", args.max_restarts,
+                    "workers that may be lost in all; joins and leaves are free (default: 3)")
+        ->check(CLI::NonNegativeNumber);
+    sub->add_flag("--standalone", args.standalone, "one host, no endpoint");
+    sub->add_option("--local-addr,--local_addr", args.local_address,
+                    "this host, as others reach it (default: its name)");
+    sub->add_option("--rdzv-conf,--rdzv_conf", args.settings, "join_timeout=S,last_call_timeout=S");
+    sub->add_option("--notice-file", args.notice_file,
+                    "when it appears, this host's workers leave");
+    sub->add_option("--notice-url", args.notice_url,
+                    "when it answers 200 (EC2's spot/instance-action), they leave");
+    declare_meeting(*sub, args);
+    declare_unused(*sub, args);
+    sub->prefix_command();
+    sub->callback([&chosen, &args, sub] {
+        chosen = [&args, sub] {
+            for (const auto& name : args.unused) say(name + " means nothing here");
+            return run(args, sub->remaining());
+        };
+    });
+
+    auto* const scaling = app.add_subcommand("scale", "another number of workers for a job");
+    scaling->add_option("job", args.job, "its --rdzv-id")->required();
+    scaling->add_option("workers", args.target, "that are wanted")
+        ->required()
+        ->check(CLI::PositiveNumber);
+    declare_meeting(*scaling, args);
+    scaling->get_option("--rdzv-endpoint")->required();
+    scaling->callback([&chosen, &args] { chosen = [&args] { return scale(args); }; });
+}
+
+} // namespace skein_program
