@@ -89,6 +89,7 @@ class Disturbance:
     def __init__(self, run, folder, draw):
         self.run, self.folder, self.draw = run, folder, draw
         self.done = []
+        self.most = 4       # a worker that was told to leave is not replaced
 
     def newest(self):
         found = views(self.run)
@@ -112,8 +113,8 @@ class Disturbance:
     def act(self):
         """One event; the survivors keep their processes."""
         world = self.newest()
-        kinds = ["kill", "kill", "kill first", "stop", "leave"] + ["kill two"] * (len(world) > 2)
-        if len(world) < 4 and self.draw.random() < 0.5:     # a world of all, now and then
+        kinds = ["kill", "kill", "kill first", "stop"] + ["kill two"] * (len(world) > 2) + ["leave"] * (self.most > 3 and len(world) > 1)
+        if len(world) < self.most and self.draw.random() < 0.5:     # a world of all, now and then
             count = len(views(self.run))
             self.run.wait_until(lambda: len(views(self.run)) > count or self.run.process.poll() is not None, "rank that joins")
             self.done.append("join")
@@ -121,6 +122,7 @@ class Disturbance:
         kind = self.draw.choice(kinds)
         victims = [world[0]] if kind == "kill first" else self.draw.sample(world, 2 if kind == "kill two" else 1)
         how = {"stop": signal.SIGSTOP, "leave": signal.SIGTERM}.get(kind, signal.SIGKILL)
+        self.most -= kind == "leave"
         count = len(views(self.run))
         for pid in victims:
             os.kill(pid, how)
