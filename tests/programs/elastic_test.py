@@ -21,7 +21,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from program import Run, find_program, run_cases  # noqa: E402
 
 asking = argparse.ArgumentParser()
-asking.add_argument("--events", type=int, default=8)
+asking.add_argument("--events", type=int, default=6)
 asking.add_argument("--data")
 asking.add_argument("--seed", type=int, default=1)
 asking.add_argument("case", nargs="?")
@@ -29,7 +29,7 @@ asked = asking.parse_args()
 
 EXAMPLE = find_program("300_elastic_mnist")
 PROGRAM = find_program("skein_elastic")
-STEPS_OF_AN_EVENT = 120     # so that none comes behind the end
+STEPS_OF_AN_EVENT = 100     # so that none comes behind the end
 
 
 # ---- what a run tells ----------------------------------------------------------------------------
