@@ -40560,10 +40560,12 @@ public:
     /// Waits until a world newer than the last one has this rank, and for its other ranks. The
     /// world before may be destroyed from now on, and is of no use.
     ///   last    how the world before came to its end
+    ///   why     what failed in a broken one, for people; of a long text the beginning
     ///   result  null: this rank is a member no more, in order: it leaves without an error
     ///   errors  cancelled: a stop was asked for before the first world; aborted: the job ends,
     ///           with the reason; those of joined_group
-    [[nodiscard]] virtual std::unique_ptr<rendezvous> next(world_end last) = 0;
+    [[nodiscard]] virtual std::unique_ptr<rendezvous> next(world_end last,
+                                                           const std::string& why = {}) = 0;
     /// How the newest world came to be.
     [[nodiscard]] virtual world_change change() const = 0;
 
@@ -42031,6 +42033,7 @@ public:
 
 
 // ======== skein/spmd/elastic_coordinator.hpp, continued
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -42062,7 +42065,17 @@ struct elastic_times {
     time_span take_over = std::chrono::seconds(1);
     /// A view without any member of the one before waits so long for those that nobody saw end.
     time_span lease = time_constants::lan().dead_after;
-    time_span join_deadline = 2 * time_constants::lan().rendezvous_timeout; ///< of a view's group
+    /// From the first member of a world that asks for the next one, with nobody lost, for the
+    /// others: those that have not asked by then hang, and are killed.
+    time_span ask_limit = time_constants::lan().collective_timeout;
+    time_span join_deadline = time_constants::lan().collective_timeout; ///< of a view's group
+
+    /// For ranks whose collectives wait so long for each other: a healthy one may learn only then
+    /// that its world has ended. join_deadline and ask_limit are at least that.
+    void wait_for_collectives(time_span timeout) {
+        join_deadline = std::max(join_deadline, timeout);
+        ask_limit = std::max(ask_limit, timeout);
+    }
 };
 
 /// What a coordinator knows before the first worker.
@@ -42142,6 +42155,7 @@ private:
 
     // What has come.
     void heard_ask(worker& from, byte_span body);
+    void heard_done(worker& from, std::uint64_t generation);
     void heard_failure(worker& from, error why);
     void mark_broken();
     void judge_group();
@@ -42163,6 +42177,9 @@ private:
     void look_at_end(time_point now);
     [[nodiscard]] std::optional<view> proposal(time_point now);
     [[nodiscard]] std::optional<view> first_proposal(time_point now);
+    void finish_with_the_others();
+    void kill_those_that_hang(time_point now);
+    [[nodiscard]] static worker* last_with_state(const std::vector<worker*>& stay);
     [[nodiscard]] view make_view(time_point now);
     void break_group(const std::string& why);
     void begin_view(const view& before, const std::string& why);
@@ -42172,6 +42189,7 @@ private:
     [[nodiscard]] std::vector<worker*> members();
     [[nodiscard]] std::vector<worker*> ready();
     [[nodiscard]] bool has_left(const worker& which) const;
+    [[nodiscard]] bool is_ending();
     [[nodiscard]] bool is_first_of_host(const worker& which) const;
     [[nodiscard]] bool is_draining(const elastic_keeper& keeper) const;
     [[nodiscard]] bool any_running() const;
@@ -42197,9 +42215,12 @@ private:
     std::shared_ptr<view_group> group_;
     std::vector<std::string> news_; ///< since the newest view
     bool broken_ = false;           ///< the newest view's group, though nobody is lost yet
+    std::string broken_why_;        ///< as the first one said that asked
     bool was_refused_ = false;      ///< that is why
+    bool is_break_counted_ = false; ///< against max_failures
     int target_ = 0, failures_ = 0, refusals_ = 0, bad_starts_ = 0;
     std::optional<error> last_loss_, refused_;
+    time_point asked_at_ = time_point::max(); ///< for the next view, the first of the newest one's
     time_point broken_at_{}, retry_at_{}, short_since_ = time_point::max(),
                                           enough_at_ = time_point::max(),
                                           take_over_until_ = time_point::min();
@@ -42278,14 +42299,16 @@ struct elastic_coordinator::worker {
     int rank = -1; ///< in the newest view that had it
     std::uint64_t first_view = 0;
     std::optional<world_end> asked; ///< for the world after the newest view's
-    bool leaves = false;
-    std::string why; ///< it leaves
+    bool has_state = false; ///< for certain; one that was in broken worlds alone may have some
+    bool leaves = false, is_let_go = false; ///< that is why
+    std::string why;                        ///< it leaves
     bool told_change = false;
     int told_stop = 0;
     time_point started_at{}, ready_at{}, until = time_point::max();
     bool killed_by_us = false, was_late = false;
     bool has_ended = false, judged = false;
     bool left = false; ///< its group in order
+    std::uint64_t done_in = 0; ///< the view in which its training was done, as it said
     time_point ended_at{};
     worker_end end;
     std::optional<error> failed; ///< as it said
@@ -42309,6 +42332,7 @@ struct elastic_coordinator::view_group {
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -42321,6 +42345,7 @@ inline constexpr std::uint16_t hello = 0x0201; ///< member_hello; the first fram
 inline constexpr std::uint16_t ask = 0x0202;   ///< member_ask
 inline constexpr std::uint16_t leave = 0x0203; ///< member_leave
 inline constexpr std::uint16_t fail = 0x0204;  ///< member_fail
+inline constexpr std::uint16_t done = 0x0205;  ///< member_done
 inline constexpr std::uint16_t begin = 0x0281; ///< of the supervisor: member_begin
 inline constexpr std::uint16_t wish = 0x0282;  ///< of the supervisor: member_wish
 inline constexpr std::uint16_t end = 0x0283;   ///< of the supervisor: member_end
@@ -42331,15 +42356,41 @@ struct member_hello {
     std::uint64_t id = 0;
     std::int64_t pid = 0;
 };
+/// Texts of ranks are cut: each goes to all members, and many become one view's reason.
+inline constexpr std::size_t most_member_text = 1024;
+inline constexpr std::size_t most_view_text = 16 * most_member_text;
+
+/// Its beginning, of whole UTF-8 characters, if it is longer.
+inline std::string clipped(std::string text, std::size_t most = most_member_text) {
+    if (text.size() <= most) return text;
+    constexpr std::string_view mark = " ...";
+    std::size_t end = most - mark.size();
+    while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0U) == 0x80U) --end;
+    text.resize(end);
+    return text += mark;
+}
+inline error clipped(const error& why) {
+    error cut(why.code(), clipped(why.text()));
+    if (!why.where().empty()) cut.with_where(clipped(why.where()));
+    if (!why.cause().empty()) cut.with_cause(clipped(why.cause()));
+    if (!why.hint().empty()) cut.with_hint(clipped(why.hint()));
+    return cut;
+}
+
 /// For the next world.
 struct member_ask {
     std::uint8_t last = 0;        ///< a world_end
     std::uint64_t generation = 0; ///< of the world before; 0: there was none
     std::vector<setting> settings;
+    std::string why; ///< the world is broken: which collective failed, and how
 };
 /// It was told to go, and would like to.
 struct member_leave {
     std::string why;
+};
+/// Its training is done. Its group may not hear it: it may have ended with a loss.
+struct member_done {
+    std::uint64_t generation = 0; ///< of its last world
 };
 /// It fails, and with it the job.
 using member_fail = std::tuple<error>;
@@ -42441,6 +42492,7 @@ SKEIN_INLINE std::vector<std::uint64_t> elastic_coordinator::add(
         w->is = stage::member;
         w->rank = static_cast<int>(found - view_.members.begin());
         w->first_view = view_.generation;
+        w->has_state = true;
         w->asked = world_end::broken; // the group was the other coordinator's
         w->started_at = loop::current().now();
         workers_[one.id] = std::move(w);
@@ -42592,12 +42644,17 @@ SKEIN_INLINE void elastic_coordinator::worker_said(std::uint64_t id, std::uint16
         auto said = wire::decode<detail::member_leave>(body);
         // Its place stays empty, where the others are enough.
         if (!std::exchange(from->leaves, true)) target_ = std::max(target_ - 1, options_.least);
-        from->why = said ? said->why : std::string();
+        from->is_let_go = false; // for good
+        from->why = said ? detail::clipped(said->why) : std::string();
         return;
+    }
+    if (kind == detail::member_kind::done) {
+        auto said = wire::decode<detail::member_done>(body);
+        return said ? heard_done(*from, said->generation) : kill(*from);
     }
     if (kind == detail::member_kind::fail) {
         auto said = wire::decode<detail::member_fail>(body);
-        return heard_failure(*from, said ? std::get<0>(*said) : said.error());
+        return heard_failure(*from, said ? detail::clipped(std::get<0>(*said)) : said.error());
     }
     kill(*from); // nonsense
 }
@@ -42624,12 +42681,26 @@ SKEIN_INLINE void elastic_coordinator::heard_ask(worker& from, byte_span body) {
     // Of an older world: the next one is on its way to it.
     if (from.is != stage::member || said->generation != view_.generation) return;
     from.asked = last;
+    asked_at_ = std::min(asked_at_, loop::current().now());
+    from.has_state = from.has_state || last == world_end::paused;
     if (last == world_end::broken) {
         mark_broken();
+        if (broken_why_.empty() && !said->why.empty())
+            broken_why_ = fmt::format("{}: {}", name_of(from), detail::clipped(said->why));
         if (group_)
             group_->server->abort(
                 error(errc::peer_lost, fmt::format("a collective failed at {}", name_of(from))));
     }
+}
+
+SKEIN_INLINE void elastic_coordinator::heard_done(worker& from, std::uint64_t generation) {
+    if (from.is != stage::member || generation == 0) return;
+    from.left = true;
+    from.done_in = generation;
+    // It will not come to the newest view.
+    if (group_ && generation != view_.generation)
+        group_->server->abort(
+            error(errc::peer_lost, fmt::format("the training is done at {}", name_of(from))));
 }
 
 SKEIN_INLINE void elastic_coordinator::heard_failure(worker& from, error why) {
@@ -42696,7 +42767,7 @@ SKEIN_INLINE void elastic_coordinator::judge_group() {
         return heard_failure(*culprit, *how.failure);
     }
     // Somebody has not come.
-    if (code == errc::timeout && culprit != nullptr && !how.reported) kill(*culprit);
+    if (code == errc::timeout && culprit != nullptr && !how.reported && !culprit->left) kill(*culprit);
     mark_broken();
 }
 
@@ -42743,8 +42814,15 @@ SKEIN_INLINE void elastic_coordinator::judge_member_end(worker& w) {
                 .with_hint("it must return from its training function, not call exit()");
         return finish(std::move(why), w.rank);
     }
-    last_loss_ = end_of(w);
+    last_loss_ = w.failed ? *w.failed : end_of(w);
     news_.push_back(last_loss_->what());
+    if (is_ending()) { // nothing is made good any more
+        if (!outcome_.failure) {
+            outcome_.failure = *last_loss_;
+            outcome_.culprit = w.rank;
+        }
+        return;
+    }
     if (as_asked) return;
     // A lost host counts once, however many workers it had.
     if (!w.end.was_seen && !is_first_of_host(w)) return;
@@ -42854,6 +42932,13 @@ SKEIN_INLINE bool elastic_coordinator::has_left(const worker& which) const {
     return which.is == stage::member && group_ && group_->generation == view_.generation &&
            group_->server->has_left(which.rank) && !group_->server->has_failed(which.rank);
 }
+/// A member of the newest view is done with the training: no view without it would be one.
+SKEIN_INLINE bool elastic_coordinator::is_ending() {
+    return std::any_of(view_.members.begin(), view_.members.end(), [this](const view_member& m) {
+        const auto* const w = find(m.id);
+        return w != nullptr && has_left(*w);
+    });
+}
 SKEIN_INLINE bool elastic_coordinator::is_draining(const elastic_keeper& keeper) const {
     return std::find(draining_.begin(), draining_.end(), &keeper) != draining_.end();
 }
@@ -42937,14 +43022,15 @@ SKEIN_INLINE void elastic_coordinator::take_over(time_point now) {
 /// As many as are wanted, where there is room.
 SKEIN_INLINE void elastic_coordinator::start_missing(time_point now) {
     if (stop_signal_ != 0 || refusals_ >= options_.max_refusals ||
-        take_over_until_ != time_point::min())
+        take_over_until_ != time_point::min() || is_ending())
         return;
     int there = 0;
     std::map<const elastic_keeper*, int> used;
+    const bool has_failed = group_ && group_->outcome && group_->outcome->failure;
     for (const auto& [id, w] : workers_) {
         // Who has left the group is done, and the others soon are; an end without an error may be
-        // one of those.
-        const bool may_be_done = has_left(*w) || (!w->judged && w->end.success());
+        // one of those. Where one of the others was lost, they need company.
+        const bool may_be_done = !has_failed && (has_left(*w) || (!w->judged && w->end.success()));
         if (w->has_ended && !may_be_done) continue;
         if (w->is == stage::leaving || w->leaves) continue; // another one may come for it before
         ++there;
@@ -42975,15 +43061,17 @@ SKEIN_INLINE void elastic_coordinator::start_missing(time_point now) {
 /// More than are wanted: those that are no members yet go first, then the last ranks.
 SKEIN_INLINE void elastic_coordinator::let_go(time_point now) {
     std::vector<worker*> stay;
-    for (auto* w : members())
+    for (auto* w : members()) {
+        if (std::exchange(w->is_let_go, false)) w->leaves = false; // it may be wanted again
         if (!w->leaves) stay.push_back(w);
+    }
     for (auto* w : ready()) stay.push_back(w);
     for (auto& [id, w] : workers_)
         if (w->is == stage::starting && !w->has_ended && !w->killed_by_us) stay.push_back(w.get());
     for (; static_cast<int>(stay.size()) > target_; stay.pop_back()) {
         auto& w = *stay.back();
         if (w.is == stage::member) {
-            w.leaves = true;
+            w.leaves = w.is_let_go = true;
             w.why = fmt::format("{} workers are wanted", target_);
             continue;
         }
@@ -43077,6 +43165,11 @@ SKEIN_INLINE void elastic_coordinator::look_at_end(time_point now) {
 SKEIN_INLINE std::optional<view> elastic_coordinator::proposal(time_point now) {
     if (over_ || take_over_until_ != time_point::min()) return std::nullopt;
     const auto stay = members();
+    if (is_ending()) {
+        finish_with_the_others();
+        if (!over_) kill_those_that_hang(now);
+        return std::nullopt;
+    }
     if (stay.empty()) return first_proposal(now);
     bool is_lost = false, is_seen = true;
     for (const auto& m : view_.members) {
@@ -43090,17 +43183,22 @@ SKEIN_INLINE std::optional<view> elastic_coordinator::proposal(time_point now) {
     if (is_lost && !is_seen) return std::nullopt;
     if (is_lost && group_ && !group_->outcome)
         break_group(news_.empty() ? "a worker was lost" : news_.back());
-    if (!is_lost && !all_ask) return std::nullopt;
+    if (!is_lost && !all_ask) {
+        kill_those_that_hang(now);
+        return std::nullopt;
+    }
     if (!is_lost && broken_) {
         const auto due = deadline_after(broken_at_, options_.times.settle);
         if (now < due) {
             wake_at(due);
             return std::nullopt;
         }
-        error why(errc::aborted, "a collective failed, and no worker was lost");
-        if (group_ && group_->outcome && group_->outcome->failure)
+        error why(errc::aborted,
+                  fmt::format("a collective failed, and no worker was lost{}{}",
+                              broken_why_.empty() ? "" : ": ", broken_why_));
+        if (broken_why_.empty() && group_ && group_->outcome && group_->outcome->failure)
             why.with_cause(group_->outcome->failure->what());
-        if (!was_refused_) {
+        if (!was_refused_ && !std::exchange(is_break_counted_, true)) {
             last_loss_ = why;
             news_.push_back(why.what());
             count_failure(why, -1);
@@ -43115,6 +43213,49 @@ SKEIN_INLINE std::optional<view> elastic_coordinator::proposal(time_point now) {
     if (short_since_ == time_point::max()) short_since_ = now;
     wake_at(deadline_after(short_since_, options_.times.pause_limit));
     return std::nullopt;
+}
+
+/// Some are done. The job ends when the others are, too, or have died, or wait for a next view.
+SKEIN_INLINE void elastic_coordinator::finish_with_the_others() {
+    std::uint64_t done_in = 0; // whoever came later has had no part in the training's end
+    for (const auto& m : view_.members)
+        if (const auto* const w = find(m.id)) done_in = std::max(done_in, w->done_in);
+    auto why = outcome_.failure;
+    int culprit = outcome_.culprit;
+    for (const auto& m : view_.members) {
+        const auto* const w = find(m.id);
+        if (w == nullptr || has_left(*w)) continue;
+        if (w->has_ended ? !w->judged : !w->asked) return;
+        if (why || w->has_ended || (done_in != 0 && w->first_view > done_in)) continue;
+        why = error(errc::aborted,
+                    fmt::format("{} wants another world, and others are done", name_of(*w)));
+        if (last_loss_) why->with_cause(last_loss_->what());
+        culprit = w->rank;
+    }
+    // Its end, with what rank 0 has told, is on its way.
+    if (!why && group_ && !group_->outcome &&
+        std::all_of(view_.members.begin(), view_.members.end(), [this](const view_member& m) {
+            const auto* const w = find(m.id);
+            return w != nullptr && w->rank >= 0 && group_->server->has_left(w->rank);
+        }))
+        return;
+    is_done_ = !why;
+    finish(std::move(why), culprit);
+}
+
+/// Its control connection works, so nothing else would end the wait for it.
+SKEIN_INLINE void elastic_coordinator::kill_those_that_hang(time_point now) {
+    if (asked_at_ == time_point::max()) return;
+    const auto due = deadline_after(asked_at_, options_.times.ask_limit);
+    if (now < due) return wake_at(due);
+    for (auto* w : members()) {
+        if (w->asked || w->killed_by_us) continue;
+        w->failed = error(errc::worker_lost,
+                          fmt::format("{} hung, and was killed: {:.3g} s after the first of the "
+                                      "others it had not asked for the next world",
+                                      name_of(*w), to_seconds(options_.times.ask_limit)));
+        kill(*w);
+    }
 }
 
 /// Nobody has been in a world, or nobody of the last one is left.
@@ -43161,6 +43302,20 @@ SKEIN_INLINE time_point elastic_coordinator::lease_of_lost() {
     return until;
 }
 
+/// Of members of which the first ones may all leave: the one that must not yet, as the state of the
+/// training would go with it; null if none.
+SKEIN_INLINE elastic_coordinator::worker* elastic_coordinator::last_with_state(
+    const std::vector<worker*>& stay) {
+    const bool some = std::any_of(stay.begin(), stay.end(), [](auto* w) { return w->has_state; });
+    worker* first = nullptr;
+    for (auto* w : stay) {
+        if (some && !w->has_state) continue;
+        if (!w->leaves) return nullptr;
+        if (first == nullptr) first = w;
+    }
+    return first;
+}
+
 /// Those that stay keep their order and come first.
 SKEIN_INLINE view elastic_coordinator::make_view(time_point) {
     view next;
@@ -43173,21 +43328,27 @@ SKEIN_INLINE view elastic_coordinator::make_view(time_point) {
     std::size_t places = joining.size();
     for (const auto* w : stay) places += w->leaves ? 0 : 1;
     const bool may_leave = static_cast<int>(places) >= least();
+    const auto* const keeps = last_with_state(stay);
     for (auto* w : stay) {
-        if (w->leaves && may_leave) {
+        if (w->leaves && may_leave && w != keeps) {
             why.push_back(
                 fmt::format("{} leaves{}{}", name_of(*w), w->why.empty() ? "" : ": ", w->why));
             continue;
         }
         next.members.push_back(w->self);
     }
+    // In a job of one place there is a second one while the state is handed on.
+    const int most = options_.most + (keeps != nullptr && options_.most == 1 ? 1 : 0);
     for (auto* w : joining) {
-        if (static_cast<int>(next.members.size()) >= options_.most) break;
+        if (static_cast<int>(next.members.size()) >= most) break;
         next.members.push_back(w->self);
         if (view_.generation > 0) why.push_back(fmt::format("{} joins", name_of(*w)));
     }
+    if (why.empty())
+        why.emplace_back(view_.generation == 0 ? "the first workers are ready"
+                                               : "a change is not wanted any more");
     next.why =
-        why.empty() ? "the first workers are ready" : fmt::format("{}", fmt::join(why, "; "));
+        detail::clipped(fmt::format("{}", fmt::join(why, "; ")), detail::most_view_text);
     return next;
 }
 
@@ -43234,10 +43395,14 @@ SKEIN_INLINE task<void> elastic_coordinator::swap(view next) {
     news_.erase(news_.begin(), news_.begin() + static_cast<std::ptrdiff_t>(told));
     const auto before = std::exchange(view_, std::move(next));
     const auto old = std::exchange(group_, fresh);
-    broken_ = was_refused_ = false;
+    broken_ = was_refused_ = is_break_counted_ = false;
+    asked_at_ = time_point::max();
+    broken_why_.clear();
     begin_view(before, view_.why);
     // After the news of the next view: a rank that still works in the old world knows why it ends.
     if (old) old->server->abort(error(errc::peer_lost, view_.why));
+    if (is_ending()) // meanwhile
+        fresh->server->abort(error(errc::peer_lost, "the training is done at a member"));
     tasks_.spawn(watch_group(fresh));
     if (options_.on_view) options_.on_view(view_);
 }
@@ -43265,6 +43430,7 @@ SKEIN_INLINE void elastic_coordinator::begin_view(const view& before, const std:
         auto* const w = find(view_.members[r].id);
         if (w == nullptr) continue;
         if (w->first_view == 0) w->first_view = view_.generation;
+        if (view_.generation == 1) w->has_state = true;
         w->is = stage::member;
         w->rank = static_cast<int>(r);
         w->asked.reset();
@@ -44596,6 +44762,7 @@ SKEIN_INLINE task<std::string> ask_to_scale(net::network& via, net::address endp
 // The control thread never computes, so a long kernel cannot miss a heartbeat.
 
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -44609,9 +44776,17 @@ namespace skein::spmd {
 /// How long a member waits for others, and what it must have like them.
 struct elastic_member_options {
     /// How long exchange() of a world waits for the slowest rank.
-    time_span exchange_deadline = 2 * time_constants::lan().rendezvous_timeout;
+    time_span exchange_deadline = time_constants::lan().collective_timeout;
+    /// How long it waits for the other ranks of a new world.
+    time_span join_deadline = time_constants::lan().collective_timeout;
     /// What all workers of the job must have alike: one that differs from the first is refused.
     std::vector<setting> settings{};
+
+    /// See elastic_times; both deadlines are at least that.
+    void wait_for_collectives(time_span timeout) {
+        exchange_deadline = std::max(exchange_deadline, timeout);
+        join_deadline = std::max(join_deadline, timeout);
+    }
 };
 
 /// Connects in the constructor. leave() or fail() before the end; the destructor without either
@@ -44631,7 +44806,8 @@ public:
     /// time on any thread.
     ///   errors  besides those of the interface: mismatch, other settings than the others';
     ///           peer_lost: the supervisor is gone
-    [[nodiscard]] std::unique_ptr<rendezvous> next(world_end last) override;
+    [[nodiscard]] std::unique_ptr<rendezvous> next(world_end last,
+                                                   const std::string& why = {}) override;
     [[nodiscard]] world_change change() const override;
     [[nodiscard]] bool change_wanted() const noexcept override;
     [[nodiscard]] bool stop_wanted() const noexcept override;
@@ -44731,7 +44907,7 @@ public:
     ///   errors  those of net::connect_patiently
     [[nodiscard]] task<void> connect();
     /// See elastic_world::next(); null: it leaves.
-    [[nodiscard]] task<std::shared_ptr<elastic_place>> next(world_end last);
+    [[nodiscard]] task<std::shared_ptr<elastic_place>> next(world_end last, std::string why);
     void ask_to_leave(const std::string& why);
     [[nodiscard]] task<void> leave();
     [[nodiscard]] task<void> fail(error why);
@@ -44885,7 +45061,8 @@ SKEIN_INLINE void elastic_client::lose_link(error why) {
     changed_.wake_all();
 }
 
-SKEIN_INLINE task<std::shared_ptr<elastic_place>> elastic_client::next(world_end last) {
+SKEIN_INLINE task<std::shared_ptr<elastic_place>> elastic_client::next(world_end last,
+                                                                       std::string why) {
     old_ = std::move(place_);
     std::uint64_t had = old_ ? old_->begin.now.generation : 0;
     if (link_->is_open()) {
@@ -44893,6 +45070,7 @@ SKEIN_INLINE task<std::shared_ptr<elastic_place>> elastic_client::next(world_end
         asking.last = static_cast<std::uint8_t>(old_ ? last : world_end::none);
         asking.generation = had;
         if (!old_) asking.settings = options_.settings;
+        asking.why = clipped(std::move(why));
         say(*link_, member_kind::ask, asking);
     }
     for (;;) {
@@ -44902,9 +45080,9 @@ SKEIN_INLINE task<std::shared_ptr<elastic_place>> elastic_client::next(world_end
             tasks_.spawn(drop(std::move(old_)));
         if (end_) {
             if (std::get<0>(*end_)) co_return nullptr;
-            const auto& why = std::get<1>(*end_);
-            if (why.code() == errc::mismatch || why.code() == errc::cancelled) throw why;
-            throw error(errc::aborted, "the job ends").with_cause(why.what());
+            const auto& reason = std::get<1>(*end_);
+            if (reason.code() == errc::mismatch || reason.code() == errc::cancelled) throw reason;
+            throw error(errc::aborted, "the job ends").with_cause(reason.what());
         }
         if (lost_) throw *lost_;
         if (!newest_ || newest_->now.generation <= had) {
@@ -44932,6 +45110,7 @@ SKEIN_INLINE task<std::shared_ptr<elastic_place>> elastic_client::next(world_end
             member_ask asking;
             asking.last = static_cast<std::uint8_t>(world_end::broken);
             asking.generation = had;
+            asking.why = clipped(has_joined.error().what());
             say(*link_, member_kind::ask, asking);
         }
     }
@@ -44995,12 +45174,14 @@ SKEIN_INLINE task<void> elastic_client::drop(std::shared_ptr<elastic_place> whic
 
 SKEIN_INLINE void elastic_client::ask_to_leave(const std::string& why) {
     if (!link_ || !link_->is_open()) return;
-    say(*link_, member_kind::leave, member_leave{why});
+    say(*link_, member_kind::leave, member_leave{clipped(why)});
 }
 
 SKEIN_INLINE task<void> elastic_client::leave() {
     leaves_ = true;
     const auto from = std::move(place_);
+    if (from && link_->is_open())
+        say(*link_, member_kind::done, member_done{from->begin.now.generation});
     if (!from || !from->client) co_return;
     auto client = std::move(from->client);
     auto left = client->leave();
@@ -45009,6 +45190,7 @@ SKEIN_INLINE task<void> elastic_client::leave() {
 
 SKEIN_INLINE task<void> elastic_client::fail(error why) {
     leaves_ = true;
+    why = clipped(why);
     const auto from = std::move(place_);
     if (link_->is_open()) say(*link_, member_kind::fail, member_fail(why));
     if (!from || !from->client) co_return;
@@ -45094,6 +45276,7 @@ public:
         how.door = net::address::parse(at).value();
         how.secret = secret;
         how.settings = options_.settings;
+        how.join_deadline = options_.join_deadline;
         control_.run([&] { return begin(std::move(how)); });
     }
     ~impl() {
@@ -45104,12 +45287,12 @@ public:
 
     using place_ptr = std::shared_ptr<detail::elastic_place>;
 
-    place_ptr next(world_end last) {
+    place_ptr next(world_end last, const std::string& why) {
         {
             const std::lock_guard lock(mutex_);
             newest_ = nullptr;
         }
-        auto into = control_.run([&] { return state_->client.next(last); });
+        auto into = control_.run([&] { return state_->client.next(last, why); });
         const std::lock_guard lock(mutex_);
         newest_ = into;
         if (into) change_ = into->begin.now;
@@ -45255,8 +45438,8 @@ SKEIN_INLINE std::uint64_t elastic_member::id() const { return impl_->id; }
 SKEIN_INLINE int elastic_member::least() const { return impl_->least; }
 SKEIN_INLINE int elastic_member::most() const { return impl_->most; }
 
-SKEIN_INLINE std::unique_ptr<rendezvous> elastic_member::next(world_end last) {
-    auto place = impl_->next(last);
+SKEIN_INLINE std::unique_ptr<rendezvous> elastic_member::next(world_end last, const std::string& why) {
+    auto place = impl_->next(last, why);
     if (!place) return nullptr;
     return std::make_unique<detail::elastic_rendezvous<impl>>(*impl_, std::move(place));
 }

@@ -226,7 +226,9 @@ TEST_CASE("a text is cut between characters") {
     using spmd::detail::clipped;
     CHECK(clipped("short", 5) == "short");
     CHECK(clipped("123456789", 8) == "1234 ...");
-    CHECK(clipped("123\xc3\xa4" "56789", 8) == "123 ...");
+    CHECK(clipped("123\xc3\xa4"
+                  "56789",
+                  8) == "123 ...");
 }
 
 TEST_CASE("a collective that fails without a loss is told in the next view's reason") {
@@ -453,9 +455,7 @@ TEST_CASE("a worker that dies when another one is done ends the job, and nobody 
 
 TEST_CASE("a worker that ends with an exit code, and does not say that it fails, is replaced") {
     elastic_run job("gives its state up", 1, 2);
-    job.live([&](const view& now) {
-        return now.members.size() < 2 || now.generation == 1;
-    });
+    job.live([&](const view& now) { return now.members.size() < 2 || now.generation == 1; });
     INFO(job.story());
     CHECK_FALSE(job.outcome.failure);
     CHECK(job.outcome.restarts == 1);

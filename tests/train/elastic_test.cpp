@@ -145,10 +145,9 @@ struct elastic_run {
                                                                   step_counter{&step, told});
         if (measures) {
             namespace metrics = sk::metrics;
-            trainer.measure({metrics::on("train", metrics::accuracy{.classes = 4},
-                                         metrics::perplexity{}),
-                             metrics::on("val", metrics::accuracy{.classes = 4},
-                                         metrics::perplexity{})});
+            trainer.measure(
+                {metrics::on("train", metrics::accuracy{.classes = 4}, metrics::perplexity{}),
+                 metrics::on("val", metrics::accuracy{.classes = 4}, metrics::perplexity{})});
         }
         auto places = stream;
         const auto result =

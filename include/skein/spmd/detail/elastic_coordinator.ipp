@@ -350,7 +350,8 @@ SKEIN_INLINE void elastic_coordinator::judge_group() {
         return heard_failure(*culprit, *how.failure);
     }
     // Somebody has not come.
-    if (code == errc::timeout && culprit != nullptr && !how.reported && !culprit->left) kill(*culprit);
+    if (code == errc::timeout && culprit != nullptr && !how.reported && !culprit->left)
+        kill(*culprit);
     mark_broken();
 }
 

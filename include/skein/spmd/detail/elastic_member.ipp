@@ -231,7 +231,8 @@ SKEIN_INLINE std::uint64_t elastic_member::id() const { return impl_->id; }
 SKEIN_INLINE int elastic_member::least() const { return impl_->least; }
 SKEIN_INLINE int elastic_member::most() const { return impl_->most; }
 
-SKEIN_INLINE std::unique_ptr<rendezvous> elastic_member::next(world_end last, const std::string& why) {
+SKEIN_INLINE std::unique_ptr<rendezvous> elastic_member::next(world_end last,
+                                                              const std::string& why) {
     auto place = impl_->next(last, why);
     if (!place) return nullptr;
     return std::make_unique<detail::elastic_rendezvous<impl>>(*impl_, std::move(place));

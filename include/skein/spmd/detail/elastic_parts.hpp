@@ -69,7 +69,7 @@ struct elastic_coordinator::worker {
     time_point started_at{}, ready_at{}, until = time_point::max();
     bool killed_by_us = false, was_late = false;
     bool has_ended = false, judged = false;
-    bool left = false; ///< its group in order
+    bool left = false;         ///< its group in order
     std::uint64_t done_in = 0; ///< the view in which its training was done, as it said
     time_point ended_at{};
     worker_end end;

@@ -310,9 +310,8 @@ SKEIN_INLINE std::optional<view> elastic_coordinator::proposal(time_point now) {
             wake_at(due);
             return std::nullopt;
         }
-        error why(errc::aborted,
-                  fmt::format("a collective failed, and no worker was lost{}{}",
-                              broken_why_.empty() ? "" : ": ", broken_why_));
+        error why(errc::aborted, fmt::format("a collective failed, and no worker was lost{}{}",
+                                             broken_why_.empty() ? "" : ": ", broken_why_));
         if (broken_why_.empty() && group_ && group_->outcome && group_->outcome->failure)
             why.with_cause(group_->outcome->failure->what());
         if (!was_refused_ && !std::exchange(is_break_counted_, true)) {
@@ -464,8 +463,7 @@ SKEIN_INLINE view elastic_coordinator::make_view(time_point) {
     if (why.empty())
         why.emplace_back(view_.generation == 0 ? "the first workers are ready"
                                                : "a change is not wanted any more");
-    next.why =
-        detail::clipped(fmt::format("{}", fmt::join(why, "; ")), detail::most_view_text);
+    next.why = detail::clipped(fmt::format("{}", fmt::join(why, "; ")), detail::most_view_text);
     return next;
 }
 
