@@ -44294,7 +44294,10 @@ private:
     task<supervisor_outcome> live_by_endpoint() {
         std::unique_ptr<net::endpoint> listening;
         try {
-            auto at = options_.endpoint;
+            const auto& at = options_.endpoint;
+            // A kernel says whose address it is, the simulated network does not.
+            if (at.kind == net::scheme::sim && at.host != options_.host)
+                throw error(errc::not_found, "another host's address");
             listening = std::make_unique<net::endpoint>(network_, at, detail::host_link(options_));
         } catch (const error& why) {
             // Not ours, or another supervisor of this host is there already.
