@@ -131,9 +131,9 @@ SKEIN_INLINE spmd::elastic_options elastic_options_of(const run_config& config) 
         const bool is_counted = std::exchange(counted, failures) != failures;
         // Whether the others go on or wait for another one is said by the next view.
         say_note(config, is_counted ? fmt::format("{}; the run goes on (failure {} of {})",
-                                               without_trace(why.what()), failures, most)
-                                 : fmt::format("{}; that worker is refused, the run goes on",
-                                               without_trace(why.what())));
+                                                  without_trace(why.what()), failures, most)
+                                    : fmt::format("{}; that worker is refused, the run goes on",
+                                                  without_trace(why.what())));
     };
     return options;
 }
