@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <skein/core/clock.hpp>
 #include <skein/core/this_process.hpp>
+#include <skein/spmd/detail/elastic_protocol.hpp>
 #include <skein/spmd/elastic_supervisor.hpp>
 #include <tests/spmd/elastic_programs.hpp>
 #include <tests/support/temporary_folder.hpp>
