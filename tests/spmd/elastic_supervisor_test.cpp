@@ -195,6 +195,34 @@ TEST_CASE("a worker that the others cannot spare leaves when another one has com
     CHECK(ids(job.views[1]) == id_list{job.views[0].members[1].id, 3});
 }
 
+TEST_CASE("where all workers are told to go, the next one has its state from one of them first") {
+    for (const int most : {3, 1}) {
+        INFO("at most " << most);
+        elastic_run job("works", 1, most);
+        job.live([&](const view& now) {
+            if (now.generation == 1)
+                for (const auto& m : now.members) end(m, SIGTERM);
+            const auto& first = job.views[0].members;
+            return std::any_of(now.members.begin(), now.members.end(), [&](const view_member& m) {
+                return std::any_of(first.begin(), first.end(),
+                                   [&](const view_member& f) { return f.id == m.id; });
+            });
+        });
+        INFO(job.story());
+        CHECK_FALSE(job.outcome.failure);
+        CHECK(job.failures.empty());
+        REQUIRE(job.views.size() >= 3);
+        for (std::size_t i = 1; i + 1 < job.views.size(); ++i) {
+            const auto before = ids(job.views[i - 1]), now = ids(job.views[i]);
+            INFO("view " << i + 1);
+            CHECK(std::find_first_of(now.begin(), now.end(), before.begin(), before.end()) !=
+                  now.end());
+        }
+        for (const auto& m : job.views[0].members)
+            CHECK(std::filesystem::exists(fmt::format("{}/left-{}", job.folder.path, m.id)));
+    }
+}
+
 TEST_CASE("the wanted number of workers changes while they work") {
     elastic_run job("works", 1, 4);
     job.options.start = 2;
