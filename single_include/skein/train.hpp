@@ -22249,9 +22249,10 @@ public:
     void decided(const run_event& event);
 
     /// The context is in another generation of its world, whose first rank goes on with the run's
-    /// files. Collective.
-    ///   why  the world changed; empty: nobody said
-    void rebind(const start_info& start, const std::string& why);
+    /// files. Collective; when it has returned nothing of it is to be done again.
+    ///   rows  of later steps are taken away
+    ///   why   the world changed; empty: nobody said
+    void rebind(const start_info& start, std::uint64_t rows, const std::string& why);
     /// This rank is the first of the new world and was not of the one before.
     [[nodiscard]] bool takes_over() const noexcept;
     /// A change of the world, behind the row of the step: a row of events.jsonl, which it gives.
@@ -22925,7 +22926,8 @@ SKEIN_INLINE void reporter::show(const start_info& start) {
 
 SKEIN_INLINE bool reporter::takes_over() const noexcept { return !first_ && ctx_->is_first(); }
 
-SKEIN_INLINE void reporter::rebind(const start_info& start, const std::string& why) {
+SKEIN_INLINE void reporter::rebind(const start_info& start, std::uint64_t rows,
+                                   const std::string& why) {
     if (first_ && !ctx_->is_first()) { // another rank takes over; its lock wants to be free
         dir_.reset();
         show_.reset();
@@ -22940,7 +22942,7 @@ SKEIN_INLINE void reporter::rebind(const start_info& start, const std::string& w
             dir_.emplace(report::run_dir::create(config_->runs_dir, name_, {.resume = true}));
         show(start);
     }
-    if (dir_) dir_->truncate_after(start.first_step);
+    if (dir_) dir_->truncate_after(rows);
     show_->notice(fmt::format("after step {} the run goes on with {} worker{} instead of {}: {}{}",
                               start.first_step, places_.size(), places_.size() == 1 ? "" : "s",
                               before, places_text(places_), why.empty() ? "" : "; " + why));
@@ -27563,14 +27565,15 @@ public:
     ///   took  this rank has its state from another one
     void enter(step_end end, bool took, const world_news& news) {
         evaluator_->rebind();
-        auto start = start_info_of({});
+        if (config_.checkpoint.enabled) open_saver();
+        // A run that was resumed has written no row yet: that of its step is in the file.
         const bool may_lack = report_->takes_over() || (took && ctx_.is_first());
         const bool rewrites =
             may_lack && end == step_end::nothing && run_.step > 0 && last_.step == run_.step;
-        if ((end != step_end::nothing || rewrites) && start.first_step > 0)
-            start.first_step -= 1; // its row is written again
-        report_->rebind(start, news.change.why);
-        if (config_.checkpoint.enabled) open_saver();
+        const auto start = start_info_of({});
+        const bool again = (end != step_end::nothing || rewrites) && run_.step > 0;
+        report_->rebind(start, run_.step - (again ? 1 : 0), news.change.why);
+        // Nothing that a broken world can cut off comes between that and this.
         if (rewrites) write_last();
         if (news.before > 0) last_.worlds.push_back(report_->changed(run_.step, news));
     }
@@ -27668,9 +27671,8 @@ public:
     void rebind(bool end_due) {
         evaluator_->rebind();
         if (saver_) open_saver();
-        auto start = start_info_of({});
-        if (end_due) start.first_step -= 1; // its row is written again
-        report_->rebind(start, {});
+        const auto rows = run_.step - (end_due ? 1 : 0); // that of this step is written again
+        report_->rebind(start_info_of({}), rows, {});
         if (!run_.training->empty())
             report_->notice(fmt::format("the metrics of training count from step {} on: those of "
                                         "the window and of the epoch before are left out",

@@ -88,8 +88,8 @@ struct seen_once {
 /// Writes down what it hears; counts steps, in the state of checkpoints, too.
 struct listener {
     std::string folder;
-    std::uint64_t* at;           ///< the step that is committed last
-    std::uint64_t counted = 0;   ///< steps that the run's callbacks heard of
+    std::uint64_t* at;         ///< the step that is committed last
+    std::uint64_t counted = 0; ///< steps that the run's callbacks heard of
     std::string state() const { return std::to_string(counted); }
     void restore(std::string_view saved) { counted = std::stoull(std::string(saved)); }
 
@@ -105,7 +105,9 @@ struct listener {
         ++counted;
         write(fmt::format("step {} rank {} lr {:.9g} counted {}", s.step, s.rank, s.lr, counted));
     }
-    void on_eval(const train::eval_info& e) const { write(fmt::format("eval {} rank {}", e.step, e.rank)); }
+    void on_eval(const train::eval_info& e) const {
+        write(fmt::format("eval {} rank {}", e.step, e.rank));
+    }
 };
 
 /// True in one process of all, once.
