@@ -31,8 +31,8 @@ def training(program, extra_mb=0, workers="1:2"):
 def stall_of_join(steps, pid, since):
     """The longest time between two new steps while `pid` came in: from one second before its first step to that step and one more."""
     first = next(at for what, at, _, _, p in steps.lines if what == "done" and p == pid)
-    done = sorted(at for at in steps.first.values() if max(since, first - 1.0) < at)
-    return max(b - a for a, b in zip(done, done[1:]) if a <= first + 0.5)
+    done = sorted(at for at in steps.first.values() if since <= at)
+    return max(b - a for a, b in zip(done, done[1:]) if b > first - 1.0 and a <= first + 0.5)
 
 
 def newcomer(steps, known):
@@ -59,7 +59,7 @@ def disturbed(begin_job, act, repeats):
                     joined = newcomer(steps, known)
                     beyond = steps.last + 10
                     steps.wait_until(job, lambda: steps.last >= beyond, "steps behind the join")
-                    found.append((gap, redone, step, stall_of_join(steps, joined, act.at + gap)))
+                    found.append((gap, redone, step, stall_of_join(steps, joined, act.at + gap - step)))
             except Stuck as why:
                 stuck += 1
                 print(f"   stuck: {why}", file=sys.stderr, flush=True)

@@ -43173,12 +43173,8 @@ SKEIN_INLINE view elastic_coordinator::make_view(time_point) {
     std::size_t places = joining.size();
     for (const auto* w : stay) places += w->leaves ? 0 : 1;
     const bool may_leave = static_cast<int>(places) >= least();
-    // Where all leave, those that join have their state from one of them first; it goes then.
-    const bool all_leave = !stay.empty() && std::all_of(stay.begin(), stay.end(),
-                                                        [](const worker* w) { return w->leaves; });
-    const int most = all_leave ? std::max(options_.most, 2) : options_.most;
     for (auto* w : stay) {
-        if (w->leaves && may_leave && !(all_leave && w == stay.front())) {
+        if (w->leaves && may_leave) {
             why.push_back(
                 fmt::format("{} leaves{}{}", name_of(*w), w->why.empty() ? "" : ": ", w->why));
             continue;
@@ -43186,7 +43182,7 @@ SKEIN_INLINE view elastic_coordinator::make_view(time_point) {
         next.members.push_back(w->self);
     }
     for (auto* w : joining) {
-        if (static_cast<int>(next.members.size()) >= most) break;
+        if (static_cast<int>(next.members.size()) >= options_.most) break;
         next.members.push_back(w->self);
         if (view_.generation > 0) why.push_back(fmt::format("{} joins", name_of(*w)));
     }

@@ -26146,6 +26146,232 @@ private:
 // window that is open and of the epoch. Used by <skein/train/detail/session_core.ipp> alone.
 
 
+// ======== skein/train/detail/shard_names.hpp
+// Numbers of logical shards, merged in the order of shards: the same bits for any number of ranks.
+
+
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace skein::train::detail {
+
+/// What one shard comes to.
+struct shard_numbers {
+    report::metric_set own{};      ///< the trainer's, with names of those that all ranks know
+    report::metric_set reported{}; ///< the user's
+};
+
+/// What each rank has of its shards, in the order of shards. `each`: numbers of a shard.
+[[nodiscard]] std::vector<double> gather_by_shard(const context& ctx, int shards,
+                                                  std::span<const double> mine, std::size_t each,
+                                                  std::size_t before_first = 0);
+
+/// What a rank's metrics saw in one shard.
+struct shard_metrics {
+    metrics::packed_state seen;
+    bool was_dealt = false; ///< it had samples
+};
+
+/// The metrics of one stage over all shards, added in the order of shards: the same bits for any
+/// number of ranks. Collective.
+///   mine   of the shards of this rank
+///   into   what it comes to is added to it, on every rank alike
+///   stage  for messages
+///   errors mismatch, on every rank: a shard was given samples and showed its metrics none of them,
+///          while another did
+void merge_shards(const context& ctx, int shards, std::vector<shard_metrics> mine,
+                  metrics::metric_list& into, std::string_view stage);
+
+/// As train::shared_names, with a set of numbers for each shard. What was reported outside of all
+/// shards comes first and is rank 0's.
+class shard_names {
+public:
+    explicit shard_names(int shards) : shards_(shards) {}
+
+    /// The numbers of all shards, reduced by kind; a `last` is that of the first shard that has it.
+    ///   own      names of the trainer's numbers; their values count on rank 0, beside the shards
+    ///   outside  what the user reported outside of shards; rank 0's counts
+    ///   mine     of the shards of this rank
+    ///   control  as for train::merge()
+    ///   errors   mismatch, on every rank, when a name is reported by two kinds
+    [[nodiscard]] std::vector<report::metric_value> merge(const context& ctx,
+                                                          const report::metric_set& own,
+                                                          const report::metric_set& outside,
+                                                          std::span<const shard_numbers> mine,
+                                                          std::span<double> control = {});
+    /// In another world: its ranks learn anew.
+    void forget() noexcept { known_.clear(); }
+
+private:
+    struct row_type {
+        int number = 0; // 0: outside of all shards
+        const report::metric_set* own = nullptr;
+        const report::metric_set* reported = nullptr;
+    };
+    void learn(const context& ctx, std::span<const row_type> rows);
+    [[nodiscard]] std::vector<report::metric_value> exchange(const context& ctx,
+                                                             const report::metric_set& own,
+                                                             std::span<const row_type> rows,
+                                                             bool with_reported,
+                                                             std::span<double> control) const;
+
+    int shards_;
+    report::metric_set known_; // the same on all ranks; counts nothing
+};
+
+} // namespace skein::train::detail
+
+
+// ======== skein/train/detail/shard_names.ipp
+// Bodies of <skein/train/detail/shard_names.hpp>.
+
+#include <fmt/core.h>
+#include <cstddef>
+#include <vector>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace skein::train::detail {
+
+SKEIN_INLINE std::vector<double> gather_by_shard(const context& ctx, int shards,
+                                                 std::span<const double> mine, std::size_t each,
+                                                 std::size_t before_first) {
+    std::vector<double> all(mine.begin(), mine.end());
+    if (ctx.world_size() == 1) return all;
+    std::vector<std::size_t> counts;
+    for (int r = 0; r < ctx.world_size(); ++r)
+        counts.push_back(
+            each * static_cast<std::size_t>(shards_of(shards, r, ctx.world_size()).size()) +
+            (r == 0 ? before_first : 0));
+    std::vector<double> joined(each * static_cast<std::size_t>(shards) + before_first);
+    ctx.comm()
+        ->all_gather_v(dist::view_of(std::span(std::as_const(all))),
+                       dist::view_of(std::span(joined)), std::move(counts))
+        .wait();
+    return joined;
+}
+
+/// The larger one; what is not a number stays.
+SKEIN_INLINE double most_of(double old, double value) noexcept {
+    return old != old || !(value > old || value != value) ? old : value;
+}
+
+SKEIN_INLINE std::vector<report::metric_value> shard_names::merge(
+    const context& ctx, const report::metric_set& own, const report::metric_set& outside,
+    std::span<const shard_numbers> mine, std::span<double> control) {
+    std::vector<row_type> rows;
+    if (ctx.is_first()) rows.push_back({0, &own, &outside});
+    int number = shards_of(shards_, ctx.rank(), ctx.world_size()).first;
+    for (const auto& shard : mine) rows.push_back({++number, &shard.own, &shard.reported});
+
+    // What is new to somebody is not in this exchange: all see that there is, and make another one.
+    const bool knows = std::ranges::all_of(
+        rows, [&](const row_type& row) { return known_.covers(*row.reported); });
+    std::vector<double> with_news(control.begin(), control.end());
+    with_news.push_back(knows ? 0.0 : 1.0);
+    auto merged = exchange(ctx, own, rows, knows, with_news);
+    std::copy_n(with_news.begin(), control.size(), control.begin());
+    if (with_news.back() <= 0) return merged;
+    learn(ctx, rows);
+    return exchange(ctx, own, rows, true, {});
+}
+
+/// Names in the order of shards, whatever ranks have them.
+SKEIN_INLINE void shard_names::learn(const context& ctx, std::span<const row_type> rows) {
+    report::metric_set mine;
+    for (const auto& row : rows) mine.know(*row.reported);
+    std::vector<std::string> layouts;
+    for (const auto& each : gather_bytes(ctx, as_bytes(mine.layout())))
+        layouts.emplace_back(as_text(each));
+    auto all = report::metric_set::join(layouts);
+    if (!all) throw all.error();
+    known_ = std::move(all->know(known_));
+}
+
+SKEIN_INLINE std::vector<report::metric_value> shard_names::exchange(
+    const context& ctx, const report::metric_set& own, std::span<const row_type> rows,
+    bool with_reported, std::span<double> control) const {
+    auto layout = report::metric_set::with_layout(own.layout());
+    layout.know(known_);
+    std::vector<report::metric_set> sets;
+    std::vector<double> mine;
+    std::size_t sums = 0, width = 0;
+    for (const auto& row : rows) {
+        auto& set = sets.emplace_back(layout);
+        set.append(*row.own);
+        if (with_reported) set.append(*row.reported);
+        const auto packed = set.pack(row.number);
+        sums = packed.sums.size();
+        width = sums + packed.maxima.size();
+        mine.insert(mine.end(), packed.sums.begin(), packed.sums.end());
+        mine.insert(mine.end(), packed.maxima.begin(), packed.maxima.end());
+    }
+    const auto all = gather_by_shard(ctx, shards_, mine, width, width);
+    all_reduce(ctx, control, dist::reduce_op::max);
+
+    report::packed_metrics merged;
+    merged.sums.assign(sums, 0.0);
+    merged.maxima.assign(all.begin() + static_cast<std::ptrdiff_t>(sums),
+                         all.begin() + static_cast<std::ptrdiff_t>(width));
+    for (std::size_t at = 0; at < all.size(); at += width) {
+        for (std::size_t i = 0; i < sums; ++i) merged.sums[i] += all[at + i];
+        for (std::size_t i = sums; i < width; ++i)
+            merged.maxima[i - sums] = most_of(merged.maxima[i - sums], all[at + i]);
+    }
+    std::vector<double> lasts; // that the row outside has not: of one shard each
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+        const auto mine_of = sets[r].lasts_of(merged, rows[r].number);
+        lasts.resize(mine_of.size(), 0.0);
+        for (std::size_t i = 0; i < mine_of.size(); ++i) lasts[i] += mine_of[i];
+    }
+    all_reduce(ctx, lasts, dist::reduce_op::sum);
+    sets[0].put_lasts(merged, lasts);
+    return sets[0].unpack(merged).value();
+}
+
+SKEIN_INLINE void merge_shards(const context& ctx, int shards, std::vector<shard_metrics> mine,
+                               metrics::metric_list& into, std::string_view stage) {
+    // Of each shard: its sums, the first of which counts calls, and whether it had samples.
+    const auto each = into.pack().sums.size() + 1;
+    std::vector<double> sums, maxima;
+    std::vector<byte_buffer> rows;
+    for (auto& one : mine) {
+        sums.insert(sums.end(), one.seen.sums.begin(), one.seen.sums.end());
+        sums.push_back(one.was_dealt ? 1.0 : 0.0);
+        if (maxima.empty()) maxima = one.seen.maxima;
+        for (std::size_t i = 0; i < maxima.size(); ++i)
+            maxima[i] = std::max(maxima[i], one.seen.maxima[i]);
+        rows.push_back(std::move(one.seen.rows));
+    }
+    const auto all = gather_by_shard(ctx, shards, sums, each);
+    if (!maxima.empty()) all_reduce(ctx, maxima, dist::reduce_op::max);
+    bool shown = false;
+    for (std::size_t at = 0; at < all.size(); at += each) shown = shown || all[at] > 0;
+    for (std::size_t s = 0; s * each < all.size() && shown; ++s)
+        if (all[s * each] <= 0 && all[(s + 1) * each - 1] > 0)
+            throw error(errc::mismatch,
+                        fmt::format("shard {} was given samples of stage \"{}\" and showed its "
+                                    "metrics none of them, while another one did",
+                                    s, stage))
+                .with_hint("call stage.update() for every micro-batch: the numbers of all count");
+    for (std::size_t at = 0; at < all.size(); at += each) {
+        const auto begin = all.begin() + static_cast<std::ptrdiff_t>(at);
+        into.add(
+            {.sums = {begin, begin + static_cast<std::ptrdiff_t>(each - 1)}, .maxima = maxima});
+    }
+    if (!into.has_rows()) return;
+    for (const auto& of_rank : gather_bytes(ctx, wire::encode(rows)))
+        for (const auto& one : wire::decode<std::vector<byte_buffer>>(of_rank).value())
+            into.add_rows(one);
+}
+
+} // namespace skein::train::detail
+
+
+// ======== skein/train/detail/session_stages.ipp, continued
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -26246,7 +26472,8 @@ class training_stage {
 public:
     training_stage(const context& ctx, const run_config& config, report::metric_set& reported,
                    const metrics::metrics_manager& declared)
-        : ctx_(ctx), mine_(list_of(declared)), step_(mine_), window_(mine_), epoch_(mine_),
+        : ctx_(ctx), shards_(config.scaling.logical_shards), mine_(list_of(declared)), step_(mine_),
+          window_(mine_), epoch_(mine_),
           stage_("train", reported, declared.find("train") != nullptr ? &mine_ : nullptr,
                  !declared.stages().empty()) {
         const auto asked = declared.options().every;
@@ -26270,11 +26497,21 @@ public:
     }
 
     void begin_step() {
+        by_shard_.clear();
         if (!empty()) mine_.mark(before_);
         dealt_before_ = dealt_;
     }
+    /// Each step is shared before it is applied: ranks may be lost, or numbers go by shard.
+    [[nodiscard]] bool shares() const noexcept { return ctx_.elastic() != nullptr || shards_ > 0; }
+    /// The micro-batch of this number is through: what it showed is of its shard.
+    void keep_shard(std::size_t number) {
+        if (empty() || by_shard_.size() != number) return;
+        by_shard_.push_back({mine_.pack(), std::exchange(dealt_, false)});
+        mine_.clear();
+    }
     /// The step that began has not been.
     void take_back() {
+        by_shard_.clear();
         if (!empty()) mine_.go_back(before_);
         step_.clear();
         dealt_ = dealt_before_;
@@ -26286,7 +26523,10 @@ public:
     void share_step() {
         if (empty()) return;
         step_.clear(); // of a try that broke
-        merge(ctx_, mine_, step_, "train", dealt_, /*is_one_step=*/true);
+        if (shards_ > 0)
+            merge_shards(ctx_, shards_, std::exchange(by_shard_, {}), step_, "train");
+        else
+            merge(ctx_, mine_, step_, "train", dealt_, /*is_one_step=*/true);
         dealt_ = dealt_before_ = false;
     }
     /// The step that was shared is applied.
@@ -26380,7 +26620,7 @@ private:
         return found != nullptr ? *found : metrics::metric_list();
     }
     void gather() {
-        if (ctx_.elastic() != nullptr) return; // each step is shared
+        if (shares()) return;
         merge(ctx_, mine_, window_, "train", std::exchange(dealt_, false));
         dealt_before_ = false;
     }
@@ -26396,6 +26636,8 @@ private:
     }
 
     const context& ctx_;
+    int shards_ = 0;                      // logical ones
+    std::vector<shard_metrics> by_shard_; // of this rank in this step
     metrics::metric_list mine_, step_;    // of this rank; of all, of a step that is not applied yet
     metrics::metric_list window_, epoch_; // of all: since the last row; before
     metrics::list_mark before_;
@@ -26761,174 +27003,6 @@ SKEIN_INLINE void tell_state(reporter& to, const context& ctx, const run_config&
 
 } // namespace skein::train::detail
 
-// ======== skein/train/detail/shard_names.hpp
-// Numbers of logical shards, merged in the order of shards: the same bits for any number of ranks.
-
-
-#include <span>
-#include <vector>
-
-namespace skein::train::detail {
-
-/// What one shard comes to.
-struct shard_numbers {
-    report::metric_set own{};      ///< the trainer's, with names of those that all ranks know
-    report::metric_set reported{}; ///< the user's
-};
-
-/// What each rank has of its shards, in the order of shards. `each`: numbers of a shard.
-[[nodiscard]] std::vector<double> gather_by_shard(const context& ctx, int shards,
-                                                  std::span<const double> mine, std::size_t each,
-                                                  std::size_t before_first = 0);
-
-/// As train::shared_names, with a set of numbers for each shard. What was reported outside of all
-/// shards comes first and is rank 0's.
-class shard_names {
-public:
-    explicit shard_names(int shards) : shards_(shards) {}
-
-    /// The numbers of all shards, reduced by kind; a `last` is that of the first shard that has it.
-    ///   own      names of the trainer's numbers; their values count on rank 0, beside the shards
-    ///   outside  what the user reported outside of shards; rank 0's counts
-    ///   mine     of the shards of this rank
-    ///   control  as for train::merge()
-    ///   errors   mismatch, on every rank, when a name is reported by two kinds
-    [[nodiscard]] std::vector<report::metric_value> merge(const context& ctx,
-                                                          const report::metric_set& own,
-                                                          const report::metric_set& outside,
-                                                          std::span<const shard_numbers> mine,
-                                                          std::span<double> control = {});
-    /// In another world: its ranks learn anew.
-    void forget() noexcept { known_.clear(); }
-
-private:
-    struct row_type {
-        int number = 0; // 0: outside of all shards
-        const report::metric_set* own = nullptr;
-        const report::metric_set* reported = nullptr;
-    };
-    void learn(const context& ctx, std::span<const row_type> rows);
-    [[nodiscard]] std::vector<report::metric_value> exchange(const context& ctx,
-                                                             const report::metric_set& own,
-                                                             std::span<const row_type> rows,
-                                                             bool with_reported,
-                                                             std::span<double> control) const;
-
-    int shards_;
-    report::metric_set known_; // the same on all ranks; counts nothing
-};
-
-} // namespace skein::train::detail
-
-
-// ======== skein/train/detail/shard_names.ipp
-// Bodies of <skein/train/detail/shard_names.hpp>.
-
-
-#include <algorithm>
-#include <string>
-#include <utility>
-
-namespace skein::train::detail {
-
-SKEIN_INLINE std::vector<double> gather_by_shard(const context& ctx, int shards,
-                                                 std::span<const double> mine, std::size_t each,
-                                                 std::size_t before_first) {
-    std::vector<double> all(mine.begin(), mine.end());
-    if (ctx.world_size() == 1) return all;
-    std::vector<std::size_t> counts;
-    for (int r = 0; r < ctx.world_size(); ++r)
-        counts.push_back(
-            each * static_cast<std::size_t>(shards_of(shards, r, ctx.world_size()).size()) +
-            (r == 0 ? before_first : 0));
-    std::vector<double> joined(each * static_cast<std::size_t>(shards) + before_first);
-    ctx.comm()
-        ->all_gather_v(dist::view_of(std::span(std::as_const(all))),
-                       dist::view_of(std::span(joined)), std::move(counts))
-        .wait();
-    return joined;
-}
-
-/// The larger one; what is not a number stays.
-SKEIN_INLINE double most_of(double old, double value) noexcept {
-    return old != old || !(value > old || value != value) ? old : value;
-}
-
-SKEIN_INLINE std::vector<report::metric_value> shard_names::merge(
-    const context& ctx, const report::metric_set& own, const report::metric_set& outside,
-    std::span<const shard_numbers> mine, std::span<double> control) {
-    std::vector<row_type> rows;
-    if (ctx.is_first()) rows.push_back({0, &own, &outside});
-    int number = shards_of(shards_, ctx.rank(), ctx.world_size()).first;
-    for (const auto& shard : mine) rows.push_back({++number, &shard.own, &shard.reported});
-
-    // What is new to somebody is not in this exchange: all see that there is, and make another one.
-    const bool knows = std::ranges::all_of(
-        rows, [&](const row_type& row) { return known_.covers(*row.reported); });
-    std::vector<double> with_news(control.begin(), control.end());
-    with_news.push_back(knows ? 0.0 : 1.0);
-    auto merged = exchange(ctx, own, rows, knows, with_news);
-    std::copy_n(with_news.begin(), control.size(), control.begin());
-    if (with_news.back() <= 0) return merged;
-    learn(ctx, rows);
-    return exchange(ctx, own, rows, true, {});
-}
-
-/// Names in the order of shards, whatever ranks have them.
-SKEIN_INLINE void shard_names::learn(const context& ctx, std::span<const row_type> rows) {
-    report::metric_set mine;
-    for (const auto& row : rows) mine.know(*row.reported);
-    std::vector<std::string> layouts;
-    for (const auto& each : gather_bytes(ctx, as_bytes(mine.layout())))
-        layouts.emplace_back(as_text(each));
-    auto all = report::metric_set::join(layouts);
-    if (!all) throw all.error();
-    known_ = std::move(all->know(known_));
-}
-
-SKEIN_INLINE std::vector<report::metric_value> shard_names::exchange(
-    const context& ctx, const report::metric_set& own, std::span<const row_type> rows,
-    bool with_reported, std::span<double> control) const {
-    auto layout = report::metric_set::with_layout(own.layout());
-    layout.know(known_);
-    std::vector<report::metric_set> sets;
-    std::vector<double> mine;
-    std::size_t sums = 0, width = 0;
-    for (const auto& row : rows) {
-        auto& set = sets.emplace_back(layout);
-        set.append(*row.own);
-        if (with_reported) set.append(*row.reported);
-        const auto packed = set.pack(row.number);
-        sums = packed.sums.size();
-        width = sums + packed.maxima.size();
-        mine.insert(mine.end(), packed.sums.begin(), packed.sums.end());
-        mine.insert(mine.end(), packed.maxima.begin(), packed.maxima.end());
-    }
-    const auto all = gather_by_shard(ctx, shards_, mine, width, width);
-    all_reduce(ctx, control, dist::reduce_op::max);
-
-    report::packed_metrics merged;
-    merged.sums.assign(sums, 0.0);
-    merged.maxima.assign(all.begin() + static_cast<std::ptrdiff_t>(sums),
-                         all.begin() + static_cast<std::ptrdiff_t>(width));
-    for (std::size_t at = 0; at < all.size(); at += width) {
-        for (std::size_t i = 0; i < sums; ++i) merged.sums[i] += all[at + i];
-        for (std::size_t i = sums; i < width; ++i)
-            merged.maxima[i - sums] = most_of(merged.maxima[i - sums], all[at + i]);
-    }
-    std::vector<double> lasts; // that the row outside has not: of one shard each
-    for (std::size_t r = 0; r < rows.size(); ++r) {
-        const auto mine_of = sets[r].lasts_of(merged, rows[r].number);
-        lasts.resize(mine_of.size(), 0.0);
-        for (std::size_t i = 0; i < mine_of.size(); ++i) lasts[i] += mine_of[i];
-    }
-    all_reduce(ctx, lasts, dist::reduce_op::sum);
-    sets[0].put_lasts(merged, lasts);
-    return sets[0].unpack(merged).value();
-}
-
-} // namespace skein::train::detail
-
 
 // ======== skein/train/detail/session_evaluation.ipp, continued
 #include <algorithm>
@@ -27052,6 +27126,7 @@ public:
         report::metric_set mine, reported{taken_names};
         mine.mean(set.name + "_loss", 0.0, 0.0);
         std::vector<shard_numbers> by_shard;
+        std::vector<shard_metrics> seen;
         set.list.clear();
         stage here(set.name, reported, set.is_measured ? &set.list : nullptr,
                    !declared_.stages().empty());
@@ -27060,7 +27135,7 @@ public:
             parts_.begin_evaluation();
             const eval_modes modes(parts_.module());
             if (shards > 0)
-                by_shard = pass_shards(set, step, count, reported, here);
+                by_shard = pass_shards(set, step, count, reported, here, seen);
             else
                 pass(set, step, first, last, mine, here);
             parts_.end_evaluation();
@@ -27073,7 +27148,10 @@ public:
         if (set.is_measured) {
             auto merged = set.list;
             merged.clear();
-            merge(ctx_, set.list, merged, set.name, last > first);
+            if (shards > 0)
+                merge_shards(ctx_, shards, std::move(seen), merged, set.name);
+            else
+                merge(ctx_, set.list, merged, set.name, last > first);
             out.put(set.name, merged.compute());
             refuse_twice(out.values);
         }
@@ -27112,8 +27190,8 @@ private:
     /// The parts of the set that this rank has, each as if it were alone.
     [[nodiscard]] std::vector<shard_numbers> pass_shards(set_type& set, std::uint64_t step,
                                                          std::uint64_t count,
-                                                         report::metric_set& reported,
-                                                         stage& here) {
+                                                         report::metric_set& reported, stage& here,
+                                                         std::vector<shard_metrics>& seen) {
         const int shards = config_.scaling.logical_shards;
         const auto own = shards_of(shards, ctx_.rank(), ctx_.world_size());
         std::vector<shard_numbers> all;
@@ -27125,6 +27203,9 @@ private:
             pass(set, step, first, last, mine.own, here);
             mine.reported = reported;
             reported.clear();
+            if (!set.is_measured) continue;
+            seen.push_back({set.list.pack(), last > first});
+            set.list.clear();
         }
         return all;
     }
@@ -28064,13 +28145,6 @@ private:
 namespace skein::train::detail {
 
 /// What cannot be the same for any number of ranks.
-SKEIN_INLINE void require_shardable(const metrics_manager& declared) {
-    if (declared.stages().empty()) return;
-    throw error(errc::not_supported,
-                "not supported: metrics (Trainer::measure) with logical shards, because they are "
-                "summed by rank")
-        .with_hint("report numbers from the loss: they are summed by shard");
-}
 SKEIN_INLINE void require_shardable(const input_source& input) {
     if (!input.is_stream()) return;
     throw error(errc::not_supported,
@@ -28323,7 +28397,6 @@ public:
                              "what the parameter groups match");
             run_.training.emplace(ctx_, config_, reported_, run_.declared);
             if (const int shards = config_.scaling.logical_shards; shards > 0) {
-                require_shardable(run_.declared);
                 run_.parts->sum_by_shards(shards);
                 shards_.emplace(ctx_, shards, reported_, run_.parts->store());
             }
@@ -28443,7 +28516,10 @@ public:
             // draws.
             const int first = shards_ ? shards_->own().first : ctx_.rank() * static_cast<int>(all);
             seed_step(config_.seed, run_.step, first + static_cast<int>(micro_));
-            if (shards_) shards_->begin(micro_);
+            if (shards_) {
+                if (micro_ > 0) run_.training->keep_shard(micro_ - 1);
+                shards_->begin(micro_);
+            }
             run_.parts->begin_micro(micro_ + 1 == all);
             phase_ = step_phase::computing;
             const auto at = micro_++;
@@ -28453,7 +28529,10 @@ public:
                 return &drawn_->micros[at];
             }
         }
-        if (shards_) shards_->end();
+        if (shards_) {
+            if (micro_ > 0) run_.training->keep_shard(micro_ - 1);
+            shards_->end();
+        }
         return nullptr;
     }
 
@@ -28504,8 +28583,8 @@ public:
         if (place_ != nullptr) {
             run_.parts->sync_buffers(); // of the step: whoever is lost next, those of rank 0 count
             require_one_stream();
-            run_.training->share_step();
         }
+        if (run_.training->shares()) run_.training->share_step();
         exchange_row();
         phase_ = step_phase::agreed;
     }
@@ -28533,7 +28612,7 @@ public:
     }
     /// The part that asks no other rank.
     void commit_here() {
-        if (place_ != nullptr) run_.training->take_step();
+        if (run_.training->shares()) run_.training->take_step();
         run_.step += 1;
         run_.feeder->commit(*drawn_, run_.step);
         reported_.clear();

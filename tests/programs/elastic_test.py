@@ -21,7 +21,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from program import Run, find_program, run_cases  # noqa: E402
 
 asking = argparse.ArgumentParser()
-asking.add_argument("--events", type=int, default=8)
+asking.add_argument("--events", type=int, default=6)
 asking.add_argument("--data")
 asking.add_argument("--seed", type=int, default=1)
 asking.add_argument("case", nargs="?")
@@ -29,7 +29,7 @@ asked = asking.parse_args()
 
 EXAMPLE = find_program("300_elastic_mnist")
 PROGRAM = find_program("skein_elastic")
-STEPS_OF_AN_EVENT = 120     # so that none comes behind the end
+STEPS_OF_AN_EVENT = 100     # so that none comes behind the end
 
 
 # ---- what a run tells ----------------------------------------------------------------------------
@@ -89,6 +89,7 @@ class Disturbance:
     def __init__(self, run, folder, draw):
         self.run, self.folder, self.draw = run, folder, draw
         self.done = []
+        self.most = 4       # a worker that was told to leave is not replaced
 
     def newest(self):
         found = views(self.run)
@@ -112,8 +113,8 @@ class Disturbance:
     def act(self):
         """One event; the survivors keep their processes."""
         world = self.newest()
-        kinds = ["kill", "kill", "kill first", "stop", "leave"] + ["kill two"] * (len(world) > 2)
-        if len(world) < 4 and self.draw.random() < 0.5:     # a world of all, now and then
+        kinds = ["kill", "kill", "kill first", "stop"] + ["kill two"] * (len(world) > 2) + ["leave"] * (self.most > 3 and len(world) > 1)
+        if len(world) < self.most and self.draw.random() < 0.5:     # a world of all, now and then
             count = len(views(self.run))
             self.run.wait_until(lambda: len(views(self.run)) > count or self.run.process.poll() is not None, "rank that joins")
             self.done.append("join")
@@ -121,6 +122,7 @@ class Disturbance:
         kind = self.draw.choice(kinds)
         victims = [world[0]] if kind == "kill first" else self.draw.sample(world, 2 if kind == "kill two" else 1)
         how = {"stop": signal.SIGSTOP, "leave": signal.SIGTERM}.get(kind, signal.SIGKILL)
+        self.most -= kind == "leave"
         count = len(views(self.run))
         for pid in victims:
             os.kill(pid, how)

@@ -15,11 +15,21 @@
 #include <fstream>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
+
+/// A FIFO of the test's folder: whoever opens it and whoever reads it wait for each other.
+struct test_gate {
+    std::string path;
+    void make() const { ::mkfifo(path.c_str(), 0600); }
+    void open() const { const std::ofstream opened(path); }
+    void read() const { const std::ifstream opened(path); }
+};
 
 /// A worker's life.
 class elastic_worker {
@@ -30,8 +40,9 @@ public:
     int live() {
         using namespace skein;
         auto last = spmd::world_end::none;
+        std::string broken;
         for (;;) {
-            const auto world = me_.next(last);
+            const auto world = me_.next(last, std::exchange(broken, {}));
             if (!world) {
                 note("left", me_.change().why);
                 return 0;
@@ -43,6 +54,7 @@ public:
             } catch (const error& why) {
                 if (why.code() != errc::peer_lost) throw;
                 last = spmd::world_end::broken;
+                broken = why.what();
             }
         }
     }
@@ -61,7 +73,8 @@ private:
             act(world, step);
             if (told_to_go() && !asked_) {
                 asked_ = true;
-                me_.ask_to_leave("it was told to go");
+                me_.ask_to_leave("it was told to go" +
+                                 std::string(program_ == "says much" ? 5 << 20 : 0, '!'));
             }
             std::string row = "---";
             if (me_.change_wanted()) row[0] = 'c';
@@ -75,8 +88,17 @@ private:
                 stop = stop || text[1] == 's';
                 done = done || text[2] == 'd';
             }
+            if (done && program_ == "loses the last one late") {
+                if (me_.id() == 2) ::raise(SIGKILL);
+                gate().read(); // the next view is there
+            }
+            if (done && program_ == "loses one after another is done" && me_.id() == 2) {
+                gate().read();
+                ::raise(SIGKILL);
+            }
             if (stop || done) {
                 me_.leave();
+                if (program_ == "loses one after another is done") gate().open();
                 return stop && me_.stop_signal() != 0 ? 128 + me_.stop_signal() : 0;
             }
             if (change) return -1;
@@ -89,7 +111,16 @@ private:
         const char* const kills = std::getenv("SKEIN_TEST_KILLS");
         if (kills != nullptr && world.world_size() == 2 && step == 3)
             ::kill(static_cast<pid_t>(std::atol(kills)), SIGKILL);
+        // What a failed collective is to the rank that has waited for the one that hangs.
+        if (program_ == "hangs" && world.generation() == 1 && step == 3) {
+            if (me_.id() == 1) throw error(errc::peer_lost, "a collective has timed out");
+            for (;;) ::pause();
+        }
+        if (program_ == "has a failed collective" && second && world.generation() == 1)
+            throw error(errc::peer_lost, "the sum of bucket 3 has timed out");
         if (program_ == "exits early" && second) ::_exit(0);
+        if (program_ == "gives its state up" && second) // not said by fail(): it is a loss
+            throw error(errc::aborted, "half a copy of the state has come");
         if (program_ == "fails" && second)
             throw error(errc::io, "the disk made a noise").with_hint("listen to it");
         if (program_ == "joins badly" && me_.id() > 2 && world.generation() > 1)
@@ -99,6 +130,7 @@ private:
         if (program_ == "dies in each world" && me_.id() > 1) ::raise(SIGKILL);
         if (program_ == "ignores the stop" && me_.stop_wanted()) ::pause();
     }
+    [[nodiscard]] test_gate gate() const { return {folder_ + "/gate"}; }
     void note(const std::string& name, const std::string& text) {
         std::ofstream(fmt::format("{}/{}-{}", folder_, name, me_.id())) << text;
     }

@@ -2,6 +2,7 @@
 #include <skein/core/clock.hpp>
 #include <skein/core/this_process.hpp>
 #include <skein/spmd/elastic_supervisor.hpp>
+#include <tests/spmd/elastic_programs.hpp>
 #include <tests/support/temporary_folder.hpp>
 
 #include <catch2/catch_test_macros.hpp>
@@ -44,6 +45,7 @@ struct elastic_run {
         options.env = {{"SKEIN_TEST_PROGRAM", program}, {"SKEIN_TEST_FOLDER", folder.path}};
         options.times.backoff = 1ms;
         options.times.crash_grace = 5s;
+        options.times.first_settle = 60s; // on a busy machine one may start late
         options.control = std::make_shared<elastic_control>();
     }
     /// `act` is called with each view of ranks; when it says false the workers are done.
@@ -137,6 +139,17 @@ TEST_CASE("a worker that stands still is killed after a second, and the others g
     CHECK(between(stopped, found) < 1500ms);
 }
 
+TEST_CASE("a worker that computes for ever while another asks for the next world is killed") {
+    elastic_run job("hangs", 1, 2);
+    job.options.times.ask_limit = 200ms;
+    job.live([&](const view& now) { return now.generation == 1; });
+    INFO(job.story());
+    CHECK_FALSE(job.outcome.failure);
+    REQUIRE(job.failures.size() == 1);
+    CHECK_THAT(job.failures[0],
+               ContainsSubstring("worker 2") && ContainsSubstring("hung, and was killed: 0.2 s"));
+}
+
 TEST_CASE("two losses at once make one view") {
     elastic_run job("works", 1, 4);
     job.live([&](const view& now) {
@@ -195,31 +208,57 @@ TEST_CASE("a worker that the others cannot spare leaves when another one has com
     CHECK(ids(job.views[1]) == id_list{job.views[0].members[1].id, 3});
 }
 
-TEST_CASE("where all workers are told to go, the next one has its state from one of them first") {
-    for (const int most : {3, 1}) {
-        INFO("at most " << most);
+TEST_CASE("of a long reason to leave the others hear the beginning") {
+    elastic_run job("says much", 1, 2);
+    job.live([&](const view& now) {
+        if (now.generation == 1) end(now.members[1], SIGTERM);
+        return now.generation == 1;
+    });
+    INFO(job.story());
+    CHECK_FALSE(job.outcome.failure);
+    CHECK(job.failures.empty());
+    REQUIRE(job.views.size() == 3);
+    CHECK(job.views[1].why.size() < 2048);
+    CHECK_THAT(job.views[1].why, ContainsSubstring("it was told to go!!"));
+}
+
+TEST_CASE("a text is cut between characters") {
+    using spmd::detail::clipped;
+    CHECK(clipped("short", 5) == "short");
+    CHECK(clipped("123456789", 8) == "1234 ...");
+    CHECK(clipped("123\xc3\xa4" "56789", 8) == "123 ...");
+}
+
+TEST_CASE("a collective that fails without a loss is told in the next view's reason") {
+    elastic_run job("has a failed collective", 1, 2);
+    job.live([&](const view& now) { return now.generation == 1; });
+    INFO(job.story());
+    CHECK_FALSE(job.outcome.failure);
+    CHECK(job.outcome.restarts == 1);
+    REQUIRE(job.views.size() == 3);
+    CHECK(ids(job.views[1]) == ids(job.views[0]));
+    CHECK_THAT(job.views[1].why,
+               ContainsSubstring("a collective failed, and no worker was lost: worker 2") &&
+                   ContainsSubstring("the sum of bucket 3 has timed out"));
+}
+
+TEST_CASE("all workers are told to go: one stays until another one has its state") {
+    for (const int most : {1, 2}) {
         elastic_run job("works", 1, most);
         job.live([&](const view& now) {
             if (now.generation == 1)
                 for (const auto& m : now.members) end(m, SIGTERM);
-            const auto& first = job.views[0].members;
-            return std::any_of(now.members.begin(), now.members.end(), [&](const view_member& m) {
-                return std::any_of(first.begin(), first.end(),
-                                   [&](const view_member& f) { return f.id == m.id; });
-            });
+            return now.members.size() > 1 || now.members[0].id <= job.views[0].members.size();
         });
         INFO(job.story());
         CHECK_FALSE(job.outcome.failure);
         CHECK(job.failures.empty());
-        REQUIRE(job.views.size() >= 3);
-        for (std::size_t i = 1; i + 1 < job.views.size(); ++i) {
-            const auto before = ids(job.views[i - 1]), now = ids(job.views[i]);
-            INFO("view " << i + 1);
+        REQUIRE(job.views.size() >= 4);
+        for (std::size_t v = 1; v < job.views.size(); ++v) {
+            const auto before = ids(job.views[v - 1]), now = ids(job.views[v]);
             CHECK(std::find_first_of(now.begin(), now.end(), before.begin(), before.end()) !=
                   now.end());
         }
-        for (const auto& m : job.views[0].members)
-            CHECK(std::filesystem::exists(fmt::format("{}/left-{}", job.folder.path, m.id)));
     }
 }
 
@@ -385,6 +424,48 @@ TEST_CASE("a worker that returns early ends the job") {
                    ContainsSubstring("exited before the job was done"));
 }
 
+TEST_CASE("a worker that is done when the view without the lost one is there ends the job well") {
+    elastic_run job("loses the last one late", 1, 2);
+    const test_gate gate{job.folder.path + "/gate"};
+    gate.make();
+    job.live([&](const view& now) {
+        if (now.generation == 2) gate.open();
+        return now.generation > 1;
+    });
+    INFO(job.story());
+    CHECK_FALSE(job.outcome.failure);
+    CHECK(job.outcome.restarts == 1);
+    CHECK(job.views.size() == 3);
+}
+
+TEST_CASE("a worker that dies when another one is done ends the job, and nobody begins anew") {
+    elastic_run job("loses one after another is done", 1, 2);
+    test_gate{job.folder.path + "/gate"}.make();
+    job.live([&](const view&) { return false; });
+    INFO(job.story());
+    REQUIRE(job.outcome.failure);
+    CHECK_THAT(job.outcome.failure->what(),
+               ContainsSubstring("worker 2") && ContainsSubstring("SIGKILL"));
+    CHECK(job.outcome.culprit >= 0);
+    CHECK(job.outcome.restarts == 0);
+    CHECK(job.views.size() == 2);
+}
+
+TEST_CASE("a worker that ends with an exit code, and does not say that it fails, is replaced") {
+    elastic_run job("gives its state up", 1, 2);
+    job.live([&](const view& now) {
+        return now.members.size() < 2 || now.generation == 1;
+    });
+    INFO(job.story());
+    CHECK_FALSE(job.outcome.failure);
+    CHECK(job.outcome.restarts == 1);
+    REQUIRE(job.failures.size() == 1);
+    CHECK_THAT(job.failures[0], ContainsSubstring("worker 2") &&
+                                    ContainsSubstring("exited with 1") &&
+                                    ContainsSubstring("half a copy of the state has come"));
+    CHECK(ids(job.views.back()) == id_list{1, 3});
+}
+
 TEST_CASE("a worker that fails ends the job with its reason") {
     elastic_run job("fails", 1, 3);
     job.live([](const view&) { return true; });
@@ -442,6 +523,21 @@ TEST_CASE("what is given reaches every rank, and what rank 0 tells the outcome")
     CHECK_FALSE(job.outcome.failure);
     REQUIRE(job.outcome.told.contains("answer"));
     CHECK(as_text(job.outcome.told.at("answer")) == "42!");
+}
+
+TEST_CASE("a rank in a long collective is waited for as long as the collective may take") {
+    elastic_times times;
+    elastic_member_options member;
+    CHECK(times.join_deadline >= time_span(time_constants::lan().collective_timeout));
+    CHECK(member.exchange_deadline >= time_span(time_constants::lan().collective_timeout));
+    times.wait_for_collectives(1h);
+    member.wait_for_collectives(1h);
+    CHECK(times.join_deadline == time_span(1h));
+    CHECK(times.ask_limit == time_span(1h));
+    CHECK(member.join_deadline == time_span(1h));
+    CHECK(member.exchange_deadline == time_span(1h));
+    times.wait_for_collectives(1s); // not less
+    CHECK(times.join_deadline == time_span(1h));
 }
 
 TEST_CASE("numbers of workers that contradict each other are refused") {

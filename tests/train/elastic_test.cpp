@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A training whose ranks change: threads that are lost, leave and join.
+#include <skein/metrics/classification.hpp>
+#include <skein/metrics/perplexity.hpp>
 #include <skein/sim/local_elastic.hpp>
 #include <skein/train/elastic.hpp>
 #include <skein/train/elastic_place.hpp>
@@ -88,6 +90,7 @@ struct elastic_run {
     run_config config;
     std::function<void(std::uint64_t id, std::uint64_t step)> during{};
     std::function<void(std::uint64_t id, point where, std::uint64_t step)> behind{};
+    bool measures = false; ///< counts, and a sum of real numbers whose bits show its order
     std::optional<one_place> stream{}; ///< in place of the numbered data
 
     std::mutex guard; // the fields below
@@ -129,15 +132,24 @@ struct elastic_run {
         auto net = make_zoo(shape::plain);
         const numbers data{64};
         std::uint64_t step = 0;
-        const auto loss = [&](Zoo& net, const sample_batch& batch) {
+        const auto loss = [&](Zoo& net, const sample_batch& batch, skein::train::stage& here) {
             if (during) during(mine.id(), step);
-            return zoo_loss(net, batch);
+            const auto scores = net->forward(batch.x, batch.ids).to(torch::kFloat);
+            if (measures) here.update(scores, batch.y);
+            return torch::nn::functional::cross_entropy(scores, batch.y);
         };
         const auto told = [&](point where, std::uint64_t at) {
             if (behind) behind(mine.id(), where, at);
         };
         sk::Trainer<sk::Elastic<sk::DDP<>>, step_counter> trainer(ctx, config,
                                                                   step_counter{&step, told});
+        if (measures) {
+            namespace metrics = sk::metrics;
+            trainer.measure({metrics::on("train", metrics::accuracy{.classes = 4},
+                                         metrics::perplexity{}),
+                             metrics::on("val", metrics::accuracy{.classes = 4},
+                                         metrics::perplexity{})});
+        }
         auto places = stream;
         const auto result =
             places ? trainer.fit(net, sk::AdamW{}, constant_rate{1e-2}, loss, *places, data)
@@ -291,6 +303,7 @@ TEST_CASE("elastic: with logical shards the bits are those of one undisturbed ra
           "[train][elastic]") {
     const auto train = [](const std::string& folder, bool disturbed) {
         elastic_run run(folder);
+        run.measures = true;
         run.config.scaling.logical_shards = 4;
         run.config.max_steps = 16;
         run.config.eval_every = 5;
@@ -331,6 +344,7 @@ TEST_CASE("elastic: a rank is lost at any point of a step's end, and each step i
     const auto train = [](const std::string& folder, std::optional<point> where,
                           std::uint64_t culprit) {
         elastic_run run(folder);
+        run.measures = true;
         run.config.scaling.logical_shards = 4; // so that the numbers do not show who made them
         run.config.eval_every = 3;
         run.config.checkpoint.enabled = true;

@@ -29,6 +29,7 @@
 #include <skein/spmd/view.hpp>
 #include <skein/spmd/view_register.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -60,7 +61,17 @@ struct elastic_times {
     time_span take_over = std::chrono::seconds(1);
     /// A view without any member of the one before waits so long for those that nobody saw end.
     time_span lease = time_constants::lan().dead_after;
-    time_span join_deadline = 2 * time_constants::lan().rendezvous_timeout; ///< of a view's group
+    /// From the first member of a world that asks for the next one, with nobody lost, for the
+    /// others: those that have not asked by then hang, and are killed.
+    time_span ask_limit = time_constants::lan().collective_timeout;
+    time_span join_deadline = time_constants::lan().collective_timeout; ///< of a view's group
+
+    /// For ranks whose collectives wait so long for each other: a healthy one may learn only then
+    /// that its world has ended. join_deadline and ask_limit are at least that.
+    void wait_for_collectives(time_span timeout) {
+        join_deadline = std::max(join_deadline, timeout);
+        ask_limit = std::max(ask_limit, timeout);
+    }
 };
 
 /// What a coordinator knows before the first worker.
@@ -140,6 +151,7 @@ private:
 
     // What has come.
     void heard_ask(worker& from, byte_span body);
+    void heard_done(worker& from, std::uint64_t generation);
     void heard_failure(worker& from, error why);
     void mark_broken();
     void judge_group();
@@ -161,6 +173,9 @@ private:
     void look_at_end(time_point now);
     [[nodiscard]] std::optional<view> proposal(time_point now);
     [[nodiscard]] std::optional<view> first_proposal(time_point now);
+    void finish_with_the_others();
+    void kill_those_that_hang(time_point now);
+    [[nodiscard]] static worker* last_with_state(const std::vector<worker*>& stay);
     [[nodiscard]] view make_view(time_point now);
     void break_group(const std::string& why);
     void begin_view(const view& before, const std::string& why);
@@ -170,6 +185,7 @@ private:
     [[nodiscard]] std::vector<worker*> members();
     [[nodiscard]] std::vector<worker*> ready();
     [[nodiscard]] bool has_left(const worker& which) const;
+    [[nodiscard]] bool is_ending();
     [[nodiscard]] bool is_first_of_host(const worker& which) const;
     [[nodiscard]] bool is_draining(const elastic_keeper& keeper) const;
     [[nodiscard]] bool any_running() const;
@@ -195,9 +211,12 @@ private:
     std::shared_ptr<view_group> group_;
     std::vector<std::string> news_; ///< since the newest view
     bool broken_ = false;           ///< the newest view's group, though nobody is lost yet
+    std::string broken_why_;        ///< as the first one said that asked
     bool was_refused_ = false;      ///< that is why
+    bool is_break_counted_ = false; ///< against max_failures
     int target_ = 0, failures_ = 0, refusals_ = 0, bad_starts_ = 0;
     std::optional<error> last_loss_, refused_;
+    time_point asked_at_ = time_point::max(); ///< for the next view, the first of the newest one's
     time_point broken_at_{}, retry_at_{}, short_since_ = time_point::max(),
                                           enough_at_ = time_point::max(),
                                           take_over_until_ = time_point::min();

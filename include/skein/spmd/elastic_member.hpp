@@ -21,6 +21,7 @@
 #include <skein/spmd/group.hpp>
 #include <skein/spmd/settings.hpp>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -34,9 +35,17 @@ namespace skein::spmd {
 /// How long a member waits for others, and what it must have like them.
 struct elastic_member_options {
     /// How long exchange() of a world waits for the slowest rank.
-    time_span exchange_deadline = 2 * time_constants::lan().rendezvous_timeout;
+    time_span exchange_deadline = time_constants::lan().collective_timeout;
+    /// How long it waits for the other ranks of a new world.
+    time_span join_deadline = time_constants::lan().collective_timeout;
     /// What all workers of the job must have alike: one that differs from the first is refused.
     std::vector<setting> settings{};
+
+    /// See elastic_times; both deadlines are at least that.
+    void wait_for_collectives(time_span timeout) {
+        exchange_deadline = std::max(exchange_deadline, timeout);
+        join_deadline = std::max(join_deadline, timeout);
+    }
 };
 
 /// Connects in the constructor. leave() or fail() before the end; the destructor without either
@@ -56,7 +65,8 @@ public:
     /// time on any thread.
     ///   errors  besides those of the interface: mismatch, other settings than the others';
     ///           peer_lost: the supervisor is gone
-    [[nodiscard]] std::unique_ptr<rendezvous> next(world_end last) override;
+    [[nodiscard]] std::unique_ptr<rendezvous> next(world_end last,
+                                                   const std::string& why = {}) override;
     [[nodiscard]] world_change change() const override;
     [[nodiscard]] bool change_wanted() const noexcept override;
     [[nodiscard]] bool stop_wanted() const noexcept override;

@@ -48,10 +48,12 @@ public:
     /// Waits until a world newer than the last one has this rank, and for its other ranks. The
     /// world before may be destroyed from now on, and is of no use.
     ///   last    how the world before came to its end
+    ///   why     what failed in a broken one, for people; of a long text the beginning
     ///   result  null: this rank is a member no more, in order: it leaves without an error
     ///   errors  cancelled: a stop was asked for before the first world; aborted: the job ends,
     ///           with the reason; those of joined_group
-    [[nodiscard]] virtual std::unique_ptr<rendezvous> next(world_end last) = 0;
+    [[nodiscard]] virtual std::unique_ptr<rendezvous> next(world_end last,
+                                                           const std::string& why = {}) = 0;
     /// How the newest world came to be.
     [[nodiscard]] virtual world_change change() const = 0;
 

@@ -25,8 +25,10 @@ public:
     int least() const override { return job_.least_; }
     int most() const override { return job_.most_; }
 
-    std::unique_ptr<spmd::rendezvous> next(spmd::world_end last) override {
+    std::unique_ptr<spmd::rendezvous> next(spmd::world_end last,
+                                           const std::string& why = {}) override {
         std::unique_lock lock(job_.guard_);
+        if (!why.empty()) job_.why_ = why;
         asks_ = true;
         broke_ = last == spmd::world_end::broken;
         world_.reset();

@@ -76,7 +76,7 @@ public:
     ///   errors  those of net::connect_patiently
     [[nodiscard]] task<void> connect();
     /// See elastic_world::next(); null: it leaves.
-    [[nodiscard]] task<std::shared_ptr<elastic_place>> next(world_end last);
+    [[nodiscard]] task<std::shared_ptr<elastic_place>> next(world_end last, std::string why);
     void ask_to_leave(const std::string& why);
     [[nodiscard]] task<void> leave();
     [[nodiscard]] task<void> fail(error why);

@@ -127,7 +127,8 @@ SKEIN_INLINE void elastic_client::lose_link(error why) {
     changed_.wake_all();
 }
 
-SKEIN_INLINE task<std::shared_ptr<elastic_place>> elastic_client::next(world_end last) {
+SKEIN_INLINE task<std::shared_ptr<elastic_place>> elastic_client::next(world_end last,
+                                                                       std::string why) {
     old_ = std::move(place_);
     std::uint64_t had = old_ ? old_->begin.now.generation : 0;
     if (link_->is_open()) {
@@ -135,6 +136,7 @@ SKEIN_INLINE task<std::shared_ptr<elastic_place>> elastic_client::next(world_end
         asking.last = static_cast<std::uint8_t>(old_ ? last : world_end::none);
         asking.generation = had;
         if (!old_) asking.settings = options_.settings;
+        asking.why = clipped(std::move(why));
         say(*link_, member_kind::ask, asking);
     }
     for (;;) {
@@ -144,9 +146,9 @@ SKEIN_INLINE task<std::shared_ptr<elastic_place>> elastic_client::next(world_end
             tasks_.spawn(drop(std::move(old_)));
         if (end_) {
             if (std::get<0>(*end_)) co_return nullptr;
-            const auto& why = std::get<1>(*end_);
-            if (why.code() == errc::mismatch || why.code() == errc::cancelled) throw why;
-            throw error(errc::aborted, "the job ends").with_cause(why.what());
+            const auto& reason = std::get<1>(*end_);
+            if (reason.code() == errc::mismatch || reason.code() == errc::cancelled) throw reason;
+            throw error(errc::aborted, "the job ends").with_cause(reason.what());
         }
         if (lost_) throw *lost_;
         if (!newest_ || newest_->now.generation <= had) {
@@ -174,6 +176,7 @@ SKEIN_INLINE task<std::shared_ptr<elastic_place>> elastic_client::next(world_end
             member_ask asking;
             asking.last = static_cast<std::uint8_t>(world_end::broken);
             asking.generation = had;
+            asking.why = clipped(has_joined.error().what());
             say(*link_, member_kind::ask, asking);
         }
     }
@@ -237,12 +240,14 @@ SKEIN_INLINE task<void> elastic_client::drop(std::shared_ptr<elastic_place> whic
 
 SKEIN_INLINE void elastic_client::ask_to_leave(const std::string& why) {
     if (!link_ || !link_->is_open()) return;
-    say(*link_, member_kind::leave, member_leave{why});
+    say(*link_, member_kind::leave, member_leave{clipped(why)});
 }
 
 SKEIN_INLINE task<void> elastic_client::leave() {
     leaves_ = true;
     const auto from = std::move(place_);
+    if (from && link_->is_open())
+        say(*link_, member_kind::done, member_done{from->begin.now.generation});
     if (!from || !from->client) co_return;
     auto client = std::move(from->client);
     auto left = client->leave();
@@ -251,6 +256,7 @@ SKEIN_INLINE task<void> elastic_client::leave() {
 
 SKEIN_INLINE task<void> elastic_client::fail(error why) {
     leaves_ = true;
+    why = clipped(why);
     const auto from = std::move(place_);
     if (link_->is_open()) say(*link_, member_kind::fail, member_fail(why));
     if (!from || !from->client) co_return;

@@ -75,6 +75,7 @@ SKEIN_INLINE std::vector<std::uint64_t> elastic_coordinator::add(
         w->is = stage::member;
         w->rank = static_cast<int>(found - view_.members.begin());
         w->first_view = view_.generation;
+        w->has_state = true;
         w->asked = world_end::broken; // the group was the other coordinator's
         w->started_at = loop::current().now();
         workers_[one.id] = std::move(w);
@@ -226,12 +227,17 @@ SKEIN_INLINE void elastic_coordinator::worker_said(std::uint64_t id, std::uint16
         auto said = wire::decode<detail::member_leave>(body);
         // Its place stays empty, where the others are enough.
         if (!std::exchange(from->leaves, true)) target_ = std::max(target_ - 1, options_.least);
-        from->why = said ? said->why : std::string();
+        from->is_let_go = false; // for good
+        from->why = said ? detail::clipped(said->why) : std::string();
         return;
+    }
+    if (kind == detail::member_kind::done) {
+        auto said = wire::decode<detail::member_done>(body);
+        return said ? heard_done(*from, said->generation) : kill(*from);
     }
     if (kind == detail::member_kind::fail) {
         auto said = wire::decode<detail::member_fail>(body);
-        return heard_failure(*from, said ? std::get<0>(*said) : said.error());
+        return heard_failure(*from, said ? detail::clipped(std::get<0>(*said)) : said.error());
     }
     kill(*from); // nonsense
 }
@@ -258,12 +264,26 @@ SKEIN_INLINE void elastic_coordinator::heard_ask(worker& from, byte_span body) {
     // Of an older world: the next one is on its way to it.
     if (from.is != stage::member || said->generation != view_.generation) return;
     from.asked = last;
+    asked_at_ = std::min(asked_at_, loop::current().now());
+    from.has_state = from.has_state || last == world_end::paused;
     if (last == world_end::broken) {
         mark_broken();
+        if (broken_why_.empty() && !said->why.empty())
+            broken_why_ = fmt::format("{}: {}", name_of(from), detail::clipped(said->why));
         if (group_)
             group_->server->abort(
                 error(errc::peer_lost, fmt::format("a collective failed at {}", name_of(from))));
     }
+}
+
+SKEIN_INLINE void elastic_coordinator::heard_done(worker& from, std::uint64_t generation) {
+    if (from.is != stage::member || generation == 0) return;
+    from.left = true;
+    from.done_in = generation;
+    // It will not come to the newest view.
+    if (group_ && generation != view_.generation)
+        group_->server->abort(
+            error(errc::peer_lost, fmt::format("the training is done at {}", name_of(from))));
 }
 
 SKEIN_INLINE void elastic_coordinator::heard_failure(worker& from, error why) {
@@ -330,7 +350,7 @@ SKEIN_INLINE void elastic_coordinator::judge_group() {
         return heard_failure(*culprit, *how.failure);
     }
     // Somebody has not come.
-    if (code == errc::timeout && culprit != nullptr && !how.reported) kill(*culprit);
+    if (code == errc::timeout && culprit != nullptr && !how.reported && !culprit->left) kill(*culprit);
     mark_broken();
 }
 
@@ -377,8 +397,15 @@ SKEIN_INLINE void elastic_coordinator::judge_member_end(worker& w) {
                 .with_hint("it must return from its training function, not call exit()");
         return finish(std::move(why), w.rank);
     }
-    last_loss_ = end_of(w);
+    last_loss_ = w.failed ? *w.failed : end_of(w);
     news_.push_back(last_loss_->what());
+    if (is_ending()) { // nothing is made good any more
+        if (!outcome_.failure) {
+            outcome_.failure = *last_loss_;
+            outcome_.culprit = w.rank;
+        }
+        return;
+    }
     if (as_asked) return;
     // A lost host counts once, however many workers it had.
     if (!w.end.was_seen && !is_first_of_host(w)) return;

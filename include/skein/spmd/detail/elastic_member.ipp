@@ -69,6 +69,7 @@ public:
         how.door = net::address::parse(at).value();
         how.secret = secret;
         how.settings = options_.settings;
+        how.join_deadline = options_.join_deadline;
         control_.run([&] { return begin(std::move(how)); });
     }
     ~impl() {
@@ -79,12 +80,12 @@ public:
 
     using place_ptr = std::shared_ptr<detail::elastic_place>;
 
-    place_ptr next(world_end last) {
+    place_ptr next(world_end last, const std::string& why) {
         {
             const std::lock_guard lock(mutex_);
             newest_ = nullptr;
         }
-        auto into = control_.run([&] { return state_->client.next(last); });
+        auto into = control_.run([&] { return state_->client.next(last, why); });
         const std::lock_guard lock(mutex_);
         newest_ = into;
         if (into) change_ = into->begin.now;
@@ -230,8 +231,8 @@ SKEIN_INLINE std::uint64_t elastic_member::id() const { return impl_->id; }
 SKEIN_INLINE int elastic_member::least() const { return impl_->least; }
 SKEIN_INLINE int elastic_member::most() const { return impl_->most; }
 
-SKEIN_INLINE std::unique_ptr<rendezvous> elastic_member::next(world_end last) {
-    auto place = impl_->next(last);
+SKEIN_INLINE std::unique_ptr<rendezvous> elastic_member::next(world_end last, const std::string& why) {
+    auto place = impl_->next(last, why);
     if (!place) return nullptr;
     return std::make_unique<detail::elastic_rendezvous<impl>>(*impl_, std::move(place));
 }

@@ -61,14 +61,16 @@ struct elastic_coordinator::worker {
     int rank = -1; ///< in the newest view that had it
     std::uint64_t first_view = 0;
     std::optional<world_end> asked; ///< for the world after the newest view's
-    bool leaves = false;
-    std::string why; ///< it leaves
+    bool has_state = false; ///< for certain; one that was in broken worlds alone may have some
+    bool leaves = false, is_let_go = false; ///< that is why
+    std::string why;                        ///< it leaves
     bool told_change = false;
     int told_stop = 0;
     time_point started_at{}, ready_at{}, until = time_point::max();
     bool killed_by_us = false, was_late = false;
     bool has_ended = false, judged = false;
     bool left = false; ///< its group in order
+    std::uint64_t done_in = 0; ///< the view in which its training was done, as it said
     time_point ended_at{};
     worker_end end;
     std::optional<error> failed; ///< as it said

@@ -49,6 +49,13 @@ SKEIN_INLINE bool elastic_coordinator::has_left(const worker& which) const {
     return which.is == stage::member && group_ && group_->generation == view_.generation &&
            group_->server->has_left(which.rank) && !group_->server->has_failed(which.rank);
 }
+/// A member of the newest view is done with the training: no view without it would be one.
+SKEIN_INLINE bool elastic_coordinator::is_ending() {
+    return std::any_of(view_.members.begin(), view_.members.end(), [this](const view_member& m) {
+        const auto* const w = find(m.id);
+        return w != nullptr && has_left(*w);
+    });
+}
 SKEIN_INLINE bool elastic_coordinator::is_draining(const elastic_keeper& keeper) const {
     return std::find(draining_.begin(), draining_.end(), &keeper) != draining_.end();
 }
@@ -132,14 +139,15 @@ SKEIN_INLINE void elastic_coordinator::take_over(time_point now) {
 /// As many as are wanted, where there is room.
 SKEIN_INLINE void elastic_coordinator::start_missing(time_point now) {
     if (stop_signal_ != 0 || refusals_ >= options_.max_refusals ||
-        take_over_until_ != time_point::min())
+        take_over_until_ != time_point::min() || is_ending())
         return;
     int there = 0;
     std::map<const elastic_keeper*, int> used;
+    const bool has_failed = group_ && group_->outcome && group_->outcome->failure;
     for (const auto& [id, w] : workers_) {
         // Who has left the group is done, and the others soon are; an end without an error may be
-        // one of those.
-        const bool may_be_done = has_left(*w) || (!w->judged && w->end.success());
+        // one of those. Where one of the others was lost, they need company.
+        const bool may_be_done = !has_failed && (has_left(*w) || (!w->judged && w->end.success()));
         if (w->has_ended && !may_be_done) continue;
         if (w->is == stage::leaving || w->leaves) continue; // another one may come for it before
         ++there;
@@ -170,15 +178,17 @@ SKEIN_INLINE void elastic_coordinator::start_missing(time_point now) {
 /// More than are wanted: those that are no members yet go first, then the last ranks.
 SKEIN_INLINE void elastic_coordinator::let_go(time_point now) {
     std::vector<worker*> stay;
-    for (auto* w : members())
+    for (auto* w : members()) {
+        if (std::exchange(w->is_let_go, false)) w->leaves = false; // it may be wanted again
         if (!w->leaves) stay.push_back(w);
+    }
     for (auto* w : ready()) stay.push_back(w);
     for (auto& [id, w] : workers_)
         if (w->is == stage::starting && !w->has_ended && !w->killed_by_us) stay.push_back(w.get());
     for (; static_cast<int>(stay.size()) > target_; stay.pop_back()) {
         auto& w = *stay.back();
         if (w.is == stage::member) {
-            w.leaves = true;
+            w.leaves = w.is_let_go = true;
             w.why = fmt::format("{} workers are wanted", target_);
             continue;
         }
@@ -272,6 +282,11 @@ SKEIN_INLINE void elastic_coordinator::look_at_end(time_point now) {
 SKEIN_INLINE std::optional<view> elastic_coordinator::proposal(time_point now) {
     if (over_ || take_over_until_ != time_point::min()) return std::nullopt;
     const auto stay = members();
+    if (is_ending()) {
+        finish_with_the_others();
+        if (!over_) kill_those_that_hang(now);
+        return std::nullopt;
+    }
     if (stay.empty()) return first_proposal(now);
     bool is_lost = false, is_seen = true;
     for (const auto& m : view_.members) {
@@ -285,17 +300,22 @@ SKEIN_INLINE std::optional<view> elastic_coordinator::proposal(time_point now) {
     if (is_lost && !is_seen) return std::nullopt;
     if (is_lost && group_ && !group_->outcome)
         break_group(news_.empty() ? "a worker was lost" : news_.back());
-    if (!is_lost && !all_ask) return std::nullopt;
+    if (!is_lost && !all_ask) {
+        kill_those_that_hang(now);
+        return std::nullopt;
+    }
     if (!is_lost && broken_) {
         const auto due = deadline_after(broken_at_, options_.times.settle);
         if (now < due) {
             wake_at(due);
             return std::nullopt;
         }
-        error why(errc::aborted, "a collective failed, and no worker was lost");
-        if (group_ && group_->outcome && group_->outcome->failure)
+        error why(errc::aborted,
+                  fmt::format("a collective failed, and no worker was lost{}{}",
+                              broken_why_.empty() ? "" : ": ", broken_why_));
+        if (broken_why_.empty() && group_ && group_->outcome && group_->outcome->failure)
             why.with_cause(group_->outcome->failure->what());
-        if (!was_refused_) {
+        if (!was_refused_ && !std::exchange(is_break_counted_, true)) {
             last_loss_ = why;
             news_.push_back(why.what());
             count_failure(why, -1);
@@ -310,6 +330,49 @@ SKEIN_INLINE std::optional<view> elastic_coordinator::proposal(time_point now) {
     if (short_since_ == time_point::max()) short_since_ = now;
     wake_at(deadline_after(short_since_, options_.times.pause_limit));
     return std::nullopt;
+}
+
+/// Some are done. The job ends when the others are, too, or have died, or wait for a next view.
+SKEIN_INLINE void elastic_coordinator::finish_with_the_others() {
+    std::uint64_t done_in = 0; // whoever came later has had no part in the training's end
+    for (const auto& m : view_.members)
+        if (const auto* const w = find(m.id)) done_in = std::max(done_in, w->done_in);
+    auto why = outcome_.failure;
+    int culprit = outcome_.culprit;
+    for (const auto& m : view_.members) {
+        const auto* const w = find(m.id);
+        if (w == nullptr || has_left(*w)) continue;
+        if (w->has_ended ? !w->judged : !w->asked) return;
+        if (why || w->has_ended || (done_in != 0 && w->first_view > done_in)) continue;
+        why = error(errc::aborted,
+                    fmt::format("{} wants another world, and others are done", name_of(*w)));
+        if (last_loss_) why->with_cause(last_loss_->what());
+        culprit = w->rank;
+    }
+    // Its end, with what rank 0 has told, is on its way.
+    if (!why && group_ && !group_->outcome &&
+        std::all_of(view_.members.begin(), view_.members.end(), [this](const view_member& m) {
+            const auto* const w = find(m.id);
+            return w != nullptr && w->rank >= 0 && group_->server->has_left(w->rank);
+        }))
+        return;
+    is_done_ = !why;
+    finish(std::move(why), culprit);
+}
+
+/// Its control connection works, so nothing else would end the wait for it.
+SKEIN_INLINE void elastic_coordinator::kill_those_that_hang(time_point now) {
+    if (asked_at_ == time_point::max()) return;
+    const auto due = deadline_after(asked_at_, options_.times.ask_limit);
+    if (now < due) return wake_at(due);
+    for (auto* w : members()) {
+        if (w->asked || w->killed_by_us) continue;
+        w->failed = error(errc::worker_lost,
+                          fmt::format("{} hung, and was killed: {:.3g} s after the first of the "
+                                      "others it had not asked for the next world",
+                                      name_of(*w), to_seconds(options_.times.ask_limit)));
+        kill(*w);
+    }
 }
 
 /// Nobody has been in a world, or nobody of the last one is left.
@@ -356,6 +419,20 @@ SKEIN_INLINE time_point elastic_coordinator::lease_of_lost() {
     return until;
 }
 
+/// Of members of which the first ones may all leave: the one that must not yet, as the state of the
+/// training would go with it; null if none.
+SKEIN_INLINE elastic_coordinator::worker* elastic_coordinator::last_with_state(
+    const std::vector<worker*>& stay) {
+    const bool some = std::any_of(stay.begin(), stay.end(), [](auto* w) { return w->has_state; });
+    worker* first = nullptr;
+    for (auto* w : stay) {
+        if (some && !w->has_state) continue;
+        if (!w->leaves) return nullptr;
+        if (first == nullptr) first = w;
+    }
+    return first;
+}
+
 /// Those that stay keep their order and come first.
 SKEIN_INLINE view elastic_coordinator::make_view(time_point) {
     view next;
@@ -368,25 +445,27 @@ SKEIN_INLINE view elastic_coordinator::make_view(time_point) {
     std::size_t places = joining.size();
     for (const auto* w : stay) places += w->leaves ? 0 : 1;
     const bool may_leave = static_cast<int>(places) >= least();
-    // Where all leave, those that join have their state from one of them first; it goes then.
-    const bool all_leave = !stay.empty() && std::all_of(stay.begin(), stay.end(),
-                                                        [](const worker* w) { return w->leaves; });
-    const int most = all_leave ? std::max(options_.most, 2) : options_.most;
+    const auto* const keeps = last_with_state(stay);
     for (auto* w : stay) {
-        if (w->leaves && may_leave && !(all_leave && w == stay.front())) {
+        if (w->leaves && may_leave && w != keeps) {
             why.push_back(
                 fmt::format("{} leaves{}{}", name_of(*w), w->why.empty() ? "" : ": ", w->why));
             continue;
         }
         next.members.push_back(w->self);
     }
+    // In a job of one place there is a second one while the state is handed on.
+    const int most = options_.most + (keeps != nullptr && options_.most == 1 ? 1 : 0);
     for (auto* w : joining) {
         if (static_cast<int>(next.members.size()) >= most) break;
         next.members.push_back(w->self);
         if (view_.generation > 0) why.push_back(fmt::format("{} joins", name_of(*w)));
     }
+    if (why.empty())
+        why.emplace_back(view_.generation == 0 ? "the first workers are ready"
+                                               : "a change is not wanted any more");
     next.why =
-        why.empty() ? "the first workers are ready" : fmt::format("{}", fmt::join(why, "; "));
+        detail::clipped(fmt::format("{}", fmt::join(why, "; ")), detail::most_view_text);
     return next;
 }
 
@@ -433,10 +512,14 @@ SKEIN_INLINE task<void> elastic_coordinator::swap(view next) {
     news_.erase(news_.begin(), news_.begin() + static_cast<std::ptrdiff_t>(told));
     const auto before = std::exchange(view_, std::move(next));
     const auto old = std::exchange(group_, fresh);
-    broken_ = was_refused_ = false;
+    broken_ = was_refused_ = is_break_counted_ = false;
+    asked_at_ = time_point::max();
+    broken_why_.clear();
     begin_view(before, view_.why);
     // After the news of the next view: a rank that still works in the old world knows why it ends.
     if (old) old->server->abort(error(errc::peer_lost, view_.why));
+    if (is_ending()) // meanwhile
+        fresh->server->abort(error(errc::peer_lost, "the training is done at a member"));
     tasks_.spawn(watch_group(fresh));
     if (options_.on_view) options_.on_view(view_);
 }
@@ -464,6 +547,7 @@ SKEIN_INLINE void elastic_coordinator::begin_view(const view& before, const std:
         auto* const w = find(view_.members[r].id);
         if (w == nullptr) continue;
         if (w->first_view == 0) w->first_view = view_.generation;
+        if (view_.generation == 1) w->has_state = true;
         w->is = stage::member;
         w->rank = static_cast<int>(r);
         w->asked.reset();

@@ -96,6 +96,7 @@ SKEIN_INLINE int run_as_worker(const run_config& config, const rank_function& bo
         validate(config, config.scaling.workers.most);
         spmd::elastic_member_options options;
         options.settings = settings_of(config);
+        options.wait_for_collectives(config.failure.collective_timeout);
         me = std::make_unique<spmd::elastic_member>(std::move(options));
         proc::name_process(fmt::format("worker{}", me->id()));
         train_in_worlds(*me, stops, config, body);
@@ -127,12 +128,17 @@ SKEIN_INLINE spmd::elastic_options elastic_options_of(const run_config& config) 
     options.max_failures = plain.max_failures;
     options.times.stop_grace = plain.stop_grace;
     options.times.backoff = plain.backoff;
+    options.times.wait_for_collectives(config.failure.collective_timeout);
     options.threads = plain.threads;
     options.on_stop = plain.on_stop;
-    options.on_failure = [&config](const error& why, int failures, int most) {
+    options.on_failure = [&config, counted = 0](const error& why, int failures, int most) mutable {
         if (failures > most) return; // the job fails, and says why
-        say_note(config, fmt::format("{}; the others go on, another one is started ({} of {})",
-                                     without_trace(why.what()), failures, most));
+        const bool is_counted = std::exchange(counted, failures) != failures;
+        // Whether the others go on or wait for another one is said by the next view.
+        say_note(config, is_counted ? fmt::format("{}; the run goes on (failure {} of {})",
+                                               without_trace(why.what()), failures, most)
+                                 : fmt::format("{}; that worker is refused, the run goes on",
+                                               without_trace(why.what())));
     };
     return options;
 }

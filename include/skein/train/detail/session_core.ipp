@@ -75,7 +75,6 @@ public:
                              "what the parameter groups match");
             run_.training.emplace(ctx_, config_, reported_, run_.declared);
             if (const int shards = config_.scaling.logical_shards; shards > 0) {
-                require_shardable(run_.declared);
                 run_.parts->sum_by_shards(shards);
                 shards_.emplace(ctx_, shards, reported_, run_.parts->store());
             }
@@ -195,7 +194,10 @@ public:
             // draws.
             const int first = shards_ ? shards_->own().first : ctx_.rank() * static_cast<int>(all);
             seed_step(config_.seed, run_.step, first + static_cast<int>(micro_));
-            if (shards_) shards_->begin(micro_);
+            if (shards_) {
+                if (micro_ > 0) run_.training->keep_shard(micro_ - 1);
+                shards_->begin(micro_);
+            }
             run_.parts->begin_micro(micro_ + 1 == all);
             phase_ = step_phase::computing;
             const auto at = micro_++;
@@ -205,7 +207,10 @@ public:
                 return &drawn_->micros[at];
             }
         }
-        if (shards_) shards_->end();
+        if (shards_) {
+            if (micro_ > 0) run_.training->keep_shard(micro_ - 1);
+            shards_->end();
+        }
         return nullptr;
     }
 
@@ -256,8 +261,8 @@ public:
         if (place_ != nullptr) {
             run_.parts->sync_buffers(); // of the step: whoever is lost next, those of rank 0 count
             require_one_stream();
-            run_.training->share_step();
         }
+        if (run_.training->shares()) run_.training->share_step();
         exchange_row();
         phase_ = step_phase::agreed;
     }
@@ -285,7 +290,7 @@ public:
     }
     /// The part that asks no other rank.
     void commit_here() {
-        if (place_ != nullptr) run_.training->take_step();
+        if (run_.training->shares()) run_.training->take_step();
         run_.step += 1;
         run_.feeder->commit(*drawn_, run_.step);
         reported_.clear();

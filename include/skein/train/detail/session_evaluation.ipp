@@ -134,6 +134,7 @@ public:
         report::metric_set mine, reported{taken_names};
         mine.mean(set.name + "_loss", 0.0, 0.0);
         std::vector<shard_numbers> by_shard;
+        std::vector<shard_metrics> seen;
         set.list.clear();
         stage here(set.name, reported, set.is_measured ? &set.list : nullptr,
                    !declared_.stages().empty());
@@ -142,7 +143,7 @@ public:
             parts_.begin_evaluation();
             const eval_modes modes(parts_.module());
             if (shards > 0)
-                by_shard = pass_shards(set, step, count, reported, here);
+                by_shard = pass_shards(set, step, count, reported, here, seen);
             else
                 pass(set, step, first, last, mine, here);
             parts_.end_evaluation();
@@ -155,7 +156,10 @@ public:
         if (set.is_measured) {
             auto merged = set.list;
             merged.clear();
-            merge(ctx_, set.list, merged, set.name, last > first);
+            if (shards > 0)
+                merge_shards(ctx_, shards, std::move(seen), merged, set.name);
+            else
+                merge(ctx_, set.list, merged, set.name, last > first);
             out.put(set.name, merged.compute());
             refuse_twice(out.values);
         }
@@ -194,8 +198,8 @@ private:
     /// The parts of the set that this rank has, each as if it were alone.
     [[nodiscard]] std::vector<shard_numbers> pass_shards(set_type& set, std::uint64_t step,
                                                          std::uint64_t count,
-                                                         report::metric_set& reported,
-                                                         stage& here) {
+                                                         report::metric_set& reported, stage& here,
+                                                         std::vector<shard_metrics>& seen) {
         const int shards = config_.scaling.logical_shards;
         const auto own = shards_of(shards, ctx_.rank(), ctx_.world_size());
         std::vector<shard_numbers> all;
@@ -207,6 +211,9 @@ private:
             pass(set, step, first, last, mine.own, here);
             mine.reported = reported;
             reported.clear();
+            if (!set.is_measured) continue;
+            seen.push_back({set.list.pack(), last > first});
+            set.list.clear();
         }
         return all;
     }

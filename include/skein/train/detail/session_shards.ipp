@@ -26,13 +26,6 @@
 namespace skein::train::detail {
 
 /// What cannot be the same for any number of ranks.
-SKEIN_INLINE void require_shardable(const metrics_manager& declared) {
-    if (declared.stages().empty()) return;
-    throw error(errc::not_supported,
-                "not supported: metrics (Trainer::measure) with logical shards, because they are "
-                "summed by rank")
-        .with_hint("report numbers from the loss: they are summed by shard");
-}
 SKEIN_INLINE void require_shardable(const input_source& input) {
     if (!input.is_stream()) return;
     throw error(errc::not_supported,

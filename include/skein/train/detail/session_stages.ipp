@@ -11,6 +11,7 @@
 #include <skein/train/callbacks.hpp>
 #include <skein/train/collective.hpp>
 #include <skein/train/context.hpp>
+#include <skein/train/detail/shard_names.hpp>
 #include <skein/train/run_config.hpp>
 #include <skein/train/stage.hpp>
 #include <skein/wire/json.hpp>
@@ -115,7 +116,8 @@ class training_stage {
 public:
     training_stage(const context& ctx, const run_config& config, report::metric_set& reported,
                    const metrics::metrics_manager& declared)
-        : ctx_(ctx), mine_(list_of(declared)), step_(mine_), window_(mine_), epoch_(mine_),
+        : ctx_(ctx), shards_(config.scaling.logical_shards), mine_(list_of(declared)), step_(mine_),
+          window_(mine_), epoch_(mine_),
           stage_("train", reported, declared.find("train") != nullptr ? &mine_ : nullptr,
                  !declared.stages().empty()) {
         const auto asked = declared.options().every;
@@ -139,11 +141,21 @@ public:
     }
 
     void begin_step() {
+        by_shard_.clear();
         if (!empty()) mine_.mark(before_);
         dealt_before_ = dealt_;
     }
+    /// Each step is shared before it is applied: ranks may be lost, or numbers go by shard.
+    [[nodiscard]] bool shares() const noexcept { return ctx_.elastic() != nullptr || shards_ > 0; }
+    /// The micro-batch of this number is through: what it showed is of its shard.
+    void keep_shard(std::size_t number) {
+        if (empty() || by_shard_.size() != number) return;
+        by_shard_.push_back({mine_.pack(), std::exchange(dealt_, false)});
+        mine_.clear();
+    }
     /// The step that began has not been.
     void take_back() {
+        by_shard_.clear();
         if (!empty()) mine_.go_back(before_);
         step_.clear();
         dealt_ = dealt_before_;
@@ -155,7 +167,10 @@ public:
     void share_step() {
         if (empty()) return;
         step_.clear(); // of a try that broke
-        merge(ctx_, mine_, step_, "train", dealt_, /*is_one_step=*/true);
+        if (shards_ > 0)
+            merge_shards(ctx_, shards_, std::exchange(by_shard_, {}), step_, "train");
+        else
+            merge(ctx_, mine_, step_, "train", dealt_, /*is_one_step=*/true);
         dealt_ = dealt_before_ = false;
     }
     /// The step that was shared is applied.
@@ -249,7 +264,7 @@ private:
         return found != nullptr ? *found : metrics::metric_list();
     }
     void gather() {
-        if (ctx_.elastic() != nullptr) return; // each step is shared
+        if (shares()) return;
         merge(ctx_, mine_, window_, "train", std::exchange(dealt_, false));
         dealt_before_ = false;
     }
@@ -265,6 +280,8 @@ private:
     }
 
     const context& ctx_;
+    int shards_ = 0;                      // logical ones
+    std::vector<shard_metrics> by_shard_; // of this rank in this step
     metrics::metric_list mine_, step_;    // of this rank; of all, of a step that is not applied yet
     metrics::metric_list window_, epoch_; // of all: since the last row; before
     metrics::list_mark before_;

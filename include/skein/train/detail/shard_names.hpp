@@ -2,11 +2,13 @@
 #pragma once
 // Numbers of logical shards, merged in the order of shards: the same bits for any number of ranks.
 
+#include <skein/metrics/metric_list.hpp>
 #include <skein/report/metrics.hpp>
 #include <skein/train/collective.hpp>
 #include <skein/train/context.hpp>
 
 #include <span>
+#include <string_view>
 #include <vector>
 
 namespace skein::train::detail {
@@ -21,6 +23,22 @@ struct shard_numbers {
 [[nodiscard]] std::vector<double> gather_by_shard(const context& ctx, int shards,
                                                   std::span<const double> mine, std::size_t each,
                                                   std::size_t before_first = 0);
+
+/// What a rank's metrics saw in one shard.
+struct shard_metrics {
+    metrics::packed_state seen;
+    bool was_dealt = false; ///< it had samples
+};
+
+/// The metrics of one stage over all shards, added in the order of shards: the same bits for any
+/// number of ranks. Collective.
+///   mine   of the shards of this rank
+///   into   what it comes to is added to it, on every rank alike
+///   stage  for messages
+///   errors mismatch, on every rank: a shard was given samples and showed its metrics none of them,
+///          while another did
+void merge_shards(const context& ctx, int shards, std::vector<shard_metrics> mine,
+                  metrics::metric_list& into, std::string_view stage);
 
 /// As train::shared_names, with a set of numbers for each shard. What was reported outside of all
 /// shards comes first and is rank 0's.

@@ -2,9 +2,16 @@
 #pragma once
 // Bodies of <skein/train/detail/shard_names.hpp>.
 
+#include <skein/core/bytes.hpp>
 #include <skein/core/error.hpp>
 #include <skein/dist/comm_thread.hpp>
+#include <skein/train/collective.hpp>
 #include <skein/train/detail/shard_tree.hpp>
+#include <skein/wire/decode.hpp>
+#include <skein/wire/encode.hpp>
+#include <fmt/core.h>
+#include <cstddef>
+#include <vector>
 
 #include <algorithm>
 #include <string>
@@ -106,6 +113,42 @@ SKEIN_INLINE std::vector<report::metric_value> shard_names::exchange(
     all_reduce(ctx, lasts, dist::reduce_op::sum);
     sets[0].put_lasts(merged, lasts);
     return sets[0].unpack(merged).value();
+}
+
+SKEIN_INLINE void merge_shards(const context& ctx, int shards, std::vector<shard_metrics> mine,
+                               metrics::metric_list& into, std::string_view stage) {
+    // Of each shard: its sums, the first of which counts calls, and whether it had samples.
+    const auto each = into.pack().sums.size() + 1;
+    std::vector<double> sums, maxima;
+    std::vector<byte_buffer> rows;
+    for (auto& one : mine) {
+        sums.insert(sums.end(), one.seen.sums.begin(), one.seen.sums.end());
+        sums.push_back(one.was_dealt ? 1.0 : 0.0);
+        if (maxima.empty()) maxima = one.seen.maxima;
+        for (std::size_t i = 0; i < maxima.size(); ++i)
+            maxima[i] = std::max(maxima[i], one.seen.maxima[i]);
+        rows.push_back(std::move(one.seen.rows));
+    }
+    const auto all = gather_by_shard(ctx, shards, sums, each);
+    if (!maxima.empty()) all_reduce(ctx, maxima, dist::reduce_op::max);
+    bool shown = false;
+    for (std::size_t at = 0; at < all.size(); at += each) shown = shown || all[at] > 0;
+    for (std::size_t s = 0; s * each < all.size() && shown; ++s)
+        if (all[s * each] <= 0 && all[(s + 1) * each - 1] > 0)
+            throw error(errc::mismatch,
+                        fmt::format("shard {} was given samples of stage \"{}\" and showed its "
+                                    "metrics none of them, while another one did",
+                                    s, stage))
+                .with_hint("call stage.update() for every micro-batch: the numbers of all count");
+    for (std::size_t at = 0; at < all.size(); at += each) {
+        const auto begin = all.begin() + static_cast<std::ptrdiff_t>(at);
+        into.add(
+            {.sums = {begin, begin + static_cast<std::ptrdiff_t>(each - 1)}, .maxima = maxima});
+    }
+    if (!into.has_rows()) return;
+    for (const auto& of_rank : gather_bytes(ctx, wire::encode(rows)))
+        for (const auto& one : wire::decode<std::vector<byte_buffer>>(of_rank).value())
+            into.add_rows(one);
 }
 
 } // namespace skein::train::detail

@@ -12,7 +12,7 @@
 //           that a rank has; with exchange by gathering, one for each subtree of all ranks
 
 #include <skein/dist/comm_thread.hpp>
-#include <skein/torch/tensor.hpp>
+#include <skein/torch/torch.hpp>
 #include <skein/train/detail/shard_tree.hpp>
 #include <skein/train/flat.hpp>
 

@@ -3,7 +3,6 @@
 // Bodies of <skein/train/detail/shard_sums.hpp>.
 
 #include <skein/core/error.hpp>
-#include <skein/torch/torch.hpp>
 #include <skein/train/detail/sharded.hpp>
 
 #include <algorithm>
