@@ -250,7 +250,7 @@ def stream():
     with Small("--stream") as small:
         code = small.run.wait(60)
         small.run.check(code == 1, f"exit code {code}")
-        small.run.check("a stream as the data of an elastic run" in small.run.stderr, "no reason")
+        small.run.check("streams with a state for each rank, in a run whose ranks change" in small.run.stderr, "no reason")
 
 
 def exception():

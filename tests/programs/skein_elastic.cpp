@@ -75,6 +75,7 @@ struct table {
 struct counter {
     std::uint64_t at = 0;
     std::optional<rows> next(const train::stream_share& share) {
+        if (at == 0) at = 1000 * static_cast<std::uint64_t>(share.rank);
         std::vector<std::uint64_t> ids(share.samples);
         for (auto& id : ids) id = at++;
         return rows_of(ids);
