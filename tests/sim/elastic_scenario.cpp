@@ -104,7 +104,7 @@ struct history {
     double deadly[points] = {}; ///< rates
     std::vector<spmd::setting> settings;
     double odd = 0; ///< of workers: they differ from the others
-    bool calm = false;
+    bool calm = false, fewer_wanted = false;
     std::string violation;
 
     void blame(std::string what) {
@@ -153,8 +153,11 @@ void note_works(const rank& in) {
     }
 }
 
+/// One that leaves may take the only state with it; no step is lost that was stored.
 void note_begins(const rank& in) {
     for (const auto& [id, other] : now->living) {
+        const bool may_go = other->asks_to_leave || now->fewer_wanted;
+        if (may_go || other->reached() <= now->disk.step) continue;
         if (id != in.id && !other->was_dropped && other->has_state)
             now->blame(fmt::format("the run begins again, worker {} lives and has its state", id));
     }
@@ -592,6 +595,7 @@ public:
 
     // Of the driver.
     void set_target(int workers) {
+        now->fewer_wanted = now->fewer_wanted || workers < target;
         aim_at(workers);
         coordinator.set_target(workers);
     }
@@ -841,6 +845,7 @@ bool stage::is_expected(const error& why) const {
         return std::string_view(why.what()).find(text) != std::string_view::npos;
     };
     if (failures_ > options_.max_failures) return true;
+    if (now->disk.step == now->total && says("SIGKILL")) return true; // after its work was done
     if (stop_signal != 0) return why.code() != errc::internal;
     // A broken link may have swallowed the goodbye of a rank that was done.
     if (says("exited before the job was done") && now->disk.step == now->total) return true;
