@@ -42307,7 +42307,7 @@ struct elastic_coordinator::worker {
     time_point started_at{}, ready_at{}, until = time_point::max();
     bool killed_by_us = false, was_late = false;
     bool has_ended = false, judged = false;
-    bool left = false; ///< its group in order
+    bool left = false;         ///< its group in order
     std::uint64_t done_in = 0; ///< the view in which its training was done, as it said
     time_point ended_at{};
     worker_end end;
@@ -42767,7 +42767,8 @@ SKEIN_INLINE void elastic_coordinator::judge_group() {
         return heard_failure(*culprit, *how.failure);
     }
     // Somebody has not come.
-    if (code == errc::timeout && culprit != nullptr && !how.reported && !culprit->left) kill(*culprit);
+    if (code == errc::timeout && culprit != nullptr && !how.reported && !culprit->left)
+        kill(*culprit);
     mark_broken();
 }
 
@@ -43193,9 +43194,8 @@ SKEIN_INLINE std::optional<view> elastic_coordinator::proposal(time_point now) {
             wake_at(due);
             return std::nullopt;
         }
-        error why(errc::aborted,
-                  fmt::format("a collective failed, and no worker was lost{}{}",
-                              broken_why_.empty() ? "" : ": ", broken_why_));
+        error why(errc::aborted, fmt::format("a collective failed, and no worker was lost{}{}",
+                                             broken_why_.empty() ? "" : ": ", broken_why_));
         if (broken_why_.empty() && group_ && group_->outcome && group_->outcome->failure)
             why.with_cause(group_->outcome->failure->what());
         if (!was_refused_ && !std::exchange(is_break_counted_, true)) {
@@ -43347,8 +43347,7 @@ SKEIN_INLINE view elastic_coordinator::make_view(time_point) {
     if (why.empty())
         why.emplace_back(view_.generation == 0 ? "the first workers are ready"
                                                : "a change is not wanted any more");
-    next.why =
-        detail::clipped(fmt::format("{}", fmt::join(why, "; ")), detail::most_view_text);
+    next.why = detail::clipped(fmt::format("{}", fmt::join(why, "; ")), detail::most_view_text);
     return next;
 }
 
@@ -45441,7 +45440,8 @@ SKEIN_INLINE std::uint64_t elastic_member::id() const { return impl_->id; }
 SKEIN_INLINE int elastic_member::least() const { return impl_->least; }
 SKEIN_INLINE int elastic_member::most() const { return impl_->most; }
 
-SKEIN_INLINE std::unique_ptr<rendezvous> elastic_member::next(world_end last, const std::string& why) {
+SKEIN_INLINE std::unique_ptr<rendezvous> elastic_member::next(world_end last,
+                                                              const std::string& why) {
     auto place = impl_->next(last, why);
     if (!place) return nullptr;
     return std::make_unique<detail::elastic_rendezvous<impl>>(*impl_, std::move(place));

@@ -18473,6 +18473,7 @@ inline constexpr bool is_elastic<Strategy> = true;
 
 
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace skein::dist {
@@ -18497,10 +18498,11 @@ public:
     ~elastic_place();
 
     /// Puts the context into the next world. What it had before lives on until release().
+    ///   why     it broke, as this rank saw it
     ///   result  false: this rank is to leave
     ///   errors  those of elastic_world::next(), after which is_over(); what a communicator that is
     ///           made fails with: that world is broken
-    [[nodiscard]] bool move(context& ctx, spmd::world_end last);
+    [[nodiscard]] bool move(context& ctx, spmd::world_end last, const std::string& why = {});
     /// Lets the world before go, once nothing works in its memory any more.
     void release() noexcept;
 
@@ -18541,10 +18543,10 @@ SKEIN_INLINE void elastic_place::release() noexcept {
     while (!before_.empty()) before_.pop_back();
 }
 
-SKEIN_INLINE bool elastic_place::move(context& ctx, spmd::world_end last) {
+SKEIN_INLINE bool elastic_place::move(context& ctx, spmd::world_end last, const std::string& why) {
     std::unique_ptr<spmd::rendezvous> next;
     try {
-        next = job_->next(last);
+        next = job_->next(last, why);
     } catch (...) {
         over_ = true;
         throw;
@@ -19422,7 +19424,6 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
 
 } // namespace skein::train
 
-
 // ======== skein/train/detail/launch_elastic.ipp
 // launch() of a run whose number of workers is a range.
 
@@ -19657,9 +19658,9 @@ SKEIN_INLINE spmd::elastic_options elastic_options_of(const run_config& config) 
         const bool is_counted = std::exchange(counted, failures) != failures;
         // Whether the others go on or wait for another one is said by the next view.
         say_note(config, is_counted ? fmt::format("{}; the run goes on (failure {} of {})",
-                                               without_trace(why.what()), failures, most)
-                                 : fmt::format("{}; that worker is refused, the run goes on",
-                                               without_trace(why.what())));
+                                                  without_trace(why.what()), failures, most)
+                                    : fmt::format("{}; that worker is refused, the run goes on",
+                                                  without_trace(why.what())));
     };
     return options;
 }
@@ -27564,84 +27565,9 @@ public:
 
     /// What a rank that is behind or new needs besides the tensors.
     ///   end  what is to be done behind the last step
-    [[nodiscard]] carried_state carried(step_end end) {
-        carried_state out;
-        auto more = extra(run_.stop_wanted);
-        if (!run_.training->empty()) more["train_metrics"] = run_.training->saved();
-        if (run_.input->is_stream()) more["stream"] = run_.feeder->own_stream();
-        out.extra = state_->save(run_.step, config_.seed, {}, dump_json(more)).extra;
-        out.run_name = report_->name();
-        out.run_path = report_->path();
-        out.epoch = run_.epoch;
-        out.stopped = run_.stopped;
-        out.hurries = run_.hurries;
-        out.stop_signal = run_.result.stop_signal;
-        out.stop_reason = run_.result.stop_reason;
-        out.loss = run_.result.loss;
-        out.val_loss = run_.result.val_loss;
-        out.scheduled = run_.scheduled;
-        out.val_step = run_.result.val_step;
-        out.first_step = run_.result.first_step;
-        out.checkpoint = run_.result.checkpoint;
-        out.metrics = run_.result.metrics;
-        out.arrays = run_.result.arrays;
-        out.evaluated_at = evaluated_at_;
-        out.told_at = told_at_;
-        out.newest = newest_;
-        out.left_out = run_.left_out;
-        out.late = run_.training->late().values;
-        out.late_arrays = run_.training->late().arrays;
-        out.row = last_;
-        if (end != step_end::nothing) {
-            out.row = {};
-            out.row.decided = events_;
-        }
-        out.row.values = run_.row.values;
-        out.row.arrays = run_.row.arrays;
-        return out;
-    }
+    [[nodiscard]] carried_state carried(step_end end);
     /// Takes that over; the tensors are there.
-    void adopt(const carried_state& from, std::uint64_t step) {
-        const std::string where = "the state of another rank";
-        run_.step = step;
-        state_->adopt(from.extra, where);
-        const auto saved =
-            parse_json(std::string_view(from.extra), {.max_bytes = 256u << 20, .max_depth = 64})
-                .value();
-        if (run_.input->is_stream())
-            run_.feeder->restore_stream(saved.at("stream"), where);
-        else
-            run_.feeder->rewind();
-        run_.stop_wanted = saved.value("stop_wanted", false);
-        restore_plan(saved, where);
-        restore_callbacks(*run_.parts, saved, where);
-        if (run_.scale) restore_scale(*run_.scale, saved);
-        notices_.clear(); // of a resume
-        run_.training->restore(saved, where);
-        run_.epoch = from.epoch;
-        run_.stopped = from.stopped;
-        run_.hurries = from.hurries;
-        run_.scheduled = from.scheduled;
-        run_.left_out = from.left_out;
-        run_.training->late() = {from.late, from.late_arrays};
-        run_.result.stop_signal = from.stop_signal;
-        run_.result.stop_reason = from.stop_reason;
-        run_.result.loss = from.loss;
-        run_.result.val_loss = from.val_loss;
-        run_.result.val_step = from.val_step;
-        run_.result.first_step = from.first_step;
-        run_.result.checkpoint = from.checkpoint;
-        run_.result.metrics = from.metrics;
-        run_.result.arrays = from.arrays;
-        evaluated_at_ = from.evaluated_at;
-        told_at_ = from.told_at;
-        newest_ = from.newest;
-        last_ = from.row;
-        run_.row = {from.row.values, from.row.arrays};
-        events_ = from.row.decided;
-        if (!report_) report_.emplace(ctx_, config_, from.run_name, from.run_path);
-        if (!std::exchange(has_told_start_, true)) run_.parts->tell(start_info_of({}));
-    }
+    void adopt(const carried_state& from, std::uint64_t step);
     /// So much of the last step's end was told to the callbacks.
     [[nodiscard]] std::uint64_t told(std::uint64_t told_step) const {
         return (told_step == run_.step ? 1 : 0) +
@@ -28857,6 +28783,7 @@ private:
     const run_config& config_;
     std::vector<spmd::setting> settings_; // that all ranks must have alike
     bool has_state_ = false, is_torn_ = false;
+    std::string reason_; // the world broke, as it was seen here
     report::settings described_;
     report::metric_set& reported_;
     run_state run_;
@@ -28886,13 +28813,91 @@ private:
 
 } // namespace skein::train::detail
 
-
 // ======== skein/train/detail/session_worlds.ipp
 // A session's way from one world into the next: bodies of
 // <skein/train/detail/session_core.ipp>.
 
 
 namespace skein::train::detail {
+
+SKEIN_INLINE carried_state between_steps::carried(step_end end) {
+    carried_state out;
+    auto more = extra(run_.stop_wanted);
+    if (!run_.training->empty()) more["train_metrics"] = run_.training->saved();
+    if (run_.input->is_stream()) more["stream"] = run_.feeder->own_stream();
+    out.extra = state_->save(run_.step, config_.seed, {}, dump_json(more)).extra;
+    out.run_name = report_->name();
+    out.run_path = report_->path();
+    out.epoch = run_.epoch;
+    out.stopped = run_.stopped;
+    out.hurries = run_.hurries;
+    out.stop_signal = run_.result.stop_signal;
+    out.stop_reason = run_.result.stop_reason;
+    out.loss = run_.result.loss;
+    out.val_loss = run_.result.val_loss;
+    out.scheduled = run_.scheduled;
+    out.val_step = run_.result.val_step;
+    out.first_step = run_.result.first_step;
+    out.checkpoint = run_.result.checkpoint;
+    out.metrics = run_.result.metrics;
+    out.arrays = run_.result.arrays;
+    out.evaluated_at = evaluated_at_;
+    out.told_at = told_at_;
+    out.newest = newest_;
+    out.left_out = run_.left_out;
+    out.late = run_.training->late().values;
+    out.late_arrays = run_.training->late().arrays;
+    out.row = last_;
+    if (end != step_end::nothing) {
+        out.row = {};
+        out.row.decided = events_;
+    }
+    out.row.values = run_.row.values;
+    out.row.arrays = run_.row.arrays;
+    return out;
+}
+
+SKEIN_INLINE void between_steps::adopt(const carried_state& from, std::uint64_t step) {
+    const std::string where = "the state of another rank";
+    run_.step = step;
+    state_->adopt(from.extra, where);
+    const auto saved =
+        parse_json(std::string_view(from.extra), {.max_bytes = 256u << 20, .max_depth = 64})
+            .value();
+    if (run_.input->is_stream())
+        run_.feeder->restore_stream(saved.at("stream"), where);
+    else
+        run_.feeder->rewind();
+    run_.stop_wanted = saved.value("stop_wanted", false);
+    restore_plan(saved, where);
+    restore_callbacks(*run_.parts, saved, where);
+    if (run_.scale) restore_scale(*run_.scale, saved);
+    notices_.clear(); // of a resume
+    run_.training->restore(saved, where);
+    run_.epoch = from.epoch;
+    run_.stopped = from.stopped;
+    run_.hurries = from.hurries;
+    run_.scheduled = from.scheduled;
+    run_.left_out = from.left_out;
+    run_.training->late() = {from.late, from.late_arrays};
+    run_.result.stop_signal = from.stop_signal;
+    run_.result.stop_reason = from.stop_reason;
+    run_.result.loss = from.loss;
+    run_.result.val_loss = from.val_loss;
+    run_.result.val_step = from.val_step;
+    run_.result.first_step = from.first_step;
+    run_.result.checkpoint = from.checkpoint;
+    run_.result.metrics = from.metrics;
+    run_.result.arrays = from.arrays;
+    evaluated_at_ = from.evaluated_at;
+    told_at_ = from.told_at;
+    newest_ = from.newest;
+    last_ = from.row;
+    run_.row = {from.row.values, from.row.arrays};
+    events_ = from.row.decided;
+    if (!report_) report_.emplace(ctx_, config_, from.run_name, from.run_path);
+    if (!std::exchange(has_told_start_, true)) run_.parts->tell(start_info_of({}));
+}
 
 SKEIN_INLINE void session_core::prepare_for_worlds() { between_.prepare(); }
 
@@ -28945,6 +28950,7 @@ bool session_core::in_world(Work work) {
     } catch (const error& why) {
         if (place_ == nullptr || place_->is_over() || !is_of_world(why)) throw;
         abort(why);
+        reason_ = why.text();
     }
     change_world(spmd::world_end::broken);
     return false;
@@ -28956,12 +28962,13 @@ SKEIN_INLINE void session_core::change_world(spmd::world_end last) {
     const int before = place_->has_world() ? ctx_.world_size() : 0;
     for (;;) {
         try {
-            if (!place_->move(*moving_, last)) throw rank_left{};
+            if (!place_->move(*moving_, last, std::exchange(reason_, {}))) throw rank_left{};
             enter_world({.change = place_->job().change(), .before = before}, begin);
             return;
         } catch (const error& why) {
             if (place_->is_over() || !is_of_world(why)) throw;
             abort(why);
+            reason_ = why.text();
             last = spmd::world_end::broken;
         }
     }

@@ -7,6 +7,7 @@
 #include <skein/spmd/elastic_world.hpp>
 
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace skein::dist {
@@ -31,10 +32,11 @@ public:
     ~elastic_place();
 
     /// Puts the context into the next world. What it had before lives on until release().
+    ///   why     it broke, as this rank saw it
     ///   result  false: this rank is to leave
     ///   errors  those of elastic_world::next(), after which is_over(); what a communicator that is
     ///           made fails with: that world is broken
-    [[nodiscard]] bool move(context& ctx, spmd::world_end last);
+    [[nodiscard]] bool move(context& ctx, spmd::world_end last, const std::string& why = {});
     /// Lets the world before go, once nothing works in its memory any more.
     void release() noexcept;
 

@@ -49,4 +49,5 @@ using rank_function = std::function<void(context&)>;
 
 #if SKEIN_HEADER_ONLY
 #include <skein/train/detail/launch.ipp>
+#include <skein/train/detail/launch_elastic.ipp>
 #endif

@@ -19,10 +19,10 @@ SKEIN_INLINE void elastic_place::release() noexcept {
     while (!before_.empty()) before_.pop_back();
 }
 
-SKEIN_INLINE bool elastic_place::move(context& ctx, spmd::world_end last) {
+SKEIN_INLINE bool elastic_place::move(context& ctx, spmd::world_end last, const std::string& why) {
     std::unique_ptr<spmd::rendezvous> next;
     try {
-        next = job_->next(last);
+        next = job_->next(last, why);
     } catch (...) {
         over_ = true;
         throw;

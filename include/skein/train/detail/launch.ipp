@@ -411,5 +411,3 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
 }
 
 } // namespace skein::train
-
-#include <skein/train/detail/launch_elastic.ipp>

@@ -134,84 +134,9 @@ public:
 
     /// What a rank that is behind or new needs besides the tensors.
     ///   end  what is to be done behind the last step
-    [[nodiscard]] carried_state carried(step_end end) {
-        carried_state out;
-        auto more = extra(run_.stop_wanted);
-        if (!run_.training->empty()) more["train_metrics"] = run_.training->saved();
-        if (run_.input->is_stream()) more["stream"] = run_.feeder->own_stream();
-        out.extra = state_->save(run_.step, config_.seed, {}, dump_json(more)).extra;
-        out.run_name = report_->name();
-        out.run_path = report_->path();
-        out.epoch = run_.epoch;
-        out.stopped = run_.stopped;
-        out.hurries = run_.hurries;
-        out.stop_signal = run_.result.stop_signal;
-        out.stop_reason = run_.result.stop_reason;
-        out.loss = run_.result.loss;
-        out.val_loss = run_.result.val_loss;
-        out.scheduled = run_.scheduled;
-        out.val_step = run_.result.val_step;
-        out.first_step = run_.result.first_step;
-        out.checkpoint = run_.result.checkpoint;
-        out.metrics = run_.result.metrics;
-        out.arrays = run_.result.arrays;
-        out.evaluated_at = evaluated_at_;
-        out.told_at = told_at_;
-        out.newest = newest_;
-        out.left_out = run_.left_out;
-        out.late = run_.training->late().values;
-        out.late_arrays = run_.training->late().arrays;
-        out.row = last_;
-        if (end != step_end::nothing) {
-            out.row = {};
-            out.row.decided = events_;
-        }
-        out.row.values = run_.row.values;
-        out.row.arrays = run_.row.arrays;
-        return out;
-    }
+    [[nodiscard]] carried_state carried(step_end end);
     /// Takes that over; the tensors are there.
-    void adopt(const carried_state& from, std::uint64_t step) {
-        const std::string where = "the state of another rank";
-        run_.step = step;
-        state_->adopt(from.extra, where);
-        const auto saved =
-            parse_json(std::string_view(from.extra), {.max_bytes = 256u << 20, .max_depth = 64})
-                .value();
-        if (run_.input->is_stream())
-            run_.feeder->restore_stream(saved.at("stream"), where);
-        else
-            run_.feeder->rewind();
-        run_.stop_wanted = saved.value("stop_wanted", false);
-        restore_plan(saved, where);
-        restore_callbacks(*run_.parts, saved, where);
-        if (run_.scale) restore_scale(*run_.scale, saved);
-        notices_.clear(); // of a resume
-        run_.training->restore(saved, where);
-        run_.epoch = from.epoch;
-        run_.stopped = from.stopped;
-        run_.hurries = from.hurries;
-        run_.scheduled = from.scheduled;
-        run_.left_out = from.left_out;
-        run_.training->late() = {from.late, from.late_arrays};
-        run_.result.stop_signal = from.stop_signal;
-        run_.result.stop_reason = from.stop_reason;
-        run_.result.loss = from.loss;
-        run_.result.val_loss = from.val_loss;
-        run_.result.val_step = from.val_step;
-        run_.result.first_step = from.first_step;
-        run_.result.checkpoint = from.checkpoint;
-        run_.result.metrics = from.metrics;
-        run_.result.arrays = from.arrays;
-        evaluated_at_ = from.evaluated_at;
-        told_at_ = from.told_at;
-        newest_ = from.newest;
-        last_ = from.row;
-        run_.row = {from.row.values, from.row.arrays};
-        events_ = from.row.decided;
-        if (!report_) report_.emplace(ctx_, config_, from.run_name, from.run_path);
-        if (!std::exchange(has_told_start_, true)) run_.parts->tell(start_info_of({}));
-    }
+    void adopt(const carried_state& from, std::uint64_t step);
     /// So much of the last step's end was told to the callbacks.
     [[nodiscard]] std::uint64_t told(std::uint64_t told_step) const {
         return (told_step == run_.step ? 1 : 0) +

@@ -529,6 +529,7 @@ private:
     const run_config& config_;
     std::vector<spmd::setting> settings_; // that all ranks must have alike
     bool has_state_ = false, is_torn_ = false;
+    std::string reason_; // the world broke, as it was seen here
     report::settings described_;
     report::metric_set& reported_;
     run_state run_;
@@ -557,5 +558,3 @@ private:
 };
 
 } // namespace skein::train::detail
-
-#include <skein/train/detail/session_worlds.ipp>

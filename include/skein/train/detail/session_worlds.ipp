@@ -9,6 +9,85 @@
 
 namespace skein::train::detail {
 
+SKEIN_INLINE carried_state between_steps::carried(step_end end) {
+    carried_state out;
+    auto more = extra(run_.stop_wanted);
+    if (!run_.training->empty()) more["train_metrics"] = run_.training->saved();
+    if (run_.input->is_stream()) more["stream"] = run_.feeder->own_stream();
+    out.extra = state_->save(run_.step, config_.seed, {}, dump_json(more)).extra;
+    out.run_name = report_->name();
+    out.run_path = report_->path();
+    out.epoch = run_.epoch;
+    out.stopped = run_.stopped;
+    out.hurries = run_.hurries;
+    out.stop_signal = run_.result.stop_signal;
+    out.stop_reason = run_.result.stop_reason;
+    out.loss = run_.result.loss;
+    out.val_loss = run_.result.val_loss;
+    out.scheduled = run_.scheduled;
+    out.val_step = run_.result.val_step;
+    out.first_step = run_.result.first_step;
+    out.checkpoint = run_.result.checkpoint;
+    out.metrics = run_.result.metrics;
+    out.arrays = run_.result.arrays;
+    out.evaluated_at = evaluated_at_;
+    out.told_at = told_at_;
+    out.newest = newest_;
+    out.left_out = run_.left_out;
+    out.late = run_.training->late().values;
+    out.late_arrays = run_.training->late().arrays;
+    out.row = last_;
+    if (end != step_end::nothing) {
+        out.row = {};
+        out.row.decided = events_;
+    }
+    out.row.values = run_.row.values;
+    out.row.arrays = run_.row.arrays;
+    return out;
+}
+
+SKEIN_INLINE void between_steps::adopt(const carried_state& from, std::uint64_t step) {
+    const std::string where = "the state of another rank";
+    run_.step = step;
+    state_->adopt(from.extra, where);
+    const auto saved =
+        parse_json(std::string_view(from.extra), {.max_bytes = 256u << 20, .max_depth = 64})
+            .value();
+    if (run_.input->is_stream())
+        run_.feeder->restore_stream(saved.at("stream"), where);
+    else
+        run_.feeder->rewind();
+    run_.stop_wanted = saved.value("stop_wanted", false);
+    restore_plan(saved, where);
+    restore_callbacks(*run_.parts, saved, where);
+    if (run_.scale) restore_scale(*run_.scale, saved);
+    notices_.clear(); // of a resume
+    run_.training->restore(saved, where);
+    run_.epoch = from.epoch;
+    run_.stopped = from.stopped;
+    run_.hurries = from.hurries;
+    run_.scheduled = from.scheduled;
+    run_.left_out = from.left_out;
+    run_.training->late() = {from.late, from.late_arrays};
+    run_.result.stop_signal = from.stop_signal;
+    run_.result.stop_reason = from.stop_reason;
+    run_.result.loss = from.loss;
+    run_.result.val_loss = from.val_loss;
+    run_.result.val_step = from.val_step;
+    run_.result.first_step = from.first_step;
+    run_.result.checkpoint = from.checkpoint;
+    run_.result.metrics = from.metrics;
+    run_.result.arrays = from.arrays;
+    evaluated_at_ = from.evaluated_at;
+    told_at_ = from.told_at;
+    newest_ = from.newest;
+    last_ = from.row;
+    run_.row = {from.row.values, from.row.arrays};
+    events_ = from.row.decided;
+    if (!report_) report_.emplace(ctx_, config_, from.run_name, from.run_path);
+    if (!std::exchange(has_told_start_, true)) run_.parts->tell(start_info_of({}));
+}
+
 SKEIN_INLINE void session_core::prepare_for_worlds() { between_.prepare(); }
 
 /// Before a step is applied: a rank that joins gets the place of another one's stream.
@@ -60,6 +139,7 @@ bool session_core::in_world(Work work) {
     } catch (const error& why) {
         if (place_ == nullptr || place_->is_over() || !is_of_world(why)) throw;
         abort(why);
+        reason_ = why.text();
     }
     change_world(spmd::world_end::broken);
     return false;
@@ -71,12 +151,13 @@ SKEIN_INLINE void session_core::change_world(spmd::world_end last) {
     const int before = place_->has_world() ? ctx_.world_size() : 0;
     for (;;) {
         try {
-            if (!place_->move(*moving_, last)) throw rank_left{};
+            if (!place_->move(*moving_, last, std::exchange(reason_, {}))) throw rank_left{};
             enter_world({.change = place_->job().change(), .before = before}, begin);
             return;
         } catch (const error& why) {
             if (place_->is_over() || !is_of_world(why)) throw;
             abort(why);
+            reason_ = why.text();
             last = spmd::world_end::broken;
         }
     }
