@@ -21,6 +21,8 @@
 
 #include <fmt/format.h>
 
+namespace curl_transport_test {
+
 using namespace skein;
 using namespace skein::spmd::detail;
 using namespace std::chrono_literals;
@@ -353,3 +355,5 @@ TEST_CASE("files of certificates that are not there are named") {
         }
     }
 }
+
+} // namespace curl_transport_test

@@ -26,6 +26,8 @@
 
 #include <fmt/format.h>
 
+namespace elastic_host_test {
+
 using namespace skein;
 using namespace skein::spmd;
 using namespace std::chrono_literals;
@@ -87,7 +89,7 @@ task<int> work(simulated_job* job, spmd::detail::elastic_client* client) {
     co_await connecting;
     auto last = world_end::none;
     for (;;) {
-        auto asking = client->next(last);
+        auto asking = client->next(last, {});
         const auto place = co_await asking;
         if (!place) co_return 0;
         try {
@@ -235,3 +237,5 @@ TEST_CASE("a host that is cut off is lost within a second, and comes back as a n
     simulated_job job;
     job.loop.run(cut_a_host_off(&job));
 }
+
+} // namespace elastic_host_test

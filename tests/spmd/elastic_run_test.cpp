@@ -24,6 +24,8 @@
 
 #include <fmt/format.h>
 
+namespace elastic_run_test {
+
 using namespace skein;
 using namespace skein::spmd;
 using namespace std::chrono_literals;
@@ -258,3 +260,5 @@ TEST_CASE("what cannot be run is said before anybody is asked") {
     job.options.hosts = {2, 1};
     CHECK_THROWS_AS(run_elastic_host(job.options), error);
 }
+
+} // namespace elastic_run_test

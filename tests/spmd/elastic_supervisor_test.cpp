@@ -23,6 +23,8 @@
 
 #include <fmt/format.h>
 
+namespace elastic_supervisor_test {
+
 using namespace skein;
 using namespace skein::spmd;
 using namespace std::chrono_literals;
@@ -551,3 +553,5 @@ TEST_CASE("numbers of workers that contradict each other are refused") {
         CHECK_THROWS_AS(supervise_elastic(options), error);
     }
 }
+
+} // namespace elastic_supervisor_test

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <string>
 
+namespace etcd_messages_test {
+
 using namespace skein;
 using namespace skein::spmd;
 using namespace skein::spmd::detail;
@@ -212,3 +214,5 @@ TEST_CASE("values that no register wrote are refused, and say what is wrong") {
     CHECK(read_place(write_place(place)).value() == place);
     CHECK_FALSE(read_place(write_place({})));
 }
+
+} // namespace etcd_messages_test

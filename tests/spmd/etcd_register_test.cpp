@@ -19,6 +19,8 @@
 #include <string>
 #include <utility>
 
+namespace etcd_register_test {
+
 using namespace skein;
 using namespace std::chrono_literals;
 using skein::spmd::coordinator_place;
@@ -754,3 +756,5 @@ TEST_CASE("options that are none are refused") {
     CHECK(refused([](etcd_options& o) { o.request_timeout = 0s; }));
     CHECK(refused([](etcd_options& o) { o.watch_renewal = 0s; }));
 }
+
+} // namespace etcd_register_test
