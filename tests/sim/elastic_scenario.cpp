@@ -301,7 +301,7 @@ task<int> worker::work() {
     for (;;) {
         may_die(point::ask);
         place_ = nullptr;
-        auto asking = client_->next(last);
+        auto asking = client_->next(last, {});
         place_ = co_await asking;
         if (!place_) co_return 0;
         std::optional<error> why;

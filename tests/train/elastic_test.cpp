@@ -18,6 +18,8 @@
 #include <mutex>
 #include <sstream>
 
+namespace elastic_test {
+
 using namespace train_test;
 using Catch::Matchers::ContainsSubstring;
 
@@ -439,3 +441,5 @@ TEST_CASE("elastic: a rank that joins has the buffers of rank 0", "[train][elast
     CHECK(statistics[2] == statistics[1]);
     CHECK(statistics[3] == statistics[1]);
 }
+
+} // namespace elastic_test

@@ -19,6 +19,8 @@
 #include <memory>
 #include <mutex>
 
+namespace logical_shards_test {
+
 using namespace train_test;
 using Catch::Matchers::ContainsSubstring;
 
@@ -598,3 +600,5 @@ TEST_CASE("logical shards refuse what would depend on the number of ranks, each 
     CHECK_THAT((refusal<sk::DDP<>, numbers, sk::batch_growth>(as_is, false, numbers{}, more)),
                ContainsSubstring("2 micro-batches per rank in a run with 4 logical shards"));
 }
+
+} // namespace logical_shards_test
