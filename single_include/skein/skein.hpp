@@ -42172,6 +42172,7 @@ private:
     void take_over(time_point now);
     void start_missing(time_point now);
     void let_go(time_point now);
+    void send_away(worker& which);
     void wish();
     void watch_limits(time_point now);
     void look_at_end(time_point now);
@@ -43059,6 +43060,16 @@ SKEIN_INLINE void elastic_coordinator::start_missing(time_point now) {
     }
 }
 
+/// One that is no member yet: it hears it, or is ended.
+SKEIN_INLINE void elastic_coordinator::send_away(worker& which) {
+    const bool hears = which.is == stage::ready;
+    which.is = stage::leaving;
+    if (hears)
+        send_end(which, true, error(errc::closed, "it is not wanted any more"));
+    else
+        kill(which);
+}
+
 /// More than are wanted: those that are no members yet go first, then the last ranks.
 SKEIN_INLINE void elastic_coordinator::let_go(time_point now) {
     std::vector<worker*> stay;
@@ -43066,6 +43077,10 @@ SKEIN_INLINE void elastic_coordinator::let_go(time_point now) {
         if (std::exchange(w->is_let_go, false)) w->leaves = false; // it may be wanted again
         if (!w->leaves) stay.push_back(w);
     }
+    // Who was told to go before it was a member goes at once: another one is started for it.
+    for (auto& [id, w] : workers_)
+        if (w->leaves && !w->has_ended && (w->is == stage::starting || w->is == stage::ready))
+            send_away(*w);
     for (auto* w : ready()) stay.push_back(w);
     for (auto& [id, w] : workers_)
         if (w->is == stage::starting && !w->has_ended && !w->killed_by_us) stay.push_back(w.get());
@@ -43076,12 +43091,7 @@ SKEIN_INLINE void elastic_coordinator::let_go(time_point now) {
             w.why = fmt::format("{} workers are wanted", target_);
             continue;
         }
-        const bool hears = w.is == stage::ready;
-        w.is = stage::leaving;
-        if (hears)
-            send_end(w, true, error(errc::closed, "it is not wanted any more"));
-        else
-            kill(w);
+        send_away(w);
     }
     for (auto& [id, w] : workers_) { // what was told to leave does so
         if (w->is != stage::leaving || w->has_ended) continue;

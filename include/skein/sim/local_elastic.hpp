@@ -56,6 +56,7 @@ private:
     std::shared_ptr<generation_world> now_;
     std::uint64_t generation_ = 0;
     std::string why_;
+    bool has_loss_ = false; ///< since the newest world formed
     std::atomic<bool> stops_{false};
 };
 

@@ -168,6 +168,7 @@ private:
     void take_over(time_point now);
     void start_missing(time_point now);
     void let_go(time_point now);
+    void send_away(worker& which);
     void wish();
     void watch_limits(time_point now);
     void look_at_end(time_point now);

@@ -28,7 +28,7 @@ public:
     std::unique_ptr<spmd::rendezvous> next(spmd::world_end last,
                                            const std::string& why = {}) override {
         std::unique_lock lock(job_.guard_);
-        if (!why.empty()) job_.why_ = why;
+        if (!why.empty() && !job_.has_loss_) job_.why_ = why; // a loss is the better reason
         asks_ = true;
         broke_ = last == spmd::world_end::broken;
         world_.reset();
@@ -111,6 +111,7 @@ SKEIN_INLINE void local_elastic::lose(std::uint64_t id, const error& why) {
         if (std::exchange(gone.lost_, true)) return;
         gone.why_ = why.text();
         why_ = why.text();
+        has_loss_ = true;
         if (std::ranges::find(members_, &gone) != members_.end()) {
             broken = now_;
             rank = gone.rank_;
@@ -166,6 +167,7 @@ SKEIN_INLINE void local_elastic::form() {
     members_ = std::move(next);
     now_ = std::make_shared<generation_world>(static_cast<int>(members_.size()));
     generation_ += 1;
+    has_loss_ = false;
     for (std::size_t r = 0; r < members_.size(); ++r) {
         members_[r]->rank_ = static_cast<int>(r);
         members_[r]->world_ = now_;
