@@ -6,7 +6,7 @@
     scripts/check_await.py                  skein's own tree
 
 Looked for in the same statement as a co_await: a braced initialiser, a lambda that captures by value, a
-conditional operator. A line that is harmless says why: `// await-ok: reason`. It reads words, not types:
+conditional operator; and an assertion of Catch2, whose __builtin_constant_p makes g++ await twice. A line that is harmless says why: `// await-ok: reason`. It reads words, not types:
 an aggregate that is initialised with parentheses, `point(1, 2)`, is as bad and is not found.
 """
 import argparse
@@ -21,6 +21,7 @@ BEFORE_BLOCK = {"else", "do", "try", ";", "{", "}", ":", ")", None}
 SPECIFIERS = {"const", "noexcept", "mutable", "override", "final", "constexpr", "static"}
 HEADS = {"struct", "class", "union", "enum", "namespace", "concept", "extern", "requires"}
 SUFFIXES = (".hpp", ".cpp", ".h", ".hh", ".hxx", ".cc", ".cxx", ".ipp", ".cppm")
+ASSERTIONS = {"CHECK", "CHECK_FALSE", "REQUIRE", "REQUIRE_FALSE"}
 REWRITE = "name it in a statement of its own, then await it: auto t = f(std::move(x)); co_await std::move(t);"
 
 
@@ -144,6 +145,8 @@ def findings(text: str, trivial: list) -> list:
             stack[-1].parens = parens                      # the parts of a `for` head
             continue
         if token == "co_await":
+            if current.words and current.words[0] in ASSERTIONS:
+                current.findings.append((at, f"a {current.words[0]}"))
             current.awaits.append(current.parens)
             current.findings += [(where, "a conditional operator") for where in current.conditions]
             current.conditions = []

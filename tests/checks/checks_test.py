@@ -303,6 +303,10 @@ inline task<void> f(int n) {
         self.put("include/skein/net/c.hpp", HEAD + "task<int> f(bool c) {\n    co_return co_await g(c ? x : y);\n}\n")
         self.found("await", "c.hpp:5", "conditional operator")
 
+    def test_await_in_an_assertion(self):
+        self.put("tests/core/a_test.cpp", "task<void> f() {\n    auto t = g();\n    CHECK(co_await t == 1);\n}\n")
+        self.found("await", "a_test.cpp:3", "a CHECK in a statement with co_await")
+
     def test_await_of_other_people(self):
         self.put("mine/deep/a.cc", "task<void> f() {\n    co_await skein::remote<&g>(point{1, 2}, 3.0);\n}\n")
         self.put("mine/build/b.cc", "task<void> f() { co_await g({1}); }\n")

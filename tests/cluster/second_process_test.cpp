@@ -77,15 +77,19 @@ TEST_CASE(
     real_cluster c(1, {});
     c.run([&folder](real_cluster& self) -> task<void> {
         auto limit = remote<&watch>("timeout", false, folder / "a");
-        CHECK(co_await limit == "timeout");
+        const auto limit_came = co_await limit;
+        CHECK(limit_came == "timeout");
         auto deadline = remote<&watch>("deadline", false, folder / "b");
-        CHECK(co_await deadline == "timeout");
+        const auto deadline_came = co_await deadline;
+        CHECK(deadline_came == "timeout");
         CHECK(self.driver.stats().workers_lost == 0);
         auto force = remote<&watch>("force", false, folder / "c");
-        CHECK(co_await force == "timeout, cancelled");
+        const auto force_came = co_await force;
+        CHECK(force_came == "timeout, cancelled");
         CHECK(self.driver.stats().workers_lost == 1); // that of the child alone
         auto again = remote<&watch>("timeout", false, folder / "d");
-        CHECK(co_await again == "timeout");
+        const auto again_came = co_await again;
+        CHECK(again_came == "timeout");
         CHECK(self.driver.workers() == 1);
         CHECK(self.agent.workers() == 2);
     });
@@ -100,10 +104,12 @@ TEST_CASE("on a node with one cpu a task hears of the limits of a child that is 
     real_cluster c(1, times);
     c.run([&folder](real_cluster& self) -> task<void> {
         auto force = remote<&watch>("force", true, folder / "a");
-        CHECK(co_await force == "timeout, cancelled");
+        const auto force_came = co_await force;
+        CHECK(force_came == "timeout, cancelled");
         CHECK(self.driver.stats().workers_lost == 1);
         auto deadline = remote<&watch>("deadline", true, folder / "b");
-        CHECK(co_await deadline == "timeout");
+        const auto deadline_came = co_await deadline;
+        CHECK(deadline_came == "timeout");
         CHECK(self.driver.stats().workers_lost == 1);
     });
 }

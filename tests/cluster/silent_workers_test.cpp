@@ -59,7 +59,8 @@ void check_that_all_goes_on(const std::string& how, int cpus) {
         for (int i = 0; i < 8; ++i) behind.push_back(remote<&twice>(i));
         for (int i = 0; i < 8; ++i) {
             auto& one = behind[static_cast<std::size_t>(i)];
-            CHECK(co_await one == 2 * i);
+            const auto one_came = co_await one;
+            CHECK(one_came == 2 * i);
         }
         auto asked = with_timeout(silent, 60s);
         const long pid = co_await asked;

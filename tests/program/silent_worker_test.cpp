@@ -65,7 +65,8 @@ void check_that_all_goes_on(const std::string& how, int workers) {
         for (int i = 0; i < 8; ++i) behind.push_back(remote<&twice>(i));
         for (int i = 0; i < 8; ++i) {
             auto& one = behind[static_cast<std::size_t>(i)];
-            CHECK(co_await one == 2 * i);
+            const auto one_came = co_await one;
+            CHECK(one_came == 2 * i);
         }
         auto asked = with_timeout(silent, 60s);
         const long pid = co_await asked;
@@ -164,9 +165,11 @@ TEST_CASE("a worker that goes on in time keeps what it runs, and gets tasks agai
         auto behind = remote<&twice>(4);
         co_await sleep_for(150ms); // it is suspected meanwhile
         ::kill(static_cast<pid_t>(pid), SIGCONT);
-        CHECK(co_await behind == 8);
+        const auto behind_came = co_await behind;
+        CHECK(behind_came == 8);
         auto again = remote<&where>();
-        CHECK(co_await again == pid);
+        const auto again_came = co_await again;
+        CHECK(again_came == pid);
         CHECK(self.driver.stats().workers_lost == 0);
     });
 }

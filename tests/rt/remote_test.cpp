@@ -178,8 +178,10 @@ TEST_CASE("what a coroutine takes by const& lives until it has ended", "[A4][rt]
         const std::string first(1000, 'a'), second(1000, 'b');
         auto slow = remote<&give_back_later>(first, 50);
         auto quick = remote<&give_back_later>(second, 1);
-        CHECK(co_await quick == second);
-        CHECK(co_await slow == first);
+        const auto quick_came = co_await quick;
+        CHECK(quick_came == second);
+        const auto slow_came = co_await slow;
+        CHECK(slow_came == first);
     });
 }
 

@@ -142,7 +142,8 @@ TEST_CASE("proxies of the environment are not asked") {
         others.spawn(server.serve({whole(200, "yes")}, true));
         const auto request = to(server);
         auto asking = transport.exchange(request, nullptr);
-        CHECK((co_await asking).body == "yes");
+        const auto asking_came = co_await asking;
+        CHECK(asking_came.body == "yes");
         auto joined = others.join();
         co_await joined;
     });
@@ -191,13 +192,16 @@ TEST_CASE("nobody there, and a name that is none, are trouble that may pass") {
         auto request = to(server);
         server.listener->close();
         auto asking = transport.exchange(request, nullptr);
-        CHECK((co_await asking).trouble == etcd_trouble::away);
+        const auto asking_came = co_await asking;
+        CHECK(asking_came.trouble == etcd_trouble::away);
         request.url = "http://etcd.skein-test.invalid:2379/v3/kv/range";
         auto again = transport.exchange(request, nullptr);
-        CHECK((co_await again).trouble == etcd_trouble::away);
+        const auto again_came = co_await again;
+        CHECK(again_came.trouble == etcd_trouble::away);
         request.url = "ftp://127.0.0.1/";
         auto third = transport.exchange(request, nullptr);
-        CHECK((co_await third).trouble == etcd_trouble::mistake);
+        const auto third_came = co_await third;
+        CHECK(third_came.trouble == etcd_trouble::mistake);
     });
 }
 

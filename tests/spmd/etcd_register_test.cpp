@@ -90,7 +90,8 @@ TEST_CASE("views follow each other, and who is late is told what is there") {
     world w;
     w.run([&](etcd_register& views) -> task<void> {
         auto reading = views.read();
-        CHECK((co_await reading).generation == 0);
+        const auto reading_came = co_await reading;
+        CHECK(reading_came.generation == 0);
         auto swapping = views.compare_and_swap(0, made(1));
         auto came = co_await swapping;
         CHECK(came.swapped);
@@ -100,9 +101,11 @@ TEST_CASE("views follow each other, and who is late is told what is there") {
         CHECK_FALSE(came.swapped);
         CHECK(came.now == made(1));
         auto second = views.compare_and_swap(1, made(2));
-        CHECK((co_await second).swapped);
+        const auto second_came = co_await second;
+        CHECK(second_came.swapped);
         auto again = views.read();
-        CHECK(co_await again == made(2));
+        const auto again_came = co_await again;
+        CHECK(again_came == made(2));
     });
 }
 
@@ -110,7 +113,8 @@ TEST_CASE("a view that does not follow is refused before etcd is asked") {
     world w;
     w.run([&](etcd_register& views) -> task<void> {
         auto failing = failure_of(views.compare_and_swap(1, made(3)));
-        CHECK((co_await failing).code() == errc::invalid_argument);
+        const auto failing_came = co_await failing;
+        CHECK(failing_came.code() == errc::invalid_argument);
     });
     CHECK(w.etcd->asked.empty());
 }
@@ -144,7 +148,8 @@ TEST_CASE("a swap whose answer is lost is known to be its author's when others h
                 co_await a_moment;
             }
             auto swapping = theirs->compare_and_swap(1, made(2));
-            CHECK((co_await swapping).swapped);
+            const auto swapping_came = co_await swapping;
+            CHECK(swapping_came.swapped);
         }(w.etcd.get(), other.get()));
         auto swapping = views.compare_and_swap(0, made(1));
         const auto came = co_await swapping;
@@ -153,7 +158,8 @@ TEST_CASE("a swap whose answer is lost is known to be its author's when others h
         auto joined = others.join();
         co_await joined;
         auto reading = views.read();
-        CHECK(co_await reading == made(2));
+        const auto reading_came = co_await reading;
+        CHECK(reading_came == made(2));
     });
     CHECK(w.etcd->changes.size() == 2);
 }
@@ -179,7 +185,8 @@ TEST_CASE("an absent etcd is waited for, and that is logged once, and once when 
     for (int i = 0; i < 40; ++i) w.etcd->script.push_back(fake_etcd::refused());
     w.run([&](etcd_register& views) -> task<void> {
         auto reading = views.read();
-        CHECK((co_await reading).generation == 0);
+        const auto reading_came = co_await reading;
+        CHECK(reading_came.generation == 0);
     });
     INFO(lines.text());
     CHECK(lines.seen.size() == 2);
@@ -197,7 +204,8 @@ TEST_CASE("a call that waits for etcd can be cancelled") {
     for (int i = 0; i < 1000; ++i) w.etcd->script.push_back(fake_etcd::refused());
     w.run([&](etcd_register& views) -> task<void> {
         auto timed = failure_of(with_timeout(views.compare_and_swap(0, made(1)), 5s));
-        CHECK((co_await timed).code() == errc::timeout);
+        const auto timed_came = co_await timed;
+        CHECK(timed_came.code() == errc::timeout);
     });
     CHECK(w.loop.elapsed() < 6s);
 }
@@ -225,7 +233,8 @@ TEST_CASE("a watch gives the newest view, at once or when it comes") {
         auto swapping = other->compare_and_swap(0, made(1));
         (void)co_await swapping;
         auto there = views.watch(0);
-        CHECK(co_await there == made(1));
+        const auto there_came = co_await there;
+        CHECK(there_came == made(1));
         scope others;
         others.spawn([](etcd_register* theirs) -> task<void> {
             auto a_while = sleep_for(10min);
@@ -234,7 +243,8 @@ TEST_CASE("a watch gives the newest view, at once or when it comes") {
             (void)co_await second;
         }(other.get()));
         auto coming = views.watch(1);
-        CHECK(co_await coming == made(2));
+        const auto coming_came = co_await coming;
+        CHECK(coming_came == made(2));
         auto joined = others.join();
         co_await joined;
     });
@@ -254,7 +264,8 @@ TEST_CASE("a watch whose revision is compacted reads the key again") {
             return before;
         }};
         auto watching = views.watch(0);
-        CHECK(co_await watching == made(1));
+        const auto watching_came = co_await watching;
+        CHECK(watching_came == made(1));
     });
     CHECK(w.loop.elapsed() < 1s);
 }
@@ -272,7 +283,8 @@ TEST_CASE("where a watch ends at once the key is read from time to time") {
             (void)co_await swapping;
         }(other.get()));
         auto watching = views.watch(0);
-        CHECK(co_await watching == made(1));
+        const auto watching_came = co_await watching;
+        CHECK(watching_came == made(1));
         auto joined = others.join();
         co_await joined;
     });
@@ -294,7 +306,8 @@ TEST_CASE("a watch at a member that is cut off, and says nothing, begins anew") 
             (void)co_await swapping;
         }(other.get()));
         auto watching = views.watch(0);
-        CHECK(co_await watching == made(1));
+        const auto watching_came = co_await watching;
+        CHECK(watching_came == made(1));
         auto joined = others.join();
         co_await joined;
     });
@@ -306,7 +319,8 @@ TEST_CASE("a cancelled watch leaves none open") {
     world w;
     w.run([&](etcd_register& views) -> task<void> {
         auto timed = failure_of(with_timeout(views.watch(0), 5s));
-        CHECK((co_await timed).code() == errc::timeout);
+        const auto timed_came = co_await timed;
+        CHECK(timed_came.code() == errc::timeout);
         CHECK(w.etcd->watches == 0);
     });
 }
@@ -320,7 +334,8 @@ TEST_CASE("an etcd that lost its data is spoken of") {
         w.etcd->put(view_key, std::nullopt);
         for (int i = 0; i < 2; ++i) {
             auto reading = views.read();
-            CHECK((co_await reading).generation == 0);
+            const auto reading_came = co_await reading;
+            CHECK(reading_came.generation == 0);
         }
     });
     INFO(lines.text());
@@ -334,11 +349,14 @@ TEST_CASE("the first to claim is the coordinator until it resigns") {
     w.run([&](etcd_register& views) -> task<void> {
         const coordinator_place me{1, "tcp:a:1"}, them{2, "tcp:b:1"};
         auto claiming = views.claim(me);
-        CHECK(co_await claiming == me);
+        const auto claiming_came = co_await claiming;
+        CHECK(claiming_came == me);
         auto late = other->claim(them);
-        CHECK(co_await late == me);
+        const auto late_came = co_await late;
+        CHECK(late_came == me);
         auto again = views.claim(me);
-        CHECK(co_await again == me);
+        const auto again_came = co_await again;
+        CHECK(again_came == me);
         auto for_long = sleep_for(10min); // kept alive
         co_await for_long;
         scope others;
@@ -356,9 +374,11 @@ TEST_CASE("the first to claim is the coordinator until it resigns") {
         co_await joined;
         CHECK(seen == nobody);
         auto then = other->claim(them);
-        CHECK(co_await then == them);
+        const auto then_came = co_await then;
+        CHECK(then_came == them);
         auto watching = views.watch_coordinator({});
-        CHECK(co_await watching == them);
+        const auto watching_came = co_await watching;
+        CHECK(watching_came == them);
         other.reset();
     });
     CHECK_FALSE(w.etcd->keys.contains(place_key)); // the end of a register gives its place back
@@ -373,7 +393,8 @@ TEST_CASE("claims whose answers are lost come to one lease and one place") {
         w.etcd->script.push_back(fake_etcd::lost_answer());
         w.run([&](etcd_register& views) -> task<void> {
             auto claiming = views.claim(first);
-            CHECK(co_await claiming == first);
+            const auto claiming_came = co_await claiming;
+            CHECK(claiming_came == first);
             CHECK(w.etcd->leases.size() == 1);
             auto for_long = sleep_for(60s);
             co_await for_long;
@@ -391,13 +412,15 @@ TEST_CASE("a coordinator that did not reach etcd for too long loses its place, a
         (void)co_await claiming;
         for (int i = 0; i < 30; ++i) w.etcd->script.push_back(fake_etcd::refused());
         auto watching = views.watch_coordinator(me);
-        CHECK(co_await watching == nobody);
+        const auto watching_came = co_await watching;
+        CHECK(watching_came == nobody);
         while (lines.count("lease is lost") == 0) { // the next one that would have kept it
             auto a_moment = sleep_for(100ms);
             co_await a_moment;
         }
         auto again = views.claim(me);
-        CHECK(co_await again == me);
+        const auto again_came = co_await again;
+        CHECK(again_came == me);
     });
 }
 
@@ -435,7 +458,8 @@ TEST_CASE("a keep-alive that is answered without a TTL is the end of the lease, 
             co_await a_moment;
         }
         auto again = views.claim(first);
-        CHECK(co_await again == first);
+        const auto again_came = co_await again;
+        CHECK(again_came == first);
         CHECK(w.etcd->keys.at(place_key).lease == w.etcd->leases.begin()->first);
     });
 }
@@ -453,9 +477,11 @@ TEST_CASE("who slept behind its lease and is no coordinator any more cannot swap
         w.loop.spend(60s); // it hears of nothing
         const coordinator_place second{2, "b"};
         auto taking = other->claim(second);
-        CHECK(co_await taking == second);
+        const auto taking_came = co_await taking;
+        CHECK(taking_came == second);
         auto theirs = other->compare_and_swap(seen.generation, made(seen.generation + 1, "theirs"));
-        CHECK((co_await theirs).swapped);
+        const auto theirs_came = co_await theirs;
+        CHECK(theirs_came.swapped);
         auto late = views.compare_and_swap(seen.generation, made(seen.generation + 1, "late"));
         const auto came = co_await late;
         CHECK_FALSE(came.swapped);
@@ -471,11 +497,13 @@ TEST_CASE("a supervisor that was started again takes its own place over") {
         w.etcd->put(place_key, spmd::detail::write_place({1, "old"}), 77);
         const coordinator_place renewed{1, "new"};
         auto claiming = views.claim(renewed);
-        CHECK(co_await claiming == renewed);
+        const auto claiming_came = co_await claiming;
+        CHECK(claiming_came == renewed);
         auto later = sleep_for(20s);
         co_await later;
         auto watching = views.watch_coordinator({});
-        CHECK(co_await watching == renewed);
+        const auto watching_came = co_await watching;
+        CHECK(watching_came == renewed);
     });
 }
 
@@ -485,12 +513,15 @@ TEST_CASE("a cancelled claim lets the place go") {
         w.etcd->script = {fake_etcd::fine(), fake_etcd::fine(), fake_etcd::lost_answer()};
         for (int i = 0; i < 12; ++i) w.etcd->script.push_back(fake_etcd::refused());
         auto timed = failure_of(with_timeout(views.claim(first), 500ms));
-        CHECK((co_await timed).code() == errc::timeout);
+        const auto timed_came = co_await timed;
+        CHECK(timed_came.code() == errc::timeout);
         CHECK(w.etcd->keys.contains(place_key));
         auto gone = views.watch_coordinator(first);
-        CHECK(co_await gone == nobody);
+        const auto gone_came = co_await gone;
+        CHECK(gone_came == nobody);
         auto again = views.claim(first);
-        CHECK(co_await again == first);
+        const auto again_came = co_await again;
+        CHECK(again_came == first);
     });
 }
 
@@ -519,7 +550,8 @@ TEST_CASE("users: a token is asked for, and again when etcd does not know it any
             (void)co_await reading;
             w.etcd->tokens.clear(); // a restart, or their time is over
             auto swapping = views.compare_and_swap(0, made(1));
-            CHECK((co_await swapping).swapped);
+            const auto swapping_came = co_await swapping;
+            CHECK(swapping_came.swapped);
         },
         how);
 }
@@ -545,7 +577,8 @@ TEST_CASE("users: a watch whose token has expired begins anew with another one")
                 (void)co_await swapping;
             }(w.etcd.get(), other.get()));
             auto watching = views.watch(0);
-            CHECK(co_await watching == made(1));
+            const auto watching_came = co_await watching;
+            CHECK(watching_came == made(1));
             auto joined = others.join();
             co_await joined;
         },
@@ -569,7 +602,8 @@ TEST_CASE("users: a token that is older than the last change of users is renewed
             scope others;
             const auto read_one = [](etcd_register* from) -> task<void> {
                 auto again = from->read();
-                CHECK((co_await again).generation == 0);
+                const auto again_came = co_await again;
+                CHECK(again_came.generation == 0);
             };
             for (int i = 0; i < 3; ++i) others.spawn(read_one(&views));
             auto joined = others.join();
@@ -618,7 +652,8 @@ TEST_CASE("users: an etcd without users is asked without one, one that gets them
             CHECK(lines.count("has no users") == 1);
             w.etcd->users["skein"] = "secret";
             auto swapping = views.compare_and_swap(0, made(1));
-            CHECK((co_await swapping).swapped);
+            const auto swapping_came = co_await swapping;
+            CHECK(swapping_came.swapped);
         },
         how);
 }
@@ -663,7 +698,8 @@ TEST_CASE("one member's mistake is not the cluster's") {
     w.run(
         [&](etcd_register& views) -> task<void> {
             auto reading = views.read();
-            CHECK((co_await reading).generation == 0);
+            const auto reading_came = co_await reading;
+            CHECK(reading_came.generation == 0);
         },
         how);
 }
@@ -694,7 +730,8 @@ TEST_CASE("a full etcd is waited for, and spoken of") {
             etcd->is_full = false;
         }(w.etcd.get()));
         auto swapping = views.compare_and_swap(0, made(1));
-        CHECK((co_await swapping).swapped);
+        const auto swapping_came = co_await swapping;
+        CHECK(swapping_came.swapped);
         auto joined = others.join();
         co_await joined;
     });
@@ -722,7 +759,8 @@ TEST_CASE("a view too large for etcd is refused before it is sent") {
     w.run([&](etcd_register& views) -> task<void> {
         auto large = made(1, std::string(2 << 20, 'x'));
         auto failing = failure_of(views.compare_and_swap(0, std::move(large)));
-        CHECK((co_await failing).code() == errc::too_large);
+        const auto failing_came = co_await failing;
+        CHECK(failing_came.code() == errc::too_large);
     });
     CHECK(w.etcd->changes.empty());
 }

@@ -20,15 +20,18 @@ view numbered(std::uint64_t generation, std::uint64_t author) {
 
 task<void> chain(memory_register* truth) {
     auto first = truth->compare_and_swap(0, numbered(1, 7));
-    CHECK((co_await first).swapped);
+    const auto first_came = co_await first;
+    CHECK(first_came.swapped);
     auto late = truth->compare_and_swap(0, numbered(1, 8));
     const auto refused = co_await late;
     CHECK_FALSE(refused.swapped);
     CHECK(refused.now.author == 7);
     auto far = truth->compare_and_swap(1, numbered(3, 7));
-    CHECK_FALSE((co_await far).swapped);
+    const auto far_came = co_await far;
+    CHECK_FALSE(far_came.swapped);
     auto newest = truth->read();
-    CHECK((co_await newest).generation == 1);
+    const auto newest_came = co_await newest;
+    CHECK(newest_came.generation == 1);
 }
 
 task<void> watch(memory_register* truth, view* seen) {
@@ -52,15 +55,19 @@ task<void> watched(memory_register* truth) {
 task<void> places(memory_register* truth) {
     const coordinator_place mine{3, "a"}, theirs{4, "b"};
     auto claimed = truth->claim(mine);
-    CHECK((co_await claimed) == mine);
+    const auto claimed_came = co_await claimed;
+    CHECK(claimed_came == mine);
     auto late = truth->claim(theirs);
-    CHECK((co_await late) == mine);
+    const auto late_came = co_await late;
+    CHECK(late_came == mine);
     auto resigning = truth->resign();
     co_await resigning;
     auto changed = truth->watch_coordinator(mine);
-    CHECK((co_await changed).id == 0);
+    const auto changed_came = co_await changed;
+    CHECK(changed_came.id == 0);
     auto next = truth->claim(theirs);
-    CHECK((co_await next) == theirs);
+    const auto next_came = co_await next;
+    CHECK(next_came == theirs);
 }
 
 } // namespace
