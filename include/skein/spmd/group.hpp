@@ -77,6 +77,7 @@ struct group_options {
     std::vector<setting> settings{};
     net::token secret{};
     time_span join_deadline = time_constants::lan().rendezvous_timeout;
+    bool is_up = false; ///< ranks hear of the server when it listens: refused means that it is over
     std::size_t max_blob = std::size_t{16} << 20; ///< bytes of one rank's blob in an exchange
     net::keep_alive alive{net::keep_alive_mode::on, time_constants::lan().group_heartbeat,
                           time_constants::lan().suspect_after, time_constants::lan().dead_after};

@@ -23,6 +23,10 @@ namespace skein::spmd {
 
 namespace detail {
 
+SKEIN_INLINE bool is_worth_another_while_up(errc code) noexcept {
+    return code != errc::refused && net::reconnect_policy::is_no_refusal(code);
+}
+
 /// Until somebody is there: rank 0 may be started later, its name may not be known yet.
 SKEIN_INLINE task<std::shared_ptr<net::connection>> reach_group(net::network* via, net::address at,
                                                                 int rank, group_options options) {
@@ -31,7 +35,8 @@ SKEIN_INLINE task<std::shared_ptr<net::connection>> reach_group(net::network* vi
     often.until = deadline_after(loop::current().now(), options.join_deadline);
     often.first_delay = time_constants::lan().join_first;
     often.most_delay = time_constants::lan().join_most;
-    often.worth_another = &net::reconnect_policy::is_no_refusal;
+    often.worth_another =
+        options.is_up ? &is_worth_another_while_up : &net::reconnect_policy::is_no_refusal;
     auto reaching = net::connect_patiently(
         *via, at, link_options(options, fmt::format("rank {}", rank)), often);
     std::optional<error> why;
@@ -41,7 +46,7 @@ SKEIN_INLINE task<std::shared_ptr<net::connection>> reach_group(net::network* vi
     } catch (const error& e) {
         why = e;
     }
-    if (!net::reconnect_policy::is_no_refusal(why->code())) throw *why;
+    if (!often.worth_another(why->code())) throw *why;
     throw error(errc::timeout,
                 fmt::format("rank {} could not reach its group at {} within {:.3g} s", rank,
                             net::to_string(at), to_seconds(options.join_deadline)))
