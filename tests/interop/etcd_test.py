@@ -243,7 +243,7 @@ def a_leader_is_killed():
             watch.expect_end()
             seen = time.monotonic() - begin
             print(f"        swapped {swapped:.2f} s, seen {seen:.2f} s after the leader was killed")
-            watch.check(seen < 5.0, f"the change was seen only after {seen:.1f} s")
+            watch.check(seen < 15.0, f"the change was seen only after {seen:.1f} s")
             with Supervisor(ordered, "claim", 8) as late:
                 late.expect("coordinator 7")
             # The one that is back serves, too, and those who are left may go.
@@ -314,7 +314,7 @@ def places():
             third.expect_end()
             follow.expect_end()
         with Supervisor(etcd.members, "claim", 4) as fourth:
-            fourth.check(fourth.expect("coordinator 4") < 2.0, "the place was not given back")
+            fourth.check(fourth.expect("coordinator 4") < 4.0, "the place was not given back")
 
 
 def prefixes():
