@@ -34,7 +34,7 @@ def main():
                     lines = [line for line in said.splitlines() if line.strip() and not line.startswith(("gpt", "step ", "text ", "DDP", "FSDP", "memory"))]
                     run.check(len(lines) <= 3, f"{len(lines)} lines for one mistake")
                     run.check(restarts or "starting again" not in said, "a lasting failure was tried again")
-                    run.check(not run.left_behind(), f"left behind: {run.left_behind()}")
+                    run.check_nothing_left()
             return case
 
         def full_disk():

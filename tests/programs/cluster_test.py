@@ -116,7 +116,7 @@ class Cluster:
             code = run.wait(SECONDS)
             run.check(code == 0, f"it ended with {code}")
         for run in self.runs:
-            run.check(not run.left_behind(), f"left behind: {run.left_behind()}")
+            run.check_nothing_left()
         there = sorted(str(p.relative_to(self.folder)) for p in self.folder.rglob("*") if p.is_file() and p.parent != self.state)
         assert there == ["config/skein/token"], f"other files than the token: {there}"
 
@@ -298,7 +298,7 @@ def killed_head_for_good():
         node.process.send_signal(signal.SIGTERM)
         node.check(node.wait(SECONDS) == 0, "no orderly end")
         for run in c.runs:
-            run.check(not run.left_behind(), f"left behind: {run.left_behind()}")
+            run.check_nothing_left()
 
 
 class Stranger:
@@ -587,7 +587,7 @@ def stopped():
         for run in [c.head, *c.nodes.values()]:
             run.check(run.wait(SECONDS) == 0, "no orderly end")
         for run in c.runs:
-            run.check(not run.left_behind(), f"left behind: {run.left_behind()}")
+            run.check_nothing_left()
 
 
 def interrupted():
@@ -606,7 +606,7 @@ def interrupted():
         for run in [c.head, c.nodes["a"]]:
             run.check(run.wait(SECONDS) == 0, "no orderly end")
         for run in c.runs:
-            run.check(not run.left_behind(), f"left behind: {run.left_behind()}")
+            run.check_nothing_left()
 
 
 def closed_terminals():

@@ -24,7 +24,7 @@ def main():
             with Run([program, "--dropout", 0.3, "--runs", folder / "runs", "--run", run_name, "--weights", weights,
                       *arguments]) as run:
                 run.check(run.wait() == 0, "it failed")
-                run.check(not run.left_behind(), f"left behind: {run.left_behind()}")
+                run.check_nothing_left()
             with open(folder / "runs" / run_name / "metrics.csv", newline="") as rows:
                 losses = [float(row["loss"]) for row in csv.DictReader(rows)]
             numbers = array.array("f")

@@ -55,7 +55,7 @@ def main():
         def trains_alone():
             with Run([*inside, *ARGUMENTS, "--text", "/text.txt", "--runs", "/runs"]) as run:
                 run.check(run.wait() == 0, "the run in a root of its own failed")
-                run.check(not run.left_behind(), f"left behind: {run.left_behind()}")
+                run.check_nothing_left()
             with Run([program, *ARGUMENTS, "--text", root / "text.txt", "--runs", scratch / "runs"]) as run:
                 run.check(run.wait() == 0, "the run outside failed")
             alone, outside = ((place / "runs/tiny/metrics.csv").read_bytes() for place in (root, scratch))

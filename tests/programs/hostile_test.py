@@ -207,7 +207,7 @@ def ends_well(runs, job, name, wanted, what, seconds=90):
         run.check(code == 0, f"exit code {code} {what}")
     runs[0].check(job.curve(name) == wanted, f"another loss curve {what}")
     for run in runs:
-        run.check(not run.left_behind(), f"left behind: {run.left_behind()}")
+        run.check_nothing_left()
 
 
 def record(job, name):
@@ -368,7 +368,7 @@ def failing_files(job, long):
                 hurt.check(code == 0 or named, f"the cause is not named {what}")
                 errors = [line for line in hurt.stderr.splitlines() if line.startswith("error")]
                 hurt.check(len(errors) <= 1, f"{len(errors)} errors for one cause {what}")
-                hurt.check(not hurt.left_behind(), f"left behind: {hurt.left_behind()}")
+                hurt.check_nothing_left()
                 # What could not be written may be missing from the curve, but not without a word.
                 hurt.check(code != 0 or job.curve(name) == wanted or named, f"a hole in the curve without a word {what}")
                 failed += code != 0
@@ -466,7 +466,7 @@ def main():
                 code = run.wait(30)
                 run.check(code in (1, 2), f"exit code {code}")
                 run.check("token" in run.stderr.lower(), "the cause is not named")
-                run.check(not run.left_behind(), f"left behind: {run.left_behind()}")
+                run.check_nothing_left()
 
         def no_descriptors():
             port, name = free_port(), job.name()
@@ -488,7 +488,7 @@ def main():
                 errors = [line for line in first.stderr.splitlines() if line.startswith("error")]
                 first.check(len(errors) == 1 and "open files" in errors[0], "not one error that names the cause")
                 second.check(second.wait(90) == 1 and "open files" in second.stderr, "the other rank does not name the cause")
-                second.check(not second.left_behind(), f"left behind: {second.left_behind()}")
+                second.check_nothing_left()
 
         def damaged_bytes():
             program = find_program("skein_hostile_streams")

@@ -48,7 +48,7 @@ class Job:
 
 def check_ends(run, code, what="the driver"):
     run.check(run.wait(SECONDS) == code, f"exit code {run.process.returncode} of {what}")
-    run.check(not run.left_behind(), f"left behind: {run.left_behind()}")
+    run.check_nothing_left()
 
 
 def slurm_step():

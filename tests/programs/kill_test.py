@@ -67,7 +67,7 @@ class Job:
         assert self.tensors("quiet"), "the undisturbed run saved nothing"
 
     def check_left(self, run):
-        run.check(not run.left_behind(), f"left behind: {run.left_behind()}")
+        run.check_nothing_left()
         run.check(not list(self.scratch.iterdir()), f"left behind: {list(self.scratch.iterdir())}")
 
     def check_same(self, run, name, after=""):

@@ -44,7 +44,7 @@ def main():
                         run.check(code == 0, f"exit code {code}")
                     runs[0].check(curve(run_name) == wanted, "another loss curve than under the own supervisor")
                     runs[0].check("under the same launcher: " in runs[0].stdout, "the next command lacks its launcher")
-                    runs[0].check(not runs[0].left_behind(), "something is left behind")
+                    runs[0].check_nothing_left()
                 finally:
                     for run in runs:
                         run.__exit__()

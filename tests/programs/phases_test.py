@@ -26,7 +26,7 @@ def main():
             return (folder / "runs" / run_name / "metrics.csv").read_bytes(), (folder / f"{run_name}.bin").read_bytes()
 
         def check_left(run):
-            run.check(not run.left_behind(), f"left behind: {run.left_behind()}")
+            run.check_nothing_left()
             run.check(not list(scratch.iterdir()), f"left behind: {list(scratch.iterdir())}")
 
         def quiet(communicator):

@@ -146,8 +146,12 @@ class Run:
             time.sleep(0.005)
         self.fail(f"no {what} after {seconds} s")
 
-    def left_behind(self, seconds=5.0):
-        """What is there that was not before; processes get a moment to be reaped."""
+    def check_nothing_left(self):
+        left = self.left_behind()
+        self.check(not left, f"left behind: {left}")
+
+    def left_behind(self, seconds=20.0):
+        """What is there that was not before; processes get their time to end, and what tests beside this one made goes."""
         end = time.monotonic() + seconds
         while True:
             left = {"processes": self.marked.processes(),

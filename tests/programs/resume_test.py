@@ -45,7 +45,7 @@ def main():
                       "--schedule", "constant", "--warmup", 0, *more]) as run:
                 code = run.wait()
                 run.check(code == 0, f"exit code {code}")
-                run.check(not run.left_behind(), f"left behind: {run.left_behind()}")
+                run.check_nothing_left()
                 return run.stderr
 
         def undisturbed(kind, steps):

@@ -49,7 +49,7 @@ class Job:
 
 def check_ends(run, code, what):
     run.check(run.wait(SECONDS) == code, f"exit code {run.process.returncode} of {what}")
-    run.check(not run.left_behind(), f"left behind: {run.left_behind()}")
+    run.check_nothing_left()
 
 
 def digest(run):

@@ -210,7 +210,7 @@ def main():
                     with Run([*command, program, what], XDG_CONFIG_HOME=name) as run:
                         run.check(run.wait(120) != 0, "it succeeded")
                         run.check("rank 2 of 3" in run.stdout, "the rank is not named")
-                        run.check(not run.left_behind(), f"left behind: {run.left_behind()}")
+                        run.check_nothing_left()
         return case
 
     cases = [("alone", alone), ("three supervised ranks", supervised), ("a main without serve_if_worker()", without_serving), ("in turn", in_turn),

@@ -27,7 +27,7 @@ def check_ends(*runs, code=0):
     for run in runs:
         run.check(run.wait(SECONDS) == code, f"exit code {run.process.returncode}")
     for run in runs:
-        run.check(not run.left_behind(), f"left behind: {run.left_behind()}")
+        run.check_nothing_left()
 
 
 def supervised_ranks():

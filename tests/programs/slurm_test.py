@@ -138,7 +138,7 @@ class Slurm:
 
     def check_ends(self, run, *codes):
         run.check(run.wait(SECONDS) in codes, f"exit code {run.process.returncode}")
-        run.check(not run.left_behind(), f"left behind: {run.left_behind()}")
+        run.check_nothing_left()
         self.wait_until(self.is_idle, "idle nodes after the job")
 
 

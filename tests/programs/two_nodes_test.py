@@ -25,7 +25,7 @@ def on_two_nodes(check, *program):
         script = EXAMPLES / "095_two_nodes" / "start.sh"
         with Run([script, find_program("skein"), *program], cwd=folder, TMPDIR=folder) as run:
             check(run)
-            run.check(not run.left_behind(), f"left behind: {run.left_behind()}")
+            run.check_nothing_left()
         left = sorted(os.listdir(folder))
         assert not left, f"files are left: {left}"
 
