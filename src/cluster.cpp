@@ -11,19 +11,24 @@
 
 #include <skein/cluster/access.hpp>
 #include <skein/cluster/agent.hpp>
+#include <skein/cluster/detail/head_jobs.hpp>
 #include <skein/cluster/detail/head_link.hpp>
 #include <skein/cluster/detail/head_memory.hpp>
+#include <skein/cluster/detail/job_folder.hpp>
 #include <skein/cluster/head.hpp>
 #include <skein/cluster/head_log.hpp>
+#include <skein/cluster/jobs.hpp>
 #include <skein/cluster/leased_workers.hpp>
 #include <skein/cluster/space_server.hpp>
 #include <skein/cluster/tools.hpp>
 
 #include <skein/cluster/detail/access.ipp>
 #include <skein/cluster/detail/agent.ipp>
+#include <skein/cluster/detail/agent_entries.ipp>
 #include <skein/cluster/detail/agent_output.ipp>
 #include <skein/cluster/detail/head.ipp>
 #include <skein/cluster/detail/head_groups.ipp>
+#include <skein/cluster/detail/head_jobs.ipp>
 #include <skein/cluster/detail/head_leases.ipp>
 #include <skein/cluster/detail/head_link.ipp>
 #include <skein/cluster/detail/head_log.ipp>
@@ -31,6 +36,8 @@
 #include <skein/cluster/detail/head_nodes.ipp>
 #include <skein/cluster/detail/head_output.ipp>
 #include <skein/cluster/detail/head_spaces.ipp>
+#include <skein/cluster/detail/job_folder.ipp>
+#include <skein/cluster/detail/jobs.ipp>
 #include <skein/cluster/detail/leased_beside.ipp>
 #include <skein/cluster/detail/leased_broken.ipp>
 #include <skein/cluster/detail/leased_groups.ipp>

@@ -5,12 +5,14 @@
 //     skein join 10.0.0.1                  # on each other host
 //     skein status; skein drain node-2; skein stop --space prod; skein stop
 //     skein run --nnodes 1:4 --rdzv-endpoint node-1 ./train     # workers of an elastic job
+//     skein job submit --working-dir . -- ./train --workers 2     # list, status, logs, stop
 //     skein scale J 8 --rdzv-endpoint node-1
 //     skein token --file F                 # makes a token; a head makes its own
 //
 // Exit codes: 0; 1 it failed here; 2 a wrong command line; 3 no cluster at that address, or it
 // refuses.
 
+#include "job_command.hpp"
 #include "run_command.hpp"
 #include "status_text.hpp"
 
@@ -258,6 +260,8 @@ int run(int argc, char** argv) {
     std::function<int()> chosen;
     declare(app, args, chosen);
     declare_run(app, run_args, chosen);
+    job_arguments job_args;
+    declare_jobs(app, job_args, chosen);
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& said) {

@@ -17551,7 +17551,9 @@ inline constexpr std::size_t most_boot_bytes = std::size_t{32} << 10;
 
 /// What is started.
 struct child_options {
-    std::string role{};                        ///< what the child asks proc::take_boot() for
+    /// What the child asks proc::take_boot() for. Empty: it is any program, which knows nothing of
+    /// that: it gets neither message nor socket.
+    std::string role{};
     std::string name{};                        ///< as messages name it: "worker-2"
     byte_buffer message{};                     ///< for the child alone; at most most_boot_bytes
     bool socket = true;                        ///< a connected socket between it and us
@@ -17615,6 +17617,8 @@ public:
 
     /// Sends it a signal: SIGTERM asks it to leave. Nothing happens if it has ended.
     virtual void signal(int number) noexcept = 0;
+    /// Sends it to its process group, too: to all that it has started and that did not leave it.
+    virtual void signal_group(int number) noexcept { signal(number); }
     /// Ends it now, with all that it has started and that did not leave its process group.
     virtual void kill() noexcept = 0;
 
@@ -17646,6 +17650,15 @@ public:
     ///   errors  not_found, permission_denied (the executable); io: no descriptors or processes
     ///           left; too_large: the message cancelled: what was started has been killed
     [[nodiscard]] virtual task<std::unique_ptr<child>> start(child_options how) = 0;
+
+    /// Sends a signal (0: none) to all processes of this user with `mark`, "NAME=value", in the
+    /// environment that they were started with, whoever started them; gives how many there are. One
+    /// that this process has started and not waited for, and that has ended, is none. Reads /proc:
+    /// a millisecond for a few hundred processes.
+    virtual std::size_t signal_marked(const std::string& mark, int number) {
+        (void)mark, (void)number;
+        return 0;
+    }
 
     /// What the host offers to all children together. May read files: ask once.
     [[nodiscard]] virtual host_resources resources() = 0;
@@ -17680,6 +17693,7 @@ class local_children final : public children {
 public:
     explicit local_children(net::real_loop& on) noexcept : loop_(on) {}
     [[nodiscard]] task<std::unique_ptr<child>> start(child_options how) override;
+    std::size_t signal_marked(const std::string& mark, int number) override;
     [[nodiscard]] host_resources resources() override;
 
 private:
@@ -17836,6 +17850,9 @@ SKEIN_INLINE task<exit_status> wait(net::real_loop& on, child_process& child) {
 
 
 // ======== skein/proc/detail/children.ipp, continued
+#include <system_error>
+#include <iterator>
+#include <filesystem>
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -17908,6 +17925,7 @@ public:
     }
 
     void signal(int number) noexcept override { process_.kill(number); }
+    void signal_group(int number) noexcept override { process_.kill_group(number); }
     void kill() noexcept override { process_.kill_group(SIGKILL); }
     process_usage usage() override {
         return process_.running() ? usage_of(process_.pid()) : process_usage{};
@@ -17959,6 +17977,24 @@ SKEIN_INLINE void check_boot_size(const child_options& how) {
     throw error(errc::too_large,
                 fmt::format("the boot message of {} has {} bytes, at most {} are allowed", how.name,
                             how.message.size(), most_boot_bytes));
+}
+
+/// Processes of this user that were started with the mark in their environment, and have not ended.
+SKEIN_INLINE std::vector<pid_t> marked_processes(const std::string& mark) {
+    std::vector<pid_t> found;
+    std::error_code none;
+    const auto wanted = std::string(1, '\0') + mark + '\0';
+    for (std::filesystem::directory_iterator one("/proc", none), end; !none && one != end;
+         one.increment(none)) {
+        const auto name = one->path().filename().string();
+        if (name.find_first_not_of("0123456789") != name.npos) continue;
+        std::ifstream file(one->path() / "environ", std::ios::binary);
+        std::string all(1, '\0');
+        all.append(std::istreambuf_iterator<char>(file), {});
+        if (all.find(wanted) == all.npos) continue; // of one that has ended it is empty
+        found.push_back(static_cast<pid_t>(std::stol(name)));
+    }
+    return found;
 }
 
 /// The read end of a pipe with the message in it. All of it is there before the child starts, so
@@ -18016,9 +18052,15 @@ SKEIN_INLINE task<std::unique_ptr<child>> local_children::start(child_options ho
         how.threads = 0;
     }
     plan.own_group = true;
-    const auto message = detail::boot_pipe(how);
-    plan.fds.emplace_back(message.get(), detail::boot_file);
-    plan.env.emplace_back(boot_variable, std::to_string(detail::boot_file));
+    unique_fd message;
+    if (!how.role.empty()) {
+        message = detail::boot_pipe(how);
+        plan.fds.emplace_back(message.get(), detail::boot_file);
+        plan.env.emplace_back(boot_variable, std::to_string(detail::boot_file));
+    } else {
+        how.socket = false;
+        plan.unset_env.emplace_back(boot_variable);
+    }
     net::socket_pair link;
     if (how.socket) {
         link = net::make_socket_pair();
@@ -18034,6 +18076,13 @@ SKEIN_INLINE task<std::unique_ptr<child>> local_children::start(child_options ho
     auto process = co_await starting;
     co_return std::make_unique<detail::local_child>(
         home, by, std::move(how.name), std::move(process), std::move(link.ours), std::move(output));
+}
+
+SKEIN_INLINE std::size_t local_children::signal_marked(const std::string& mark, int number) {
+    const auto found = detail::marked_processes(mark);
+    for (const auto pid : found)
+        if (number != 0) (void)::kill(pid, number);
+    return found.size();
 }
 
 SKEIN_INLINE host_resources local_children::resources() {
@@ -40768,6 +40817,7 @@ struct group_options {
     std::vector<setting> settings{};
     net::token secret{};
     time_span join_deadline = time_constants::lan().rendezvous_timeout;
+    bool is_up = false; ///< ranks hear of the server when it listens: refused means that it is over
     std::size_t max_blob = std::size_t{16} << 20; ///< bytes of one rank's blob in an exchange
     net::keep_alive alive{net::keep_alive_mode::on, time_constants::lan().group_heartbeat,
                           time_constants::lan().suspect_after, time_constants::lan().dead_after};
@@ -41306,6 +41356,10 @@ namespace skein::spmd {
 
 namespace detail {
 
+SKEIN_INLINE bool is_worth_another_while_up(errc code) noexcept {
+    return code != errc::refused && net::reconnect_policy::is_no_refusal(code);
+}
+
 /// Until somebody is there: rank 0 may be started later, its name may not be known yet.
 SKEIN_INLINE task<std::shared_ptr<net::connection>> reach_group(net::network* via, net::address at,
                                                                 int rank, group_options options) {
@@ -41314,7 +41368,8 @@ SKEIN_INLINE task<std::shared_ptr<net::connection>> reach_group(net::network* vi
     often.until = deadline_after(loop::current().now(), options.join_deadline);
     often.first_delay = time_constants::lan().join_first;
     often.most_delay = time_constants::lan().join_most;
-    often.worth_another = &net::reconnect_policy::is_no_refusal;
+    often.worth_another =
+        options.is_up ? &is_worth_another_while_up : &net::reconnect_policy::is_no_refusal;
     auto reaching = net::connect_patiently(
         *via, at, link_options(options, fmt::format("rank {}", rank)), often);
     std::optional<error> why;
@@ -41324,7 +41379,7 @@ SKEIN_INLINE task<std::shared_ptr<net::connection>> reach_group(net::network* vi
     } catch (const error& e) {
         why = e;
     }
-    if (!net::reconnect_policy::is_no_refusal(why->code())) throw *why;
+    if (!often.worth_another(why->code())) throw *why;
     throw error(errc::timeout,
                 fmt::format("rank {} could not reach its group at {} within {:.3g} s", rank,
                             net::to_string(at), to_seconds(options.join_deadline)))
@@ -45158,6 +45213,7 @@ SKEIN_INLINE task<void> elastic_client::join(std::shared_ptr<elastic_place> into
     how.job = begin.job;
     how.secret = net::token::from_hex(begin.secret).value();
     how.join_deadline = options_.join_deadline;
+    how.is_up = true;
     how.alive.mode = net::keep_alive_mode::automatic;
     auto* const losses = &into->losses;
     cancel_source stop;

@@ -59,6 +59,9 @@ struct agent_options {
     std::vector<std::string> labels{};
     /// What CUDA_VISIBLE_DEVICES calls each gpu of `offers`; empty: their indices.
     std::vector<std::string> gpu_names{};
+    /// Where jobs' folders are, on this host; empty: jobs that bring files are refused. Of this
+    /// agent alone.
+    std::string storage{};
     std::size_t most_workers = 4096;
     time_span join_within = std::chrono::seconds(60);  ///< the first time
     time_span orphan_grace = std::chrono::seconds(30); ///< then workers end
@@ -101,5 +104,6 @@ private:
 
 #if SKEIN_HEADER_ONLY
 #include <skein/cluster/detail/agent.ipp>
+#include <skein/cluster/detail/agent_entries.ipp>
 #include <skein/cluster/detail/agent_output.ipp>
 #endif

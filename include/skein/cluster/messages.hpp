@@ -26,11 +26,17 @@
 //     head -> driver  worker_output
 //     driver -> head  output_printed
 //
+//     tool -> head    submit_job, ask_jobs, follow_job, stop_job, offer_package, put_blob
+//     head -> tool    submit_reply, job_list, job_lines, stop_job_reply, package_wanted, blob_taken
+//     node -> head    entry_started, job_rows, ask_package, ask_blob
+//     head -> node    package_found, blob_piece
+//
 // Both hellos may come again after a lost link, or to a head that knows nothing: its state is what
 // they say.
 
 #include <skein/core/config.hpp>
 #include <skein/cluster/detail/driver_messages.hpp>
+#include <skein/cluster/detail/job_messages.hpp>
 #include <skein/cluster/detail/lease_messages.hpp>
 #include <skein/cluster/detail/node_messages.hpp>
 #include <skein/cluster/detail/output_messages.hpp>
@@ -48,6 +54,6 @@ using cluster_messages =
                        start_worker_order, stop_worker_order, worker_ended, leave_cluster,
                        node_drains, ask_status, cluster_status, ask_drain, drain_reply, ask_stop,
                        stop_reply, ask_stop_space, stop_space_reply, output_waits, take_output,
-                       node_output, worker_output, output_printed>;
+                       node_output, worker_output, output_printed, submit_job, submit_reply, ask_jobs, job_list, follow_job, job_lines, stop_job, stop_job_reply, entry_started, job_rows, offer_package, package_wanted, put_blob, blob_taken, ask_package, package_found, ask_blob, blob_piece>;
 
 } // namespace skein::cluster

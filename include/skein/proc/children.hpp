@@ -49,7 +49,9 @@ inline constexpr std::size_t most_boot_bytes = std::size_t{32} << 10;
 
 /// What is started.
 struct child_options {
-    std::string role{};                        ///< what the child asks proc::take_boot() for
+    /// What the child asks proc::take_boot() for. Empty: it is any program, which knows nothing of
+    /// that: it gets neither message nor socket.
+    std::string role{};
     std::string name{};                        ///< as messages name it: "worker-2"
     byte_buffer message{};                     ///< for the child alone; at most most_boot_bytes
     bool socket = true;                        ///< a connected socket between it and us
@@ -113,6 +115,8 @@ public:
 
     /// Sends it a signal: SIGTERM asks it to leave. Nothing happens if it has ended.
     virtual void signal(int number) noexcept = 0;
+    /// Sends it to its process group, too: to all that it has started and that did not leave it.
+    virtual void signal_group(int number) noexcept { signal(number); }
     /// Ends it now, with all that it has started and that did not leave its process group.
     virtual void kill() noexcept = 0;
 
@@ -144,6 +148,15 @@ public:
     ///   errors  not_found, permission_denied (the executable); io: no descriptors or processes
     ///           left; too_large: the message cancelled: what was started has been killed
     [[nodiscard]] virtual task<std::unique_ptr<child>> start(child_options how) = 0;
+
+    /// Sends a signal (0: none) to all processes of this user with `mark`, "NAME=value", in the
+    /// environment that they were started with, whoever started them; gives how many there are. One
+    /// that this process has started and not waited for, and that has ended, is none. Reads /proc:
+    /// a millisecond for a few hundred processes.
+    virtual std::size_t signal_marked(const std::string& mark, int number) {
+        (void)mark, (void)number;
+        return 0;
+    }
 
     /// What the host offers to all children together. May read files: ask once.
     [[nodiscard]] virtual host_resources resources() = 0;
@@ -178,6 +191,7 @@ class local_children final : public children {
 public:
     explicit local_children(net::real_loop& on) noexcept : loop_(on) {}
     [[nodiscard]] task<std::unique_ptr<child>> start(child_options how) override;
+    std::size_t signal_marked(const std::string& mark, int number) override;
     [[nodiscard]] host_resources resources() override;
 
 private:

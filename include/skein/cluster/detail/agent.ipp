@@ -124,7 +124,7 @@ SKEIN_INLINE node_hello agent::state::hello() const {
     h.draining = draining;
     h.again = head.was_welcomed();
     for (const auto& [name, w] : workers)
-        h.holds.push_back({name, w->order.demand, w->order.gpus, w->order.space});
+        h.holds.push_back({name, w->order.demand, w->order.gpus, w->order.space, w->order.job});
     return h;
 }
 
@@ -236,17 +236,26 @@ SKEIN_INLINE task<ended_lease> agent::state::run(state* self, worker* w) {
     std::string silent;
     scope reading, watching;
     try {
+        if (!w->order.job.empty()) {
+            auto preparing = with_cancel(w->stop.token(), prepare_entry(self, w));
+            co_await preparing;
+        }
         auto starting = with_cancel(
-            w->stop.token(), with_timeout(self->children.start(self->what_to_start(w->order)),
+            w->stop.token(), with_timeout(self->children.start(self->what_to_start(*w)),
                                           self->how.times.start_timeout));
         process = co_await starting;
         out.started = true;
         w->process = process.get();
         if (w->order.prints) reading.spawn(read_output(self, w, process.get()));
-        if (w->order.space.empty()) watching.spawn(end_silent(self, w, &silent));
+        if (!w->order.job.empty())
+            self->entry_runs(w, watching);
+        else if (w->order.space.empty())
+            watching.spawn(end_silent(self, w, &silent));
         auto ended = with_cancel(w->stop.token(), process->ended());
         const auto end = co_await ended;
         out.how = end.last_words.empty() ? end.status.describe() : end.last_words;
+        out.code = end.status.code();
+        out.signal = end.status.signal();
         has_ended = true;
     } catch (const error& e) {
         out.how = e.what();
@@ -258,12 +267,21 @@ SKEIN_INLINE task<ended_lease> agent::state::run(state* self, worker* w) {
     }
     if (!process) co_return out;
     if (!has_ended) {
-        // Its driver has said goodbye to it in most cases: it leaves by itself.
-        auto stopped =
-            shield(proc::stop(*process, self->how.times.exit_grace, self->how.stop_grace));
+        // Its driver has said goodbye to it in most cases: it leaves by itself. A job's has none.
+        const bool is_entry = !w->order.job.empty();
+        if (is_entry) self->ask_entry_to_end(w);
+        auto stopped = shield(proc::stop(
+            *process, is_entry ? self->how.stop_grace : self->how.times.exit_grace,
+            is_entry ? time_span(duration(0)) : self->how.stop_grace));
         auto sure = as_result(std::move(stopped));
         const auto end = co_await sure;
         out.how = end ? end->status.describe() : end.error().what();
+        out.code = end ? end->status.code() : -1;
+        out.signal = end ? end->status.signal() : 0;
+    }
+    if (!w->order.job.empty()) {
+        auto swept = as_result(shield(end_what_is_left(self, w)));
+        (void)co_await swept;
     }
     watching.cancel();
     auto watched = as_result(shield(watching.join()));
@@ -307,9 +325,10 @@ SKEIN_INLINE proc::child_options agent::state::space_server_to_start(
     return child;
 }
 
-SKEIN_INLINE proc::child_options agent::state::what_to_start(
-    const start_worker_order& order) const {
+SKEIN_INLINE proc::child_options agent::state::what_to_start(const worker& w) const {
+    const auto& order = w.order;
     if (!order.space.empty()) return space_server_to_start(order);
+    if (!order.job.empty()) return entry_to_start(w);
     rt::worker_order boot;
     boot.token = to_buffer(detail::job_secret(how.secret, order.lease.driver).bytes());
     net::address to;

@@ -77,8 +77,10 @@ SKEIN_INLINE void agent::state::send_output(std::uint64_t driver) {
 
 /// What a worker said last is worth a moment: its driver prints it before it hears of the end.
 SKEIN_INLINE task<void> agent::state::send_last_words(state* self, worker* w) {
-    const auto until =
-        deadline_after(self->on_loop.now(), duration(self->how.times.suspect_after) / 2);
+    // Those of a job are kept by the head: they are worth more.
+    const auto patience = w->order.job.empty() ? duration(self->how.times.suspect_after) / 2
+                                               : duration(self->how.times.dead_after);
+    const auto until = deadline_after(self->on_loop.now(), patience);
     while (!w->said.empty() && !self->leaving && self->head.is_joined() &&
            self->on_loop.now() < until) {
         w->all_sent.reset();

@@ -4,6 +4,7 @@
 
 #include <skein/cluster/agent.hpp>
 #include <skein/cluster/detail/head_link.hpp>
+#include <skein/cluster/detail/job_folder.hpp>
 #include <skein/core/cancel.hpp>
 #include <skein/core/event.hpp>
 #include <skein/core/scope.hpp>
@@ -26,6 +27,7 @@ struct agent::state {
         proc::child* process = nullptr; ///< while it runs
         proc::line_queue said;          ///< that its driver has not been sent
         event all_sent;                 ///< of what it has said; look again
+        std::string folder, executable; ///< of a job's entry process
     };
     /// What a driver's workers have printed, as far as the head knows of it.
     struct driver_output {
@@ -65,8 +67,18 @@ struct agent::state {
     static task<ended_lease> run(state* self, worker* w);
     static task<void> end_silent(state* self, worker* w, std::string* why);
     [[nodiscard]] proc::child_options space_server_to_start(const start_worker_order& order) const;
-    [[nodiscard]] proc::child_options what_to_start(const start_worker_order& order) const;
+    [[nodiscard]] proc::child_options what_to_start(const worker& w) const;
     void tell_end(ended_lease what);
+
+    // agent_entries.ipp: entry processes of jobs
+    static task<void> prepare_entry(state* self, worker* w);
+    [[nodiscard]] proc::child_options entry_to_start(const worker& w) const;
+    void entry_runs(worker* w, scope& beside);
+    static task<void> fetch_package(state* self, worker* w);
+    void ask_entry_to_end(worker* w);
+    static task<void> watch_rows(state* self, worker* w);
+    void send_rows(const worker& w, detail::table_reader& table);
+    static task<void> end_what_is_left(state* self, worker* w);
 
     // agent_output.ipp: what workers print
     [[nodiscard]] proc::line_queue* has_said(std::uint64_t driver, std::uint64_t lease) const;

@@ -93,6 +93,7 @@ SKEIN_INLINE void head::state::remember() {
     is_restarted =
         !memory.open_jobs().empty() ||
         std::any_of(missing.begin(), missing.end(), [](const auto& n) { return !n.left; });
+    remember_jobs();
 }
 
 SKEIN_INLINE task<void> head::state::serve() {
@@ -106,6 +107,7 @@ SKEIN_INLINE task<void> head::state::serve() {
         co_await stopping.wait();
         for (const auto& [number, j] : jobs) // nobody waits for them any more
             if (j->session == nullptr) memory.job_went(number, job_end::lost);
+        stop_all_jobs();
         tell_all_to_leave();
         for (const auto& s : sessions) all.spawn(close_link(s->below));
     } catch (...) {
@@ -211,6 +213,7 @@ SKEIN_INLINE std::shared_ptr<net::request_service> head::state::service_of(const
         as_driver([this](detail::head_job& j, const output_printed& m) { on_printed(j, m.node); }));
     serve_output(*out, s);
     serve_spaces(*out, s);
+    serve_jobs(*out, s);
     serve_tools(*out);
     return out;
 }
@@ -296,6 +299,7 @@ SKEIN_INLINE void head::state::look() {
     for (auto* j : gone) leave(*j, job_end::lost);
     memory.look();
     look_at_spaces();
+    look_at_jobs();
     take_groups_over(false);
     pump();
     for (auto& [number, n] : nodes)

@@ -57,8 +57,11 @@ SKEIN_INLINE void head::state::end(detail::head_lease& l, bool started, const st
     if (l.number == space_server_lease && !j.space.empty())
         space_server_over(j, l.at != nullptr ? fmt::format("{} on {}", why, l.at->name) : why,
                           l.state != detail::lease_state::expected);
+    const auto submitted_as = j.submitted;
+    if (!submitted_as.empty()) j.ending = true; // an attempt: it has nothing else
     erase(l);
     forget(j);
+    if (!submitted_as.empty()) entry_over(submitted_as, started, why, news);
 }
 
 // ---- a driver asks and gives back ---------------------------------------------------------------
@@ -357,6 +360,7 @@ SKEIN_INLINE void head::state::granted(const sched::grant& g) {
     l.gpus = g.gpus;
     l.keep_until = deadline_after(on_loop.now(), how.share_quantum);
     n->leases.emplace(lease_name{j.incarnation, l.number}, &l);
+    if (!j.submitted.empty()) return n->session->tell(entry_order(l));
     start_worker_order m;
     m.lease = {j.incarnation, l.number};
     m.demand = sched::to_string(l.demand);
@@ -437,7 +441,8 @@ SKEIN_INLINE bool head::state::take_over(detail::head_node& n, const held_lease&
 /// Takes over a lease that a node holds. False: nobody wants it; its room is taken until its worker
 /// has ended.
 SKEIN_INLINE bool head::state::hold(detail::head_node& n, const held_lease& held) {
-    const bool is_other = !held.space.empty() && !claim_space(held);
+    const bool is_other = (!held.space.empty() && !claim_space(held)) ||
+                          (!held.job.empty() && !claim_entry(held));
     const auto job = jobs.find(held.lease.driver);
     auto* const j = job == jobs.end() ? nullptr : job->second.get();
     detail::head_lease* l = nullptr;
@@ -470,6 +475,7 @@ SKEIN_INLINE bool head::state::hold(detail::head_node& n, const held_lease& held
     const bool is_news = l != nullptr && l->expected_node == unknown_node;
     const bool taken = take_over(n, held, l, is_unwanted ? phase::stopping : phase::granted);
     if (taken && is_news) tell_granted(*l);
+    if (taken && !held.job.empty()) entry_runs(held.lease);
     return taken && !is_unwanted;
 }
 

@@ -28,7 +28,14 @@
 namespace skein::cluster::detail {
 
 /// Records of a head's log; a number is never used again for something else.
-enum class record_kind : std::uint16_t { started = 1, node = 2, node_forgotten = 3, job = 4 };
+enum class record_kind : std::uint16_t {
+    started = 1,
+    node = 2,
+    node_forgotten = 3,
+    job = 4,
+    submitted = 5,
+    submitted_forgotten = 6,
+};
 
 /// A head has begun with this log: the first record of every file.
 struct started_record {
@@ -60,6 +67,25 @@ struct job_record {
     std::int64_t started = 0, ended = 0; ///< seconds since 1970; 0: it has not
     std::uint8_t how = 0;                ///< job_end
     std::string space;                   ///< it is the space server of this namespace
+};
+
+/// A job that somebody has submitted, as it is now.
+struct submitted_record {
+    static constexpr auto kind = record_kind::submitted;
+    std::uint64_t number = 0; ///< in the order in which they came
+    job_request what;
+    std::uint8_t state = 0; ///< job_state
+    std::string reason, node;
+    std::uint32_t attempt = 0;
+    std::uint64_t lease_of = 0; ///< the newest attempt's leases are those of this driver
+    std::int32_t exit_code = -1, signal = 0;
+    std::int64_t submitted = 0, started = 0, ended = 0; ///< milliseconds since 1970
+    std::vector<std::string> last_lines;
+};
+/// Nobody remembers that job any more.
+struct submitted_forgotten_record {
+    static constexpr auto kind = record_kind::submitted_forgotten;
+    std::string id;
 };
 
 /// Belongs to one loop. keep() must have ended before it is destroyed.
@@ -120,6 +146,14 @@ public:
     /// The last one first.
     [[nodiscard]] std::vector<past_job> past_jobs() const;
 
+    // jobs
+    void submitted_is(submitted_record j);
+    void forget_submitted(const std::string& id);
+    /// By id.
+    [[nodiscard]] const std::map<std::string, submitted_record>& submitted() const noexcept {
+        return submitted_;
+    }
+
     /// What time alone changes.
     void look();
 
@@ -143,6 +177,8 @@ private:
         missing_since_.erase(r.name);
     }
     void apply(job_record r);
+    void apply(submitted_record r) { submitted_.insert_or_assign(r.what.id, std::move(r)); }
+    void apply(const submitted_forgotten_record& r) { submitted_.erase(r.id); }
     [[nodiscard]] std::vector<log_record> everything() const;
     [[nodiscard]] std::int64_t unix_now();
     void wrote(const result<void>& done, std::uint64_t upto);
@@ -155,6 +191,7 @@ private:
     std::map<std::string, time_point> missing_since_; ///< or drained or not, since
     std::map<std::uint64_t, job_record> jobs_;        ///< that have not ended
     std::deque<job_record> past_;
+    std::map<std::string, submitted_record> submitted_;
 
     std::vector<log_record> unwritten_; ///< none while all is written anew
     std::uint64_t last_ = 0, tried_ = 0, durable_ = 0;

@@ -54,6 +54,8 @@ SKEIN_INLINE void head_memory::apply(const log_record& r) {
     case record_kind::node: return as(node_record());
     case record_kind::node_forgotten: return as(node_forgotten_record());
     case record_kind::job: return as(job_record());
+    case record_kind::submitted: return as(submitted_record());
+    case record_kind::submitted_forgotten: return as(submitted_forgotten_record());
     }
     throw error(errc::not_supported,
                 fmt::format("not supported: {} has a record of kind {}, which this release does "
@@ -86,6 +88,7 @@ SKEIN_INLINE std::vector<log_record> head_memory::everything() const {
     for (const auto& [name, n] : nodes_) out.push_back(record_of(n));
     for (const auto& j : past_) out.push_back(record_of(j));
     for (const auto& [driver, j] : jobs_) out.push_back(record_of(j));
+    for (const auto& [id, j] : submitted_) out.push_back(record_of(j));
     return out;
 }
 
@@ -323,6 +326,19 @@ SKEIN_INLINE std::vector<past_job> head_memory::past_jobs() const {
     for (auto at = past_.rbegin(); at != past_.rend(); ++at)
         out.push_back({at->name, at->host, at->pid, at->started, at->ended, at->how, at->space});
     return out;
+}
+
+// ---- jobs ---------------------------------------------------------------------------------------
+
+SKEIN_INLINE void head_memory::submitted_is(submitted_record j) {
+    note(j);
+    apply(std::move(j));
+}
+
+SKEIN_INLINE void head_memory::forget_submitted(const std::string& id) {
+    const submitted_forgotten_record gone{id};
+    note(gone);
+    apply(gone);
 }
 
 } // namespace skein::cluster::detail

@@ -44,7 +44,7 @@ SKEIN_INLINE void head::state::on_output_waits(const detail::head_node& n, std::
 
 SKEIN_INLINE void head::state::ask_for_output(detail::head_job& j) {
     auto& output = j.output;
-    while (j.session != nullptr && !output.waiting.empty() &&
+    while ((j.session != nullptr || !j.submitted.empty()) && !output.waiting.empty() &&
            output.out.size() < detail::head_output::most_asked) {
         const auto node = output.waiting.front();
         output.waiting.pop_front();
@@ -68,6 +68,10 @@ SKEIN_INLINE void head::state::on_output(const detail::head_node& n, node_output
     auto& j = *found->second;
     const auto asked = j.output.out.find(n.incarnation);
     if (asked == j.output.out.end() || asked->second.is_forwarded) return; // nobody has asked
+    if (!j.submitted.empty()) { // its lines end here
+        keep_lines(*submitted.by_id.at(j.submitted), std::move(m.from));
+        return on_printed(j, n.incarnation);
+    }
     if (m.from.empty() || j.session == nullptr) return on_printed(j, n.incarnation);
     asked->second.is_forwarded = true;
     j.session->tell(worker_output{n.incarnation, n.name, std::move(m.from)});

@@ -3,6 +3,7 @@
 // What a head knows: sessions, nodes, jobs (one per driver), leases.
 
 #include <skein/cluster/detail/cluster_link.hpp>
+#include <skein/cluster/detail/head_jobs.hpp>
 #include <skein/cluster/detail/head_memory.hpp>
 #include <skein/cluster/head.hpp>
 #include <skein/core/event.hpp>
@@ -154,6 +155,7 @@ struct head_job {
     std::string seen_from; ///< see head_session
     bool ending = false;   ///< it does not come back: its leases are being ended
     std::string space;     ///< it is the space server of this namespace
+    std::string submitted; ///< no driver: the entry process of this job is its lease 0
     head_output output;
 
     [[nodiscard]] job_id id() const noexcept { return job_id(incarnation); }
@@ -183,6 +185,7 @@ struct head::state {
     time_point since;
     event stopping;
     std::map<std::string, detail::head_space> spaces;
+    detail::job_table submitted;
     bool is_restarted = false; ///< somebody had been welcomed by a head before
     bool over = false, crashed = false;
 
@@ -237,6 +240,31 @@ struct head::state {
     [[nodiscard]] stop_space_reply stop_space(const std::string& name);
     void tell_space_lost(const std::string& name, std::uint64_t space_server,
                          const std::string& why);
+
+    // head_jobs.ipp: what was submitted
+    using job_ptr = std::shared_ptr<detail::submitted_job>;
+    void serve_jobs(net::request_service& of, const session_ptr& s);
+    [[nodiscard]] job_ptr submit(job_request what);
+    void check_request(const job_request& what) const;
+    void remember_jobs();
+    void begin_attempt(detail::submitted_job& job);
+    [[nodiscard]] start_worker_order entry_order(const detail::head_lease& l);
+    void entry_runs(const lease_name& lease);
+    void entry_over(const std::string& id, bool started, const std::string& why,
+                    const ended_lease& how);
+    void job_over(detail::submitted_job& job, job_state as, std::string reason);
+    void change(detail::submitted_job& job, job_state to, std::string reason);
+    void note(const detail::submitted_job& job);
+    void stop_submitted(detail::submitted_job& job, job_state as, std::string reason);
+    void look_at_jobs();
+    void stop_all_jobs();
+    void keep_lines(detail::submitted_job& job, std::vector<printed_lines> from);
+    [[nodiscard]] job_ptr job_called(const std::string& id) const;
+    [[nodiscard]] job_info info_of(const detail::submitted_job& job) const;
+    [[nodiscard]] job_list list_jobs(const ask_jobs& asked) const;
+    [[nodiscard]] job_lines lines_of(const detail::submitted_job& job, std::uint64_t from) const;
+    static task<job_lines> follow(state* self, follow_job asked);
+    [[nodiscard]] bool claim_entry(const held_lease& held);
 
     // head_leases.ipp: what they hold
     detail::head_lease& add_lease(detail::head_job& j, std::uint64_t number,

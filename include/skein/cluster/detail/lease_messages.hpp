@@ -11,7 +11,7 @@
 namespace skein::cluster {
 
 /// The version of these messages; head and peers must have the same.
-inline constexpr std::uint32_t cluster_version = 8;
+inline constexpr std::uint32_t cluster_version = 9;
 
 /// Which lease: of which driver's process, and the how manieth there.
 struct lease_name {
@@ -25,6 +25,7 @@ struct held_lease {
     std::string demand;     ///< as sched::parse_resources() reads it
     std::uint64_t gpus = 0; ///< bits of sched::gpu_set
     std::string space;      ///< it is the space server of this namespace
+    std::string job;        ///< it is the entry process of this job
 };
 
 /// How a worker ended.
@@ -34,6 +35,8 @@ struct ended_lease {
     std::string how;         ///< "killed by signal 9 (SIGKILL)"
     std::uint64_t lines = 0; ///< that it has printed, and its agent has read
     bool is_lasting = false; ///< it did not start, and would not with the same folder
+    std::int32_t code = -1;  ///< that it has exited with; -1: it has not
+    std::int32_t signal = 0; ///< that has ended it
 };
 
 } // namespace skein::cluster

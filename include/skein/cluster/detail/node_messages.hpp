@@ -48,6 +48,11 @@ struct start_worker_order {
     bool prints = false; ///< see driver_hello
     std::string env;     ///< see want_lease; its folder is `folder`
     std::string space;   ///< not a worker: the space server of this namespace
+    std::string job;     ///< not a worker: the entry process of this job
+    std::uint32_t attempt = 0;         ///< of that job
+    std::vector<std::string> command{}; ///< of that process
+    std::vector<std::string> variables{}; ///< "NAME=value", of that process
+    std::string package{};             ///< the folder that it runs in, see package.hpp
 };
 
 /// An agent is to end a worker; the answer is worker_ended.

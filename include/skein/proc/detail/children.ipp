@@ -23,6 +23,9 @@
 #include <skein/proc/process_wait.hpp>
 #include <skein/wire/encode.hpp>
 
+#include <system_error>
+#include <iterator>
+#include <filesystem>
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -95,6 +98,7 @@ public:
     }
 
     void signal(int number) noexcept override { process_.kill(number); }
+    void signal_group(int number) noexcept override { process_.kill_group(number); }
     void kill() noexcept override { process_.kill_group(SIGKILL); }
     process_usage usage() override {
         return process_.running() ? usage_of(process_.pid()) : process_usage{};
@@ -146,6 +150,24 @@ SKEIN_INLINE void check_boot_size(const child_options& how) {
     throw error(errc::too_large,
                 fmt::format("the boot message of {} has {} bytes, at most {} are allowed", how.name,
                             how.message.size(), most_boot_bytes));
+}
+
+/// Processes of this user that were started with the mark in their environment, and have not ended.
+SKEIN_INLINE std::vector<pid_t> marked_processes(const std::string& mark) {
+    std::vector<pid_t> found;
+    std::error_code none;
+    const auto wanted = std::string(1, '\0') + mark + '\0';
+    for (std::filesystem::directory_iterator one("/proc", none), end; !none && one != end;
+         one.increment(none)) {
+        const auto name = one->path().filename().string();
+        if (name.find_first_not_of("0123456789") != name.npos) continue;
+        std::ifstream file(one->path() / "environ", std::ios::binary);
+        std::string all(1, '\0');
+        all.append(std::istreambuf_iterator<char>(file), {});
+        if (all.find(wanted) == all.npos) continue; // of one that has ended it is empty
+        found.push_back(static_cast<pid_t>(std::stol(name)));
+    }
+    return found;
 }
 
 /// The read end of a pipe with the message in it. All of it is there before the child starts, so
@@ -203,9 +225,15 @@ SKEIN_INLINE task<std::unique_ptr<child>> local_children::start(child_options ho
         how.threads = 0;
     }
     plan.own_group = true;
-    const auto message = detail::boot_pipe(how);
-    plan.fds.emplace_back(message.get(), detail::boot_file);
-    plan.env.emplace_back(boot_variable, std::to_string(detail::boot_file));
+    unique_fd message;
+    if (!how.role.empty()) {
+        message = detail::boot_pipe(how);
+        plan.fds.emplace_back(message.get(), detail::boot_file);
+        plan.env.emplace_back(boot_variable, std::to_string(detail::boot_file));
+    } else {
+        how.socket = false;
+        plan.unset_env.emplace_back(boot_variable);
+    }
     net::socket_pair link;
     if (how.socket) {
         link = net::make_socket_pair();
@@ -221,6 +249,13 @@ SKEIN_INLINE task<std::unique_ptr<child>> local_children::start(child_options ho
     auto process = co_await starting;
     co_return std::make_unique<detail::local_child>(
         home, by, std::move(how.name), std::move(process), std::move(link.ours), std::move(output));
+}
+
+SKEIN_INLINE std::size_t local_children::signal_marked(const std::string& mark, int number) {
+    const auto found = detail::marked_processes(mark);
+    for (const auto pid : found)
+        if (number != 0) (void)::kill(pid, number);
+    return found.size();
 }
 
 SKEIN_INLINE host_resources local_children::resources() {

@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bodies of job_command.hpp.
+#include "job_command.hpp"
+#include "status_text.hpp"
+
+#include <skein/cluster/access.hpp>
+#include <skein/cluster/jobs.hpp>
+#include <skein/core/constants.hpp>
+#include <skein/core/error.hpp>
+#include <skein/core/printable.hpp>
+#include <skein/proc/process.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <string_view>
+
+#include <pwd.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace skein_program {
+namespace {
+
+using skein::errc;
+using skein::error;
+
+cluster::tool_options reach(const job_arguments& args) {
+    cluster::tool_options how;
+    const auto address = cluster::find_head_address(args.address);
+    how.head = cluster::parse_head_address(address.empty() ? "127.0.0.1" : address);
+    how.secret = cluster::find_token(args.token_file);
+    how.name = "skein job";
+    return how;
+}
+
+/// What the head says no to is no mistake of this command line.
+int with_head(const std::function<int()>& ask) {
+    try {
+        return ask();
+    } catch (const error& why) {
+        if (why.code() == errc::usage || why.code() == errc::io) throw;
+        std::fflush(stdout);
+        fmt::print(stderr, "error: {}\n", skein::printable_lines(why.what()));
+        const bool is_there = why.code() == errc::not_found ||
+                              why.code() == errc::invalid_argument ||
+                              why.code() == errc::already_exists ||
+                              why.code() == errc::too_large || why.code() == errc::exhausted;
+        return is_there ? skein::exit_code::failed : 3;
+    }
+}
+
+/// "90", "90s", "15m", "2h", in milliseconds.
+std::uint64_t read_time(const std::string& text, const char* option) {
+    if (text.empty()) return 0;
+    std::uint64_t n = 0;
+    const auto* const end = text.data() + text.size();
+    const auto read = std::from_chars(text.data(), end, n);
+    const std::string_view unit(read.ptr, static_cast<std::size_t>(end - read.ptr));
+    const std::uint64_t seconds = unit.empty() || unit == "s" ? 1
+                                  : unit == "m"               ? 60
+                                  : unit == "h"               ? 3600
+                                                              : 0;
+    if (read.ec != std::errc() || seconds == 0 || n == 0 || n > 10'000'000)
+        throw error(errc::usage, fmt::format("{} {}: a time is wanted", option, text))
+            .with_hint("seconds, or with a unit: 90, 90s, 15m, 2h");
+    return n * seconds * 1000;
+}
+
+std::string demand_of(const job_arguments& args) {
+    if (args.cpus < 0 || args.gpus < 0)
+        throw error(errc::usage, "--cpus and --gpus cannot be negative");
+    auto text = fmt::format("cpu={:.4g}", args.cpus);
+    if (args.gpus > 0) text += fmt::format(",gpu={:.4g}", args.gpus);
+    if (!args.memory.empty()) text += ",memory=" + args.memory;
+    if (!args.resources.empty()) text += "," + args.resources;
+    const auto read = sched::parse_resources(text);
+    if (!read) throw error(errc::usage, "--resources: " + read.error().text()).with_hint(read.error().hint());
+    return sched::to_string(*read);
+}
+
+/// "me@laptop"
+std::string by_whom() {
+    const auto* const who = ::getpwuid(::getuid());
+    return fmt::format("{}@{}", who != nullptr ? who->pw_name : fmt::to_string(::getuid()),
+                       skein::proc::host_name());
+}
+
+std::string state_name(const cluster::job_info& job) {
+    return std::string(cluster::to_string(cluster::state_of(job)));
+}
+
+std::string command_text(const std::vector<std::string>& command) {
+    std::string all;
+    for (const auto& word : command) {
+        const bool plain = !word.empty() && word.find_first_of(" \t\n\"'\\$`*?&;|<>()") == word.npos;
+        all += (all.empty() ? "" : " ") + (plain ? word : "'" + word + "'");
+    }
+    return skein::printable(all);
+}
+
+/// "exit code 3", "signal SIGKILL", "".
+std::string end_text(const cluster::job_info& job) {
+    if (job.signal != 0) return skein::proc::signal_name(job.signal);
+    if (job.exit_code >= 0) return fmt::format("exit code {}", job.exit_code);
+    return "";
+}
+
+nlohmann::ordered_json json_of(const cluster::job_info& job) {
+    nlohmann::ordered_json out;
+    out["id"] = job.id;
+    out["state"] = state_name(job);
+    out["reason"] = job.reason;
+    out["command"] = job.command;
+    out["submitted_by"] = job.by;
+    out["node"] = job.node;
+    out["attempt"] = job.attempt;
+    out["retries"] = job.retries;
+    if (job.exit_code >= 0) out["exit_code"] = job.exit_code;
+    if (job.signal != 0) out["signal"] = skein::proc::signal_name(job.signal);
+    out["submitted_ms"] = job.submitted;
+    if (job.started != 0) out["started_ms"] = job.started;
+    if (job.ended != 0) out["ended_ms"] = job.ended;
+    out["lines"] = job.lines;
+    out["lines_left_out"] = job.left_out;
+    return out;
+}
+
+std::string json_text(const nlohmann::ordered_json& what) {
+    return what.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+std::string since_text(const cluster::job_info& job) {
+    const auto from = job.started != 0 ? job.started : job.submitted;
+    const auto now = static_cast<std::int64_t>(std::time(nullptr)) * 1000;
+    return time_text(std::max<std::int64_t>((job.ended != 0 ? job.ended : now) - from, 0));
+}
+
+// ---- what is printed of a job -------------------------------------------------------------------
+
+void print_lines(const cluster::job_lines& said, std::uint64_t from) {
+    if (said.first > from && from != 0 && !said.lines.empty())
+        fmt::print(stderr, "skein job: lines {} to {} are no longer kept\n", from, said.first - 1);
+    for (const auto& line : said.lines) {
+        auto* const to = line.is_error ? stderr : stdout;
+        if (to == stderr) std::fflush(stdout);
+        std::fwrite(line.text.data(), 1, line.text.size(), to);
+        std::fputc('\n', to);
+    }
+    std::fflush(stdout);
+    if (std::ferror(stdout) != 0) // nobody reads any more: the job goes on
+        throw error(errc::io, "what the job prints cannot be written")
+            .with_hint("the job goes on: skein job logs shows it");
+}
+
+int tell_end(const cluster::job_info& job, bool with_lines) {
+    std::fflush(stdout);
+    const auto state = cluster::state_of(job);
+    const auto how = end_text(job);
+    fmt::print(stderr, "skein job: {} {}{}{}{}{}\n", job.id, state_name(job),
+               job.node.empty() ? "" : " on " + skein::printable(job.node),
+               how.empty() || state == cluster::job_state::succeeded ? "" : ", " + how,
+               job.attempt > 1 ? fmt::format(", attempt {}", job.attempt) : "",
+               job.reason.empty() ? "" : ": " + skein::printable_lines(job.reason));
+    if (with_lines && state == cluster::job_state::failed)
+        for (const auto& line : job.last_lines)
+            fmt::print(stderr, "    {}\n", skein::printable(line));
+    return state == cluster::job_state::succeeded ? skein::exit_code::done
+                                                  : skein::exit_code::failed;
+}
+
+std::string detach_text; // for a signal handler
+
+/// Ctrl-C ends the watching, not the job.
+void detach_on_interrupt(const std::string& id) {
+    detach_text = fmt::format("\nskein job: {0} goes on; skein job logs {0} --follow shows it, "
+                              "skein job stop {0} ends it\n",
+                              id);
+    std::signal(SIGINT, [](int) {
+        (void)!::write(2, detach_text.data(), detach_text.size());
+        ::_exit(130);
+    });
+}
+
+/// Prints what changes, and lines; gives the exit code.
+int watch(const cluster::tool_options& how, const std::string& id, std::uint64_t from,
+          bool prints) {
+    detach_on_interrupt(id);
+    std::string told;
+    auto next = from;
+    const auto end = cluster::follow_job_to_end(how, id, from, [&](const cluster::job_lines& said) {
+        const auto state = cluster::state_of(said.now);
+        auto news = state_name(said.now) + said.now.reason;
+        if (!cluster::is_over(state) && news != told) {
+            std::fflush(stdout);
+            fmt::print(stderr, "skein job: {} {}{}{}\n", id, state_name(said.now),
+                       said.now.node.empty() || state == cluster::job_state::pending
+                           ? ""
+                           : " on " + skein::printable(said.now.node),
+                       said.now.reason.empty() ? "" : ": " + skein::printable(said.now.reason));
+            told = std::move(news);
+        }
+        if (prints) print_lines(said, next);
+        next = std::max(next, said.first + said.lines.size());
+    });
+    return tell_end(end, !prints);
+}
+
+// ---- the commands -------------------------------------------------------------------------------
+
+int submit(const job_arguments& args) {
+    const auto how = reach(args);
+    cluster::job_request what;
+    what.id = args.id;
+    what.command = args.command;
+    if (what.command.empty())
+        throw error(errc::usage, "no command is given")
+            .with_hint("skein job submit --working-dir . -- ./train --workers 2");
+    what.env = args.env;
+    what.demand = demand_of(args);
+    what.label = args.on;
+    what.retries = args.retries;
+    what.pending_ms = read_time(args.pending, "--pending-timeout");
+    what.timeout_ms = read_time(args.limit, "--timeout");
+    what.by = by_whom();
+    return with_head([&] {
+        const auto taken = cluster::submit(how, what);
+        if (!taken.not_durable.empty())
+            fmt::print(stderr, "skein job: a head that is started again will not know of it: {}\n",
+                       skein::printable(taken.not_durable));
+        if (args.no_wait) {
+            fmt::print("{}\n", taken.id);
+            return skein::exit_code::done;
+        }
+        fmt::print(stderr, "skein job: {} is submitted to {}\n", taken.id, to_string(how.head));
+        return watch(how, taken.id, 1, true);
+    });
+}
+
+int list(const job_arguments& args) {
+    const auto how = reach(args);
+    return with_head([&] {
+        const auto now = cluster::list_jobs(how);
+        if (args.json) {
+            auto all = nlohmann::ordered_json::array();
+            for (const auto& job : now.jobs) all.push_back(json_of(job));
+            fmt::print("{}", json_text({{"jobs", all}, {"total", now.total}}));
+            return skein::exit_code::done;
+        }
+        if (now.jobs.empty()) fmt::print("no job was submitted here\n");
+        for (const auto& job : now.jobs)
+            fmt::print("{:<22} {:<9} {:<12} {:<12} {}\n", job.id, state_name(job),
+                       since_text(job), skein::printable(job.node), command_text(job.command));
+        if (now.total > now.jobs.size())
+            fmt::print("... and {} older ones\n", now.total - now.jobs.size());
+        return skein::exit_code::done;
+    });
+}
+
+int status(const job_arguments& args) {
+    const auto how = reach(args);
+    return with_head([&] {
+        const auto job = cluster::list_jobs(how, args.id).jobs.at(0);
+        if (args.json) {
+            fmt::print("{}", json_text(json_of(job)));
+            return skein::exit_code::done;
+        }
+        fmt::print("{}: {}\n", job.id, state_name(job));
+        const auto row = [](const char* name, const std::string& text) {
+            if (!text.empty()) fmt::print("  {:<10} {}\n", name, text);
+        };
+        row("why", skein::printable_lines(job.reason));
+        row("command", command_text(job.command));
+        row("by", skein::printable(job.by));
+        row("node", skein::printable(job.node));
+        row("attempt", fmt::format("{} of {}", job.attempt, job.retries + 1));
+        row("end", end_text(job));
+        row("submitted", date_text(job.submitted / 1000));
+        row(job.ended != 0 ? "ran for" : "for", since_text(job));
+        row("lines", fmt::format("{}{}", job.lines,
+                                 job.left_out == 0
+                                     ? ""
+                                     : fmt::format(", {} of them were left out", job.left_out)));
+        if (!job.last_lines.empty()) fmt::print("  last lines:\n");
+        for (const auto& line : job.last_lines) fmt::print("    {}\n", skein::printable(line));
+        return skein::exit_code::done;
+    });
+}
+
+int logs(const job_arguments& args) {
+    const auto how = reach(args);
+    return with_head([&] {
+        if (args.follow) return watch(how, args.id, 1, true);
+        for (std::uint64_t from = 1;;) {
+            const auto said = cluster::follow(how, args.id, from, 255, skein::time_span());
+            print_lines(said, from);
+            from = said.first + said.lines.size();
+            if (said.lines.empty() || said.is_all) return skein::exit_code::done;
+        }
+    });
+}
+
+int wait(const job_arguments& args) {
+    const auto how = reach(args);
+    return with_head([&] { return watch(how, args.id, 1, false); });
+}
+
+int stop(const job_arguments& args) {
+    const auto how = reach(args);
+    return with_head([&] {
+        const auto now = cluster::stop_one_job(how, args.id).now;
+        if (cluster::is_over(cluster::state_of(now)))
+            fmt::print("job {} is {}\n", now.id, state_name(now));
+        else
+            fmt::print("job {} is told to end\n", now.id);
+        return skein::exit_code::done;
+    });
+}
+
+int forget(const job_arguments& args) {
+    const auto how = reach(args);
+    return with_head([&] {
+        (void)cluster::stop_one_job(how, args.id, true);
+        fmt::print("job {} is forgotten\n", args.id);
+        return skein::exit_code::done;
+    });
+}
+
+void declare_submit(CLI::App& sub, job_arguments& args) {
+    sub.add_option("--working-dir", args.folder, "a folder that goes along; the job runs in it");
+    sub.add_option("--id", args.id, "of the job (default: one is drawn)");
+    sub.add_option("--env", args.env, "NAME=value, for its environment")->take_all()->expected(1);
+    sub.add_option("--cpus", args.cpus, "of its node that it takes (default: 1)");
+    sub.add_option("--gpus", args.gpus, "of its node that it takes");
+    sub.add_option("--memory", args.memory, "of its node that it takes: 4GiB");
+    sub.add_option("--resources", args.resources, "others that it takes: ssd=1");
+    sub.add_option("--on", args.on, "a label of its node: zone=a, node=n1");
+    sub.add_option("--retries", args.retries, "attempts after the first one");
+    sub.add_option("--pending-timeout", args.pending,
+                   "it fails when no node has had room for so long: 90s, 15m, 2h");
+    sub.add_option("--timeout", args.limit, "of each attempt, which is ended then");
+    sub.add_flag("--no-wait", args.no_wait, "print its id, and leave it alone");
+    sub.add_option("command", args.command, "what it runs, behind --");
+}
+
+} // namespace
+
+void declare_jobs(CLI::App& app, job_arguments& args, std::function<int()>& chosen) {
+    auto* const job = app.add_subcommand("job", "send programs to a running cluster");
+    job->require_subcommand(1);
+    const auto command = [&](const char* name, const char* what, int (*does)(const job_arguments&)) {
+        auto* const sub = job->add_subcommand(name, what);
+        sub->callback([&chosen, &args, does] { chosen = [&args, does] { return does(args); }; });
+        sub->add_option("--address", args.address,
+                        "of the head: HOST or HOST:PORT (default: SKEIN_ADDRESS, else this host)");
+        sub->add_option("--token-file", args.token_file,
+                        "the cluster's token (default: SKEIN_TOKEN, SKEIN_TOKEN_FILE, else "
+                        "~/.config/skein/token)");
+        return sub;
+    };
+    declare_submit(*command("submit", "run a command on a node with room", &submit), args);
+    command("list", "all jobs, the newest first", &list)->add_flag("--json", args.json, "as JSON");
+    const auto of_one = [&](const char* name, const char* what, int (*does)(const job_arguments&)) {
+        auto* const sub = command(name, what, does);
+        sub->add_option("id", args.id, "of the job, as skein job list shows it")->required();
+        return sub;
+    };
+    of_one("status", "what is known of a job", &status)->add_flag("--json", args.json, "as JSON");
+    of_one("logs", "what a job has printed", &logs)
+        ->add_flag("-f,--follow", args.follow, "until it has ended");
+    of_one("wait", "return when it has ended: 0 if it succeeded, else 1", &wait);
+    of_one("stop", "end a job", &stop);
+    of_one("delete", "forget a job that has ended", &forget);
+}
+
+} // namespace skein_program

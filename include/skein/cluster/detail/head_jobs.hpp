@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a head knows of the jobs that were submitted to it. Each attempt is a lease of a driver that
+// nobody is: its number is drawn, and the head itself asks for room, takes what is printed, and
+// hears of the end. So an attempt is placed, held and ended as a worker is.
+
+#include <skein/cluster/detail/job_messages.hpp>
+#include <skein/core/time.hpp>
+#include <skein/core/wait.hpp>
+#include <skein/proc/output.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace skein::cluster::detail {
+
+inline constexpr std::size_t most_open_jobs = 10'000;
+inline constexpr std::size_t most_ended_jobs = 1000;
+inline constexpr std::size_t most_command_bytes = 64 << 10; ///< arguments and environment
+inline constexpr std::size_t most_job_id = 64;
+inline constexpr std::uint64_t entry_lease = 1; ///< its number, in each attempt
+
+/// The lines of a job that are kept: the last MiB of them, by number.
+class kept_lines {
+public:
+    static constexpr std::size_t most_bytes = std::size_t{1} << 20;
+
+    void add(proc::output_line line) {
+        bytes_ += line.text.size() + proc::line_queue::line_cost;
+        lines_.push_back(std::move(line));
+        ++total_;
+        while (bytes_ > most_bytes && lines_.size() > 1) {
+            bytes_ -= lines_.front().text.size() + proc::line_queue::line_cost;
+            lines_.pop_front();
+        }
+    }
+    /// So many were lost before they came here: they count, and are gone.
+    void skip(std::uint64_t count) {
+        left_out_ += count;
+        proc::output_line gap;
+        gap.is_error = true;
+        gap.text = "... " + std::to_string(count) + " lines were left out: they came faster than "
+                   "they could be sent";
+        add(std::move(gap));
+    }
+    [[nodiscard]] std::uint64_t total() const noexcept { return total_; }
+    [[nodiscard]] std::uint64_t left_out() const noexcept { return left_out_; }
+    /// The number of the first one that is kept; they begin with 1.
+    [[nodiscard]] std::uint64_t first() const noexcept { return total_ + 1 - lines_.size(); }
+    /// From that number on, or the first that is kept.
+    [[nodiscard]] std::vector<proc::output_line> from(std::uint64_t number,
+                                                      std::size_t bytes) const {
+        std::vector<proc::output_line> out;
+        for (auto at = number < first() ? 0 : number - first(); at < lines_.size(); ++at) {
+            const auto cost = lines_[at].text.size() + proc::line_queue::line_cost;
+            if (!out.empty() && cost > bytes) break;
+            bytes -= cost < bytes ? cost : bytes;
+            out.push_back(lines_[at]);
+        }
+        return out;
+    }
+    /// The last ones, at most so many; none is longer than a message may be.
+    [[nodiscard]] std::vector<std::string> last(std::size_t count) const {
+        std::vector<std::string> out;
+        for (auto at = lines_.size() - (count < lines_.size() ? count : lines_.size());
+             at < lines_.size(); ++at)
+            out.push_back(lines_[at].text.substr(0, 512));
+        return out;
+    }
+
+private:
+    std::deque<proc::output_line> lines_;
+    std::size_t bytes_ = 0;
+    std::uint64_t total_ = 0, left_out_ = 0;
+};
+
+/// A job, from its submission until it is forgotten.
+struct submitted_job {
+    std::uint64_t number = 0; ///< in the order in which they came
+    job_request what;
+    job_state state = job_state::pending;
+    std::string reason, node;
+    std::uint32_t attempt = 0;
+    std::uint32_t not_counted = 0; ///< attempts that are none of its retries
+    std::uint64_t lease_of = 0; ///< the newest attempt's driver
+    std::int32_t exit_code = -1, signal = 0;
+    std::int64_t submitted = 0, started = 0, ended = 0; ///< milliseconds since 1970
+
+    time_point since{};    ///< in this state, by this head's clock
+    time_point retry_at{}; ///< retrying
+    /// It was told to end: what it is then, and why.
+    bool is_stopping = false;
+    job_state stops_as = job_state::stopped;
+    std::string stops_for;
+
+    kept_lines said;
+    std::uint64_t next_line = 1; ///< of this attempt's process
+    std::vector<std::string> last_lines;
+    std::string run, rows; ///< metrics.csv of its newest training, as far as it has come
+    wait_queue news;       ///< lines, or another state
+};
+
+/// All of them, by id and in order.
+struct job_table {
+    std::map<std::string, std::shared_ptr<submitted_job>> by_id;
+    std::map<std::uint64_t, std::shared_ptr<submitted_job>> in_order;
+    std::uint64_t last_number = 0;
+};
+
+} // namespace skein::cluster::detail

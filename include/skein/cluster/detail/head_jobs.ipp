@@ -1,0 +1,521 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Part of the bodies of cluster/head.hpp: jobs, from their submission to their end.
+
+#include <skein/cluster/detail/head_state.hpp>
+#include <skein/cluster/jobs.hpp>
+#include <skein/core/log.hpp>
+#include <skein/core/loop.hpp>
+#include <skein/core/printable.hpp>
+#include <skein/core/random.hpp>
+#include <skein/core/timeout.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::cluster {
+
+namespace detail {
+
+inline constexpr std::size_t most_rows_bytes = std::size_t{4} << 20; ///< of a job's table
+inline constexpr std::size_t most_followed = std::size_t{256} << 10; ///< bytes of one answer
+inline constexpr std::uint32_t most_follow_ms = 30'000;
+inline constexpr std::size_t most_listed = 1000;
+
+[[nodiscard]] inline std::int64_t unix_ms(loop& on) {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(on.wall()).count();
+}
+
+/// A name that may be part of a path and of an address.
+inline void check_job_id(const std::string& id) {
+    const auto fits = [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+               c == '-' || c == '_' || c == '.';
+    };
+    if (id.size() <= most_job_id && !id.empty() && id.front() != '.' && id.front() != '-' &&
+        std::all_of(id.begin(), id.end(), fits))
+        return;
+    throw error(errc::invalid_argument,
+                fmt::format("a job cannot be called \"{}\"", printable(id.substr(0, most_job_id))))
+        .with_hint(fmt::format("letters, digits, -, _ and . (not in front), {} at most",
+                               most_job_id));
+}
+
+/// "NAME=value", and not one of those that say to a process who it is.
+inline void check_variable(const std::string& text) {
+    const auto split = text.find('=');
+    if (split == 0 || split == text.npos || text.find('\0') != text.npos)
+        throw error(errc::invalid_argument,
+                    fmt::format("\"{}\" is no variable of an environment", printable(text)))
+            .with_hint("as in --env NAME=value");
+}
+
+inline task<void> wait_for_news(std::shared_ptr<submitted_job> job) { co_await job->news.wait(); }
+
+} // namespace detail
+
+// ---- what may be run ----------------------------------------------------------------------------
+
+SKEIN_INLINE void head::state::check_request(const job_request& what) const {
+    detail::check_job_id(what.id);
+    if (submitted.by_id.contains(what.id))
+        throw error(errc::already_exists, fmt::format("there is a job {} already", what.id))
+            .with_hint("choose another id, or leave --id out: the head draws one");
+    if (what.command.empty() || what.command.front().empty())
+        throw error(errc::invalid_argument, "a job without a command");
+    std::size_t bytes = 0;
+    for (const auto* all : {&what.command, &what.env})
+        for (const auto& text : *all) {
+            bytes += text.size() + 1;
+            if (text.find('\0') != text.npos)
+                throw error(errc::invalid_argument, "the command of a job has a zero byte");
+        }
+    if (bytes > detail::most_command_bytes)
+        throw error(errc::too_large,
+                    fmt::format("command and environment of the job have {} bytes, at most {} are "
+                                "taken",
+                                bytes, detail::most_command_bytes))
+            .with_hint("put them into a file of its folder");
+    for (const auto& v : what.env) detail::check_variable(v);
+    if (const auto demand = sched::parse_resources(what.demand); !demand) throw demand.error();
+    for (const auto* text : {&what.label, &what.package, &what.folder, &what.by})
+        if (text->size() > 4096) throw error(errc::too_large, "a text of the job is too long");
+    if (!what.folder.empty() && !what.folder.starts_with('/'))
+        throw error(errc::invalid_argument,
+                    fmt::format("the folder {} is no absolute path", printable(what.folder)));
+    const auto open =
+        std::count_if(submitted.by_id.begin(), submitted.by_id.end(),
+                      [](const auto& one) { return !is_over(one.second->state); });
+    if (static_cast<std::size_t>(open) >= detail::most_open_jobs)
+        throw error(errc::exhausted, fmt::format("{} jobs wait or run already", open))
+            .with_hint("wait for some of them, or stop some");
+}
+
+SKEIN_INLINE head::state::job_ptr head::state::submit(job_request what) {
+    while (what.id.empty() || (what.id.starts_with("job_") && submitted.by_id.contains(what.id)))
+        what.id = fmt::format("job_{:016x}", on_loop.random().next());
+    check_request(what);
+    auto job = std::make_shared<detail::submitted_job>();
+    job->number = ++submitted.last_number;
+    job->what = std::move(what);
+    job->submitted = detail::unix_ms(on_loop);
+    job->since = on_loop.now();
+    submitted.by_id.emplace(job->what.id, job);
+    submitted.in_order.emplace(job->number, job);
+    logging::at(how.news, "head", "job submitted",
+                {{"job", job->what.id},
+                 {"by", job->what.by},
+                 {"command", printable(job->what.command.front())}});
+    begin_attempt(*job);
+    note(*job);
+    pump();
+    return job;
+}
+
+/// Asks for room for the next attempt.
+SKEIN_INLINE void head::state::begin_attempt(detail::submitted_job& job) {
+    auto drawn = on_loop.random().next();
+    while (drawn == 0 || jobs.contains(drawn)) drawn = on_loop.random().next();
+    ++job.attempt;
+    job.lease_of = drawn;
+    job.next_line = 1;
+    job.exit_code = -1;
+    job.signal = 0;
+    change(job, job_state::pending, "");
+    auto& j = job_of(drawn);
+    j.submitted = job.what.id;
+    j.hello.name = "job " + job.what.id;
+    j.away_until = time_point::max(); // it has no driver that could be away
+    schedule.set_weight(j.id(), 1);
+    want(j, {detail::entry_lease, job.what.demand, job.what.label, false, {}, {}});
+}
+
+/// What a node is told to start; it has just been found.
+SKEIN_INLINE start_worker_order head::state::entry_order(const detail::head_lease& l) {
+    const auto job = submitted.by_id.at(l.of->submitted);
+    job->node = l.at->name;
+    change(*job, job_state::starting, "");
+    note(*job);
+    start_worker_order m;
+    m.lease = {l.of->incarnation, l.number};
+    m.demand = sched::to_string(l.demand);
+    m.gpus = l.gpus.bits();
+    m.folder = job->what.folder;
+    m.name = "job " + job->what.id;
+    m.prints = true;
+    m.job = job->what.id;
+    m.attempt = job->attempt;
+    m.command = job->what.command;
+    m.variables = job->what.env;
+    m.package = job->what.package;
+    return m;
+}
+
+// ---- its course ---------------------------------------------------------------------------------
+
+SKEIN_INLINE void head::state::change(detail::submitted_job& job, job_state to,
+                                      std::string reason) {
+    job.state = to;
+    job.reason = std::move(reason);
+    job.since = on_loop.now();
+    job.news.wake_all();
+}
+
+SKEIN_INLINE void head::state::note(const detail::submitted_job& job) {
+    detail::submitted_record r;
+    r.number = job.number;
+    r.what = job.what;
+    r.state = static_cast<std::uint8_t>(job.state);
+    r.reason = job.reason;
+    r.node = job.node;
+    r.attempt = job.attempt;
+    r.lease_of = job.lease_of;
+    r.exit_code = job.exit_code;
+    r.signal = job.signal;
+    r.submitted = job.submitted;
+    r.started = job.started;
+    r.ended = job.ended;
+    r.last_lines = job.last_lines;
+    memory.submitted_is(std::move(r));
+}
+
+SKEIN_INLINE void head::state::entry_runs(const lease_name& lease) {
+    const auto j = jobs.find(lease.driver);
+    if (j == jobs.end() || j->second->submitted.empty()) return;
+    const auto job = submitted.by_id.at(j->second->submitted);
+    if (job->state != job_state::starting || job->lease_of != lease.driver) return;
+    job->started = detail::unix_ms(on_loop);
+    change(*job, job_state::running, "");
+    note(*job);
+}
+
+/// The lease of the newest attempt has ended.
+SKEIN_INLINE void head::state::entry_over(const std::string& id, bool started,
+                                          const std::string& why, const ended_lease& ended) {
+    const auto found = submitted.by_id.find(id);
+    if (found == submitted.by_id.end()) return;
+    auto& job = *found->second;
+    if (is_over(job.state)) return;
+    job.exit_code = ended.code;
+    job.signal = ended.signal;
+    if (ended.lines >= job.next_line) // the rest did not come in time
+        job.said.skip(ended.lines + 1 - std::exchange(job.next_line, ended.lines + 1));
+    if (job.is_stopping) return job_over(job, job.stops_as, job.stops_for);
+    if (started && ended.code == 0) return job_over(job, job_state::succeeded, "");
+    // The order, or the news that it was followed, was lost with a link: nobody's fault.
+    if (job.state == job_state::starting && ended.lease.driver == 0) ++job.not_counted;
+    job.last_lines = job.said.last(20);
+    auto reason = started ? why : "it did not start: " + why;
+    if (job.attempt > job.what.retries + std::min(job.not_counted, 100U) || ended.is_lasting)
+        return job_over(job, job_state::failed, std::move(reason));
+    const auto pause = std::min<std::uint64_t>(std::uint64_t{1} << std::min(job.attempt - 1, 6U),
+                                               60); // seconds: 1, 2, 4, ... 60
+    job.retry_at = deadline_after(on_loop.now(), std::chrono::seconds(pause));
+    change(job, job_state::retrying,
+           fmt::format("attempt {} of {} has failed: {}", job.attempt, job.what.retries + 1,
+                       reason));
+    note(job);
+}
+
+SKEIN_INLINE void head::state::job_over(detail::submitted_job& job, job_state as,
+                                        std::string reason) {
+    job.ended = std::max(detail::unix_ms(on_loop), job.submitted);
+    change(job, as, std::move(reason));
+    note(job);
+    logging::at(how.news, "head", "job ended",
+                {{"job", job.what.id}, {"state", to_string(as)}, {"why", job.reason}});
+    std::size_t ended = 0; // too many are remembered: the oldest one goes
+    job_ptr oldest;
+    for (const auto& [number, one] : submitted.in_order) {
+        if (!is_over(one->state)) continue;
+        if (++ended == 1) oldest = one;
+    }
+    if (ended <= detail::most_ended_jobs) return;
+    memory.forget_submitted(oldest->what.id);
+    submitted.by_id.erase(oldest->what.id);
+    submitted.in_order.erase(oldest->number);
+}
+
+/// Ends it; entry_over() comes when nothing of it runs any more.
+SKEIN_INLINE void head::state::stop_submitted(detail::submitted_job& job, job_state as,
+                                              std::string reason) {
+    if (is_over(job.state) || job.is_stopping) return;
+    job.is_stopping = true;
+    job.stops_as = as;
+    job.stops_for = std::move(reason);
+    const auto j = jobs.find(job.lease_of);
+    if (j == jobs.end()) return job_over(job, job.stops_as, job.stops_for); // between attempts
+    const auto own = j->second->leases.find(detail::entry_lease);
+    if (own == j->second->leases.end()) return;
+    auto& l = *own->second;
+    if (l.state == detail::lease_state::waits)
+        end(l, false, "it was stopped while it waited");
+    else
+        give_back(*j->second, detail::entry_lease);
+    pump();
+}
+
+/// What time brings.
+SKEIN_INLINE void head::state::look_at_jobs() {
+    const auto now = on_loop.now();
+    std::vector<job_ptr> open;
+    for (const auto& [id, job] : submitted.by_id)
+        if (!is_over(job->state) && !job->is_stopping) open.push_back(job);
+    const auto after = [](std::uint64_t ms) {
+        return duration(std::chrono::milliseconds(
+            std::min<std::uint64_t>(ms, std::uint64_t{1} << 40)));
+    };
+    for (const auto& job : open) {
+        if (job->state == job_state::retrying && now >= job->retry_at) {
+            begin_attempt(*job);
+            note(*job);
+        } else if (job->state == job_state::pending && job->what.pending_ms != 0 &&
+                   now >= deadline_after(job->since, after(job->what.pending_ms))) {
+            stop_submitted(*job, job_state::failed,
+                           fmt::format("no node had room for it within {:.3g} s: {}",
+                                       static_cast<double>(job->what.pending_ms) / 1000,
+                                       info_of(*job).reason));
+        } else if (job->state == job_state::running && job->what.timeout_ms != 0 &&
+                   now >= deadline_after(job->since, after(job->what.timeout_ms))) {
+            stop_submitted(*job, job_state::failed,
+                           fmt::format("it ran for longer than its time limit of {:.3g} s",
+                                       static_cast<double>(job->what.timeout_ms) / 1000));
+        }
+    }
+}
+
+/// The cluster ends, and with it what runs there.
+SKEIN_INLINE void head::state::stop_all_jobs() {
+    std::vector<job_ptr> open;
+    for (const auto& [id, job] : submitted.by_id)
+        if (!is_over(job->state)) open.push_back(job);
+    for (const auto& job : open) job_over(*job, job_state::stopped, "the cluster was stopped");
+}
+
+// ---- over a head's own end ----------------------------------------------------------------------
+
+/// Those that wait begin anew; those that ran are expected with their nodes.
+SKEIN_INLINE void head::state::remember_jobs() {
+    for (const auto& [id, r] : memory.submitted()) {
+        auto job = std::make_shared<detail::submitted_job>();
+        job->number = r.number;
+        job->what = r.what;
+        job->state = r.state > static_cast<std::uint8_t>(job_state::stopped)
+                         ? job_state::running
+                         : static_cast<job_state>(r.state);
+        job->reason = r.reason;
+        job->node = r.node;
+        job->attempt = r.attempt;
+        job->lease_of = r.lease_of;
+        job->exit_code = r.exit_code;
+        job->signal = r.signal;
+        job->submitted = r.submitted;
+        job->started = r.started;
+        job->ended = r.ended;
+        job->last_lines = r.last_lines;
+        job->since = on_loop.now();
+        job->retry_at = on_loop.now();
+        submitted.last_number = std::max(submitted.last_number, r.number);
+        submitted.by_id.emplace(id, job);
+        submitted.in_order.emplace(r.number, job);
+    }
+    for (const auto& [id, job] : submitted.by_id) {
+        if (job->state == job_state::pending) {
+            --job->attempt; // it has not begun
+            begin_attempt(*job);
+        }
+        if (job->state != job_state::starting && job->state != job_state::running) continue;
+        const auto demand = sched::parse_resources(job->what.demand);
+        if (!demand) continue;
+        auto& j = job_of(job->lease_of);
+        j.submitted = id;
+        j.hello.name = "job " + id;
+        j.away_until = time_point::max();
+        schedule.set_weight(j.id(), 1);
+        auto& l = add_lease(j, detail::entry_lease, *demand);
+        l.label = job->what.label;
+        l.state = detail::lease_state::expected;
+        l.expected_node = unknown_node;
+        l.until = deadline_after(on_loop.now(), how.times.start_timeout);
+        is_restarted = true;
+    }
+}
+
+/// A node holds the entry process of a job. False: of none that is expected.
+SKEIN_INLINE bool head::state::claim_entry(const held_lease& held) {
+    const auto found = submitted.by_id.find(held.job);
+    return found != submitted.by_id.end() && found->second->lease_of == held.lease.driver &&
+           !is_over(found->second->state);
+}
+
+// ---- what it prints -----------------------------------------------------------------------------
+
+SKEIN_INLINE void head::state::keep_lines(detail::submitted_job& job,
+                                          std::vector<printed_lines> from) {
+    for (auto& some : from) {
+        if (some.lease != detail::entry_lease) continue;
+        if (some.first > job.next_line) job.said.skip(some.first - job.next_line);
+        const auto known = job.next_line > some.first ? job.next_line - some.first : 0;
+        for (auto at = known; at < some.lines.size(); ++at)
+            job.said.add(std::move(some.lines[at]));
+        job.next_line = std::max(job.next_line, some.first + some.lines.size());
+    }
+    job.news.wake_all();
+}
+
+SKEIN_INLINE job_lines head::state::lines_of(const detail::submitted_job& job,
+                                             std::uint64_t from) const {
+    job_lines out;
+    out.now = info_of(job);
+    out.first = std::max({from, job.said.first(), std::uint64_t{1}});
+    out.lines = job.said.from(out.first, detail::most_followed);
+    out.is_all = is_over(job.state) && out.first + out.lines.size() > job.said.total();
+    return out;
+}
+
+SKEIN_INLINE task<job_lines> head::state::follow(state* self, follow_job asked) {
+    const auto job = self->job_called(asked.id);
+    const auto until = deadline_after(
+        self->on_loop.now(),
+        std::chrono::milliseconds(std::min(asked.wait_ms, detail::most_follow_ms)));
+    for (;;) {
+        const auto now = self->on_loop.now();
+        const bool is_news = job->said.total() + 1 > std::max(asked.from, std::uint64_t{1}) ||
+                             static_cast<std::uint8_t>(job->state) != asked.known ||
+                             is_over(job->state);
+        if (is_news || now >= until) co_return self->lines_of(*job, asked.from);
+        auto waiting = as_result(with_timeout(detail::wait_for_news(job), until - now));
+        const auto woken = co_await waiting;
+        if (!woken && woken.error().code() != errc::timeout) throw woken.error();
+    }
+}
+
+// ---- what people ask ----------------------------------------------------------------------------
+
+SKEIN_INLINE head::state::job_ptr head::state::job_called(const std::string& id) const {
+    const auto found = submitted.by_id.find(id);
+    if (found != submitted.by_id.end()) return found->second;
+    throw error(errc::not_found, fmt::format("there is no job \"{}\"",
+                                             printable(id.substr(0, detail::most_job_id))))
+        .with_hint("skein job list shows those that there are");
+}
+
+SKEIN_INLINE job_info head::state::info_of(const detail::submitted_job& job) const {
+    job_info out;
+    out.id = job.what.id;
+    out.state = static_cast<std::uint8_t>(job.state);
+    out.reason = job.reason;
+    if (job.state == job_state::pending && job.reason.empty())
+        if (const auto j = jobs.find(job.lease_of); j != jobs.end())
+            if (const auto l = j->second->leases.find(detail::entry_lease);
+                l != j->second->leases.end() && l->second->request)
+                out.reason = schedule.why(l->second->request);
+    if (job.is_stopping && !is_over(job.state)) out.reason = "it is being stopped";
+    out.command = job.what.command;
+    out.by = job.what.by;
+    out.node = job.node;
+    out.attempt = job.attempt;
+    out.retries = job.what.retries;
+    out.exit_code = job.exit_code;
+    out.signal = job.signal;
+    out.submitted = job.submitted;
+    out.started = job.started;
+    out.ended = job.ended;
+    out.lines = job.said.total();
+    out.left_out = job.said.left_out();
+    out.last_lines = job.last_lines;
+    return out;
+}
+
+SKEIN_INLINE job_list head::state::list_jobs(const ask_jobs& asked) const {
+    job_list out;
+    out.total = submitted.by_id.size();
+    if (!asked.id.empty()) {
+        out.jobs.push_back(info_of(*job_called(asked.id)));
+        return out;
+    }
+    const std::size_t most =
+        asked.most == 0 ? detail::most_listed : std::min<std::size_t>(asked.most, detail::most_listed);
+    std::size_t at = 0;
+    for (auto one = submitted.in_order.rbegin();
+         one != submitted.in_order.rend() && out.jobs.size() < most; ++one)
+        if (at++ >= asked.first) out.jobs.push_back(info_of(*one->second));
+    return out;
+}
+
+SKEIN_INLINE void head::state::serve_jobs(net::request_service& of, const session_ptr& s) {
+    of.on<submit_job, submit_reply>(
+        [this](submit_job m, const net::caller& who) -> task<submit_reply> {
+            return [](state* self, submit_job asked, std::string peer) -> task<submit_reply> {
+                detail::check_version(asked.version, peer);
+                const auto job = self->submit(std::move(asked.what));
+                submit_reply out;
+                out.id = job->what.id;
+                auto keeping = self->memory.kept(); // who is told that it is taken may rely on it
+                out.not_durable = co_await keeping;
+                co_return out;
+            }(this, std::move(m), who.peer);
+        });
+    of.on<ask_jobs, job_list>([this](ask_jobs m, const net::caller& who) -> task<job_list> {
+        return [](state* self, ask_jobs asked, std::string peer) -> task<job_list> {
+            detail::check_version(asked.version, peer);
+            co_return self->list_jobs(asked);
+        }(this, std::move(m), who.peer);
+    });
+    of.on<follow_job, job_lines>([this](follow_job m, const net::caller& who) -> task<job_lines> {
+        detail::check_version(m.version, who.peer);
+        return follow(this, std::move(m));
+    });
+    of.on<stop_job, stop_job_reply>(
+        [this](stop_job m, const net::caller& who) -> task<stop_job_reply> {
+            return [](state* self, stop_job asked, std::string peer) -> task<stop_job_reply> {
+                detail::check_version(asked.version, peer);
+                const auto job = self->job_called(asked.id);
+                stop_job_reply out;
+                if (!asked.forget) {
+                    self->stop_submitted(*job, job_state::stopped, "stopped by " + peer);
+                    out.now = self->info_of(*job);
+                    co_return out;
+                }
+                out.now = self->info_of(*job);
+                if (!is_over(job->state))
+                    throw error(errc::invalid_argument,
+                                fmt::format("job {} is {}: it cannot be deleted", asked.id,
+                                            to_string(job->state)))
+                        .with_hint("skein job stop ends it");
+                self->memory.forget_submitted(asked.id);
+                self->submitted.in_order.erase(job->number);
+                self->submitted.by_id.erase(asked.id);
+                auto keeping = self->memory.kept();
+                (void)co_await keeping;
+                co_return out;
+            }(this, std::move(m), who.peer);
+        });
+    const std::weak_ptr<detail::head_session> weak = s;
+    const auto of_node = [weak](const lease_name& lease, const net::caller& who) {
+        const auto here = weak.lock();
+        if (here == nullptr || here->node == nullptr)
+            throw error(errc::malformed, who.peer + " has not said which node it is");
+        return here->node->leases.contains(lease);
+    };
+    of.on_tell<entry_started>([this, of_node](const entry_started& m, const net::caller& who) {
+        if (of_node(m.lease, who)) entry_runs(m.lease);
+    });
+    of.on_tell<job_rows>([this, of_node](job_rows m, const net::caller& who) {
+        const auto j = jobs.find(m.lease.driver);
+        if (!of_node(m.lease, who) || j == jobs.end() || j->second->submitted.empty()) return;
+        auto& job = *submitted.by_id.at(j->second->submitted);
+        if (m.offset == 0) job.rows.clear();
+        job.run = m.run.substr(0, 256);
+        if (m.offset != job.rows.size() ||
+            job.rows.size() + m.bytes.size() > detail::most_rows_bytes)
+            return;
+        job.rows += as_text(m.bytes);
+        job.news.wake_all();
+    });
+}
+
+} // namespace skein::cluster

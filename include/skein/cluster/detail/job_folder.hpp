@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What an agent has of a job on its disk: the command in its folder, the token, and the tables that
+// a training writes there.
+
+#include <skein/core/bytes.hpp>
+#include <skein/core/config.hpp>
+#include <skein/net/token.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <sys/stat.h>
+
+namespace skein::cluster::detail {
+
+/// In the environment of all processes of an attempt.
+inline constexpr const char* job_mark_variable = "SKEIN_JOB_MARK";
+
+/// What is to be executed for the first word of a command: as a shell finds it, in `folder`.
+///   path    of its environment; empty: that of this process
+///   errors  not_found, permission_denied
+[[nodiscard]] std::string find_command(const std::string& word, const std::string& folder,
+                                       const std::string& path);
+
+/// A file with the token that this user alone can read; made if it is not there.
+///   errors  io
+[[nodiscard]] std::string keep_token(const std::string& folder, const net::token& token);
+
+/// Reads what is appended to the newest runs/NAME/metrics.csv below a folder, if that has been
+/// written since this was made. Reads in bounded pieces, on the caller's thread.
+class table_reader {
+public:
+    static constexpr std::size_t most_piece = std::size_t{256} << 10;
+
+    explicit table_reader(std::string folder);
+    /// Whole lines and where they begin; nothing: there are no new ones. A table that has become
+    /// shorter, and another one, begin with 0.
+    [[nodiscard]] std::optional<std::pair<std::uint64_t, byte_buffer>> next();
+    /// The name of the folder that next() has read from.
+    [[nodiscard]] const std::string& run() const noexcept { return run_; }
+    void again() noexcept { offset_ = 0; }
+
+private:
+    [[nodiscard]] bool find();
+
+    std::string folder_, run_, file_;
+    timespec since_{};
+    std::uint64_t offset_ = 0;
+};
+
+} // namespace skein::cluster::detail
+
+#if SKEIN_HEADER_ONLY
+#include <skein/cluster/detail/job_folder.ipp>
+#endif

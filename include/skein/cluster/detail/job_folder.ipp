@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The bodies of cluster/detail/job_folder.hpp.
+
+#include <skein/core/error.hpp>
+#include <skein/core/printable.hpp>
+#include <skein/core/unique_fd.hpp>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::cluster::detail {
+
+SKEIN_INLINE std::string find_command(const std::string& word, const std::string& folder,
+                                      const std::string& path) {
+    namespace fs = std::filesystem;
+    std::error_code none;
+    const auto base = folder.empty() ? fs::current_path(none) : fs::path(folder);
+    std::vector<fs::path> candidates;
+    if (word.find('/') != word.npos) {
+        candidates.push_back((base / word).lexically_normal());
+    } else {
+        const char* const own = std::getenv("PATH");
+        std::string_view rest = own != nullptr ? own : "/usr/bin:/bin";
+        if (!path.empty()) rest = path;
+        while (!rest.empty()) {
+            const auto end = std::min(rest.find(':'), rest.size());
+            if (end != 0) candidates.push_back(base / fs::path(rest.substr(0, end)) / word);
+            rest.remove_prefix(std::min(end + 1, rest.size()));
+        }
+    }
+    bool is_there = false;
+    for (const auto& one : candidates) {
+        struct stat status {};
+        if (::stat(one.c_str(), &status) != 0) continue;
+        if (S_ISREG(status.st_mode) && ::access(one.c_str(), X_OK) == 0) return one.string();
+        is_there = true;
+    }
+    const auto shown = printable(word);
+    if (is_there)
+        throw error(errc::permission_denied, fmt::format("{} is no executable file", shown))
+            .with_hint(fmt::format("chmod +x {}, or name the program that reads it", shown));
+    throw error(errc::not_found,
+                word.find('/') != word.npos
+                    ? fmt::format("there is no {} in {}", shown, printable(base.string()))
+                    : fmt::format("there is no command {} in the PATH of the node", shown))
+        .with_hint("a job's command is looked for on its node, in its folder; --working-dir sends "
+                   "a folder along");
+}
+
+SKEIN_INLINE std::string keep_token(const std::string& folder, const net::token& token) {
+    const auto path = folder + "/token";
+    const auto digits = token.to_hex();
+    const unique_fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW,
+                                0600));
+    if (!file || ::fchmod(file.get(), 0600) != 0 ||
+        ::write(file.get(), digits.data(), digits.size()) != static_cast<ssize_t>(digits.size()))
+        throw error(errc::io, fmt::format("{} cannot be written: {}", path, std::strerror(errno)));
+    return path;
+}
+
+SKEIN_INLINE table_reader::table_reader(std::string folder) : folder_(std::move(folder)) {
+    ::clock_gettime(CLOCK_REALTIME_COARSE, &since_); // the clock of files
+}
+
+/// The newest table; true: it is another one than before.
+SKEIN_INLINE bool table_reader::find() {
+    namespace fs = std::filesystem;
+    std::error_code none;
+    std::string newest, its_run;
+    timespec at = since_;
+    const auto is_later = [](const timespec& a, const timespec& b) {
+        return a.tv_sec != b.tv_sec ? a.tv_sec > b.tv_sec : a.tv_nsec >= b.tv_nsec;
+    };
+    for (fs::directory_iterator one(folder_ + "/runs", none), end; !none && one != end;
+         one.increment(none)) {
+        const auto file = (one->path() / "metrics.csv").string();
+        struct stat status {};
+        if (::stat(file.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
+        if (!is_later(status.st_mtim, at)) continue;
+        at = status.st_mtim;
+        newest = file;
+        its_run = one->path().filename().string();
+    }
+    if (newest.empty() || newest == file_) return false;
+    file_ = std::move(newest);
+    run_ = std::move(its_run);
+    return true;
+}
+
+SKEIN_INLINE std::optional<std::pair<std::uint64_t, byte_buffer>> table_reader::next() {
+    if (find()) offset_ = 0;
+    if (file_.empty()) return std::nullopt;
+    const unique_fd file(::open(file_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    struct stat status {};
+    if (!file || ::fstat(file.get(), &status) != 0) return std::nullopt;
+    const auto size = static_cast<std::uint64_t>(status.st_size);
+    if (size < offset_) offset_ = 0;
+    byte_buffer some(std::min<std::uint64_t>(size - offset_, most_piece));
+    const auto got =
+        ::pread(file.get(), some.data(), some.size(), static_cast<off_t>(offset_));
+    some.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+    while (!some.empty() && some.back() != std::byte{'\n'}) some.pop_back();
+    if (some.empty()) return std::nullopt;
+    const auto from = std::exchange(offset_, offset_ + some.size());
+    return std::pair(from, std::move(some));
+}
+
+} // namespace skein::cluster::detail

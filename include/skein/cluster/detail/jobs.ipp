@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The bodies of cluster/jobs.hpp.
+
+#include <skein/cluster/detail/ask_head.hpp>
+#include <skein/core/loop.hpp>
+#include <skein/core/sleep.hpp>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <optional>
+#include <utility>
+
+namespace skein::cluster {
+
+SKEIN_INLINE std::string_view to_string(job_state state) noexcept {
+    constexpr std::array<std::string_view, 7> names{"PENDING",   "STARTING", "RUNNING", "RETRYING",
+                                                    "SUCCEEDED", "FAILED",   "STOPPED"};
+    const auto at = static_cast<std::size_t>(state);
+    return at < names.size() ? names[at] : "UNKNOWN";
+}
+
+SKEIN_INLINE task<submit_reply> ask_to_submit(net::network& via, tool_options how,
+                                              job_request what) {
+    submit_job asked;
+    asked.what = std::move(what);
+    return detail::ask_head<submit_reply>(&via, std::move(how), std::move(asked));
+}
+SKEIN_INLINE task<job_list> ask_for_jobs(net::network& via, tool_options how, std::string id) {
+    ask_jobs asked;
+    asked.id = std::move(id);
+    return detail::ask_head<job_list>(&via, std::move(how), std::move(asked));
+}
+SKEIN_INLINE task<job_lines> ask_for_lines(net::network& via, tool_options how, std::string id,
+                                           std::uint64_t from, std::uint8_t known, time_span most) {
+    follow_job asked;
+    asked.id = std::move(id);
+    asked.from = from;
+    asked.known = known;
+    asked.wait_ms = static_cast<std::uint32_t>(
+        std::chrono::duration_cast<std::chrono::milliseconds>(duration(most)).count());
+    how.within = how.within + most;
+    return detail::ask_head<job_lines>(&via, std::move(how), std::move(asked));
+}
+SKEIN_INLINE task<stop_job_reply> ask_to_stop_job(net::network& via, tool_options how,
+                                                  std::string id, bool forget) {
+    stop_job asked;
+    asked.id = std::move(id);
+    asked.forget = forget;
+    return detail::ask_head<stop_job_reply>(&via, std::move(how), std::move(asked));
+}
+
+namespace detail {
+
+/// Over one link, until the job has ended; `asked` says where it goes on.
+inline task<job_info> follow_over(net::requests::handle way, follow_job* asked,
+                                  const std::function<void(const job_lines&)>* each,
+                                  time_span within) {
+    for (;;) {
+        auto asking = with_timeout(way->template call<job_lines>(*asked),
+                                   within + std::chrono::milliseconds(asked->wait_ms));
+        const auto said = co_await asking;
+        (*each)(said);
+        asked->from = std::max(asked->from, said.first + said.lines.size());
+        asked->known = said.now.state;
+        if (said.is_all) co_return said.now;
+    }
+}
+
+} // namespace detail
+
+SKEIN_INLINE task<job_info> follow_to_end(net::network& via, tool_options how, std::string id,
+                                          std::uint64_t from,
+                                          std::function<void(const job_lines&)> each,
+                                          time_span patience) {
+    follow_job asked;
+    asked.id = std::move(id);
+    asked.from = from;
+    asked.wait_ms = 10'000;
+    bool was_there = false;
+    auto until = time_point::max();
+    for (;;) {
+        std::optional<error> why;
+        auto reaching = as_result(detail::reach_head(&via, how));
+        auto way = co_await reaching;
+        if (way) {
+            auto following = as_result(detail::follow_over(*way, &asked, &each, how.within));
+            auto ended = co_await following;
+            was_there = was_there || asked.known != follow_job().known;
+            auto closing = as_result(shield((*way)->close()));
+            (void)co_await closing;
+            if (ended) co_return *ended;
+            why = ended.error();
+            if (asked.known != follow_job().known) until = time_point::max();
+        } else {
+            why = way.error();
+        }
+        const bool is_lost = detail::is_no_answer(why->code()) && why->code() != errc::not_found &&
+                             why->code() != errc::cancelled;
+        if (!was_there || !is_lost) throw *why;
+        const auto now = loop::current().now();
+        if (until == time_point::max()) until = deadline_after(now, patience);
+        if (now >= until) throw *why;
+        co_await sleep_for(std::chrono::milliseconds(250));
+    }
+}
+
+SKEIN_INLINE submit_reply submit(const tool_options& how, const job_request& what) {
+    return detail::ask_now([&](net::network& via) { return ask_to_submit(via, how, what); });
+}
+SKEIN_INLINE job_list list_jobs(const tool_options& how, const std::string& id) {
+    return detail::ask_now([&](net::network& via) { return ask_for_jobs(via, how, id); });
+}
+SKEIN_INLINE job_lines follow(const tool_options& how, const std::string& id, std::uint64_t from,
+                              std::uint8_t known, time_span most) {
+    return detail::ask_now(
+        [&](net::network& via) { return ask_for_lines(via, how, id, from, known, most); });
+}
+SKEIN_INLINE job_info follow_job_to_end(const tool_options& how, const std::string& id,
+                                        std::uint64_t from,
+                                        const std::function<void(const job_lines&)>& each) {
+    return detail::ask_now(
+        [&](net::network& via) { return follow_to_end(via, how, id, from, each); });
+}
+SKEIN_INLINE stop_job_reply stop_one_job(const tool_options& how, const std::string& id,
+                                         bool forget) {
+    return detail::ask_now(
+        [&](net::network& via) { return ask_to_stop_job(via, how, id, forget); });
+}
+
+} // namespace skein::cluster

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Jobs: programs that somebody sends to a running cluster, which starts them on a node with room,
+// keeps what they print, and says how they ended.
+//
+//     cluster::job_request what;
+//     what.command = {"./train", "--workers", "2"};
+//     what.demand = "cpu=2";
+//     const auto id = cluster::submit(how, what).id;                    // blocks
+//     cluster::job_lines said;
+//     do {
+//         said = cluster::follow(how, id, said.first + said.lines.size(), said.now.state);
+//     } while (!said.is_all);
+//
+// A job has one entry process, which may be anything: a training with ranks of its own, a driver
+// that asks the cluster for workers, a script. It finds the cluster by SKEIN_ADDRESS, and knows
+// itself by SKEIN_JOB and SKEIN_JOB_ATTEMPT. A job that was acknowledged ends once: as succeeded,
+// failed or stopped.
+
+#include <skein/core/config.hpp>
+#include <skein/cluster/messages.hpp>
+#include <skein/cluster/tools.hpp>
+#include <skein/core/task.hpp>
+#include <skein/core/time.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+
+namespace skein::net {
+class network;
+}
+
+namespace skein::cluster {
+
+/// "PENDING", "STARTING", "RUNNING", "RETRYING", "SUCCEEDED", "FAILED", "STOPPED".
+[[nodiscard]] std::string_view to_string(job_state state) noexcept;
+/// It will not change any more.
+[[nodiscard]] constexpr bool is_over(job_state state) noexcept {
+    return state == job_state::succeeded || state == job_state::failed ||
+           state == job_state::stopped;
+}
+/// The state of what a head has told. One that is not known, of a newer head, counts as running.
+[[nodiscard]] constexpr job_state state_of(const job_info& job) noexcept {
+    return job.state > static_cast<std::uint8_t>(job_state::stopped)
+               ? job_state::running
+               : static_cast<job_state>(job.state);
+}
+
+/// The head takes the job, and runs it when a node has room.
+///   errors  those of ask_for_status; invalid_argument (what is wrong with it), already_exists (the
+///           id), not_found (its package), exhausted (too many jobs wait)
+[[nodiscard]] task<submit_reply> ask_to_submit(net::network& via, tool_options how,
+                                               job_request what);
+/// One job, or all of them, the newest first.
+///   errors  those of ask_for_status; not_found: no job has this id
+[[nodiscard]] task<job_list> ask_for_jobs(net::network& via, tool_options how, std::string id = {});
+/// What it has printed from this line on; waits for more, or for another state than `known`, up to
+/// `most`.
+///   errors  those of ask_for_jobs
+[[nodiscard]] task<job_lines> ask_for_lines(net::network& via, tool_options how, std::string id,
+                                            std::uint64_t from, std::uint8_t known,
+                                            time_span most = std::chrono::seconds(10));
+/// All that it prints from this line on, until it has ended; gives how. When the head does not
+/// answer it is asked again for `patience`, also one that was started again, and goes on with the
+/// next line.
+///   each    called with each answer; may block
+///   errors  those of ask_for_jobs
+[[nodiscard]] task<job_info> follow_to_end(net::network& via, tool_options how, std::string id,
+                                           std::uint64_t from,
+                                           std::function<void(const job_lines&)> each,
+                                           time_span patience = std::chrono::seconds(60));
+/// Ends it: SIGTERM for all of its processes, later SIGKILL. One that has ended stays as it is.
+/// `forget`: of one that has ended nothing is kept.
+///   errors  those of ask_for_jobs; invalid_argument: it is to be forgotten, and runs
+[[nodiscard]] task<stop_job_reply> ask_to_stop_job(net::network& via, tool_options how,
+                                                   std::string id, bool forget = false);
+
+/// ask_to_submit(), blocking.
+[[nodiscard]] submit_reply submit(const tool_options& how, const job_request& what);
+/// ask_for_jobs(), blocking.
+[[nodiscard]] job_list list_jobs(const tool_options& how, const std::string& id = {});
+/// ask_for_lines(), blocking.
+[[nodiscard]] job_lines follow(const tool_options& how, const std::string& id, std::uint64_t from,
+                               std::uint8_t known, time_span most = std::chrono::seconds(10));
+/// follow_to_end(), blocking.
+job_info follow_job_to_end(const tool_options& how, const std::string& id, std::uint64_t from,
+                           const std::function<void(const job_lines&)>& each);
+/// ask_to_stop_job(), blocking.
+stop_job_reply stop_one_job(const tool_options& how, const std::string& id, bool forget = false);
+
+} // namespace skein::cluster
+
+#if SKEIN_HEADER_ONLY
+#include <skein/cluster/detail/jobs.ipp>
+#endif
