@@ -144,8 +144,12 @@ std::string since_text(const cluster::job_info& job) {
 // ---- what is printed of a job -------------------------------------------------------------------
 
 void print_lines(const cluster::job_lines& said, std::uint64_t from) {
-    if (said.first > from && from != 0 && !said.lines.empty())
-        fmt::print(stderr, "skein job: lines {} to {} are no longer kept\n", from, said.first - 1);
+    if (said.first > from && (!said.lines.empty() || said.is_all)) {
+        std::fflush(stdout);
+        fmt::print(stderr, "skein job: {} left out here: too many came at once, or too long ago\n",
+                   said.first == from + 1 ? fmt::format("line {} is", from)
+                                          : fmt::format("lines {} to {} are", from, said.first - 1));
+    }
     for (const auto& line : said.lines) {
         auto* const to = line.is_error ? stderr : stdout;
         if (to == stderr) std::fflush(stdout);

@@ -9,6 +9,7 @@
 #include <skein/core/wait.hpp>
 #include <skein/proc/output.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -30,52 +31,53 @@ inline constexpr std::uint64_t entry_lease = 1; ///< its number, in each attempt
 class kept_lines {
 public:
     static constexpr std::size_t most_bytes = std::size_t{1} << 20;
+    struct run {
+        std::uint64_t first = 1; ///< its number
+        std::vector<proc::output_line> lines;
+    };
 
     void add(proc::output_line line) {
         bytes_ += line.text.size() + proc::line_queue::line_cost;
-        lines_.push_back(std::move(line));
-        ++total_;
+        lines_.emplace_back(++total_, std::move(line));
         while (bytes_ > most_bytes && lines_.size() > 1) {
-            bytes_ -= lines_.front().text.size() + proc::line_queue::line_cost;
+            bytes_ -= lines_.front().second.text.size() + proc::line_queue::line_cost;
             lines_.pop_front();
         }
     }
-    /// So many were lost before they came here: they count, and are gone.
-    void skip(std::uint64_t count) {
+    /// So many were lost before they came here: they have their numbers, and are gone.
+    void skip(std::uint64_t count) noexcept {
+        total_ += count;
         left_out_ += count;
-        proc::output_line gap;
-        gap.is_error = true;
-        gap.text = "... " + std::to_string(count) + " lines were left out: they came faster than "
-                   "they could be sent";
-        add(std::move(gap));
     }
+    /// Lines of another head's time.
+    void begin_at(std::uint64_t total) noexcept { total_ = total; }
+    /// The number of the last one; they begin with 1.
     [[nodiscard]] std::uint64_t total() const noexcept { return total_; }
     [[nodiscard]] std::uint64_t left_out() const noexcept { return left_out_; }
-    /// The number of the first one that is kept; they begin with 1.
-    [[nodiscard]] std::uint64_t first() const noexcept { return total_ + 1 - lines_.size(); }
-    /// From that number on, or the first that is kept.
-    [[nodiscard]] std::vector<proc::output_line> from(std::uint64_t number,
-                                                      std::size_t bytes) const {
-        std::vector<proc::output_line> out;
-        for (auto at = number < first() ? 0 : number - first(); at < lines_.size(); ++at) {
-            const auto cost = lines_[at].text.size() + proc::line_queue::line_cost;
-            if (!out.empty() && cost > bytes) break;
+    /// From that number on, or the first that is kept, as far as none is missing.
+    [[nodiscard]] run from(std::uint64_t number, std::size_t bytes) const {
+        run out;
+        auto at = std::lower_bound(lines_.begin(), lines_.end(), number,
+                                   [](const auto& l, std::uint64_t n) { return l.first < n; });
+        out.first = at == lines_.end() ? std::max(number, total_ + 1) : at->first;
+        for (; at != lines_.end() && at->first == out.first + out.lines.size(); ++at) {
+            const auto cost = at->second.text.size() + proc::line_queue::line_cost;
+            if (!out.lines.empty() && cost > bytes) break;
             bytes -= cost < bytes ? cost : bytes;
-            out.push_back(lines_[at]);
+            out.lines.push_back(at->second);
         }
         return out;
     }
-    /// The last ones, at most so many; none is longer than a message may be.
+    /// The last ones, at most so many, cut to be part of a message.
     [[nodiscard]] std::vector<std::string> last(std::size_t count) const {
         std::vector<std::string> out;
-        for (auto at = lines_.size() - (count < lines_.size() ? count : lines_.size());
-             at < lines_.size(); ++at)
-            out.push_back(lines_[at].text.substr(0, 512));
+        for (auto at = lines_.size() - std::min(count, lines_.size()); at < lines_.size(); ++at)
+            out.push_back(lines_[at].second.text.substr(0, 512));
         return out;
     }
 
 private:
-    std::deque<proc::output_line> lines_;
+    std::deque<std::pair<std::uint64_t, proc::output_line>> lines_;
     std::size_t bytes_ = 0;
     std::uint64_t total_ = 0, left_out_ = 0;
 };
@@ -100,7 +102,8 @@ struct submitted_job {
     std::string stops_for;
 
     kept_lines said;
-    std::uint64_t next_line = 1; ///< of this attempt's process
+    std::uint64_t next_line = 1;   ///< of this attempt's process
+    std::uint64_t lines_before = 0; ///< of the attempts before
     std::vector<std::string> last_lines;
     std::string run, rows; ///< metrics.csv of its newest training, as far as it has come
     wait_queue news;       ///< lines, or another state

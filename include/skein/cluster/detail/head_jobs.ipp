@@ -122,6 +122,7 @@ SKEIN_INLINE void head::state::begin_attempt(detail::submitted_job& job) {
     ++job.attempt;
     job.lease_of = drawn;
     job.next_line = 1;
+    job.lines_before = job.said.total();
     job.exit_code = -1;
     job.signal = 0;
     change(job, job_state::pending, "");
@@ -179,6 +180,7 @@ SKEIN_INLINE void head::state::note(const detail::submitted_job& job) {
     r.started = job.started;
     r.ended = job.ended;
     r.last_lines = job.last_lines;
+    r.lines_before = job.lines_before;
     memory.submitted_is(std::move(r));
 }
 
@@ -316,6 +318,8 @@ SKEIN_INLINE void head::state::remember_jobs() {
         job->started = r.started;
         job->ended = r.ended;
         job->last_lines = r.last_lines;
+        job->lines_before = r.lines_before;
+        job->said.begin_at(r.lines_before);
         job->since = on_loop.now();
         job->retry_at = on_loop.now();
         submitted.last_number = std::max(submitted.last_number, r.number);
@@ -370,8 +374,9 @@ SKEIN_INLINE job_lines head::state::lines_of(const detail::submitted_job& job,
                                              std::uint64_t from) const {
     job_lines out;
     out.now = info_of(job);
-    out.first = std::max({from, job.said.first(), std::uint64_t{1}});
-    out.lines = job.said.from(out.first, detail::most_followed);
+    auto some = job.said.from(std::max(from, std::uint64_t{1}), detail::most_followed);
+    out.first = some.first;
+    out.lines = std::move(some.lines);
     out.is_all = is_over(job.state) && out.first + out.lines.size() > job.said.total();
     return out;
 }

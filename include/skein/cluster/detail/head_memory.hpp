@@ -81,6 +81,7 @@ struct submitted_record {
     std::int32_t exit_code = -1, signal = 0;
     std::int64_t submitted = 0, started = 0, ended = 0; ///< milliseconds since 1970
     std::vector<std::string> last_lines;
+    std::uint64_t lines_before = 0; ///< of the attempts before the newest
 };
 /// Nobody remembers that job any more.
 struct submitted_forgotten_record {
