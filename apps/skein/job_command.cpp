@@ -16,6 +16,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <filesystem>
 #include <string_view>
 
 #include <pwd.h>
@@ -217,6 +218,40 @@ int watch(const cluster::tool_options& how, const std::string& id, std::uint64_t
 
 // ---- the commands -------------------------------------------------------------------------------
 
+/// Words of the command that are files of the folder: they go along, whatever is ignored there.
+std::vector<std::string> named_files(const job_arguments& args) {
+    namespace fs = std::filesystem;
+    std::vector<std::string> out;
+    std::error_code none;
+    for (const auto& word : args.command) {
+        const auto path = fs::path(word).lexically_normal();
+        if (word.empty() || path.is_absolute() || path.string().starts_with("..") || path == ".")
+            continue;
+        if (!fs::is_regular_file(fs::path(args.folder) / path, none)) continue;
+        if (word.find('/') == word.npos && &word == &args.command.front())
+            continue; // of the PATH
+        out.push_back(path.string());
+    }
+    return out;
+}
+
+/// Sends the folder; how far it is is said to people alone.
+std::string send_folder(const cluster::tool_options& how, const job_arguments& args) {
+    const bool shows = ::isatty(2) == 1;
+    bool has_shown = false;
+    auto id = cluster::send_folder_now(
+        how, args.folder, named_files(args), [&](std::uint64_t sent, std::uint64_t all) {
+            if (!shows) return;
+            constexpr double mib = 1 << 20;
+            fmt::print(stderr, "\rskein job: sends {}: {:.1f} of {:.1f} MiB ",
+                       skein::printable(args.folder), static_cast<double>(sent) / mib,
+                       static_cast<double>(all) / mib);
+            has_shown = true;
+        });
+    if (has_shown) fmt::print(stderr, "\n");
+    return id;
+}
+
 int submit(const job_arguments& args) {
     const auto how = reach(args);
     cluster::job_request what;
@@ -233,6 +268,7 @@ int submit(const job_arguments& args) {
     what.timeout_ms = read_time(args.limit, "--timeout");
     what.by = by_whom();
     return with_head([&] {
+        if (!args.folder.empty()) what.package = send_folder(how, args);
         const auto taken = cluster::submit(how, what);
         if (!taken.not_durable.empty())
             fmt::print(stderr, "skein job: a head that is started again will not know of it: {}\n",

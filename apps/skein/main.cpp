@@ -187,6 +187,10 @@ void declare(CLI::App& app, arguments& args, std::function<int()>& chosen) {
                      "(default: it keeps nothing)")
         ->check(not_empty);
 
+    head->add_option("--storage", args.head.storage,
+                     "a folder for the files that jobs bring (default: one in ~/.cache/skein)")
+        ->check(not_empty);
+
     auto* const node = command("join", "be a node: start workers where a head says so", &join);
     node->add_option("address", args.address, where)->check(not_empty);
     node->add_option("--name", args.node.name, "of this node (default: the host's)")
@@ -198,6 +202,10 @@ void declare(CLI::App& app, arguments& args, std::function<int()>& chosen) {
     node->add_option("--resources", args.node.resources,
                      "e.g. cpu=8,ssd=1; cpus, gpus and memory that are not named are measured");
     node->add_option("--labels", args.node.labels, "e.g. zone=a disk=fast");
+    node->add_option("--storage", args.node.storage,
+                     "a folder for jobs, and the files that they bring (default: one in "
+                     "~/.cache/skein)")
+        ->check(not_empty);
 
     auto* const status = command("status", "who is in the cluster", &show_status);
     status->add_option("address", args.address, where)->check(not_empty);

@@ -46,6 +46,8 @@ class children;
 
 namespace skein::cluster {
 
+class package_store;
+
 /// Whom an agent joins, and what its node offers.
 struct agent_options {
     net::address head{};
@@ -62,6 +64,7 @@ struct agent_options {
     /// Where jobs' folders are, on this host; empty: jobs that bring files are refused. Of this
     /// agent alone.
     std::string storage{};
+    std::shared_ptr<package_store> packages{}; ///< their files; needed with `storage`
     std::size_t most_workers = 4096;
     time_span join_within = std::chrono::seconds(60);  ///< the first time
     time_span orphan_grace = std::chrono::seconds(30); ///< then workers end

@@ -43,6 +43,7 @@ class network;
 namespace skein::cluster {
 
 class head_log;
+class package_store;
 
 /// How a head listens, and how patient it is.
 struct head_options {
@@ -69,6 +70,8 @@ struct head_options {
     /// What it remembers over its own end, see head_log.hpp; nullptr: nothing. The head's own from
     /// now on: it opens it, blocking, and has a thread write to it later.
     std::shared_ptr<head_log> log{};
+    /// The files that jobs bring; nullptr: jobs that bring files are refused.
+    std::shared_ptr<package_store> packages{};
 };
 
 /// Belongs to one loop. Its serve() must have ended before it is destroyed.
@@ -108,5 +111,6 @@ private:
 #include <skein/cluster/detail/head_leases.ipp>
 #include <skein/cluster/detail/head_nodes.ipp>
 #include <skein/cluster/detail/head_output.ipp>
+#include <skein/cluster/detail/head_packages.ipp>
 #include <skein/cluster/detail/head_spaces.ipp>
 #endif

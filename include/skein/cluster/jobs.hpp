@@ -28,6 +28,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace skein::net {
 class network;
@@ -49,6 +50,13 @@ namespace skein::cluster {
                : static_cast<job_state>(job.state);
 }
 
+/// Sends what the head lacks of a folder; gives the id of its package, for job_request.
+///   always  paths relative to it that go along though ignored: what the command names
+///   told    bytes sent, of bytes that are missing; may block
+///   errors  those of ask_for_status and of scan_folder; exhausted, disk_full (the head's)
+[[nodiscard]] task<std::string> send_folder(
+    net::network& via, tool_options how, std::string folder, std::vector<std::string> always,
+    std::function<void(std::uint64_t, std::uint64_t)> told);
 /// The head takes the job, and runs it when a node has room.
 ///   errors  those of ask_for_status; invalid_argument (what is wrong with it), already_exists (the
 ///           id), not_found (its package), exhausted (too many jobs wait)
@@ -78,6 +86,10 @@ namespace skein::cluster {
 [[nodiscard]] task<stop_job_reply> ask_to_stop_job(net::network& via, tool_options how,
                                                    std::string id, bool forget = false);
 
+/// send_folder(), blocking.
+[[nodiscard]] std::string send_folder_now(
+    const tool_options& how, const std::string& folder, const std::vector<std::string>& always,
+    const std::function<void(std::uint64_t, std::uint64_t)>& told);
 /// ask_to_submit(), blocking.
 [[nodiscard]] submit_reply submit(const tool_options& how, const job_request& what);
 /// ask_for_jobs(), blocking.

@@ -5,13 +5,19 @@
 
 #include <skein/cluster/detail/agent_state.hpp>
 #include <skein/cluster/detail/job_folder.hpp>
+#include <skein/cluster/detail/package_message.hpp>
+#include <skein/cluster/package_store.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
+#include <skein/net/offload.hpp>
 #include <skein/proc/gpus.hpp>
 
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
+#include <map>
+#include <memory>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -46,10 +52,62 @@ SKEIN_INLINE task<void> agent::state::prepare_entry(state* self, worker* w) {
     w->executable = detail::find_command(order.command.front(), w->folder, path);
 }
 
-/// The files of its folder.
-SKEIN_INLINE task<void> agent::state::fetch_package(state*, worker* w) {
-    throw error(errc::not_supported, "not supported: a job that brings files " + w->order.package);
-    co_return;
+/// What is missing of its folder comes from the head, and each file is kept: the next job that has
+/// it finds it here. A folder that an attempt before has left is used again: its checkpoints are
+/// there.
+SKEIN_INLINE task<void> agent::state::fetch_package(state* self, worker* w) {
+    const auto store = self->how.packages;
+    if (store == nullptr || self->how.storage.empty())
+        throw error(errc::not_supported, "not supported: this node keeps no files of jobs")
+            .with_hint("start its agent with a folder for them: skein join --storage DIR");
+    const auto& order = w->order;
+    w->folder = detail::folder_of_job(self->how.storage, order);
+    if (std::filesystem::is_directory(w->folder)) co_return;
+    auto finding = net::offload([store, id = order.package] { return store->find(id); });
+    auto manifest = co_await finding;
+    if (!manifest) {
+        auto asking = self->head.ask<package_found>(ask_package{order.package});
+        const auto found = co_await asking;
+        auto read = detail::read_manifest(found.manifest);
+        if (read.id() != order.package)
+            throw error(errc::corrupt, "the head has sent another package than it was asked for");
+        manifest = std::move(read);
+    }
+    auto holding = net::offload([store, all = *manifest] {
+        const auto id = store->keep(all);
+        return std::pair(std::make_shared<package_pin>(store->pin(id)), store->missing(all));
+    });
+    const auto held = co_await holding;
+    std::map<sha256_digest, std::uint64_t> sizes;
+    for (const auto& one : manifest->entries) sizes[one.digest] = one.size;
+    for (const auto& digest : held.second) {
+        auto fetching = fetch_blob(self, digest, sizes[digest]);
+        co_await fetching;
+    }
+    std::set<std::string> used;
+    for (const auto& [name, one] : self->workers) used.insert(one->folder);
+    auto laying = net::offload([store, all = *manifest, folder = w->folder, used] {
+        detail::make_room_for_jobs(std::filesystem::path(folder).parent_path().string(), used);
+        store->lay_out(all, folder);
+    });
+    co_await laying;
+}
+
+SKEIN_INLINE task<void> agent::state::fetch_blob(state* self, sha256_digest digest,
+                                                 std::uint64_t size) {
+    auto beginning = net::offload([store = self->how.packages, digest, size] {
+        return std::make_shared<blob_writer>(store->begin(digest, size));
+    });
+    const auto into = co_await beginning;
+    while (into->bytes() < size) {
+        auto asking = self->head.ask<blob_piece>(ask_blob{to_hex(digest), into->bytes()});
+        auto piece = co_await asking;
+        if (piece.bytes.empty()) throw error(errc::corrupt, "a file of the job ends too early");
+        auto adding = net::offload([into, some = std::move(piece.bytes)] { into->append(some); });
+        co_await adding;
+    }
+    auto ending = net::offload([into] { into->commit(); });
+    co_await ending;
 }
 
 SKEIN_INLINE proc::child_options agent::state::entry_to_start(const worker& w) const {

@@ -75,6 +75,7 @@ struct agent::state {
     [[nodiscard]] proc::child_options entry_to_start(const worker& w) const;
     void entry_runs(worker* w, scope& beside);
     static task<void> fetch_package(state* self, worker* w);
+    static task<void> fetch_blob(state* self, sha256_digest digest, std::uint64_t size);
     void ask_entry_to_end(worker* w);
     static task<void> watch_rows(state* self, worker* w);
     void send_rows(const worker& w, detail::table_reader& table);

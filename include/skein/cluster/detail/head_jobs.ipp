@@ -94,13 +94,14 @@ SKEIN_INLINE void head::state::check_request(const job_request& what) const {
             .with_hint("wait for some of them, or stop some");
 }
 
-SKEIN_INLINE head::state::job_ptr head::state::submit(job_request what) {
+SKEIN_INLINE head::state::job_ptr head::state::submit(job_request what, package_pin files) {
     while (what.id.empty() || (what.id.starts_with("job_") && submitted.by_id.contains(what.id)))
         what.id = fmt::format("job_{:016x}", on_loop.random().next());
     check_request(what);
     auto job = std::make_shared<detail::submitted_job>();
     job->number = ++submitted.last_number;
     job->what = std::move(what);
+    job->files = std::move(files);
     job->submitted = detail::unix_ms(on_loop);
     job->since = on_loop.now();
     submitted.by_id.emplace(job->what.id, job);
@@ -113,6 +114,18 @@ SKEIN_INLINE head::state::job_ptr head::state::submit(job_request what) {
     note(*job);
     pump();
     return job;
+}
+
+SKEIN_INLINE task<submit_reply> head::state::on_submit(state* self, submit_job asked) {
+    package_pin files;
+    auto holding = hold_package(self, &asked.what, &files);
+    co_await holding;
+    const auto job = self->submit(std::move(asked.what), std::move(files));
+    submit_reply out;
+    out.id = job->what.id;
+    auto keeping = self->memory.kept(); // who is told that it is taken may rely on it
+    out.not_durable = co_await keeping;
+    co_return out;
 }
 
 /// Asks for room for the next attempt.
@@ -152,6 +165,7 @@ SKEIN_INLINE start_worker_order head::state::entry_order(const detail::head_leas
     m.command = job->what.command;
     m.variables = job->what.env;
     m.package = job->what.package;
+    m.submitted = job->submitted;
     return m;
 }
 
@@ -225,6 +239,7 @@ SKEIN_INLINE void head::state::entry_over(const std::string& id, bool started,
 SKEIN_INLINE void head::state::job_over(detail::submitted_job& job, job_state as,
                                         std::string reason) {
     job.ended = std::max(detail::unix_ms(on_loop), job.submitted);
+    job.files = {};
     change(job, as, std::move(reason));
     note(job);
     logging::at(how.news, "head", "job ended",
@@ -322,6 +337,8 @@ SKEIN_INLINE void head::state::remember_jobs() {
         job->said.begin_at(r.lines_before);
         job->since = on_loop.now();
         job->retry_at = on_loop.now();
+        if (how.packages != nullptr && !r.what.package.empty() && !is_over(job->state))
+            if (how.packages->find(r.what.package)) job->files = how.packages->pin(r.what.package);
         submitted.last_number = std::max(submitted.last_number, r.number);
         submitted.by_id.emplace(id, job);
         submitted.in_order.emplace(r.number, job);
@@ -454,15 +471,8 @@ SKEIN_INLINE job_list head::state::list_jobs(const ask_jobs& asked) const {
 SKEIN_INLINE void head::state::serve_jobs(net::request_service& of, const session_ptr& s) {
     of.on<submit_job, submit_reply>(
         [this](submit_job m, const net::caller& who) -> task<submit_reply> {
-            return [](state* self, submit_job asked, std::string peer) -> task<submit_reply> {
-                detail::check_version(asked.version, peer);
-                const auto job = self->submit(std::move(asked.what));
-                submit_reply out;
-                out.id = job->what.id;
-                auto keeping = self->memory.kept(); // who is told that it is taken may rely on it
-                out.not_durable = co_await keeping;
-                co_return out;
-            }(this, std::move(m), who.peer);
+            detail::check_version(m.version, who.peer);
+            return on_submit(this, std::move(m));
         });
     of.on<ask_jobs, job_list>([this](ask_jobs m, const net::caller& who) -> task<job_list> {
         return [](state* self, ask_jobs asked, std::string peer) -> task<job_list> {

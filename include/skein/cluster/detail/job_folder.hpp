@@ -3,12 +3,14 @@
 // What an agent has of a job on its disk: the command in its folder, the token, and the tables that
 // a training writes there.
 
+#include <skein/cluster/detail/node_messages.hpp>
 #include <skein/core/bytes.hpp>
 #include <skein/core/config.hpp>
 #include <skein/net/token.hpp>
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -24,6 +26,16 @@ inline constexpr const char* job_mark_variable = "SKEIN_JOB_MARK";
 ///   errors  not_found, permission_denied
 [[nodiscard]] std::string find_command(const std::string& word, const std::string& folder,
                                        const std::string& path);
+
+/// Where a job runs; all of its attempts on a node in the same folder, which no other job has had.
+[[nodiscard]] std::string folder_of_job(const std::string& storage,
+                                        const start_worker_order& order);
+
+/// Folders of jobs are kept for what the jobs have left in them; so many of one node.
+inline constexpr std::size_t most_job_folders = 32;
+
+/// Removes the oldest ones, if there are more; none of those that are `used`.
+void make_room_for_jobs(const std::string& folder, const std::set<std::string>& used);
 
 /// A file with the token that this user alone can read; made if it is not there.
 ///   errors  io

@@ -6,6 +6,7 @@
 #include <skein/core/printable.hpp>
 #include <skein/core/unique_fd.hpp>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -56,6 +57,24 @@ SKEIN_INLINE std::string find_command(const std::string& word, const std::string
                     : fmt::format("there is no command {} in the PATH of the node", shown))
         .with_hint("a job's command is looked for on its node, in its folder; --working-dir sends "
                    "a folder along");
+}
+
+SKEIN_INLINE std::string folder_of_job(const std::string& storage,
+                                       const start_worker_order& order) {
+    return fmt::format("{}/jobs/{}-{:x}", storage, order.job, order.submitted);
+}
+
+SKEIN_INLINE void make_room_for_jobs(const std::string& folder, const std::set<std::string>& used) {
+    namespace fs = std::filesystem;
+    std::error_code none;
+    fs::create_directories(folder, none);
+    std::vector<std::pair<fs::file_time_type, fs::path>> all;
+    for (fs::directory_iterator one(folder, none), end; !none && one != end; one.increment(none))
+        if (!used.contains(one->path().string()))
+            all.emplace_back(one->last_write_time(none), one->path());
+    std::sort(all.begin(), all.end());
+    for (std::size_t i = 0; i + most_job_folders <= all.size(); ++i)
+        fs::remove_all(all[i].second, none);
 }
 
 SKEIN_INLINE std::string keep_token(const std::string& folder, const net::token& token) {

@@ -147,7 +147,7 @@ struct package_wanted {
 struct put_blob {
     static constexpr std::uint16_t number = 62;
     std::string digest;
-    std::uint64_t offset = 0;
+    std::uint64_t size = 0, offset = 0; ///< of the whole file; of this piece in it
     byte_buffer bytes;
     bool is_last = false;
 };
@@ -176,8 +176,5 @@ struct blob_piece {
     static constexpr std::uint16_t number = 67;
     byte_buffer bytes;
 };
-
-/// Of a file, in one message.
-inline constexpr std::size_t most_blob_piece = std::size_t{1} << 20;
 
 } // namespace skein::cluster

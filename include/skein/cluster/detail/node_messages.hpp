@@ -53,6 +53,7 @@ struct start_worker_order {
     std::vector<std::string> command{}; ///< of that process
     std::vector<std::string> variables{}; ///< "NAME=value", of that process
     std::string package{};             ///< the folder that it runs in, see package.hpp
+    std::int64_t submitted = 0;        ///< that job, in milliseconds since 1970
 };
 
 /// An agent is to end a worker; the answer is worker_ended.

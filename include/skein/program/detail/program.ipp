@@ -6,6 +6,7 @@
 #include <skein/cluster/agent.hpp>
 #include <skein/cluster/detail/serve_role.hpp>
 #include <skein/cluster/head.hpp>
+#include <skein/cluster/package_store.hpp>
 #include <skein/cluster/head_log.hpp>
 #include <skein/cluster/leased_workers.hpp>
 #include <skein/cluster/space_server.hpp>
@@ -93,6 +94,60 @@ namespace detail {
 
 } // namespace detail
 
+namespace detail {
+
+/// Files of jobs, on a disk of this host.
+struct job_storage {
+    std::string folder;
+    std::shared_ptr<cluster::package_store> packages;
+};
+inline constexpr std::uint64_t job_storage_bytes = std::uint64_t{8} << 30;
+
+/// A name with nothing in it that a path would take for something else.
+[[nodiscard]] inline std::string file_name(std::string text) {
+    for (auto& c : text)
+        if (c == '/' || c == '\0') c = '_';
+    return text.starts_with('.') ? "_" + text : text;
+}
+
+/// The folder that is named, or one of this user's cache that nobody else has open; where there is
+/// none jobs bring no files, and that is said when one does.
+[[nodiscard]] inline job_storage open_storage(const std::string& named, const std::string& name) {
+    job_storage out;
+    if (!named.empty()) {
+        out.folder = std::filesystem::absolute(named).string();
+        std::filesystem::create_directories(out.folder);
+        out.packages = std::make_shared<cluster::package_store>(out.folder + "/packages",
+                                                                job_storage_bytes);
+        return out;
+    }
+    const char* const cache = std::getenv("XDG_CACHE_HOME");
+    const char* const home = std::getenv("HOME");
+    std::string base = cache != nullptr && *cache == '/' ? cache : "";
+    if (base.empty() && home != nullptr && *home == '/') base = std::string(home) + "/.cache";
+    if (base.empty()) return out;
+    for (int i = 1; i <= 64; ++i) {
+        const auto folder = fmt::format("{}/skein/{}{}", base, name, i == 1 ? "" : fmt::format("-{}", i));
+        try {
+            std::filesystem::create_directories(folder);
+            out.packages = std::make_shared<cluster::package_store>(folder + "/packages",
+                                                                    job_storage_bytes);
+            out.folder = folder;
+            return out;
+        } catch (const error& why) {
+            if (why.code() == errc::already_exists) continue; // another agent of this user has it
+            logging::warn("storage", "jobs can bring no files here", {{"why", why.what()}});
+            return out;
+        } catch (const std::filesystem::filesystem_error& why) {
+            logging::warn("storage", "jobs can bring no files here", {{"why", why.what()}});
+            return out;
+        }
+    }
+    return out;
+}
+
+} // namespace detail
+
 SKEIN_INLINE int run_head(const head_program& how) {
     proc::open_standard_files();
     proc::outlive_readers();
@@ -105,6 +160,8 @@ SKEIN_INLINE int run_head(const head_program& how) {
     const auto mine = how.state.empty() ? unique_fd() : detail::lock_state(how.state);
     posix_disk disk(link_policy::refuse);
     if (!how.state.empty()) o.log = std::make_shared<cluster::head_log>(disk, how.state);
+    const auto kept = detail::open_storage(how.storage, fmt::format("head-{}", o.listen.port));
+    o.packages = kept.packages;
     net::real_loop loop;
     net::real_network network(loop);
     cluster::head h(loop, network, std::move(o));
@@ -149,6 +206,10 @@ SKEIN_INLINE int run_agent(const agent_program& how) {
     o.offers.gpu = static_cast<int>(o.gpu_names.size());
     if (!o.offers.gpu) ::setenv(proc::gpus_variable, "", 1); // then no task here sees one
     o.labels = how.labels;
+    const auto kept = detail::open_storage(
+        how.storage, "node-" + detail::file_name(how.name.empty() ? o.host : how.name));
+    o.storage = kept.folder;
+    o.packages = kept.packages;
     o.on_joined = [at = to_string(o.head)](const std::string& name) {
         fmt::print("skein node {}: joined {}\n", printable(name), at);
         std::fflush(stdout);
@@ -187,7 +248,7 @@ namespace detail {
 }
 
 inline int head_of(const program::cluster_flags& flags) {
-    return run_head({flags.listen, flags.token_file, flags.state});
+    return run_head({flags.listen, flags.token_file, flags.state, {}});
 }
 inline int join_of(const program::cluster_flags& flags) {
     agent_program how;
