@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The bodies of job_command.hpp.
 #include "job_command.hpp"
-#include "status_text.hpp"
+#include "dashboard_text.hpp"
 
 #include <skein/cluster/access.hpp>
 #include <skein/cluster/jobs.hpp>
@@ -96,40 +96,11 @@ std::string state_name(const cluster::job_info& job) {
     return std::string(cluster::to_string(cluster::state_of(job)));
 }
 
-std::string command_text(const std::vector<std::string>& command) {
-    std::string all;
-    for (const auto& word : command) {
-        const bool plain = !word.empty() && word.find_first_of(" \t\n\"'\\$`*?&;|<>()") == word.npos;
-        all += (all.empty() ? "" : " ") + (plain ? word : "'" + word + "'");
-    }
-    return skein::printable(all);
-}
-
 /// "exit code 3", "signal SIGKILL", "".
 std::string end_text(const cluster::job_info& job) {
     if (job.signal != 0) return skein::proc::signal_name(job.signal);
     if (job.exit_code >= 0) return fmt::format("exit code {}", job.exit_code);
     return "";
-}
-
-nlohmann::ordered_json json_of(const cluster::job_info& job) {
-    nlohmann::ordered_json out;
-    out["id"] = job.id;
-    out["state"] = state_name(job);
-    out["reason"] = job.reason;
-    out["command"] = job.command;
-    out["submitted_by"] = job.by;
-    out["node"] = job.node;
-    out["attempt"] = job.attempt;
-    out["retries"] = job.retries;
-    if (job.exit_code >= 0) out["exit_code"] = job.exit_code;
-    if (job.signal != 0) out["signal"] = skein::proc::signal_name(job.signal);
-    out["submitted_ms"] = job.submitted;
-    if (job.started != 0) out["started_ms"] = job.started;
-    if (job.ended != 0) out["ended_ms"] = job.ended;
-    out["lines"] = job.lines;
-    out["lines_left_out"] = job.left_out;
-    return out;
 }
 
 std::string json_text(const nlohmann::ordered_json& what) {

@@ -15,8 +15,10 @@
 #include "job_command.hpp"
 #include "run_command.hpp"
 #include "status_text.hpp"
+#include "web.hpp"
 
 #include <skein/cluster/access.hpp>
+#include <skein/cluster/jobs.hpp>
 #include <skein/cluster/tools.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/error.hpp>
@@ -143,6 +145,17 @@ int stop(const arguments& args) {
     });
 }
 
+int open_dashboard(const arguments& args) {
+    const auto how = reach(args, "skein dashboard");
+    return with_head([&] {
+        const auto path = cluster::get_login_path(how);
+        fmt::print("http://{}:{}{}\n", how.head.host, how.head.port, path);
+        fmt::print(stderr, "skein dashboard: open it in a browser within five minutes; it works "
+                           "once\n");
+        return skein::exit_code::done;
+    });
+}
+
 int make_token(const arguments& args) {
     const auto made = cluster::make_token(args.new_token);
     if (args.new_token.empty()) // for SKEIN_TOKEN, or a file of mode 600
@@ -175,6 +188,7 @@ void declare(CLI::App& app, arguments& args, std::function<int()>& chosen) {
     auto* const head = command("head", "be the head of a cluster", [](const arguments& a) {
         auto how = a.head;
         how.token_file = a.token_file;
+        how.web = web_of_this_program();
         return program::run_head(how);
     });
     head->add_option("--listen", args.head.listen,
@@ -211,6 +225,10 @@ void declare(CLI::App& app, arguments& args, std::function<int()>& chosen) {
     status->add_option("address", args.address, where)->check(not_empty);
     status->add_flag("--json", args.json, "one JSON object");
     status->add_flag("--jobs", args.jobs, "also the jobs that were there, and how they ended");
+
+    command("dashboard", "print a link that shows the cluster in a browser", &open_dashboard)
+        ->add_option("address", args.address, where)
+        ->check(not_empty);
 
     auto* const draining = command("drain", "give a node no new workers", &drain);
     draining->add_option("node", args.drained, "its name, as skein status shows it")->required();

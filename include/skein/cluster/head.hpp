@@ -19,6 +19,7 @@
 #include <skein/core/config.hpp>
 #include <skein/cluster/access.hpp>
 #include <skein/cluster/messages.hpp>
+#include <skein/core/bytes.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/task.hpp>
@@ -38,12 +39,34 @@ class loop;
 
 namespace skein::net {
 class network;
+class stream;
 }
 
 namespace skein::cluster {
 
 class head_log;
 class package_store;
+
+/// What answers HTTP at a head's port; see program::head_program::web. Runs on the head's loop.
+class head_web {
+public:
+    head_web() = default;
+    head_web(const head_web&) = delete;
+    head_web& operator=(const head_web&) = delete;
+    virtual ~head_web() = default;
+
+    /// One client, whose first bytes are no handshake of a peer, until it leaves.
+    [[nodiscard]] virtual task<void> serve(std::unique_ptr<net::stream> with,
+                                           byte_buffer first) = 0;
+    /// A path that lets the browser which opens it in, once.
+    [[nodiscard]] virtual std::string login_link() = 0;
+};
+
+/// The table of numbers that a job's newest training has written, as far as it has come.
+struct job_table_text {
+    std::string run;  ///< the name of its folder
+    std::string text; ///< metrics.csv, whole lines
+};
 
 /// How a head listens, and how patient it is.
 struct head_options {
@@ -96,6 +119,20 @@ public:
 
     /// What is there now.
     [[nodiscard]] cluster_status status() const;
+    /// Grows whenever status(), jobs() or what they print and write changes.
+    [[nodiscard]] std::uint64_t changes() const noexcept;
+
+    /// As cluster/jobs.hpp, for who is on this loop.
+    ///   errors  those of ask_to_submit and ask_for_jobs
+    [[nodiscard]] job_list jobs(const std::string& id = {}) const;
+    [[nodiscard]] job_lines job_output(const std::string& id, std::uint64_t from) const;
+    [[nodiscard]] job_table_text job_table(const std::string& id) const;
+    [[nodiscard]] task<submit_reply> submit(job_request what);
+    job_info stop_job(const std::string& id, const std::string& by);
+    void forget_job(const std::string& id);
+
+    /// Answers HTTP from now on; nullptr: nobody does.
+    void set_web(std::shared_ptr<head_web> by) noexcept;
 
 private:
     struct state; // in detail/head_state.hpp

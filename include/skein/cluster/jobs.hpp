@@ -90,6 +90,9 @@ namespace skein::cluster {
 [[nodiscard]] std::string send_folder_now(
     const tool_options& how, const std::string& folder, const std::vector<std::string>& always,
     const std::function<void(std::uint64_t, std::uint64_t)>& told);
+/// A path at the head's address that lets the browser which opens it see the cluster, once.
+///   errors  those of ask_for_status; not_supported: that head answers no browsers
+[[nodiscard]] std::string get_login_path(const tool_options& how);
 /// ask_to_submit(), blocking.
 [[nodiscard]] submit_reply submit(const tool_options& how, const job_request& what);
 /// ask_for_jobs(), blocking.

@@ -54,6 +54,6 @@ using cluster_messages =
                        start_worker_order, stop_worker_order, worker_ended, leave_cluster,
                        node_drains, ask_status, cluster_status, ask_drain, drain_reply, ask_stop,
                        stop_reply, ask_stop_space, stop_space_reply, output_waits, take_output,
-                       node_output, worker_output, output_printed, submit_job, submit_reply, ask_jobs, job_list, follow_job, job_lines, stop_job, stop_job_reply, entry_started, job_rows, offer_package, package_wanted, put_blob, blob_taken, ask_package, package_found, ask_blob, blob_piece>;
+                       node_output, worker_output, output_printed, submit_job, submit_reply, ask_jobs, job_list, follow_job, job_lines, stop_job, stop_job_reply, entry_started, job_rows, offer_package, package_wanted, put_blob, blob_taken, ask_package, package_found, ask_blob, blob_piece, ask_login, login_reply>;
 
 } // namespace skein::cluster

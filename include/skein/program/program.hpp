@@ -15,8 +15,17 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
+
+namespace skein::net {
+class token;
+}
+namespace skein::cluster {
+class head;
+class head_web;
+} // namespace skein::cluster
 
 namespace skein::program {
 
@@ -26,6 +35,8 @@ struct head_program {
     std::string token_file{}; ///< empty: see access.hpp
     std::string state{};      ///< the folder of its log (head_log.hpp); empty: it keeps none
     std::string storage{};    ///< the folder for files of jobs; empty: one in the user's cache
+    /// Makes what answers HTTP at its port; empty: nobody does.
+    std::function<std::shared_ptr<cluster::head_web>(cluster::head&, const net::token&)> web{};
 };
 /// The life of a head: prints its join line, serves until SIGINT, SIGTERM, SIGHUP
 /// (its terminal was closed; not under nohup) or `skein stop`. Gives the exit code.

@@ -176,6 +176,7 @@ SKEIN_INLINE void head::state::change(detail::submitted_job& job, job_state to,
     job.state = to;
     job.reason = std::move(reason);
     job.since = on_loop.now();
+    ++changes;
     job.news.wake_all();
 }
 
@@ -384,6 +385,7 @@ SKEIN_INLINE void head::state::keep_lines(detail::submitted_job& job,
             job.said.add(std::move(some.lines[at]));
         job.next_line = std::max(job.next_line, some.first + some.lines.size());
     }
+    ++changes;
     job.news.wake_all();
 }
 
@@ -468,6 +470,18 @@ SKEIN_INLINE job_list head::state::list_jobs(const ask_jobs& asked) const {
     return out;
 }
 
+SKEIN_INLINE void head::state::forget_job(const std::string& id) {
+    const auto job = job_called(id);
+    if (!is_over(job->state))
+        throw error(errc::invalid_argument, fmt::format("job {} is {}: it cannot be deleted", id,
+                                                        to_string(job->state)))
+            .with_hint("skein job stop ends it");
+    memory.forget_submitted(id);
+    submitted.in_order.erase(job->number);
+    submitted.by_id.erase(id);
+    ++changes;
+}
+
 SKEIN_INLINE void head::state::serve_jobs(net::request_service& of, const session_ptr& s) {
     of.on<submit_job, submit_reply>(
         [this](submit_job m, const net::caller& who) -> task<submit_reply> {
@@ -496,19 +510,23 @@ SKEIN_INLINE void head::state::serve_jobs(net::request_service& of, const sessio
                     co_return out;
                 }
                 out.now = self->info_of(*job);
-                if (!is_over(job->state))
-                    throw error(errc::invalid_argument,
-                                fmt::format("job {} is {}: it cannot be deleted", asked.id,
-                                            to_string(job->state)))
-                        .with_hint("skein job stop ends it");
-                self->memory.forget_submitted(asked.id);
-                self->submitted.in_order.erase(job->number);
-                self->submitted.by_id.erase(asked.id);
+                self->forget_job(asked.id);
                 auto keeping = self->memory.kept();
                 (void)co_await keeping;
                 co_return out;
             }(this, std::move(m), who.peer);
         });
+    of.on<ask_login, login_reply>([this](ask_login m, const net::caller& who) {
+        return [](state* self, ask_login asked, std::string peer) -> task<login_reply> {
+            detail::check_version(asked.version, peer);
+            if (self->web == nullptr)
+                throw error(errc::not_supported, "not supported: this head answers no browsers")
+                    .with_hint("the program skein does, when it was built with Boost");
+            login_reply out;
+            out.path = self->web->login_link();
+            co_return out;
+        }(this, m, who.peer);
+    });
     const std::weak_ptr<detail::head_session> weak = s;
     const auto of_node = [weak](const lease_name& lease, const net::caller& who) {
         const auto here = weak.lock();
@@ -529,8 +547,39 @@ SKEIN_INLINE void head::state::serve_jobs(net::request_service& of, const sessio
             job.rows.size() + m.bytes.size() > detail::most_rows_bytes)
             return;
         job.rows += as_text(m.bytes);
+        ++changes;
         job.news.wake_all();
     });
+}
+
+// ---- for who is on the head's loop --------------------------------------------------------------
+
+SKEIN_INLINE std::uint64_t head::changes() const noexcept { return state_->changes; }
+SKEIN_INLINE job_list head::jobs(const std::string& id) const {
+    ask_jobs asked;
+    asked.id = id;
+    return state_->list_jobs(asked);
+}
+SKEIN_INLINE job_lines head::job_output(const std::string& id, std::uint64_t from) const {
+    return state_->lines_of(*state_->job_called(id), from);
+}
+SKEIN_INLINE job_table_text head::job_table(const std::string& id) const {
+    const auto job = state_->job_called(id);
+    return {job->run, job->rows};
+}
+SKEIN_INLINE task<submit_reply> head::submit(job_request what) {
+    submit_job asked;
+    asked.what = std::move(what);
+    return state::on_submit(state_.get(), std::move(asked));
+}
+SKEIN_INLINE job_info head::stop_job(const std::string& id, const std::string& by) {
+    const auto job = state_->job_called(id);
+    state_->stop_submitted(*job, job_state::stopped, "stopped by " + by);
+    return state_->info_of(*job);
+}
+SKEIN_INLINE void head::forget_job(const std::string& id) { state_->forget_job(id); }
+SKEIN_INLINE void head::set_web(std::shared_ptr<head_web> by) noexcept {
+    state_->web = std::move(by);
 }
 
 } // namespace skein::cluster

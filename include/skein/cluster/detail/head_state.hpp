@@ -194,6 +194,8 @@ struct head::state {
     event stopping;
     std::map<std::string, detail::head_space> spaces;
     detail::job_table submitted;
+    std::uint64_t changes = 0; ///< see head::changes()
+    std::shared_ptr<head_web> web;
     bool is_restarted = false; ///< somebody had been welcomed by a head before
     bool over = false, crashed = false;
 
@@ -268,6 +270,7 @@ struct head::state {
     void look_at_jobs();
     void stop_all_jobs();
     void keep_lines(detail::submitted_job& job, std::vector<printed_lines> from);
+    void forget_job(const std::string& id);
     [[nodiscard]] job_ptr job_called(const std::string& id) const;
     [[nodiscard]] job_info info_of(const detail::submitted_job& job) const;
     [[nodiscard]] job_list list_jobs(const ask_jobs& asked) const;

@@ -131,6 +131,18 @@ struct job_rows {
     byte_buffer bytes;
 };
 
+/// Asks for a link that lets a browser in.
+struct ask_login {
+    static constexpr std::uint16_t number = 68;
+    std::uint32_t version = cluster_version;
+};
+/// Its path, at the head's address.
+struct login_reply {
+    static constexpr std::uint16_t number = 69;
+    std::string path;
+    std::string host; ///< that the head listens at; empty: where it was reached
+};
+
 /// A folder is to be sent: what of it is missing?
 struct offer_package {
     static constexpr std::uint16_t number = 60;

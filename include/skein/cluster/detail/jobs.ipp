@@ -178,6 +178,12 @@ SKEIN_INLINE std::string send_folder_now(
     return detail::ask_now(
         [&](net::network& via) { return send_folder(via, how, folder, always, told); });
 }
+SKEIN_INLINE std::string get_login_path(const tool_options& how) {
+    return detail::ask_now([&](net::network& via) {
+               return detail::ask_head<login_reply>(&via, how, ask_login());
+           })
+        .path;
+}
 SKEIN_INLINE submit_reply submit(const tool_options& how, const job_request& what) {
     return detail::ask_now([&](net::network& via) { return ask_to_submit(via, how, what); });
 }

@@ -160,11 +160,13 @@ SKEIN_INLINE int run_head(const head_program& how) {
     const auto mine = how.state.empty() ? unique_fd() : detail::lock_state(how.state);
     posix_disk disk(link_policy::refuse);
     if (!how.state.empty()) o.log = std::make_shared<cluster::head_log>(disk, how.state);
+    const auto secret = o.secret;
     const auto kept = detail::open_storage(how.storage, fmt::format("head-{}", o.listen.port));
     o.packages = kept.packages;
     net::real_loop loop;
     net::real_network network(loop);
     cluster::head h(loop, network, std::move(o));
+    if (how.web) h.set_web(how.web(h, secret));
     const auto at = h.local();
     const auto reach = detail::typed(at);
     fmt::print("skein head: listens on {}{}\n", to_string(at),
@@ -173,6 +175,8 @@ SKEIN_INLINE int run_head(const head_program& how) {
     if (!how.state.empty()) fmt::print("  state:          {}\n", how.state);
     fmt::print("  add a node:     skein join {}\n", reach);
     fmt::print("  run a program:  ./app --address {}\n", reach);
+    fmt::print("  send a job:     skein job submit --address {} --working-dir . -- ./app\n", reach);
+    if (how.web) fmt::print("  look at it:     skein dashboard {}\n", reach);
     std::fflush(stdout);
     return loop.run(cluster::detail::serve_role(&loop, &h));
 }
@@ -248,7 +252,7 @@ namespace detail {
 }
 
 inline int head_of(const program::cluster_flags& flags) {
-    return run_head({flags.listen, flags.token_file, flags.state, {}});
+    return run_head({flags.listen, flags.token_file, flags.state, {}, {}});
 }
 inline int join_of(const program::cluster_flags& flags) {
     agent_program how;
