@@ -11,17 +11,24 @@
 
 #include <skein/cluster/access.hpp>
 #include <skein/cluster/agent.hpp>
+#include <skein/cluster/detail/git_files.hpp>
 #include <skein/cluster/detail/head_link.hpp>
 #include <skein/cluster/detail/head_memory.hpp>
+#include <skein/cluster/detail/ignore_rules.hpp>
+#include <skein/cluster/detail/package_files.hpp>
 #include <skein/cluster/head.hpp>
 #include <skein/cluster/head_log.hpp>
 #include <skein/cluster/leased_workers.hpp>
+#include <skein/cluster/package.hpp>
+#include <skein/cluster/package_scan.hpp>
+#include <skein/cluster/package_store.hpp>
 #include <skein/cluster/space_server.hpp>
 #include <skein/cluster/tools.hpp>
 
 #include <skein/cluster/detail/access.ipp>
 #include <skein/cluster/detail/agent.ipp>
 #include <skein/cluster/detail/agent_output.ipp>
+#include <skein/cluster/detail/git_files.ipp>
 #include <skein/cluster/detail/head.ipp>
 #include <skein/cluster/detail/head_groups.ipp>
 #include <skein/cluster/detail/head_leases.ipp>
@@ -31,6 +38,7 @@
 #include <skein/cluster/detail/head_nodes.ipp>
 #include <skein/cluster/detail/head_output.ipp>
 #include <skein/cluster/detail/head_spaces.ipp>
+#include <skein/cluster/detail/ignore_rules.ipp>
 #include <skein/cluster/detail/leased_beside.ipp>
 #include <skein/cluster/detail/leased_broken.ipp>
 #include <skein/cluster/detail/leased_groups.ipp>
@@ -39,5 +47,10 @@
 #include <skein/cluster/detail/leased_recalls.ipp>
 #include <skein/cluster/detail/leased_spaces.ipp>
 #include <skein/cluster/detail/leased_workers.ipp>
+#include <skein/cluster/detail/package.ipp>
+#include <skein/cluster/detail/package_files.ipp>
+#include <skein/cluster/detail/package_layout.ipp>
+#include <skein/cluster/detail/package_scan.ipp>
+#include <skein/cluster/detail/package_store.ipp>
 #include <skein/cluster/detail/space_server.ipp>
 #include <skein/cluster/detail/tools.ipp>
