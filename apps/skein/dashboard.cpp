@@ -180,7 +180,7 @@ private:
         to.add("POST", "/api/jobs/{id}/stop", http_right::change,
                now([this](const net::http_call& c) {
                    const auto was = head_.jobs(c.part("id")).jobs.at(0);
-                   (void)head_.stop_job(c.part("id"), "HTTP");
+                   (void)head_.end_job(c.part("id"), "HTTP");
                    return json({{"stopped", !cluster::is_over(cluster::state_of(was))}});
                }));
         to.add("DELETE", "/api/jobs/{id}", http_right::change, now([this](const net::http_call& c) {

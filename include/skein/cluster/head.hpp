@@ -128,7 +128,7 @@ public:
     [[nodiscard]] job_lines job_output(const std::string& id, std::uint64_t from) const;
     [[nodiscard]] job_table_text job_table(const std::string& id) const;
     [[nodiscard]] task<submit_reply> submit(job_request what);
-    job_info stop_job(const std::string& id, const std::string& by);
+    job_info end_job(const std::string& id, const std::string& by);
     void forget_job(const std::string& id);
 
     /// Answers HTTP from now on; nullptr: nobody does.

@@ -572,7 +572,7 @@ SKEIN_INLINE task<submit_reply> head::submit(job_request what) {
     asked.what = std::move(what);
     return state::on_submit(state_.get(), std::move(asked));
 }
-SKEIN_INLINE job_info head::stop_job(const std::string& id, const std::string& by) {
+SKEIN_INLINE job_info head::end_job(const std::string& id, const std::string& by) {
     const auto job = state_->job_called(id);
     state_->stop_submitted(*job, job_state::stopped, "stopped by " + by);
     return state_->info_of(*job);
