@@ -11280,6 +11280,16 @@ struct verdict {
     }
 };
 
+/// What the first bytes of a stream are of.
+enum class opening : std::uint8_t {
+    unknown, ///< too few to tell
+    http,    ///< a request of HTTP
+    other    ///< a hello of ours, or what its check refuses
+};
+[[nodiscard]] opening opening_of(byte_span so_far) noexcept;
+/// Reads until that is known, at most a hello; what it has read stays in `into`.
+task<opening> read_opening(stream* from, byte_buffer* into);
+
 /// Judges a hello as far as it has arrived; nothing = good so far.
 [[nodiscard]] std::optional<error> check_hello(byte_span so_far, side from);
 /// Something of a handshake does not fit its checksum: another try may go well.
@@ -11448,6 +11458,33 @@ SKEIN_INLINE std::string describe_foreign(byte_span first) {
     if (text.starts_with("SSH-")) return "it looks like SSH";
     return "it begins with the bytes " +
            skein::to_hex(first.first(std::min<std::size_t>(first.size(), 8)));
+}
+
+/// No method begins with a byte that is within one bit of a hello's first, so a damaged hello is
+/// never taken for a request.
+SKEIN_INLINE opening opening_of(byte_span so_far) noexcept {
+    constexpr std::array<std::string_view, 9> methods = {"GET ", "HEAD", "POST", "PUT ", "DELE",
+                                                         "OPTI", "PATC", "CONN", "TRAC"};
+    const auto text = as_text(so_far).substr(0, 4);
+    if (text.empty()) return opening::unknown;
+    for (const auto method : methods)
+        if (method.starts_with(text)) return text.size() == 4 ? opening::http : opening::unknown;
+    return opening::other;
+}
+
+SKEIN_INLINE task<opening> read_opening(stream* from, byte_buffer* into) {
+    into->resize(hello_bytes);
+    std::size_t have = 0;
+    opening found = opening::unknown;
+    while (found == opening::unknown) {
+        auto reading = from->read_some(mut_byte_span(*into).subspan(have));
+        const std::size_t got = co_await reading;
+        if (got == 0) break;
+        have += got;
+        found = opening_of(byte_span(*into).first(have));
+    }
+    into->resize(have);
+    co_return found;
 }
 
 SKEIN_INLINE error changed_on_the_way(const char* what) {
@@ -13825,6 +13862,9 @@ SKEIN_INLINE void link::come_back_too_late() noexcept {
 //     net::link_endpoint server(network, net::address::tcp("127.0.0.1", 0), options);
 //     auto serving = server.serve([](net::link::handle l) { return talk(std::move(l)); });
 //
+// A client of HTTP is refused, as every foreign protocol is, unless on_http() says who takes it: one
+// door for peers and for browsers.
+//
 // A peer is authenticated on every connection. A hello of an older generation than the present
 // connection's is refused; one of a newer generation takes its place.
 
@@ -13832,6 +13872,7 @@ SKEIN_INLINE void link::come_back_too_late() noexcept {
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 namespace skein::net {
 
@@ -13878,6 +13919,11 @@ private:
 class link_endpoint {
 public:
     using handler = unique_function<task<void>(link::handle)>;
+    /// A stream that begins as HTTP, what was read of it, and its place at the door: whoever takes
+    /// it says place->authenticated() when the client has shown a key; until then it is one of the
+    /// strangers, who are few and go for one another.
+    using http_handler =
+        unique_function<task<void>(std::unique_ptr<stream>, byte_buffer first, admission* place)>;
 
     /// Binds at once.
     ///   errors  those of network::listen; permission_denied: an address that other hosts can reach
@@ -13893,6 +13939,10 @@ public:
     /// What the peers of later connections read in link::peer().extra.
     void introduce(byte_buffer extra) { options_.self.extra = std::move(extra); }
 
+    /// Gives streams that begin as HTTP to `take`, in the scope of serve(); set it before. Its
+    /// errors are logged and end its stream only.
+    void on_http(http_handler take) { http_ = std::move(take); }
+
     /// Accepts until close(). Every new link gets a task of `serve_one` in the scope of this call,
     /// and is closed when that ends; an error of one is logged and ends that one only. Returns when
     /// all ended.
@@ -13904,11 +13954,14 @@ public:
 
 private:
     static task<void> one(link_endpoint* self, std::unique_ptr<stream> from, admission* place);
+    static task<void> one_link(link_endpoint* self, std::unique_ptr<stream> from, byte_buffer first,
+                               admission* place);
 
     connection_options options_;
     acceptor door_;
     link_table table_;
     handler handler_;
+    http_handler http_;
     std::uint64_t failed_ = 0; ///< links whose handler threw
 };
 
@@ -14150,10 +14203,25 @@ SKEIN_INLINE task<void> link_endpoint::serve(handler serve_one) {
 
 SKEIN_INLINE task<void> link_endpoint::one(link_endpoint* self, std::unique_ptr<stream> from,
                                            admission* place) {
+    byte_buffer first;
+    bool is_http = false;
+    if (self->http_) {
+        auto looking = with_timeout(detail::read_opening(from.get(), &first),
+                                    self->options_.bounds.handshake_deadline);
+        is_http = co_await looking == detail::opening::http;
+    }
+    auto serving = is_http ? self->http_(std::move(from), std::move(first), place)
+                           : one_link(self, std::move(from), std::move(first), place);
+    co_await serving;
+}
+
+SKEIN_INLINE task<void> link_endpoint::one_link(link_endpoint* self, std::unique_ptr<stream> from,
+                                                byte_buffer first, admission* place) {
     auto* cancel = co_await skein::detail::current_cancel{};
     link::handle l;
     {
-        auto greeting = connection::accept(std::move(from), self->options_, {}, place);
+        auto greeting =
+            connection::accept(std::move(from), self->options_, std::move(first), place);
         const connection::handle c = co_await greeting;
         place->authenticated();
         auto admitting = self->table_.admit(c);

@@ -45,7 +45,7 @@ net::http_router some_routes() {
 
 TEST_CASE("requests of one stream are answered one after another") {
     with_server(some_routes(), [](sim::network& network, net::http_server& web) -> task<void> {
-        auto connecting = client::connect(&network, here);
+        auto connecting = client::connect(&network, near_host);
         const auto c = co_await connecting;
         for (int i = 0; i < 3; ++i) {
             auto asking =
@@ -81,17 +81,18 @@ TEST_CASE("requests of one stream are answered one after another") {
 
 TEST_CASE("an unknown path, another method and a handler's error are JSON") {
     with_server(some_routes(), [](sim::network& network, net::http_server&) -> task<void> {
-        auto unknown = ask_from(&network, here, request("GET /nothing", bearer(view_key)));
+        auto unknown = ask_from(&network, near_host, request("GET /nothing", bearer(view_key)));
         const auto a = co_await unknown;
         CHECK(a.status == 404);
         CHECK(a.headers.at("Content-Type") == "application/json");
         CHECK(a.body.starts_with("{\"code\": \"not_found\", \"message\": \"there is nothing at "
                                  "/nothing\""));
-        auto other = ask_from(&network, here, request("PUT /api/jobs/1", bearer(view_key)));
+        auto other = ask_from(&network, near_host, request("PUT /api/jobs/1", bearer(view_key)));
         const auto b = co_await other;
         CHECK(b.status == 405);
         CHECK(b.headers.at("Allow") == "OPTIONS, GET, HEAD, DELETE");
-        auto failing = ask_from(&network, here, request("GET /api/jobs/7/fault", bearer(view_key)));
+        auto failing =
+            ask_from(&network, near_host, request("GET /api/jobs/7/fault", bearer(view_key)));
         const auto c = co_await failing;
         CHECK(c.status == 404);
         CHECK(c.body == "{\"code\": \"not_found\", \"message\": \"job 7 is not there\", \"cause\": "
@@ -101,19 +102,20 @@ TEST_CASE("an unknown path, another method and a handler's error are JSON") {
 
 TEST_CASE("HEAD and OPTIONS are answered without a handler") {
     with_server(some_routes(), [](sim::network& network, net::http_server& web) -> task<void> {
-        auto heading = ask_from(&network, here, request("HEAD /api/jobs/7", bearer(view_key)));
+        auto heading = ask_from(&network, near_host, request("HEAD /api/jobs/7", bearer(view_key)));
         const auto a = co_await heading;
         CHECK(a.status == 200);
         CHECK(a.body.empty());
-        auto options = ask_from(&network, here, request("OPTIONS /api/jobs/7", bearer(view_key)));
+        auto options =
+            ask_from(&network, near_host, request("OPTIONS /api/jobs/7", bearer(view_key)));
         const auto b = co_await options;
         CHECK(b.status == 204);
         CHECK(b.headers.at("Allow") == "OPTIONS, GET, HEAD, DELETE");
         CHECK_FALSE(b.headers.contains("Access-Control-Allow-Origin"));
-        auto star = ask_from(&network, here, request("OPTIONS *", bearer(view_key)));
+        auto star = ask_from(&network, near_host, request("OPTIONS *", bearer(view_key)));
         const auto c = co_await star;
         CHECK(c.status == 204);
-        auto gone = ask_from(&network, here, request("HEAD /nothing", bearer(view_key)));
+        auto gone = ask_from(&network, near_host, request("HEAD /nothing", bearer(view_key)));
         const auto d = co_await gone;
         CHECK(d.status == 404);
         CHECK(web.answered() == 0);
@@ -123,7 +125,7 @@ TEST_CASE("HEAD and OPTIONS are answered without a handler") {
 TEST_CASE("every response keeps scripts of strangers out") {
     with_server(some_routes(), [](sim::network& network, net::http_server&) -> task<void> {
         for (const char* line : {"GET /", "GET /healthz", "GET /nothing", "POST /api/jobs"}) {
-            auto asking = ask_from(&network, here, request(line));
+            auto asking = ask_from(&network, near_host, request(line));
             const auto r = co_await asking;
             INFO(line);
             CHECK(r.headers.at("Content-Security-Policy").starts_with("default-src 'self';"));
@@ -143,7 +145,7 @@ struct forbidden {
     std::string headers; ///< instead of those of a good request; each line ends with \r\n
     int status;
     std::string host = "localhost";
-    const char* from = here;
+    const char* from = near_host;
     net::http_right above = net::http_right::open; ///< routes that need more than that refuse it
 };
 
@@ -168,8 +170,8 @@ std::vector<forbidden> forbidden_requests() {
                    400});
     all.push_back({"a large header", good + "X: " + std::string(1 << 20, 'x') + "\r\n", 431});
     // What is not open to everybody.
-    const auto add = [&](const char* name, std::string headers, int status, const char* from = here,
-                         net::http_right above = open) {
+    const auto add = [&](const char* name, std::string headers, int status,
+                         const char* from = near_host, net::http_right above = open) {
         all.push_back({name, std::move(headers), status, "localhost", from, above});
     };
     add("no key", "", 401);
@@ -185,9 +187,9 @@ std::vector<forbidden> forbidden_requests() {
     add("a page of another site", good + "Sec-Fetch-Site: cross-site\r\n", 403);
     add("a page of another port", good + "Sec-Fetch-Site: same-site\r\n", 403);
     // What changes something.
-    add("the key to view", bearer(view_key), 403, here, view);
-    add("another host's process", good, 403, far, view);
-    add("a proxy of this host", good + "X-Forwarded-For: 10.1.2.3\r\n", 403, here, view);
+    add("the key to view", bearer(view_key), 403, near_host, view);
+    add("another host's process", good, 403, far_host, view);
+    add("a proxy of this host", good + "X-Forwarded-For: 10.1.2.3\r\n", 403, near_host, view);
     return all;
 }
 
@@ -239,13 +241,13 @@ TEST_CASE("what is allowed is answered on every route") {
                 const auto headers = bearer(submit_key) +
                                      fmt::format("Origin: http://{}\r\n", host) +
                                      "Sec-Fetch-Site: same-origin\r\n";
-                auto asking = ask_from(&network, here, with_host(route, host, headers));
+                auto asking = ask_from(&network, near_host, with_host(route, host, headers));
                 const auto r = co_await asking;
                 INFO(route.method << ' ' << route.pattern << ' ' << host);
                 CHECK(r.status == (route.pattern.ends_with("fault") ? 404 : 200));
             }
             auto looking =
-                ask_from(&network, far, with_host(route, "head.example", bearer(view_key)));
+                ask_from(&network, far_host, with_host(route, "head.example", bearer(view_key)));
             const auto r = co_await looking;
             CHECK((r.status == 403) == (route.right == net::http_right::change));
         }
@@ -257,7 +259,7 @@ TEST_CASE("a login link gives a cookie once, and the cookie does what its key do
         std::map<net::http_right, std::string> cookies;
         for (const auto right : {net::http_right::view, net::http_right::change}) {
             const auto link = web.login_link(right);
-            auto opening = ask_from(&network, here, request("GET " + link));
+            auto opening = ask_from(&network, near_host, request("GET " + link));
             const auto r = co_await opening;
             CHECK(r.status == 303);
             CHECK(r.headers.at("Location") == "/");
@@ -267,14 +269,14 @@ TEST_CASE("a login link gives a cookie once, and the cookie does what its key do
             CHECK(cookie.find(view_key) == std::string::npos);
             cookies[right] =
                 "Cookie: other=1; " + cookie.substr(0, cookie.find(';')) + "; last=2\r\n";
-            auto again = ask_from(&network, here, request("GET " + link));
+            auto again = ask_from(&network, near_host, request("GET " + link));
             const auto second = co_await again;
             CHECK(second.status == 401);
             CHECK_FALSE(second.headers.contains("Set-Cookie"));
         }
         CHECK(cookies[net::http_right::view] != cookies[net::http_right::change]);
         const auto status = [&](std::string line, std::string headers) {
-            return ask_from(&network, here, request(line, headers));
+            return ask_from(&network, near_host, request(line, headers));
         };
         const std::string ours = "Origin: http://localhost\r\n";
         auto look = status("GET /api/jobs/1", cookies[net::http_right::view]);
@@ -302,22 +304,22 @@ TEST_CASE("a login link is good for five minutes, and not for ever many") {
     with_server(some_routes(), [](sim::network& network, net::http_server& web) -> task<void> {
         const auto late = web.login_link(net::http_right::view);
         co_await sleep_for(301s);
-        auto opening = ask_from(&network, here, request("GET " + late));
+        auto opening = ask_from(&network, near_host, request("GET " + late));
         const auto opening_got = co_await opening;
         CHECK(opening_got.status == 401);
         const auto first = web.login_link(net::http_right::view);
         std::string last;
         for (int i = 0; i < 16; ++i) last = web.login_link(net::http_right::view);
-        auto pushed_out = ask_from(&network, here, request("GET " + first));
+        auto pushed_out = ask_from(&network, near_host, request("GET " + first));
         const auto pushed_out_got = co_await pushed_out;
         CHECK(pushed_out_got.status == 401);
-        auto good = ask_from(&network, here, request("GET " + last));
+        auto good = ask_from(&network, near_host, request("GET " + last));
         const auto good_got = co_await good;
         CHECK(good_got.status == 303);
-        auto none = ask_from(&network, here, request("GET /login"));
+        auto none = ask_from(&network, near_host, request("GET /login"));
         const auto none_got = co_await none;
         CHECK(none_got.status == 401);
-        auto empty = ask_from(&network, here, request("GET /login?once="));
+        auto empty = ask_from(&network, near_host, request("GET /login?once="));
         const auto empty_got = co_await empty;
         CHECK(empty_got.status == 401);
     });
@@ -332,12 +334,12 @@ TEST_CASE("a server without keys lets nobody in") {
             for (const std::string& headers :
                  {std::string(), std::string("Authorization: Bearer \r\n"),
                   std::string("Cookie: skein_c1=\r\n"), bearer(view_key)}) {
-                auto asking = ask_from(&network, here, request("GET /api/jobs/1", headers));
+                auto asking = ask_from(&network, near_host, request("GET /api/jobs/1", headers));
                 const auto asking_got = co_await asking;
                 CHECK(asking_got.status == 401);
             }
             CHECK_THROWS_AS(web.login_link(net::http_right::view), error);
-            auto healthy = ask_from(&network, here, request("GET /healthz"));
+            auto healthy = ask_from(&network, near_host, request("GET /healthz"));
             const auto healthy_got = co_await healthy;
             CHECK(healthy_got.body == "ok\n");
         },
@@ -361,7 +363,7 @@ TEST_CASE("who is silent, slow or too many is sent away, and nobody waits for it
             const auto after = [&] { return between(begin, loop::current().now()); };
             std::vector<std::shared_ptr<client>> all;
             for (int i = 0; i < 4; ++i) {
-                auto connecting = client::connect(&network, here);
+                auto connecting = client::connect(&network, near_host);
                 all.push_back(co_await connecting);
             }
             auto asked = client::ask(all[0].get(), request("GET /api/jobs/1", bearer(view_key)));
@@ -373,7 +375,7 @@ TEST_CASE("who is silent, slow or too many is sent away, and nobody waits for it
                 all[2].get(),
                 request("POST /api/jobs", bearer(submit_key) + "Content-Length: 10\r\n") + "12345");
             co_await body;
-            auto fifth = ask_from(&network, here, request("GET /healthz"));
+            auto fifth = ask_from(&network, near_host, request("GET /healthz"));
             const auto fifth_got = co_await fifth;
             CHECK(fifth_got.status == 503);
             // Half a header has 5 s, half a body and an idle client 30 s, a silent one 5 s.
@@ -408,11 +410,12 @@ TEST_CASE("a handler that takes long keeps nobody else waiting, and has a limit"
         some_routes(),
         [](sim::network& network, net::http_server&) -> task<void> {
             const auto begin = loop::current().now();
-            auto connecting = client::connect(&network, here);
+            auto connecting = client::connect(&network, near_host);
             const auto slow_one = co_await connecting;
             auto sending = client::send(slow_one.get(), request("GET /api/slow", bearer(view_key)));
             co_await sending;
-            auto quick = ask_from(&network, here, request("GET /api/jobs/1", bearer(view_key)));
+            auto quick =
+                ask_from(&network, near_host, request("GET /api/jobs/1", bearer(view_key)));
             const auto quick_got = co_await quick;
             CHECK(quick_got.status == 200);
             CHECK(between(begin, loop::current().now()) < 1s);
@@ -427,7 +430,7 @@ TEST_CASE("a handler that takes long keeps nobody else waiting, and has a limit"
 
 TEST_CASE("a body is asked for when the request is allowed, and refused unread otherwise") {
     with_server(some_routes(), [](sim::network& network, net::http_server&) -> task<void> {
-        auto connecting = client::connect(&network, here);
+        auto connecting = client::connect(&network, near_host);
         const auto c = co_await connecting;
         auto sending = client::send(
             c.get(), request("POST /api/jobs",
@@ -441,7 +444,7 @@ TEST_CASE("a body is asked for when the request is allowed, and refused unread o
         CHECK(asking_got.body == "{}");
         c->with->close();
         auto refusing = ask_from(
-            &network, here,
+            &network, near_host,
             request("POST /api/jobs",
                     bearer(view_key) + "Expect: 100-continue\r\nContent-Length: 1000000\r\n"));
         const auto r = co_await refusing;
@@ -504,7 +507,7 @@ TEST_CASE("events come as they are, from the one on that the client has seen las
     with_server(
         event_routes(&feed, &next_second),
         [&](sim::network& network, net::http_server&) -> task<void> {
-            auto connecting = client::connect(&network, here);
+            auto connecting = client::connect(&network, near_host);
             const auto c = co_await connecting;
             auto asking = client::ask(
                 c.get(), request("GET /api/v1/events", bearer(view_key) + "Last-Event-ID: 41\r\n"));
@@ -534,7 +537,7 @@ TEST_CASE("a source without news is asked again after a heartbeat, and one that 
     counter silent;
     with_server(event_routes(&silent, &never),
                 [&](sim::network& network, net::http_server& web) -> task<void> {
-                    auto connecting = client::connect(&network, here);
+                    auto connecting = client::connect(&network, near_host);
                     const auto c = co_await connecting;
                     auto asking =
                         client::ask(c.get(), request("GET /api/v1/events", bearer(view_key)));
@@ -554,7 +557,7 @@ TEST_CASE("a source without news is asked again after a heartbeat, and one that 
     ending.left = 2;
     with_server(event_routes(&ending, &next_second),
                 [&](sim::network& network, net::http_server&) -> task<void> {
-                    auto connecting = client::connect(&network, here);
+                    auto connecting = client::connect(&network, near_host);
                     const auto c = co_await connecting;
                     auto asking =
                         client::ask(c.get(), request("GET /api/v1/events", bearer(view_key)));
@@ -569,7 +572,7 @@ TEST_CASE("a source without news is asked again after a heartbeat, and one that 
     with_server(
         event_routes(&failing, &broken),
         [&](sim::network& network, net::http_server&) -> task<void> {
-            auto connecting = client::connect(&network, here);
+            auto connecting = client::connect(&network, near_host);
             const auto c = co_await connecting;
             auto asking = client::ask(c.get(), request("GET /api/v1/events", bearer(view_key)));
             co_await asking;

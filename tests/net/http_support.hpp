@@ -28,8 +28,8 @@ using namespace net_test;
 
 inline const std::string view_key(43, 'v');
 inline const std::string submit_key(43, 's');
-inline constexpr const char* here = "127.0.0.1"; ///< a host of the simulation that is loopback
-inline constexpr const char* far = "far";
+inline constexpr const char* near_host = "127.0.0.1"; ///< a host of the simulation that is loopback
+inline constexpr const char* far_host = "far";
 
 struct reply {
     int status = 0; ///< 0: the stream ended before a response
