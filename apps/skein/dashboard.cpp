@@ -3,10 +3,10 @@
 #include "dashboard.hpp"
 #include "dashboard_text.hpp"
 #include "page_files.hpp"
+#include "web.hpp"
 
 #include <skein/cluster/jobs.hpp>
 #include <skein/core/loop.hpp>
-#include <skein/core/sha256.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/net/http_server.hpp>
 
@@ -24,12 +24,6 @@ namespace wire = skein::wire;
 using skein::errc;
 using skein::error;
 using skein::task;
-
-/// Derived, so that the token itself never goes over HTTP.
-std::string key_of(const skein::net::token& secret, std::string_view what) {
-    return skein::to_hex(skein::hmac_sha256(secret.bytes(), skein::as_bytes("skein http"),
-                                            skein::as_bytes(what)));
-}
 
 /// Routes of a handler that does not wait.
 template <class F>
@@ -113,16 +107,17 @@ public:
     dashboard(cluster::head& of, const net::token& secret)
         : head_(of), server_(routes(), options(of, secret)) {}
 
-    task<void> serve(std::unique_ptr<net::stream> with, skein::byte_buffer first) override {
-        return server_.serve(std::move(with), std::move(first));
+    task<void> serve(std::unique_ptr<net::stream> with, skein::byte_buffer first,
+                     net::admission* place) override {
+        return server_.serve(std::move(with), std::move(first), place);
     }
     std::string login_link() override { return server_.login_link(net::http_right::change); }
 
 private:
     static net::http_server_options options(cluster::head& of, const net::token& secret) {
         net::http_server_options how;
-        how.keys.view = key_of(secret, "view");
-        how.keys.submit = key_of(secret, "submit");
+        how.keys.view = http_key(secret, "view");
+        how.keys.submit = http_key(secret, "submit");
         how.cluster = how.keys.view.substr(0, 8);
         const auto at = of.local();
         if (!at.host.empty()) how.hosts.push_back(at.host);

@@ -50,7 +50,7 @@ struct arguments {
     std::string address, token_file;
     program::head_program head;
     program::agent_program node;
-    std::string drained, space, new_token;
+    std::string drained, space, new_token, key;
     bool undo = false, forget = false, json = false, jobs = false;
 };
 
@@ -147,6 +147,10 @@ int stop(const arguments& args) {
 
 int open_dashboard(const arguments& args) {
     const auto how = reach(args, "skein dashboard");
+    if (!args.key.empty()) {
+        fmt::print("{}\n", http_key(how.secret, args.key));
+        return skein::exit_code::done;
+    }
     return with_head([&] {
         const auto path = cluster::get_login_path(how);
         fmt::print("http://{}:{}{}\n", how.head.host, how.head.port, path);
@@ -226,9 +230,13 @@ void declare(CLI::App& app, arguments& args, std::function<int()>& chosen) {
     status->add_flag("--json", args.json, "one JSON object");
     status->add_flag("--jobs", args.jobs, "also the jobs that were there, and how they ended");
 
-    command("dashboard", "print a link that shows the cluster in a browser", &open_dashboard)
-        ->add_option("address", args.address, where)
-        ->check(not_empty);
+    auto* const page =
+        command("dashboard", "print a link that shows the cluster in a browser", &open_dashboard);
+    page->add_option("address", args.address, where)->check(not_empty);
+    page->add_option("--key", args.key,
+                     "print instead the key with which scripts read (view) or change (submit) it "
+                     "over HTTP, as Authorization: Bearer")
+        ->check(CLI::IsMember({"view", "submit"}));
 
     auto* const draining = command("drain", "give a node no new workers", &drain);
     draining->add_option("node", args.drained, "its name, as skein status shows it")->required();

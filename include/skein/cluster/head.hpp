@@ -38,6 +38,7 @@ class loop;
 }
 
 namespace skein::net {
+class admission;
 class network;
 class stream;
 }
@@ -55,9 +56,10 @@ public:
     head_web& operator=(const head_web&) = delete;
     virtual ~head_web() = default;
 
-    /// One client, whose first bytes are no handshake of a peer, until it leaves.
-    [[nodiscard]] virtual task<void> serve(std::unique_ptr<net::stream> with,
-                                           byte_buffer first) = 0;
+    /// One client, whose first bytes are no handshake of a peer, until it leaves; see
+    /// net::link_endpoint::on_http.
+    [[nodiscard]] virtual task<void> serve(std::unique_ptr<net::stream> with, byte_buffer first,
+                                           net::admission* place) = 0;
     /// A path that lets the browser which opens it in, once.
     [[nodiscard]] virtual std::string login_link() = 0;
 };
@@ -131,8 +133,8 @@ public:
     job_info end_job(const std::string& id, const std::string& by);
     void forget_job(const std::string& id);
 
-    /// Answers HTTP from now on; nullptr: nobody does.
-    void set_web(std::shared_ptr<head_web> by) noexcept;
+    /// Answers HTTP; set it before serve().
+    void set_web(std::shared_ptr<head_web> by);
 
 private:
     struct state; // in detail/head_state.hpp

@@ -143,7 +143,9 @@ SKEIN_INLINE proc::child_options agent::state::entry_to_start(const worker& w) c
 
 SKEIN_INLINE void agent::state::entry_runs(worker* w, scope& beside) {
     head.tell(entry_started{w->order.lease, w->process->pid()});
-    if (!w->folder.empty()) beside.spawn(watch_rows(this, w));
+    if (w->folder.empty()) return;
+    w->table = std::make_unique<detail::table_reader>(w->folder);
+    beside.spawn(watch_rows(this, w));
 }
 
 /// What it has started is asked, too: a shell that is asked alone ends alone.
@@ -154,6 +156,7 @@ SKEIN_INLINE void agent::state::ask_entry_to_end(worker* w) {
 
 /// Its entry process has ended; what that has left behind ends too.
 SKEIN_INLINE task<void> agent::state::end_what_is_left(state* self, worker* w) {
+    self->send_rows(*w);
     const auto mark = detail::job_mark(w->order);
     if (self->children.signal_marked(mark, SIGTERM) == 0) co_return;
     const auto until = deadline_after(self->on_loop.now(), self->how.stop_grace);
@@ -166,14 +169,15 @@ SKEIN_INLINE task<void> agent::state::end_what_is_left(state* self, worker* w) {
 
 /// The table of its newest training, as it grows: pages draw it while the job runs.
 SKEIN_INLINE task<void> agent::state::watch_rows(state* self, worker* w) {
-    detail::table_reader table(w->folder);
     for (;;) {
         co_await sleep_for(std::chrono::seconds(1));
-        self->send_rows(*w, table);
+        self->send_rows(*w);
     }
 }
 
-SKEIN_INLINE void agent::state::send_rows(const worker& w, detail::table_reader& table) {
+SKEIN_INLINE void agent::state::send_rows(const worker& w) {
+    if (w.table == nullptr) return;
+    auto& table = *w.table;
     for (auto more = table.next(); more; more = table.next()) {
         job_rows m;
         m.lease = w.order.lease;

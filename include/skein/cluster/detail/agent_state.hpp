@@ -28,6 +28,7 @@ struct agent::state {
         proc::line_queue said;          ///< that its driver has not been sent
         event all_sent;                 ///< of what it has said; look again
         std::string folder, executable; ///< of a job's entry process
+        std::unique_ptr<detail::table_reader> table; ///< what its training writes there
     };
     /// What a driver's workers have printed, as far as the head knows of it.
     struct driver_output {
@@ -78,7 +79,7 @@ struct agent::state {
     static task<void> fetch_blob(state* self, sha256_digest digest, std::uint64_t size);
     void ask_entry_to_end(worker* w);
     static task<void> watch_rows(state* self, worker* w);
-    void send_rows(const worker& w, detail::table_reader& table);
+    void send_rows(const worker& w);
     static task<void> end_what_is_left(state* self, worker* w);
 
     // agent_output.ipp: what workers print

@@ -578,8 +578,12 @@ SKEIN_INLINE job_info head::end_job(const std::string& id, const std::string& by
     return state_->info_of(*job);
 }
 SKEIN_INLINE void head::forget_job(const std::string& id) { state_->forget_job(id); }
-SKEIN_INLINE void head::set_web(std::shared_ptr<head_web> by) noexcept {
+SKEIN_INLINE void head::set_web(std::shared_ptr<head_web> by) {
     state_->web = std::move(by);
+    state_->door.on_http([of = state_->web](std::unique_ptr<net::stream> with, byte_buffer first,
+                                            net::admission* place) {
+        return of->serve(std::move(with), std::move(first), place);
+    });
 }
 
 } // namespace skein::cluster
