@@ -46,7 +46,7 @@ class stream;
 namespace skein::cluster {
 
 class head_log;
-class package_store;
+class job_storage;
 
 /// What answers HTTP at a head's port; see program::head_program::web. Runs on the head's loop.
 class head_web {
@@ -96,7 +96,7 @@ struct head_options {
     /// now on: it opens it, blocking, and has a thread write to it later.
     std::shared_ptr<head_log> log{};
     /// The files that jobs bring; nullptr: jobs that bring files are refused.
-    std::shared_ptr<package_store> packages{};
+    std::shared_ptr<job_storage> storage{};
 };
 
 /// Belongs to one loop. Its serve() must have ended before it is destroyed.

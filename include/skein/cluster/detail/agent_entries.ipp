@@ -6,6 +6,7 @@
 #include <skein/cluster/detail/agent_state.hpp>
 #include <skein/cluster/detail/job_folder.hpp>
 #include <skein/cluster/detail/package_message.hpp>
+#include <skein/cluster/job_storage.hpp>
 #include <skein/cluster/package_store.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
@@ -18,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -37,6 +39,13 @@ namespace detail {
 /// Its folder, and its command in it.
 SKEIN_INLINE task<void> agent::state::prepare_entry(state* self, worker* w) {
     const auto& order = w->order;
+    if (const auto kept = self->how.storage) {
+        auto opening = net::offload([kept, secret = self->how.secret] {
+            const auto& folder = kept->get().folder;
+            return std::pair(folder, detail::keep_token(folder, secret));
+        });
+        std::tie(w->storage, w->token_file) = co_await opening;
+    }
     if (!order.package.empty()) {
         auto fetching = fetch_package(self, w);
         co_await fetching;
@@ -56,14 +65,14 @@ SKEIN_INLINE task<void> agent::state::prepare_entry(state* self, worker* w) {
 /// it finds it here. A folder that an attempt before has left is used again: its checkpoints are
 /// there.
 SKEIN_INLINE task<void> agent::state::fetch_package(state* self, worker* w) {
-    const auto store = self->how.packages;
-    if (store == nullptr || self->how.storage.empty())
+    const auto kept = self->how.storage;
+    if (kept == nullptr)
         throw error(errc::not_supported, "not supported: this node keeps no files of jobs")
             .with_hint("start its agent with a folder for them: skein join --storage DIR");
     const auto& order = w->order;
-    w->folder = detail::folder_of_job(self->how.storage, order);
+    w->folder = detail::folder_of_job(w->storage, order);
     if (std::filesystem::is_directory(w->folder)) co_return;
-    auto finding = net::offload([store, id = order.package] { return store->find(id); });
+    auto finding = net::offload([kept, id = order.package] { return kept->get().packages->find(id); });
     auto manifest = co_await finding;
     if (!manifest) {
         auto asking = self->head.ask<package_found>(ask_package{order.package});
@@ -73,9 +82,10 @@ SKEIN_INLINE task<void> agent::state::fetch_package(state* self, worker* w) {
             throw error(errc::corrupt, "the head has sent another package than it was asked for");
         manifest = std::move(read);
     }
-    auto holding = net::offload([store, all = *manifest] {
-        const auto id = store->keep(all);
-        return std::pair(std::make_shared<package_pin>(store->pin(id)), store->missing(all));
+    auto holding = net::offload([kept, all = *manifest] {
+        auto& store = *kept->get().packages;
+        const auto id = store.keep(all);
+        return std::pair(std::make_shared<package_pin>(store.pin(id)), store.missing(all));
     });
     const auto held = co_await holding;
     std::map<sha256_digest, std::uint64_t> sizes;
@@ -86,17 +96,17 @@ SKEIN_INLINE task<void> agent::state::fetch_package(state* self, worker* w) {
     }
     std::set<std::string> used;
     for (const auto& [name, one] : self->workers) used.insert(one->folder);
-    auto laying = net::offload([store, all = *manifest, folder = w->folder, used] {
+    auto laying = net::offload([kept, all = *manifest, folder = w->folder, used] {
         detail::make_room_for_jobs(std::filesystem::path(folder).parent_path().string(), used);
-        store->lay_out(all, folder);
+        kept->get().packages->lay_out(all, folder);
     });
     co_await laying;
 }
 
 SKEIN_INLINE task<void> agent::state::fetch_blob(state* self, sha256_digest digest,
                                                  std::uint64_t size) {
-    auto beginning = net::offload([store = self->how.packages, digest, size] {
-        return std::make_shared<blob_writer>(store->begin(digest, size));
+    auto beginning = net::offload([kept = self->how.storage, digest, size] {
+        return std::make_shared<blob_writer>(kept->get().packages->begin(digest, size));
     });
     const auto into = co_await beginning;
     while (into->bytes() < size) {
@@ -123,7 +133,7 @@ SKEIN_INLINE proc::child_options agent::state::entry_to_start(const worker& w) c
         child.env.emplace_back(std::move(name), std::move(value));
     };
     add("SKEIN_ADDRESS", to_string(how.head));
-    if (!how.storage.empty()) add("SKEIN_TOKEN_FILE", detail::keep_token(how.storage, how.secret));
+    if (!w.token_file.empty()) add("SKEIN_TOKEN_FILE", w.token_file);
     for (const auto& v : order.variables) {
         const auto split = v.find('=');
         if (split != v.npos) add(v.substr(0, split), v.substr(split + 1));

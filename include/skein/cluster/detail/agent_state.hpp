@@ -28,6 +28,7 @@ struct agent::state {
         proc::line_queue said;          ///< that its driver has not been sent
         event all_sent;                 ///< of what it has said; look again
         std::string folder, executable; ///< of a job's entry process
+        std::string storage, token_file;
         std::unique_ptr<detail::table_reader> table; ///< what its training writes there
     };
     /// What a driver's workers have printed, as far as the head knows of it.

@@ -3,6 +3,7 @@
 // Part of the bodies of cluster/head.hpp: jobs, from their submission to their end.
 
 #include <skein/cluster/detail/head_state.hpp>
+#include <skein/cluster/job_storage.hpp>
 #include <skein/cluster/jobs.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
@@ -338,8 +339,10 @@ SKEIN_INLINE void head::state::remember_jobs() {
         job->said.begin_at(r.lines_before);
         job->since = on_loop.now();
         job->retry_at = on_loop.now();
-        if (how.packages != nullptr && !r.what.package.empty() && !is_over(job->state))
-            if (how.packages->find(r.what.package)) job->files = how.packages->pin(r.what.package);
+        if (how.storage != nullptr && !r.what.package.empty() && !is_over(job->state)) {
+            auto& kept = *how.storage->get().packages;
+            if (kept.find(r.what.package)) job->files = kept.pin(r.what.package);
+        }
         submitted.last_number = std::max(submitted.last_number, r.number);
         submitted.by_id.emplace(id, job);
         submitted.in_order.emplace(r.number, job);

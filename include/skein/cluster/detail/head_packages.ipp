@@ -5,6 +5,7 @@
 
 #include <skein/cluster/detail/head_state.hpp>
 #include <skein/cluster/detail/package_message.hpp>
+#include <skein/cluster/job_storage.hpp>
 #include <skein/cluster/package_store.hpp>
 #include <skein/net/offload.hpp>
 
@@ -15,8 +16,8 @@
 
 namespace skein::cluster {
 
-SKEIN_INLINE std::shared_ptr<package_store> head::state::need_packages() const {
-    if (how.packages != nullptr) return how.packages;
+SKEIN_INLINE std::shared_ptr<job_storage> head::state::need_packages() const {
+    if (how.storage != nullptr) return how.storage;
     throw error(errc::not_supported, "not supported: this head keeps no files of jobs")
         .with_hint("start it with a folder for them: skein head --storage DIR");
 }
@@ -28,12 +29,12 @@ SKEIN_INLINE task<package_wanted> head::state::on_offer(state* self, session_ptr
         package_wanted wanted;
         package_pin pin;
     };
-    auto working = net::offload([store = self->need_packages(), text = std::move(m.manifest)] {
+    auto working = net::offload([kept = self->need_packages(), text = std::move(m.manifest)] {
         const auto manifest = detail::read_manifest(text);
         answer out;
-        out.wanted.id = store->keep(manifest);
-        out.pin = store->pin(out.wanted.id);
-        for (const auto& digest : store->missing(manifest))
+        out.wanted.id = kept->get().packages->keep(manifest);
+        out.pin = kept->get().packages->pin(out.wanted.id);
+        for (const auto& digest : kept->get().packages->missing(manifest))
             out.wanted.missing.push_back(to_hex(digest));
         return out;
     });
@@ -49,8 +50,8 @@ SKEIN_INLINE task<blob_taken> head::state::on_blob(state* self, session_ptr s, p
     if (m.offset == 0) {
         if (writers.size() >= detail::most_uploads && !writers.contains(m.digest))
             throw error(errc::exhausted, fmt::format("{} files at a time", writers.size()));
-        auto beginning = net::offload([store = self->need_packages(), digest, size = m.size] {
-            return std::make_shared<blob_writer>(store->begin(digest, size));
+        auto beginning = net::offload([kept = self->need_packages(), digest, size = m.size] {
+            return std::make_shared<blob_writer>(kept->get().packages->begin(digest, size));
         });
         auto made = co_await beginning;
         writers[m.digest] = std::move(made);
@@ -87,9 +88,9 @@ SKEIN_INLINE void head::state::serve_packages(net::request_service& of, const se
         return on_blob(this, here(who), std::move(m));
     });
     of.on<ask_package, package_found>([this](ask_package m, const net::caller&) {
-        return [](std::shared_ptr<package_store> store, std::string id) -> task<package_found> {
-            auto reading = net::offload([store, id] {
-                const auto found = store->find(id);
+        return [](std::shared_ptr<job_storage> kept, std::string id) -> task<package_found> {
+            auto reading = net::offload([kept, id] {
+                const auto found = kept->get().packages->find(id);
                 if (!found)
                     throw error(errc::not_found, fmt::format("the head has no package {}", id))
                         .with_hint("submit the job again: its files have been removed");
@@ -101,10 +102,10 @@ SKEIN_INLINE void head::state::serve_packages(net::request_service& of, const se
         }(need_packages(), std::move(m.id));
     });
     of.on<ask_blob, blob_piece>([this](ask_blob m, const net::caller&) {
-        return [](std::shared_ptr<package_store> store, ask_blob asked) -> task<blob_piece> {
+        return [](std::shared_ptr<job_storage> kept, ask_blob asked) -> task<blob_piece> {
             const auto digest = detail::read_digest(asked.digest);
-            auto reading = net::offload([store, digest, offset = asked.offset] {
-                return store->read(digest, offset, most_blob_piece);
+            auto reading = net::offload([kept, digest, offset = asked.offset] {
+                return kept->get().packages->read(digest, offset, most_blob_piece);
             });
             blob_piece out;
             out.bytes = co_await reading;
@@ -117,15 +118,15 @@ SKEIN_INLINE void head::state::serve_packages(net::request_service& of, const se
 SKEIN_INLINE task<void> head::state::hold_package(state* self, const job_request* what,
                                                   package_pin* into) {
     if (what->package.empty()) co_return;
-    auto holding = net::offload([store = self->need_packages(), id = what->package] {
-        const auto found = store->find(id);
+    auto holding = net::offload([kept = self->need_packages(), id = what->package] {
+        const auto found = kept->get().packages->find(id);
         if (!found)
             throw error(errc::not_found, fmt::format("the head has no package {}", id))
                 .with_hint("offer it first: skein job submit --working-dir does");
-        if (const auto missing = store->missing(*found); !missing.empty())
+        if (const auto missing = kept->get().packages->missing(*found); !missing.empty())
             throw error(errc::not_found, fmt::format("{} files of package {} are not here",
                                                      missing.size(), id));
-        return store->pin(id);
+        return kept->get().packages->pin(id);
     });
     *into = co_await holding;
 }

@@ -280,7 +280,7 @@ struct head::state {
 
     // head_packages.ipp: files that jobs bring
     void serve_packages(net::request_service& of, const session_ptr& s);
-    [[nodiscard]] std::shared_ptr<package_store> need_packages() const;
+    [[nodiscard]] std::shared_ptr<job_storage> need_packages() const;
     static task<package_wanted> on_offer(state* self, session_ptr s, offer_package m);
     static task<blob_taken> on_blob(state* self, session_ptr s, put_blob m);
     static task<void> hold_package(state* self, const job_request* what, package_pin* into);

@@ -6,6 +6,7 @@
 #include <skein/cluster/agent.hpp>
 #include <skein/cluster/detail/serve_role.hpp>
 #include <skein/cluster/head.hpp>
+#include <skein/cluster/job_storage.hpp>
 #include <skein/cluster/package_store.hpp>
 #include <skein/cluster/head_log.hpp>
 #include <skein/cluster/leased_workers.hpp>
@@ -96,11 +97,6 @@ namespace detail {
 
 namespace detail {
 
-/// Files of jobs, on a disk of this host.
-struct job_storage {
-    std::string folder;
-    std::shared_ptr<cluster::package_store> packages;
-};
 inline constexpr std::uint64_t job_storage_bytes = std::uint64_t{8} << 30;
 
 /// A name with nothing in it that a path would take for something else.
@@ -110,39 +106,49 @@ inline constexpr std::uint64_t job_storage_bytes = std::uint64_t{8} << 30;
     return text.starts_with('.') ? "_" + text : text;
 }
 
-/// The folder that is named, or one of this user's cache that nobody else has open; where there is
-/// none jobs bring no files, and that is said when one does.
-[[nodiscard]] inline job_storage open_storage(const std::string& named, const std::string& name) {
-    job_storage out;
-    if (!named.empty()) {
-        out.folder = std::filesystem::absolute(named).string();
-        std::filesystem::create_directories(out.folder);
-        out.packages = std::make_shared<cluster::package_store>(out.folder + "/packages",
-                                                                job_storage_bytes);
-        return out;
-    }
+[[nodiscard]] inline cluster::opened_storage open_folder(const std::string& folder) {
+    std::filesystem::create_directories(folder);
+    return {folder, std::make_shared<cluster::package_store>(folder + "/packages",
+                                                             job_storage_bytes)};
+}
+
+/// `name`, name-2, ... of this user's cache: the first that nobody else has open.
+[[nodiscard]] inline cluster::opened_storage open_in_cache(const std::string& name) {
     const char* const cache = std::getenv("XDG_CACHE_HOME");
     const char* const home = std::getenv("HOME");
     std::string base = cache != nullptr && *cache == '/' ? cache : "";
     if (base.empty() && home != nullptr && *home == '/') base = std::string(home) + "/.cache";
-    if (base.empty()) return out;
-    for (int i = 1; i <= 64; ++i) {
-        const auto folder = fmt::format("{}/skein/{}{}", base, name, i == 1 ? "" : fmt::format("-{}", i));
+    if (base.empty())
+        throw error(errc::not_found, "there is no folder for the files of jobs: neither HOME nor "
+                                     "XDG_CACHE_HOME is set")
+            .with_hint("name one with --storage");
+    for (int i = 1;; ++i) {
         try {
-            std::filesystem::create_directories(folder);
-            out.packages = std::make_shared<cluster::package_store>(folder + "/packages",
-                                                                    job_storage_bytes);
-            out.folder = folder;
-            return out;
+            return open_folder(
+                fmt::format("{}/skein/{}{}", base, name, i == 1 ? "" : fmt::format("-{}", i)));
         } catch (const error& why) {
-            if (why.code() == errc::already_exists) continue; // another agent of this user has it
-            logging::warn("storage", "jobs can bring no files here", {{"why", why.what()}});
-            return out;
-        } catch (const std::filesystem::filesystem_error& why) {
-            logging::warn("storage", "jobs can bring no files here", {{"why", why.what()}});
-            return out;
+            if (why.code() != errc::already_exists || i == 64) throw;
         }
     }
+}
+
+/// The folder that is named, which must be there for this process alone, or one of the cache.
+[[nodiscard]] inline std::shared_ptr<cluster::job_storage> storage_of(const std::string& named,
+                                                                      std::string name) {
+    const auto opens = [](auto open) {
+        return std::make_shared<cluster::job_storage>([open] {
+            try {
+                return open();
+            } catch (const std::filesystem::filesystem_error& why) {
+                throw error(errc::io, fmt::format("the folder for files of jobs: {}", why.what()))
+                    .with_hint("name another one with --storage");
+            }
+        });
+    };
+    if (named.empty()) return opens([name = std::move(name)] { return open_in_cache(name); });
+    const auto folder = std::filesystem::absolute(named).string();
+    auto out = opens([folder] { return open_folder(folder); });
+    (void)out->get(); // what is wrong with it is said at once
     return out;
 }
 
@@ -161,8 +167,7 @@ SKEIN_INLINE int run_head(const head_program& how) {
     posix_disk disk(link_policy::refuse);
     if (!how.state.empty()) o.log = std::make_shared<cluster::head_log>(disk, how.state);
     const auto secret = o.secret;
-    const auto kept = detail::open_storage(how.storage, fmt::format("head-{}", o.listen.port));
-    o.packages = kept.packages;
+    o.storage = detail::storage_of(how.storage, fmt::format("head-{}", o.listen.port));
     net::real_loop loop;
     net::real_network network(loop);
     cluster::head h(loop, network, std::move(o));
@@ -210,10 +215,8 @@ SKEIN_INLINE int run_agent(const agent_program& how) {
     o.offers.gpu = static_cast<int>(o.gpu_names.size());
     if (!o.offers.gpu) ::setenv(proc::gpus_variable, "", 1); // then no task here sees one
     o.labels = how.labels;
-    const auto kept = detail::open_storage(
+    o.storage = detail::storage_of(
         how.storage, "node-" + detail::file_name(how.name.empty() ? o.host : how.name));
-    o.storage = kept.folder;
-    o.packages = kept.packages;
     o.on_joined = [at = to_string(o.head)](const std::string& name) {
         fmt::print("skein node {}: joined {}\n", printable(name), at);
         std::fflush(stdout);
