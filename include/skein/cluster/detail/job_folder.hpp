@@ -48,8 +48,8 @@ public:
     static constexpr std::size_t most_piece = std::size_t{256} << 10;
 
     explicit table_reader(std::string folder);
-    /// Whole lines and where they begin; nothing: there are no new ones. A table that has become
-    /// shorter, and another one, begin with 0.
+    /// Whole lines and where they begin; nothing: there are no new ones. Another table, and one that
+    /// was written anew, begin with 0.
     [[nodiscard]] std::optional<std::pair<std::uint64_t, byte_buffer>> next();
     /// The name of the folder that next() has read from.
     [[nodiscard]] const std::string& run() const noexcept { return run_; }
@@ -58,7 +58,8 @@ public:
 private:
     [[nodiscard]] bool find();
 
-    std::string folder_, run_, file_;
+    std::string folder_, run_, file_, header_;
+    ino_t inode_ = 0;
     timespec since_{};
     std::uint64_t offset_ = 0;
 };

@@ -124,7 +124,14 @@ SKEIN_INLINE std::optional<std::pair<std::uint64_t, byte_buffer>> table_reader::
     struct stat status {};
     if (!file || ::fstat(file.get(), &status) != 0) return std::nullopt;
     const auto size = static_cast<std::uint64_t>(status.st_size);
-    if (size < offset_) offset_ = 0;
+    // A table that gets a new column is written anew, with another first line.
+    std::string header(4096, '\0');
+    const auto head = ::pread(file.get(), header.data(), header.size(), 0);
+    header.resize(head > 0 ? static_cast<std::size_t>(head) : 0);
+    header.resize(std::min(header.find('\n'), header.size()));
+    if (size < offset_ || header != header_ || status.st_ino != inode_) offset_ = 0;
+    header_ = std::move(header);
+    inode_ = status.st_ino;
     byte_buffer some(std::min<std::uint64_t>(size - offset_, most_piece));
     const auto got =
         ::pread(file.get(), some.data(), some.size(), static_cast<off_t>(offset_));
