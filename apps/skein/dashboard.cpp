@@ -35,9 +35,8 @@ net::http_handler now(F answer) {
     };
 }
 
-wire::http_response json(const nlohmann::ordered_json& what) {
-    return wire::json_response(
-        what.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+wire::http_response json(const skein::ordered_json& what) {
+    return wire::json_response(what.dump(-1, ' ', false, skein::json::error_handler_t::replace));
 }
 
 std::size_t number_of(const net::http_call& call, std::string_view name, std::size_t other) {
@@ -46,8 +45,8 @@ std::size_t number_of(const net::http_call& call, std::string_view name, std::si
     std::size_t n = 0;
     const auto read = std::from_chars(text->data(), text->data() + text->size(), n);
     if (read.ec != std::errc() || read.ptr != text->data() + text->size())
-        throw error(errc::invalid_argument, fmt::format("{}={} is no number", name,
-                                                        skein::printable(*text)));
+        throw error(errc::invalid_argument,
+                    fmt::format("{}={} is no number", name, skein::printable(*text)));
     return n;
 }
 
@@ -65,7 +64,10 @@ std::string lines_text(const cluster::head& of, const std::string& id) {
 }
 
 cluster::job_request request_of(const net::http_call& call) {
-    const auto body = nlohmann::json::parse(call.request.body, nullptr, false);
+    const auto read = skein::parse_json(call.request.body);
+    if (!read)
+        throw error(errc::invalid_argument, "the body is no JSON").with_cause(read.error().what());
+    const auto& body = *read;
     if (!body.is_object() || !body.contains("entrypoint") || !body["entrypoint"].is_string())
         throw error(errc::invalid_argument, "the body is no JSON object with an entrypoint")
             .with_hint(R"(e.g. {"entrypoint": "./train --workers 2"})");
@@ -89,8 +91,9 @@ cluster::job_request request_of(const net::http_call& call) {
         for (const auto& [name, value] : env.items()) {
             if (name == "env_vars" && value.is_object()) {
                 for (const auto& [key, text] : value.items())
-                    out.env.push_back(key + "=" + (text.is_string() ? text.template get<std::string>()
-                                                                     : text.dump()));
+                    out.env.push_back(
+                        key + "=" +
+                        (text.is_string() ? text.template get<std::string>() : text.dump()));
             } else {
                 throw error(errc::not_supported,
                             fmt::format("not supported: runtime_env.{}", skein::printable(name)))
@@ -141,8 +144,7 @@ private:
 
     static void add_page(net::http_router& to) {
         for (const auto& file : page_files())
-            to.add("GET", file.path, net::http_right::open,
-                   now([file](const net::http_call&) {
+            to.add("GET", file.path, net::http_right::open, now([file](const net::http_call&) {
                        wire::http_response out;
                        out.type = file.type;
                        out.body = std::string(file.text);
@@ -154,13 +156,13 @@ private:
     void add_ray_jobs(net::http_router& to) {
         using net::http_right;
         to.add("GET", "/api/version", http_right::view, now([](const net::http_call&) {
-                   return json({{"version", "4"},
-                                {"skein_version", fmt::format("{}.{}.{}", SKEIN_VERSION_MAJOR,
-                                                              SKEIN_VERSION_MINOR,
-                                                              SKEIN_VERSION_PATCH)}});
+                   return json(
+                       {{"version", "4"},
+                        {"skein_version", fmt::format("{}.{}.{}", SKEIN_VERSION_MAJOR,
+                                                      SKEIN_VERSION_MINOR, SKEIN_VERSION_PATCH)}});
                }));
         to.add("GET", "/api/jobs/", http_right::view, now([this](const net::http_call&) {
-                   auto all = nlohmann::ordered_json::array();
+                   auto all = skein::ordered_json::array();
                    for (const auto& job : head_.jobs().jobs) all.push_back(ray_json_of(job));
                    return json(all);
                }));
@@ -193,25 +195,23 @@ private:
 
     void add_own(net::http_router& to) {
         using net::http_right;
-        to.add("GET", "/api/v1/nodes", http_right::view, now([this](const net::http_call&) {
-                   return json(nodes_json(head_.status()));
-               }));
-        to.add("GET", "/api/v1/programs", http_right::view, now([this](const net::http_call&) {
-                   return json(programs_json(head_.status()));
-               }));
+        to.add("GET", "/api/v1/nodes", http_right::view,
+               now([this](const net::http_call&) { return json(nodes_json(head_.status())); }));
+        to.add("GET", "/api/v1/programs", http_right::view,
+               now([this](const net::http_call&) { return json(programs_json(head_.status())); }));
         to.add("GET", "/api/v1/jobs", http_right::view, now([this](const net::http_call& c) {
                    const auto first = number_of(c, "cursor", 0), most = number_of(c, "limit", 100);
                    const auto* const filter = c.request.parameter("filter");
-                   return json(jobs_json(head_.jobs(), first, most,
-                                         filter == nullptr ? "" : *filter));
+                   return json(
+                       jobs_json(head_.jobs(), first, most, filter == nullptr ? "" : *filter));
                }));
         to.add("GET", "/api/v1/jobs/{id}", http_right::view, now([this](const net::http_call& c) {
                    return json(json_of(head_.jobs(c.part("id")).jobs.at(0)));
                }));
-        to.add("GET", "/api/v1/jobs/{id}/rows", http_right::view,
-               now([this](const net::http_call& c) {
-                   return json(rows_json(head_.job_table(c.part("id")), number_of(c, "points", 4096)));
-               }));
+        to.add(
+            "GET", "/api/v1/jobs/{id}/rows", http_right::view, now([this](const net::http_call& c) {
+                return json(rows_json(head_.job_table(c.part("id")), number_of(c, "points", 4096)));
+            }));
         to.add("GET", "/api/v1/events", http_right::view, now([this](const net::http_call&) {
                    return net::http_answer(net::http_events(
                        [this](std::string last) { return next_event(this, std::move(last)); }));

@@ -8,6 +8,7 @@
 #include <skein/cluster/jobs.hpp>
 #include <skein/core/printable.hpp>
 #include <skein/proc/process.hpp>
+#include <skein/wire/json.hpp>
 
 #include <algorithm>
 #include <array>
@@ -18,13 +19,12 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 namespace skein_program {
 
 /// A job in the API's own words.
-inline nlohmann::ordered_json json_of(const cluster::job_info& job) {
-    nlohmann::ordered_json out;
+inline skein::ordered_json json_of(const cluster::job_info& job) {
+    skein::ordered_json out;
     out["id"] = job.id;
     out["state"] = std::string(cluster::to_string(cluster::state_of(job)));
     out["reason"] = job.reason;
@@ -48,21 +48,23 @@ inline nlohmann::ordered_json json_of(const cluster::job_info& job) {
 inline std::string command_text(const std::vector<std::string>& command) {
     std::string all;
     for (const auto& word : command) {
-        const bool plain = !word.empty() && word.find_first_of(" \t\n\"'\\$`*?&;|<>()") == word.npos;
+        const bool plain =
+            !word.empty() && word.find_first_of(" \t\n\"'\\$`*?&;|<>()") == word.npos;
         all += (all.empty() ? "" : " ") + (plain ? word : "'" + word + "'");
     }
     return skein::printable(all);
 }
 
 /// A job in Ray's words, which knows five states.
-inline nlohmann::ordered_json ray_json_of(const cluster::job_info& job) {
+inline skein::ordered_json ray_json_of(const cluster::job_info& job) {
     const auto state = cluster::state_of(job);
-    const auto status = state == cluster::job_state::starting || state == cluster::job_state::retrying
-                            ? "PENDING"
-                            : std::string(cluster::to_string(state));
-    const bool is_shell = job.command.size() == 3 && job.command[0] == "/bin/sh" &&
-                          job.command[1] == "-c";
-    nlohmann::ordered_json out;
+    const auto status =
+        state == cluster::job_state::starting || state == cluster::job_state::retrying
+            ? "PENDING"
+            : std::string(cluster::to_string(state));
+    const bool is_shell =
+        job.command.size() == 3 && job.command[0] == "/bin/sh" && job.command[1] == "-c";
+    skein::ordered_json out;
     out["type"] = "SUBMISSION";
     out["job_id"] = job.id;
     out["submission_id"] = job.id;
@@ -71,18 +73,17 @@ inline nlohmann::ordered_json ray_json_of(const cluster::job_info& job) {
     out["message"] = job.reason;
     out["error_type"] = nullptr;
     out["start_time"] = job.started != 0 ? job.started : job.submitted;
-    out["end_time"] = job.ended != 0 ? nlohmann::ordered_json(job.ended) : nullptr;
-    out["metadata"] = nlohmann::ordered_json::object();
-    out["runtime_env"] = nlohmann::ordered_json::object();
+    out["end_time"] = job.ended != 0 ? skein::ordered_json(job.ended) : nullptr;
+    out["metadata"] = skein::ordered_json::object();
+    out["runtime_env"] = skein::ordered_json::object();
     out["driver_node_id"] = job.node;
-    out["driver_exit_code"] =
-        job.exit_code >= 0 ? nlohmann::ordered_json(job.exit_code) : nullptr;
+    out["driver_exit_code"] = job.exit_code >= 0 ? skein::ordered_json(job.exit_code) : nullptr;
     return out;
 }
 
-inline nlohmann::ordered_json jobs_json(const cluster::job_list& all, std::size_t first,
-                                        std::size_t most, std::string_view state) {
-    auto some = nlohmann::ordered_json::array();
+inline skein::ordered_json jobs_json(const cluster::job_list& all, std::size_t first,
+                                     std::size_t most, std::string_view state) {
+    auto some = skein::ordered_json::array();
     std::size_t at = 0, left = 0;
     for (const auto& job : all.jobs) {
         if (!state.empty() && state != cluster::to_string(cluster::state_of(job))) continue;
@@ -92,17 +93,17 @@ inline nlohmann::ordered_json jobs_json(const cluster::job_list& all, std::size_
         else
             ++left;
     }
-    nlohmann::ordered_json out;
+    skein::ordered_json out;
     out["jobs"] = std::move(some);
     out["total"] = all.total;
-    out["next_cursor"] = left == 0 ? nullptr : nlohmann::ordered_json(at - left);
+    out["next_cursor"] = left == 0 ? nullptr : skein::ordered_json(at - left);
     return out;
 }
 
-inline nlohmann::ordered_json nodes_json(const cluster::cluster_status& now) {
-    auto all = nlohmann::ordered_json::array();
+inline skein::ordered_json nodes_json(const cluster::cluster_status& now) {
+    auto all = skein::ordered_json::array();
     for (const auto& n : now.nodes) {
-        nlohmann::ordered_json one;
+        skein::ordered_json one;
         one["name"] = n.name;
         one["host"] = n.host;
         one["pid"] = n.pid;
@@ -115,7 +116,7 @@ inline nlohmann::ordered_json nodes_json(const cluster::cluster_status& now) {
         all.push_back(std::move(one));
     }
     for (const auto& n : now.missing) {
-        nlohmann::ordered_json one;
+        skein::ordered_json one;
         one["name"] = n.name;
         one["host"] = n.host;
         one["state"] = n.left ? "left" : "missing";
@@ -126,8 +127,8 @@ inline nlohmann::ordered_json nodes_json(const cluster::cluster_status& now) {
     return {{"nodes", all}, {"up_ms", now.up_ms}, {"address", now.address}};
 }
 
-inline nlohmann::ordered_json programs_json(const cluster::cluster_status& now) {
-    auto all = nlohmann::ordered_json::array();
+inline skein::ordered_json programs_json(const cluster::cluster_status& now) {
+    auto all = skein::ordered_json::array();
     for (const auto& j : now.jobs)
         all.push_back({{"name", j.name},
                        {"host", j.host},
@@ -142,8 +143,8 @@ inline nlohmann::ordered_json programs_json(const cluster::cluster_status& now) 
 
 /// metrics.csv as columns and rows; of more rows than `points` the last one of each of as many
 /// stretches.
-inline nlohmann::ordered_json rows_json(const cluster::job_table_text& table, std::size_t points) {
-    auto columns = nlohmann::ordered_json::array(), rows = nlohmann::ordered_json::array();
+inline skein::ordered_json rows_json(const cluster::job_table_text& table, std::size_t points) {
+    auto columns = skein::ordered_json::array(), rows = skein::ordered_json::array();
     std::vector<std::string_view> lines;
     for (std::string_view rest = table.text; !rest.empty();) {
         const auto end = rest.find('\n');
@@ -163,7 +164,7 @@ inline nlohmann::ordered_json rows_json(const cluster::job_table_text& table, st
     points = std::clamp<std::size_t>(points, 1, 4096);
     const auto shown = std::min(count, points);
     for (std::size_t i = 1; i <= shown; ++i) {
-        auto row = nlohmann::ordered_json::array();
+        auto row = skein::ordered_json::array();
         cells(lines[count * i / shown], [&](std::string_view cell) {
             double value = 0;
             const auto read = std::from_chars(cell.data(), cell.data() + cell.size(), value);
@@ -207,8 +208,7 @@ inline std::string metrics_text(const cluster::head& of) {
         out += fmt::format("skein_cluster_nodes{{state=\"{}\"}} {}\n", names[i], nodes[i]);
     begin("skein_jobs", "gauge", "Jobs that this head knows, by state.");
     std::array<std::size_t, 7> jobs{};
-    for (const auto& job : of.jobs().jobs)
-        ++jobs[static_cast<std::size_t>(cluster::state_of(job))];
+    for (const auto& job : of.jobs().jobs) ++jobs[static_cast<std::size_t>(cluster::state_of(job))];
     for (std::size_t i = 0; i < jobs.size(); ++i)
         out += fmt::format("skein_jobs{{state=\"{}\"}} {}\n",
                            cluster::to_string(static_cast<cluster::job_state>(i)), jobs[i]);

@@ -23,7 +23,6 @@
 #include <unistd.h>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 namespace skein_program {
 namespace {
@@ -50,8 +49,8 @@ int with_head(const std::function<int()>& ask) {
         fmt::print(stderr, "error: {}\n", skein::printable_lines(why.what()));
         const bool is_there = why.code() == errc::not_found ||
                               why.code() == errc::invalid_argument ||
-                              why.code() == errc::already_exists ||
-                              why.code() == errc::too_large || why.code() == errc::exhausted;
+                              why.code() == errc::already_exists || why.code() == errc::too_large ||
+                              why.code() == errc::exhausted;
         return is_there ? skein::exit_code::failed : 3;
     }
 }
@@ -81,7 +80,9 @@ std::string demand_of(const job_arguments& args) {
     if (!args.memory.empty()) text += ",memory=" + args.memory;
     if (!args.resources.empty()) text += "," + args.resources;
     const auto read = sched::parse_resources(text);
-    if (!read) throw error(errc::usage, "--resources: " + read.error().text()).with_hint(read.error().hint());
+    if (!read)
+        throw error(errc::usage, "--resources: " + read.error().text())
+            .with_hint(read.error().hint());
     return sched::to_string(*read);
 }
 
@@ -103,8 +104,8 @@ std::string end_text(const cluster::job_info& job) {
     return "";
 }
 
-std::string json_text(const nlohmann::ordered_json& what) {
-    return what.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+std::string json_text(const skein::ordered_json& what) {
+    return what.dump(2, ' ', false, skein::json::error_handler_t::replace) + "\n";
 }
 
 std::string since_text(const cluster::job_info& job) {
@@ -119,8 +120,9 @@ void print_lines(const cluster::job_lines& said, std::uint64_t from) {
     if (said.first > from && (!said.lines.empty() || said.is_all)) {
         std::fflush(stdout);
         fmt::print(stderr, "skein job: {} left out here: too many came at once, or too long ago\n",
-                   said.first == from + 1 ? fmt::format("line {} is", from)
-                                          : fmt::format("lines {} to {} are", from, said.first - 1));
+                   said.first == from + 1
+                       ? fmt::format("line {} is", from)
+                       : fmt::format("lines {} to {} are", from, said.first - 1));
     }
     for (const auto& line : said.lines) {
         auto* const to = line.is_error ? stderr : stdout;
@@ -199,8 +201,7 @@ std::vector<std::string> named_files(const job_arguments& args) {
         if (word.empty() || path.is_absolute() || path.string().starts_with("..") || path == ".")
             continue;
         if (!fs::is_regular_file(fs::path(args.folder) / path, none)) continue;
-        if (word.find('/') == word.npos && &word == &args.command.front())
-            continue; // of the PATH
+        if (word.find('/') == word.npos && &word == &args.command.front()) continue; // of the PATH
         out.push_back(path.string());
     }
     return out;
@@ -258,15 +259,15 @@ int list(const job_arguments& args) {
     return with_head([&] {
         const auto now = cluster::list_jobs(how);
         if (args.json) {
-            auto all = nlohmann::ordered_json::array();
+            auto all = skein::ordered_json::array();
             for (const auto& job : now.jobs) all.push_back(json_of(job));
             fmt::print("{}", json_text({{"jobs", all}, {"total", now.total}}));
             return skein::exit_code::done;
         }
         if (now.jobs.empty()) fmt::print("no job was submitted here\n");
         for (const auto& job : now.jobs)
-            fmt::print("{:<22} {:<9} {:<12} {:<12} {}\n", job.id, state_name(job),
-                       since_text(job), skein::printable(job.node), command_text(job.command));
+            fmt::print("{:<22} {:<9} {:<12} {:<12} {}\n", job.id, state_name(job), since_text(job),
+                       skein::printable(job.node), command_text(job.command));
         if (now.total > now.jobs.size())
             fmt::print("... and {} older ones\n", now.total - now.jobs.size());
         return skein::exit_code::done;
@@ -364,7 +365,8 @@ void declare_submit(CLI::App& sub, job_arguments& args) {
 void declare_jobs(CLI::App& app, job_arguments& args, std::function<int()>& chosen) {
     auto* const job = app.add_subcommand("job", "send programs to a running cluster");
     job->require_subcommand(1);
-    const auto command = [&](const char* name, const char* what, int (*does)(const job_arguments&)) {
+    const auto command = [&](const char* name, const char* what,
+                             int (*does)(const job_arguments&)) {
         auto* const sub = job->add_subcommand(name, what);
         sub->callback([&chosen, &args, does] { chosen = [&args, does] { return does(args); }; });
         sub->add_option("--address", args.address,

@@ -18,8 +18,8 @@ namespace skein_program {
 /// The key of scripts that show ("view") or change ("submit") what there is, as Authorization:
 /// Bearer. Derived, so that the token itself never goes over HTTP.
 [[nodiscard]] inline std::string http_key(const skein::net::token& secret, std::string_view what) {
-    return skein::to_hex(skein::hmac_sha256(secret.bytes(), skein::as_bytes("skein http"),
-                                            skein::as_bytes(what)));
+    return skein::to_hex(
+        skein::hmac_sha256(secret.bytes(), skein::as_bytes("skein http"), skein::as_bytes(what)));
 }
 
 } // namespace skein_program

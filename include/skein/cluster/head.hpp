@@ -41,7 +41,7 @@ namespace skein::net {
 class admission;
 class network;
 class stream;
-}
+} // namespace skein::net
 
 namespace skein::cluster {
 

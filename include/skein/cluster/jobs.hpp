@@ -54,9 +54,9 @@ namespace skein::cluster {
 ///   always  paths relative to it that go along though ignored: what the command names
 ///   told    bytes sent, of bytes that are missing; may block
 ///   errors  those of ask_for_status and of scan_folder; exhausted, disk_full (the head's)
-[[nodiscard]] task<std::string> send_folder(
-    net::network& via, tool_options how, std::string folder, std::vector<std::string> always,
-    std::function<void(std::uint64_t, std::uint64_t)> told);
+[[nodiscard]] task<std::string> send_folder(net::network& via, tool_options how, std::string folder,
+                                            std::vector<std::string> always,
+                                            std::function<void(std::uint64_t, std::uint64_t)> told);
 /// The head takes the job, and runs it when a node has room.
 ///   errors  those of ask_for_status; invalid_argument (what is wrong with it), already_exists (the
 ///           id), not_found (its package), exhausted (too many jobs wait)

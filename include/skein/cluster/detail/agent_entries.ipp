@@ -72,7 +72,8 @@ SKEIN_INLINE task<void> agent::state::fetch_package(state* self, worker* w) {
     const auto& order = w->order;
     w->folder = detail::folder_of_job(w->storage, order);
     if (std::filesystem::is_directory(w->folder)) co_return;
-    auto finding = net::offload([kept, id = order.package] { return kept->get().packages->find(id); });
+    auto finding =
+        net::offload([kept, id = order.package] { return kept->get().packages->find(id); });
     auto manifest = co_await finding;
     if (!manifest) {
         auto asking = self->head.ask<package_found>(ask_package{order.package});
@@ -146,8 +147,7 @@ SKEIN_INLINE proc::child_options agent::state::entry_to_start(const worker& w) c
     if (const auto good = proc::check_gpus_together(demand ? demand->gpu : 0, how.gpu_names); !good)
         throw good.error();
     if (demand && (demand->gpu || total.gpu)) // it sees the gpus of its lease alone
-        add(proc::gpus_variable,
-            proc::gpus_by_name(sched::gpu_set(order.gpus), how.gpu_names));
+        add(proc::gpus_variable, proc::gpus_by_name(sched::gpu_set(order.gpus), how.gpu_names));
     return child;
 }
 

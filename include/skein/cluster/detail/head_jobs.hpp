@@ -91,7 +91,7 @@ struct submitted_job {
     std::string reason, node;
     std::uint32_t attempt = 0;
     std::uint32_t not_counted = 0; ///< attempts that are none of its retries
-    std::uint64_t lease_of = 0; ///< the newest attempt's driver
+    std::uint64_t lease_of = 0;    ///< the newest attempt's driver
     std::int32_t exit_code = -1, signal = 0;
     std::int64_t submitted = 0, started = 0, ended = 0; ///< milliseconds since 1970
 
@@ -104,7 +104,7 @@ struct submitted_job {
 
     package_pin files; ///< as long as it is not over
     kept_lines said;
-    std::uint64_t next_line = 1;   ///< of this attempt's process
+    std::uint64_t next_line = 1;    ///< of this attempt's process
     std::uint64_t lines_before = 0; ///< of the attempts before
     std::vector<std::string> last_lines;
     std::string run, rows; ///< metrics.csv of its newest training, as far as it has come

@@ -41,8 +41,8 @@ inline void check_job_id(const std::string& id) {
         return;
     throw error(errc::invalid_argument,
                 fmt::format("a job cannot be called \"{}\"", printable(id.substr(0, most_job_id))))
-        .with_hint(fmt::format("letters, digits, -, _ and . (not in front), {} at most",
-                               most_job_id));
+        .with_hint(
+            fmt::format("letters, digits, -, _ and . (not in front), {} at most", most_job_id));
 }
 
 /// "NAME=value", and not one of those that say to a process who it is.
@@ -87,9 +87,8 @@ SKEIN_INLINE void head::state::check_request(const job_request& what) const {
     if (!what.folder.empty() && !what.folder.starts_with('/'))
         throw error(errc::invalid_argument,
                     fmt::format("the folder {} is no absolute path", printable(what.folder)));
-    const auto open =
-        std::count_if(submitted.by_id.begin(), submitted.by_id.end(),
-                      [](const auto& one) { return !is_over(one.second->state); });
+    const auto open = std::count_if(submitted.by_id.begin(), submitted.by_id.end(),
+                                    [](const auto& one) { return !is_over(one.second->state); });
     if (static_cast<std::size_t>(open) >= detail::most_open_jobs)
         throw error(errc::exhausted, fmt::format("{} jobs wait or run already", open))
             .with_hint("wait for some of them, or stop some");
@@ -232,9 +231,9 @@ SKEIN_INLINE void head::state::entry_over(const std::string& id, bool started,
     const auto pause = std::min<std::uint64_t>(std::uint64_t{1} << std::min(job.attempt - 1, 6U),
                                                60); // seconds: 1, 2, 4, ... 60
     job.retry_at = deadline_after(on_loop.now(), std::chrono::seconds(pause));
-    change(job, job_state::retrying,
-           fmt::format("attempt {} of {} has failed: {}", job.attempt, job.what.retries + 1,
-                       reason));
+    change(
+        job, job_state::retrying,
+        fmt::format("attempt {} of {} has failed: {}", job.attempt, job.what.retries + 1, reason));
     note(job);
 }
 
@@ -284,8 +283,8 @@ SKEIN_INLINE void head::state::look_at_jobs() {
     for (const auto& [id, job] : submitted.by_id)
         if (!is_over(job->state) && !job->is_stopping) open.push_back(job);
     const auto after = [](std::uint64_t ms) {
-        return duration(std::chrono::milliseconds(
-            std::min<std::uint64_t>(ms, std::uint64_t{1} << 40)));
+        return duration(
+            std::chrono::milliseconds(std::min<std::uint64_t>(ms, std::uint64_t{1} << 40)));
     };
     for (const auto& job : open) {
         if (job->state == job_state::retrying && now >= job->retry_at) {
@@ -384,8 +383,7 @@ SKEIN_INLINE void head::state::keep_lines(detail::submitted_job& job,
         if (some.lease != detail::entry_lease) continue;
         if (some.first > job.next_line) job.said.skip(some.first - job.next_line);
         const auto known = job.next_line > some.first ? job.next_line - some.first : 0;
-        for (auto at = known; at < some.lines.size(); ++at)
-            job.said.add(std::move(some.lines[at]));
+        for (auto at = known; at < some.lines.size(); ++at) job.said.add(std::move(some.lines[at]));
         job.next_line = std::max(job.next_line, some.first + some.lines.size());
     }
     ++changes;
@@ -405,9 +403,9 @@ SKEIN_INLINE job_lines head::state::lines_of(const detail::submitted_job& job,
 
 SKEIN_INLINE task<job_lines> head::state::follow(state* self, follow_job asked) {
     const auto job = self->job_called(asked.id);
-    const auto until = deadline_after(
-        self->on_loop.now(),
-        std::chrono::milliseconds(std::min(asked.wait_ms, detail::most_follow_ms)));
+    const auto until =
+        deadline_after(self->on_loop.now(),
+                       std::chrono::milliseconds(std::min(asked.wait_ms, detail::most_follow_ms)));
     for (;;) {
         const auto now = self->on_loop.now();
         const bool is_news = job->said.total() + 1 > std::max(asked.from, std::uint64_t{1}) ||
@@ -425,8 +423,8 @@ SKEIN_INLINE task<job_lines> head::state::follow(state* self, follow_job asked) 
 SKEIN_INLINE head::state::job_ptr head::state::job_called(const std::string& id) const {
     const auto found = submitted.by_id.find(id);
     if (found != submitted.by_id.end()) return found->second;
-    throw error(errc::not_found, fmt::format("there is no job \"{}\"",
-                                             printable(id.substr(0, detail::most_job_id))))
+    throw error(errc::not_found,
+                fmt::format("there is no job \"{}\"", printable(id.substr(0, detail::most_job_id))))
         .with_hint("skein job list shows those that there are");
 }
 
@@ -464,8 +462,9 @@ SKEIN_INLINE job_list head::state::list_jobs(const ask_jobs& asked) const {
         out.jobs.push_back(info_of(*job_called(asked.id)));
         return out;
     }
-    const std::size_t most =
-        asked.most == 0 ? detail::most_listed : std::min<std::size_t>(asked.most, detail::most_listed);
+    const std::size_t most = asked.most == 0
+                                 ? detail::most_listed
+                                 : std::min<std::size_t>(asked.most, detail::most_listed);
     std::size_t at = 0;
     for (auto one = submitted.in_order.rbegin();
          one != submitted.in_order.rend() && out.jobs.size() < most; ++one)
@@ -476,13 +475,29 @@ SKEIN_INLINE job_list head::state::list_jobs(const ask_jobs& asked) const {
 SKEIN_INLINE void head::state::forget_job(const std::string& id) {
     const auto job = job_called(id);
     if (!is_over(job->state))
-        throw error(errc::invalid_argument, fmt::format("job {} is {}: it cannot be deleted", id,
-                                                        to_string(job->state)))
+        throw error(errc::invalid_argument,
+                    fmt::format("job {} is {}: it cannot be deleted", id, to_string(job->state)))
             .with_hint("skein job stop ends it");
     memory.forget_submitted(id);
     submitted.in_order.erase(job->number);
     submitted.by_id.erase(id);
     ++changes;
+}
+
+SKEIN_INLINE task<stop_job_reply> head::state::on_stop_job(state* self, cluster::stop_job asked,
+                                                           std::string peer) {
+    const auto job = self->job_called(asked.id);
+    stop_job_reply out;
+    if (!asked.forget) {
+        self->stop_submitted(*job, job_state::stopped, "stopped by " + peer);
+        out.now = self->info_of(*job);
+        co_return out;
+    }
+    out.now = self->info_of(*job);
+    self->forget_job(asked.id);
+    auto keeping = self->memory.kept();
+    (void)co_await keeping;
+    co_return out;
 }
 
 SKEIN_INLINE void head::state::serve_jobs(net::request_service& of, const session_ptr& s) {
@@ -501,24 +516,10 @@ SKEIN_INLINE void head::state::serve_jobs(net::request_service& of, const sessio
         detail::check_version(m.version, who.peer);
         return follow(this, std::move(m));
     });
-    of.on<stop_job, stop_job_reply>(
-        [this](stop_job m, const net::caller& who) -> task<stop_job_reply> {
-            return [](state* self, stop_job asked, std::string peer) -> task<stop_job_reply> {
-                detail::check_version(asked.version, peer);
-                const auto job = self->job_called(asked.id);
-                stop_job_reply out;
-                if (!asked.forget) {
-                    self->stop_submitted(*job, job_state::stopped, "stopped by " + peer);
-                    out.now = self->info_of(*job);
-                    co_return out;
-                }
-                out.now = self->info_of(*job);
-                self->forget_job(asked.id);
-                auto keeping = self->memory.kept();
-                (void)co_await keeping;
-                co_return out;
-            }(this, std::move(m), who.peer);
-        });
+    of.on<stop_job, stop_job_reply>([this](stop_job m, const net::caller& who) {
+        detail::check_version(m.version, who.peer);
+        return on_stop_job(this, std::move(m), who.peer);
+    });
     of.on<ask_login, login_reply>([this](ask_login m, const net::caller& who) {
         return [](state* self, ask_login asked, std::string peer) -> task<login_reply> {
             detail::check_version(asked.version, peer);
@@ -530,6 +531,11 @@ SKEIN_INLINE void head::state::serve_jobs(net::request_service& of, const sessio
             co_return out;
         }(this, m, who.peer);
     });
+    serve_entries(of, s);
+}
+
+/// What agents say of them.
+SKEIN_INLINE void head::state::serve_entries(net::request_service& of, const session_ptr& s) {
     const std::weak_ptr<detail::head_session> weak = s;
     const auto of_node = [weak](const lease_name& lease, const net::caller& who) {
         const auto here = weak.lock();

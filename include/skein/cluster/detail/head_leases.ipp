@@ -441,8 +441,8 @@ SKEIN_INLINE bool head::state::take_over(detail::head_node& n, const held_lease&
 /// Takes over a lease that a node holds. False: nobody wants it; its room is taken until its worker
 /// has ended.
 SKEIN_INLINE bool head::state::hold(detail::head_node& n, const held_lease& held) {
-    const bool is_other = (!held.space.empty() && !claim_space(held)) ||
-                          (!held.job.empty() && !claim_entry(held));
+    const bool is_other =
+        (!held.space.empty() && !claim_space(held)) || (!held.job.empty() && !claim_entry(held));
     const auto job = jobs.find(held.lease.driver);
     auto* const j = job == jobs.end() ? nullptr : job->second.get();
     detail::head_lease* l = nullptr;

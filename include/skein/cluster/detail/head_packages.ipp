@@ -58,10 +58,9 @@ SKEIN_INLINE task<blob_taken> head::state::on_blob(state* self, session_ptr s, p
     }
     const auto found = writers.find(m.digest);
     if (found == writers.end() || found->second->bytes() != m.offset)
-        throw error(errc::malformed, fmt::format("a piece at {} of a file that has {} bytes here",
-                                                 m.offset,
-                                                 found == writers.end() ? 0
-                                                                        : found->second->bytes()));
+        throw error(errc::malformed,
+                    fmt::format("a piece at {} of a file that has {} bytes here", m.offset,
+                                found == writers.end() ? 0 : found->second->bytes()));
     const auto into = found->second;
     if (m.is_last) writers.erase(found);
     auto adding = net::offload([into, bytes = std::move(m.bytes), ends = m.is_last] {
@@ -124,8 +123,8 @@ SKEIN_INLINE task<void> head::state::hold_package(state* self, const job_request
             throw error(errc::not_found, fmt::format("the head has no package {}", id))
                 .with_hint("offer it first: skein job submit --working-dir does");
         if (const auto missing = kept->get().packages->missing(*found); !missing.empty())
-            throw error(errc::not_found, fmt::format("{} files of package {} are not here",
-                                                     missing.size(), id));
+            throw error(errc::not_found,
+                        fmt::format("{} files of package {} are not here", missing.size(), id));
         return kept->get().packages->pin(id);
     });
     *into = co_await holding;

@@ -254,6 +254,8 @@ struct head::state {
     // head_jobs.ipp: what was submitted
     using job_ptr = std::shared_ptr<detail::submitted_job>;
     void serve_jobs(net::request_service& of, const session_ptr& s);
+    void serve_entries(net::request_service& of, const session_ptr& s);
+    static task<stop_job_reply> on_stop_job(state* self, cluster::stop_job asked, std::string peer);
     [[nodiscard]] job_ptr submit(job_request what, package_pin files = {});
     static task<submit_reply> on_submit(state* self, submit_job asked);
     void check_request(const job_request& what) const;

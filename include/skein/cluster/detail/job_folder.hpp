@@ -3,9 +3,9 @@
 // What an agent has of a job on its disk: the command in its folder, the token, and the tables that
 // a training writes there.
 
+#include <skein/core/config.hpp>
 #include <skein/cluster/detail/node_messages.hpp>
 #include <skein/core/bytes.hpp>
-#include <skein/core/config.hpp>
 #include <skein/net/token.hpp>
 
 #include <cstdint>

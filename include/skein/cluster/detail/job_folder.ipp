@@ -42,7 +42,7 @@ SKEIN_INLINE std::string find_command(const std::string& word, const std::string
     }
     bool is_there = false;
     for (const auto& one : candidates) {
-        struct stat status {};
+        struct stat status{};
         if (::stat(one.c_str(), &status) != 0) continue;
         if (S_ISREG(status.st_mode) && ::access(one.c_str(), X_OK) == 0) return one.string();
         is_there = true;
@@ -80,8 +80,8 @@ SKEIN_INLINE void make_room_for_jobs(const std::string& folder, const std::set<s
 SKEIN_INLINE std::string keep_token(const std::string& folder, const net::token& token) {
     const auto path = folder + "/token";
     const auto digits = token.to_hex();
-    const unique_fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW,
-                                0600));
+    const unique_fd file(
+        ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (!file || ::fchmod(file.get(), 0600) != 0 ||
         ::write(file.get(), digits.data(), digits.size()) != static_cast<ssize_t>(digits.size()))
         throw error(errc::io, fmt::format("{} cannot be written: {}", path, std::strerror(errno)));
@@ -104,7 +104,7 @@ SKEIN_INLINE bool table_reader::find() {
     for (fs::directory_iterator one(folder_ + "/runs", none), end; !none && one != end;
          one.increment(none)) {
         const auto file = (one->path() / "metrics.csv").string();
-        struct stat status {};
+        struct stat status{};
         if (::stat(file.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
         if (!is_later(status.st_mtim, at)) continue;
         at = status.st_mtim;
@@ -121,7 +121,7 @@ SKEIN_INLINE std::optional<std::pair<std::uint64_t, byte_buffer>> table_reader::
     if (find()) offset_ = 0;
     if (file_.empty()) return std::nullopt;
     const unique_fd file(::open(file_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    struct stat status {};
+    struct stat status{};
     if (!file || ::fstat(file.get(), &status) != 0) return std::nullopt;
     const auto size = static_cast<std::uint64_t>(status.st_size);
     // A table that gets a new column is written anew, with another first line.
@@ -133,8 +133,7 @@ SKEIN_INLINE std::optional<std::pair<std::uint64_t, byte_buffer>> table_reader::
     header_ = std::move(header);
     inode_ = status.st_ino;
     byte_buffer some(std::min<std::uint64_t>(size - offset_, most_piece));
-    const auto got =
-        ::pread(file.get(), some.data(), some.size(), static_cast<off_t>(offset_));
+    const auto got = ::pread(file.get(), some.data(), some.size(), static_cast<off_t>(offset_));
     some.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
     while (!some.empty() && some.back() != std::byte{'\n'}) some.pop_back();
     if (some.empty()) return std::nullopt;

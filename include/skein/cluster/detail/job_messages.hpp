@@ -4,8 +4,8 @@
 // it. See cluster/jobs.hpp, and cluster/messages.hpp for who sends what.
 
 #include <skein/core/config.hpp>
-#include <skein/core/bytes.hpp>
 #include <skein/cluster/detail/lease_messages.hpp>
+#include <skein/core/bytes.hpp>
 #include <skein/proc/output.hpp>
 
 #include <cstddef>

@@ -153,9 +153,9 @@ inline task<std::string> send_over(net::requests::handle way, std::string folder
 
 } // namespace detail
 
-SKEIN_INLINE task<std::string> send_folder(
-    net::network& via, tool_options how, std::string folder, std::vector<std::string> always,
-    std::function<void(std::uint64_t, std::uint64_t)> told) {
+SKEIN_INLINE task<std::string> send_folder(net::network& via, tool_options how, std::string folder,
+                                           std::vector<std::string> always,
+                                           std::function<void(std::uint64_t, std::uint64_t)> told) {
     scan_options scan;
     scan.always = std::move(always);
     auto scanning = net::offload([folder, scan] {
@@ -164,8 +164,8 @@ SKEIN_INLINE task<std::string> send_folder(
     auto files = co_await scanning;
     auto reaching = detail::reach_head(&via, how);
     const auto way = co_await reaching;
-    auto sending = as_result(
-        detail::send_over(way, std::move(folder), std::move(files), std::move(told)));
+    auto sending =
+        as_result(detail::send_over(way, std::move(folder), std::move(files), std::move(told)));
     const auto sent = co_await sending;
     auto closing = shield(way->close());
     co_await closing;

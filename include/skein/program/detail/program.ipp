@@ -6,10 +6,10 @@
 #include <skein/cluster/agent.hpp>
 #include <skein/cluster/detail/serve_role.hpp>
 #include <skein/cluster/head.hpp>
-#include <skein/cluster/job_storage.hpp>
-#include <skein/cluster/package_store.hpp>
 #include <skein/cluster/head_log.hpp>
+#include <skein/cluster/job_storage.hpp>
 #include <skein/cluster/leased_workers.hpp>
+#include <skein/cluster/package_store.hpp>
 #include <skein/cluster/space_server.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/posix_disk.hpp>
@@ -108,8 +108,8 @@ inline constexpr std::uint64_t job_storage_bytes = std::uint64_t{8} << 30;
 
 [[nodiscard]] inline cluster::opened_storage open_folder(const std::string& folder) {
     std::filesystem::create_directories(folder);
-    return {folder, std::make_shared<cluster::package_store>(folder + "/packages",
-                                                             job_storage_bytes)};
+    return {folder,
+            std::make_shared<cluster::package_store>(folder + "/packages", job_storage_bytes)};
 }
 
 /// `name`, name-2, ... of this user's cache: the first that nobody else has open.
