@@ -5,6 +5,7 @@
 
 #include <skein/cluster/access.hpp>
 #include <skein/cluster/jobs.hpp>
+#include <skein/cluster/package_scan.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/printable.hpp>
@@ -208,11 +209,12 @@ std::vector<std::string> named_files(const job_arguments& args) {
 }
 
 /// Sends the folder; how far it is is said to people alone.
-std::string send_folder(const cluster::tool_options& how, const job_arguments& args) {
+std::string send_folder(const cluster::tool_options& how, const job_arguments& args,
+                        const cluster::package_manifest& files) {
     const bool shows = ::isatty(2) == 1;
     bool has_shown = false;
     auto id = cluster::send_folder_now(
-        how, args.folder, named_files(args), [&](std::uint64_t sent, std::uint64_t all) {
+        how, args.folder, files, [&](std::uint64_t sent, std::uint64_t all) {
             if (!shows) return;
             constexpr double mib = 1 << 20;
             fmt::print(stderr, "\rskein job: sends {}: {:.1f} of {:.1f} MiB ",
@@ -239,8 +241,14 @@ int submit(const job_arguments& args) {
     what.pending_ms = read_time(args.pending, "--pending-timeout");
     what.timeout_ms = read_time(args.limit, "--timeout");
     what.by = by_whom();
+    cluster::package_manifest files;
+    if (!args.folder.empty()) {
+        cluster::scan_options scan;
+        scan.always = named_files(args);
+        files = cluster::scan_folder(args.folder, scan);
+    }
     return with_head([&] {
-        if (!args.folder.empty()) what.package = send_folder(how, args);
+        if (!args.folder.empty()) what.package = send_folder(how, args, files);
         const auto taken = cluster::submit(how, what);
         if (!taken.not_durable.empty())
             fmt::print(stderr, "skein job: a head that is started again will not know of it: {}\n",

@@ -19,6 +19,7 @@
 
 #include <skein/core/config.hpp>
 #include <skein/cluster/messages.hpp>
+#include <skein/cluster/package.hpp>
 #include <skein/cluster/tools.hpp>
 #include <skein/core/task.hpp>
 #include <skein/core/time.hpp>
@@ -28,7 +29,6 @@
 #include <functional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace skein::net {
 class network;
@@ -51,11 +51,10 @@ namespace skein::cluster {
 }
 
 /// Sends what the head lacks of a folder; gives the id of its package, for job_request.
-///   always  paths relative to it that go along though ignored: what the command names
+///   files   what scan_folder() has found there
 ///   told    bytes sent, of bytes that are missing; may block
-///   errors  those of ask_for_status and of scan_folder; exhausted, disk_full (the head's)
-[[nodiscard]] task<std::string> send_folder(net::network& via, tool_options how, std::string folder,
-                                            std::vector<std::string> always,
+///   errors  those of ask_for_status and of read_package_file; exhausted, disk_full (the head's)
+[[nodiscard]] task<std::string> send_folder(net::network& via, tool_options how, std::string folder, package_manifest files,
                                             std::function<void(std::uint64_t, std::uint64_t)> told);
 /// The head takes the job, and runs it when a node has room.
 ///   errors  those of ask_for_status; invalid_argument (what is wrong with it), already_exists (the
@@ -88,7 +87,7 @@ namespace skein::cluster {
 
 /// send_folder(), blocking.
 [[nodiscard]] std::string send_folder_now(
-    const tool_options& how, const std::string& folder, const std::vector<std::string>& always,
+    const tool_options& how, const std::string& folder, const package_manifest& files,
     const std::function<void(std::uint64_t, std::uint64_t)>& told);
 /// A path at the head's address that lets the browser which opens it see the cluster, once.
 ///   errors  those of ask_for_status; not_supported: that head answers no browsers

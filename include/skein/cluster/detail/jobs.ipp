@@ -153,19 +153,14 @@ inline task<std::string> send_over(net::requests::handle way, std::string folder
 
 } // namespace detail
 
-SKEIN_INLINE task<std::string> send_folder(net::network& via, tool_options how, std::string folder,
-                                           std::vector<std::string> always,
-                                           std::function<void(std::uint64_t, std::uint64_t)> told) {
-    scan_options scan;
-    scan.always = std::move(always);
-    auto scanning = net::offload([folder, scan] {
-        return std::make_shared<const package_manifest>(scan_folder(folder, scan));
-    });
-    auto files = co_await scanning;
+SKEIN_INLINE task<std::string> send_folder(
+    net::network& via, tool_options how, std::string folder, package_manifest files,
+    std::function<void(std::uint64_t, std::uint64_t)> told) {
     auto reaching = detail::reach_head(&via, how);
     const auto way = co_await reaching;
+    auto all = std::make_shared<const package_manifest>(std::move(files));
     auto sending =
-        as_result(detail::send_over(way, std::move(folder), std::move(files), std::move(told)));
+        as_result(detail::send_over(way, std::move(folder), std::move(all), std::move(told)));
     const auto sent = co_await sending;
     auto closing = shield(way->close());
     co_await closing;
@@ -173,10 +168,10 @@ SKEIN_INLINE task<std::string> send_folder(net::network& via, tool_options how, 
 }
 
 SKEIN_INLINE std::string send_folder_now(
-    const tool_options& how, const std::string& folder, const std::vector<std::string>& always,
+    const tool_options& how, const std::string& folder, const package_manifest& files,
     const std::function<void(std::uint64_t, std::uint64_t)>& told) {
     return detail::ask_now(
-        [&](net::network& via) { return send_folder(via, how, folder, always, told); });
+        [&](net::network& via) { return send_folder(via, how, folder, files, told); });
 }
 SKEIN_INLINE std::string get_login_path(const tool_options& how) {
     return detail::ask_now([&](net::network& via) {
