@@ -24,6 +24,9 @@ else()
   endif()
   set_target_properties(skein_cli PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}/bin")
 endif()
+if(NOT skein_no_http)   # apps/skein/page.hpp
+  target_link_libraries(skein_cli PRIVATE skein_page)
+endif()
 set_target_properties(skein_cli PROPERTIES OUTPUT_NAME skein)
 target_include_directories(skein_cli PRIVATE "${PROJECT_SOURCE_DIR}")
 # CLI11 and nlohmann-json are headers, and only of this program.
