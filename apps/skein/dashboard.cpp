@@ -2,7 +2,7 @@
 // The bodies of dashboard.hpp.
 #include "dashboard.hpp"
 #include "dashboard_text.hpp"
-#include "page_files.hpp"
+#include "page.hpp"
 #include "web.hpp"
 
 #include <skein/cluster/jobs.hpp>
@@ -140,16 +140,6 @@ private:
                     return text;
                 }));
         return out;
-    }
-
-    static void add_page(net::http_router& to) {
-        for (const auto& file : page_files())
-            to.add("GET", file.path, net::http_right::open, now([file](const net::http_call&) {
-                       wire::http_response out;
-                       out.type = file.type;
-                       out.body = std::string(file.text);
-                       return out;
-                   }));
     }
 
     /// The job API of Ray 2, as far as it fits.

@@ -22,28 +22,6 @@
 
 namespace skein_program {
 
-/// A job in the API's own words.
-inline skein::ordered_json json_of(const cluster::job_info& job) {
-    skein::ordered_json out;
-    out["id"] = job.id;
-    out["state"] = std::string(cluster::to_string(cluster::state_of(job)));
-    out["reason"] = job.reason;
-    out["command"] = job.command;
-    out["submitted_by"] = job.by;
-    out["node"] = job.node;
-    out["attempt"] = job.attempt;
-    out["retries"] = job.retries;
-    if (job.exit_code >= 0) out["exit_code"] = job.exit_code;
-    if (job.signal != 0) out["signal"] = skein::proc::signal_name(job.signal);
-    out["submitted_ms"] = job.submitted;
-    if (job.started != 0) out["started_ms"] = job.started;
-    if (job.ended != 0) out["ended_ms"] = job.ended;
-    out["lines"] = job.lines;
-    out["lines_left_out"] = job.left_out;
-    out["last_lines"] = job.last_lines;
-    return out;
-}
-
 /// The words of a command, as a shell would take them.
 inline std::string command_text(const std::vector<std::string>& command) {
     std::string all;
@@ -53,6 +31,32 @@ inline std::string command_text(const std::vector<std::string>& command) {
         all += (all.empty() ? "" : " ") + (plain ? word : "'" + word + "'");
     }
     return skein::printable(all);
+}
+
+/// A job in the API's own words; times are seconds since 1970.
+inline skein::ordered_json json_of(const cluster::job_info& job) {
+    skein::ordered_json out;
+    const auto time = [&](const char* name, std::int64_t ms) {
+        if (ms != 0) out[name] = static_cast<double>(ms) / 1000;
+    };
+    out["id"] = job.id;
+    out["state"] = std::string(cluster::to_string(cluster::state_of(job)));
+    out["reason"] = job.reason;
+    out["entrypoint"] = command_text(job.command);
+    out["command"] = job.command;
+    out["submitted_by"] = job.by;
+    out["node"] = job.node;
+    out["attempt"] = job.attempt;
+    out["retries"] = job.retries;
+    if (job.exit_code >= 0) out["exit_code"] = job.exit_code;
+    if (job.signal != 0) out["signal"] = skein::proc::signal_name(job.signal);
+    time("submitted", job.submitted);
+    time("started", job.started);
+    time("ended", job.ended);
+    out["lines"] = job.lines;
+    out["lines_left_out"] = job.left_out;
+    out["last_lines"] = job.last_lines;
+    return out;
 }
 
 /// A job in Ray's words, which knows five states.
@@ -108,9 +112,8 @@ inline skein::ordered_json nodes_json(const cluster::cluster_status& now) {
         one["host"] = n.host;
         one["pid"] = n.pid;
         one["state"] = state_text(n);
-        one["resources"] = n.resources;
-        one["used"] = n.used;
-        one["room"] = room_text(n);
+        one["resources"] = resources_json(n.resources);
+        one["used"] = resources_json(n.used);
         one["workers"] = n.workers;
         one["labels"] = n.labels;
         all.push_back(std::move(one));
@@ -120,7 +123,7 @@ inline skein::ordered_json nodes_json(const cluster::cluster_status& now) {
         one["name"] = n.name;
         one["host"] = n.host;
         one["state"] = n.left ? "left" : "missing";
-        one["resources"] = n.resources;
+        one["resources"] = resources_json(n.resources);
         one["labels"] = n.labels;
         all.push_back(std::move(one));
     }
