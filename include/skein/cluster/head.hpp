@@ -124,7 +124,7 @@ public:
     /// Grows whenever status(), jobs() or what they print and write changes.
     [[nodiscard]] std::uint64_t changes() const noexcept;
 
-    /// As cluster/jobs.hpp, for who is on this loop.
+    /// As cluster/jobs.hpp, for who is on this loop; all of them, however many.
     ///   errors  those of ask_to_submit and ask_for_jobs
     [[nodiscard]] job_list jobs(const std::string& id = {}) const;
     [[nodiscard]] job_lines job_output(const std::string& id, std::uint64_t from) const;

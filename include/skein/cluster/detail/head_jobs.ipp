@@ -455,16 +455,14 @@ SKEIN_INLINE job_info head::state::info_of(const detail::submitted_job& job) con
     return out;
 }
 
-SKEIN_INLINE job_list head::state::list_jobs(const ask_jobs& asked) const {
+SKEIN_INLINE job_list head::state::list_jobs(const ask_jobs& asked, std::size_t bound) const {
     job_list out;
     out.total = submitted.by_id.size();
     if (!asked.id.empty()) {
         out.jobs.push_back(info_of(*job_called(asked.id)));
         return out;
     }
-    const std::size_t most = asked.most == 0
-                                 ? detail::most_listed
-                                 : std::min<std::size_t>(asked.most, detail::most_listed);
+    const auto most = std::min<std::size_t>(asked.most == 0 ? bound : asked.most, bound);
     std::size_t at = 0;
     for (auto one = submitted.in_order.rbegin();
          one != submitted.in_order.rend() && out.jobs.size() < most; ++one)
@@ -509,7 +507,7 @@ SKEIN_INLINE void head::state::serve_jobs(net::request_service& of, const sessio
     of.on<ask_jobs, job_list>([this](ask_jobs m, const net::caller& who) -> task<job_list> {
         return [](state* self, ask_jobs asked, std::string peer) -> task<job_list> {
             detail::check_version(asked.version, peer);
-            co_return self->list_jobs(asked);
+            co_return self->list_jobs(asked, detail::most_listed);
         }(this, std::move(m), who.peer);
     });
     of.on<follow_job, job_lines>([this](follow_job m, const net::caller& who) -> task<job_lines> {
@@ -567,7 +565,7 @@ SKEIN_INLINE std::uint64_t head::changes() const noexcept { return state_->chang
 SKEIN_INLINE job_list head::jobs(const std::string& id) const {
     ask_jobs asked;
     asked.id = id;
-    return state_->list_jobs(asked);
+    return state_->list_jobs(asked, SIZE_MAX);
 }
 SKEIN_INLINE job_lines head::job_output(const std::string& id, std::uint64_t from) const {
     return state_->lines_of(*state_->job_called(id), from);

@@ -275,7 +275,7 @@ struct head::state {
     void forget_job(const std::string& id);
     [[nodiscard]] job_ptr job_called(const std::string& id) const;
     [[nodiscard]] job_info info_of(const detail::submitted_job& job) const;
-    [[nodiscard]] job_list list_jobs(const ask_jobs& asked) const;
+    [[nodiscard]] job_list list_jobs(const ask_jobs& asked, std::size_t bound) const;
     [[nodiscard]] job_lines lines_of(const detail::submitted_job& job, std::uint64_t from) const;
     static task<job_lines> follow(state* self, follow_job asked);
     [[nodiscard]] bool claim_entry(const held_lease& held);
