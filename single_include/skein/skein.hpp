@@ -40768,6 +40768,7 @@ struct group_options {
     std::vector<setting> settings{};
     net::token secret{};
     time_span join_deadline = time_constants::lan().rendezvous_timeout;
+    bool is_up = false; ///< ranks hear of the server when it listens: refused means that it is over
     std::size_t max_blob = std::size_t{16} << 20; ///< bytes of one rank's blob in an exchange
     net::keep_alive alive{net::keep_alive_mode::on, time_constants::lan().group_heartbeat,
                           time_constants::lan().suspect_after, time_constants::lan().dead_after};
@@ -41306,6 +41307,10 @@ namespace skein::spmd {
 
 namespace detail {
 
+SKEIN_INLINE bool is_worth_another_while_up(errc code) noexcept {
+    return code != errc::refused && net::reconnect_policy::is_no_refusal(code);
+}
+
 /// Until somebody is there: rank 0 may be started later, its name may not be known yet.
 SKEIN_INLINE task<std::shared_ptr<net::connection>> reach_group(net::network* via, net::address at,
                                                                 int rank, group_options options) {
@@ -41314,7 +41319,8 @@ SKEIN_INLINE task<std::shared_ptr<net::connection>> reach_group(net::network* vi
     often.until = deadline_after(loop::current().now(), options.join_deadline);
     often.first_delay = time_constants::lan().join_first;
     often.most_delay = time_constants::lan().join_most;
-    often.worth_another = &net::reconnect_policy::is_no_refusal;
+    often.worth_another =
+        options.is_up ? &is_worth_another_while_up : &net::reconnect_policy::is_no_refusal;
     auto reaching = net::connect_patiently(
         *via, at, link_options(options, fmt::format("rank {}", rank)), often);
     std::optional<error> why;
@@ -41324,7 +41330,7 @@ SKEIN_INLINE task<std::shared_ptr<net::connection>> reach_group(net::network* vi
     } catch (const error& e) {
         why = e;
     }
-    if (!net::reconnect_policy::is_no_refusal(why->code())) throw *why;
+    if (!often.worth_another(why->code())) throw *why;
     throw error(errc::timeout,
                 fmt::format("rank {} could not reach its group at {} within {:.3g} s", rank,
                             net::to_string(at), to_seconds(options.join_deadline)))
@@ -45158,6 +45164,7 @@ SKEIN_INLINE task<void> elastic_client::join(std::shared_ptr<elastic_place> into
     how.job = begin.job;
     how.secret = net::token::from_hex(begin.secret).value();
     how.join_deadline = options_.join_deadline;
+    how.is_up = true;
     how.alive.mode = net::keep_alive_mode::automatic;
     auto* const losses = &into->losses;
     cancel_source stop;
