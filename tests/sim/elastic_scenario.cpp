@@ -20,6 +20,7 @@
 #include <skein/core/timeout.hpp>
 #include <skein/sim/children.hpp>
 #include <skein/spmd/detail/elastic_client.hpp>
+#include <skein/spmd/detail/elastic_protocol.hpp>
 #include <skein/spmd/elastic_coordinator.hpp>
 #include <skein/spmd/environment.hpp>
 #include <skein/spmd/local_keeper.hpp>
@@ -66,7 +67,6 @@ struct rank {
     step_end end = step_end::nothing;
     std::uint64_t state = 0;
     order todo = order::none;
-    bool asks_to_leave = false;
     spmd::detail::elastic_client* client = nullptr;
     [[nodiscard]] std::uint64_t reached() const { return step + (applied ? 1 : 0); }
 };
@@ -104,7 +104,7 @@ struct history {
     double deadly[points] = {}; ///< rates
     std::vector<spmd::setting> settings;
     double odd = 0; ///< of workers: they differ from the others
-    bool calm = false, fewer_wanted = false;
+    bool calm = false;
     std::string violation;
 
     void blame(std::string what) {
@@ -154,11 +154,10 @@ void note_works(const rank& in) {
     }
 }
 
-/// One that leaves may take the only state with it; no step is lost that was stored.
+/// Nobody that is still needed has more than what was stored.
 void note_begins(const rank& in) {
     for (const auto& [id, other] : now->living) {
-        const bool may_go = other->asks_to_leave || now->fewer_wanted;
-        if (may_go || other->reached() <= now->disk.step) continue;
+        if (other->reached() <= now->disk.step) continue;
         if (id != in.id && !other->was_dropped && other->has_state)
             now->blame(fmt::format("the run begins again, worker {} lives and has its state", id));
     }
@@ -598,13 +597,13 @@ public:
         if (kind == spmd::detail::member_kind::leave && asked_.insert(id).second)
             aim_at(target - 1);
         if (kind == spmd::detail::member_kind::fail) failed_.insert(id);
+        if (kind == spmd::detail::member_kind::ask) note_ask(id, body);
         coordinator.worker_said(id, kind, body);
     }
     void worker_ended(std::uint64_t id, const spmd::worker_end& how) override;
 
     // Of the driver.
     void set_target(int workers) {
-        now->fewer_wanted = now->fewer_wanted || workers < target;
         aim_at(workers);
         coordinator.set_target(workers);
     }
@@ -625,6 +624,8 @@ private:
     }
     void look_at(const spmd::view& next);
     void look_at_members(const spmd::view& next);
+    void note_ask(std::uint64_t id, byte_span body);
+    [[nodiscard]] bool any_has_state(const spmd::view& of) const;
     void note_view(const spmd::view& made);
     void note_failure(const error& why, int count);
     task<void> drive();
@@ -648,6 +649,7 @@ public:
 private:
     spmd::view newest_;
     std::set<std::uint64_t> asked_, failed_, ended_, were_members_;
+    std::set<std::uint64_t> have_state_; ///< for certain, as the coordinator knows it
     int failures_ = 0, bad_ends_ = 0, broken_ = 0;
     int lowest_target_ = 1000;
     std::set<std::uint64_t> broken_views_;
@@ -677,6 +679,8 @@ void stage::look_at_members(const spmd::view& next) {
         if (ended_.contains(m.id))
             now->blame(fmt::format("worker {} has ended, and is in a new view", m.id));
     }
+    if (any_has_state(newest_) && !any_has_state(next))
+        now->blame(fmt::format("all that have state leave before view {}", next.generation));
     // Those that stay keep their order and come first.
     std::size_t at = 0;
     for (const auto& m : newest_.members) {
@@ -694,9 +698,24 @@ void stage::look_at_members(const spmd::view& next) {
                 fmt::format("worker {} lives, and is in view {} no more", m.id, next.generation));
     }
     for (; at < next.members.size(); ++at) {
-        if (were_members_.contains(next.members[at].id))
-            now->blame(fmt::format("worker {} joins again", next.members[at].id));
+        const auto id = next.members[at].id;
+        if (were_members_.contains(id)) now->blame(fmt::format("worker {} joins again", id));
+        if (asked_.contains(id))
+            now->blame(fmt::format("worker {} joins, and was told to go before", id));
     }
+}
+
+void stage::note_ask(std::uint64_t id, byte_span body) {
+    const auto said = wire::decode<spmd::detail::member_ask>(body).value();
+    if (said.last == static_cast<std::uint8_t>(spmd::world_end::paused) &&
+        said.generation == newest_.generation)
+        have_state_.insert(id);
+}
+
+bool stage::any_has_state(const spmd::view& of) const {
+    return std::ranges::any_of(of.members, [this](const spmd::view_member& m) {
+        return have_state_.contains(m.id) && !ended_.contains(m.id);
+    });
 }
 
 void stage::note_view(const spmd::view& made) {
@@ -712,7 +731,10 @@ void stage::note_view(const spmd::view& made) {
         if (!stays && lives != now->living.end()) lives->second->was_dropped = true;
     }
     newest_ = made;
-    for (const auto& m : made.members) were_members_.insert(m.id);
+    for (const auto& m : made.members) {
+        were_members_.insert(m.id);
+        if (made.generation == 1) have_state_.insert(m.id);
+    }
     if (made.is_over || now->calm || made.members.empty() || !w_.chance(0.1)) return;
     // While its group forms, or what follows.
     const auto pid = made.members[w_.below(made.members.size())].pid;
@@ -776,7 +798,6 @@ task<void> stage::act() {
     case 9:
         if (one == nullptr || one->client == nullptr) break;
         one->client->ask_to_leave("it was told to go");
-        one->asks_to_leave = true;
         break;
     case 10:
         if (one == nullptr || !w_.chance(0.15)) break;
@@ -874,9 +895,6 @@ bool stage::is_expected(const error& why) const {
         return true;
     if (says("exited before the job was done") || says("on purpose")) return was_put_;
     if (why.code() == errc::mismatch && now->odd > 0) return true;
-    // The others were refused.
-    if (says("fewer than") && now->odd > 0 && (says("is unlike") || says("has another model")))
-        return true;
     // What only comes again, before the first view; with views, too often.
     if (says("could not be started")) return newest_.generation == 1 || bad_ends_ >= 3;
     return says("fewer than") && bad_ends_ > 6; // a long pause before the next start
