@@ -45905,7 +45905,8 @@ struct coordinator_options {
     byte_buffer given{};                           ///< to every rank; see group_options
     std::size_t most_told = 0;                     ///< by rank 0; see group_options
     random_source* random = nullptr; ///< of secrets and names; must outlive the coordinator
-    std::function<void(const view&)> on_view{}; ///< told of each view, also of the last
+    /// Told of each view that begins, and of the last.
+    std::function<void(const view&)> on_view{};
     /// Told of what counts against max_failures.
     std::function<void(const error& why, int failures, int max_failures)> on_failure{};
 };
@@ -45989,6 +45990,7 @@ private:
     [[nodiscard]] std::optional<view> proposal(time_point now);
     [[nodiscard]] std::optional<view> first_proposal(time_point now);
     void finish_with_the_others();
+    void finish_if_none_comes(time_point now);
     void kill_those_that_hang(time_point now);
     [[nodiscard]] static worker* last_with_state(const std::vector<worker*>& stay);
     [[nodiscard]] view make_view(time_point now);
@@ -46004,6 +46006,7 @@ private:
     [[nodiscard]] bool is_first_of_host(const worker& which) const;
     [[nodiscard]] bool is_draining(const elastic_keeper& keeper) const;
     [[nodiscard]] bool any_running() const;
+    [[nodiscard]] bool any_starting() const;
     [[nodiscard]] time_point lease_of_lost();
     [[nodiscard]] int least() const noexcept;
     [[nodiscard]] std::string name_of(const worker& which) const;
@@ -46758,6 +46761,11 @@ SKEIN_INLINE bool elastic_coordinator::any_running() const {
     return std::any_of(workers_.begin(), workers_.end(),
                        [](const auto& w) { return !w.second->has_ended; });
 }
+SKEIN_INLINE bool elastic_coordinator::any_starting() const {
+    return std::any_of(workers_.begin(), workers_.end(), [](const auto& w) {
+        return w.second->is == stage::starting && !w.second->has_ended;
+    });
+}
 /// While the job stops, whoever is left saves.
 SKEIN_INLINE int elastic_coordinator::least() const noexcept {
     return stop_signal_ != 0 ? 1 : options_.least;
@@ -47032,7 +47040,19 @@ SKEIN_INLINE std::optional<view> elastic_coordinator::proposal(time_point now) {
     }
     if (short_since_ == time_point::max()) short_since_ = now;
     wake_at(deadline_after(short_since_, options_.times.pause_limit));
+    finish_if_none_comes(now);
     return std::nullopt;
+}
+
+/// Too few are there, and those that would come are refused.
+SKEIN_INLINE void elastic_coordinator::finish_if_none_comes(time_point now) {
+    if (refusals_ < options_.max_refusals || !refused_ || any_starting()) return;
+    error why(refused_->code(),
+              fmt::format("fewer than {} workers are there, and no others are started: {} were "
+                          "refused",
+                          options_.least, refusals_));
+    finish(std::move(why.with_cause(refused_->what())));
+    kill_at_ = deadline_after(now, options_.times.stop_grace); // they may save
 }
 
 /// Some are done. The job ends when the others are, too, or have died, or wait for a next view.
@@ -47090,19 +47110,16 @@ SKEIN_INLINE std::optional<view> elastic_coordinator::first_proposal(time_point 
         return std::nullopt;
     }
     const auto there = ready();
-    const bool some_start = std::any_of(workers_.begin(), workers_.end(), [](const auto& w) {
-        return w.second->is == stage::starting && !w.second->has_ended;
-    });
     if (static_cast<int>(there.size()) < least()) {
         enough_at_ = time_point::max();
         if (short_since_ == time_point::max()) short_since_ = now;
-        if (!some_start && refusals_ >= options_.max_refusals && refused_) finish(*refused_);
+        finish_if_none_comes(now);
         return std::nullopt;
     }
     enough_at_ = std::min(enough_at_, now);
     const auto due = deadline_after(enough_at_, options_.times.first_settle);
     const auto lease = lease_of_lost();
-    if ((some_start && now < due) || now < lease) {
+    if ((any_starting() && now < due) || now < lease) {
         wake_at(now < lease ? lease : due);
         return std::nullopt;
     }

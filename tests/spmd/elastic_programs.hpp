@@ -151,7 +151,8 @@ inline int run_elastic_program(std::string_view program) {
     if (program == "later ones refuse" && id > "2") ::_exit(exit_code::usage);
     spmd::elastic_member_options options;
     options.settings = {{"seed", program == "later ones differ" && id > "2" ? "2" : "1"}};
-    if (program == "later ones never ask" && id > "1") {
+    if ((program == "later ones never ask" && id > "1") ||
+        (program == "replacements never ask" && id > "2")) {
         spmd::elastic_member me(options);
         ::pause();
     }

@@ -299,7 +299,7 @@ TEST_CASE("below the least number workers wait with what they have until another
 }
 
 TEST_CASE("a job that stays below its least number ends, and says why") {
-    elastic_run job("later ones refuse", 2, 2);
+    elastic_run job("replacements never ask", 2, 2);
     job.options.times.pause_limit = 300ms;
     job.live([&](const view& now) {
         end(now.members[0], SIGKILL);
@@ -307,7 +307,22 @@ TEST_CASE("a job that stays below its least number ends, and says why") {
     });
     INFO(job.story());
     REQUIRE(job.outcome.failure);
-    CHECK_THAT(job.outcome.failure->what(), ContainsSubstring("fewer than 2 workers"));
+    CHECK_THAT(job.outcome.failure->what(),
+               ContainsSubstring("fewer than 2 workers were there for 0.3 s"));
+}
+
+TEST_CASE("a job below its least number whose replacements are refused does not wait for more") {
+    elastic_run job("later ones refuse", 2, 2);
+    job.options.times.pause_limit = 24h;
+    job.live([&](const view& now) {
+        end(now.members[0], SIGKILL);
+        return true;
+    });
+    INFO(job.story());
+    REQUIRE(job.outcome.failure);
+    CHECK_THAT(job.outcome.failure->what(),
+               ContainsSubstring("fewer than 2 workers are there, and no others are started: 3 "
+                                 "were refused"));
 }
 
 TEST_CASE("all workers of a world are lost: the next ones begin a world of their own") {

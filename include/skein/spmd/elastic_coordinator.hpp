@@ -91,7 +91,8 @@ struct coordinator_options {
     byte_buffer given{};                           ///< to every rank; see group_options
     std::size_t most_told = 0;                     ///< by rank 0; see group_options
     random_source* random = nullptr; ///< of secrets and names; must outlive the coordinator
-    std::function<void(const view&)> on_view{}; ///< told of each view, also of the last
+    /// Told of each view that begins, and of the last.
+    std::function<void(const view&)> on_view{};
     /// Told of what counts against max_failures.
     std::function<void(const error& why, int failures, int max_failures)> on_failure{};
 };
@@ -175,6 +176,7 @@ private:
     [[nodiscard]] std::optional<view> proposal(time_point now);
     [[nodiscard]] std::optional<view> first_proposal(time_point now);
     void finish_with_the_others();
+    void finish_if_none_comes(time_point now);
     void kill_those_that_hang(time_point now);
     [[nodiscard]] static worker* last_with_state(const std::vector<worker*>& stay);
     [[nodiscard]] view make_view(time_point now);
@@ -190,6 +192,7 @@ private:
     [[nodiscard]] bool is_first_of_host(const worker& which) const;
     [[nodiscard]] bool is_draining(const elastic_keeper& keeper) const;
     [[nodiscard]] bool any_running() const;
+    [[nodiscard]] bool any_starting() const;
     [[nodiscard]] time_point lease_of_lost();
     [[nodiscard]] int least() const noexcept;
     [[nodiscard]] std::string name_of(const worker& which) const;
