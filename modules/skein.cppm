@@ -164,6 +164,7 @@ using skein::session_actor_maker;
 using skein::session_function;
 using skein::sha256;
 using skein::sha256_digest;
+using skein::sha256_is_hardware;
 using skein::sha256_of;
 using skein::shared_actor;
 using skein::shield;

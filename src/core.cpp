@@ -22,6 +22,7 @@
 #include <skein/core/printable.hpp>
 #include <skein/core/read_number.hpp>
 #include <skein/core/scope.hpp>
+#include <skein/core/sha256.hpp>
 #include <skein/core/time.hpp>
 #include <skein/core/type_name.hpp>
 
@@ -38,5 +39,6 @@
 #include <skein/core/detail/printable.ipp>
 #include <skein/core/detail/read_number.ipp>
 #include <skein/core/detail/scope.ipp>
+#include <skein/core/detail/sha256.ipp>
 #include <skein/core/detail/time.ipp>
 #include <skein/core/detail/type_name.ipp>

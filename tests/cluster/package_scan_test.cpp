@@ -551,7 +551,7 @@ TEST_CASE("a folder arrives as it was", "[package_scan]") {
     const auto what = scan_folder(at.path);
     const temporary_folder home;
     package_store store(home / "store", 1 << 20);
-    const auto pin = store.pin(store.keep(what));
+    const auto pin = store.pin(what);
     auto missing = store.missing(what);
     CHECK(missing.size() == 3);
     for (const auto& e : what.entries) {

@@ -14,8 +14,11 @@
 #include <stop_token>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
+
+#include <fmt/format.h>
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -357,7 +360,7 @@ TEST_CASE("a pin may outlive its store", "[package_store]") {
     std::optional<package_pin> pin;
     {
         package_store store(home / "store", plenty);
-        pin = store.pin(store.keep({{file_at("a", "abc")}}));
+        pin = store.pin(package_manifest{{file_at("a", "abc")}});
     }
     CHECK(thrown_by([&] { package_store again(home / "store", plenty); }).code() ==
           errc::already_exists); // it still holds the folder
@@ -434,4 +437,35 @@ TEST_CASE("who starts again removes in the order of use before", "[package_store
     CHECK(store.has(digest_of(0, 300)));
     CHECK(store.has(digest_of(1, 300)));
     CHECK_FALSE(store.has(digest_of(2, 300)));
+}
+
+TEST_CASE("a store is used on several threads at once", "[package_store]") {
+    const temporary_folder home;
+    package_store store(home / "store", 3000);
+    constexpr int threads = 4, rounds = 12;
+    std::vector<std::string> wrong(threads);
+    std::vector<std::thread> all;
+    for (int me = 0; me < threads; ++me)
+        all.emplace_back([&, me] {
+            try {
+                for (int i = 0; i < rounds; ++i) {
+                    const auto own = text_of(100 * (me + 1) + i, 200), shared = text_of(i, 200);
+                    const package_manifest what{{file_at("own", own), file_at("shared", shared)}};
+                    const auto pin = store.pin(what);
+                    put(store, own);
+                    put(store, shared);
+                    const auto job = home / fmt::format("job-{}-{}", me, i);
+                    store.lay_out(what, job);
+                    if (home.text(fmt::format("job-{}-{}/shared", me, i)) != shared)
+                        throw error(errc::corrupt, job);
+                }
+            } catch (const error& e) {
+                wrong[static_cast<std::size_t>(me)] = e.what();
+            }
+        });
+    for (auto& each : all) each.join();
+    CHECK(wrong == std::vector<std::string>(threads));
+    CHECK(store.usage().pinned == 0);
+    CHECK(store.usage().bytes <= 3000);
+    CHECK(names_of(home / "store/new").empty());
 }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <skein/core/random.hpp>
 #include <skein/core/sha256.hpp>
 
 #include <catch2/catch_test_macros.hpp>
@@ -27,6 +28,20 @@ TEST_CASE("pieces give the same digest as the whole") {
             hash.update(std::string_view(text).substr(at, step));
         REQUIRE(hash.finish() == whole);
     }
+}
+
+TEST_CASE("the instructions of the CPU give what plain code gives") {
+    if (!skein::sha256_is_hardware()) SKIP("this CPU has none");
+    skein::byte_buffer bytes(64 * 40 + 3);
+    skein::seeded_random(7).fill(bytes);
+    skein::detail::sha256_state fast{}, plain{};
+    for (std::size_t blocks = 0; blocks < 40; ++blocks) {
+        const auto* from = bytes.data() + blocks % 4; // not only aligned
+        skein::detail::sha256_blocks(fast, from, blocks);
+        skein::detail::sha256_plain(plain, from, blocks);
+        REQUIRE(fast == plain);
+    }
+    CHECK(fast != skein::detail::sha256_state{});
 }
 
 TEST_CASE("the RFC 4231 examples of HMAC-SHA-256 come out") {

@@ -3,8 +3,7 @@
 // Packages on a disk: contents by their digest, kept while there is room.
 //
 //     package_store kept("/var/lib/skein/packages", std::uint64_t{8} << 30);
-//     kept.keep(manifest);                                   // checked, then kept by its id
-//     const auto hold = kept.pin(id);                        // nothing of it is removed meanwhile
+//     const auto hold = kept.pin(manifest);                  // checked, kept by its id, and held
 //     for (const auto& digest : kept.missing(manifest)) {    // what has to be sent
 //         auto blob = kept.begin(digest, size);
 //         blob.append(piece);
@@ -105,6 +104,8 @@ public:
     std::string keep(const package_manifest& what);
     /// A kept manifest; nothing if it is not there, or is damaged.
     [[nodiscard]] std::optional<package_manifest> find(const std::string& id);
+    /// keep(), and nothing of the package is removed from then on. Its blobs may come later.
+    [[nodiscard]] package_pin pin(const package_manifest& what);
     /// Holds a kept package, whether its blobs have come or not.
     ///   errors  not_found: its manifest is not kept here
     [[nodiscard]] package_pin pin(const std::string& id);

@@ -2,12 +2,14 @@
 #pragma once
 // The bodies of cluster/detail/package_files.hpp, but lay_out_tree().
 
+#include <skein/core/log.hpp>
 #include <skein/core/posix_disk.hpp>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <optional>
 #include <tuple>
 #include <utility>

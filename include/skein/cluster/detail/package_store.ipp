@@ -98,6 +98,15 @@ SKEIN_INLINE std::optional<package_manifest> package_store::find(const std::stri
     return std::move(*read);
 }
 
+SKEIN_INLINE package_pin package_store::pin(const package_manifest& what) {
+    const auto id = what.id();
+    detail::kept_name name{true, {}};
+    (void)from_hex(id, name.digest);
+    const detail::held_names held(*files_, {name}); // others may need its room before it is pinned
+    keep(what);
+    return pin(id);
+}
+
 SKEIN_INLINE package_pin package_store::pin(const std::string& id) {
     const auto what = find(id);
     const auto none = [&] {
