@@ -85,8 +85,8 @@ SKEIN_INLINE task<void> agent::state::fetch_package(state* self, worker* w) {
     }
     auto holding = net::offload([kept, all = *manifest] {
         auto& store = *kept->get().packages;
-        const auto id = store.keep(all);
-        return std::pair(std::make_shared<package_pin>(store.pin(id)), store.missing(all));
+        auto held_files = std::make_shared<package_pin>(store.pin(all));
+        return std::pair(std::move(held_files), store.missing(all));
     });
     const auto held = co_await holding;
     std::map<sha256_digest, std::uint64_t> sizes;

@@ -32,8 +32,8 @@ SKEIN_INLINE task<package_wanted> head::state::on_offer(state* self, session_ptr
     auto working = net::offload([kept = self->need_packages(), text = std::move(m.manifest)] {
         const auto manifest = detail::read_manifest(text);
         answer out;
-        out.wanted.id = kept->get().packages->keep(manifest);
-        out.pin = kept->get().packages->pin(out.wanted.id);
+        out.pin = kept->get().packages->pin(manifest);
+        out.wanted.id = out.pin.id();
         for (const auto& digest : kept->get().packages->missing(manifest))
             out.wanted.missing.push_back(to_hex(digest));
         return out;
