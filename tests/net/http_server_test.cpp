@@ -582,3 +582,62 @@ TEST_CASE("a source without news is asked again after a heartbeat, and one that 
             c->with->close();
         });
 }
+
+namespace {
+
+task<std::optional<net::http_event>> always(counter* of, std::string) {
+    ++of->asked;
+    co_return net::http_event(std::string(100'000, 'x'));
+}
+
+} // namespace
+
+TEST_CASE("a client that does not read misses events, and goes when it takes none for long") {
+    counter feed;
+    with_server(event_routes(&feed, &always),
+                [&](sim::network& network, net::http_server& web) -> task<void> {
+                    auto connecting = client::connect(&network, near_host);
+                    const auto c = co_await connecting;
+                    auto sending =
+                        client::send(c.get(), request("GET /api/v1/events", bearer(view_key)));
+                    co_await sending;
+                    co_await sleep_for(5s);
+                    const int asked = feed.asked;
+                    CHECK(asked > 0);
+                    co_await sleep_for(20s);
+                    CHECK(feed.asked == asked); // nothing is queued for it
+                    CHECK(web.connections() == 1);
+                    auto quick = ask_from(&network, near_host, request("GET /healthz"));
+                    const auto healthy = co_await quick;
+                    CHECK(healthy.status == 200);
+                    co_await sleep_for(10s);
+                    CHECK(web.connections() == 0);
+                    c->with->close();
+                });
+}
+
+TEST_CASE("a body in chunks comes to the handler whole") {
+    with_server(some_routes(), [](sim::network& network, net::http_server&) -> task<void> {
+        auto connecting = client::connect(&network, near_host);
+        const auto c = co_await connecting;
+        auto sending =
+            client::send(c.get(), request("POST /api/jobs",
+                                          bearer(submit_key) + "Transfer-Encoding: chunked\r\n") +
+                                      "5\r\nhello\r\n");
+        co_await sending;
+        co_await sleep_for(1s);
+        auto asking = client::ask(c.get(), "6; x=y\r\n world\r\n0\r\nHost: evil\r\n\r\n");
+        const auto whole = co_await asking;
+        CHECK(whole.body == "hello world");
+        auto broken =
+            client::ask(c.get(), request("POST /api/jobs",
+                                         bearer(submit_key) + "Transfer-Encoding: chunked\r\n") +
+                                     "5\r\nhello world\r\n");
+        const auto refused = co_await broken;
+        CHECK(refused.status == 400);
+        auto closing = client::is_closed(c.get());
+        const bool closed = co_await closing;
+        CHECK(closed);
+        c->with->close();
+    });
+}
