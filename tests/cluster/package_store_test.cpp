@@ -23,6 +23,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+namespace package_store_test {
+
 using namespace skein;
 using namespace skein::cluster;
 using Catch::Matchers::ContainsSubstring;
@@ -469,3 +471,5 @@ TEST_CASE("a store is used on several threads at once", "[package_store]") {
     CHECK(store.usage().bytes <= 3000);
     CHECK(names_of(home / "store/new").empty());
 }
+
+} // namespace package_store_test

@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+namespace package_test {
+
 using namespace skein;
 using namespace skein::cluster;
 using Catch::Matchers::ContainsSubstring;
@@ -202,3 +204,5 @@ TEST_CASE("what a refusal quotes of a stranger's path is on one line", "[package
     CHECK(why.find('\n') == std::string::npos);
     CHECK(why.size() < 600);
 }
+
+} // namespace package_test
