@@ -25,7 +25,7 @@ SECONDS = 60.0
 def by_script(check, *program):
     """Runs the script; neither a process nor a file is left."""
     with tempfile.TemporaryDirectory(prefix="skein-job-example-") as folder:
-        with Run([EXAMPLE / "run", find_program("skein"), *program], cwd=folder, TMPDIR=folder, HOME=folder) as run:
+        with Run([EXAMPLE / "run.sh", find_program("skein"), *program], cwd=folder, TMPDIR=folder, HOME=folder) as run:
             check(run)
             run.check_nothing_left()
         left = sorted(os.listdir(folder))

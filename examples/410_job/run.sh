@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# run SKEIN [PROGRAM [arguments...]]: sends a job to a head and two nodes, all on this host.
+# run.sh SKEIN [PROGRAM [arguments...]]: sends a job to a head and two nodes, all on this host.
 #
-#     examples/410_job/run build/clang/bin/skein                    # sends the folder job/ beside this file
-#     examples/410_job/run build/clang/bin/skein build/clang/examples/110_gpt_ddp --workers 2 --steps 50
+#     examples/410_job/run.sh build/clang/bin/skein                    # sends the folder job/ beside this file
+#     examples/410_job/run.sh build/clang/bin/skein build/clang/examples/110_gpt_ddp --workers 2 --steps 50
 #
 # On several hosts it is the same: `skein head --listen HOST` on one, `skein join HOST` on each.
 set -eu
