@@ -17507,6 +17507,296 @@ using cluster_messages = net::message_table<
 
 } // namespace skein::cluster
 
+// ======== skein/cluster/package.hpp
+// The files of a job by content: which paths there are, and the SHA-256 of what is in them.
+//
+//     const package_manifest files = scan_folder(".");       // cluster/package_scan.hpp
+//     const std::string id = files.id();                     // 64 hexadecimal digits
+//     auto got = check_package(from_a_peer);                 // before anything is done with it
+//     if (!got) return got.error();
+//
+// A manifest is small and travels as a message; the contents ("blobs") travel alone, each once,
+// and are kept by their digest (cluster/package_store.hpp).
+
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::cluster {
+
+/// What stands at a path.
+enum class entry_kind : std::uint8_t {
+    file = 0,
+    link = 1,   ///< a symbolic link
+    folder = 2, ///< with nothing of the package in it; others are made for what is in them
+};
+
+/// One path of a package.
+struct package_entry {
+    std::string path;         ///< relative to the folder: "data/words.txt"
+    std::uint8_t kind = 0;    ///< an entry_kind
+    std::uint32_t mode = 0;   ///< permission bits, 0777 at most; of a link 0
+    std::uint64_t size = 0;   ///< bytes of a file, else 0
+    sha256_digest digest{};   ///< of a file's bytes, else zeros
+    std::string link_to = {}; ///< where a link points, relative to its own folder
+
+    friend bool operator==(const package_entry&, const package_entry&) = default;
+};
+
+/// All that a package holds, ordered by path_less().
+struct package_manifest {
+    std::vector<package_entry> entries;
+
+    /// Its name: SHA-256 of its entries in a form of their own, 64 lower-case digits. The same
+    /// files have the same one on every host and in every release.
+    [[nodiscard]] std::string id() const;
+    /// Bytes of all files together.
+    [[nodiscard]] std::uint64_t bytes() const noexcept;
+
+    friend bool operator==(const package_manifest&, const package_manifest&) = default;
+};
+
+/// How much one package may hold.
+struct package_bounds {
+    std::size_t entries = 100'000;                  ///< and as many folders for them
+    std::uint64_t bytes = std::uint64_t{1} << 30;   ///< of all files together
+    std::size_t path_bytes = 4096;                  ///< of one path or link
+    std::size_t name_bytes = 255;                   ///< between two slashes
+    std::size_t depth = 100;                        ///< names of one path
+    std::size_t text_bytes = std::size_t{32} << 20; ///< of all paths and links together
+    /// A decoder's bound for the entries in memory; text is bounded by what arrives.
+    [[nodiscard]] std::size_t memory() const noexcept { return entries * sizeof(package_entry); }
+};
+
+/// The order of paths: name by name, so that what is in a folder follows it at once.
+[[nodiscard]] bool path_less(std::string_view a, std::string_view b) noexcept;
+
+/// Whether such a path may stand in a package.
+///   errors  malformed: it is empty, absolute, has "..", ".", an empty name or a zero byte;
+///           too_large: longer or deeper than the bounds say
+[[nodiscard]] result<void> check_package_path(std::string_view path,
+                                              const package_bounds& bounds = {});
+
+/// Whether a link at `path` may point there: relative, and nowhere out of the folder whatever the
+/// other links of a package are. So ".." stands before names alone.
+///   errors  malformed, too_large
+[[nodiscard]] result<void> check_package_link(std::string_view path, std::string_view link_to,
+                                              const package_bounds& bounds = {});
+
+/// Whether a manifest from outside can be laid out: its paths are in order and in the folder, none
+/// comes twice or lies below a file or a link, and all is within the bounds.
+///   cost    linear in its text
+///   errors  malformed: the text names the entry; too_large
+[[nodiscard]] result<void> check_package(const package_manifest& what,
+                                         const package_bounds& bounds = {});
+
+} // namespace skein::cluster
+
+
+// ======== skein/cluster/detail/package.ipp
+// The bodies of cluster/package.hpp.
+
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::cluster {
+namespace detail {
+
+/// A path as a message has it: on one line, and no longer than that.
+SKEIN_INLINE std::string shown_path(std::string_view path) {
+    constexpr std::size_t most = 300;
+    if (path.size() <= most) return fmt::format("'{}'", printable(path));
+    return fmt::format("'{}...' ({} bytes)", printable(path.substr(0, most)), path.size());
+}
+
+SKEIN_INLINE error bad_path(std::string_view path, std::string_view why) {
+    return error(errc::malformed, fmt::format("path {} of a package {}", shown_path(path), why));
+}
+
+SKEIN_INLINE std::string_view next_name(std::string_view& rest) noexcept {
+    const auto slash = rest.find('/');
+    const auto name = rest.substr(0, slash);
+    rest = slash == std::string_view::npos ? std::string_view() : rest.substr(slash + 1);
+    return name;
+}
+
+/// What is wrong with an entry for itself.
+SKEIN_INLINE result<void> check_entry(const package_entry& e, const package_bounds& bounds) {
+    const auto bad = [&](std::string_view why) -> result<void> {
+        return error(errc::malformed, fmt::format("{} in a package {}", shown_path(e.path), why));
+    };
+    if (auto good = check_package_path(e.path, bounds); !good) return good;
+    const bool is_file = e.kind == static_cast<std::uint8_t>(entry_kind::file);
+    const bool is_link = e.kind == static_cast<std::uint8_t>(entry_kind::link);
+    if (!is_file && !is_link && e.kind != static_cast<std::uint8_t>(entry_kind::folder))
+        return bad(fmt::format("is of kind {}, which there is not", e.kind));
+    if (e.mode > 0777 || (is_link && e.mode != 0))
+        return bad(fmt::format("has mode {:o}: permission bits alone are kept", e.mode));
+    if (!is_file && (e.size != 0 || e.digest != sha256_digest{}))
+        return bad("has a size or digest and is no file");
+    if (is_file && e.size == 0 && e.digest != sha256_of({}))
+        return bad("is empty and has the digest of something else");
+    if (!is_link)
+        return e.link_to.empty() ? result<void>() : bad("points somewhere and is no link");
+    return check_package_link(e.path, e.link_to, bounds);
+}
+
+/// The folders that a path needs and the one before it, in order, does not.
+SKEIN_INLINE std::size_t new_folders(std::string_view path, std::string_view before) noexcept {
+    const auto differ = std::mismatch(path.begin(), path.end(), before.begin(), before.end()).first;
+    return static_cast<std::size_t>(std::count(differ, path.end(), '/'));
+}
+
+/// Files with one digest have one size.
+SKEIN_INLINE result<void> check_sizes(const package_manifest& what) {
+    std::vector<const package_entry*> files;
+    for (const auto& e : what.entries)
+        if (e.kind == static_cast<std::uint8_t>(entry_kind::file)) files.push_back(&e);
+    std::sort(files.begin(), files.end(),
+              [](const auto* a, const auto* b) { return a->digest < b->digest; });
+    for (std::size_t i = 1; i < files.size(); ++i)
+        if (files[i]->digest == files[i - 1]->digest && files[i]->size != files[i - 1]->size)
+            return error(errc::malformed,
+                         fmt::format("{} and {} in a package have one digest and two sizes",
+                                     shown_path(files[i - 1]->path), shown_path(files[i]->path)));
+    return {};
+}
+
+} // namespace detail
+
+SKEIN_INLINE bool path_less(std::string_view a, std::string_view b) noexcept {
+    return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end(), [](char x, char y) {
+        const auto rank = [](char c) {
+            return c == '/' ? 0 : static_cast<int>(static_cast<unsigned char>(c)) + 1;
+        };
+        return rank(x) < rank(y);
+    });
+}
+
+SKEIN_INLINE result<void> check_package_path(std::string_view path, const package_bounds& bounds) {
+    if (path.empty()) return detail::bad_path(path, "is empty");
+    if (path.size() > bounds.path_bytes)
+        return error(errc::too_large, fmt::format("path {} of a package is longer than {} bytes",
+                                                  detail::shown_path(path), bounds.path_bytes));
+    if (path.front() == '/') return detail::bad_path(path, "is absolute");
+    if (path.back() == '/') return detail::bad_path(path, "ends with a slash");
+    if (path.find('\0') != std::string_view::npos) return detail::bad_path(path, "has a zero byte");
+    std::size_t depth = 0;
+    for (auto rest = path; !rest.empty();) {
+        const auto name = detail::next_name(rest);
+        if (name.empty()) return detail::bad_path(path, "has an empty name");
+        if (name == "." || name == "..")
+            return detail::bad_path(path, fmt::format("has '{}' among its names", name));
+        if (name.size() > bounds.name_bytes)
+            return error(errc::too_large, fmt::format("a name in path {} of a package is longer "
+                                                      "than {} bytes",
+                                                      detail::shown_path(path), bounds.name_bytes));
+        if (++depth > bounds.depth)
+            return error(errc::too_large,
+                         fmt::format("path {} of a package is deeper than {} names",
+                                     detail::shown_path(path), bounds.depth));
+    }
+    return {};
+}
+
+SKEIN_INLINE result<void> check_package_link(std::string_view path, std::string_view link_to,
+                                             const package_bounds& bounds) {
+    const auto bad = [&](std::string_view why) {
+        return error(errc::malformed,
+                     fmt::format("link {} in a package points at {}, {}", detail::shown_path(path),
+                                 detail::shown_path(link_to), why));
+    };
+    if (link_to.empty()) return bad("which is nothing");
+    if (link_to.size() >= bounds.path_bytes)
+        return error(errc::too_large, fmt::format("link {} in a package points at more than {} "
+                                                  "bytes",
+                                                  detail::shown_path(path), bounds.path_bytes - 1));
+    if (link_to.find('\0') != std::string_view::npos) return bad("which has a zero byte");
+    if (link_to.front() == '/') return bad("which is absolute");
+    auto above = std::count(path.begin(), path.end(), '/');
+    bool has_name = false;
+    for (auto rest = link_to; !rest.empty();) {
+        const auto name = detail::next_name(rest);
+        if (name.empty() || name == ".") continue;
+        if (name != "..") {
+            has_name = true;
+        } else if (has_name) {
+            return bad("which has '..' behind a name");
+        } else if (--above < 0) {
+            return bad("which is outside the folder");
+        }
+    }
+    return {};
+}
+
+SKEIN_INLINE result<void> check_package(const package_manifest& what,
+                                        const package_bounds& bounds) {
+    if (what.entries.size() > bounds.entries)
+        return error(errc::too_large, fmt::format("a package of {} entries: {} are the most",
+                                                  what.entries.size(), bounds.entries));
+    std::uint64_t bytes = 0;
+    std::size_t text = 0, folders = 0;
+    std::string_view before;
+    for (const auto& e : what.entries) {
+        if (auto good = detail::check_entry(e, bounds); !good) return good;
+        if (!before.empty()) {
+            if (!path_less(before, e.path))
+                return error(errc::malformed,
+                             fmt::format("{} in a package comes twice, or not in order",
+                                         detail::shown_path(e.path)));
+            if (e.path.size() > before.size() && e.path[before.size()] == '/' &&
+                e.path.starts_with(before))
+                return error(errc::malformed,
+                             fmt::format("{} in a package lies below {}, which is no folder or an "
+                                         "empty one",
+                                         detail::shown_path(e.path), detail::shown_path(before)));
+        }
+        folders += detail::new_folders(e.path, before);
+        text += e.path.size() + e.link_to.size();
+        if (e.size > bounds.bytes - bytes)
+            return error(errc::too_large,
+                         fmt::format("a package of more than {} bytes", bounds.bytes));
+        bytes += e.size;
+        before = e.path;
+    }
+    if (folders > bounds.entries)
+        return error(errc::too_large, fmt::format("a package of {} folders: {} are the most",
+                                                  folders, bounds.entries));
+    if (text > bounds.text_bytes)
+        return error(errc::too_large,
+                     fmt::format("the paths of a package have {} bytes: {} are the most", text,
+                                 bounds.text_bytes));
+    return detail::check_sizes(what);
+}
+
+SKEIN_INLINE std::string package_manifest::id() const {
+    sha256 hash;
+    hash.update("skein package 1\n");
+    for (const auto& e : entries) {
+        hash.update(fmt::format("{} {:o} {} {} {} {}\n", e.kind, e.mode, e.size, to_hex(e.digest),
+                                e.path.size(), e.link_to.size()));
+        hash.update(e.path);
+        hash.update(e.link_to);
+    }
+    const auto digest = hash.finish();
+    return to_hex(digest);
+}
+
+SKEIN_INLINE std::uint64_t package_manifest::bytes() const noexcept {
+    std::uint64_t sum = 0;
+    for (const auto& e : entries) sum += e.size;
+    return sum;
+}
+
+} // namespace skein::cluster
+
 // ======== skein/cluster/tools.hpp
 // What a person or a script asks of a cluster: who is there, to drain a node, to stop all of it.
 //
@@ -17815,7 +18105,6 @@ SKEIN_INLINE stop_space_reply stop_space(const tool_options& how, const std::str
 #include <functional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace skein::net {
 class network;
@@ -17838,11 +18127,10 @@ namespace skein::cluster {
 }
 
 /// Sends what the head lacks of a folder; gives the id of its package, for job_request.
-///   always  paths relative to it that go along though ignored: what the command names
+///   files   what scan_folder() has found there
 ///   told    bytes sent, of bytes that are missing; may block
-///   errors  those of ask_for_status and of scan_folder; exhausted, disk_full (the head's)
-[[nodiscard]] task<std::string> send_folder(net::network& via, tool_options how, std::string folder,
-                                            std::vector<std::string> always,
+///   errors  those of ask_for_status and of read_package_file; exhausted, disk_full (the head's)
+[[nodiscard]] task<std::string> send_folder(net::network& via, tool_options how, std::string folder, package_manifest files,
                                             std::function<void(std::uint64_t, std::uint64_t)> told);
 /// The head takes the job, and runs it when a node has room.
 ///   errors  those of ask_for_status; invalid_argument (what is wrong with it), already_exists (the
@@ -17875,7 +18163,7 @@ namespace skein::cluster {
 
 /// send_folder(), blocking.
 [[nodiscard]] std::string send_folder_now(
-    const tool_options& how, const std::string& folder, const std::vector<std::string>& always,
+    const tool_options& how, const std::string& folder, const package_manifest& files,
     const std::function<void(std::uint64_t, std::uint64_t)>& told);
 /// A path at the head's address that lets the browser which opens it see the cluster, once.
 ///   errors  those of ask_for_status; not_supported: that head answers no browsers
@@ -17918,298 +18206,6 @@ stop_job_reply stop_one_job(const tool_options& how, const std::string& id, bool
 // Calls block for as long as hashing takes (1 GiB: seconds): run them on a thread that may wait.
 
 
-// ======== skein/cluster/package.hpp
-// The files of a job by content: which paths there are, and the SHA-256 of what is in them.
-//
-//     const package_manifest files = scan_folder(".");       // cluster/package_scan.hpp
-//     const std::string id = files.id();                     // 64 hexadecimal digits
-//     auto got = check_package(from_a_peer);                 // before anything is done with it
-//     if (!got) return got.error();
-//
-// A manifest is small and travels as a message; the contents ("blobs") travel alone, each once,
-// and are kept by their digest (cluster/package_store.hpp).
-
-
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <string_view>
-#include <vector>
-
-namespace skein::cluster {
-
-/// What stands at a path.
-enum class entry_kind : std::uint8_t {
-    file = 0,
-    link = 1,   ///< a symbolic link
-    folder = 2, ///< with nothing of the package in it; others are made for what is in them
-};
-
-/// One path of a package.
-struct package_entry {
-    std::string path;         ///< relative to the folder: "data/words.txt"
-    std::uint8_t kind = 0;    ///< an entry_kind
-    std::uint32_t mode = 0;   ///< permission bits, 0777 at most; of a link 0
-    std::uint64_t size = 0;   ///< bytes of a file, else 0
-    sha256_digest digest{};   ///< of a file's bytes, else zeros
-    std::string link_to = {}; ///< where a link points, relative to its own folder
-
-    friend bool operator==(const package_entry&, const package_entry&) = default;
-};
-
-/// All that a package holds, ordered by path_less().
-struct package_manifest {
-    std::vector<package_entry> entries;
-
-    /// Its name: SHA-256 of its entries in a form of their own, 64 lower-case digits. The same
-    /// files have the same one on every host and in every release.
-    [[nodiscard]] std::string id() const;
-    /// Bytes of all files together.
-    [[nodiscard]] std::uint64_t bytes() const noexcept;
-
-    friend bool operator==(const package_manifest&, const package_manifest&) = default;
-};
-
-/// How much one package may hold.
-struct package_bounds {
-    std::size_t entries = 100'000;                  ///< and as many folders for them
-    std::uint64_t bytes = std::uint64_t{1} << 30;   ///< of all files together
-    std::size_t path_bytes = 4096;                  ///< of one path or link
-    std::size_t name_bytes = 255;                   ///< between two slashes
-    std::size_t depth = 100;                        ///< names of one path
-    std::size_t text_bytes = std::size_t{32} << 20; ///< of all paths and links together
-    /// A decoder's bound for the entries in memory; text is bounded by what arrives.
-    [[nodiscard]] std::size_t memory() const noexcept { return entries * sizeof(package_entry); }
-};
-
-/// The order of paths: name by name, so that what is in a folder follows it at once.
-[[nodiscard]] bool path_less(std::string_view a, std::string_view b) noexcept;
-
-/// Whether such a path may stand in a package.
-///   errors  malformed: it is empty, absolute, has "..", ".", an empty name or a zero byte;
-///           too_large: longer or deeper than the bounds say
-[[nodiscard]] result<void> check_package_path(std::string_view path,
-                                              const package_bounds& bounds = {});
-
-/// Whether a link at `path` may point there: relative, and nowhere out of the folder whatever the
-/// other links of a package are. So ".." stands before names alone.
-///   errors  malformed, too_large
-[[nodiscard]] result<void> check_package_link(std::string_view path, std::string_view link_to,
-                                              const package_bounds& bounds = {});
-
-/// Whether a manifest from outside can be laid out: its paths are in order and in the folder, none
-/// comes twice or lies below a file or a link, and all is within the bounds.
-///   cost    linear in its text
-///   errors  malformed: the text names the entry; too_large
-[[nodiscard]] result<void> check_package(const package_manifest& what,
-                                         const package_bounds& bounds = {});
-
-} // namespace skein::cluster
-
-
-// ======== skein/cluster/detail/package.ipp
-// The bodies of cluster/package.hpp.
-
-
-#include <algorithm>
-#include <array>
-#include <utility>
-
-#include <fmt/format.h>
-
-namespace skein::cluster {
-namespace detail {
-
-/// A path as a message has it: on one line, and no longer than that.
-SKEIN_INLINE std::string shown_path(std::string_view path) {
-    constexpr std::size_t most = 300;
-    if (path.size() <= most) return fmt::format("'{}'", printable(path));
-    return fmt::format("'{}...' ({} bytes)", printable(path.substr(0, most)), path.size());
-}
-
-SKEIN_INLINE error bad_path(std::string_view path, std::string_view why) {
-    return error(errc::malformed, fmt::format("path {} of a package {}", shown_path(path), why));
-}
-
-SKEIN_INLINE std::string_view next_name(std::string_view& rest) noexcept {
-    const auto slash = rest.find('/');
-    const auto name = rest.substr(0, slash);
-    rest = slash == std::string_view::npos ? std::string_view() : rest.substr(slash + 1);
-    return name;
-}
-
-/// What is wrong with an entry for itself.
-SKEIN_INLINE result<void> check_entry(const package_entry& e, const package_bounds& bounds) {
-    const auto bad = [&](std::string_view why) -> result<void> {
-        return error(errc::malformed, fmt::format("{} in a package {}", shown_path(e.path), why));
-    };
-    if (auto good = check_package_path(e.path, bounds); !good) return good;
-    const bool is_file = e.kind == static_cast<std::uint8_t>(entry_kind::file);
-    const bool is_link = e.kind == static_cast<std::uint8_t>(entry_kind::link);
-    if (!is_file && !is_link && e.kind != static_cast<std::uint8_t>(entry_kind::folder))
-        return bad(fmt::format("is of kind {}, which there is not", e.kind));
-    if (e.mode > 0777 || (is_link && e.mode != 0))
-        return bad(fmt::format("has mode {:o}: permission bits alone are kept", e.mode));
-    if (!is_file && (e.size != 0 || e.digest != sha256_digest{}))
-        return bad("has a size or digest and is no file");
-    if (is_file && e.size == 0 && e.digest != sha256_of({}))
-        return bad("is empty and has the digest of something else");
-    if (!is_link)
-        return e.link_to.empty() ? result<void>() : bad("points somewhere and is no link");
-    return check_package_link(e.path, e.link_to, bounds);
-}
-
-/// The folders that a path needs and the one before it, in order, does not.
-SKEIN_INLINE std::size_t new_folders(std::string_view path, std::string_view before) noexcept {
-    const auto differ = std::mismatch(path.begin(), path.end(), before.begin(), before.end()).first;
-    return static_cast<std::size_t>(std::count(differ, path.end(), '/'));
-}
-
-/// Files with one digest have one size.
-SKEIN_INLINE result<void> check_sizes(const package_manifest& what) {
-    std::vector<const package_entry*> files;
-    for (const auto& e : what.entries)
-        if (e.kind == static_cast<std::uint8_t>(entry_kind::file)) files.push_back(&e);
-    std::sort(files.begin(), files.end(),
-              [](const auto* a, const auto* b) { return a->digest < b->digest; });
-    for (std::size_t i = 1; i < files.size(); ++i)
-        if (files[i]->digest == files[i - 1]->digest && files[i]->size != files[i - 1]->size)
-            return error(errc::malformed,
-                         fmt::format("{} and {} in a package have one digest and two sizes",
-                                     shown_path(files[i - 1]->path), shown_path(files[i]->path)));
-    return {};
-}
-
-} // namespace detail
-
-SKEIN_INLINE bool path_less(std::string_view a, std::string_view b) noexcept {
-    return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end(), [](char x, char y) {
-        const auto rank = [](char c) {
-            return c == '/' ? 0 : static_cast<int>(static_cast<unsigned char>(c)) + 1;
-        };
-        return rank(x) < rank(y);
-    });
-}
-
-SKEIN_INLINE result<void> check_package_path(std::string_view path, const package_bounds& bounds) {
-    if (path.empty()) return detail::bad_path(path, "is empty");
-    if (path.size() > bounds.path_bytes)
-        return error(errc::too_large, fmt::format("path {} of a package is longer than {} bytes",
-                                                  detail::shown_path(path), bounds.path_bytes));
-    if (path.front() == '/') return detail::bad_path(path, "is absolute");
-    if (path.back() == '/') return detail::bad_path(path, "ends with a slash");
-    if (path.find('\0') != std::string_view::npos) return detail::bad_path(path, "has a zero byte");
-    std::size_t depth = 0;
-    for (auto rest = path; !rest.empty();) {
-        const auto name = detail::next_name(rest);
-        if (name.empty()) return detail::bad_path(path, "has an empty name");
-        if (name == "." || name == "..")
-            return detail::bad_path(path, fmt::format("has '{}' among its names", name));
-        if (name.size() > bounds.name_bytes)
-            return error(errc::too_large, fmt::format("a name in path {} of a package is longer "
-                                                      "than {} bytes",
-                                                      detail::shown_path(path), bounds.name_bytes));
-        if (++depth > bounds.depth)
-            return error(errc::too_large,
-                         fmt::format("path {} of a package is deeper than {} names",
-                                     detail::shown_path(path), bounds.depth));
-    }
-    return {};
-}
-
-SKEIN_INLINE result<void> check_package_link(std::string_view path, std::string_view link_to,
-                                             const package_bounds& bounds) {
-    const auto bad = [&](std::string_view why) {
-        return error(errc::malformed,
-                     fmt::format("link {} in a package points at {}, {}", detail::shown_path(path),
-                                 detail::shown_path(link_to), why));
-    };
-    if (link_to.empty()) return bad("which is nothing");
-    if (link_to.size() >= bounds.path_bytes)
-        return error(errc::too_large, fmt::format("link {} in a package points at more than {} "
-                                                  "bytes",
-                                                  detail::shown_path(path), bounds.path_bytes - 1));
-    if (link_to.find('\0') != std::string_view::npos) return bad("which has a zero byte");
-    if (link_to.front() == '/') return bad("which is absolute");
-    auto above = std::count(path.begin(), path.end(), '/');
-    bool has_name = false;
-    for (auto rest = link_to; !rest.empty();) {
-        const auto name = detail::next_name(rest);
-        if (name.empty() || name == ".") continue;
-        if (name != "..") {
-            has_name = true;
-        } else if (has_name) {
-            return bad("which has '..' behind a name");
-        } else if (--above < 0) {
-            return bad("which is outside the folder");
-        }
-    }
-    return {};
-}
-
-SKEIN_INLINE result<void> check_package(const package_manifest& what,
-                                        const package_bounds& bounds) {
-    if (what.entries.size() > bounds.entries)
-        return error(errc::too_large, fmt::format("a package of {} entries: {} are the most",
-                                                  what.entries.size(), bounds.entries));
-    std::uint64_t bytes = 0;
-    std::size_t text = 0, folders = 0;
-    std::string_view before;
-    for (const auto& e : what.entries) {
-        if (auto good = detail::check_entry(e, bounds); !good) return good;
-        if (!before.empty()) {
-            if (!path_less(before, e.path))
-                return error(errc::malformed,
-                             fmt::format("{} in a package comes twice, or not in order",
-                                         detail::shown_path(e.path)));
-            if (e.path.size() > before.size() && e.path[before.size()] == '/' &&
-                e.path.starts_with(before))
-                return error(errc::malformed,
-                             fmt::format("{} in a package lies below {}, which is no folder or an "
-                                         "empty one",
-                                         detail::shown_path(e.path), detail::shown_path(before)));
-        }
-        folders += detail::new_folders(e.path, before);
-        text += e.path.size() + e.link_to.size();
-        if (e.size > bounds.bytes - bytes)
-            return error(errc::too_large,
-                         fmt::format("a package of more than {} bytes", bounds.bytes));
-        bytes += e.size;
-        before = e.path;
-    }
-    if (folders > bounds.entries)
-        return error(errc::too_large, fmt::format("a package of {} folders: {} are the most",
-                                                  folders, bounds.entries));
-    if (text > bounds.text_bytes)
-        return error(errc::too_large,
-                     fmt::format("the paths of a package have {} bytes: {} are the most", text,
-                                 bounds.text_bytes));
-    return detail::check_sizes(what);
-}
-
-SKEIN_INLINE std::string package_manifest::id() const {
-    sha256 hash;
-    hash.update("skein package 1\n");
-    for (const auto& e : entries) {
-        hash.update(fmt::format("{} {:o} {} {} {} {}\n", e.kind, e.mode, e.size, to_hex(e.digest),
-                                e.path.size(), e.link_to.size()));
-        hash.update(e.path);
-        hash.update(e.link_to);
-    }
-    const auto digest = hash.finish();
-    return to_hex(digest);
-}
-
-SKEIN_INLINE std::uint64_t package_manifest::bytes() const noexcept {
-    std::uint64_t sum = 0;
-    for (const auto& e : entries) sum += e.size;
-    return sum;
-}
-
-} // namespace skein::cluster
-
-
-// ======== skein/cluster/package_scan.hpp, continued
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -19635,8 +19631,7 @@ SKEIN_INLINE byte_buffer read_package_file(const std::string& folder, const pack
 // Packages on a disk: contents by their digest, kept while there is room.
 //
 //     package_store kept("/var/lib/skein/packages", std::uint64_t{8} << 30);
-//     kept.keep(manifest);                                   // checked, then kept by its id
-//     const auto hold = kept.pin(id);                        // nothing of it is removed meanwhile
+//     const auto hold = kept.pin(manifest);                  // checked, kept by its id, and held
 //     for (const auto& digest : kept.missing(manifest)) {    // what has to be sent
 //         auto blob = kept.begin(digest, size);
 //         blob.append(piece);
@@ -19733,6 +19728,8 @@ public:
     std::string keep(const package_manifest& what);
     /// A kept manifest; nothing if it is not there, or is damaged.
     [[nodiscard]] std::optional<package_manifest> find(const std::string& id);
+    /// keep(), and nothing of the package is removed from then on. Its blobs may come later.
+    [[nodiscard]] package_pin pin(const package_manifest& what);
     /// Holds a kept package, whether its blobs have come or not.
     ///   errors  not_found: its manifest is not kept here
     [[nodiscard]] package_pin pin(const std::string& id);
@@ -19901,6 +19898,7 @@ void lay_out_tree(const package_manifest& what, const std::string& target,
 #include <array>
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -20523,6 +20521,15 @@ SKEIN_INLINE std::optional<package_manifest> package_store::find(const std::stri
     return std::move(*read);
 }
 
+SKEIN_INLINE package_pin package_store::pin(const package_manifest& what) {
+    const auto id = what.id();
+    detail::kept_name name{true, {}};
+    (void)from_hex(id, name.digest);
+    const detail::held_names held(*files_, {name}); // others may need its room before it is pinned
+    keep(what);
+    return pin(id);
+}
+
 SKEIN_INLINE package_pin package_store::pin(const std::string& id) {
     const auto what = find(id);
     const auto none = [&] {
@@ -20974,19 +20981,14 @@ inline task<std::string> send_over(net::requests::handle way, std::string folder
 
 } // namespace detail
 
-SKEIN_INLINE task<std::string> send_folder(net::network& via, tool_options how, std::string folder,
-                                           std::vector<std::string> always,
-                                           std::function<void(std::uint64_t, std::uint64_t)> told) {
-    scan_options scan;
-    scan.always = std::move(always);
-    auto scanning = net::offload([folder, scan] {
-        return std::make_shared<const package_manifest>(scan_folder(folder, scan));
-    });
-    auto files = co_await scanning;
+SKEIN_INLINE task<std::string> send_folder(
+    net::network& via, tool_options how, std::string folder, package_manifest files,
+    std::function<void(std::uint64_t, std::uint64_t)> told) {
     auto reaching = detail::reach_head(&via, how);
     const auto way = co_await reaching;
+    auto all = std::make_shared<const package_manifest>(std::move(files));
     auto sending =
-        as_result(detail::send_over(way, std::move(folder), std::move(files), std::move(told)));
+        as_result(detail::send_over(way, std::move(folder), std::move(all), std::move(told)));
     const auto sent = co_await sending;
     auto closing = shield(way->close());
     co_await closing;
@@ -20994,10 +20996,10 @@ SKEIN_INLINE task<std::string> send_folder(net::network& via, tool_options how, 
 }
 
 SKEIN_INLINE std::string send_folder_now(
-    const tool_options& how, const std::string& folder, const std::vector<std::string>& always,
+    const tool_options& how, const std::string& folder, const package_manifest& files,
     const std::function<void(std::uint64_t, std::uint64_t)>& told) {
     return detail::ask_now(
-        [&](net::network& via) { return send_folder(via, how, folder, always, told); });
+        [&](net::network& via) { return send_folder(via, how, folder, files, told); });
 }
 SKEIN_INLINE std::string get_login_path(const tool_options& how) {
     return detail::ask_now([&](net::network& via) {
