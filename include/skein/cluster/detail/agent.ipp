@@ -132,6 +132,9 @@ SKEIN_INLINE task<void> agent::state::say_hello(state* self) {
     auto h = self->hello();
     h.ended = std::exchange(self->untold, {});
     const auto told = h.ended;
+    const auto now = self->on_loop.now();
+    std::erase_if(self->entry_ends, [&](const auto& one) { return now >= one.first; });
+    for (const auto& [until, end] : self->entry_ends) h.ended.push_back(end);
     try {
         auto joining = self->head.join<cluster::node_welcome>(std::move(h));
         const auto w = co_await joining;
@@ -222,8 +225,10 @@ SKEIN_INLINE task<void> agent::state::live(state* self, lease_name lease) {
     what.lines = w->said.total();
     if (const auto words = w->said.last_errors(); !words.empty() && !w->asked_to_stop)
         what.how += "; it had printed: " + words;
+    const bool is_entry = !w->order.job.empty();
     self->workers.erase(lease);
     self->forget_output(lease.driver);
+    if (is_entry) self->remember_end(what);
     self->tell_end(std::move(what));
 }
 
@@ -240,9 +245,9 @@ SKEIN_INLINE task<ended_lease> agent::state::run(state* self, worker* w) {
             auto preparing = with_cancel(w->stop.token(), prepare_entry(self, w));
             co_await preparing;
         }
-        auto starting = with_cancel(
-            w->stop.token(), with_timeout(self->children.start(self->what_to_start(*w)),
-                                          self->how.times.start_timeout));
+        auto starting =
+            with_cancel(w->stop.token(), with_timeout(self->children.start(self->what_to_start(*w)),
+                                                      self->how.times.start_timeout));
         process = co_await starting;
         out.started = true;
         w->process = process.get();
@@ -270,9 +275,9 @@ SKEIN_INLINE task<ended_lease> agent::state::run(state* self, worker* w) {
         // Its driver has said goodbye to it in most cases: it leaves by itself. A job's has none.
         const bool is_entry = !w->order.job.empty();
         if (is_entry) self->ask_entry_to_end(w);
-        auto stopped = shield(proc::stop(
-            *process, is_entry ? self->how.stop_grace : self->how.times.exit_grace,
-            is_entry ? time_span(duration(0)) : self->how.stop_grace));
+        auto stopped = shield(
+            proc::stop(*process, is_entry ? self->how.stop_grace : self->how.times.exit_grace,
+                       is_entry ? time_span(duration(0)) : self->how.stop_grace));
         auto sure = as_result(std::move(stopped));
         const auto end = co_await sure;
         out.how = end ? end->status.describe() : end.error().what();

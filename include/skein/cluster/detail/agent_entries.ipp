@@ -78,14 +78,19 @@ SKEIN_INLINE proc::child_options agent::state::entry_to_start(const worker& w) c
     if (const auto good = proc::check_gpus_together(demand ? demand->gpu : 0, how.gpu_names); !good)
         throw good.error();
     if (demand && (demand->gpu || total.gpu)) // it sees the gpus of its lease alone
-        add(proc::gpus_variable,
-            proc::gpus_by_name(sched::gpu_set(order.gpus), how.gpu_names));
+        add(proc::gpus_variable, proc::gpus_by_name(sched::gpu_set(order.gpus), how.gpu_names));
     return child;
 }
 
 SKEIN_INLINE void agent::state::entry_runs(worker* w, scope& beside) {
     head.tell(entry_started{w->order.lease, w->process->pid()});
     if (!w->folder.empty()) beside.spawn(watch_rows(this, w));
+}
+
+/// A head that dies may have heard of it and not have written it down: the next one hears it again.
+SKEIN_INLINE void agent::state::remember_end(const ended_lease& what) {
+    if (entry_ends.size() >= 1000) entry_ends.pop_front();
+    entry_ends.emplace_back(deadline_after(on_loop.now(), std::chrono::minutes(5)), what);
 }
 
 /// What it has started is asked, too: a shell that is asked alone ends alone.

@@ -87,10 +87,13 @@ struct submitted_job {
     std::uint64_t number = 0; ///< in the order in which they came
     job_request what;
     job_state state = job_state::pending;
+    /// What others are told: an end, once the log has it. It would be another one, if the head died
+    /// before that.
+    job_state shown = job_state::pending;
     std::string reason, node;
     std::uint32_t attempt = 0;
     std::uint32_t not_counted = 0; ///< attempts that are none of its retries
-    std::uint64_t lease_of = 0; ///< the newest attempt's driver
+    std::uint64_t lease_of = 0;    ///< the newest attempt's driver
     std::int32_t exit_code = -1, signal = 0;
     std::int64_t submitted = 0, started = 0, ended = 0; ///< milliseconds since 1970
 
@@ -102,7 +105,7 @@ struct submitted_job {
     std::string stops_for;
 
     kept_lines said;
-    std::uint64_t next_line = 1;   ///< of this attempt's process
+    std::uint64_t next_line = 1;    ///< of this attempt's process
     std::uint64_t lines_before = 0; ///< of the attempts before
     std::vector<std::string> last_lines;
     std::string run, rows; ///< metrics.csv of its newest training, as far as it has come

@@ -40,8 +40,8 @@ inline void check_job_id(const std::string& id) {
         return;
     throw error(errc::invalid_argument,
                 fmt::format("a job cannot be called \"{}\"", printable(id.substr(0, most_job_id))))
-        .with_hint(fmt::format("letters, digits, -, _ and . (not in front), {} at most",
-                               most_job_id));
+        .with_hint(
+            fmt::format("letters, digits, -, _ and . (not in front), {} at most", most_job_id));
 }
 
 /// "NAME=value", and not one of those that say to a process who it is.
@@ -80,15 +80,20 @@ SKEIN_INLINE void head::state::check_request(const job_request& what) const {
                                 bytes, detail::most_command_bytes))
             .with_hint("put them into a file of its folder");
     for (const auto& v : what.env) detail::check_variable(v);
-    if (const auto demand = sched::parse_resources(what.demand); !demand) throw demand.error();
-    for (const auto* text : {&what.label, &what.package, &what.folder, &what.by})
+    const auto demand = sched::parse_resources(what.demand);
+    if (!demand) throw demand.error();
+    if (const auto good = sched::check_demand(*demand); !good) throw good.error();
+    if (what.label.size() > detail::most_label_bytes || what.label.starts_with('@'))
+        throw error(errc::invalid_argument, fmt::format("no node can have the label {}",
+                                                        printable(what.label.substr(0, 64))))
+            .with_hint("as in --on zone=a, --on node=n1");
+    for (const auto* text : {&what.package, &what.folder, &what.by})
         if (text->size() > 4096) throw error(errc::too_large, "a text of the job is too long");
     if (!what.folder.empty() && !what.folder.starts_with('/'))
         throw error(errc::invalid_argument,
                     fmt::format("the folder {} is no absolute path", printable(what.folder)));
-    const auto open =
-        std::count_if(submitted.by_id.begin(), submitted.by_id.end(),
-                      [](const auto& one) { return !is_over(one.second->state); });
+    const auto open = std::count_if(submitted.by_id.begin(), submitted.by_id.end(),
+                                    [](const auto& one) { return !is_over(one.second->state); });
     if (static_cast<std::size_t>(open) >= detail::most_open_jobs)
         throw error(errc::exhausted, fmt::format("{} jobs wait or run already", open))
             .with_hint("wait for some of them, or stop some");
@@ -134,7 +139,25 @@ SKEIN_INLINE void head::state::begin_attempt(detail::submitted_job& job) {
     want(j, {detail::entry_lease, job.what.demand, job.what.label, false, {}, {}});
 }
 
-/// What a node is told to start; it has just been found.
+/// Its node has just been found. It hears of it when the log says where it is: a head that did not
+/// know that would start the same attempt again.
+SKEIN_INLINE void head::state::start_entry(const detail::head_lease& l) {
+    writing.spawn(order_entry(this, l.tag, entry_order(l)));
+}
+
+SKEIN_INLINE task<void> head::state::order_entry(state* self, std::uint64_t tag,
+                                                 start_worker_order order) {
+    auto keeping = as_result(self->memory.kept());
+    const auto kept = co_await keeping;
+    const auto found = self->by_tag.find(tag);
+    if (!kept || found == self->by_tag.end()) co_return; // the attempt is over
+    auto& l = *found->second;
+    if (l.state != detail::lease_state::granted) co_return;
+    l.is_ordered = true;
+    l.at->session->tell(std::move(order));
+}
+
+/// What a node is told to start.
 SKEIN_INLINE start_worker_order head::state::entry_order(const detail::head_lease& l) {
     const auto job = submitted.by_id.at(l.of->submitted);
     job->node = l.at->name;
@@ -162,7 +185,18 @@ SKEIN_INLINE void head::state::change(detail::submitted_job& job, job_state to,
     job.state = to;
     job.reason = std::move(reason);
     job.since = on_loop.now();
+    if (is_over(to)) return; // see show_end()
+    job.shown = to;
     job.news.wake_all();
+}
+
+/// Whoever waits for its end hears of it when no head will say anything else.
+SKEIN_INLINE task<void> head::state::show_end(state* self, job_ptr job) {
+    auto keeping = as_result(self->memory.kept());
+    const auto kept = co_await keeping;
+    if (!kept) co_return;
+    job->shown = job->state;
+    job->news.wake_all();
 }
 
 SKEIN_INLINE void head::state::note(const detail::submitted_job& job) {
@@ -180,7 +214,12 @@ SKEIN_INLINE void head::state::note(const detail::submitted_job& job) {
     r.started = job.started;
     r.ended = job.ended;
     r.last_lines = job.last_lines;
-    r.lines_before = job.lines_before;
+    const bool has_ended = is_over(job.state) || job.state == job_state::retrying;
+    r.lines_before = has_ended ? job.said.total() : job.lines_before;
+    r.not_counted = job.not_counted;
+    r.is_stopping = job.is_stopping;
+    r.stops_as = static_cast<std::uint8_t>(job.stops_as);
+    r.stops_for = job.stops_for;
     memory.submitted_is(std::move(r));
 }
 
@@ -217,8 +256,8 @@ SKEIN_INLINE void head::state::entry_over(const std::string& id, bool started,
                                                60); // seconds: 1, 2, 4, ... 60
     job.retry_at = deadline_after(on_loop.now(), std::chrono::seconds(pause));
     change(job, job_state::retrying,
-           fmt::format("attempt {} of {} has failed: {}", job.attempt, job.what.retries + 1,
-                       reason));
+           fmt::format("attempt {} of {} has failed: {}", job.attempt,
+                       job.what.retries + 1 + job.not_counted, reason));
     note(job);
 }
 
@@ -227,6 +266,7 @@ SKEIN_INLINE void head::state::job_over(detail::submitted_job& job, job_state as
     job.ended = std::max(detail::unix_ms(on_loop), job.submitted);
     change(job, as, std::move(reason));
     note(job);
+    writing.spawn(show_end(this, submitted.by_id.at(job.what.id)));
     logging::at(how.news, "head", "job ended",
                 {{"job", job.what.id}, {"state", to_string(as)}, {"why", job.reason}});
     std::size_t ended = 0; // too many are remembered: the oldest one goes
@@ -253,10 +293,11 @@ SKEIN_INLINE void head::state::stop_submitted(detail::submitted_job& job, job_st
     const auto own = j->second->leases.find(detail::entry_lease);
     if (own == j->second->leases.end()) return;
     auto& l = *own->second;
-    if (l.state == detail::lease_state::waits)
-        end(l, false, "it was stopped while it waited");
-    else
-        give_back(*j->second, detail::entry_lease);
+    note(job);
+    if (l.state == detail::lease_state::waits || !(l.is_ordered || l.at == nullptr))
+        end(l, false, "it was stopped before it started");
+    else if (l.state == detail::lease_state::granted)
+        stop_worker(l); // that of a node which is not back yet: see hold()
     pump();
 }
 
@@ -267,8 +308,8 @@ SKEIN_INLINE void head::state::look_at_jobs() {
     for (const auto& [id, job] : submitted.by_id)
         if (!is_over(job->state) && !job->is_stopping) open.push_back(job);
     const auto after = [](std::uint64_t ms) {
-        return duration(std::chrono::milliseconds(
-            std::min<std::uint64_t>(ms, std::uint64_t{1} << 40)));
+        return duration(
+            std::chrono::milliseconds(std::min<std::uint64_t>(ms, std::uint64_t{1} << 40)));
     };
     for (const auto& job : open) {
         if (job->state == job_state::retrying && now >= job->retry_at) {
@@ -297,6 +338,14 @@ SKEIN_INLINE void head::state::stop_all_jobs() {
     for (const auto& job : open) job_over(*job, job_state::stopped, "the cluster was stopped");
 }
 
+/// Nobody will be asked again.
+SKEIN_INLINE void head::state::show_all_ends() {
+    for (const auto& [id, job] : submitted.by_id) {
+        job->shown = job->state;
+        job->news.wake_all();
+    }
+}
+
 // ---- over a head's own end ----------------------------------------------------------------------
 
 /// Those that wait begin anew; those that ran are expected with their nodes.
@@ -319,6 +368,13 @@ SKEIN_INLINE void head::state::remember_jobs() {
         job->ended = r.ended;
         job->last_lines = r.last_lines;
         job->lines_before = r.lines_before;
+        job->shown = job->state;
+        job->not_counted = r.not_counted;
+        job->is_stopping = r.is_stopping;
+        job->stops_as = r.stops_as == static_cast<std::uint8_t>(job_state::failed)
+                            ? job_state::failed
+                            : job_state::stopped;
+        job->stops_for = r.stops_for;
         job->said.begin_at(r.lines_before);
         job->since = on_loop.now();
         job->retry_at = on_loop.now();
@@ -352,7 +408,7 @@ SKEIN_INLINE void head::state::remember_jobs() {
 SKEIN_INLINE bool head::state::claim_entry(const held_lease& held) {
     const auto found = submitted.by_id.find(held.job);
     return found != submitted.by_id.end() && found->second->lease_of == held.lease.driver &&
-           !is_over(found->second->state);
+           !is_over(found->second->state) && found->second->state != job_state::retrying;
 }
 
 // ---- what it prints -----------------------------------------------------------------------------
@@ -363,8 +419,7 @@ SKEIN_INLINE void head::state::keep_lines(detail::submitted_job& job,
         if (some.lease != detail::entry_lease) continue;
         if (some.first > job.next_line) job.said.skip(some.first - job.next_line);
         const auto known = job.next_line > some.first ? job.next_line - some.first : 0;
-        for (auto at = known; at < some.lines.size(); ++at)
-            job.said.add(std::move(some.lines[at]));
+        for (auto at = known; at < some.lines.size(); ++at) job.said.add(std::move(some.lines[at]));
         job.next_line = std::max(job.next_line, some.first + some.lines.size());
     }
     job.news.wake_all();
@@ -377,21 +432,25 @@ SKEIN_INLINE job_lines head::state::lines_of(const detail::submitted_job& job,
     auto some = job.said.from(std::max(from, std::uint64_t{1}), detail::most_followed);
     out.first = some.first;
     out.lines = std::move(some.lines);
-    out.is_all = is_over(job.state) && out.first + out.lines.size() > job.said.total();
+    out.is_all = is_over(job.shown) && out.first + out.lines.size() > job.said.total();
     return out;
 }
 
 SKEIN_INLINE task<job_lines> head::state::follow(state* self, follow_job asked) {
     const auto job = self->job_called(asked.id);
-    const auto until = deadline_after(
-        self->on_loop.now(),
-        std::chrono::milliseconds(std::min(asked.wait_ms, detail::most_follow_ms)));
+    const auto until =
+        deadline_after(self->on_loop.now(),
+                       std::chrono::milliseconds(std::min(asked.wait_ms, detail::most_follow_ms)));
     for (;;) {
         const auto now = self->on_loop.now();
-        const bool is_news = job->said.total() + 1 > std::max(asked.from, std::uint64_t{1}) ||
-                             static_cast<std::uint8_t>(job->state) != asked.known ||
-                             is_over(job->state);
-        if (is_news || now >= until) co_return self->lines_of(*job, asked.from);
+        auto from = std::max(asked.from, std::uint64_t{1});
+        // The head before may have had more lines of an attempt than this one ever heard of.
+        if (asked.attempt != 0 && asked.attempt < job->attempt)
+            from = std::min(from, job->lines_before + 1);
+        const bool is_news = job->said.total() + 1 > from ||
+                             static_cast<std::uint8_t>(job->shown) != asked.known ||
+                             is_over(job->shown);
+        if (is_news || now >= until) co_return self->lines_of(*job, from);
         auto waiting = as_result(with_timeout(detail::wait_for_news(job), until - now));
         const auto woken = co_await waiting;
         if (!woken && woken.error().code() != errc::timeout) throw woken.error();
@@ -403,15 +462,15 @@ SKEIN_INLINE task<job_lines> head::state::follow(state* self, follow_job asked) 
 SKEIN_INLINE head::state::job_ptr head::state::job_called(const std::string& id) const {
     const auto found = submitted.by_id.find(id);
     if (found != submitted.by_id.end()) return found->second;
-    throw error(errc::not_found, fmt::format("there is no job \"{}\"",
-                                             printable(id.substr(0, detail::most_job_id))))
+    throw error(errc::not_found,
+                fmt::format("there is no job \"{}\"", printable(id.substr(0, detail::most_job_id))))
         .with_hint("skein job list shows those that there are");
 }
 
 SKEIN_INLINE job_info head::state::info_of(const detail::submitted_job& job) const {
     job_info out;
     out.id = job.what.id;
-    out.state = static_cast<std::uint8_t>(job.state);
+    out.state = static_cast<std::uint8_t>(job.shown);
     out.reason = job.reason;
     if (job.state == job_state::pending && job.reason.empty())
         if (const auto j = jobs.find(job.lease_of); j != jobs.end())
@@ -419,6 +478,7 @@ SKEIN_INLINE job_info head::state::info_of(const detail::submitted_job& job) con
                 l != j->second->leases.end() && l->second->request)
                 out.reason = schedule.why(l->second->request);
     if (job.is_stopping && !is_over(job.state)) out.reason = "it is being stopped";
+    if (is_over(job.state) && !is_over(job.shown)) out.reason = "it has just ended";
     out.command = job.what.command;
     out.by = job.what.by;
     out.node = job.node;
@@ -428,7 +488,7 @@ SKEIN_INLINE job_info head::state::info_of(const detail::submitted_job& job) con
     out.signal = job.signal;
     out.submitted = job.submitted;
     out.started = job.started;
-    out.ended = job.ended;
+    out.ended = is_over(job.shown) ? job.ended : 0;
     out.lines = job.said.total();
     out.left_out = job.said.left_out();
     out.last_lines = job.last_lines;
@@ -442,8 +502,9 @@ SKEIN_INLINE job_list head::state::list_jobs(const ask_jobs& asked) const {
         out.jobs.push_back(info_of(*job_called(asked.id)));
         return out;
     }
-    const std::size_t most =
-        asked.most == 0 ? detail::most_listed : std::min<std::size_t>(asked.most, detail::most_listed);
+    const std::size_t most = asked.most == 0
+                                 ? detail::most_listed
+                                 : std::min<std::size_t>(asked.most, detail::most_listed);
     std::size_t at = 0;
     for (auto one = submitted.in_order.rbegin();
          one != submitted.in_order.rend() && out.jobs.size() < most; ++one)
@@ -482,14 +543,16 @@ SKEIN_INLINE void head::state::serve_jobs(net::request_service& of, const sessio
                 stop_job_reply out;
                 if (!asked.forget) {
                     self->stop_submitted(*job, job_state::stopped, "stopped by " + peer);
+                    auto written = self->memory.kept();
+                    (void)co_await written;
                     out.now = self->info_of(*job);
                     co_return out;
                 }
                 out.now = self->info_of(*job);
-                if (!is_over(job->state))
+                if (!is_over(job->shown))
                     throw error(errc::invalid_argument,
                                 fmt::format("job {} is {}: it cannot be deleted", asked.id,
-                                            to_string(job->state)))
+                                            to_string(job->shown)))
                         .with_hint("skein job stop ends it");
                 self->memory.forget_submitted(asked.id);
                 self->submitted.in_order.erase(job->number);

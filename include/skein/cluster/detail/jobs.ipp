@@ -62,7 +62,8 @@ inline task<job_info> follow_over(net::requests::handle way, follow_job* asked,
                                    within + std::chrono::milliseconds(asked->wait_ms));
         const auto said = co_await asking;
         (*each)(said);
-        asked->from = std::max(asked->from, said.first + said.lines.size());
+        asked->from = said.first + said.lines.size();
+        asked->attempt = said.now.attempt;
         asked->known = said.now.state;
         if (said.is_all) co_return said.now;
     }
