@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# The headers of Boost.PFR (part of Boost since 1.75): nothing else of Boost is used.
+# The headers of Boost.PFR (part of Boost since 1.75). skein::http alone uses Boost.Beast too, where it lies beside.
 # Gives SkeinBoost::headers, SkeinBoost_VERSION. Hints: SkeinBoost_ROOT, Boost_ROOT, CMAKE_PREFIX_PATH.
 find_path(SkeinBoost_INCLUDE_DIR boost/pfr/core.hpp HINTS ${Boost_ROOT} ENV Boost_ROOT PATH_SUFFIXES include)
 if(SkeinBoost_INCLUDE_DIR AND EXISTS "${SkeinBoost_INCLUDE_DIR}/boost/version.hpp")

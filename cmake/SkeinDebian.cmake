@@ -4,7 +4,7 @@
 if(SKEIN_COMPILED OR SKEIN_HAVE_MODULE OR SKEIN_HAVE_TORCH OR SKEIN_DEVELOPER_MODE)
   return()
 endif()
-foreach(part images etcd)
+foreach(part images etcd http)
   if(skein_no_${part})   # a package that depends on what the machine had is no package for all
     string(REPLACE "|" "; to get it: " said "${skein_no_${part}}")
     message(STATUS "skein: no Debian package is made: no ${said}")

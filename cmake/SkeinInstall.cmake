@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The installed tree: headers, static libraries, and one export per group of targets that needs the same
 # third parties: runtime (Threads, Asio, fmt, Boost.PFR), header_only (nlohmann-json too), train (LibTorch), images
-# (libjpeg, libpng), etcd (libcurl).
+# (libjpeg, libpng), etcd (libcurl), http (the headers of Boost.Beast).
 set(config_folder "${CMAKE_INSTALL_DATADIR}/cmake/skein")
 if(SKEIN_COMPILED)   # the libraries are of one machine and one compiler
   set(config_folder "${CMAKE_INSTALL_LIBDIR}/cmake/skein")
@@ -30,6 +30,9 @@ if(TARGET skein_images)
 endif()
 if(TARGET skein_etcd)
   skein_export(etcd skein_etcd_header_only skein_etcd)
+endif()
+if(TARGET skein_http)
+  skein_export(http skein_http_header_only skein_http)
 endif()
 
 if(SKEIN_HAVE_MODULE)
@@ -68,6 +71,7 @@ set(skein_pc_cflags "")
 set(skein_pc_libs "")
 set(skein_pc_images_libs "")
 set(skein_pc_etcd_libs "")
+set(skein_pc_http_libs "")
 if(SKEIN_COMPILED)
   set(pc_folder "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
   set(skein_pc_cflags " -DSKEIN_COMPILED -DSKEIN_FMT_MAJOR=${fmt_VERSION_MAJOR}")
@@ -75,6 +79,7 @@ if(SKEIN_COMPILED)
   set(skein_pc_libs " -L\${libdir} -lskein_runtime")
   set(skein_pc_images_libs " -L\${libdir} -lskein_images")
   set(skein_pc_etcd_libs " -L\${libdir} -lskein_etcd")
+  set(skein_pc_http_libs " -L\${libdir} -lskein_http")
 endif()
 if(IS_ABSOLUTE "${pc_folder}" OR IS_ABSOLUTE "${CMAKE_INSTALL_LIBDIR}" OR IS_ABSOLUTE "${CMAKE_INSTALL_INCLUDEDIR}")
   message(STATUS "skein: no skein.pc: it can be moved, and an absolute install folder cannot")
@@ -83,7 +88,7 @@ else()
   string(REGEX REPLACE "/$" "" skein_pc_prefix "${skein_pc_prefix}")
   configure_file(cmake/skein.pc.in skein.pc @ONLY)
   install(FILES "${CMAKE_CURRENT_BINARY_DIR}/skein.pc" DESTINATION "${pc_folder}")
-  foreach(part images etcd)
+  foreach(part images etcd http)
     if(TARGET skein_${part})
       configure_file(cmake/skein-${part}.pc.in skein-${part}.pc @ONLY)
       install(FILES "${CMAKE_CURRENT_BINARY_DIR}/skein-${part}.pc" DESTINATION "${pc_folder}")

@@ -96,6 +96,19 @@ if(NOT skein_no_etcd)
   list(APPEND skein_components etcd_header_only etcd)
 endif()
 
+# HTTP: the same, for the headers of Boost.Beast.
+if(NOT skein_no_http)
+  add_library(skein_http_header_only INTERFACE)
+  target_link_libraries(skein_http_header_only INTERFACE skein_header_only)
+  if(SKEIN_COMPILED)
+    skein_component(http SOURCES net_http.cpp LINKS skein_runtime)
+  else()
+    add_library(skein_http INTERFACE)
+    target_link_libraries(skein_http INTERFACE skein_http_header_only)
+  endif()
+  list(APPEND skein_components http_header_only http)
+endif()
+
 # A static library, because a file set of modules needs one; it holds little more than the module's initialiser.
 set(SKEIN_HAVE_MODULE FALSE)
 include("${PROJECT_SOURCE_DIR}/cmake/SkeinModule.cmake")

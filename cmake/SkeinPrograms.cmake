@@ -69,7 +69,7 @@ function(skein_own_build_flags)
   if(NOT SKEIN_COMPILED)
     return()
   endif()
-  foreach(library runtime sim train images etcd)
+  foreach(library runtime sim train images etcd http)
     if(TARGET skein_${library})
       target_link_libraries(skein_${library} PRIVATE $<BUILD_INTERFACE:skein_developer>)
     endif()
@@ -97,11 +97,13 @@ function(skein_needs_torch out)
 endfunction()
 
 # Parts of skein that need libraries of others, and how their users are known: they include the headers themselves.
-set(skein_parts images etcd)
+set(skein_parts images etcd http)
 set(skein_include_of_images "^#include <skein/data/decode\\.hpp>")
 set(skein_include_of_etcd "^#include <skein/spmd/(etcd_register|detail/(etcd|curl)_[a-z]+)\\.hpp>")
+set(skein_include_of_http "^#include <skein/(wire/(detail/)?http|net/(detail/)?http_)[a-z_]*\\.hpp>|^#include <apps/skein/page\\.hpp>|^#include \"net/http_support\\.hpp\"")
 set(skein_libraries_of_images "libjpeg and libpng")
 set(skein_libraries_of_etcd "libcurl")
+set(skein_libraries_of_http "the headers of Boost.Beast")
 
 # skein_needs_part(OUT PART files...): those of the files that need skein::PART.
 function(skein_needs_part out part)

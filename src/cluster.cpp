@@ -11,14 +11,20 @@
 
 #include <skein/cluster/access.hpp>
 #include <skein/cluster/agent.hpp>
+#include <skein/cluster/detail/git_files.hpp>
 #include <skein/cluster/detail/head_jobs.hpp>
 #include <skein/cluster/detail/head_link.hpp>
 #include <skein/cluster/detail/head_memory.hpp>
+#include <skein/cluster/detail/ignore_rules.hpp>
 #include <skein/cluster/detail/job_folder.hpp>
+#include <skein/cluster/detail/package_files.hpp>
 #include <skein/cluster/head.hpp>
 #include <skein/cluster/head_log.hpp>
 #include <skein/cluster/jobs.hpp>
 #include <skein/cluster/leased_workers.hpp>
+#include <skein/cluster/package.hpp>
+#include <skein/cluster/package_scan.hpp>
+#include <skein/cluster/package_store.hpp>
 #include <skein/cluster/space_server.hpp>
 #include <skein/cluster/tools.hpp>
 
@@ -26,8 +32,10 @@
 #include <skein/cluster/detail/agent.ipp>
 #include <skein/cluster/detail/agent_entries.ipp>
 #include <skein/cluster/detail/agent_output.ipp>
+#include <skein/cluster/detail/git_files.ipp>
 #include <skein/cluster/detail/head.ipp>
 #include <skein/cluster/detail/head_groups.ipp>
+#include <skein/cluster/detail/head_job_memory.ipp>
 #include <skein/cluster/detail/head_jobs.ipp>
 #include <skein/cluster/detail/head_leases.ipp>
 #include <skein/cluster/detail/head_link.ipp>
@@ -35,7 +43,9 @@
 #include <skein/cluster/detail/head_memory.ipp>
 #include <skein/cluster/detail/head_nodes.ipp>
 #include <skein/cluster/detail/head_output.ipp>
+#include <skein/cluster/detail/head_packages.ipp>
 #include <skein/cluster/detail/head_spaces.ipp>
+#include <skein/cluster/detail/ignore_rules.ipp>
 #include <skein/cluster/detail/job_folder.ipp>
 #include <skein/cluster/detail/jobs.ipp>
 #include <skein/cluster/detail/leased_beside.ipp>
@@ -46,5 +56,10 @@
 #include <skein/cluster/detail/leased_recalls.ipp>
 #include <skein/cluster/detail/leased_spaces.ipp>
 #include <skein/cluster/detail/leased_workers.ipp>
+#include <skein/cluster/detail/package.ipp>
+#include <skein/cluster/detail/package_files.ipp>
+#include <skein/cluster/detail/package_layout.ipp>
+#include <skein/cluster/detail/package_scan.ipp>
+#include <skein/cluster/detail/package_store.ipp>
 #include <skein/cluster/detail/space_server.ipp>
 #include <skein/cluster/detail/tools.ipp>

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The bodies of job_command.hpp.
 #include "job_command.hpp"
-#include "status_text.hpp"
+#include "dashboard_text.hpp"
 
 #include <skein/cluster/access.hpp>
 #include <skein/cluster/jobs.hpp>
+#include <skein/cluster/package_scan.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/printable.hpp>
@@ -16,13 +17,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <filesystem>
 #include <string_view>
 
 #include <pwd.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 namespace skein_program {
 namespace {
@@ -49,8 +50,8 @@ int with_head(const std::function<int()>& ask) {
         fmt::print(stderr, "error: {}\n", skein::printable_lines(why.what()));
         const bool is_there = why.code() == errc::not_found ||
                               why.code() == errc::invalid_argument ||
-                              why.code() == errc::already_exists ||
-                              why.code() == errc::too_large || why.code() == errc::exhausted;
+                              why.code() == errc::already_exists || why.code() == errc::too_large ||
+                              why.code() == errc::exhausted;
         return is_there ? skein::exit_code::failed : 3;
     }
 }
@@ -80,7 +81,9 @@ std::string demand_of(const job_arguments& args) {
     if (!args.memory.empty()) text += ",memory=" + args.memory;
     if (!args.resources.empty()) text += "," + args.resources;
     const auto read = sched::parse_resources(text);
-    if (!read) throw error(errc::usage, "--resources: " + read.error().text()).with_hint(read.error().hint());
+    if (!read)
+        throw error(errc::usage, "--resources: " + read.error().text())
+            .with_hint(read.error().hint());
     return sched::to_string(*read);
 }
 
@@ -95,15 +98,6 @@ std::string state_name(const cluster::job_info& job) {
     return std::string(cluster::to_string(cluster::state_of(job)));
 }
 
-std::string command_text(const std::vector<std::string>& command) {
-    std::string all;
-    for (const auto& word : command) {
-        const bool plain = !word.empty() && word.find_first_of(" \t\n\"'\\$`*?&;|<>()") == word.npos;
-        all += (all.empty() ? "" : " ") + (plain ? word : "'" + word + "'");
-    }
-    return skein::printable(all);
-}
-
 /// "exit code 3", "signal SIGKILL", "".
 std::string end_text(const cluster::job_info& job) {
     if (job.signal != 0) return skein::proc::signal_name(job.signal);
@@ -111,28 +105,8 @@ std::string end_text(const cluster::job_info& job) {
     return "";
 }
 
-nlohmann::ordered_json json_of(const cluster::job_info& job) {
-    nlohmann::ordered_json out;
-    out["id"] = job.id;
-    out["state"] = state_name(job);
-    out["reason"] = job.reason;
-    out["command"] = job.command;
-    out["submitted_by"] = job.by;
-    out["node"] = job.node;
-    out["attempt"] = job.attempt;
-    out["retries"] = job.retries;
-    if (job.exit_code >= 0) out["exit_code"] = job.exit_code;
-    if (job.signal != 0) out["signal"] = skein::proc::signal_name(job.signal);
-    out["submitted_ms"] = job.submitted;
-    if (job.started != 0) out["started_ms"] = job.started;
-    if (job.ended != 0) out["ended_ms"] = job.ended;
-    out["lines"] = job.lines;
-    out["lines_left_out"] = job.left_out;
-    return out;
-}
-
-std::string json_text(const nlohmann::ordered_json& what) {
-    return what.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+std::string json_text(const skein::ordered_json& what) {
+    return what.dump(2, ' ', false, skein::json::error_handler_t::replace) + "\n";
 }
 
 std::string since_text(const cluster::job_info& job) {
@@ -147,8 +121,9 @@ void print_lines(const cluster::job_lines& said, std::uint64_t from) {
     if (said.first > from && (!said.lines.empty() || said.is_all)) {
         std::fflush(stdout);
         fmt::print(stderr, "skein job: {} left out here: too many came at once, or too long ago\n",
-                   said.first == from + 1 ? fmt::format("line {} is", from)
-                                          : fmt::format("lines {} to {} are", from, said.first - 1));
+                   said.first == from + 1
+                       ? fmt::format("line {} is", from)
+                       : fmt::format("lines {} to {} are", from, said.first - 1));
     }
     for (const auto& line : said.lines) {
         auto* const to = line.is_error ? stderr : stdout;
@@ -217,6 +192,40 @@ int watch(const cluster::tool_options& how, const std::string& id, std::uint64_t
 
 // ---- the commands -------------------------------------------------------------------------------
 
+/// Words of the command that are files of the folder: they go along, whatever is ignored there.
+std::vector<std::string> named_files(const job_arguments& args) {
+    namespace fs = std::filesystem;
+    std::vector<std::string> out;
+    std::error_code none;
+    for (const auto& word : args.command) {
+        const auto path = fs::path(word).lexically_normal();
+        if (word.empty() || path.is_absolute() || path.string().starts_with("..") || path == ".")
+            continue;
+        if (!fs::is_regular_file(fs::path(args.folder) / path, none)) continue;
+        if (word.find('/') == word.npos && &word == &args.command.front()) continue; // of the PATH
+        out.push_back(path.string());
+    }
+    return out;
+}
+
+/// Sends the folder; how far it is is said to people alone.
+std::string send_folder(const cluster::tool_options& how, const job_arguments& args,
+                        const cluster::package_manifest& files) {
+    const bool shows = ::isatty(2) == 1;
+    bool has_shown = false;
+    auto id = cluster::send_folder_now(
+        how, args.folder, files, [&](std::uint64_t sent, std::uint64_t all) {
+            if (!shows) return;
+            constexpr double mib = 1 << 20;
+            fmt::print(stderr, "\rskein job: sends {}: {:.1f} of {:.1f} MiB ",
+                       skein::printable(args.folder), static_cast<double>(sent) / mib,
+                       static_cast<double>(all) / mib);
+            has_shown = true;
+        });
+    if (has_shown) fmt::print(stderr, "\n");
+    return id;
+}
+
 int submit(const job_arguments& args) {
     const auto how = reach(args);
     cluster::job_request what;
@@ -232,7 +241,14 @@ int submit(const job_arguments& args) {
     what.pending_ms = read_time(args.pending, "--pending-timeout");
     what.timeout_ms = read_time(args.limit, "--timeout");
     what.by = by_whom();
+    cluster::package_manifest files;
+    if (!args.folder.empty()) {
+        cluster::scan_options scan;
+        scan.always = named_files(args);
+        files = cluster::scan_folder(args.folder, scan);
+    }
     return with_head([&] {
+        if (!args.folder.empty()) what.package = send_folder(how, args, files);
         const auto taken = cluster::submit(how, what);
         if (!taken.not_durable.empty())
             fmt::print(stderr, "skein job: a head that is started again will not know of it: {}\n",
@@ -251,15 +267,15 @@ int list(const job_arguments& args) {
     return with_head([&] {
         const auto now = cluster::list_jobs(how);
         if (args.json) {
-            auto all = nlohmann::ordered_json::array();
+            auto all = skein::ordered_json::array();
             for (const auto& job : now.jobs) all.push_back(json_of(job));
             fmt::print("{}", json_text({{"jobs", all}, {"total", now.total}}));
             return skein::exit_code::done;
         }
         if (now.jobs.empty()) fmt::print("no job was submitted here\n");
         for (const auto& job : now.jobs)
-            fmt::print("{:<22} {:<9} {:<12} {:<12} {}\n", job.id, state_name(job),
-                       since_text(job), skein::printable(job.node), command_text(job.command));
+            fmt::print("{:<22} {:<9} {:<12} {:<12} {}\n", job.id, state_name(job), since_text(job),
+                       skein::printable(job.node), command_text(job.command));
         if (now.total > now.jobs.size())
             fmt::print("... and {} older ones\n", now.total - now.jobs.size());
         return skein::exit_code::done;
@@ -357,7 +373,8 @@ void declare_submit(CLI::App& sub, job_arguments& args) {
 void declare_jobs(CLI::App& app, job_arguments& args, std::function<int()>& chosen) {
     auto* const job = app.add_subcommand("job", "send programs to a running cluster");
     job->require_subcommand(1);
-    const auto command = [&](const char* name, const char* what, int (*does)(const job_arguments&)) {
+    const auto command = [&](const char* name, const char* what,
+                             int (*does)(const job_arguments&)) {
         auto* const sub = job->add_subcommand(name, what);
         sub->callback([&chosen, &args, does] { chosen = [&args, does] { return does(args); }; });
         sub->add_option("--address", args.address,

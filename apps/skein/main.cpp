@@ -15,8 +15,10 @@
 #include "job_command.hpp"
 #include "run_command.hpp"
 #include "status_text.hpp"
+#include "web.hpp"
 
 #include <skein/cluster/access.hpp>
+#include <skein/cluster/jobs.hpp>
 #include <skein/cluster/tools.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/error.hpp>
@@ -48,7 +50,7 @@ struct arguments {
     std::string address, token_file;
     program::head_program head;
     program::agent_program node;
-    std::string drained, space, new_token;
+    std::string drained, space, new_token, key;
     bool undo = false, forget = false, json = false, jobs = false;
 };
 
@@ -143,6 +145,21 @@ int stop(const arguments& args) {
     });
 }
 
+int open_dashboard(const arguments& args) {
+    const auto how = reach(args, "skein dashboard");
+    if (!args.key.empty()) {
+        fmt::print("{}\n", http_key(how.secret, args.key));
+        return skein::exit_code::done;
+    }
+    return with_head([&] {
+        const auto path = cluster::get_login_path(how);
+        fmt::print("http://{}:{}{}\n", how.head.host, how.head.port, path);
+        fmt::print(stderr, "skein dashboard: open it in a browser within five minutes; it works "
+                           "once\n");
+        return skein::exit_code::done;
+    });
+}
+
 int make_token(const arguments& args) {
     const auto made = cluster::make_token(args.new_token);
     if (args.new_token.empty()) // for SKEIN_TOKEN, or a file of mode 600
@@ -175,6 +192,7 @@ void declare(CLI::App& app, arguments& args, std::function<int()>& chosen) {
     auto* const head = command("head", "be the head of a cluster", [](const arguments& a) {
         auto how = a.head;
         how.token_file = a.token_file;
+        how.web = web_of_this_program();
         return program::run_head(how);
     });
     head->add_option("--listen", args.head.listen,
@@ -185,6 +203,10 @@ void declare(CLI::App& app, arguments& args, std::function<int()>& chosen) {
     head->add_option("--state", args.head.state,
                      "a folder in which it remembers nodes, drains and past jobs over its own end "
                      "(default: it keeps nothing)")
+        ->check(not_empty);
+
+    head->add_option("--storage", args.head.storage,
+                     "a folder for the files that jobs bring (default: one in ~/.cache/skein)")
         ->check(not_empty);
 
     auto* const node = command("join", "be a node: start workers where a head says so", &join);
@@ -198,11 +220,23 @@ void declare(CLI::App& app, arguments& args, std::function<int()>& chosen) {
     node->add_option("--resources", args.node.resources,
                      "e.g. cpu=8,ssd=1; cpus, gpus and memory that are not named are measured");
     node->add_option("--labels", args.node.labels, "e.g. zone=a disk=fast");
+    node->add_option("--storage", args.node.storage,
+                     "a folder for jobs, and the files that they bring (default: one in "
+                     "~/.cache/skein)")
+        ->check(not_empty);
 
     auto* const status = command("status", "who is in the cluster", &show_status);
     status->add_option("address", args.address, where)->check(not_empty);
     status->add_flag("--json", args.json, "one JSON object");
     status->add_flag("--jobs", args.jobs, "also the jobs that were there, and how they ended");
+
+    auto* const page =
+        command("dashboard", "print a link that shows the cluster in a browser", &open_dashboard);
+    page->add_option("address", args.address, where)->check(not_empty);
+    page->add_option("--key", args.key,
+                     "print instead the key with which scripts read (view) or change (submit) it "
+                     "over HTTP, as Authorization: Bearer")
+        ->check(CLI::IsMember({"view", "submit"}));
 
     auto* const draining = command("drain", "give a node no new workers", &drain);
     draining->add_option("node", args.drained, "its name, as skein status shows it")->required();

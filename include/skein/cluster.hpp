@@ -4,3 +4,5 @@
 // Written by scripts/check_mirror.py --write.
 
 #include <skein/cluster/access.hpp>
+#include <skein/cluster/job_storage.hpp>
+#include <skein/cluster/jobs.hpp>

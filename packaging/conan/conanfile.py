@@ -21,8 +21,9 @@ class skein(ConanFile):
     settings = "os", "arch", "compiler", "build_type"
     no_copy_source = True
     options = {"images": [True, False],      # skein::images: JPEG and PNG in data pipelines
-               "etcd": [True, False]}        # skein::etcd: views of elastic jobs in etcd
-    default_options = {"images": False, "etcd": False}
+               "etcd": [True, False],        # skein::etcd: views of elastic jobs in etcd
+               "http": [True, False]}        # skein::http: HTTP servers on streams
+    default_options = {"images": False, "etcd": False, "http": False}
 
     def set_version(self):
         text = load(self, os.path.join(self.recipe_folder, "..", "..", "include", "skein", "core", "config.hpp"))
@@ -41,6 +42,8 @@ class skein(ConanFile):
                 self.requires(package, transitive_headers=True, transitive_libs=True)
         if self.options.etcd:
             self.requires("libcurl/[>=7.74 <9]", transitive_headers=True, transitive_libs=True)
+        if self.options.http:
+            self.requires("boost/[>=1.81 <2]", transitive_headers=True, transitive_libs=True, options={"header_only": True})
 
     def validate(self):
         compiler, version = str(self.settings.compiler), str(self.settings.compiler.version)
@@ -67,7 +70,8 @@ class skein(ConanFile):
         self.cpp_info.set_property("cmake_config_version_compat", "SameMinorVersion")
         self.cpp_info.set_property("cmake_build_modules", ["share/skein/SkeinCompiler.cmake", "share/skein/SkeinPrecompile.cmake"])
         for name in ("header_only", "runtime", "core", "sim", *(["images", "images_header_only"] if self.options.images else []),
-                     *(["etcd", "etcd_header_only"] if self.options.etcd else [])):
+                     *(["etcd", "etcd_header_only"] if self.options.etcd else []),
+                     *(["http", "http_header_only"] if self.options.http else [])):
             part = self.cpp_info.components[name]
             part.set_property("cmake_target_name", f"skein::{name}")
             part.bindirs, part.libdirs = [], []
@@ -78,4 +82,5 @@ class skein(ConanFile):
             else:
                 part.includedirs = []
                 part.requires = ["header_only", *(["libjpeg-turbo::libjpeg-turbo", "libpng::libpng"] if name.startswith("images") else []),
-                                 *(["libcurl::libcurl"] if name.startswith("etcd") else [])]
+                                 *(["libcurl::libcurl"] if name.startswith("etcd") else []),
+                                 *(["boost::headers"] if name.startswith("http") else [])]

@@ -4818,21 +4818,386 @@ SKEIN_INLINE std::string make_token(const std::string& file) {
 
 } // namespace skein::cluster
 
-// ======== skein/core.hpp
-// Every public header of the layer core.
-// Written by scripts/check_mirror.py --write.
-
-
-// ======== skein/core/all.hpp
-// all: run several tasks at once and wait for all of them.
+// ======== skein/cluster/job_storage.hpp
+// The folder in which a head keeps the files of jobs, or an agent those and the jobs' own folders.
+// Opened when the first job needs it: a cluster without jobs leaves nothing on a disk.
 //
-//     auto both = all(load(1), load(2));
-//     auto [a, b] = co_await std::move(both);
+//     auto kept = std::make_shared<cluster::job_storage>([] {
+//         return cluster::opened_storage{"/data/n1", make_store("/data/n1/packages")};
+//     });
+//     kept->get().packages->missing(manifest);                // on a thread that may wait
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+namespace skein::cluster {
+
+class package_store;
+
+/// A folder, and the files of packages in it.
+struct opened_storage {
+    std::string folder;
+    std::shared_ptr<package_store> packages;
+};
+
+/// Safe on several threads.
+class job_storage {
+public:
+    explicit job_storage(std::function<opened_storage()> open) : open_(std::move(open)) {}
+
+    /// Opens it the first time, and again after an error. Blocks.
+    ///   errors  those of the function that it was made with
+    [[nodiscard]] const opened_storage& get() {
+        const std::lock_guard held(mutex_);
+        if (opened_.packages == nullptr) opened_ = open_();
+        return opened_;
+    }
+
+private:
+    std::mutex mutex_; // guards opened_
+    std::function<opened_storage()> open_;
+    opened_storage opened_;
+};
+
+} // namespace skein::cluster
+
+// ======== skein/cluster/jobs.hpp
+// Jobs: programs that somebody sends to a running cluster, which starts them on a node with room,
+// keeps what they print, and says how they ended.
+//
+//     cluster::job_request what;
+//     what.command = {"./train", "--workers", "2"};
+//     what.demand = "cpu=2";
+//     const auto id = cluster::submit(how, what).id;                    // blocks
+//     cluster::job_lines said;
+//     do {
+//         said = cluster::follow(how, id, said.first + said.lines.size(), said.now.state);
+//     } while (!said.is_all);
+//
+// A job has one entry process, which may be anything: a training with ranks of its own, a driver
+// that asks the cluster for workers, a script. It finds the cluster by SKEIN_ADDRESS, and knows
+// itself by SKEIN_JOB and SKEIN_JOB_ATTEMPT. A job that was acknowledged ends once: as succeeded,
+// failed or stopped.
 
 
-// ======== skein/core/awaitable.hpp
-// What all, any, race and as_completed accept: tasks, and whatever an overload of as_task turns
-// into one (a remote ref has such an overload beside it).
+// ======== skein/cluster/messages.hpp
+// What head, agents, drivers and tools of a cluster say to each other, over net::requests.
+//
+// A lease is room on a node for one worker of one driver: the driver asks the head for it, the head
+// has the node's agent start the worker, and the worker connects to the driver. It is named by the
+// driver's incarnation and the driver's count, so that its name means the same to a head that was
+// started again.
+//
+//     node -> head    node_hello says who it is and which leases it holds; answered by node_welcome
+//                     worker_ended      a worker has ended, or did not start
+//     head -> node    start_worker_order, stop_worker_order, leave_cluster, node_drains
+//     driver -> head  driver_hello      the same for a driver, with all leases it has or waits for
+//                     want_lease, return_lease, keep_lease, lease_blocked, want_group, drop_group
+//     head -> driver  lease_granted, lease_waits, lease_recalled, lease_ended, cluster_changed,
+//                     group_placed, group_waits, group_refused, space_lost
+//     driver -> head  enter_space answered by space_entered when the namespace has a space server
+//     tool -> head    ask_status, ask_drain, ask_stop, ask_stop_space
+//
+// What workers print goes the same way, if its driver wants it, as fast as that prints: an agent
+// sends one node_output per take_output, and the head asks for the next when the driver has said
+// output_printed.
+//
+//     node -> head    output_waits, node_output
+//     head -> node    take_output
+//     head -> driver  worker_output
+//     driver -> head  output_printed
+//
+//     tool -> head    submit_job, ask_jobs, follow_job, stop_job, offer_package, put_blob
+//     head -> tool    submit_reply, job_list, job_lines, stop_job_reply, package_wanted, blob_taken
+//     node -> head    entry_started, job_rows, ask_package, ask_blob
+//     head -> node    package_found, blob_piece
+//
+// Both hellos may come again after a lost link, or to a head that knows nothing: its state is what
+// they say.
+
+
+// ======== skein/cluster/detail/driver_messages.hpp
+// Between a driver and the head: leases, placement groups, namespaces; see cluster/messages.hpp.
+
+
+// ======== skein/cluster/detail/lease_messages.hpp
+// What several messages of a cluster speak of: their version, and leases by name.
+
+
+#include <compare>
+#include <cstdint>
+#include <string>
+
+namespace skein::cluster {
+
+/// The version of these messages; head and peers must have the same.
+inline constexpr std::uint32_t cluster_version = 9;
+
+/// Which lease: of which driver's process, and the how manieth there.
+struct lease_name {
+    std::uint64_t driver = 0, number = 0;
+    friend auto operator<=>(const lease_name&, const lease_name&) = default;
+};
+
+/// A lease that a node holds: its worker runs, or loads.
+struct held_lease {
+    lease_name lease;
+    std::string demand;     ///< as sched::parse_resources() reads it
+    std::uint64_t gpus = 0; ///< bits of sched::gpu_set
+    std::string space;      ///< it is the space server of this namespace
+    std::string job;        ///< it is the entry process of this job
+};
+
+/// How a worker ended.
+struct ended_lease {
+    lease_name lease;
+    bool started = true;
+    std::string how;         ///< "killed by signal 9 (SIGKILL)"
+    std::uint64_t lines = 0; ///< that it has printed, and its agent has read
+    bool is_lasting = false; ///< it did not start, and would not with the same folder
+    std::int32_t code = -1;  ///< that it has exited with; -1: it has not
+    std::int32_t signal = 0; ///< that has ended it
+};
+
+} // namespace skein::cluster
+
+
+// ======== skein/cluster/detail/driver_messages.hpp, continued
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace skein::cluster {
+
+inline constexpr std::uint64_t unknown_node = UINT64_MAX; ///< of a lease whose worker came first
+
+/// A lease of a driver, as its hello tells it.
+struct known_lease {
+    std::uint64_t number = 0;
+    std::string demand;
+    std::uint64_t node = 0; ///< the incarnation of its agent; 0: it waits; or unknown_node
+    std::string label;      ///< these four: see want_lease
+    bool own = false;
+    std::string env, cwd;
+};
+
+/// Where a bundle of a placement group is.
+struct placed_bundle {
+    std::uint64_t node = 0; ///< the incarnation of its agent; 0: it has no place
+    std::uint64_t gpus = 0; ///< bits of sched::gpu_set
+};
+
+/// A placement group of a driver, as its hello tells it.
+struct known_group {
+    std::uint64_t number = 0;
+    std::uint8_t strategy = 0;         ///< sched::group_strategy
+    std::vector<std::string> bundles;  ///< as sched::parse_resources() reads them
+    std::vector<placed_bundle> placed; ///< of each, as the head said last; none: it waits
+};
+
+/// A driver calls actors of a namespace through its space server, a driver of this incarnation.
+struct visited_space {
+    std::string space;
+    std::uint64_t space_server = 0;
+};
+
+inline constexpr std::uint64_t space_server_lease =
+    0; ///< of its own process, among those of its workers
+
+/// A driver says who it is and which leases it has or waits for; answered by driver_welcome.
+struct driver_hello {
+    static constexpr std::uint16_t number = 3;
+    std::uint32_t version = cluster_version;
+    std::string name; ///< of the job, for people: "./train"
+    std::string host;
+    std::int64_t pid = 0;
+    std::uint32_t weight = 1; ///< of its fair share
+    // What agents start, and where that finds the driver.
+    std::string executable; ///< an absolute path
+    std::string program;    ///< argv[0]
+    std::string folder;     ///< working directory
+    std::uint16_t port = 0; ///< on which it listens for workers
+    std::string address;    ///< all of it, where the host is no secret; "": see start_worker_order
+    std::vector<known_lease> leases;
+    std::vector<known_group> groups;
+    bool prints = false;     ///< it takes what its workers print; else that appears at their agent
+    bool again = false;      ///< a head has welcomed it before
+    std::string space;       ///< it is the space server of this namespace; "": it is a program
+    std::uint64_t build = 0; ///< proc::build_id() of its executable
+    std::vector<visited_space> visits;
+};
+
+/// The head takes the driver in, and says how large the cluster is.
+struct driver_welcome {
+    static constexpr std::uint16_t number = 4;
+    std::uint64_t cpus = 0; ///< whole ones, of all nodes
+    std::uint32_t nodes = 0;
+};
+
+/// A driver asks for room for one more worker.
+struct want_lease {
+    static constexpr std::uint16_t number = 5;
+    std::uint64_t lease = 0; ///< a number that this driver has not used
+    std::string demand;
+    /// Of the node: "zone=a", "node=n1"; in a placement group "@3", "@3/0"; empty: any.
+    std::string label;
+    /// For tasks with one demand alone: the driver gives others of its leases back for it, where it
+    /// is told.
+    bool own = false;
+    /// Of its worker's process, as sched::parse_task_environment() reads them; no folder: that of
+    /// the driver.
+    std::string env, cwd;
+};
+
+/// Takes back what was asked for, or ends what was granted.
+struct return_lease {
+    static constexpr std::uint16_t number = 6;
+    std::uint64_t lease = 0;
+    bool at_once = false; ///< its worker is to be killed, not asked
+};
+
+/// There is room, and the worker is being started.
+struct lease_granted {
+    static constexpr std::uint16_t number = 7;
+    std::uint64_t lease = 0;
+    std::uint64_t node = 0; ///< the incarnation of its agent
+    std::string node_name;
+    std::vector<std::string> labels; ///< of the node; "node=n1" is one
+};
+
+/// It waits for a node that could hold it: none that is there could.
+struct lease_waits {
+    static constexpr std::uint16_t number = 8;
+    std::uint64_t lease = 0;
+    std::string why;
+};
+
+/// A lease is gone: its worker has ended, or there can be none.
+struct lease_ended {
+    static constexpr std::uint16_t number = 9;
+    std::uint64_t lease = 0;
+    bool started = true; ///< its worker ran
+    std::string how;
+    std::uint64_t lines = 0; ///< these two: see ended_lease
+    bool is_lasting = false;
+};
+
+/// The head asks for it back: its node is drained, or others have had less than their share for
+/// long. The driver sends no new work there and returns it when what runs has ended.
+struct lease_recalled {
+    static constexpr std::uint16_t number = 21;
+    std::uint64_t lease = 0;
+    std::string why;
+    bool withdrawn = false; ///< it is not asked back any more
+};
+
+/// A lease that was asked back is kept: its worker has actors.
+struct keep_lease {
+    static constexpr std::uint16_t number = 22;
+    std::uint64_t lease = 0;
+};
+
+/// All that runs on a lease waits for calls that it has made, or no longer: its cpus are free
+/// meanwhile.
+struct lease_blocked {
+    static constexpr std::uint16_t number = 23;
+    std::uint64_t lease = 0;
+    bool on = false;
+};
+
+/// A driver asks for a placement group: room for all its bundles, or none.
+struct want_group {
+    static constexpr std::uint16_t number = 24;
+    std::uint64_t group = 0; ///< a number that this driver has not used
+    std::uint8_t strategy = 0;
+    std::vector<std::string> bundles;
+};
+
+/// A driver needs it no more, and has returned the leases in it.
+struct drop_group {
+    static constexpr std::uint16_t number = 25;
+    std::uint64_t group = 0;
+};
+
+/// All bundles have places.
+struct group_placed {
+    static constexpr std::uint16_t number = 26;
+    std::uint64_t group = 0;
+    std::vector<placed_bundle> bundles;
+};
+
+/// It waits: for nodes that could hold it, or some of its places have gone and it gets others.
+struct group_waits {
+    static constexpr std::uint16_t number = 27;
+    std::uint64_t group = 0;
+    bool impossible = false; ///< no nodes that are there could hold it
+    std::string why;
+};
+
+/// There can be no such group: it is forgotten.
+struct group_refused {
+    static constexpr std::uint16_t number = 28;
+    std::uint64_t group = 0;
+    std::string why;
+};
+
+/// A driver asks for the space server of a namespace, which is started if there is none, from the
+/// driver's executable.
+struct enter_space {
+    static constexpr std::uint16_t number = 30;
+    std::string space;
+    std::uint64_t space_server = 0; ///< this one or none; 0: whichever there is
+};
+
+/// Where the space server listens; as in start_worker_order.
+struct space_entered {
+    static constexpr std::uint16_t number = 31;
+    std::uint64_t space_server = 0; ///< its incarnation
+    std::string who;                ///< "app (pid 7 at host)"
+    std::string host;
+    std::uint16_t port = 0;
+    std::string address;
+};
+
+/// A space server that the driver visits has ended.
+struct space_lost {
+    static constexpr std::uint16_t number = 32;
+    std::string space;
+    std::uint64_t space_server = 0;
+    std::string how;
+};
+
+/// Nodes have come or gone.
+struct cluster_changed {
+    static constexpr std::uint16_t number = 10;
+    std::uint64_t cpus = 0;
+    std::uint32_t nodes = 0;
+};
+
+} // namespace skein::cluster
+
+// ======== skein/cluster/detail/job_messages.hpp
+// Jobs: what somebody submits to a cluster, what the head says of it, and the files that go with
+// it. See cluster/jobs.hpp, and cluster/messages.hpp for who sends what.
+
+
+// ======== skein/proc/output.hpp
+// What workers print, on its way to the output of their driver: whole lines, in order for each
+// worker, and in bounded memory. Where lines come faster than they are taken the oldest are left
+// out, and counted by their numbers.
+//
+//     proc::line_queue said;                                    // of one worker
+//     scope.spawn(proc::read_lines(child, &said, on_more));     // until it has ended
+//     proc::worker_lines some{"worker-3", "node-2"};
+//     some.lines = said.take(60'000);
+//
+//     // a thread: no loop waits for a terminal
+//     proc::output_printer printer;
+//     auto printed = printer.print({some});                   // (worker-3, node-2) text
+//     co_await printed;
 
 
 // ======== skein/core/task.hpp
@@ -5308,67 +5673,134 @@ template <class T>
 } // namespace skein
 
 
-// ======== skein/core/awaitable.hpp, continued
-#include <exception>
-#include <type_traits>
-#include <utility>
+// ======== skein/proc/output.hpp, continued
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
 
-namespace skein {
+namespace skein::proc {
 
-/// A task is already one.
-template <class T>
-[[nodiscard]] task<T> as_task(task<T> work) noexcept {
-    return work;
-}
+class child;
 
-/// Anything that as_task turns into a task.
-template <class A>
-concept task_like = requires(A&& a) { as_task(std::forward<A>(a)); };
+/// A line that a process has written, without its end.
+struct output_line {
+    bool is_error = false; ///< to its standard error
+    std::string text{};
+};
 
-/// What awaiting an A gives.
-template <task_like A>
-using awaited_t = typename decltype(as_task(std::declval<A>()))::value_type;
+/// Lines of one worker, in the order in which they were read.
+struct worker_lines {
+    std::string worker{}, node{}; ///< "worker-3"; "node-2", empty: this host
+    std::uint64_t left_out = 0;   ///< lines before these that nobody will see
+    std::vector<output_line> lines{};
+};
 
-/// Runs work and gives its outcome as a value: never throws, but for cancellation of the awaiting
-/// task it gives errc::cancelled like any other error.
-template <class T>
-[[nodiscard]] task<result<T>> as_result(task<T> work) {
-    try {
-        if constexpr (std::is_void_v<T>) {
-            co_await work;
-            co_return result<void>{};
-        } else {
-            co_return result<T>(co_await work);
-        }
-    } catch (...) {
-        co_return to_error(std::current_exception());
-    }
-}
+/// Where lines go: what prints them, and suspends until it has.
+using print_lines = std::function<task<void>(std::vector<worker_lines>)>;
 
-} // namespace skein
+/// The lines of one process that nobody has taken yet. Numbers begin with 1 and count both of its
+/// outputs.
+class line_queue {
+public:
+    /// A longer line is cut into lines of this length.
+    static constexpr std::size_t most_line = std::size_t{16} << 10;
+    /// What a line takes beside its text.
+    static constexpr std::size_t line_cost = 16;
 
-// ======== skein/core/scope.hpp
-// scope: the owner of concurrent tasks. Children end before the parent goes on.
-//
-// The first child that fails cancels its siblings, and join() rethrows its error. When the task
-// that joins is cancelled, the children are cancelled and still waited for. A scope can be used
-// again after a join, unless it was cancelled (by itself, a failed child or the joining task): that
-// stays. Destroying a scope with running children is a bug and is checked: join it first.
-//
-//     scope s;
-//     s.spawn(serve(a));
-//     s.spawn(serve(b));
-//     co_await s.join();
-//
-// with_scope(f, args...) does the same around a body that may throw.
+    /// Above `most` bytes the oldest lines are left out.
+    explicit line_queue(std::size_t most = std::size_t{256} << 10) noexcept : most_(most) {}
+
+    /// Bytes as the process has written them; the part behind the last line end waits for the rest.
+    void add(bool is_error, std::string_view bytes);
+    /// There is no rest: what has no line end is a line, too.
+    void end();
+
+    [[nodiscard]] bool empty() const noexcept { return lines_.empty(); }
+    /// The number of the line that take() gives first.
+    [[nodiscard]] std::uint64_t next() const noexcept { return total_ + 1 - lines_.size(); }
+    /// All lines so far, with those that were left out or taken.
+    [[nodiscard]] std::uint64_t total() const noexcept { return total_; }
+    /// The oldest lines, at most so many bytes, line_cost included; at least one, if there is one.
+    [[nodiscard]] std::vector<output_line> take(std::size_t most_bytes);
+    /// The last three lines of its standard error, cut to be part of a message, taken or not;
+    /// empty: there are none.
+    [[nodiscard]] std::string last_errors() const;
+
+private:
+    void push(bool is_error, std::string text);
+
+    std::size_t most_, bytes_ = 0;
+    std::uint64_t total_ = 0;
+    std::deque<output_line> lines_;
+    std::deque<std::string> errors_;     ///< the last ones
+    std::array<std::string, 2> unended_; ///< output, error
+};
+
+/// Reads both outputs of a child until it has ended and all is read, however fast they come.
+///   from, into  must outlive the task
+///   on_more     called after each piece
+///   errors      cancelled
+[[nodiscard]] task<void> read_lines(child* from, line_queue* into, std::function<void()> on_more);
+
+/// Reads what a child prints and gives it to `print`, until it has ended and all is printed.
+///   from, print  must outlive the task
+///   errors       cancelled; those of `print`
+[[nodiscard]] task<void> pass_lines_on(child* from, std::string worker, const print_lines* print);
+
+/// How lines of workers look.
+struct output_style {
+    bool prefix = true;                                     ///< "(worker-3, node-2) "
+    bool colour_on_output = false, colour_on_error = false; ///< of the prefix
+};
+
+/// A piece of text for one of the two outputs.
+struct output_text {
+    bool is_error = false;
+    std::string text{}; ///< whole lines
+};
+/// The text that is printed for these lines.
+[[nodiscard]] std::vector<output_text> format_lines(const std::vector<worker_lines>& all,
+                                                    const output_style& how);
+
+/// Prints on this process's output and error, on a thread of its own, so that a terminal or pipe
+/// that is not read holds up nobody but who waits for print(). What this process prints itself
+/// through `stdout` and `stderr` is not mixed into lines. Where an output is gone, what is for it
+/// is dropped.
+class output_printer {
+public:
+    ///   prefix  see output_style; it has colour where that is a terminal and NO_COLOR is not set
+    ///   errors  io: no thread
+    explicit output_printer(bool prefix = true, std::FILE* output = stdout,
+                            std::FILE* error = stderr);
+    output_printer(const output_printer&) = delete;
+    output_printer& operator=(const output_printer&) = delete;
+    /// What has not been printed is dropped. The loops of all print() must still be there.
+    ~output_printer();
+
+    /// Suspends until they are printed; in the order of the calls.
+    ///   errors  cancelled: they are printed all the same
+    [[nodiscard]] task<void> print(std::vector<worker_lines> what);
+
+private:
+    struct parts; // in detail/output_printer.ipp
+    const std::shared_ptr<parts> parts_;
+};
+
+/// print_lines of an output_printer that lives as long as this or a copy of it.
+[[nodiscard]] print_lines print_to_standard_files(bool prefix);
+
+} // namespace skein::proc
 
 
-// ======== skein/core/wait.hpp
-// The leaf of every wait: a waiter is one suspended coroutine; a wait_queue is a line of them.
-//
-// A waiter ends exactly once, by wake() or by cancellation, and its coroutine is then resumed
-// through the run queue of the loop it waits on. This is the tool that event, mutex, channel and
-// the protocols are made of; programs rarely need it.
+// ======== skein/proc/detail/output.ipp
+// Part of the bodies of proc/output.hpp: from bytes to lines, and how these look.
 
 
 // ======== skein/core/cancel.hpp
@@ -5619,6 +6051,18 @@ template <class T>
 }
 
 } // namespace skein
+
+// ======== skein/core/event.hpp
+// event: a flag one can wait for. Manual reset; one loop.
+
+
+// ======== skein/core/wait.hpp
+// The leaf of every wait: a waiter is one suspended coroutine; a wait_queue is a line of them.
+//
+// A waiter ends exactly once, by wake() or by cancellation, and its coroutine is then resumed
+// through the run queue of the loop it waits on. This is the tool that event, mutex, channel and
+// the protocols are made of; programs rarely need it.
+
 
 // ======== skein/core/loop.hpp
 // loop: what one thread runs. A run queue, timers, handles posted from other threads, and a way to
@@ -6433,7 +6877,54 @@ private:
 } // namespace skein
 
 
-// ======== skein/core/scope.hpp, continued
+// ======== skein/core/event.hpp, continued
+namespace skein {
+
+/// A flag that tasks of one loop wait for; set until reset(). Neither copyable nor movable.
+class event {
+public:
+    /// Wakes all who wait, and lets later waits pass until reset().
+    void set() noexcept {
+        set_ = true;
+        waiting_.wake_all();
+    }
+    void reset() noexcept { set_ = false; }
+    [[nodiscard]] bool is_set() const noexcept { return set_; }
+
+    class awaiter : public wait_queue::awaiter {
+    public:
+        explicit awaiter(event& e) noexcept : wait_queue::awaiter(e.waiting_, true), event_(e) {}
+        bool await_ready() const noexcept { return event_.set_; }
+
+    private:
+        event& event_;
+    };
+    /// Suspends until set; resumed by the loop. Throws cancelled; the event is not changed by that.
+    [[nodiscard]] awaiter wait() noexcept { return awaiter(*this); }
+
+private:
+    bool set_ = false;
+    wait_queue waiting_;
+};
+
+} // namespace skein
+
+// ======== skein/core/scope.hpp
+// scope: the owner of concurrent tasks. Children end before the parent goes on.
+//
+// The first child that fails cancels its siblings, and join() rethrows its error. When the task
+// that joins is cancelled, the children are cancelled and still waited for. A scope can be used
+// again after a join, unless it was cancelled (by itself, a failed child or the joining task): that
+// stays. Destroying a scope with running children is a bug and is checked: join it first.
+//
+//     scope s;
+//     s.spawn(serve(a));
+//     s.spawn(serve(b));
+//     co_await s.join();
+//
+// with_scope(f, args...) does the same around a body that may throw.
+
+
 #include <cstddef>
 #include <exception>
 #include <utility>
@@ -6577,481 +7068,425 @@ SKEIN_INLINE bool scope::is_cancelled(const std::exception_ptr& failure) noexcep
 
 } // namespace skein
 
+// ======== skein/proc/children.hpp
+// Child processes as one part: starting copies of this program with a boot message, seeing their
+// end, asking them to leave and insisting. What is above decides what they are for and when one is
+// started again.
+//
+//     proc::local_children here(loop);
+//     proc::child_options how;
+//     how.role = "worker";
+//     how.name = "worker-1";
+//     how.message = wire::encode(order);              // the child: proc::take_boot("worker")
+//     auto starting = here.start(std::move(how));
+//     auto worker = co_await starting;
+//     auto stream = worker->take_stream();            // connected with the child's socket
+//     auto leaving = proc::stop(*worker, 100ms, 2s);
+//     const proc::child_end end = co_await leaving;     // "exited with 1", and why, if it said so
+//
+// `children` is an interface: processes of this host here, those of other hosts or of a simulated
+// world elsewhere.
 
-// ======== skein/core/all.hpp, continued
-#include <algorithm>
+
+// ======== skein/core/constants.hpp
+// The table of time constants and default limits. net::limits, net::keep_alive,
+// net::reconnect_policy and the options of the layers above take their defaults from it.
+//
+// The values are for hosts in one network.
+
+
+#include <chrono>
 #include <cstddef>
-#include <optional>
-#include <tuple>
-#include <type_traits>
-#include <utility>
-#include <variant>
-#include <vector>
-
-namespace skein {
-namespace detail {
-
-/// void has no values: all() gives std::monostate for it.
-template <class T>
-using value_or_monostate = std::conditional_t<std::is_void_v<T>, std::monostate, T>;
-
-template <class T>
-task<void> keep_value(task<T> work, std::optional<value_or_monostate<T>>* out) {
-    if constexpr (std::is_void_v<T>) {
-        co_await work;
-        out->emplace();
-    } else {
-        out->emplace(co_await work);
-    }
-}
-
-} // namespace detail
-
-/// Runs all tasks concurrently; gives their values in order (std::monostate for void). The first
-/// error cancels the others, and is rethrown when all have ended. Resumed by the loop.
-template <class... Ts>
-    requires(sizeof...(Ts) > 0)
-[[nodiscard]] task<std::tuple<detail::value_or_monostate<Ts>...>> all(task<Ts>... work) {
-    std::tuple<std::optional<detail::value_or_monostate<Ts>>...> slots;
-    scope children;
-    [&]<std::size_t... I>(std::index_sequence<I...>) {
-        (children.spawn(detail::keep_value<Ts>(std::move(work), &std::get<I>(slots))), ...);
-    }(std::index_sequence_for<Ts...>{});
-    auto joined = children.join();
-    try {
-        co_await joined;
-    } catch (const error&) { // cancelled, but values that are all there are delivered
-        if (!std::apply([](const auto&... slot) { return (slot.has_value() && ...); }, slots))
-            throw;
-    }
-    co_return std::apply(
-        [](auto&... slot) {
-            return std::tuple<detail::value_or_monostate<Ts>...>(std::move(*slot)...);
-        },
-        slots);
-}
-
-/// The same for things that as_task turns into tasks (refs).
-template <task_like... As>
-    requires(sizeof...(As) > 0 &&
-             !(requires { typename std::remove_cvref_t<As>::promise_type; } && ...))
-[[nodiscard]] auto all(As&&... work) {
-    return all(as_task(std::forward<As>(work))...);
-}
-
-/// The same for any number of one type; void gives a task<void>.
-template <class T>
-[[nodiscard]] auto all(std::vector<task<T>> work) -> task<
-    std::conditional_t<std::is_void_v<T>, void, std::vector<detail::value_or_monostate<T>>>> {
-    std::vector<std::optional<detail::value_or_monostate<T>>> slots(work.size());
-    scope children;
-    for (std::size_t i = 0; i < work.size(); ++i) {
-        children.spawn(detail::keep_value<T>(std::move(work[i]), &slots[i]));
-    }
-    auto joined = children.join();
-    try {
-        co_await joined;
-    } catch (const error&) {
-        if (!std::all_of(slots.begin(), slots.end(), [](const auto& s) { return s.has_value(); }))
-            throw;
-    }
-    if constexpr (!std::is_void_v<T>) {
-        std::vector<T> values;
-        values.reserve(slots.size());
-        for (auto& slot : slots) values.push_back(std::move(*slot));
-        co_return values;
-    }
-}
-
-/// The same for a vector of refs.
-template <task_like A>
-    requires(!requires { typename A::promise_type; })
-[[nodiscard]] auto all(std::vector<A> work) {
-    std::vector<decltype(as_task(std::declval<A>()))> tasks;
-    tasks.reserve(work.size());
-    for (auto& w : work) tasks.push_back(as_task(std::move(w)));
-    return all(std::move(tasks));
-}
-
-} // namespace skein
-
-// ======== skein/core/any.hpp
-// any: run several tasks at once and take the first that succeeds.
-//
-// Errors are only the answer when all have failed; then the first one is rethrown.
-
-
-// ======== skein/core/race.hpp
-// race: run several tasks at once and take the first that ends, well or badly.
-//
-//     auto first = race(primary(), backup());      // finished<T>{index, value}
-
-
-#include <cstddef>
-#include <exception>
-#include <optional>
-#include <utility>
-#include <vector>
+#include <cstdint>
 
 namespace skein {
 
-/// Which task it was, and its value (std::monostate for void).
-template <class T>
-struct finished {
-    std::size_t index = 0;
-    detail::value_or_monostate<T> value;
-};
-
-namespace detail {
-
-template <class T>
-struct race_state {
-    std::optional<finished<T>> winner;
-    std::exception_ptr failure;
-    bool over = false;
-    scope children;
-};
-
-/// One runner. error_ends: an error ends the race (race), else only this runner (any).
-template <class T>
-task<void> run_in_race(task<T> work, std::size_t index, race_state<T>* race, bool error_ends) {
-    std::exception_ptr failure;
-    std::optional<value_or_monostate<T>> value;
-    try {
-        auto kept = keep_value<T>(std::move(work), &value);
-        co_await kept;
-    } catch (...) {
-        failure = std::current_exception();
-    }
-    if (race->over) co_return;
-    if (failure) {
-        if (!race->failure) race->failure = failure;
-        if (!error_ends) co_return;
-    } else {
-        race->winner.emplace(finished<T>{index, std::move(*value)});
-    }
-    race->over = true;
-    race->children.cancel();
-}
-
-template <class T>
-task<finished<T>> hold_race(std::vector<task<T>> work, bool error_ends) {
-    if (work.empty()) throw error(errc::invalid_argument, "a race of no tasks");
-    race_state<T> race;
-    for (std::size_t i = 0; i < work.size(); ++i) {
-        race.children.spawn(run_in_race<T>(std::move(work[i]), i, &race, error_ends));
-    }
-    auto joined = race.children.join();
-    try {
-        co_await joined;
-    } catch (const error&) { // cancelled, but a value that is there is delivered
-        if (!race.winner) throw;
-    }
-    if (race.winner) co_return std::move(*race.winner);
-    std::rethrow_exception(race.failure);
-}
-
-template <class T, class... Rest>
-std::vector<task<T>> to_vector(task<T> first, task<Rest>... rest) {
-    std::vector<task<T>> tasks;
-    tasks.reserve(1 + sizeof...(rest));
-    tasks.push_back(std::move(first));
-    (tasks.push_back(std::move(rest)), ...);
-    return tasks;
-}
-
-} // namespace detail
-
-/// Gives the first task that ends; its error is rethrown. The others are cancelled and waited for.
-template <class T>
-[[nodiscard]] task<finished<T>> race(std::vector<task<T>> work) {
-    return detail::hold_race<T>(std::move(work), true);
-}
-template <class T, class... Rest>
-    requires(std::same_as<T, Rest> && ...)
-[[nodiscard]] task<finished<T>> race(task<T> first, task<Rest>... rest) {
-    return race(detail::to_vector(std::move(first), std::move(rest)...));
-}
-/// The same for refs.
-template <task_like A, task_like... As>
-    requires(
-        !requires { typename std::remove_cvref_t<A>::promise_type; } &&
-        !requires { typename std::remove_cvref_t<A>::allocator_type; })
-[[nodiscard]] auto race(A&& first, As&&... rest) {
-    return race(as_task(std::forward<A>(first)), as_task(std::forward<As>(rest))...);
-}
-
-} // namespace skein
-
-
-// ======== skein/core/any.hpp, continued
-#include <utility>
-#include <vector>
-
-namespace skein {
-
-/// Gives the first task that ends without an error; the others are cancelled and waited for.
-template <class T>
-[[nodiscard]] task<finished<T>> any(std::vector<task<T>> work) {
-    return detail::hold_race<T>(std::move(work), false);
-}
-template <class T, class... Rest>
-    requires(std::same_as<T, Rest> && ...)
-[[nodiscard]] task<finished<T>> any(task<T> first, task<Rest>... rest) {
-    return any(detail::to_vector(std::move(first), std::move(rest)...));
-}
-/// The same for refs.
-template <task_like A, task_like... As>
-    requires(
-        !requires { typename std::remove_cvref_t<A>::promise_type; } &&
-        !requires { typename std::remove_cvref_t<A>::allocator_type; })
-[[nodiscard]] auto any(A&& first, As&&... rest) {
-    return any(as_task(std::forward<A>(first)), as_task(std::forward<As>(rest))...);
-}
-
-} // namespace skein
-
-// ======== skein/core/as_completed.hpp
-// as_completed: outcomes in the order in which tasks end.
-//
-//     auto results = as_completed(std::move(tasks));
-//     while (auto done = co_await results.next()) use(done->index, done->value);
-//
-// Leaving early is fine, by break or by an exception: the tasks that still run are cancelled, and
-// the loop waits for their end. They end after the stream then: they must not refer to what ends
-// with its reader (refs do not). co_await close() waits here and now.
-
-
-// ======== skein/core/channel.hpp
-// channel<T>: a bounded queue between tasks of one loop. Values come out in the order they went in,
-// each to exactly one receiver; a full channel makes its senders wait (back-pressure). Capacity 0
-// is a rendezvous: a send ends when its value is received.
-//
-//     while (auto item = co_await jobs.receive()) use(*item);
-
-
-#include <cstddef>
-#include <deque>
-#include <optional>
-#include <utility>
-
-namespace skein {
-
-/// A queue of at most `capacity` values between tasks of one loop. Neither copyable nor movable.
-template <class T>
-class channel {
-public:
-    explicit channel(std::size_t capacity) noexcept : capacity_(capacity) {}
-    channel(const channel&) = delete;
-    channel& operator=(const channel&) = delete;
-
-    class send_awaiter : public waiter {
+/// Waits and pauses of all layers; lan() gives those for hosts in one network.
+struct time_constants {
+    /// So many milliseconds; any length of time can be assigned.
+    class ms : public time_span {
     public:
-        send_awaiter(channel& c, T value) : channel_(c), value_(std::move(value)) {}
-        bool await_ready() {
-            if (channel_.closed_) return true;
-            sent_ = channel_.offer(value_);
-            return sent_;
-        }
-        template <detail::promise_with_context Promise>
-        bool await_suspend(std::coroutine_handle<Promise> h) {
-            if (!arm(h)) return false;
-            channel_.senders_.push_back(*this);
-            return true;
-        }
-        void await_resume() const {
-            if (sent_) return;
-            throw_if_cancelled();
-            throw error(errc::closed, "send on a closed channel");
-        }
-
-    private:
-        friend class channel;
-        channel& channel_;
-        T value_;
-        bool sent_ = false;
+        constexpr explicit ms(std::int64_t n) noexcept : time_span(std::chrono::milliseconds(n)) {}
+        template <class Rep, class Period>
+        constexpr ms(std::chrono::duration<Rep, Period> length) : time_span(length) {} // NOLINT
     };
 
-    class receive_awaiter : public waiter {
-    public:
-        explicit receive_awaiter(channel& c) noexcept : channel_(c) {}
-        bool await_ready() {
-            value_ = channel_.try_receive();
-            return value_.has_value() || channel_.closed_;
-        }
-        template <detail::promise_with_context Promise>
-        bool await_suspend(std::coroutine_handle<Promise> h) {
-            if (!arm(h)) return false;
-            channel_.receivers_.push_back(*this);
-            return true;
-        }
-        std::optional<T> await_resume() {
-            if (!value_) throw_if_cancelled();
-            return std::move(value_);
-        }
+    ms group_heartbeat{100};  ///< inside a training group
+    ms agent_heartbeat{500};  ///< between head and agents, and idle connections
+    ms suspect_after{1000};   ///< silence after which a peer is suspected
+    ms dead_after{3000};      ///< silence after which a peer is dead
+    ms stalled_after{10'000}; ///< with no byte taken, after which a peer we do not hear is given up
+    ms connect_timeout{5000}; ///< one attempt
+    ms handshake_timeout{5000};
+    ms start_timeout{120000}; ///< for a process to load its program, before the first byte from it
+    ms close_timeout{2000};   ///< for what is queued and the peer's goodbye
+    ms reconnect_first{50};   ///< delay before the second attempt; doubles up to reconnect_most
+    ms reconnect_most{2000};
+    ms accept_pause{100};         ///< after a failed accept
+    ms accept_grace{20};          ///< no stream is dropped for another one before
+    ms accept_proof_grace{40};    ///< the same from its first message on, which is whole
+    ms refusal_line{10'000};      ///< at most one log line per kind of refused stream in this time
+    ms shutdown_grace{2000};      ///< from the request to stop until the kill
+    ms exit_grace{100};           ///< for a process to end by itself when its link has ended
+    ms exit_grace_stopping{300};  ///< the same when it was told to
+    ms idle_probe{5000};          ///< at least so often a link to a worker carries something
+    ms unconfirmed_after{15'000}; ///< the other host's kernel answers nothing on such a link
+    ms force_after{100};          ///< for a task cancelled by force to end by itself
+    ms worker_resume{30'000};     ///< for a broken link to a worker, then its host is asked
+    ms worker_computes{86'400'000}; ///< the same while its host answers
+    ms worker_refused{500};         ///< after which nobody will ever listen there again
+    ms space_server_idle{60'000};   ///< a namespace without actors and space clients ends
+    ms idle_worker{250};            ///< a worker for one demand that has nothing to do leaves
+    ms idle_aside{10'000};          ///< so does the second process of a worker
+    ms space_enter{90'000};         ///< for a space server to be found or started, and reached
+    ms space_settle{2500};      ///< a head that has just started waits so long for space servers
+    ms space_fence{45'000};     ///< one that nobody saw end has surely ended: its agent has no head
+    ms child_restart_first{50}; ///< before a worker is started again; doubles
+    ms child_restart_most{60000};
+    ms rendezvous_timeout{60000};
+    ms join_first{5}; ///< before a second attempt to join: ranks of a host start together; doubles
+    ms join_most{250};
+    ms still_waiting{10'000};  ///< for ranks that have not joined, until a line says for which
+    ms job_restart_first{200}; ///< before a job's ranks are started again; doubles
+    ms crash_grace{1000};      ///< for the other ranks to see a loss and leave
+    ms last_word{50};          ///< for news on its way, or the kernel to clear a dead process away
+    ms stop_grace{30'000};     ///< from a request to stop a group of ranks until the kill
+    ms training_stop_grace{300'000}; ///< a step, an evaluation and a checkpoint must fit in
+    ms echo_wait{1000}; ///< after a broken collective, for news of the loss that broke it
+    /// Minutes, as users of other libraries expect: a rank may compile kernels, read a cold disk or
+    /// save while the others wait. Dead processes are noticed at once, without it.
+    ms collective_timeout{300'000};
+    ms checkpoint_timeout{1'800'000}; ///< the same around reads and writes of whole checkpoints
+    ms ring_late_again{50};           ///< a second look before a neighbour is called late
+    ms ring_grace_least{500};         ///< after the deadline, for news of who is late further away
+    ms ring_grace_most{2000};
+    ms ring_news{300};          ///< after a broken link, for the cause further away
+    ms ring_notice{500};        ///< to write an error or a goodbye to one neighbour
+    ms ring_goodbye{1000};      ///< for both notices, at close
+    ms shm_look{20};            ///< between looks whether the processes of the others live
+    ms unwaited_collective{10}; ///< until its loop ends a small one nobody waits for
 
-    private:
-        friend class channel;
-        channel& channel_;
-        std::optional<T> value_;
-    };
-
-    /// Suspends while the channel is full; resumed by the loop. Throws closed, or cancelled (then
-    /// the value was not sent).
-    [[nodiscard]] send_awaiter send(T value) { return send_awaiter(*this, std::move(value)); }
-    /// Suspends until there is a value; nothing when the channel is closed and empty. Throws
-    /// cancelled; then no value is taken.
-    [[nodiscard]] receive_awaiter receive() noexcept { return receive_awaiter(*this); }
-
-    /// Sends if there is space; false if not, or if closed (value is then unchanged).
-    [[nodiscard]] bool try_send(T& value) { return !closed_ && offer(value); }
-    [[nodiscard]] bool try_send(T&& value) { return !closed_ && offer(value); }
-
-    /// Takes a value if there is one.
-    [[nodiscard]] std::optional<T> try_receive() {
-        std::optional<T> out;
-        if (!queue_.empty()) {
-            out.emplace(std::move(queue_.front()));
-            queue_.pop_front();
-            if (!senders_.empty()) queue_.push_back(take_from_sender());
-        } else if (!senders_.empty()) {
-            out.emplace(take_from_sender());
-        }
-        return out;
-    }
-
-    /// No more sends: those that wait throw closed, receivers drain what is queued and then get
-    /// nothing.
-    void close() noexcept {
-        closed_ = true;
-        while (!senders_.empty()) senders_.front().wake();
-        while (!receivers_.empty()) receivers_.front().wake();
-    }
-    [[nodiscard]] bool is_closed() const noexcept { return closed_; }
-    [[nodiscard]] std::size_t size() const noexcept { return queue_.size(); }
-
-private:
-    bool offer(T& value) {
-        if (!receivers_.empty()) {
-            auto& first = static_cast<receive_awaiter&>(receivers_.front());
-            first.value_.emplace(std::move(value));
-            first.wake();
-            return true;
-        }
-        if (queue_.size() >= capacity_) return false;
-        queue_.push_back(std::move(value));
-        return true;
-    }
-    T take_from_sender() {
-        auto& first = static_cast<send_awaiter&>(senders_.front());
-        T value = std::move(first.value_);
-        first.sent_ = true;
-        first.wake();
-        return value;
-    }
-
-    std::size_t capacity_;
-    bool closed_ = false;
-    std::deque<T> queue_;
-    intrusive_list<waiter, waiter> senders_, receivers_;
+    [[nodiscard]] static constexpr time_constants lan() noexcept { return {}; }
 };
+
+/// Exit codes of every program built with skein.
+namespace exit_code {
+/// It did what was asked; it failed; its command line is wrong. 128 + n: ended by signal n.
+inline constexpr int done = 0, failed = 1, usage = 2;
+} // namespace exit_code
+
+/// Default size limits; each has an option where it is used.
+namespace limit {
+inline constexpr std::size_t frame_bytes = std::size_t{1} << 30;   ///< one frame's body
+inline constexpr std::size_t queue_bytes = std::size_t{64} << 20;  ///< a connection's, each way
+inline constexpr std::size_t inline_bytes = std::size_t{64} << 10; ///< values kept inside messages
+inline constexpr std::size_t gather_bytes = std::size_t{4} << 10;  ///< from here on sent uncopied
+inline constexpr std::size_t backlog_bytes = std::size_t{4} << 20; ///< calls a worker reads ahead
+/// What a process sends to one actor, or of tasks without cores to one worker, ahead of what has
+/// begun there.
+inline constexpr std::uint32_t credit_calls = 1024;
+inline constexpr std::size_t credit_bytes = std::size_t{4} << 20;
+/// Plain calls run so long in a row before their replies leave and new frames are read.
+inline constexpr std::chrono::milliseconds call_turn{5};
+} // namespace limit
 
 } // namespace skein
 
+// ======== skein/net/stream.hpp
+// Ordered bytes between two peers, and the place where new ones arrive: the seam of both worlds.
+//
+// Protocol code sees only these two interfaces; real sockets (real_network) and the simulated
+// network (sim::network) implement them. Calls belong to the thread of the owning loop.
+// At most one read and one write may be under way at a time.
 
-// ======== skein/core/as_completed.hpp, continued
+
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
+#include <string>
+
+namespace skein::net {
+
+/// A connected byte stream.
+class stream {
+public:
+    stream() = default;
+    stream(const stream&) = delete;
+    stream& operator=(const stream&) = delete;
+    virtual ~stream() = default;
+
+    /// Waits for at least one byte; `into` must stay valid until then.
+    ///   result  bytes read, 0 = the peer closed its side (or `into` is empty)
+    ///   errors  reset, closed (by us), cancelled (no byte is lost)
+    virtual task<std::size_t> read_some(mut_byte_span into) = 0;
+
+    /// Writes all parts in order; returns when the kernel has all of it.
+    ///   batch   the array and the bytes it names must stay valid until then
+    ///   errors  reset, closed, cancelled (an unknown prefix may have been sent)
+    virtual task<void> write_all(std::span<const byte_span> batch) = 0;
+
+    /// What can be read without waiting: bytes read, 0 = the peer closed, nullopt = would wait.
+    virtual std::optional<std::size_t> try_read(mut_byte_span into) = 0;
+
+    /// Writes what fits without waiting: bytes taken from the front of the batch, 0 = would wait.
+    virtual std::size_t try_write(std::span<const byte_span> batch) = 0;
+
+    /// Tells the peer that no more bytes follow; reading goes on.
+    virtual void close_send() noexcept = 0;
+
+    /// Ends both directions; a waiting read or write throws closed. May be called again.
+    virtual void close() noexcept = 0;
+
+    /// Who is at the other end, for messages.
+    [[nodiscard]] virtual std::string peer_name() const = 0;
+
+    /// The host at the other end as a numeric address, as the network tells; empty on this host's
+    /// own (Unix) sockets.
+    [[nodiscard]] virtual std::string peer_host() const { return {}; }
+
+    /// The user at the other end of a Unix socket, as the kernel tells; nothing elsewhere.
+    [[nodiscard]] virtual std::optional<std::uint32_t> peer_user() const { return std::nullopt; }
+
+    /// For how long the peer's host has confirmed nothing while bytes that were sent wait for that;
+    /// 0: none wait, or the kernel does not tell. A process that reads nothing does not matter: its
+    /// kernel answers.
+    [[nodiscard]] virtual duration unconfirmed() const noexcept { return duration(0); }
+
+    /// True when the kernel reports the death of the peer (Unix sockets): no pings needed.
+    [[nodiscard]] virtual bool is_local() const noexcept { return false; }
+};
+
+/// A place that accepts streams.
+class listener {
+public:
+    listener() = default;
+    listener(const listener&) = delete;
+    listener& operator=(const listener&) = delete;
+    virtual ~listener() = default;
+
+    /// Waits for the next stream; throws closed after close().
+    virtual task<std::unique_ptr<stream>> accept() = 0;
+
+    /// The bound address, with the real port where 0 was asked for.
+    [[nodiscard]] virtual address local() const = 0;
+
+    /// Stops listening; a waiting accept throws closed.
+    virtual void close() noexcept = 0;
+};
+
+} // namespace skein::net
+
+
+// ======== skein/proc/children.hpp, continued
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
-namespace skein {
+namespace skein::net {
+class real_loop;
+}
 
-/// One task's end: which it was and its value or error.
-template <class T>
-struct completed {
-    std::size_t index = 0;
-    result<T> value;
+namespace skein::proc {
+
+/// Of a boot message: with its frame it fits the smallest pipe of Linux, 64 KiB.
+inline constexpr std::size_t most_boot_bytes = std::size_t{32} << 10;
+
+/// What is started.
+struct child_options {
+    /// What the child asks proc::take_boot() for. Empty: it is any program, which knows nothing of
+    /// that: it gets neither message nor socket.
+    std::string role{};
+    std::string name{};                        ///< as messages name it: "worker-2"
+    byte_buffer message{};                     ///< for the child alone; at most most_boot_bytes
+    bool socket = true;                        ///< a connected socket between it and us
+    shared_memory memory{};                    ///< memory that it shares with us; may be none
+    std::string executable = "/proc/self/exe"; ///< this program
+    std::vector<std::string> argv{};           ///< empty: those of this process
+    std::string cwd{}; ///< its working directory; empty: the one in which this process was started
+    /// OMP_NUM_THREADS there, unless the user has set that, here or in `env`; 0: it is not set.
+    int threads = 0;
+    /// What it writes to its standard output and error is for child::read_output(); else these are
+    /// ours.
+    bool reads_output = false;
+    /// Added to what it inherits. Other users of the host may read it: no secrets.
+    std::vector<std::pair<std::string, std::string>> env{};
 };
 
-/// The stream of ends. Move-only; runs its tasks from construction on.
-template <class T>
-class completion_stream {
+/// How a child ended.
+struct child_end {
+    exit_status status;
+    std::string last_words; ///< why it left, if it said so with leave_last_words()
+};
+
+/// What a process takes.
+struct process_usage {
+    std::uint64_t resident_bytes = 0;
+    duration cpu_time{0}; ///< of all its threads since its start
+};
+
+/// What the kernel says of a process that gives no sign of life. One that computes, or waits for a
+/// disk or a peer of its own, shows none of it.
+struct process_look {
+    bool is_stopped = false;      ///< SIGSTOP and the like; not by a debugger
+    bool holds_socket = false;    ///< its end of our socket waits in reads: it reads there itself
+    std::uint64_t executable = 0; ///< which one; another one later: exec. 0: not known
+};
+
+/// What a host has for its processes, as far as this one may use it.
+struct host_resources {
+    int cores = 1;
+    std::uint64_t memory_bytes = 0; ///< 0: the host does not tell
+};
+
+/// A process that was started. Destroying it kills it, and waits until it is gone.
+class child {
 public:
-    explicit completion_stream(std::vector<task<T>> work)
-        : state_(std::make_unique<state>(work.size())) {
-        for (std::size_t i = 0; i < work.size(); ++i) {
-            state_->children.spawn(report(std::move(work[i]), i, state_.get()));
-        }
+    child() = default;
+    child(const child&) = delete;
+    child& operator=(const child&) = delete;
+    virtual ~child();
+
+    [[nodiscard]] virtual const std::string& name() const noexcept = 0;
+    [[nodiscard]] virtual std::int64_t pid() const noexcept = 0;
+    /// False as soon as its end was seen by ended().
+    [[nodiscard]] virtual bool running() const noexcept = 0;
+
+    /// Suspends until it has ended; any number of tasks may wait, also afterwards. What it has sent
+    /// can still be read from its stream, which then ends, also if somebody it left behind holds
+    /// the socket.
+    ///   errors  cancelled: the child is not touched, wait again later
+    [[nodiscard]] virtual task<child_end> ended() = 0;
+
+    /// Sends it a signal: SIGTERM asks it to leave. Nothing happens if it has ended.
+    virtual void signal(int number) noexcept = 0;
+    /// Sends it to its process group, too: to all that it has started and that did not leave it.
+    virtual void signal_group(int number) noexcept { signal(number); }
+    /// Ends it now, with all that it has started and that did not leave its process group.
+    virtual void kill() noexcept = 0;
+
+    /// What it takes now; zeros when it has ended.
+    [[nodiscard]] virtual process_usage usage() = 0;
+    /// What it looks like now, from outside.
+    [[nodiscard]] virtual process_look look() { return {}; }
+
+    /// Our end of its socket; nullptr if it has none, or when it has been taken.
+    [[nodiscard]] virtual std::unique_ptr<net::stream> take_stream() = 0;
+
+    /// Suspends until it has written something (is_error: to its standard error), and gives how
+    /// many bytes of it are in `into`. 0: all has been read and it has ended, or has closed that
+    /// file. One task at a time per file. While nobody reads, the child waits as soon as some 64
+    /// KiB are there.
+    ///   errors  cancelled: nothing is lost
+    [[nodiscard]] virtual task<std::size_t> read_output(bool is_error,
+                                                        std::span<std::byte> into) = 0;
+};
+
+/// Where children run.
+class children {
+public:
+    children() = default;
+    children(const children&) = delete;
+    children& operator=(const children&) = delete;
+    virtual ~children();
+
+    ///   errors  not_found, permission_denied (the executable); io: no descriptors or processes
+    ///           left; too_large: the message cancelled: what was started has been killed
+    [[nodiscard]] virtual task<std::unique_ptr<child>> start(child_options how) = 0;
+
+    /// Sends a signal (0: none) to all processes of this user with `mark`, "NAME=value", in the
+    /// environment that they were started with, whoever started them; gives how many there are. One
+    /// that this process has started and not waited for, and that has ended, is none. Reads /proc:
+    /// a millisecond for a few hundred processes.
+    virtual std::size_t signal_marked(const std::string& mark, int number) {
+        (void)mark, (void)number;
+        return 0;
     }
 
-    /// The next that ended, or nothing when all have. Resumed by the loop; throws cancelled.
-    [[nodiscard]] task<std::optional<completed<T>>> next() {
-        if (state_->left == 0) {
-            auto joined = state_->children.join();
-            co_await joined;
-            co_return std::nullopt;
-        }
-        auto received = co_await state_->ended.receive();
-        --state_->left;
-        co_return received;
-    }
-    /// Cancels what still runs and waits for its end.
-    [[nodiscard]] task<void> close() {
-        state_->children.cancel();
-        auto joined = state_->children.join();
-        auto sure = shield(std::move(joined));
-        co_await sure;
-    }
+    /// What the host offers to all children together. May read files: ask once.
+    [[nodiscard]] virtual host_resources resources() = 0;
+};
 
-    completion_stream(completion_stream&&) noexcept = default;
-    completion_stream& operator=(completion_stream&& other) noexcept {
-        std::swap(state_, other.state_);
-        return *this;
-    }
-    ~completion_stream() {
-        if (!state_ || state_->children.size() == 0) return;
-        state_->children.cancel();
-        loop::current().adopt(clear(std::move(state_)));
-    }
+namespace detail {
+class starter;
+}
+
+namespace detail {
+/// Of a process of this host that was started with a socket.
+[[nodiscard]] process_look look_at(std::int64_t pid, bool has_socket);
+
+/// Looks at a worker now and then, and ends when it has looked for as long as the silence of a dead
+/// host lasts as if it would not answer any more; gives how long, and why. Whoever asks ends the
+/// process.
+///   suspected  told when it has looked so for a shorter time, and when that is over; may be empty
+///   errors     cancelled
+[[nodiscard]] task<std::string> until_silent(child* process, time_constants times,
+                                             unique_function<void(bool on)> suspected);
+} // namespace detail
+
+/// Processes of this host. They get no Ctrl-C from the terminal: that is for the parent, which
+/// tells them.
+///
+/// A thread of its own starts them, one after the other, and the loop goes on meanwhile: a start
+/// may wait for a file system, and costs the same however much memory this process has. They die
+/// with this process, however it ends (Linux ends them with the thread that started them, which
+/// lives as long as this object and all children that it started), and each with its object. The
+/// end of the thread that runs the loop ends them only through these objects.
+class local_children final : public children {
+public:
+    explicit local_children(net::real_loop& on) noexcept : loop_(on) {}
+    [[nodiscard]] task<std::unique_ptr<child>> start(child_options how) override;
+    std::size_t signal_marked(const std::string& mark, int number) override;
+    [[nodiscard]] host_resources resources() override;
 
 private:
-    struct state {
-        explicit state(std::size_t n) : left(n), ended(n) {}
-        std::size_t left;
-        channel<completed<T>> ended;
-        scope children;
-    };
-    static task<void> report(task<T> work, std::size_t index, state* s) {
-        auto guarded = as_result(std::move(work));
-        auto value = co_await guarded;
-        (void)s->ended.try_send(completed<T>{index, std::move(value)});
-    }
-
-    static task<void> clear(std::unique_ptr<state> left) {
-        auto joined = left->children.join();
-        co_await joined;
-    }
-
-    std::unique_ptr<state> state_;
+    net::real_loop& loop_;
+    std::shared_ptr<detail::starter> starter_; // from the first start on
 };
 
-template <class T>
-[[nodiscard]] completion_stream<T> as_completed(std::vector<task<T>> work) {
-    return completion_stream<T>(std::move(work));
-}
-/// The same for refs.
-template <task_like A>
-    requires(!requires { typename A::promise_type; })
-[[nodiscard]] auto as_completed(std::vector<A> work) {
-    std::vector<decltype(as_task(std::declval<A>()))> tasks;
-    tasks.reserve(work.size());
-    for (auto& w : work) tasks.push_back(as_task(std::move(w)));
-    return as_completed(std::move(tasks));
-}
+/// Sees a child's end: waits for it, asks (SIGTERM) after `before_asking`, insists (kill) after
+/// `before_killing` more.
+///   errors  cancelled: the child may still run
+[[nodiscard]] task<child_end> stop(child& which, time_span before_asking, time_span before_killing);
 
-} // namespace skein
+/// When something that failed is started again, and after how long.
+struct restart_rules {
+    int most = 3;                                                      ///< restarts in a row
+    time_span first_pause = time_constants::lan().child_restart_first; ///< before the first restart
+    int factor = 2; ///< of each pause to the one before
+    time_span longest_pause = time_constants::lan().child_restart_most;
+    bool (*is_lasting)(errc) = [](errc) { return false; }; ///< failures that would only come again
+};
+/// Counts failures in a row and says when to try again, by restart_rules.
+class restart_policy {
+public:
+    explicit restart_policy(restart_rules rules) noexcept : rules_(rules) {}
+
+    /// It has failed: the pause before it is started again; nothing: it is given up.
+    [[nodiscard]] std::optional<duration> failed(const error& why) noexcept;
+    /// It has worked: failures are counted anew.
+    void worked() noexcept { failures_ = 0; }
+    /// In a row.
+    [[nodiscard]] int failures() const noexcept { return failures_; }
+
+private:
+    restart_rules rules_;
+    int failures_ = 0;
+};
+
+} // namespace skein::proc
+
+
+// ======== skein/proc/detail/children.ipp
+// The bodies of proc/children.hpp: the processes of this host.
+
 
 // ======== skein/core/available_cores.hpp
 // How many cores this process may use, which in a container is fewer than the machine has.
@@ -7301,192 +7736,3474 @@ SKEIN_INLINE std::uint64_t available_memory() {
 
 } // namespace skein
 
-// ======== skein/core/byte_line.hpp
-// byte_line: small messages that wait, one behind the other in blocks: first in, first out. What
-// has waited for long is in no cache, and is read again in the order in which it lies in memory.
+// ======== skein/core/awaitable.hpp
+// What all, any, race and as_completed accept: tasks, and whatever an overload of as_task turns
+// into one (a remote ref has such an overload beside it).
+
+
+#include <exception>
+#include <type_traits>
+#include <utility>
+
+namespace skein {
+
+/// A task is already one.
+template <class T>
+[[nodiscard]] task<T> as_task(task<T> work) noexcept {
+    return work;
+}
+
+/// Anything that as_task turns into a task.
+template <class A>
+concept task_like = requires(A&& a) { as_task(std::forward<A>(a)); };
+
+/// What awaiting an A gives.
+template <task_like A>
+using awaited_t = typename decltype(as_task(std::declval<A>()))::value_type;
+
+/// Runs work and gives its outcome as a value: never throws, but for cancellation of the awaiting
+/// task it gives errc::cancelled like any other error.
+template <class T>
+[[nodiscard]] task<result<T>> as_result(task<T> work) {
+    try {
+        if constexpr (std::is_void_v<T>) {
+            co_await work;
+            co_return result<void>{};
+        } else {
+            co_return result<T>(co_await work);
+        }
+    } catch (...) {
+        co_return to_error(std::current_exception());
+    }
+}
+
+} // namespace skein
+
+// ======== skein/core/fork_guard.hpp
+// Descriptors that end with their process, also when it has forked: the other end of a socket
+// learns at once that the process has died, and a lock is free, whatever a child that a task or a
+// driver has forked does.
 //
-//     line.push(message);
-//     // who takes it knows how long it is
-//     mut_byte_span first = line.take(size_of_the_first);
+//     fork_guard guard(socket);      // until `guard` ends, before the socket is closed
 //
-// Blocks grow with the line, so that thousands of short lines cost little, and clear() gives all of
-// them back.
+// A child that fork() makes closes them before it goes on. (One that executes another program has
+// none of them anyway: they are close-on-exec. One that is made by a bare clone() keeps them until
+// then.)
+
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include <pthread.h>
+#include <unistd.h>
+
+namespace skein {
+
+namespace detail {
+
+inline constexpr std::size_t most_guarded = std::size_t{1} << 16;
+/// One bit a descriptor.
+inline constinit std::array<std::atomic<std::uint64_t>, most_guarded / 64> guarded{};
+
+/// In the child: the only thread there is, and other threads of the parent may have held any lock.
+inline void close_guarded() noexcept {
+    for (std::size_t i = 0; i < guarded.size(); ++i) {
+        const auto bits = guarded[i].exchange(0, std::memory_order_relaxed);
+        for (int bit = 0; bits >> bit != 0; ++bit) {
+            if ((bits >> bit & 1) != 0) ::close(static_cast<int>(i * 64) + bit);
+            if (bit == 63) break;
+        }
+    }
+}
+
+} // namespace detail
+
+/// While it lives no child that fork() makes has this descriptor. It ends before the descriptor is
+/// closed.
+class fork_guard {
+public:
+    fork_guard() noexcept = default;
+    explicit fork_guard(int fd) noexcept {
+        static const bool is_watched =
+            ::pthread_atfork(nullptr, nullptr, &detail::close_guarded) == 0;
+        if (!is_watched || fd < 0 || static_cast<std::size_t>(fd) >= detail::most_guarded) return;
+        fd_ = fd;
+        word().fetch_or(bit(), std::memory_order_relaxed);
+    }
+    fork_guard(fork_guard&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+    fork_guard& operator=(fork_guard&& other) noexcept {
+        if (this == &other) return *this;
+        reset();
+        fd_ = std::exchange(other.fd_, -1);
+        return *this;
+    }
+    ~fork_guard() { reset(); }
+
+    /// The descriptor is about to be closed, or is to be had by children from here on.
+    void reset() noexcept {
+        if (fd_ < 0) return;
+        word().fetch_and(~bit(), std::memory_order_relaxed);
+        fd_ = -1;
+    }
+
+private:
+    [[nodiscard]] std::atomic<std::uint64_t>& word() const noexcept {
+        return detail::guarded[static_cast<std::size_t>(fd_) / 64];
+    }
+    [[nodiscard]] std::uint64_t bit() const noexcept {
+        return std::uint64_t{1} << (static_cast<unsigned>(fd_) % 64);
+    }
+    int fd_ = -1;
+};
+
+} // namespace skein
+
+// ======== skein/core/race.hpp
+// race: run several tasks at once and take the first that ends, well or badly.
+//
+//     auto first = race(primary(), backup());      // finished<T>{index, value}
+
+
+// ======== skein/core/all.hpp
+// all: run several tasks at once and wait for all of them.
+//
+//     auto both = all(load(1), load(2));
+//     auto [a, b] = co_await std::move(both);
 
 
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
-#include <memory>
+#include <optional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace skein {
+namespace detail {
+
+/// void has no values: all() gives std::monostate for it.
+template <class T>
+using value_or_monostate = std::conditional_t<std::is_void_v<T>, std::monostate, T>;
+
+template <class T>
+task<void> keep_value(task<T> work, std::optional<value_or_monostate<T>>* out) {
+    if constexpr (std::is_void_v<T>) {
+        co_await work;
+        out->emplace();
+    } else {
+        out->emplace(co_await work);
+    }
+}
+
+} // namespace detail
+
+/// Runs all tasks concurrently; gives their values in order (std::monostate for void). The first
+/// error cancels the others, and is rethrown when all have ended. Resumed by the loop.
+template <class... Ts>
+    requires(sizeof...(Ts) > 0)
+[[nodiscard]] task<std::tuple<detail::value_or_monostate<Ts>...>> all(task<Ts>... work) {
+    std::tuple<std::optional<detail::value_or_monostate<Ts>>...> slots;
+    scope children;
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+        (children.spawn(detail::keep_value<Ts>(std::move(work), &std::get<I>(slots))), ...);
+    }(std::index_sequence_for<Ts...>{});
+    auto joined = children.join();
+    try {
+        co_await joined;
+    } catch (const error&) { // cancelled, but values that are all there are delivered
+        if (!std::apply([](const auto&... slot) { return (slot.has_value() && ...); }, slots))
+            throw;
+    }
+    co_return std::apply(
+        [](auto&... slot) {
+            return std::tuple<detail::value_or_monostate<Ts>...>(std::move(*slot)...);
+        },
+        slots);
+}
+
+/// The same for things that as_task turns into tasks (refs).
+template <task_like... As>
+    requires(sizeof...(As) > 0 &&
+             !(requires { typename std::remove_cvref_t<As>::promise_type; } && ...))
+[[nodiscard]] auto all(As&&... work) {
+    return all(as_task(std::forward<As>(work))...);
+}
+
+/// The same for any number of one type; void gives a task<void>.
+template <class T>
+[[nodiscard]] auto all(std::vector<task<T>> work) -> task<
+    std::conditional_t<std::is_void_v<T>, void, std::vector<detail::value_or_monostate<T>>>> {
+    std::vector<std::optional<detail::value_or_monostate<T>>> slots(work.size());
+    scope children;
+    for (std::size_t i = 0; i < work.size(); ++i) {
+        children.spawn(detail::keep_value<T>(std::move(work[i]), &slots[i]));
+    }
+    auto joined = children.join();
+    try {
+        co_await joined;
+    } catch (const error&) {
+        if (!std::all_of(slots.begin(), slots.end(), [](const auto& s) { return s.has_value(); }))
+            throw;
+    }
+    if constexpr (!std::is_void_v<T>) {
+        std::vector<T> values;
+        values.reserve(slots.size());
+        for (auto& slot : slots) values.push_back(std::move(*slot));
+        co_return values;
+    }
+}
+
+/// The same for a vector of refs.
+template <task_like A>
+    requires(!requires { typename A::promise_type; })
+[[nodiscard]] auto all(std::vector<A> work) {
+    std::vector<decltype(as_task(std::declval<A>()))> tasks;
+    tasks.reserve(work.size());
+    for (auto& w : work) tasks.push_back(as_task(std::move(w)));
+    return all(std::move(tasks));
+}
+
+} // namespace skein
+
+
+// ======== skein/core/race.hpp, continued
+#include <cstddef>
+#include <exception>
+#include <optional>
+#include <utility>
 #include <vector>
 
 namespace skein {
 
-/// A queue of bytes that are taken in the pieces in which they came.
-class byte_line {
-public:
-    /// Of a piece.
-    static constexpr std::size_t most_bytes = 1024;
-
-    void push(byte_span piece) {
-        if (blocks_.empty() || spare_ < piece.size()) more(piece.size());
-        auto& last = blocks_.back();
-        std::memcpy(last.data.get() + (last.size - spare_), piece.data(), piece.size());
-        spare_ -= piece.size();
-    }
-    /// The first piece, which is of that size. It stays until the next call of push(), take() or
-    /// clear().
-    [[nodiscard]] mut_byte_span take(std::size_t bytes) {
-        // Where it did not fit when it came, it is not now.
-        if (blocks_.front().size - at_ < bytes) {
-            blocks_.erase(blocks_.begin());
-            at_ = 0;
-        }
-        const mut_byte_span piece(blocks_.front().data.get() + at_, bytes);
-        at_ += bytes;
-        return piece;
-    }
-    /// What is some pieces further on is going to be taken soon.
-    void look_ahead() const noexcept {
-        constexpr std::size_t far = 256;
-        if (!blocks_.empty() && blocks_.front().size - at_ > far)
-            __builtin_prefetch(blocks_.front().data.get() + at_ + far);
-    }
-    /// Nothing waits any more: gives the memory back.
-    void clear() noexcept {
-        blocks_.clear();
-        at_ = spare_ = 0;
-    }
-    /// Memory that it holds.
-    [[nodiscard]] std::size_t capacity() const noexcept {
-        std::size_t sum = 0;
-        for (const auto& one : blocks_) sum += one.size;
-        return sum;
-    }
-
-private:
-    static constexpr std::size_t first_block = 256, largest_block = std::size_t{16} << 10;
-
-    struct block {
-        std::unique_ptr<std::byte[]> data;
-        std::size_t size = 0;
-    };
-    [[gnu::noinline]] void more(std::size_t bytes) {
-        const std::size_t grown = blocks_.empty() ? first_block : 2 * blocks_.back().size;
-        const std::size_t size = std::max(std::min(grown, largest_block), bytes);
-        blocks_.push_back({std::make_unique_for_overwrite<std::byte[]>(size), size});
-        spare_ = size;
-    }
-
-    std::vector<block> blocks_;
-    std::size_t at_ = 0;    ///< of the first piece, in the first block
-    std::size_t spare_ = 0; ///< behind the last piece, in the last block
+/// Which task it was, and its value (std::monostate for void).
+template <class T>
+struct finished {
+    std::size_t index = 0;
+    detail::value_or_monostate<T> value;
 };
+
+namespace detail {
+
+template <class T>
+struct race_state {
+    std::optional<finished<T>> winner;
+    std::exception_ptr failure;
+    bool over = false;
+    scope children;
+};
+
+/// One runner. error_ends: an error ends the race (race), else only this runner (any).
+template <class T>
+task<void> run_in_race(task<T> work, std::size_t index, race_state<T>* race, bool error_ends) {
+    std::exception_ptr failure;
+    std::optional<value_or_monostate<T>> value;
+    try {
+        auto kept = keep_value<T>(std::move(work), &value);
+        co_await kept;
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    if (race->over) co_return;
+    if (failure) {
+        if (!race->failure) race->failure = failure;
+        if (!error_ends) co_return;
+    } else {
+        race->winner.emplace(finished<T>{index, std::move(*value)});
+    }
+    race->over = true;
+    race->children.cancel();
+}
+
+template <class T>
+task<finished<T>> hold_race(std::vector<task<T>> work, bool error_ends) {
+    if (work.empty()) throw error(errc::invalid_argument, "a race of no tasks");
+    race_state<T> race;
+    for (std::size_t i = 0; i < work.size(); ++i) {
+        race.children.spawn(run_in_race<T>(std::move(work[i]), i, &race, error_ends));
+    }
+    auto joined = race.children.join();
+    try {
+        co_await joined;
+    } catch (const error&) { // cancelled, but a value that is there is delivered
+        if (!race.winner) throw;
+    }
+    if (race.winner) co_return std::move(*race.winner);
+    std::rethrow_exception(race.failure);
+}
+
+template <class T, class... Rest>
+std::vector<task<T>> to_vector(task<T> first, task<Rest>... rest) {
+    std::vector<task<T>> tasks;
+    tasks.reserve(1 + sizeof...(rest));
+    tasks.push_back(std::move(first));
+    (tasks.push_back(std::move(rest)), ...);
+    return tasks;
+}
+
+} // namespace detail
+
+/// Gives the first task that ends; its error is rethrown. The others are cancelled and waited for.
+template <class T>
+[[nodiscard]] task<finished<T>> race(std::vector<task<T>> work) {
+    return detail::hold_race<T>(std::move(work), true);
+}
+template <class T, class... Rest>
+    requires(std::same_as<T, Rest> && ...)
+[[nodiscard]] task<finished<T>> race(task<T> first, task<Rest>... rest) {
+    return race(detail::to_vector(std::move(first), std::move(rest)...));
+}
+/// The same for refs.
+template <task_like A, task_like... As>
+    requires(
+        !requires { typename std::remove_cvref_t<A>::promise_type; } &&
+        !requires { typename std::remove_cvref_t<A>::allocator_type; })
+[[nodiscard]] auto race(A&& first, As&&... rest) {
+    return race(as_task(std::forward<A>(first)), as_task(std::forward<As>(rest))...);
+}
 
 } // namespace skein
 
-// ======== skein/core/constants.hpp
-// The table of time constants and default limits. net::limits, net::keep_alive,
-// net::reconnect_policy and the options of the layers above take their defaults from it.
+// ======== skein/core/this_process.hpp
+// What the kernel says of this process and of the host it runs on.
 //
-// The values are for hosts in one network.
+//     auto argv = skein::own_arguments();       // {"./train", "--steps", "100"}
+//     auto& home = skein::folder_at_start();    // where it was started, wherever it has gone since
 
-
-#include <chrono>
+#include <algorithm>
+#include <cerrno>
 #include <cstddef>
-#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 namespace skein {
 
-/// Waits and pauses of all layers; lan() gives those for hosts in one network.
-struct time_constants {
-    /// So many milliseconds; any length of time can be assigned.
-    class ms : public time_span {
-    public:
-        constexpr explicit ms(std::int64_t n) noexcept : time_span(std::chrono::milliseconds(n)) {}
-        template <class Rep, class Period>
-        constexpr ms(std::chrono::duration<Rep, Period> length) : time_span(length) {} // NOLINT
-    };
+/// All of a small file, as those under /proc are; what can be read of it if something is wrong.
+[[nodiscard]] inline std::string read_small_file(const char* path) {
+    std::string all;
+    const int fd = ::open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return all;
+    char part[4096];
+    for (;;) {
+        const auto n = ::read(fd, part, sizeof part);
+        if (n > 0) all.append(part, static_cast<std::size_t>(n));
+        if (n == 0 || (n < 0 && errno != EINTR)) break;
+    }
+    ::close(fd);
+    return all;
+}
 
-    ms group_heartbeat{100};  ///< inside a training group
-    ms agent_heartbeat{500};  ///< between head and agents, and idle connections
-    ms suspect_after{1000};   ///< silence after which a peer is suspected
-    ms dead_after{3000};      ///< silence after which a peer is dead
-    ms stalled_after{10'000}; ///< with no byte taken, after which a peer we do not hear is given up
-    ms connect_timeout{5000}; ///< one attempt
-    ms handshake_timeout{5000};
-    ms start_timeout{120000}; ///< for a process to load its program, before the first byte from it
-    ms close_timeout{2000};   ///< for what is queued and the peer's goodbye
-    ms reconnect_first{50};   ///< delay before the second attempt; doubles up to reconnect_most
-    ms reconnect_most{2000};
-    ms accept_pause{100};         ///< after a failed accept
-    ms accept_grace{20};          ///< no stream is dropped for another one before
-    ms accept_proof_grace{40};    ///< the same from its first message on, which is whole
-    ms refusal_line{10'000};      ///< at most one log line per kind of refused stream in this time
-    ms shutdown_grace{2000};      ///< from the request to stop until the kill
-    ms exit_grace{100};           ///< for a process to end by itself when its link has ended
-    ms exit_grace_stopping{300};  ///< the same when it was told to
-    ms idle_probe{5000};          ///< at least so often a link to a worker carries something
-    ms unconfirmed_after{15'000}; ///< the other host's kernel answers nothing on such a link
-    ms force_after{100};          ///< for a task cancelled by force to end by itself
-    ms worker_resume{30'000};     ///< for a broken link to a worker, then its host is asked
-    ms worker_computes{86'400'000}; ///< the same while its host answers
-    ms worker_refused{500};         ///< after which nobody will ever listen there again
-    ms space_server_idle{60'000};   ///< a namespace without actors and space clients ends
-    ms idle_worker{250};            ///< a worker for one demand that has nothing to do leaves
-    ms idle_aside{10'000};          ///< so does the second process of a worker
-    ms space_enter{90'000};         ///< for a space server to be found or started, and reached
-    ms space_settle{2500};      ///< a head that has just started waits so long for space servers
-    ms space_fence{45'000};     ///< one that nobody saw end has surely ended: its agent has no head
-    ms child_restart_first{50}; ///< before a worker is started again; doubles
-    ms child_restart_most{60000};
-    ms rendezvous_timeout{60000};
-    ms join_first{5}; ///< before a second attempt to join: ranks of a host start together; doubles
-    ms join_most{250};
-    ms still_waiting{10'000};  ///< for ranks that have not joined, until a line says for which
-    ms job_restart_first{200}; ///< before a job's ranks are started again; doubles
-    ms crash_grace{1000};      ///< for the other ranks to see a loss and leave
-    ms last_word{50};          ///< for news on its way, or the kernel to clear a dead process away
-    ms stop_grace{30'000};     ///< from a request to stop a group of ranks until the kill
-    ms training_stop_grace{300'000}; ///< a step, an evaluation and a checkpoint must fit in
-    ms echo_wait{1000}; ///< after a broken collective, for news of the loss that broke it
-    /// Minutes, as users of other libraries expect: a rank may compile kernels, read a cold disk or
-    /// save while the others wait. Dead processes are noticed at once, without it.
-    ms collective_timeout{300'000};
-    ms checkpoint_timeout{1'800'000}; ///< the same around reads and writes of whole checkpoints
-    ms ring_late_again{50};           ///< a second look before a neighbour is called late
-    ms ring_grace_least{500};         ///< after the deadline, for news of who is late further away
-    ms ring_grace_most{2000};
-    ms ring_news{300};          ///< after a broken link, for the cause further away
-    ms ring_notice{500};        ///< to write an error or a goodbye to one neighbour
-    ms ring_goodbye{1000};      ///< for both notices, at close
-    ms shm_look{20};            ///< between looks whether the processes of the others live
-    ms unwaited_collective{10}; ///< until its loop ends a small one nobody waits for
+/// argv of this process, as the kernel keeps it.
+[[nodiscard]] inline std::vector<std::string> own_arguments() {
+    const auto all = read_small_file("/proc/self/cmdline");
+    std::vector<std::string> argv;
+    for (std::size_t at = 0; at < all.size();) {
+        const auto end = std::min(all.find('\0', at), all.size());
+        argv.push_back(all.substr(at, end - at));
+        at = end + 1;
+    }
+    return argv;
+}
 
-    [[nodiscard]] static constexpr time_constants lan() noexcept { return {}; }
+namespace detail {
+
+/// Which folder it was is asked before main, which may leave it.
+struct start_place {
+    start_place() {
+        for (std::size_t bytes = 256; bytes <= (std::size_t{1} << 16); bytes *= 2) {
+            path.resize(bytes);
+            if (::getcwd(path.data(), bytes) != nullptr) {
+                path.resize(path.find('\0'));
+                is_known = path.starts_with('/') && ::stat(".", &self) == 0;
+                break;
+            }
+            if (errno != ERANGE) break;
+        }
+        if (!is_known) path.clear();
+    }
+    std::string path;
+    struct ::stat self{};
+    bool is_known = false;
 };
+inline const start_place started_in;
 
-/// Exit codes of every program built with skein.
-namespace exit_code {
-/// It did what was asked; it failed; its command line is wrong. 128 + n: ended by signal n.
-inline constexpr int done = 0, failed = 1, usage = 2;
-} // namespace exit_code
+} // namespace detail
 
-/// Default size limits; each has an option where it is used.
-namespace limit {
-inline constexpr std::size_t frame_bytes = std::size_t{1} << 30;   ///< one frame's body
-inline constexpr std::size_t queue_bytes = std::size_t{64} << 20;  ///< a connection's, each way
-inline constexpr std::size_t inline_bytes = std::size_t{64} << 10; ///< values kept inside messages
-inline constexpr std::size_t gather_bytes = std::size_t{4} << 10;  ///< from here on sent uncopied
-inline constexpr std::size_t backlog_bytes = std::size_t{4} << 20; ///< calls a worker reads ahead
-/// What a process sends to one actor, or of tasks without cores to one worker, ahead of what has
-/// begun there.
-inline constexpr std::uint32_t credit_calls = 1024;
-inline constexpr std::size_t credit_bytes = std::size_t{4} << 20;
-/// Plain calls run so long in a row before their replies leave and new frames are read.
-inline constexpr std::chrono::milliseconds call_turn{5};
-} // namespace limit
+/// The folder in which this program was started: whatever starts it again lets it begin there, so
+/// that a relative path means one place for all of its processes. Empty: it could not be known, as
+/// where it has been removed.
+[[nodiscard]] inline const std::string& folder_at_start() noexcept {
+    return detail::started_in.path;
+}
+
+/// This process is in another folder than at its start.
+[[nodiscard]] inline bool has_left_start_folder() noexcept {
+    const auto& from = detail::started_in;
+    struct ::stat here{};
+    return from.is_known && (::stat(".", &here) != 0 || here.st_dev != from.self.st_dev ||
+                             here.st_ino != from.self.st_ino);
+}
+
+/// Another text after every start of the host, the same for all processes and containers on it.
+[[nodiscard]] inline std::string boot_id() {
+    auto id = read_small_file("/proc/sys/kernel/random/boot_id");
+    return id.substr(0, id.find('\n'));
+}
 
 } // namespace skein
+
+// ======== skein/core/timeout.hpp
+// A limit on how long a task may take, in the loop's time.
+//
+//     auto answer = with_timeout(client.ask(question), 2s);
+//     auto text = co_await std::move(answer);            // or throws errc::timeout
+
+
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein {
+
+/// Runs work; at `until` cancels it, waits for its end, and throws errc::timeout. A value that is
+/// there in time, or that the work still gives after being cancelled, is delivered.
+template <class T>
+[[nodiscard]] task<T> with_deadline(task<T> work, time_point until) {
+    auto* outer = co_await detail::current_cancel{};
+    struct limit : timer_node {
+        explicit limit(detail::cancel_state* parent)
+            : timer_node([](timer_node& t) {
+                  auto& self = static_cast<limit&>(t);
+                  self.passed = true;
+                  self.cancel_work.request();
+              }),
+              cancel_work(parent) {}
+        bool passed = false;
+        detail::cancel_state cancel_work;
+    } timer(outer);
+    const auto begin = loop::current().exact_now();
+    loop::current().set_timer(timer, until);
+    detail::await_under<T> inner(std::move(work), &timer.cancel_work);
+    try {
+        co_return co_await inner;
+    } catch (const error& e) {
+        const bool ours = e.code() == errc::cancelled && timer.passed;
+        if (!ours || (outer != nullptr && outer->requested())) throw;
+        throw error(errc::timeout,
+                    fmt::format("no answer within {:.3g} s", to_seconds(between(begin, until))));
+    }
+}
+
+/// The same with a length from now on.
+template <class T>
+[[nodiscard]] task<T> with_timeout(task<T> work, time_span limit) {
+    auto timed = with_deadline(std::move(work), deadline_after(loop::current().exact_now(), limit));
+    co_return co_await timed;
+}
+
+} // namespace skein
+
+// ======== skein/net/readable_fd.hpp
+// Waiting until a file descriptor can be read: pipes, pidfds, eventfds, whatever the kernel can
+// poll.
+//
+//     auto ended = net::wait_readable(loop, child.pidfd());
+//     co_await ended;
+
+
+// ======== skein/net/real_loop.hpp
+// The real world's loop: Asio's io_context behind skein::loop.
+//
+//     net::real_loop loop;
+//     int code = loop.run(app(loop));
+//
+// One thread runs it (concurrency hint 1). Any Asio object made on context() can be used in its
+// tasks with skein::use_task.
+
+
+// ======== skein/core/sleep.hpp
+// Waiting for time, in the time of the loop: virtual under simulation.
+//
+//     co_await sleep_for(10ms);
+
+
+namespace skein {
+
+/// What sleep_for and sleep_until return. Suspends until the time; resumed by the loop; throws
+/// cancelled at once when the task is cancelled.
+class sleep_awaiter : public waiter, private timer_node {
+public:
+    sleep_awaiter(bool relative, duration length, time_point until) noexcept
+        : timer_node([](timer_node& t) { static_cast<sleep_awaiter&>(t).wake(); }),
+          relative_(relative), length_(length), until_(until) {}
+
+    bool await_ready() const noexcept { return false; }
+    template <detail::promise_with_context Promise>
+    bool await_suspend(std::coroutine_handle<Promise> h) {
+        if (!arm(h)) return false;
+        auto& here = loop::current();
+        here.set_timer(*this, relative_ ? deadline_after(here.exact_now(), length_) : until_);
+        return true;
+    }
+    void await_resume() {
+        timer_node::cancel();
+        throw_if_cancelled();
+    }
+
+private:
+    bool relative_;
+    duration length_;
+    time_point until_;
+};
+
+/// Suspends for at least the given time.
+[[nodiscard]] inline sleep_awaiter sleep_for(time_span length) noexcept {
+    return {true, length, {}};
+}
+/// Suspends until the loop's time is at least `until`.
+[[nodiscard]] inline sleep_awaiter sleep_until(time_point until) noexcept {
+    return {false, {}, until};
+}
+
+/// What yield returns.
+class yield_awaiter : public waiter {
+public:
+    bool await_ready() const noexcept { return false; }
+    template <detail::promise_with_context Promise>
+    bool await_suspend(std::coroutine_handle<Promise> h) {
+        if (!arm(h)) return false;
+        wake();
+        return true;
+    }
+    void await_resume() const { throw_if_cancelled(); }
+};
+
+/// Lets everything else that is ready run first. A cancellation point.
+[[nodiscard]] inline yield_awaiter yield() noexcept { return {}; }
+
+} // namespace skein
+
+
+// ======== skein/net/real_loop.hpp, continued
+#include <memory>
+#include <optional>
+
+namespace skein::net {
+
+namespace detail {
+struct asio_context;
+}
+
+/// A loop over system time and sockets.
+class real_loop final : public loop {
+public:
+    real_loop();
+
+    /// Lets work that was aborted but not awaited (connections whose last owner let go) end: runs
+    /// until nothing has happened for a while. Must not be called while the loop runs.
+    ~real_loop() override;
+
+    /// The asio::io_context; for callers that include net/use_task.hpp.
+    [[nodiscard]] auto& context() noexcept;
+
+    [[nodiscard]] time_point coarse_now() noexcept override;
+
+protected:
+    time_point read_clock() noexcept override;
+    void poll(std::optional<time_point> until, bool may_block) override;
+    void notify() noexcept override;
+
+private:
+    const std::unique_ptr<detail::asio_context> context_;
+};
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/real_loop.ipp
+// The real world's loop: time from the system's steady clock, events from Asio.
+
+
+// ======== skein/net/detail/asio_context.hpp
+// What a real_loop is made of; real_loop.hpp only names it, so that it needs no Asio.
+
+
+// ======== skein/net/asio.hpp
+// The door to Asio: the only header that includes it, with every shim for its versions.
+//
+// Standalone Asio >= 1.22. Includes the pieces that skein uses, not <asio.hpp>; further ones,
+// <asio/write.hpp> and the like, go after this header.
+
+
+#include <asio/version.hpp> // includes nothing, so the shims below still come first
+
+// Asio before 1.26 does not see coroutines under clang (its test asks for the old TS macro).
+#if defined(__clang__) && ASIO_VERSION < 102600
+#if !defined(ASIO_HAS_CO_AWAIT)
+#define ASIO_HAS_CO_AWAIT 1
+#endif
+#if !defined(ASIO_HAS_STD_COROUTINE)
+#define ASIO_HAS_STD_COROUTINE 1
+#endif
+#endif
+
+#if ASIO_VERSION < 102200
+#error "skein needs Asio >= 1.22"
+#endif
+
+#include <asio/associated_cancellation_slot.hpp>
+#include <asio/async_result.hpp>
+#include <asio/buffer.hpp>
+#include <asio/cancellation_signal.hpp>
+#include <asio/error.hpp>
+#include <asio/executor_work_guard.hpp>
+#include <asio/io_context.hpp>
+#include <asio/ip/tcp.hpp>
+#include <asio/ip/v6_only.hpp>
+#include <asio/local/stream_protocol.hpp>
+#include <asio/posix/stream_descriptor.hpp>
+#include <asio/post.hpp>
+#include <asio/signal_set.hpp>
+#include <asio/steady_timer.hpp>
+
+
+// ======== skein/net/detail/asio_context.hpp, continued
+namespace skein::net::detail {
+
+struct asio_context {
+    asio::io_context io{1};
+    asio::executor_work_guard<asio::io_context::executor_type> work{io.get_executor()};
+};
+
+} // namespace skein::net::detail
+
+
+// ======== skein/net/detail/real_loop.ipp, continued
+#include <chrono>
+#include <ctime>
+
+namespace skein::net {
+namespace detail {
+
+SKEIN_INLINE time_point steady_now() noexcept {
+    return time_point(
+        std::chrono::duration_cast<duration>(std::chrono::steady_clock::now().time_since_epoch()));
+}
+
+SKEIN_INLINE task<void> settle(asio::io_context* io) {
+    for (int idle = 0, n = 0; idle < 16 && n < 10'000; ++n) {
+        idle = io->poll() != 0 ? 0 : idle + 1;
+        auto others = yield();
+        co_await others;
+    }
+}
+
+} // namespace detail
+
+SKEIN_INLINE real_loop::real_loop()
+    : loop(detail::steady_now()), context_(std::make_unique<detail::asio_context>()) {}
+
+SKEIN_INLINE real_loop::~real_loop() {
+    if (try_current() == nullptr) run(detail::settle(&context_->io));
+}
+
+SKEIN_INLINE time_point real_loop::coarse_now() noexcept {
+    timespec t{};
+    ::clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+    return time_point(std::chrono::seconds(t.tv_sec) + std::chrono::nanoseconds(t.tv_nsec));
+}
+
+SKEIN_INLINE time_point real_loop::read_clock() noexcept { return detail::steady_now(); }
+
+SKEIN_INLINE void real_loop::poll(std::optional<time_point> until, bool may_block) {
+    // One handler at a time: what it wakes runs before the next, and Asio asks the kernel only
+    // when none is left.
+    auto& io = context_->io;
+    if (!may_block) {
+        io.poll_one();
+    } else if (!until) {
+        io.run_one();
+    } else {
+        io.run_one_until(std::chrono::steady_clock::time_point(until->time_since_epoch()));
+    }
+}
+
+SKEIN_INLINE void real_loop::notify() noexcept {
+    asio::post(context_->io, [] {});
+}
+
+} // namespace skein::net
+
+
+// ======== skein/net/readable_fd.hpp, continued
+namespace skein::net {
+
+/// Suspends until fd is readable or its other end has gone; reads nothing.
+///   fd      stays the caller's; must be open when this starts
+///   errors  io (not a descriptor that can be polled), cancelled
+[[nodiscard]] task<void> wait_readable(real_loop& on, int fd);
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/readable_fd.ipp
+// A descriptor on Asio's poller for the time of one wait.
+
+
+// ======== skein/net/system_error.hpp
+// From errno and Asio's error codes to skein::error, the same mapping everywhere.
+
+
+#include <string>
+#include <system_error>
+
+namespace skein::net {
+
+/// The kind of failure behind an errno value.
+[[nodiscard]] errc errc_of(int system) noexcept;
+/// The kind of failure behind a code of Asio or of the system.
+[[nodiscard]] errc errc_of(const std::error_code& code) noexcept;
+
+/// "what: Connection refused", with the kind from the code.
+[[nodiscard]] error code_error(const std::error_code& code, std::string what);
+/// The same from an errno value.
+[[nodiscard]] error system_error(int system, std::string what);
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/system_error.ipp
+// The one table from errno and Asio's codes to kinds of failure.
+
+
+#include <cerrno>
+#include <utility>
+
+namespace skein::net {
+
+SKEIN_INLINE errc errc_of(int system) noexcept {
+    switch (system) {
+    case ECANCELED: return errc::cancelled;
+    case ETIMEDOUT: return errc::timeout;
+    case ECONNREFUSED: return errc::refused;
+    case EHOSTUNREACH:
+    case ENETUNREACH:
+    case EHOSTDOWN: return errc::refused;
+    case ECONNRESET:
+    case ECONNABORTED:
+    case EPIPE:
+    case ENOTCONN:
+    case ESHUTDOWN: return errc::reset;
+    case EADDRINUSE:
+    case EEXIST: return errc::already_exists;
+    case EACCES:
+    case EPERM: return errc::permission_denied;
+    case ENOENT:
+    case EADDRNOTAVAIL: return errc::not_found;
+    case ENOSPC:
+    case EDQUOT: return errc::disk_full;
+    case EMFILE:
+    case ENFILE:
+    case ENOBUFS:
+    case ENOMEM: return errc::exhausted;
+    case EINVAL:
+    case ENAMETOOLONG:
+    case EAFNOSUPPORT: return errc::invalid_argument;
+    case EBADF: return errc::closed;
+    default: return errc::io;
+    }
+}
+
+SKEIN_INLINE errc errc_of(const std::error_code& code) noexcept {
+    if (code == asio::error::operation_aborted) return errc::cancelled;
+    if (code == asio::error::eof) return errc::closed;
+    if (code == asio::error::host_not_found || code == asio::error::host_not_found_try_again ||
+        code == asio::error::service_not_found) {
+        return errc::not_found;
+    }
+    if (code.category() == std::system_category() || code.category() == std::generic_category() ||
+        code.category() == asio::error::get_system_category()) {
+        return errc_of(code.value());
+    }
+    return errc::io;
+}
+
+SKEIN_INLINE error code_error(const std::error_code& code, std::string what) {
+    return error(errc_of(code), std::move(what)).with_cause(code.message());
+}
+
+SKEIN_INLINE error system_error(int system, std::string what) {
+    return code_error(std::error_code(system, std::system_category()), std::move(what));
+}
+
+} // namespace skein::net
+
+// ======== skein/net/use_task.hpp
+// Any Asio operation, awaited in a skein::task that runs on a real_loop.
+//
+//     asio::steady_timer timer(loop.context(), 10ms);
+//     co_await timer.async_wait(skein::use_task);                    // throws skein::error
+//     auto n = co_await socket.async_read_some(buffer, skein::use_task_result);   // result<size_t>
+//
+// The operation starts when it is awaited and ends before the await does: a cancelled task asks
+// Asio to cancel the operation (terminal) and goes on when its handler has been called. An
+// operation that drops its handler without calling it gives errc::cancelled.
+
+
+#include <coroutine>
+#include <exception>
+#include <optional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+namespace skein {
+
+/// The completion token; use the objects below.
+template <bool AsResult>
+struct use_task_t {};
+
+/// Throws skein::error; gives what follows the error code: nothing, one value, or a tuple.
+inline constexpr use_task_t<false> use_task{};
+/// Gives result<...> instead of throwing (cancellation of the task still throws).
+inline constexpr use_task_t<true> use_task_result{};
+
+inline auto& net::real_loop::context() noexcept { return context_->io; }
+
+namespace net::detail {
+
+/// What an operation's signature means: a leading error_code or exception_ptr is a failure.
+template <class... Args>
+struct completion {
+    using value = std::conditional_t<sizeof...(Args) == 0, void, std::tuple<Args...>>;
+    static std::optional<error> failure(const std::tuple<Args...>&) { return std::nullopt; }
+    static std::tuple<Args...> rest(std::tuple<Args...>&& all) { return std::move(all); }
+};
+template <class... Args>
+struct completion<std::error_code, Args...> {
+    using value = std::conditional_t<sizeof...(Args) == 0, void, std::tuple<Args...>>;
+    static std::optional<error> failure(const std::tuple<std::error_code, Args...>& all) {
+        if (!std::get<0>(all)) return std::nullopt;
+        return code_error(std::get<0>(all), "asio operation failed");
+    }
+    static std::tuple<Args...> rest(std::tuple<std::error_code, Args...>&& all) {
+        return std::apply([](auto&&, auto&&... r) { return std::tuple<Args...>(std::move(r)...); },
+                          std::move(all));
+    }
+};
+template <class... Args>
+struct completion<std::exception_ptr, Args...> {
+    using value = std::conditional_t<sizeof...(Args) == 0, void, std::tuple<Args...>>;
+    static std::optional<error> failure(const std::tuple<std::exception_ptr, Args...>& all) {
+        if (!std::get<0>(all)) return std::nullopt;
+        return skein::to_error(std::get<0>(all));
+    }
+    static std::tuple<Args...> rest(std::tuple<std::exception_ptr, Args...>&& all) {
+        return std::apply([](auto&&, auto&&... r) { return std::tuple<Args...>(std::move(r)...); },
+                          std::move(all));
+    }
+};
+
+template <class Tuple>
+struct single_or_tuple {
+    using type = Tuple;
+};
+template <>
+struct single_or_tuple<void> {
+    using type = void;
+};
+template <class T>
+struct single_or_tuple<std::tuple<T>> {
+    using type = T;
+};
+
+/// One operation under way; lives in the awaiting frame.
+template <class... Args>
+class asio_operation : public waiter {
+public:
+    void complete(Args... args) {
+        outcome_.emplace(std::move(args)...);
+        finish();
+    }
+    void abandoned() noexcept { finish(); }
+    [[nodiscard]] asio::cancellation_slot slot() noexcept { return signal_.slot(); }
+
+protected:
+    void cancel_requested() noexcept override {
+        cancel_asked_ = true;
+        signal_.emit(asio::cancellation_type::terminal);
+    }
+    std::optional<std::tuple<Args...>> outcome_;
+
+private:
+    void finish() noexcept {
+        const bool lost = !outcome_ || is_abort(*outcome_);
+        if (cancel_asked_ && lost) {
+            end_cancelled();
+        } else {
+            wake();
+        }
+    }
+    template <class First, class... More>
+    static bool is_abort(const std::tuple<First, More...>& all) noexcept {
+        if constexpr (std::is_same_v<First, std::error_code>) {
+            return std::get<0>(all) == asio::error::operation_aborted;
+        } else {
+            return false;
+        }
+    }
+    static bool is_abort(const std::tuple<>&) noexcept { return false; }
+
+    asio::cancellation_signal signal_;
+    bool cancel_asked_ = false;
+};
+
+/// The handler given to Asio: owns the right to end the operation.
+template <class... Args>
+class asio_handler {
+public:
+    using cancellation_slot_type = asio::cancellation_slot;
+
+    explicit asio_handler(asio_operation<Args...>& op) noexcept : op_(&op), slot_(op.slot()) {}
+    asio_handler(asio_handler&& other) noexcept
+        : op_(std::exchange(other.op_, nullptr)), slot_(other.slot_) {}
+    asio_handler& operator=(asio_handler&&) = delete;
+    ~asio_handler() {
+        if (op_ != nullptr) op_->abandoned();
+    }
+    void operator()(Args... args) { std::exchange(op_, nullptr)->complete(std::move(args)...); }
+    [[nodiscard]] cancellation_slot_type get_cancellation_slot() const noexcept { return slot_; }
+
+private:
+    asio_operation<Args...>* op_;
+    asio::cancellation_slot slot_;
+};
+
+/// What an initiating function returns for use_task: starts the operation when awaited.
+template <bool AsResult, class Initiation, class Arguments, class... Args>
+class asio_awaitable : public asio_operation<Args...> {
+    using meaning = completion<Args...>;
+    using value_type = typename single_or_tuple<typename meaning::value>::type;
+    using return_type = std::conditional_t<AsResult, result<value_type>, value_type>;
+
+public:
+    template <class I, class... Rest>
+    explicit asio_awaitable(I&& initiation, Rest&&... rest)
+        : initiation_(std::forward<I>(initiation)), arguments_(std::forward<Rest>(rest)...) {}
+
+    // Moved only before it is awaited.
+    asio_awaitable(asio_awaitable&& other) noexcept
+        : asio_operation<Args...>(), initiation_(std::move(other.initiation_)),
+          arguments_(std::move(other.arguments_)) {}
+
+    bool await_ready() const noexcept { return false; }
+
+    template <skein::detail::promise_with_context Promise>
+    bool await_suspend(std::coroutine_handle<Promise> h) {
+        if (!this->arm(h)) return false;
+        // The caller may be resumed only by the loop, so `this` outlives the call.
+        // An initiation that throws has dropped its handler, which may have queued this frame: the
+        // exception must not resume it a second time, so await_resume throws it.
+        try {
+            std::apply(
+                [this](auto&&... rest) {
+                    std::move(initiation_)(asio_handler<Args...>(*this), std::move(rest)...);
+                },
+                std::move(arguments_));
+        } catch (...) {
+            initiation_failure_ = std::current_exception();
+            this->wake();
+        }
+        return true;
+    }
+
+    return_type await_resume() {
+        if (initiation_failure_) std::rethrow_exception(std::move(initiation_failure_));
+        this->throw_if_cancelled();
+        std::optional<error> failure;
+        if (!this->outcome_) {
+            failure = error(errc::cancelled, "asio operation dropped its handler");
+        } else {
+            failure = meaning::failure(*this->outcome_);
+        }
+        if constexpr (AsResult) {
+            if (failure) return *failure;
+        } else {
+            if (failure) throw *failure;
+        }
+        if constexpr (std::is_void_v<value_type>) {
+            return return_type();
+        } else {
+            auto rest = meaning::rest(std::move(*this->outcome_));
+            if constexpr (std::tuple_size_v<decltype(rest)> == 1) {
+                return return_type(std::get<0>(std::move(rest)));
+            } else {
+                return return_type(std::move(rest));
+            }
+        }
+    }
+
+private:
+    Initiation initiation_;
+    Arguments arguments_;
+    std::exception_ptr initiation_failure_;
+};
+
+} // namespace net::detail
+} // namespace skein
+
+template <bool AsResult, class... Args>
+class asio::async_result<skein::use_task_t<AsResult>, void(Args...)> {
+public:
+    template <class Initiation, class... Rest>
+    static auto initiate(Initiation&& initiation, skein::use_task_t<AsResult>, Rest&&... rest) {
+        using awaitable = skein::net::detail::asio_awaitable<AsResult, std::decay_t<Initiation>,
+                                                             std::tuple<std::decay_t<Rest>...>,
+                                                             std::decay_t<Args>...>;
+        return awaitable(std::forward<Initiation>(initiation), std::forward<Rest>(rest)...);
+    }
+};
+
+
+// ======== skein/net/detail/readable_fd.ipp, continued
+#include <cerrno>
+#include <system_error>
+
+#include <fmt/core.h>
+#include <fcntl.h>
+
+namespace skein::net {
+
+SKEIN_INLINE task<void> wait_readable(real_loop& on, int fd) {
+    // A copy: Asio wants to own what it waits for.
+    const int copy = ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (copy < 0) {
+        throw code_error(std::error_code(errno, std::system_category()),
+                         fmt::format("cannot wait for file descriptor {}", fd));
+    }
+    asio::posix::stream_descriptor watched(on.context(), copy);
+    auto readable = watched.async_wait(asio::posix::stream_descriptor::wait_read, use_task);
+    co_await readable;
+}
+
+} // namespace skein::net
+
+// ======== skein/net/real_network.hpp
+// TCP and Unix sockets behind net::network.
+//
+//     net::real_loop loop;
+//     net::real_network network(loop);
+//     auto listener = network.listen(net::address::tcp("127.0.0.1", 0));
+//
+// TCP gets TCP_NODELAY; a Unix path is removed when its listener closes, and taken over when nobody
+// listens there any more. Streams and listeners must not outlive the loop.
+
+
+// ======== skein/net/network.hpp
+// How streams come to be: connect and listen, the same in the real and in the simulated world.
+
+
+#include <memory>
+
+namespace skein::net {
+
+/// Implemented by real_network and by each host of sim::network.
+class network {
+public:
+    network() = default;
+    network(const network&) = delete;
+    network& operator=(const network&) = delete;
+    virtual ~network() = default;
+
+    /// Connects once; the caller sets a deadline (with_timeout) and retries
+    /// (net::reconnect_policy).
+    ///   errors  refused, timeout, not_found (name), permission_denied, cancelled
+    virtual task<std::unique_ptr<stream>> connect(address to) = 0;
+
+    /// Binds and listens at once; port 0 picks a free one.
+    ///   errors  already_exists (port or path in use), permission_denied, invalid_argument
+    [[nodiscard]] virtual std::unique_ptr<listener> listen(address at) = 0;
+};
+
+} // namespace skein::net
+
+
+// ======== skein/net/real_network.hpp, continued
+#include <memory>
+#include <string>
+
+namespace skein::net {
+
+/// The real world's network. Cheap; one per loop.
+class real_network final : public network {
+public:
+    explicit real_network(real_loop& on) noexcept : loop_(on) {}
+
+    task<std::unique_ptr<stream>> connect(address to) override;
+    std::unique_ptr<listener> listen(address at) override;
+
+private:
+    real_loop& loop_;
+};
+
+/// Takes over a connected Unix stream socket, e.g. one end of a socketpair or one inherited from a
+/// parent. Owns fd from now on, also when it throws.
+///   errors  io (not a socket)
+[[nodiscard]] std::unique_ptr<stream> adopt_unix_stream(real_loop& on, int fd, std::string peer);
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/real_network.ipp
+// Making sockets: connect, listen, and what may go wrong with either.
+
+
+// ======== skein/net/detail/socket_stream.hpp
+// Sockets as net::stream and net::listener; for real_network.ipp only.
+//
+// Reading tries the system call first when more is likely to be there (the last read filled its
+// buffer); otherwise it goes to Asio at once, whose own attempt comes first. That way an idle
+// connection costs one failed recv per message, as a bare Asio program does.
+
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <coroutine>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <system_error>
+#include <type_traits>
+#include <utility>
+
+#include <fmt/core.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+namespace skein::net::detail {
+
+/// Child processes must not inherit sockets: they would keep a dead peer's connection open.
+void close_on_exec(int fd) noexcept;
+
+/// The text of an IP address, and of a TCP peer; IPv4 as such also in its IPv6 form.
+std::string host_text(const asio::ip::address& a);
+std::string endpoint_text(const asio::ip::tcp::endpoint& e);
+
+/// Opens a socket that no child inherits, from its first moment on.
+template <class Socket>
+std::error_code open_socket(Socket& socket, const typename Socket::protocol_type& protocol) {
+    const int fd = ::socket(protocol.family(), protocol.type() | SOCK_CLOEXEC, protocol.protocol());
+    if (fd < 0) return std::error_code(errno, std::system_category());
+    std::error_code code;
+    socket.assign(protocol, fd, code);
+    if (code) ::close(fd);
+    return code;
+}
+
+/// Waits for one Asio operation of a socket; cancelling the task cancels the socket's operations,
+/// and an operation that was only hit by its neighbour's cancellation is started again.
+template <class Socket>
+class socket_operation : public waiter {
+public:
+    socket_operation(Socket& socket, mut_byte_span into) noexcept : socket_(socket), into_(into) {}
+    explicit socket_operation(Socket& socket) noexcept : socket_(socket), writing_(true) {}
+
+    bool await_ready() const noexcept { return false; }
+    template <skein::detail::promise_with_context Promise>
+    bool await_suspend(std::coroutine_handle<Promise> h) {
+        if (!arm(h)) return false;
+        start();
+        return true;
+    }
+    /// Bytes read (0 for a write wait); the code tells the rest.
+    std::size_t await_resume() const {
+        throw_if_cancelled();
+        return bytes_;
+    }
+    [[nodiscard]] const std::error_code& code() const noexcept { return code_; }
+
+private:
+    struct handler {
+        socket_operation* op;
+        void operator()(std::error_code code, std::size_t bytes) const { op->ended(code, bytes); }
+        void operator()(std::error_code code) const { op->ended(code, 0); }
+    };
+
+    void start() {
+        if (writing_) {
+            socket_.async_wait(Socket::wait_write, handler{this});
+        } else {
+            socket_.async_receive(asio::buffer(into_.data(), into_.size()), handler{this});
+        }
+    }
+    void ended(std::error_code code, std::size_t bytes) {
+        if (code == asio::error::operation_aborted && socket_.is_open()) {
+            if (cancel_asked_) return end_cancelled();
+            return start();
+        }
+        code_ = code;
+        bytes_ = bytes;
+        wake();
+    }
+    void cancel_requested() noexcept override {
+        cancel_asked_ = true;
+        std::error_code ignored;
+        socket_.cancel(ignored);
+    }
+
+    Socket& socket_;
+    mut_byte_span into_;
+    std::error_code code_;
+    std::size_t bytes_ = 0;
+    bool writing_ = false;
+    bool cancel_asked_ = false;
+};
+
+/// A connected socket as a stream.
+template <class Protocol>
+class socket_stream final : public stream {
+    using socket_type = typename Protocol::socket;
+
+public:
+    socket_stream(socket_type socket, std::string peer)
+        : socket_(std::move(socket)), peer_(std::move(peer)) {
+        std::error_code ignored;
+        socket_.non_blocking(true, ignored);
+        close_on_exec(socket_.native_handle());
+        unforked_ = fork_guard(socket_.native_handle());
+        if constexpr (std::is_same_v<Protocol, asio::ip::tcp>) {
+            socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
+        }
+    }
+    ~socket_stream() override {
+        SKEIN_CHECK(!reading_ && !writing_, "a stream is destroyed while it is read or written");
+    }
+
+    task<std::size_t> read_some(mut_byte_span into) override {
+        SKEIN_CHECK(!reading_, "two reads of one stream at a time");
+        if (into.empty()) co_return 0;
+        if (more_likely_) {
+            if (const auto got = try_read(into)) co_return *got;
+        }
+        check_open();
+        reading_ = true;
+        const flag_guard guard(reading_);
+        socket_operation<socket_type> operation(socket_, into);
+        const std::size_t got = co_await operation;
+        if (operation.code() == asio::error::eof) co_return 0;
+        if (operation.code()) fail(operation.code(), "read from");
+        more_likely_ = got == into.size();
+        co_return got;
+    }
+
+    task<void> write_all(std::span<const byte_span> batch) override {
+        SKEIN_CHECK(!writing_, "two writes of one stream at a time");
+        writing_ = true;
+        const flag_guard guard(writing_);
+        std::size_t skip = 0; // bytes of batch.front() already written
+        for (;;) {
+            while (!batch.empty() && skip >= batch.front().size()) {
+                skip -= batch.front().size();
+                batch = batch.subspan(1);
+            }
+            if (batch.empty()) co_return;
+            const std::size_t put = write_now(batch, skip);
+            skip += put;
+            if (put == 0) {
+                socket_operation<socket_type> operation(socket_);
+                co_await operation;
+                if (operation.code()) fail(operation.code(), "write to");
+            }
+        }
+    }
+
+    std::optional<std::size_t> try_read(mut_byte_span into) override {
+        if (into.empty()) return 0;
+        check_open();
+        for (;;) {
+            const auto got =
+                ::recv(socket_.native_handle(), into.data(), into.size(), MSG_DONTWAIT);
+            if (got >= 0) {
+                more_likely_ = static_cast<std::size_t>(got) == into.size();
+                return static_cast<std::size_t>(got);
+            }
+            if (errno == EINTR) continue;
+            more_likely_ = false;
+            if (errno == EAGAIN || errno == EWOULDBLOCK) return std::nullopt;
+            fail(std::error_code(errno, std::system_category()), "read from");
+        }
+    }
+
+    std::size_t try_write(std::span<const byte_span> batch) override { return write_now(batch, 0); }
+
+    void close_send() noexcept override {
+        std::error_code ignored;
+        if (socket_.is_open()) socket_.shutdown(asio::socket_base::shutdown_send, ignored);
+    }
+    void close() noexcept override {
+        std::error_code ignored;
+        unforked_.reset();
+        if (socket_.is_open()) socket_.close(ignored);
+    }
+    [[nodiscard]] std::string peer_name() const override { return peer_; }
+    [[nodiscard]] std::string peer_host() const override {
+        if constexpr (std::is_same_v<Protocol, asio::ip::tcp>) {
+            std::error_code code;
+            const auto remote = socket_.remote_endpoint(code);
+            if (!code) return host_text(remote.address());
+        }
+        return {};
+    }
+    [[nodiscard]] std::optional<std::uint32_t> peer_user() const override {
+        if constexpr (std::is_same_v<Protocol, asio::local::stream_protocol>) {
+            ucred who{};
+            socklen_t size = sizeof who;
+            const int fd = const_cast<socket_type&>(socket_).native_handle();
+            if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0) return who.uid;
+        }
+        return std::nullopt;
+    }
+    [[nodiscard]] duration unconfirmed() const noexcept override {
+        if constexpr (std::is_same_v<Protocol, asio::ip::tcp>) {
+            tcp_info now{};
+            socklen_t size = sizeof now;
+            const int fd = const_cast<socket_type&>(socket_).native_handle();
+            if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &now, &size) == 0 && now.tcpi_unacked > 0)
+                return std::chrono::milliseconds(now.tcpi_last_ack_recv);
+        }
+        return duration(0);
+    }
+    [[nodiscard]] bool is_local() const noexcept override {
+        return std::is_same_v<Protocol, asio::local::stream_protocol>;
+    }
+
+private:
+    struct flag_guard {
+        explicit flag_guard(bool& of) noexcept : flag(of) {}
+        flag_guard(const flag_guard&) = delete;
+        ~flag_guard() { flag = false; }
+        bool& flag;
+    };
+
+    void check_open() const {
+        if (!socket_.is_open()) throw error(errc::closed, "stream to " + peer_ + " is closed");
+    }
+    [[noreturn]] void fail(const std::error_code& code, const char* what) const {
+        if (!socket_.is_open()) throw error(errc::closed, "stream to " + peer_ + " was closed");
+        throw code_error(code, fmt::format("{} {} failed", what, peer_));
+    }
+
+    /// Bytes written without waiting, at most 64 parts in one call; 0 = would wait.
+    std::size_t write_now(std::span<const byte_span> batch, std::size_t skip) {
+        check_open();
+        constexpr std::size_t most = 64;
+        std::array<iovec, most> parts;
+        std::size_t total = 0;
+        for (;;) {
+            std::size_t count = 0, asked = 0, offset = skip + total;
+            for (const byte_span& part : batch) {
+                if (offset >= part.size()) {
+                    offset -= part.size();
+                    continue;
+                }
+                if (count == most) break;
+                parts[count].iov_base = const_cast<std::byte*>(part.data() + offset);
+                parts[count].iov_len = part.size() - offset;
+                asked += part.size() - offset;
+                offset = 0;
+                ++count;
+            }
+            if (count == 0) return total;
+            msghdr message{};
+            message.msg_iov = parts.data();
+            message.msg_iovlen = count;
+            const auto put =
+                ::sendmsg(socket_.native_handle(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+            if (put < 0) {
+                if (errno == EINTR) continue;
+                if (errno == EAGAIN || errno == EWOULDBLOCK) return total;
+                fail(std::error_code(errno, std::system_category()), "write to");
+            }
+            total += static_cast<std::size_t>(put);
+            if (static_cast<std::size_t>(put) < asked) return total;
+        }
+    }
+
+    socket_type socket_;
+    fork_guard unforked_; // ends before the socket
+    std::string peer_;
+    bool more_likely_ = false;
+    bool reading_ = false, writing_ = false;
+};
+
+/// A listening socket. Knows which file it made, and removes just that one.
+template <class Protocol>
+class socket_listener final : public listener {
+    using acceptor_type = typename Protocol::acceptor;
+
+public:
+    socket_listener(acceptor_type acceptor, address local)
+        : acceptor_(std::move(acceptor)), unforked_(acceptor_.native_handle()),
+          local_(std::move(local)) {
+        struct stat info{};
+        if (local_.kind == scheme::unix_path && ::lstat(local_.host.c_str(), &info) == 0) {
+            device_ = info.st_dev;
+            inode_ = info.st_ino;
+        }
+    }
+    ~socket_listener() override { close(); }
+
+    task<std::unique_ptr<stream>> accept() override {
+        if (!acceptor_.is_open()) throw closed();
+        auto got = co_await acceptor_.async_accept(use_task_result);
+        if (!got) {
+            if (!acceptor_.is_open()) throw closed();
+            throw error(got.error().code(), "accept at " + to_string(local_) + " failed")
+                .with_cause(got.error().cause());
+        }
+        std::string peer = to_string(local_);
+        if constexpr (std::is_same_v<Protocol, asio::ip::tcp>) {
+            std::error_code code;
+            const auto remote = got->remote_endpoint(code);
+            if (!code) peer = endpoint_text(remote);
+        }
+        co_return std::make_unique<socket_stream<Protocol>>(std::move(*got), std::move(peer));
+    }
+    [[nodiscard]] address local() const override { return local_; }
+
+    void close() noexcept override {
+        std::error_code ignored;
+        if (!acceptor_.is_open()) return;
+        struct stat info{};
+        if (inode_ != 0 && ::lstat(local_.host.c_str(), &info) == 0 && info.st_ino == inode_ &&
+            info.st_dev == device_) {
+            ::unlink(local_.host.c_str());
+        }
+        unforked_.reset();
+        acceptor_.close(ignored);
+    }
+
+private:
+    [[nodiscard]] error closed() const {
+        return error(errc::closed, "listener at " + to_string(local_) + " is closed");
+    }
+    acceptor_type acceptor_;
+    fork_guard unforked_;
+    address local_;
+    dev_t device_ = 0;
+    ino_t inode_ = 0;
+};
+
+} // namespace skein::net::detail
+
+
+// ======== skein/net/detail/real_network.ipp, continued
+#include <cerrno>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+namespace skein::net {
+namespace detail {
+
+SKEIN_INLINE void close_on_exec(int fd) noexcept { ::fcntl(fd, F_SETFD, FD_CLOEXEC); }
+
+SKEIN_INLINE std::string host_text(const asio::ip::address& a) {
+    // What came over IPv4 to a socket for both.
+    if (a.is_v6() && a.to_v6().is_v4_mapped())
+        return asio::ip::make_address_v4(asio::ip::v4_mapped, a.to_v6()).to_string();
+    return a.to_string();
+}
+
+SKEIN_INLINE std::string endpoint_text(const asio::ip::tcp::endpoint& e) {
+    return to_string(address::tcp(host_text(e.address()), e.port()));
+}
+
+/// A name look-up under way. The system's look-up cannot be interrupted: who waits for it may
+/// leave, then it ends alone and its handler owns all of this.
+struct name_lookup {
+    explicit name_lookup(asio::io_context& on) : resolver(on) {}
+    asio::ip::tcp::resolver resolver;
+    asio::ip::tcp::resolver::results_type found;
+    std::error_code code;
+    event done;
+};
+
+SKEIN_INLINE task<std::vector<asio::ip::tcp::endpoint>> resolve(real_loop* on, address name) {
+    const auto lookup = std::make_shared<name_lookup>(on->context());
+    lookup->resolver.async_resolve(
+        name.host, std::to_string(name.port),
+        [lookup](const std::error_code& code, asio::ip::tcp::resolver::results_type found) {
+            lookup->code = code;
+            lookup->found = std::move(found);
+            lookup->done.set();
+        });
+    auto ended = lookup->done.wait();
+    co_await ended;
+    if (lookup->code) {
+        throw error(errc::not_found, fmt::format("connect {}: cannot resolve the name '{}'",
+                                                 to_string(name), name.host))
+            .with_cause(lookup->code.message())
+            .with_hint("check the spelling, or give the numeric address");
+    }
+    std::vector<asio::ip::tcp::endpoint> candidates;
+    for (const auto& entry : lookup->found) candidates.push_back(entry.endpoint());
+    co_return candidates;
+}
+
+SKEIN_INLINE task<std::unique_ptr<stream>> connect_tcp(real_loop* on, address to) {
+    std::vector<asio::ip::tcp::endpoint> candidates;
+    std::error_code code;
+    const auto numeric = asio::ip::make_address(to.host, code);
+    if (!code) {
+        candidates.emplace_back(numeric, to.port);
+    } else {
+        auto looking = resolve(on, to);
+        candidates = co_await looking;
+    }
+
+    std::optional<error> last;
+    for (const auto& candidate : candidates) {
+        asio::ip::tcp::socket socket(on->context());
+        if (const auto failed = open_socket(socket, candidate.protocol())) {
+            last = code_error(failed, "cannot make a socket");
+            continue;
+        }
+        auto done = co_await socket.async_connect(candidate, use_task_result);
+        if (done) {
+            co_return std::make_unique<socket_stream<asio::ip::tcp>>(std::move(socket),
+                                                                     to_string(to));
+        }
+        last = done.error();
+    }
+    throw error(last ? last->code() : errc::not_found, "connect " + to_string(to) + " failed")
+        .with_cause(last ? last->cause() : "the name has no address")
+        .with_hint("is the program there running, and is this the right port?");
+}
+
+/// The socket address of a unix kind; throws invalid_argument when it does not fit.
+SKEIN_INLINE asio::local::stream_protocol::endpoint unix_endpoint(const address& a) {
+    std::string path = a.host;
+    if (a.kind == scheme::unix_abstract) path[0] = '\0';
+    constexpr std::size_t most = sizeof(sockaddr_un::sun_path) - 1;
+    if (path.size() > most) {
+        throw error(errc::invalid_argument,
+                    fmt::format("{}: a socket path may have {} bytes, this one has {}",
+                                to_string(a), most, path.size()))
+            .with_hint("use a shorter folder, or unix-abstract:@name");
+    }
+    return asio::local::stream_protocol::endpoint(path);
+}
+
+SKEIN_INLINE task<std::unique_ptr<stream>> connect_unix(real_loop* on, address to) {
+    const auto endpoint = unix_endpoint(to);
+    asio::local::stream_protocol::socket socket(on->context());
+    if (const auto failed = open_socket(socket, endpoint.protocol()))
+        throw code_error(failed, "connect " + to_string(to) + " failed");
+    auto done = co_await socket.async_connect(endpoint, use_task_result);
+    if (!done) {
+        const errc kind =
+            done.error().code() == errc::not_found ? errc::refused : done.error().code();
+        throw error(kind, "connect " + to_string(to) + " failed")
+            .with_cause(done.error().cause())
+            .with_hint("is the program there running?");
+    }
+    co_return std::make_unique<socket_stream<asio::local::stream_protocol>>(std::move(socket),
+                                                                            to_string(to));
+}
+
+/// Opens, binds and listens; throws with what the user can do.
+template <class Protocol>
+typename Protocol::acceptor bound(real_loop& on, const typename Protocol::endpoint& at,
+                                  const address& shown, const char* in_use_hint) {
+    typename Protocol::acceptor acceptor(on.context());
+    std::error_code code;
+    const auto check = [&](const char* step) {
+        if (!code) return;
+        error e(errc_of(code), fmt::format("listen {}: {} failed", to_string(shown), step));
+        e.with_cause(code.message());
+        if (code.value() == EADDRINUSE) e.with_hint(in_use_hint);
+        if (code.value() == EACCES) e.with_hint("ports below 1024 and foreign folders need rights");
+        if (code.value() == EADDRNOTAVAIL)
+            e.with_hint("no interface of this host has that address");
+        throw e;
+    };
+    acceptor.open(at.protocol(), code);
+    check("open");
+    close_on_exec(acceptor.native_handle());
+    if constexpr (std::is_same_v<Protocol, asio::ip::tcp>) {
+        acceptor.set_option(asio::socket_base::reuse_address(true), code);
+        check("SO_REUSEADDR");
+        if (at.address().is_v6() && at.address().is_unspecified()) {
+            acceptor.set_option(asio::ip::v6_only(false), code);
+            check("IPV6_V6ONLY");
+        }
+    }
+    acceptor.bind(at, code);
+    check("bind");
+    acceptor.listen(asio::socket_base::max_listen_connections, code);
+    check("listen");
+    return acceptor;
+}
+
+inline constexpr const char* port_in_use =
+    "another program, or another run of this one, holds the port; choose another, or 0 for any";
+
+/// One socket for IPv6 and IPv4; IPv4 alone on a host without IPv6.
+SKEIN_INLINE std::unique_ptr<listener> listen_everywhere(real_loop& on, address at) {
+    const auto listening = [&](asio::ip::tcp::acceptor acceptor) {
+        at.port = acceptor.local_endpoint().port();
+        return std::make_unique<socket_listener<asio::ip::tcp>>(std::move(acceptor), at);
+    };
+    try {
+        const asio::ip::tcp::endpoint all(asio::ip::address_v6::any(), at.port);
+        return listening(bound<asio::ip::tcp>(on, all, at, port_in_use));
+    } catch (const error& e) {
+        // No such family, or no address of it.
+        if (e.code() != errc::invalid_argument && e.code() != errc::not_found) throw;
+    }
+    const asio::ip::tcp::endpoint all(asio::ip::address_v4::any(), at.port);
+    return listening(bound<asio::ip::tcp>(on, all, at, port_in_use));
+}
+
+SKEIN_INLINE std::unique_ptr<listener> listen_tcp(real_loop& on, address at) {
+    std::error_code code;
+    if (at.host == "*") return listen_everywhere(on, std::move(at));
+    const std::string host = at.host == "localhost" ? "127.0.0.1" : at.host;
+    auto ip = asio::ip::make_address(host, code);
+    if (code) { // listening happens at the edge of a program: a blocking look-up is fine here
+        asio::ip::tcp::resolver resolver(on.context());
+        const auto found = resolver.resolve(host, std::to_string(at.port), code);
+        if (code || found.empty()) {
+            throw error(errc::not_found,
+                        fmt::format("listen {}: cannot resolve '{}'", to_string(at), host))
+                .with_hint("give a numeric address such as 127.0.0.1 or 0.0.0.0");
+        }
+        ip = found.begin()->endpoint().address();
+    }
+    auto acceptor = bound<asio::ip::tcp>(on, asio::ip::tcp::endpoint(ip, at.port), at, port_in_use);
+    at.port = acceptor.local_endpoint().port();
+    return std::make_unique<socket_listener<asio::ip::tcp>>(std::move(acceptor), std::move(at));
+}
+
+/// Removes a socket file whose listener is gone; throws when somebody is there, or no socket.
+SKEIN_INLINE void take_over_path(const address& at) {
+    struct stat info{};
+    if (::lstat(at.host.c_str(), &info) != 0) return;
+    if (!S_ISSOCK(info.st_mode)) {
+        throw error(errc::already_exists,
+                    fmt::format("listen {}: a file is there that is not a socket", to_string(at)))
+            .with_hint("choose another path");
+    }
+    const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) throw system_error(errno, "socket failed");
+    const auto endpoint = unix_endpoint(at);
+    const int rc = ::connect(fd, endpoint.data(), static_cast<socklen_t>(endpoint.size()));
+    const int why = rc == 0 ? 0 : errno;
+    ::close(fd);
+    if (why != ECONNREFUSED && why != ENOENT) {
+        throw error(errc::already_exists,
+                    fmt::format("listen {}: the path is in use", to_string(at)))
+            .with_hint("another program listens there; choose another path");
+    }
+    ::unlink(at.host.c_str());
+}
+
+SKEIN_INLINE std::unique_ptr<listener> listen_unix(real_loop& on, address at) {
+    const auto endpoint = unix_endpoint(at);
+    if (at.kind == scheme::unix_path) take_over_path(at);
+    auto acceptor = bound<asio::local::stream_protocol>(
+        on, endpoint, at, "another program listens there; choose another path or name");
+    return std::make_unique<socket_listener<asio::local::stream_protocol>>(std::move(acceptor),
+                                                                           std::move(at));
+}
+
+} // namespace detail
+
+SKEIN_INLINE task<std::unique_ptr<stream>> real_network::connect(address to) {
+    switch (to.kind) {
+    case scheme::tcp: return detail::connect_tcp(&loop_, std::move(to));
+    case scheme::unix_path:
+    case scheme::unix_abstract: return detail::connect_unix(&loop_, std::move(to));
+    case scheme::sim: break;
+    }
+    throw error(errc::not_supported, "connect " + to_string(to) + ": not a real address");
+}
+
+SKEIN_INLINE std::unique_ptr<listener> real_network::listen(address at) {
+    switch (at.kind) {
+    case scheme::tcp: return detail::listen_tcp(loop_, at);
+    case scheme::unix_path:
+    case scheme::unix_abstract: return detail::listen_unix(loop_, at);
+    case scheme::sim: break;
+    }
+    throw error(errc::not_supported, "listen " + to_string(at) + ": not a real address");
+}
+
+SKEIN_INLINE std::unique_ptr<stream> adopt_unix_stream(real_loop& on, int fd, std::string peer) {
+    asio::local::stream_protocol::socket socket(on.context());
+    std::error_code fault;
+    socket.assign(asio::local::stream_protocol(), fd, fault);
+    if (fault) {
+        ::close(fd);
+        throw code_error(fault, "cannot use an inherited socket to " + peer);
+    }
+    return std::make_unique<detail::socket_stream<asio::local::stream_protocol>>(std::move(socket),
+                                                                                 std::move(peer));
+}
+
+} // namespace skein::net
+
+// ======== skein/net/socket_pair.hpp
+// Two connected sockets for two processes of one host: nothing listens, nobody else can connect.
+//
+//     auto pair = net::make_socket_pair();
+//     start_child_with(pair.theirs.get());                     // it is close-on-exec here
+//     auto stream = net::adopt_unix_stream(loop, pair.ours.release(), "the child");
+
+
+#include <memory>
+#include <utility>
+
+namespace skein::net {
+
+/// Both ends of a connected stream; close-on-exec.
+struct socket_pair {
+    unique_fd ours, theirs;
+};
+
+///   errors  io: the process has no descriptors left
+[[nodiscard]] socket_pair make_socket_pair();
+
+/// Puts an end behind the last byte that has arrived: what the other side has sent can still be
+/// read, then the stream ends, whichever process still holds the other end. False: it is no socket.
+bool end_input(int socket) noexcept;
+
+/// A network of one stream that is connected already: the first connect() gives it, whatever the
+/// address.
+class connected_network final : public network {
+public:
+    explicit connected_network(std::unique_ptr<stream> s) noexcept : stream_(std::move(s)) {}
+    task<std::unique_ptr<stream>> connect(address to) override;
+    ///   errors  not_supported
+    std::unique_ptr<listener> listen(address at) override;
+
+private:
+    std::unique_ptr<stream> stream_;
+};
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/socket_pair.ipp
+// The bodies of net/socket_pair.hpp.
+
+
+#include <cerrno>
+#include <cstring>
+
+#include <sys/socket.h>
+
+#include <fmt/format.h>
+
+namespace skein::net {
+
+SKEIN_INLINE socket_pair make_socket_pair() {
+    int ends[2];
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+        throw error(errc::io, fmt::format("socketpair failed: {}", std::strerror(errno)))
+            .with_hint(errno == EMFILE ? "raise the limit of open files: ulimit -n" : "");
+    return {unique_fd(ends[0]), unique_fd(ends[1])};
+}
+
+SKEIN_INLINE bool end_input(int socket) noexcept { return ::shutdown(socket, SHUT_RD) == 0; }
+
+SKEIN_INLINE task<std::unique_ptr<stream>> connected_network::connect(address) {
+    if (!stream_) throw error(errc::closed, "the inherited stream has been taken already");
+    co_return std::move(stream_);
+}
+
+SKEIN_INLINE std::unique_ptr<listener> connected_network::listen(address) {
+    throw error(errc::not_supported, "not supported: listening on an inherited stream");
+}
+
+} // namespace skein::net
+
+// ======== skein/proc/detail/children.hpp
+// What tests look at of proc/detail/children.ipp.
+
+#include <cstdint>
+
+namespace skein::proc {
+
+struct process_usage;
+
+namespace detail {
+
+/// What Linux tells of a process; zeros if there is no such process.
+[[nodiscard]] process_usage usage_of(std::int64_t pid);
+
+} // namespace detail
+} // namespace skein::proc
+
+// ======== skein/proc/detail/starter.hpp
+// A thread that starts processes, so that no loop waits for a file system.
+
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+namespace skein::proc::detail {
+
+/// One start; shared by the task that waits for it and the thread that does it.
+struct start_order {
+    start_order(process_options how, loop& starter) : attempt(std::move(how)), home(starter) {}
+
+    start_attempt attempt;
+    loop& home;                  ///< where `done` is set: waits until then
+    std::optional<error> failed; ///< these two: the thread's, until done
+    child_process started;
+    event done;
+};
+
+/// Starts processes one after the other. Linux ends a child with the thread that started it: this
+/// thread lives as long as anybody who shares it.
+class starter {
+public:
+    ///   errors  io: no thread
+    starter();
+    starter(const starter&) = delete;
+    starter& operator=(const starter&) = delete;
+    /// Ends the thread; all orders must be done or taken back.
+    ~starter();
+
+    void submit(std::shared_ptr<start_order> order);
+    /// True: it was waiting for its turn and never gets one; `done` will not be set.
+    [[nodiscard]] bool take_back(const start_order& order);
+
+private:
+    void main();
+
+    std::mutex mutex_; // guards waiting_ and stopping_
+    std::condition_variable wake_;
+    std::deque<std::shared_ptr<start_order>> waiting_;
+    bool stopping_ = false;
+    std::thread thread_;
+};
+
+/// Starts a process on that thread; the loop goes on meanwhile.
+///   errors  those of child_process::spawn; cancelled: nothing of it is left
+[[nodiscard]] task<child_process> start_process(std::shared_ptr<starter> by, process_options how);
+
+} // namespace skein::proc::detail
+
+// ======== skein/proc/process_wait.hpp
+// Waiting for a child process on a real loop, without a thread and without SIGCHLD.
+//
+//     auto ended = proc::wait(loop, child);
+//     proc::exit_status status = co_await ended;
+
+
+namespace skein::net {
+class real_loop;
+}
+
+namespace skein::proc {
+
+/// Suspends until the child has ended; reaps it.
+///   child   must outlive the task
+///   errors  cancelled: the child is not touched, wait again later
+[[nodiscard]] task<exit_status> wait(net::real_loop& on, child_process& child);
+
+} // namespace skein::proc
+
+
+// ======== skein/proc/detail/process_wait.ipp
+// The body of proc/process_wait.hpp.
+
+
+namespace skein::proc {
+
+SKEIN_INLINE task<exit_status> wait(net::real_loop& on, child_process& child) {
+    while (!child.try_wait()) {
+        auto ended = net::wait_readable(on, child.pidfd());
+        co_await ended;
+    }
+    co_return *child.status();
+}
+
+} // namespace skein::proc
+
+// ======== skein/wire/encode.hpp
+// Values to bytes. The format is in docs/wire.md: little endian, no type information, lengths as
+// variable-length numbers; schema.hpp hashes the shape so that both sides can compare it first.
+//
+//     byte_buffer message = wire::encode(request);
+
+
+namespace skein::wire {
+
+template <encodable T>
+void encode(writer& out, const T& value);
+
+namespace detail {
+
+template <class T>
+void encode_sequence(writer& out, const T* items, std::size_t n) {
+    out.varint(n);
+    if constexpr (is_fixed<T>()) {
+        out.align(sequence_alignment<T>);
+        out.raw({reinterpret_cast<const std::byte*>(items), n * sizeof(T)});
+    } else {
+        out.charge(n, sizeof(T));
+        const writer::level deeper(out);
+        for (std::size_t i = 0; i < n; ++i) encode(out, items[i]);
+    }
+}
+
+inline void encode_error(writer& out, const skein::error& e) {
+    out.fixed(e.code());
+    out.charge(1, error_memory);
+    for (const auto* part : {&e.text(), &e.where(), &e.cause(), &e.hint()})
+        encode_sequence(out, part->data(), part->size());
+}
+
+} // namespace detail
+
+/// Appends one value.
+///   errors  too_large: a reader with the limits of `out` would not take it; std::bad_alloc
+template <encodable T>
+void encode(writer& out, const T& value) {
+    if constexpr (detail::custom<T>) {
+        codec<T>::encode(out, value);
+    } else if constexpr (std::is_same_v<T, skein::error>) {
+        detail::encode_error(out, value);
+    } else if constexpr (std::is_same_v<T, bool>) {
+        out.fixed(static_cast<std::uint8_t>(value ? 1 : 0));
+    } else if constexpr (detail::is_fixed<T>()) {
+        out.fixed(value);
+    } else if constexpr (detail::is_text<T> || detail::is_span<T>) {
+        detail::encode_sequence(out, value.data(), value.size());
+    } else if constexpr (std::is_same_v<T, std::vector<bool>>) {
+        out.varint(value.size());
+        out.charge(value.size(), sizeof(bool));
+        const writer::level deeper(out);
+        for (const bool item : value) encode(out, item);
+    } else if constexpr (detail::is_a<T, std::vector>) {
+        detail::encode_sequence(out, value.data(), value.size());
+    } else if constexpr (detail::is_array<T>) {
+        for (const auto& item : value) encode(out, item);
+    } else if constexpr (detail::is_map<T>) {
+        out.varint(value.size());
+        out.charge(value.size(), detail::node_memory<T>);
+        const writer::level deeper(out);
+        for (const auto& [key, mapped] : value) {
+            encode(out, key);
+            encode(out, mapped);
+        }
+    } else if constexpr (detail::is_set<T>) {
+        out.varint(value.size());
+        out.charge(value.size(), detail::node_memory<T>);
+        const writer::level deeper(out);
+        for (const auto& item : value) encode(out, item);
+    } else if constexpr (detail::is_a<T, std::optional>) {
+        encode(out, value.has_value());
+        if (!value) return;
+        const writer::level deeper(out);
+        encode(out, *value);
+    } else if constexpr (detail::is_a<T, result>) {
+        encode(out, value.has_value());
+        if (!value) {
+            detail::encode_error(out, value.error());
+        } else if constexpr (!std::is_void_v<typename T::value_type>) {
+            const writer::level deeper(out);
+            encode(out, *value);
+        }
+    } else if constexpr (detail::is_a<T, std::variant>) {
+        static_assert(std::variant_size_v<T> <= 256, "a variant on the wire has at most 256 kinds");
+        const writer::level deeper(out);
+        out.fixed(static_cast<std::uint8_t>(value.index()));
+        std::visit([&](const auto& held) { encode(out, held); }, value);
+    } else if constexpr (detail::is_tuple<T>) {
+        std::apply([&](const auto&... items) { (encode(out, items), ...); }, value);
+    } else if constexpr (!std::is_same_v<T, std::monostate>) {
+        std::apply([&](const auto&... fields) { (encode(out, fields), ...); }, tie_fields(value));
+    }
+}
+
+/// One value as a message of its own.
+template <encodable T>
+[[nodiscard]] byte_buffer encode(const T& value, const limits& bounds = {}) {
+    writer out(bounds);
+    encode(out, value);
+    return std::move(out).take();
+}
+
+} // namespace skein::wire
+
+
+// ======== skein/proc/detail/children.ipp, continued
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <system_error>
+#include <tuple>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::proc {
+
+SKEIN_INLINE child::~child() = default;
+SKEIN_INLINE children::~children() = default;
+
+namespace detail {
+
+SKEIN_INLINE process_usage usage_of(std::int64_t pid) {
+    process_usage now;
+    std::uint64_t pages = 0;
+    std::ifstream(fmt::format("/proc/{}/statm", pid)) >> pages >> pages; // the second: resident
+    now.resident_bytes = pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+    std::string line;
+    std::getline(std::ifstream(fmt::format("/proc/{}/stat", pid)), line);
+    // The second field is the program's name in brackets, with whatever is in it; user and system
+    // time, in ticks, are the 14th and the 15th.
+    std::istringstream fields(line.substr(std::min(line.rfind(')') + 1, line.size())));
+    std::string skipped;
+    for (int field = 3; field < 14; ++field) fields >> skipped;
+    std::int64_t user = 0, system = 0;
+    fields >> user >> system;
+    now.cpu_time = duration(std::chrono::seconds(user + system)) / ::sysconf(_SC_CLK_TCK);
+    return now;
+}
+
+/// The ends to read of the pipes behind a child's standard output and error.
+using output_files = std::array<unique_fd, 2>;
+
+/// A process of this host.
+class local_child final : public child {
+public:
+    local_child(net::real_loop& on, std::shared_ptr<starter> by, std::string name,
+                child_process process, unique_fd socket, output_files output)
+        : loop_(on), starter_(std::move(by)), name_(std::move(name)), process_(std::move(process)),
+          output_(std::move(output)) {
+        if (!socket) return;
+        socket_ = unique_fd(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 0));
+        unforked_ = fork_guard(socket_.get());
+        stream_ = net::adopt_unix_stream(on, socket.release(), name_);
+    }
+
+    const std::string& name() const noexcept override { return name_; }
+    std::int64_t pid() const noexcept override { return process_.pid(); }
+    bool running() const noexcept override { return process_.running(); }
+
+    task<child_end> ended() override {
+        auto waited = wait(loop_, process_);
+        const auto status = co_await waited;
+        if (!end_) {
+            end_ = child_end{status, process_.last_words()};
+            // A child that it left behind may hold the other end: an end behind the last byte.
+            if (socket_) net::end_input(socket_.get());
+            unforked_.reset();
+            socket_.reset();
+        }
+        co_return *end_;
+    }
+
+    void signal(int number) noexcept override { process_.kill(number); }
+    void signal_group(int number) noexcept override { process_.kill_group(number); }
+    void kill() noexcept override { process_.kill_group(SIGKILL); }
+    process_usage usage() override {
+        return process_.running() ? usage_of(process_.pid()) : process_usage{};
+    }
+    process_look look() override {
+        return process_.running() ? look_at(process_.pid(), static_cast<bool>(socket_))
+                                  : process_look{};
+    }
+    std::unique_ptr<net::stream> take_stream() override { return std::move(stream_); }
+
+    task<std::size_t> read_output(bool is_error, std::span<std::byte> into) override {
+        auto& from = output_[is_error ? 1 : 0];
+        while (from) {
+            // Whom it has left behind may hold the pipe for ever: what is there when it has ended
+            // is all.
+            const bool is_over = !process_.running();
+            const auto n = ::read(from.get(), into.data(), into.size());
+            if (n > 0) co_return static_cast<std::size_t>(n);
+            if (n < 0 && errno == EINTR) continue;
+            if (n == 0 || errno != EAGAIN || is_over) {
+                from.reset();
+                break;
+            }
+            auto either = race(net::wait_readable(loop_, from.get()), has_ended(this));
+            (void)co_await either;
+        }
+        co_return 0;
+    }
+
+private:
+    static task<void> has_ended(local_child* self) {
+        auto waited = wait(self->loop_, self->process_);
+        (void)co_await waited;
+    }
+
+    net::real_loop& loop_;
+    const std::shared_ptr<starter> starter_; // the process dies with its thread
+    std::string name_;
+    child_process process_;
+    unique_fd socket_; // once more
+    fork_guard unforked_;
+    std::unique_ptr<net::stream> stream_;
+    std::optional<child_end> end_;
+    output_files output_;
+};
+
+SKEIN_INLINE void check_boot_size(const child_options& how) {
+    if (how.message.size() <= most_boot_bytes) return;
+    throw error(errc::too_large,
+                fmt::format("the boot message of {} has {} bytes, at most {} are allowed", how.name,
+                            how.message.size(), most_boot_bytes));
+}
+
+/// Processes of this user that were started with the mark in their environment, and have not ended.
+SKEIN_INLINE std::vector<pid_t> marked_processes(const std::string& mark) {
+    std::vector<pid_t> found;
+    std::error_code none;
+    const auto wanted = std::string(1, '\0') + mark + '\0';
+    for (std::filesystem::directory_iterator one("/proc", none), end; !none && one != end;
+         one.increment(none)) {
+        const auto name = one->path().filename().string();
+        if (name.find_first_not_of("0123456789") != name.npos) continue;
+        std::ifstream file(one->path() / "environ", std::ios::binary);
+        std::string all(1, '\0');
+        all.append(std::istreambuf_iterator<char>(file), {});
+        if (all.find(wanted) == all.npos) continue; // of one that has ended it is empty
+        found.push_back(static_cast<pid_t>(std::stol(name)));
+    }
+    return found;
+}
+
+/// The read end of a pipe with the message in it. All of it is there before the child starts, so
+/// the child never waits, and its end of file needs nobody.
+SKEIN_INLINE unique_fd boot_pipe(const child_options& how) {
+    check_boot_size(how);
+    boot_message text;
+    text.role = how.role;
+    text.name = how.name;
+    text.message = how.message;
+    if (how.socket) text.socket = socket_file;
+    if (how.memory) text.memory = memory_file;
+    text.threads = how.threads;
+    const auto bytes = wire::encode(text);
+    auto [read_end, write_end] = make_pipe();
+    if (::write(write_end.get(), bytes.data(), bytes.size()) != ssize_t(bytes.size()))
+        throw error(errc::io, fmt::format("the boot message of {} does not fit a pipe", how.name));
+    return std::move(read_end);
+}
+
+/// Pipes for what the child writes, in `plan`; gives their ends to read, and keeps those of the
+/// child in `theirs`.
+SKEIN_INLINE output_files output_pipes(process_options& plan, output_files& theirs) {
+    output_files ours;
+    for (std::size_t i = 0; i < ours.size(); ++i) {
+        std::tie(ours[i], theirs[i]) = make_pipe();
+        // Who writes there knows nothing of it and would take a full pipe for an error.
+        ::fcntl(theirs[i].get(), F_SETFL, 0);
+    }
+    plan.stdout_fd = theirs[0].get();
+    plan.stderr_fd = theirs[1].get();
+    return ours;
+}
+
+} // namespace detail
+
+SKEIN_INLINE task<std::unique_ptr<child>> local_children::start(child_options how) {
+    process_options plan;
+    plan.executable = how.executable;
+    plan.cwd = how.cwd;
+    // A main that goes to another folder does so once more in the child.
+    if (plan.cwd.empty() && has_left_start_folder()) plan.cwd = folder_at_start();
+    if (!plan.cwd.empty() && plan.executable.find('/') != plan.executable.npos &&
+        !plan.executable.starts_with('/'))
+        plan.executable = folder_at_start() + "/" + plan.executable;
+    plan.argv = how.argv.empty() ? own_arguments() : how.argv;
+    if (plan.argv.empty()) plan.argv.emplace_back("skein");
+    plan.env = how.env;
+    if (!detail::threads_are_said(how.env)) {
+        if (how.threads > 0)
+            plan.env.emplace_back(threads_variable, std::to_string(how.threads));
+        else
+            plan.unset_env.emplace_back(threads_variable); // it was this process's own number
+    } else {
+        how.threads = 0;
+    }
+    plan.own_group = true;
+    unique_fd message;
+    if (!how.role.empty()) {
+        message = detail::boot_pipe(how);
+        plan.fds.emplace_back(message.get(), detail::boot_file);
+        plan.env.emplace_back(boot_variable, std::to_string(detail::boot_file));
+    } else {
+        how.socket = false;
+        plan.unset_env.emplace_back(boot_variable);
+    }
+    net::socket_pair link;
+    if (how.socket) {
+        link = net::make_socket_pair();
+        plan.fds.emplace_back(link.theirs.get(), detail::socket_file);
+    }
+    if (how.memory) plan.fds.emplace_back(how.memory.fd(), detail::memory_file);
+    detail::output_files output, writes;
+    if (how.reads_output) output = detail::output_pipes(plan, writes);
+    if (!starter_) starter_ = std::make_shared<detail::starter>();
+    const auto by = starter_;
+    auto& home = loop_;
+    auto starting = detail::start_process(by, std::move(plan));
+    auto process = co_await starting;
+    co_return std::make_unique<detail::local_child>(
+        home, by, std::move(how.name), std::move(process), std::move(link.ours), std::move(output));
+}
+
+SKEIN_INLINE std::size_t local_children::signal_marked(const std::string& mark, int number) {
+    const auto found = detail::marked_processes(mark);
+    for (const auto pid : found)
+        if (number != 0) (void)::kill(pid, number);
+    return found.size();
+}
+
+SKEIN_INLINE host_resources local_children::resources() {
+    return {available_cores(), available_memory()};
+}
+
+SKEIN_INLINE task<child_end> stop(child& which, time_span before_asking, time_span before_killing) {
+    for (const bool insist : {false, true}) {
+        auto in_time = with_timeout(which.ended(), insist ? before_killing : before_asking);
+        auto asked = as_result(std::move(in_time));
+        auto end = co_await asked;
+        if (end) co_return std::move(*end);
+        if (end.error().code() != errc::timeout) throw end.error();
+        if (insist)
+            which.kill();
+        else
+            which.signal(SIGTERM);
+    }
+    auto gone = which.ended();
+    co_return co_await gone;
+}
+
+SKEIN_INLINE std::optional<duration> restart_policy::failed(const error& why) noexcept {
+    ++failures_;
+    if (failures_ > rules_.most || rules_.is_lasting(why.code())) return std::nullopt;
+    time_span pause = rules_.first_pause;
+    for (int i = 1; i < failures_ && pause < rules_.longest_pause; ++i) pause *= rules_.factor;
+    return std::min(pause, rules_.longest_pause);
+}
+
+} // namespace skein::proc
+
+// ======== skein/proc/detail/process_look.ipp
+// Part of the bodies of proc/children.hpp: what /proc says of a process that does not answer. What
+// cannot be read (another user's, a container without /proc) says nothing.
+//
+// A worker runs tasks on its loop, so that it may be silent for hours and be well; its silence says
+// nothing. What the kernel says of its process does: it is stopped, it has become another program,
+// or it reads by itself from the socket over which its driver talks to it. Its parent, the driver
+// or a node's agent, looks at it for that.
+
+
+#include <array>
+#include <charconv>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::proc::detail {
+
+/// The first bytes of one of its files in /proc; empty: it cannot be read.
+SKEIN_INLINE std::string read_start(const std::string& path) {
+    std::array<char, 1024> text{};
+    const unique_fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    const auto n = file ? ::read(file.get(), text.data(), text.size()) : 0;
+    return std::string(text.data(), n > 0 ? static_cast<std::size_t>(n) : 0);
+}
+
+/// The letter of its state: R S D T t Z. 0: not known.
+SKEIN_INLINE char state_letter(const std::string& folder) {
+    const auto line = read_start(folder + "/stat");
+    const auto name_ends = line.rfind(')'); // the name may hold anything
+    if (name_ends == std::string::npos || line.size() < name_ends + 3) return 0;
+    return line[name_ends + 2];
+}
+
+/// The flags with which a descriptor of it was opened; -1: it has none of that number, or it is not
+/// known.
+SKEIN_INLINE int open_flags(const std::string& folder, int descriptor) {
+    const auto text = read_start(fmt::format("{}/fdinfo/{}", folder, descriptor));
+    constexpr std::string_view label = "flags:";
+    const auto at = text.find(label);
+    const auto digits =
+        at == std::string::npos ? at : text.find_first_of("01234567", at + label.size());
+    int flags = -1;
+    if (digits != std::string::npos)
+        std::from_chars(text.data() + digits, text.data() + text.size(), flags, 8);
+    return flags;
+}
+
+SKEIN_INLINE process_look look_at(std::int64_t pid, bool has_socket) {
+    const auto folder = fmt::format("/proc/{}", pid);
+    process_look seen;
+    seen.is_stopped = state_letter(folder) == 'T';
+    struct stat about{};
+    if (::stat((folder + "/exe").c_str(), &about) == 0)
+        seen.executable = static_cast<std::uint64_t>(about.st_ino) ^
+                          (static_cast<std::uint64_t>(about.st_dev) << 40);
+    const int flags = has_socket ? open_flags(folder, socket_file) : -1;
+    seen.holds_socket = flags >= 0 && (flags & O_NONBLOCK) == 0;
+    return seen;
+}
+
+/// Why a process will not answer; empty: it may.
+[[nodiscard]] inline const char* why_silent(const process_look& first, const process_look& now) {
+    if (now.is_stopped) return "it is stopped (SIGSTOP)";
+    if (first.executable != 0 && now.executable != 0 && now.executable != first.executable)
+        return "it has become another program (exec)";
+    if (now.holds_socket) return "a function there reads from skein's own socket";
+    return "";
+}
+
+SKEIN_INLINE task<std::string> until_silent(child* process, time_constants times,
+                                            unique_function<void(bool on)> suspected) {
+    const auto first = process->look();
+    std::optional<time_point> since;
+    bool is_suspect = false;
+    for (;;) {
+        co_await sleep_for(times.suspect_after);
+        const std::string why = why_silent(first, process->look());
+        const auto now = loop::current().now();
+        if (why.empty()) {
+            since.reset();
+            if (std::exchange(is_suspect, false) && suspected) suspected(false);
+            continue;
+        }
+        if (!since) {
+            since = now;
+            continue;
+        }
+        if (!std::exchange(is_suspect, true) && suspected) suspected(true);
+        if (now - *since >= times.dead_after)
+            co_return fmt::format("it was ended after {:.3g} s: {}", to_seconds(now - *since), why);
+    }
+}
+
+} // namespace skein::proc::detail
+
+// ======== skein/proc/detail/starter.ipp
+// The bodies of proc/detail/starter.hpp.
+
+
+#include <algorithm>
+#include <csignal>
+#include <system_error>
+
+#include <pthread.h>
+
+namespace skein::proc::detail {
+
+SKEIN_INLINE starter::starter() {
+    // Signals are for the program's own threads.
+    sigset_t all, before;
+    sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before);
+    std::optional<error> failed;
+    try {
+        thread_ = std::thread([this] { main(); });
+    } catch (const std::system_error& e) {
+        failed = error(errc::io, "cannot start a thread to start processes").with_cause(e.what());
+    }
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    if (failed) throw *failed;
+}
+
+SKEIN_INLINE starter::~starter() {
+    {
+        const std::lock_guard lock(mutex_);
+        stopping_ = true;
+    }
+    wake_.notify_one();
+    thread_.join();
+}
+
+SKEIN_INLINE void starter::submit(std::shared_ptr<start_order> order) {
+    {
+        const std::lock_guard lock(mutex_);
+        waiting_.push_back(std::move(order));
+    }
+    wake_.notify_one();
+}
+
+SKEIN_INLINE bool starter::take_back(const start_order& order) {
+    const std::lock_guard lock(mutex_);
+    return std::erase_if(waiting_, [&](const auto& w) { return w.get() == &order; }) != 0;
+}
+
+SKEIN_INLINE void starter::main() {
+    ::pthread_setname_np(::pthread_self(), "skein-starter");
+    while (true) {
+        std::shared_ptr<start_order> order;
+        {
+            std::unique_lock lock(mutex_);
+            wake_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
+            if (waiting_.empty()) return;
+            order = std::move(waiting_.front());
+            waiting_.pop_front();
+        }
+        try {
+            order->started = order->attempt.run();
+        } catch (...) {
+            order->failed = to_error(std::current_exception());
+        }
+        auto& home = order->home;
+        home.post_from_any_thread([order = std::move(order)] { order->done.set(); });
+    }
+}
+
+SKEIN_INLINE task<void> until_done(start_order* order) {
+    auto done = order->done.wait();
+    co_await done;
+}
+
+SKEIN_INLINE task<child_process> start_process(std::shared_ptr<starter> by, process_options how) {
+    const auto order = std::make_shared<start_order>(std::move(how), loop::current());
+    by->submit(order);
+    auto waiting = as_result(until_done(order.get()));
+    const auto waited = co_await waiting;
+    if (!waited) { // cancelled
+        if (by->take_back(*order)) throw waited.error();
+        order->attempt.give_up();
+        auto ending = shield(until_done(order.get()));
+        co_await ending;
+        order->started = {}; // it may have been too late: then this kills it
+        throw waited.error();
+    }
+    if (order->failed) throw *order->failed;
+    co_return std::move(order->started);
+}
+
+} // namespace skein::proc::detail
+
+
+// ======== skein/proc/detail/output.ipp, continued
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::proc {
+
+SKEIN_INLINE void line_queue::add(bool is_error, std::string_view bytes) {
+    auto& unended = unended_[is_error ? 1 : 0];
+    while (!bytes.empty()) {
+        const auto end = bytes.find('\n');
+        const auto left = most_line - unended.size();
+        if (left == 0 && end != 0) push(is_error, std::exchange(unended, {}));
+        const auto n = std::min({end, bytes.size(), most_line - unended.size()});
+        unended.append(bytes.substr(0, n));
+        bytes.remove_prefix(n);
+        if (n != end) continue;
+        bytes.remove_prefix(1);
+        push(is_error, std::exchange(unended, {}));
+    }
+}
+
+SKEIN_INLINE void line_queue::end() {
+    for (const bool is_error : {false, true})
+        if (auto& unended = unended_[is_error ? 1 : 0]; !unended.empty())
+            push(is_error, std::exchange(unended, {}));
+}
+
+SKEIN_INLINE void line_queue::push(bool is_error, std::string text) {
+    constexpr std::size_t most_errors = 3, most_error = 300;
+    if (is_error && !text.empty()) {
+        errors_.push_back(text.substr(0, most_error));
+        if (errors_.size() > most_errors) errors_.pop_front();
+    }
+    ++total_;
+    bytes_ += text.size() + line_cost;
+    lines_.push_back({is_error, std::move(text)});
+    while (bytes_ > most_) {
+        bytes_ -= lines_.front().text.size() + line_cost;
+        lines_.pop_front();
+    }
+}
+
+SKEIN_INLINE std::vector<output_line> line_queue::take(std::size_t most_bytes) {
+    std::vector<output_line> out;
+    std::size_t taken = 0;
+    while (!lines_.empty()) {
+        const auto cost = lines_.front().text.size() + line_cost;
+        if (!out.empty() && taken + cost > most_bytes) break;
+        taken += cost;
+        bytes_ -= cost;
+        out.push_back(std::move(lines_.front()));
+        lines_.pop_front();
+    }
+    return out;
+}
+
+SKEIN_INLINE std::string line_queue::last_errors() const {
+    std::string out;
+    for (const auto& line : errors_) {
+        if (!out.empty()) out += " | ";
+        out += line;
+    }
+    return out;
+}
+
+namespace detail {
+
+SKEIN_INLINE task<void> read_one_output(child* from, bool is_error, line_queue* into,
+                                        const std::function<void()>* on_more) {
+    std::vector<std::byte> piece(std::size_t{64} << 10);
+    for (;;) {
+        auto reading = from->read_output(is_error, piece);
+        const auto n = co_await reading;
+        if (n == 0) co_return;
+        into->add(is_error, as_text(byte_span(piece).first(n)));
+        (*on_more)();
+    }
+}
+
+} // namespace detail
+
+SKEIN_INLINE task<void> read_lines(child* from, line_queue* into, std::function<void()> on_more) {
+    scope both;
+    both.spawn(detail::read_one_output(from, false, into, &on_more));
+    both.spawn(detail::read_one_output(from, true, into, &on_more));
+    auto read = both.join();
+    co_await read;
+    into->end();
+    on_more();
+}
+
+namespace detail {
+
+struct passed_lines {
+    line_queue queue;
+    event more;
+    bool over = false;
+};
+
+SKEIN_INLINE task<void> read_all(child* from, passed_lines* to) {
+    auto reading = read_lines(from, &to->queue, [to] { to->more.set(); });
+    co_await reading;
+    to->over = true;
+    to->more.set();
+}
+
+SKEIN_INLINE task<void> print_all(passed_lines* from, std::string worker,
+                                  const print_lines* print) {
+    std::uint64_t next = 1;
+    constexpr std::size_t at_a_time = 60'000;
+    while (!from->over || !from->queue.empty()) {
+        if (from->queue.empty()) {
+            from->more.reset();
+            auto more = from->more.wait();
+            co_await more;
+            continue;
+        }
+        std::vector<worker_lines> some(1);
+        some[0].worker = worker;
+        some[0].left_out = from->queue.next() - next;
+        some[0].lines = from->queue.take(at_a_time);
+        next = from->queue.next();
+        auto printing = (*print)(std::move(some));
+        co_await printing;
+    }
+}
+
+} // namespace detail
+
+SKEIN_INLINE task<void> pass_lines_on(child* from, std::string worker, const print_lines* print) {
+    detail::passed_lines said;
+    scope both;
+    both.spawn(detail::read_all(from, &said));
+    both.spawn(detail::print_all(&said, std::move(worker), print));
+    auto ended = both.join();
+    co_await ended;
+}
+
+// ---- how they look ------------------------------------------------------------------------------
+
+namespace detail {
+
+/// 1234567 as "1,234,567".
+[[nodiscard]] SKEIN_INLINE std::string with_commas(std::uint64_t n) {
+    auto out = std::to_string(n);
+    for (auto at = static_cast<std::ptrdiff_t>(out.size()) - 3; at > 0; at -= 3)
+        out.insert(static_cast<std::size_t>(at), 1, ',');
+    return out;
+}
+
+} // namespace detail
+
+SKEIN_INLINE std::vector<output_text> format_lines(const std::vector<worker_lines>& all,
+                                                   const output_style& how) {
+    std::vector<output_text> out;
+    const auto append = [&](bool is_error, std::string_view prefix, std::string_view text) {
+        if (out.empty() || out.back().is_error != is_error) out.push_back({is_error, {}});
+        auto& to = out.back().text;
+        const bool colour = is_error ? how.colour_on_error : how.colour_on_output;
+        if (!prefix.empty()) to += colour ? fmt::format("\033[36m{}\033[0m", prefix) : prefix;
+        to += text;
+        to += '\n';
+    };
+    for (const auto& some : all) {
+        const auto name = some.node.empty() ? fmt::format("({}) ", some.worker)
+                                            : fmt::format("({}, {}) ", printable(some.worker),
+                                                          printable(some.node));
+        const std::string_view prefix = how.prefix ? std::string_view(name) : std::string_view();
+        if (some.left_out == 1)
+            append(true, {}, fmt::format("... 1 line of {} was left out", some.worker));
+        if (some.left_out > 1)
+            append(true, {},
+                   fmt::format("... {} lines of {} were left out",
+                               detail::with_commas(some.left_out), some.worker));
+        for (const auto& line : some.lines) append(line.is_error, prefix, line.text);
+    }
+    return out;
+}
+
+} // namespace skein::proc
+
+// ======== skein/proc/detail/output_printer.ipp
+// Part of the bodies of proc/output.hpp: the thread that prints.
+
+
+#include <cerrno>
+#include <condition_variable>
+#include <csignal>
+#include <cstdlib>
+#include <mutex>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include <poll.h>
+#include <pthread.h>
+#include <unistd.h>
+
+namespace skein::proc {
+
+namespace detail {
+
+/// One print(); shared by the task that waits for it and the thread that does it.
+struct print_order {
+    std::vector<worker_lines> what;
+    loop* home = nullptr;
+    event done; ///< on `home`
+};
+
+/// Colours are for people.
+[[nodiscard]] SKEIN_INLINE bool wants_colour(std::FILE* file) {
+    const char* const terminal = std::getenv("TERM");
+    return ::isatty(::fileno(file)) != 0 && std::getenv("NO_COLOR") == nullptr &&
+           terminal != nullptr && std::string_view(terminal) != "dumb";
+}
+
+SKEIN_INLINE task<void> until_printed(print_order* order) {
+    auto done = order->done.wait();
+    co_await done;
+}
+
+} // namespace detail
+
+struct output_printer::parts {
+    /// One of the two files.
+    struct target {
+        std::FILE* file;
+        bool is_gone = false; ///< it takes nothing any more
+    };
+
+    std::array<target, 2> files;
+    output_style style;
+    std::pair<unique_fd, unique_fd> wake_up =
+        make_pipe();  ///< the second end is closed to end the thread
+    std::mutex mutex; // guards waiting and stopping
+    std::condition_variable wake;
+    std::deque<std::shared_ptr<detail::print_order>> waiting;
+    bool stopping = false;
+    std::thread thread;
+
+    void main();
+    [[nodiscard]] bool wait_writable(const target& to) const;
+    void write(target& to, std::string_view text);
+    void write_piece(target& to, std::string_view piece);
+};
+
+/// False: it is to end.
+SKEIN_INLINE bool output_printer::parts::wait_writable(const target& to) const {
+    ::pollfd both[] = {{::fileno(to.file), POLLOUT, 0}, {wake_up.first.get(), POLLIN, 0}};
+    while (::poll(both, 2, -1) < 0)
+        if (errno != EINTR) return false;
+    return both[0].revents != 0; // also where it is gone: the write says so
+}
+
+/// A piece is whole lines, or one that is longer than a pipe takes at once. Others of this process
+/// print nothing in the middle of it.
+SKEIN_INLINE void output_printer::parts::write_piece(target& to, std::string_view piece) {
+    constexpr std::size_t at_once =
+        4096; // so much a pipe takes that is writable, and no write blocks
+    if (to.is_gone || !wait_writable(to)) return;
+    ::flockfile(to.file);
+    ::fflush_unlocked(to.file); // what came before
+    for (bool first = true; !piece.empty(); first = false) {
+        if (!first && !wait_writable(to)) break;
+        const auto n = ::write(::fileno(to.file), piece.data(), std::min(piece.size(), at_once));
+        if (n > 0) piece.remove_prefix(static_cast<std::size_t>(n));
+        if (n >= 0 || errno == EINTR || errno == EAGAIN) continue;
+        to.is_gone = true;
+        break;
+    }
+    ::funlockfile(to.file);
+}
+
+SKEIN_INLINE void output_printer::parts::write(target& to, std::string_view text) {
+    constexpr std::size_t at_once = 4096;
+    while (!text.empty()) {
+        auto end = text.size() <= at_once ? text.size() : text.rfind('\n', at_once - 1) + 1;
+        if (end == 0) end = text.find('\n') + 1; // one long line
+        write_piece(to, text.substr(0, end));
+        text.remove_prefix(end);
+    }
+}
+
+SKEIN_INLINE void output_printer::parts::main() {
+    ::pthread_setname_np(::pthread_self(), "skein-printer");
+    while (true) {
+        std::shared_ptr<detail::print_order> order;
+        {
+            std::unique_lock lock(mutex);
+            wake.wait(lock, [this] { return stopping || !waiting.empty(); });
+            if (stopping) return;
+            order = std::move(waiting.front());
+            waiting.pop_front();
+        }
+        for (const auto& piece : format_lines(order->what, style))
+            write(files[piece.is_error ? 1 : 0], piece.text);
+        auto& home = *order->home;
+        home.post_from_any_thread([order = std::move(order)] { order->done.set(); });
+    }
+}
+
+SKEIN_INLINE output_printer::output_printer(bool prefix, std::FILE* output, std::FILE* error)
+    : parts_(std::make_shared<parts>()) {
+    parts_->files = {parts::target{output}, parts::target{error}};
+    parts_->style = {prefix, detail::wants_colour(output), detail::wants_colour(error)};
+    // Signals are for the program's own threads, and a pipe that nobody reads is no reason to end.
+    sigset_t all, before;
+    sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before);
+    std::optional<skein::error> failed;
+    try {
+        parts_->thread = std::thread([of = parts_.get()] { of->main(); });
+    } catch (const std::system_error& e) {
+        failed = skein::error(errc::io, "cannot start a thread that prints").with_cause(e.what());
+    }
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    if (failed) throw *failed;
+}
+
+SKEIN_INLINE output_printer::~output_printer() {
+    {
+        const std::lock_guard lock(parts_->mutex);
+        parts_->stopping = true;
+    }
+    parts_->wake_up.second.reset();
+    parts_->wake.notify_one();
+    parts_->thread.join();
+}
+
+SKEIN_INLINE task<void> output_printer::print(std::vector<worker_lines> what) {
+    const auto order = std::make_shared<detail::print_order>();
+    order->what = std::move(what);
+    order->home = &loop::current();
+    {
+        const std::lock_guard lock(parts_->mutex);
+        parts_->waiting.push_back(order);
+    }
+    parts_->wake.notify_one();
+    auto printed = detail::until_printed(order.get());
+    co_await printed;
+}
+
+SKEIN_INLINE print_lines print_to_standard_files(bool prefix) {
+    const auto printer = std::make_shared<output_printer>(prefix);
+    return [printer](std::vector<worker_lines> what) { return printer->print(std::move(what)); };
+}
+
+} // namespace skein::proc
+
+
+// ======== skein/cluster/detail/job_messages.hpp, continued
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace skein::cluster {
+
+/// Where a job is on its way. The last three never change.
+enum class job_state : std::uint8_t {
+    pending,   ///< it waits for a node with room
+    starting,  ///< its node has been told to start it
+    running,   ///< its entry process runs
+    retrying,  ///< an attempt has failed, and the next one is to come
+    succeeded, ///< its entry process has exited with 0
+    failed,    ///< its last attempt has failed, or there was none in time
+    stopped,   ///< somebody has stopped it
+};
+
+/// What somebody wants to be run.
+struct job_request {
+    std::string id{};                   ///< empty: the head draws one; never used again
+    std::vector<std::string> command{}; ///< argv of the entry process; no shell reads it
+    std::vector<std::string> env{};     ///< "NAME=value", added to its environment
+    std::string demand{};               ///< of its entry process: "cpu=1,gpu=1,memory=2GiB"
+    std::string label{};                ///< of the node: "zone=a", "node=n1"; empty: any
+    std::uint32_t retries = 0;          ///< attempts after the first one
+    std::uint64_t pending_ms = 0;       ///< it fails when it has waited so long; 0: for ever
+    std::uint64_t timeout_ms = 0;       ///< of each attempt; then it is ended. 0: none
+    std::string package{};              ///< of its folder, see package.hpp; empty: it brings none
+    std::string folder{};               ///< without a package: where it runs, on its node
+    std::string by{};                   ///< "user@host", for people
+};
+
+/// What is known of a job. Times are in milliseconds since 1970; 0: not yet.
+struct job_info {
+    std::string id;
+    std::uint8_t state = 0; ///< job_state
+    std::string reason;     ///< why it is in this state
+    std::vector<std::string> command;
+    std::string by, node; ///< the node of the newest attempt
+    std::uint32_t attempt = 0, retries = 0;
+    std::int32_t exit_code = -1; ///< of the newest attempt; -1: it has none
+    std::int32_t signal = 0;     ///< that has ended it
+    std::int64_t submitted = 0, started = 0, ended = 0;
+    std::uint64_t lines = 0;             ///< that it has printed, as far as they came here
+    std::uint64_t left_out = 0;          ///< lines that nobody will see
+    std::vector<std::string> last_lines; ///< the last ones of an attempt that failed
+};
+
+/// Something is to be run.
+struct submit_job {
+    static constexpr std::uint16_t number = 50;
+    std::uint32_t version = cluster_version;
+    job_request what;
+};
+/// It will be, under this name.
+struct submit_reply {
+    static constexpr std::uint16_t number = 51;
+    std::string id;
+    std::string not_durable; ///< why a head that is started again will not know of it
+};
+
+/// Asks for job_list: of one job, or of all, the newest first.
+struct ask_jobs {
+    static constexpr std::uint16_t number = 52;
+    std::uint32_t version = cluster_version;
+    std::string id;
+    std::uint32_t first = 0, most = 0; ///< of all: how many to leave out; 0: as many as may be
+};
+/// What there is.
+struct job_list {
+    static constexpr std::uint16_t number = 53;
+    std::vector<job_info> jobs;
+    std::uint64_t total = 0;
+};
+
+/// Asks for job_lines; waits until there are some, the job has ended, or so long.
+struct follow_job {
+    static constexpr std::uint16_t number = 54;
+    std::uint32_t version = cluster_version;
+    std::string id;
+    std::uint64_t from = 1; ///< the number of the first line; 0: the last ones that are kept
+    std::uint32_t wait_ms = 0;
+    std::uint8_t known = 255; ///< the job_state that the asker knows; another one is news
+    std::uint32_t attempt =
+        0; ///< that it knows: lines of a later one are given, whatever `from` is
+};
+/// Lines that a job has printed.
+struct job_lines {
+    static constexpr std::uint16_t number = 55;
+    job_info now;
+    std::uint64_t first = 1; ///< the number of the first; those from `from` to it were left out
+    std::vector<proc::output_line> lines;
+    bool is_all = false; ///< the job has ended, and these are the last ones
+};
+
+/// A job is to end, or to be forgotten when it has.
+struct stop_job {
+    static constexpr std::uint16_t number = 56;
+    std::uint32_t version = cluster_version;
+    std::string id;
+    bool forget = false;
+};
+/// What became of it.
+struct stop_job_reply {
+    static constexpr std::uint16_t number = 57;
+    job_info now;
+};
+
+/// A node has started the entry process of a job.
+struct entry_started {
+    static constexpr std::uint16_t number = 58;
+    lease_name lease;
+    std::int64_t pid = 0;
+};
+
+/// Bytes of a table of numbers that a training of a job writes (metrics.csv), from its node.
+struct job_rows {
+    static constexpr std::uint16_t number = 59;
+    lease_name lease;
+    std::string run;          ///< the name of the folder that it is in
+    std::uint64_t offset = 0; ///< 0: it begins anew
+    byte_buffer bytes;
+};
+
+/// Asks for a link that lets a browser in.
+struct ask_login {
+    static constexpr std::uint16_t number = 68;
+    std::uint32_t version = cluster_version;
+};
+/// Its path, at the head's address.
+struct login_reply {
+    static constexpr std::uint16_t number = 69;
+    std::string path;
+    std::string host; ///< that the head listens at; empty: where it was reached
+};
+
+/// A folder is to be sent: what of it is missing?
+struct offer_package {
+    static constexpr std::uint16_t number = 60;
+    std::uint32_t version = cluster_version;
+    byte_buffer manifest; ///< an encoded package_manifest
+};
+/// The digests of the files that are.
+struct package_wanted {
+    static constexpr std::uint16_t number = 61;
+    std::string id;
+    std::vector<std::string> missing;
+};
+/// A piece of a file.
+struct put_blob {
+    static constexpr std::uint16_t number = 62;
+    std::string digest;
+    std::uint64_t size = 0, offset = 0; ///< of the whole file; of this piece in it
+    byte_buffer bytes;
+    bool is_last = false;
+};
+/// It is kept.
+struct blob_taken {
+    static constexpr std::uint16_t number = 63;
+};
+/// A node asks for the files of a folder.
+struct ask_package {
+    static constexpr std::uint16_t number = 64;
+    std::string id;
+};
+/// Which these are.
+struct package_found {
+    static constexpr std::uint16_t number = 65;
+    byte_buffer manifest;
+};
+/// A node asks for a piece of a file.
+struct ask_blob {
+    static constexpr std::uint16_t number = 66;
+    std::string digest;
+    std::uint64_t offset = 0;
+};
+/// The piece; less than asked for: the end.
+struct blob_piece {
+    static constexpr std::uint16_t number = 67;
+    byte_buffer bytes;
+};
+
+} // namespace skein::cluster
+
+// ======== skein/cluster/detail/node_messages.hpp
+// Between a node's agent and the head. Both hellos may come again; see cluster/messages.hpp.
+
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace skein::cluster {
+
+/// A node says who it is and what it holds; answered by node_welcome.
+struct node_hello {
+    static constexpr std::uint16_t number = 1;
+    std::uint32_t version = cluster_version;
+    std::string name; ///< "" : that of the host
+    std::string host;
+    std::int64_t pid = 0;
+    std::string resources; ///< "cpu=8,memory=16GiB,ssd=1"
+    std::vector<std::string> labels;
+    std::vector<held_lease> holds;
+    std::vector<ended_lease> ended; ///< since the last link
+    bool draining = false;          ///< see node_drains
+    bool again = false;             ///< a head has welcomed it before
+};
+
+/// The head takes the node in.
+struct node_welcome {
+    static constexpr std::uint16_t number = 2;
+    std::string name;             ///< this node's, unique in the cluster
+    std::vector<lease_name> stop; ///< nobody knows these leases any more
+};
+
+/// An agent is to start a worker.
+struct start_worker_order {
+    static constexpr std::uint16_t number = 11;
+    lease_name lease;
+    std::string demand;
+    std::uint64_t gpus = 0;
+    std::string executable, program, folder;
+    std::string name; ///< "worker-3"
+    /// Where its driver listens. Empty host: it runs on the head's host, which each node knows by
+    /// another address, so that the agent takes the one under which it has reached the head.
+    std::string driver_host, driver_address; ///< the address: instead of host and port
+    std::uint16_t driver_port = 0;
+    bool prints = false;                  ///< see driver_hello
+    std::string env;                      ///< see want_lease; its folder is `folder`
+    std::string space;                    ///< not a worker: the space server of this namespace
+    std::string job;                      ///< not a worker: the entry process of this job
+    std::uint32_t attempt = 0;            ///< of that job
+    std::vector<std::string> command{};   ///< of that process
+    std::vector<std::string> variables{}; ///< "NAME=value", of that process
+    std::string package{};                ///< the folder that it runs in, see package.hpp
+    std::int64_t submitted = 0;           ///< that job, in milliseconds since 1970
+};
+
+/// An agent is to end a worker; the answer is worker_ended.
+struct stop_worker_order {
+    static constexpr std::uint16_t number = 12;
+    lease_name lease;
+    bool at_once = false; ///< it is killed
+};
+
+/// A worker has ended, or did not start.
+struct worker_ended {
+    static constexpr std::uint16_t number = 13;
+    ended_lease what;
+};
+
+/// The node has no place in the cluster any more: its agent ends.
+struct leave_cluster {
+    static constexpr std::uint16_t number = 14;
+    std::string why;
+};
+
+/// The node is drained, or not any more. Its agent only remembers it, for a head that is started
+/// again.
+struct node_drains {
+    static constexpr std::uint16_t number = 29;
+    bool on = true;
+};
+
+} // namespace skein::cluster
+
+// ======== skein/cluster/detail/output_messages.hpp
+// What workers print on its way to their driver, by the head; see cluster/messages.hpp.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace skein::cluster {
+
+/// Lines that one worker has printed.
+struct printed_lines {
+    std::uint64_t lease = 0;
+    std::uint64_t first = 0; ///< the number of the first; what is missing before was left out
+    std::vector<proc::output_line> lines;
+};
+
+/// Bytes of text in one of these, at most; with all else it is a small message, which others do not
+/// overtake.
+inline constexpr std::size_t most_output_bytes = 56'000;
+
+/// A node has lines of a driver's workers.
+struct output_waits {
+    static constexpr std::uint16_t number = 40;
+    std::uint64_t driver = 0;
+};
+
+/// It may send some of them.
+struct take_output {
+    static constexpr std::uint16_t number = 41;
+    std::uint64_t driver = 0;
+};
+
+/// The lines; none: there are no more.
+struct node_output {
+    static constexpr std::uint16_t number = 42;
+    std::uint64_t driver = 0;
+    std::vector<printed_lines> from;
+};
+
+/// The same for their driver.
+struct worker_output {
+    static constexpr std::uint16_t number = 43;
+    std::uint64_t node = 0; ///< the incarnation of its agent
+    std::string node_name;
+    std::vector<printed_lines> from;
+};
+
+/// The driver has printed the last ones of that node.
+struct output_printed {
+    static constexpr std::uint16_t number = 44;
+    std::uint64_t node = 0;
+};
+
+} // namespace skein::cluster
+
+// ======== skein/cluster/detail/tool_messages.hpp
+// What tools ask a head, and its answers; see cluster/messages.hpp.
+
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace skein::cluster {
+
+/// A node, in cluster_status.
+struct node_status {
+    std::string name, host, resources, used;
+    std::int64_t pid = 0;
+    std::uint32_t workers = 0;
+    bool draining = false, suspect = false;
+    std::vector<std::string> labels;
+};
+
+/// A driver, in cluster_status.
+struct job_status {
+    std::string name, host;
+    std::int64_t pid = 0;
+    std::uint32_t workers = 0, waiting = 0;
+    std::string why; ///< why the first of those that wait does
+    bool connected = true;
+    std::string space; ///< it is the space server of this namespace
+};
+
+/// A node that was there, in cluster_status.
+struct missing_node {
+    std::string name, host, resources;
+    std::vector<std::string> labels;
+    bool draining = false;
+    bool left = false;      ///< in order; it is remembered because it is drained
+    std::int64_t since = 0; ///< seconds since 1970
+};
+
+/// How a driver's time in the cluster ended.
+enum class job_end : std::uint8_t {
+    none,
+    left,    ///< it said goodbye
+    lost,    ///< its link broke, and it did not come back
+    stopped, ///< the cluster was stopped
+};
+
+/// A driver that was there, in cluster_status.
+struct past_job {
+    std::string name, host;
+    std::int64_t pid = 0, started = 0, ended = 0; ///< the last two: seconds since 1970
+    std::uint8_t how = 0;                         ///< job_end
+    std::string space;                            ///< it was the space server of this namespace
+};
+
+/// Asks for cluster_status.
+struct ask_status {
+    static constexpr std::uint16_t number = 15;
+    std::uint32_t version = cluster_version;
+    bool past = false; ///< with the drivers that were there
+};
+
+/// What there is.
+struct cluster_status {
+    static constexpr std::uint16_t number = 16;
+    std::string address, host;
+    std::int64_t pid = 0, up_ms = 0;
+    std::vector<node_status> nodes;
+    std::vector<job_status> jobs;
+    std::vector<missing_node> missing; ///< that were there, and are not
+    std::vector<past_job> past;        ///< the last one first; if asked for
+    std::string state;                 ///< the folder of the head's log; "": it keeps none
+    std::string trouble;               ///< why changes are not durable now
+    std::uint64_t generation = 0;      ///< how many heads have begun with this log
+};
+
+/// A node is to get no new workers, and to get rid of those that it has.
+struct ask_drain {
+    static constexpr std::uint16_t number = 17;
+    std::string node;
+    bool on = true; ///< false: it takes new workers again
+    std::uint32_t version = cluster_version;
+    bool forget = false; ///< instead: a node that is missing is no more remembered
+};
+
+/// The answer to ask_drain.
+struct drain_reply {
+    static constexpr std::uint16_t number = 18;
+    std::uint32_t workers = 0; ///< that still run there
+    std::uint32_t open = 0;    ///< nodes that take new workers now, of all
+    bool missing = false;      ///< the node is not there; it is drained when it comes
+    std::string not_durable;   ///< why a head that is started again will not know of it
+};
+
+/// The cluster is to end.
+struct ask_stop {
+    static constexpr std::uint16_t number = 19;
+    std::uint32_t version = cluster_version;
+};
+
+/// The answer to ask_stop.
+struct stop_reply {
+    static constexpr std::uint16_t number = 20;
+    std::uint32_t nodes = 0, jobs = 0; ///< that were told
+};
+
+/// A namespace is to end: its space server and all of its actors; answered by stop_space_reply.
+struct ask_stop_space {
+    static constexpr std::uint16_t number = 33;
+    std::uint32_t version = cluster_version;
+    std::string space;
+};
+
+/// It ends.
+struct stop_space_reply {
+    static constexpr std::uint16_t number = 34;
+    std::uint32_t workers = 0; ///< processes of actors and their tasks that end with it
+};
+
+} // namespace skein::cluster
+
+// ======== skein/net/requests.hpp
+// Typed requests between two processes, over a link or a connection.
+//
+//     struct sum_request { static constexpr std::uint16_t number = 1; std::vector<int> items; };
+//     struct sum_reply   { static constexpr std::uint16_t number = 2; int sum = 0; };
+//
+//     auto service = std::make_shared<net::request_service>();
+//     // task<sum_reply> add_up(sum_request, net::caller)
+//     service->on<sum_request, sum_reply>(&add_up);
+//     auto r = net::requests::over(link, service);       // both sides may call
+//     auto asking = r->call<sum_reply>(sum_request{{1, 2, 3}});
+//     const auto reply = co_await asking;
+//
+// Each call gives exactly one of reply and error. A handler is cancelled when its caller cancels,
+// its deadline passes, or the link has ended. Messages above request_options::control_bytes leave
+// in chunks, so that small ones overtake them: messages keep their order only among small ones and
+// among large ones.
+
+
+// ======== skein/core/mutex.hpp
+// mutex: mutual exclusion between tasks of one loop, first come first served. For state that must
+// stay consistent across awaits; a thread is never blocked.
+//
+//     auto held = co_await m.lock();
+
+
+#include <utility>
+
+namespace skein {
+
+/// A lock that tasks of one loop wait for; no thread is blocked. Neither copyable nor movable.
+class mutex {
+public:
+    mutex() noexcept = default;
+    mutex(const mutex&) = delete;
+    mutex& operator=(const mutex&) = delete;
+
+    /// Holds the lock until destroyed.
+    class [[nodiscard]] guard {
+    public:
+        explicit guard(mutex& m) noexcept : mutex_(&m) {}
+        guard(guard&& other) noexcept : mutex_(std::exchange(other.mutex_, nullptr)) {}
+        guard& operator=(guard&& other) noexcept {
+            if (this != &other) {
+                unlock();
+                mutex_ = std::exchange(other.mutex_, nullptr);
+            }
+            return *this;
+        }
+        ~guard() { unlock(); }
+        /// Gives the lock to the first who waits; that task is resumed by the loop, not in this
+        /// call.
+        void unlock() noexcept {
+            if (auto* m = std::exchange(mutex_, nullptr)) m->release();
+        }
+
+    private:
+        mutex* mutex_;
+    };
+
+    class awaiter : public wait_queue::awaiter {
+    public:
+        explicit awaiter(mutex& m) noexcept : wait_queue::awaiter(m.waiting_, true), mutex_(m) {}
+        bool await_ready() noexcept { return mutex_.try_acquire(); }
+        guard await_resume() {
+            throw_if_cancelled();
+            return guard(mutex_);
+        }
+
+    private:
+        mutex& mutex_;
+    };
+    /// Suspends until the lock is this task's; resumed by the loop. Throws cancelled; then the lock
+    /// is not taken.
+    [[nodiscard]] awaiter lock() noexcept { return awaiter(*this); }
+    [[nodiscard]] bool is_locked() const noexcept { return locked_; }
+
+private:
+    bool try_acquire() noexcept { return !std::exchange(locked_, true); }
+    void release() noexcept {
+        if (!waiting_.wake_one()) locked_ = false; // else the lock passes on, still locked
+    }
+
+    bool locked_ = false;
+    wait_queue waiting_;
+};
+
+} // namespace skein
+
+// ======== skein/core/type_name.hpp
+// Names of types and functions as people write them, for messages.
+//
+//     type_name(typeid(e))            // "std::runtime_error"
+
+
+#include <string>
+#include <typeinfo>
+
+namespace skein {
+
+/// The name behind a mangled one; a text that is no mangled name comes back as it is.
+[[nodiscard]] std::string readable_name(const char* mangled);
+
+/// The name of a type as people write it.
+[[nodiscard]] inline std::string type_name(const std::type_info& type) {
+    return readable_name(type.name());
+}
+
+} // namespace skein
+
+
+// ======== skein/core/detail/type_name.ipp
+// Bodies of <skein/core/type_name.hpp>.
+
+#include <cstdlib>
+#include <memory>
+#include <string_view>
+
+#include <cxxabi.h>
+
+namespace skein {
+
+SKEIN_INLINE std::string readable_name(const char* mangled) {
+    int status = 0;
+    const std::unique_ptr<char, void (*)(void*)> text(
+        abi::__cxa_demangle(mangled, nullptr, nullptr, &status), &std::free);
+    if (status != 0) return mangled;
+    // The compiler's mark of functions that have to do with std::string says nothing to people.
+    constexpr std::string_view mark = "[abi:cxx11]";
+    std::string name(text.get());
+    for (auto at = name.find(mark); at != name.npos; at = name.find(mark, at))
+        name.erase(at, mark.size());
+    return name;
+}
+
+} // namespace skein
+
+// ======== skein/net/connection.hpp
+// Frames between two authenticated peers over any stream, in order, each at most once.
+//
+// Writes are coalesced: everything sent in one turn of the loop leaves in one system call. Large
+// bodies are scattered and gathered, not copied together. A silent peer is pinged and given up.
+//
+//     auto t = net::connection::connect(network, to, options);
+//     auto c = co_await std::move(t);
+//     c->send(7, 0, id, head, body);              // queued, leaves at the end of the turn
+//     std::optional<net::frame> f = co_await c->receive();
+//     co_await c->close();                         // flushes, then waits for the peer's goodbye
+
+
+// ======== skein/net/channel.hpp
+// What a connection and a link have in common, for code that does not care which of them it has:
+// messages to one authenticated peer, in order, each at most once.
+//
+//     void greet(net::channel& to) { to.send(7, 0, id, head, body); }
+//
+// A connection ends when it breaks. A link may live on: it is open, and takes messages, while
+// is_connected() is false.
+
+
+// ======== skein/net/frame.hpp
+// Frames: what a connection carries. A header of 24 bytes, then the body.
+//
+//     u32 length   u16 kind   u16 flags   u64 id   u32 crc of body   u32 crc of the 20 bytes before
+//
+// The length is checked against its limit, and the header against its CRC, before one byte is
+// allocated. All numbers are little-endian.
+
 
 // ======== skein/core/crc32c.hpp
 // CRC-32C (Castagnoli), the checksum of frames and of stored chunks.
@@ -7653,2300 +11370,8 @@ SKEIN_INLINE std::uint32_t crc32c(byte_span bytes, std::uint32_t seed) noexcept 
 
 } // namespace skein
 
-// ======== skein/core/descriptor_reserve.hpp
-// A few file descriptors kept back, for files that must be written when the process has no free
-// ones: a job whose port strangers are busy with still writes its curve.
-//
-//     descriptor_reserve reserve;
-//     auto done = reserve.run([&] { return disk.replace(path, bytes); });
 
-
-#include <cstddef>
-#include <vector>
-
-#include <fcntl.h>
-
-namespace skein {
-
-/// Holds `count` descriptors that mean nothing; fewer when the process has no more. One thread.
-class descriptor_reserve {
-public:
-    explicit descriptor_reserve(std::size_t count = 4) : count_(count) { fill(); }
-
-    [[nodiscard]] std::size_t size() const noexcept { return kept_.size(); }
-
-    /// What body(), a callable that returns a result<T> and may be called twice, returns. When that
-    /// is errc::exhausted the kept descriptors are closed and it is called once more: another
-    /// thread may be faster and take them, then it fails again. Afterwards as many as there are are
-    /// kept again.
-    template <class Body>
-    [[nodiscard]] auto run(Body body) {
-        auto done = body();
-        if (!done && done.error().code() == errc::exhausted && !kept_.empty()) {
-            kept_.clear();
-            done = body();
-        }
-        fill();
-        return done;
-    }
-
-private:
-    void fill() {
-        while (kept_.size() < count_) {
-            unique_fd fd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-            if (!fd) return;
-            kept_.push_back(std::move(fd));
-        }
-    }
-
-    std::size_t count_;
-    std::vector<unique_fd> kept_;
-};
-
-} // namespace skein
-
-// ======== skein/core/disk.hpp
-// Files as a small interface, so that the code that writes checkpoints runs on a simulated disk
-// too.
-//
-// Calls block and are meant for a thread that may wait; nothing here throws: a failing disk is a
-// result. Durable replacement of a file is: write a temporary, sync it, rename it, sync the folder;
-// replace() does just that.
-//
-//     auto done = disk.replace("run/manifest.json", bytes);
-//     if (!done) return done.error();
-
-
-#include <memory>
-#include <string>
-#include <vector>
-
-namespace skein {
-
-/// What open() expects of a file, and what may be done with it.
-enum class open_mode : std::uint8_t {
-    read,       ///< an existing file, for reading
-    write,      ///< created or emptied, for writing (and reading back)
-    append,     ///< created if missing, kept if not; write position at the end
-    create_new, ///< as write, but errc::already_exists if there is one
-};
-
-/// An open file. The destructor closes it; close() also tells whether that worked.
-class file {
-public:
-    file() = default;
-    file(const file&) = delete;
-    file& operator=(const file&) = delete;
-    virtual ~file() = default;
-
-    /// Reads at an offset; gives fewer bytes than asked only at the end of the file.
-    virtual result<std::size_t> read_at(std::uint64_t offset, mut_byte_span into) = 0;
-    /// Writes all bytes at an offset, extending the file where needed; disk_full if they do not fit
-    /// (then an unknown part of them is written).
-    virtual result<void> write_at(std::uint64_t offset, byte_span bytes) = 0;
-    /// Writes all bytes at the end.
-    virtual result<void> append(byte_span bytes) = 0;
-    virtual result<std::uint64_t> size() = 0;
-    /// Cuts or extends (with zeros) to `bytes`.
-    virtual result<void> truncate(std::uint64_t bytes) = 0;
-    /// Returns when content and size have reached the medium.
-    virtual result<void> sync() = 0;
-    /// Closes; later calls fail with errc::closed. Closing twice is fine.
-    virtual result<void> close() = 0;
-};
-
-/// One name in a folder.
-struct dir_entry {
-    std::string name; ///< without the folder
-    bool is_directory = false;
-    std::uint64_t bytes = 0; ///< 0 for folders
-};
-
-/// A tree of files. Thread-safe as far as different files are concerned.
-/// Codes: not_found, already_exists, permission_denied, disk_full, io; texts name the path.
-class disk {
-public:
-    virtual ~disk() = default;
-
-    virtual result<std::unique_ptr<file>> open(const std::string& path, open_mode mode) = 0;
-    /// Replaces `to` at once, if it is there. Durable after sync_dir of the folder.
-    virtual result<void> rename(const std::string& from, const std::string& to) = 0;
-    /// Makes creations, renames and removals inside the folder durable.
-    virtual result<void> sync_dir(const std::string& path) = 0;
-    /// What is in a folder, ordered by name.
-    virtual result<std::vector<dir_entry>> list(const std::string& path) = 0;
-    /// Removes a file or an empty folder; not_found if there is none.
-    virtual result<void> remove(const std::string& path) = 0;
-    /// Creates a folder and those above it; fine if it is there already.
-    virtual result<void> make_dirs(const std::string& path) = 0;
-    /// Bytes an ordinary user may still write where `path` is.
-    virtual result<std::uint64_t> free_space(const std::string& path) = 0;
-    /// Size and kind of a path; not_found if there is none.
-    virtual result<dir_entry> status(const std::string& path) = 0;
-
-    /// The whole content; too_large if it has more than max_bytes.
-    result<byte_buffer> read_whole(const std::string& path, std::uint64_t max_bytes = 1u << 30);
-    /// Writes a file from the start and syncs it; a crash may leave a part of it.
-    result<void> write_whole(const std::string& path, byte_span bytes);
-    /// Replaces a file durably: after a crash either the old or the new content is there.
-    result<void> replace(const std::string& path, byte_span bytes);
-    /// Removes a folder with all that is in it, or a file; fine if there is nothing. A link is
-    /// removed, not what it points at.
-    result<void> remove_tree(const std::string& path);
-};
-
-/// The folder part of a path ("." for a bare name, "/" for the root).
-[[nodiscard]] inline std::string parent_path(const std::string& path) {
-    const auto slash = path.find_last_of('/');
-    if (slash == std::string::npos) return ".";
-    return slash == 0 ? "/" : path.substr(0, slash);
-}
-
-/// folder + "/" + name.
-[[nodiscard]] inline std::string join_path(const std::string& folder, std::string_view name) {
-    std::string path = folder;
-    if (!path.empty() && path.back() != '/') path += '/';
-    return path.append(name);
-}
-
-} // namespace skein
-
-
-// ======== skein/core/detail/disk.ipp
-// What a disk does in several calls: whole files, replacing one, removing a tree.
-
-#include <fmt/core.h>
-
-namespace skein {
-
-SKEIN_INLINE result<byte_buffer> disk::read_whole(const std::string& path,
-                                                  std::uint64_t max_bytes) {
-    auto opened = open(path, open_mode::read);
-    if (!opened) return opened.error();
-    file& from = **opened;
-    const auto bytes = from.size();
-    if (!bytes) return bytes.error();
-    if (*bytes > max_bytes)
-        return error(errc::too_large, fmt::format("read {}: {} bytes are more than the limit of {}",
-                                                  path, *bytes, max_bytes));
-    byte_buffer content(static_cast<std::size_t>(*bytes));
-    const auto got = from.read_at(0, content);
-    if (!got) return got.error();
-    content.resize(*got);
-    return content;
-}
-
-SKEIN_INLINE result<void> disk::write_whole(const std::string& path, byte_span bytes) {
-    auto opened = open(path, open_mode::write);
-    if (!opened) return opened.error();
-    file& to = **opened;
-    if (auto done = to.write_at(0, bytes); !done) return done;
-    if (auto done = to.sync(); !done) return done;
-    return to.close();
-}
-
-SKEIN_INLINE result<void> disk::replace(const std::string& path, byte_span bytes) {
-    const std::string temporary = path + ".tmp";
-    auto done = write_whole(temporary, bytes);
-    if (done) done = rename(temporary, path);
-    if (!done) {
-        (void)remove(temporary);
-        return done;
-    }
-    return sync_dir(parent_path(path));
-}
-
-SKEIN_INLINE result<void> disk::remove_tree(const std::string& path) {
-    // Files, empty folders and links (status() would follow them) go at once.
-    auto removed = remove(path);
-    if (removed || removed.error().code() == errc::not_found) return {};
-    if (removed.error().code() == errc::permission_denied) return removed;
-    const auto what = status(path);
-    if (!what || !what->is_directory) return removed;
-    const auto inside = list(path);
-    if (!inside) return inside.error();
-    for (const auto& entry : *inside) {
-        const auto child = join_path(path, entry.name);
-        if (auto done = entry.is_directory ? remove_tree(child) : remove(child); !done) return done;
-    }
-    return remove(path);
-}
-
-} // namespace skein
-
-// ======== skein/core/event.hpp
-// event: a flag one can wait for. Manual reset; one loop.
-
-
-namespace skein {
-
-/// A flag that tasks of one loop wait for; set until reset(). Neither copyable nor movable.
-class event {
-public:
-    /// Wakes all who wait, and lets later waits pass until reset().
-    void set() noexcept {
-        set_ = true;
-        waiting_.wake_all();
-    }
-    void reset() noexcept { set_ = false; }
-    [[nodiscard]] bool is_set() const noexcept { return set_; }
-
-    class awaiter : public wait_queue::awaiter {
-    public:
-        explicit awaiter(event& e) noexcept : wait_queue::awaiter(e.waiting_, true), event_(e) {}
-        bool await_ready() const noexcept { return event_.set_; }
-
-    private:
-        event& event_;
-    };
-    /// Suspends until set; resumed by the loop. Throws cancelled; the event is not changed by that.
-    [[nodiscard]] awaiter wait() noexcept { return awaiter(*this); }
-
-private:
-    bool set_ = false;
-    wait_queue waiting_;
-};
-
-} // namespace skein
-
-// ======== skein/core/fork_guard.hpp
-// Descriptors that end with their process, also when it has forked: the other end of a socket
-// learns at once that the process has died, and a lock is free, whatever a child that a task or a
-// driver has forked does.
-//
-//     fork_guard guard(socket);      // until `guard` ends, before the socket is closed
-//
-// A child that fork() makes closes them before it goes on. (One that executes another program has
-// none of them anyway: they are close-on-exec. One that is made by a bare clone() keeps them until
-// then.)
-
-
-#include <array>
-#include <atomic>
-#include <cstddef>
-#include <cstdint>
-#include <utility>
-
-#include <pthread.h>
-#include <unistd.h>
-
-namespace skein {
-
-namespace detail {
-
-inline constexpr std::size_t most_guarded = std::size_t{1} << 16;
-/// One bit a descriptor.
-inline constinit std::array<std::atomic<std::uint64_t>, most_guarded / 64> guarded{};
-
-/// In the child: the only thread there is, and other threads of the parent may have held any lock.
-inline void close_guarded() noexcept {
-    for (std::size_t i = 0; i < guarded.size(); ++i) {
-        const auto bits = guarded[i].exchange(0, std::memory_order_relaxed);
-        for (int bit = 0; bits >> bit != 0; ++bit) {
-            if ((bits >> bit & 1) != 0) ::close(static_cast<int>(i * 64) + bit);
-            if (bit == 63) break;
-        }
-    }
-}
-
-} // namespace detail
-
-/// While it lives no child that fork() makes has this descriptor. It ends before the descriptor is
-/// closed.
-class fork_guard {
-public:
-    fork_guard() noexcept = default;
-    explicit fork_guard(int fd) noexcept {
-        static const bool is_watched =
-            ::pthread_atfork(nullptr, nullptr, &detail::close_guarded) == 0;
-        if (!is_watched || fd < 0 || static_cast<std::size_t>(fd) >= detail::most_guarded) return;
-        fd_ = fd;
-        word().fetch_or(bit(), std::memory_order_relaxed);
-    }
-    fork_guard(fork_guard&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-    fork_guard& operator=(fork_guard&& other) noexcept {
-        if (this == &other) return *this;
-        reset();
-        fd_ = std::exchange(other.fd_, -1);
-        return *this;
-    }
-    ~fork_guard() { reset(); }
-
-    /// The descriptor is about to be closed, or is to be had by children from here on.
-    void reset() noexcept {
-        if (fd_ < 0) return;
-        word().fetch_and(~bit(), std::memory_order_relaxed);
-        fd_ = -1;
-    }
-
-private:
-    [[nodiscard]] std::atomic<std::uint64_t>& word() const noexcept {
-        return detail::guarded[static_cast<std::size_t>(fd_) / 64];
-    }
-    [[nodiscard]] std::uint64_t bit() const noexcept {
-        return std::uint64_t{1} << (static_cast<unsigned>(fd_) % 64);
-    }
-    int fd_ = -1;
-};
-
-} // namespace skein
-
-// ======== skein/core/id_map.hpp
-// id_map: a small hash table from ids to values, for what is entered and taken out once for each
-// call. Everything lies in one array: no allocation and no division for each entry, which is most
-// of what std::unordered_map costs here.
-//
-// Linear probing; an erased entry's place is filled by those behind it, so there are no tombstones.
-// Values move when the table changes: a pointer to one lasts until the next entry or erasure.
-
-
-#include <algorithm>
-#include <bit>
-#include <cstddef>
-#include <cstdint>
-#include <utility>
-#include <vector>
-
-namespace skein {
-
-/// A Value that converts to false is none: such a place is free.
-template <class Id, class Value>
-class id_map {
-public:
-    [[nodiscard]] bool empty() const noexcept { return size_ == 0; }
-    [[nodiscard]] std::size_t size() const noexcept { return size_; }
-
-    /// nullptr: there is none.
-    [[nodiscard]] Value* find(Id id) noexcept {
-        if (size_ == 0) return nullptr;
-        auto& place = places_[place_of(id)];
-        return place.value ? &place.value : nullptr;
-    }
-    /// Enters it unless there is one already; gives the one that is there.
-    Value& enter(Id id, Value value) {
-        if (places_.size() < 2 * (size_ + 1)) grow();
-        auto& place = places_[place_of(id)];
-        if (!place.value) {
-            place.id = id;
-            place.value = std::move(value);
-            ++size_;
-        }
-        return place.value;
-    }
-    bool erase(Id id) noexcept {
-        if (size_ == 0) return false;
-        const auto at = place_of(id);
-        if (!places_[at].value) return false;
-        // Its end may look in here.
-        [[maybe_unused]] const Value gone = std::exchange(places_[at].value, Value{});
-        erase_at(at);
-        return true;
-    }
-    void clear() noexcept {
-        const auto gone = std::exchange(places_, {});
-        size_ = 0;
-    }
-    /// of(id, value): true if it goes. Must not change the table.
-    template <class F>
-    void erase_if(F&& of) {
-        // From a free place on, as those that are filled again come from behind.
-        std::size_t begin = 0;
-        while (begin < places_.size() && places_[begin].value) ++begin;
-        for (std::size_t n = places_.size(), i = 1; i < n;) {
-            const auto at = (begin + i) & (n - 1);
-            auto& place = places_[at];
-            if (place.value && of(std::as_const(place.id), place.value))
-                erase_at(at);
-            else
-                ++i;
-        }
-    }
-    /// f(id, value), in no order that means anything, but the same in every run. Must not change
-    /// the table.
-    template <class F>
-    void for_each(F&& f) {
-        for (auto& place : places_)
-            if (place.value) f(std::as_const(place.id), place.value);
-    }
-
-private:
-    struct entry {
-        Id id;
-        Value value{};
-    };
-
-    static std::uint64_t bits_of(std::uint64_t id) noexcept { return id; }
-    static std::uint64_t bits_of(const unique_number& id) noexcept {
-        return id.number ^ std::rotl(id.incarnation, 32);
-    }
-    /// Neighbours are told apart by multiplication: the upper bits of the product say where.
-    [[nodiscard]] std::size_t home_of(Id id) const noexcept {
-        return static_cast<std::size_t>((bits_of(id.value()) * 0x9e3779b97f4a7c15) >> shift_);
-    }
-    /// Where it is, or the free place where it would be. There is one: half of them are free.
-    [[nodiscard]] std::size_t place_of(Id id) const noexcept {
-        const entry* const places = places_.data();
-        auto at = home_of(id);
-        while (places[at].value && places[at].id != id) at = (at + 1) & mask_;
-        return at;
-    }
-    void erase_at(std::size_t hole) noexcept {
-        const auto mask = places_.size() - 1;
-        places_[hole].value = Value{};
-        --size_;
-        for (auto at = (hole + 1) & mask; places_[at].value; at = (at + 1) & mask) {
-            // It stays if its home lies behind the hole, else it could not be found any more.
-            if (((at - home_of(places_[at].id)) & mask) < ((at - hole) & mask)) continue;
-            places_[hole] = std::exchange(places_[at], entry{});
-            hole = at;
-        }
-    }
-    void grow() {
-        auto old = std::exchange(places_,
-                                 std::vector<entry>(std::max<std::size_t>(16, 2 * places_.size())));
-        shift_ = 64 - std::countr_zero(places_.size());
-        mask_ = places_.size() - 1;
-        for (auto& one : old)
-            if (one.value) places_[place_of(one.id)] = std::move(one);
-    }
-
-    std::vector<entry> places_;
-    std::size_t size_ = 0;
-    std::size_t mask_ = 0; ///< of places_, whose own size takes a division to know
-    int shift_ = 63;
-};
-
-} // namespace skein
-
-// ======== skein/core/known_names.hpp
-// The names that there are, for an error about one that there is not.
-//
-//     throw error(errc::not_found, fmt::format("there is no actor named \"{}\"; {}", name,
-//                                              known_names(actors, "none has a name")));
-//
-// gives: there is no actor named "tabel"; there are: "log", "table" and 3 more
-
-
-#include <cstddef>
-#include <string>
-#include <string_view>
-
-namespace skein {
-
-/// Gathers names in the order in which they are to be shown.
-class name_list {
-public:
-    static constexpr std::size_t shown = 8;
-
-    /// One more; control characters of it become '?'.
-    void add(std::string_view name);
-    /// `there are: "a", "b" and 3 more`; without any name `none`.
-    [[nodiscard]] std::string text(std::string_view none) const;
-
-private:
-    std::string list_;
-    std::size_t count_ = 0;
-};
-
-/// The names of a range of texts, or the keys of a map.
-template <class Names>
-[[nodiscard]] std::string known_names(const Names& names,
-                                      std::string_view none = "there are none") {
-    name_list list;
-    for (const auto& one : names) {
-        if constexpr (requires { one.first; })
-            list.add(one.first);
-        else
-            list.add(one);
-    }
-    return list.text(none);
-}
-
-} // namespace skein
-
-
-// ======== skein/core/detail/known_names.ipp
-// The bodies of core/known_names.hpp.
-
-namespace skein {
-
-SKEIN_INLINE void name_list::add(std::string_view name) {
-    if (++count_ > shown) return;
-    list_ += count_ == 1 ? "\"" : ", \"";
-    for (const char c : name) list_ += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
-    list_ += '"';
-}
-
-SKEIN_INLINE std::string name_list::text(std::string_view none) const {
-    if (count_ == 0) return std::string(none);
-    auto out = "there are: " + list_;
-    if (count_ > shown) out += " and " + std::to_string(count_ - shown) + " more";
-    return out;
-}
-
-} // namespace skein
-
-// ======== skein/core/log.hpp
-// Structured log lines: one event, one line, text for people and JSON for machines.
-//
-//     logging::info("net", "connection accepted", {{"peer", name}, {"bytes", n}});
-//     12:30:01.250 I net connection accepted peer=tcp:10.0.0.2:6380 bytes=120
-//
-// SKEIN_LOG_LEVEL = trace | debug | info | warn | error | off (default info), SKEIN_LOG = json for
-// JSON lines. A line goes to standard error in one write, so that lines of several processes do not
-// mix. Thread-safe.
-
-
-#include <chrono>
-#include <concepts>
-#include <cstdint>
-#include <functional>
-#include <initializer_list>
-#include <span>
-#include <string>
-#include <string_view>
-#include <type_traits>
-
-#include <fmt/core.h>
-
-namespace skein::logging {
-
-/// How grave a line is; `off` is above all of them.
-enum class level : std::uint8_t { trace, debug, info, warn, error, off };
-
-/// key=value of a line. Numbers stay numbers in JSON; everything else is text.
-struct field {
-    std::string key, value;
-    bool is_number = false;
-
-    template <class T>
-    field(std::string_view name, const T& v) : key(name) {
-        if constexpr (std::same_as<T, bool>) {
-            value = v ? "true" : "false";
-            is_number = true;
-        } else if constexpr (std::is_floating_point_v<T>) {
-            value = fmt::format("{}", v);
-            is_number = v - v == T(0); // finite
-        } else if constexpr (std::is_arithmetic_v<T> && !std::same_as<T, char>) {
-            value = fmt::format("{}", v);
-            is_number = true;
-        } else if constexpr (std::convertible_to<const T&, std::string_view>) {
-            value = std::string_view(v);
-        } else if constexpr (requires { std::chrono::duration<double>(v); }) {
-            value = fmt::format("{:.6g}s", std::chrono::duration<double>(v).count());
-        } else {
-            value = fmt::format("{}", v);
-        }
-    }
-};
-
-/// One event, as a sink gets it. Views live for the call only.
-struct record {
-    level severity = level::info;
-    std::string_view component, text;
-    std::span<const field> fields;
-    std::chrono::milliseconds wall{}; ///< since 1970-01-01 UTC
-};
-
-/// A byte that a terminal may take for a command.
-[[nodiscard]] constexpr bool is_control(char c) noexcept {
-    return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
-}
-
-/// Quotes text for JSON; bytes that are not UTF-8 become U+FFFD each, for no reader of JSON takes
-/// them.
-void append_json_string(std::string& to, std::string_view text);
-
-/// The line for people, without a line end: HH:MM:SS.mmm I component text key=value; as printable()
-/// has it.
-[[nodiscard]] std::string format_text(const record& r);
-/// The line for machines, without a line end.
-[[nodiscard]] std::string format_json(const record& r);
-
-/// True if a line of this level would be written: ask before building something expensive.
-[[nodiscard]] bool enabled(level l) noexcept;
-/// Lines below this level are not written. Any thread.
-void set_level(level l) noexcept;
-/// The level in force: that of set_level(), or of SKEIN_LOG_LEVEL.
-[[nodiscard]] level get_level() noexcept;
-
-/// Replaces where lines go (empty: standard error again). The sink is called from any thread.
-using sink = std::function<void(const record&)>;
-/// See sink. Any thread.
-void set_sink(sink to);
-
-/// Writes one line.
-void write(level severity, std::string_view component, std::string_view text,
-           std::span<const field> with);
-
-/// The key=value pairs of a line, as `{{"peer", name}, {"bytes", n}}`.
-using fields = std::initializer_list<field>;
-/// write() for what only the author of the component wants to read.
-inline void trace(std::string_view component, std::string_view text, fields f = {}) {
-    write(level::trace, component, text, {f.begin(), f.size()});
-}
-/// write() at a level that others have chosen.
-inline void at(level severity, std::string_view component, std::string_view text, fields f = {}) {
-    write(severity, component, text, {f.begin(), f.size()});
-}
-/// write() for what helps to find a fault.
-inline void debug(std::string_view component, std::string_view text, fields f = {}) {
-    write(level::debug, component, text, {f.begin(), f.size()});
-}
-/// write() for what happens in the normal course of things.
-inline void info(std::string_view component, std::string_view text, fields f = {}) {
-    write(level::info, component, text, {f.begin(), f.size()});
-}
-/// write() for what went wrong and was dealt with.
-inline void warn(std::string_view component, std::string_view text, fields f = {}) {
-    write(level::warn, component, text, {f.begin(), f.size()});
-}
-/// write() for what went wrong and was not.
-inline void error(std::string_view component, std::string_view text, fields f = {}) {
-    write(level::error, component, text, {f.begin(), f.size()});
-}
-
-} // namespace skein::logging
-
-
-// ======== skein/core/detail/log.ipp
-// How log lines are made and where they go.
-
-
-#include <algorithm>
-#include <atomic>
-#include <cerrno>
-#include <cstdlib>
-#include <ctime>
-#include <memory>
-#include <mutex>
-
-#include <unistd.h>
-
-namespace skein::logging {
-
-SKEIN_INLINE void append_json_string(std::string& to, std::string_view text) {
-    to += '"';
-    while (!text.empty()) {
-        const auto bytes = skein::detail::utf8_length(text);
-        const auto one = text.substr(0, std::max<std::size_t>(bytes, 1));
-        text.remove_prefix(one.size());
-        switch (one[0]) {
-        case '"': to += "\\\""; break;
-        case '\\': to += "\\\\"; break;
-        case '\n': to += "\\n"; break;
-        case '\r': to += "\\r"; break;
-        case '\t': to += "\\t"; break;
-        default:
-            if (bytes == 0)
-                to += "\\ufffd";
-            else if (is_control(one[0]) || skein::detail::is_c1(one)) // a C1 one is its second byte
-                to += fmt::format("\\u{:04x}",
-                                  static_cast<unsigned>(static_cast<unsigned char>(one.back())));
-            else
-                to += one;
-        }
-    }
-    to += '"';
-}
-
-SKEIN_INLINE std::string format_text(const record& r) {
-    const std::time_t seconds = static_cast<std::time_t>(r.wall.count() / 1000);
-    std::tm parts{};
-    ::localtime_r(&seconds, &parts);
-    std::string line =
-        fmt::format("{:02}:{:02}:{:02}.{:03} {} {} ", parts.tm_hour, parts.tm_min, parts.tm_sec,
-                    r.wall.count() % 1000, "TDIWE?"[static_cast<int>(r.severity)], r.component);
-    std::string text(
-        r.text); // it may come from a peer: no escape sequences for the reader's terminal
-    std::replace(text.begin(), text.end(), '\n', ' ');
-    line += printable(text);
-    for (const auto& f : r.fields) {
-        line += ' ';
-        line += f.key;
-        line += '=';
-        if (f.value.empty() || f.value.find_first_of(" \"=") != std::string::npos ||
-            printable(f.value) != f.value)
-            append_json_string(line, f.value);
-        else
-            line += f.value;
-    }
-    return line;
-}
-
-SKEIN_INLINE std::string format_json(const record& r) {
-    static constexpr std::string_view names[] = {"trace", "debug", "info", "warn", "error", "off"};
-    std::string line =
-        fmt::format("{{\"time_ms\":{},\"level\":\"{}\",\"component\":", r.wall.count(),
-                    names[static_cast<int>(r.severity)]);
-    append_json_string(line, r.component);
-    line += ",\"text\":";
-    append_json_string(line, r.text);
-    for (const auto& f : r.fields) {
-        line += ',';
-        append_json_string(line, f.key);
-        line += ':';
-        if (f.is_number)
-            line += f.value;
-        else
-            append_json_string(line, f.value);
-    }
-    line += '}';
-    return line;
-}
-
-namespace detail {
-SKEIN_INLINE level level_from_environment() noexcept {
-    const char* text = std::getenv("SKEIN_LOG_LEVEL");
-    const std::string_view name = text == nullptr ? "info" : text;
-    if (name == "trace") return level::trace;
-    if (name == "debug") return level::debug;
-    if (name == "warn") return level::warn;
-    if (name == "error") return level::error;
-    if (name == "off") return level::off;
-    return level::info;
-}
-
-struct state {
-    std::atomic<level> threshold{level_from_environment()};
-    std::mutex mutex; // guards `target`
-    std::shared_ptr<const sink> target;
-};
-SKEIN_INLINE state& the_state() {
-    static state* const s = new state; // never destroyed: lines may come from late destructors
-    return *s;
-}
-
-SKEIN_INLINE void to_stderr(const record& r) {
-    static const bool json = [] {
-        const char* mode = std::getenv("SKEIN_LOG");
-        return mode != nullptr && std::string_view(mode) == "json";
-    }();
-    std::string line = json ? format_json(r) : format_text(r);
-    line += '\n';
-    std::string_view rest = line;
-    while (!rest.empty()) {
-        const auto n = ::write(STDERR_FILENO, rest.data(), rest.size());
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return; // nowhere left to complain
-        rest.remove_prefix(static_cast<std::size_t>(n));
-    }
-}
-} // namespace detail
-
-SKEIN_INLINE bool enabled(level l) noexcept {
-    return l >= detail::the_state().threshold.load(std::memory_order_relaxed) && l != level::off;
-}
-SKEIN_INLINE void set_level(level l) noexcept { detail::the_state().threshold = l; }
-SKEIN_INLINE level get_level() noexcept { return detail::the_state().threshold; }
-
-SKEIN_INLINE void set_sink(sink to) {
-    auto next = to ? std::make_shared<const sink>(std::move(to)) : nullptr;
-    auto& s = detail::the_state();
-    const std::lock_guard lock(s.mutex);
-    s.target.swap(next);
-}
-
-SKEIN_INLINE void write(level severity, std::string_view component, std::string_view text,
-                        std::span<const field> with) {
-    if (!enabled(severity)) return;
-    record r;
-    r.severity = severity;
-    r.component = component;
-    r.text = text;
-    r.fields = with;
-    r.wall = std::chrono::duration_cast<std::chrono::milliseconds>(
-        std::chrono::system_clock::now().time_since_epoch());
-    auto& s = detail::the_state();
-    std::shared_ptr<const sink> target;
-    {
-        const std::lock_guard lock(s.mutex);
-        target = s.target;
-    }
-    if (target)
-        (*target)(r);
-    else
-        detail::to_stderr(r);
-}
-
-} // namespace skein::logging
-
-// ======== skein/core/mutex.hpp
-// mutex: mutual exclusion between tasks of one loop, first come first served. For state that must
-// stay consistent across awaits; a thread is never blocked.
-//
-//     auto held = co_await m.lock();
-
-
-#include <utility>
-
-namespace skein {
-
-/// A lock that tasks of one loop wait for; no thread is blocked. Neither copyable nor movable.
-class mutex {
-public:
-    mutex() noexcept = default;
-    mutex(const mutex&) = delete;
-    mutex& operator=(const mutex&) = delete;
-
-    /// Holds the lock until destroyed.
-    class [[nodiscard]] guard {
-    public:
-        explicit guard(mutex& m) noexcept : mutex_(&m) {}
-        guard(guard&& other) noexcept : mutex_(std::exchange(other.mutex_, nullptr)) {}
-        guard& operator=(guard&& other) noexcept {
-            if (this != &other) {
-                unlock();
-                mutex_ = std::exchange(other.mutex_, nullptr);
-            }
-            return *this;
-        }
-        ~guard() { unlock(); }
-        /// Gives the lock to the first who waits; that task is resumed by the loop, not in this
-        /// call.
-        void unlock() noexcept {
-            if (auto* m = std::exchange(mutex_, nullptr)) m->release();
-        }
-
-    private:
-        mutex* mutex_;
-    };
-
-    class awaiter : public wait_queue::awaiter {
-    public:
-        explicit awaiter(mutex& m) noexcept : wait_queue::awaiter(m.waiting_, true), mutex_(m) {}
-        bool await_ready() noexcept { return mutex_.try_acquire(); }
-        guard await_resume() {
-            throw_if_cancelled();
-            return guard(mutex_);
-        }
-
-    private:
-        mutex& mutex_;
-    };
-    /// Suspends until the lock is this task's; resumed by the loop. Throws cancelled; then the lock
-    /// is not taken.
-    [[nodiscard]] awaiter lock() noexcept { return awaiter(*this); }
-    [[nodiscard]] bool is_locked() const noexcept { return locked_; }
-
-private:
-    bool try_acquire() noexcept { return !std::exchange(locked_, true); }
-    void release() noexcept {
-        if (!waiting_.wake_one()) locked_ = false; // else the lock passes on, still locked
-    }
-
-    bool locked_ = false;
-    wait_queue waiting_;
-};
-
-} // namespace skein
-
-// ======== skein/core/permutation.hpp
-// A shuffled order of n items without a table: a keyed bijection on [0, n).
-//
-// A balanced Feistel network permutes the next larger even power of two; results outside [0, n) are
-// walked on until they fall inside (less than four steps on average). Any position is found in O(1)
-// and no memory, so each rank computes just its own samples. The function is fixed for ever:
-// checkpoints rely on it. Source: Black, Rogaway, "Ciphers with arbitrary finite domains" (2002).
-//
-//     keyed_permutation order(samples, seed ^ epoch);
-//     std::uint64_t sample = order(position);
-
-
-#include <bit>
-#include <cstdint>
-
-namespace skein {
-
-/// One shuffled order of n items, chosen by a key. Small, copyable, without state.
-class keyed_permutation {
-public:
-    /// n: number of items, 1 <= n <= 2^62. Equal (n, key) give the equal order on every machine.
-    explicit keyed_permutation(std::uint64_t n, std::uint64_t key) : n_(n) {
-        SKEIN_CHECK(n >= 1 && n <= std::uint64_t{1} << 62,
-                    "a permutation needs 1 to 2^62 items, not {}", n);
-        const int bits = n <= 4 ? 2 : static_cast<int>(std::bit_width(n - 1));
-        half_ = (bits + 1) / 2;
-        mask_ = (std::uint64_t{1} << half_) - 1;
-        for (auto& k : keys_) k = mix(key += 0x9E3779B97F4A7C15u);
-    }
-
-    [[nodiscard]] std::uint64_t size() const noexcept { return n_; }
-
-    /// The item at position i.
-    [[nodiscard]] std::uint64_t operator()(std::uint64_t i) const {
-        SKEIN_CHECK(i < n_, "position {} >= {} items", i, n_);
-        do i = forward(i);
-        while (i >= n_);
-        return i;
-    }
-    /// The position of an item: inverse((*this)(i)) == i.
-    [[nodiscard]] std::uint64_t inverse(std::uint64_t item) const {
-        SKEIN_CHECK(item < n_, "item {} >= {} items", item, n_);
-        do item = backward(item);
-        while (item >= n_);
-        return item;
-    }
-
-private:
-    static constexpr int rounds = 8;
-
-    /// The finaliser of splitmix64.
-    static constexpr std::uint64_t mix(std::uint64_t x) noexcept {
-        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-        x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-        return x ^ (x >> 31);
-    }
-    [[nodiscard]] std::uint64_t forward(std::uint64_t x) const noexcept {
-        std::uint64_t left = x >> half_, right = x & mask_;
-        for (int r = 0; r < rounds; ++r) {
-            const std::uint64_t next = left ^ (mix(right ^ keys_[r]) & mask_);
-            left = right;
-            right = next;
-        }
-        return left << half_ | right;
-    }
-    [[nodiscard]] std::uint64_t backward(std::uint64_t x) const noexcept {
-        std::uint64_t left = x >> half_, right = x & mask_;
-        for (int r = rounds - 1; r >= 0; --r) {
-            const std::uint64_t next = right ^ (mix(left ^ keys_[r]) & mask_);
-            right = left;
-            left = next;
-        }
-        return left << half_ | right;
-    }
-
-    std::uint64_t n_, mask_ = 0;
-    int half_ = 1;
-    std::uint64_t keys_[rounds]{};
-};
-
-} // namespace skein
-
-// ======== skein/core/posix_disk.hpp
-// The disk of the real world: POSIX calls, whole reads and writes, errno as typed errors.
-//
-//     skein::posix_disk disk;
-//     auto content = disk.read_whole("corpus.txt");
-
-
-#include <cerrno>
-#include <cstdint>
-#include <string>
-#include <string_view>
-
-namespace skein {
-
-/// errno of a file operation as an error: "write run/a: no space left on device".
-[[nodiscard]] error errno_error(int number, std::string_view verb, const std::string& path);
-
-namespace detail {
-
-/// Repeats a system call that a signal interrupted.
-template <class Call>
-auto retry_eintr(Call call) noexcept(noexcept(call())) {
-    for (;;) {
-        const auto r = call();
-        if (r != -1 || errno != EINTR) return r;
-    }
-}
-
-} // namespace detail
-
-/// What open() does when the last name of a path is a symbolic link.
-enum class link_policy : std::uint8_t {
-    follow,
-    refuse ///< permission_denied: in a folder that others may write, a link can point at any file
-};
-
-/// Only files are opened: a pipe or socket in the place of one is refused at once, nothing waits
-/// for it.
-class posix_disk final : public disk {
-public:
-    explicit posix_disk(link_policy links = link_policy::follow) noexcept : links_(links) {}
-
-    result<std::unique_ptr<file>> open(const std::string& path, open_mode mode) override;
-    result<void> rename(const std::string& from, const std::string& to) override;
-    result<void> sync_dir(const std::string& path) override;
-    result<std::vector<dir_entry>> list(const std::string& path) override;
-    result<void> remove(const std::string& path) override;
-    result<void> make_dirs(const std::string& path) override;
-    result<std::uint64_t> free_space(const std::string& path) override;
-    result<dir_entry> status(const std::string& path) override;
-
-private:
-    link_policy links_;
-};
-
-} // namespace skein
-
-
-// ======== skein/core/detail/posix_disk.ipp
-// POSIX calls behind skein::disk.
-
-#include <algorithm>
-#include <cstring>
-#include <memory>
-#include <utility>
-#include <vector>
-
-#include <dirent.h>
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <sys/statvfs.h>
-#include <unistd.h>
-
-namespace skein {
-
-SKEIN_INLINE error errno_error(int number, std::string_view verb, const std::string& path) {
-    errc code = errc::io;
-    const char* hint = "";
-    switch (number) {
-    case ENOSPC:
-    case EDQUOT:
-        code = errc::disk_full;
-        hint = "free some space there or choose another folder";
-        break;
-    case EACCES:
-    case EPERM:
-    case EROFS:
-        code = errc::permission_denied;
-        hint = "check the owner and the mode, or choose another folder";
-        break;
-    case ENOENT:
-    case ENOTDIR: code = errc::not_found; break;
-    case EEXIST: code = errc::already_exists; break;
-    case EFBIG: code = errc::too_large; break;
-    case EMFILE:
-    case ENFILE:
-        code = errc::exhausted;
-        hint = "raise the limit of open files (ulimit -n)";
-        break;
-    default: break;
-    }
-    std::string reason = std::strerror(number);
-    if (!reason.empty() && reason[0] >= 'A' && reason[0] <= 'Z')
-        reason[0] = static_cast<char>(reason[0] - 'A' + 'a');
-    auto failure = error(code, fmt::format("{} {}: {}", verb, path, reason));
-    if (*hint != '\0') failure.with_hint(hint);
-    return failure;
-}
-
-namespace detail {
-
-class posix_file final : public file {
-public:
-    posix_file(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
-    ~posix_file() override {
-        if (fd_ >= 0) ::close(fd_);
-    }
-
-    result<std::size_t> read_at(std::uint64_t offset, mut_byte_span into) override {
-        std::size_t got = 0;
-        while (got < into.size()) {
-            const auto n = retry_eintr([&] {
-                return ::pread(fd_, into.data() + got, into.size() - got,
-                               static_cast<off_t>(offset + got));
-            });
-            if (n < 0) return failed("read");
-            if (n == 0) break;
-            got += static_cast<std::size_t>(n);
-        }
-        return got;
-    }
-    result<void> write_at(std::uint64_t offset, byte_span bytes) override {
-        while (!bytes.empty()) {
-            const auto n = retry_eintr([&] {
-                return ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-            });
-            if (n < 0) return failed("write");
-            offset += static_cast<std::uint64_t>(n);
-            bytes = bytes.subspan(static_cast<std::size_t>(n));
-        }
-        return {};
-    }
-    result<void> append(byte_span bytes) override {
-        const auto end = size();
-        if (!end) return end.error();
-        return write_at(*end, bytes);
-    }
-    result<std::uint64_t> size() override {
-        struct stat info{};
-        if (::fstat(fd_, &info) != 0) return failed("stat");
-        return static_cast<std::uint64_t>(info.st_size);
-    }
-    result<void> truncate(std::uint64_t bytes) override {
-        if (retry_eintr([&] { return ::ftruncate(fd_, static_cast<off_t>(bytes)); }) != 0)
-            return failed("truncate");
-        return {};
-    }
-    result<void> sync() override {
-        if (retry_eintr([&] { return ::fsync(fd_); }) != 0) return failed("sync");
-        return {};
-    }
-    result<void> close() override {
-        if (fd_ < 0) return {};
-        const int fd = std::exchange(fd_, -1);
-        // Linux has released the descriptor even when close() was interrupted: never repeat it.
-        if (::close(fd) != 0 && errno != EINTR) return errno_error(errno, "close", path_);
-        return {};
-    }
-
-private:
-    [[nodiscard]] error failed(std::string_view verb) const {
-        if (fd_ < 0)
-            return error(errc::closed, fmt::format("{} {}: the file is closed", verb, path_));
-        return errno_error(errno, verb, path_);
-    }
-
-    int fd_;
-    std::string path_;
-};
-
-} // namespace detail
-
-SKEIN_INLINE result<std::unique_ptr<file>> posix_disk::open(const std::string& path,
-                                                            open_mode mode) {
-    int flags = O_CLOEXEC | O_NONBLOCK; // a pipe in the place of a file must not block
-    if (links_ == link_policy::refuse) flags |= O_NOFOLLOW;
-    const char* verb = "open";
-    switch (mode) {
-    case open_mode::read: flags |= O_RDONLY; break;
-    case open_mode::write: flags |= O_RDWR | O_CREAT | O_TRUNC, verb = "create"; break;
-    case open_mode::append: flags |= O_RDWR | O_CREAT, verb = "create"; break;
-    case open_mode::create_new: flags |= O_RDWR | O_CREAT | O_EXCL, verb = "create"; break;
-    }
-    const int fd = detail::retry_eintr([&] { return ::open(path.c_str(), flags, 0666); });
-    if (fd < 0 && errno == ELOOP && links_ == link_policy::refuse)
-        return error(errc::permission_denied,
-                     fmt::format("{} {}: it is a symbolic link", verb, path))
-            .with_hint("put the file itself there: links are not followed in this folder");
-    if (fd < 0) return errno_error(errno, verb, path);
-    std::unique_ptr<file> opened = std::make_unique<detail::posix_file>(fd, path);
-    struct stat info{};
-    if (::fstat(fd, &info) != 0) return errno_error(errno, verb, path);
-    if (S_ISDIR(info.st_mode))
-        return error(errc::malformed, fmt::format("{} {}: it is a folder, not a file", verb, path));
-    if (S_ISFIFO(info.st_mode) || S_ISSOCK(info.st_mode))
-        return error(errc::malformed,
-                     fmt::format("{} {}: it is a pipe or socket, not a file", verb, path));
-    return opened;
-}
-
-SKEIN_INLINE result<void> posix_disk::rename(const std::string& from, const std::string& to) {
-    if (::rename(from.c_str(), to.c_str()) != 0)
-        return errno_error(errno, "rename", from + " to " + to);
-    return {};
-}
-
-SKEIN_INLINE result<void> posix_disk::sync_dir(const std::string& path) {
-    const int fd = detail::retry_eintr(
-        [&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
-    if (fd < 0) return errno_error(errno, "open folder", path);
-    const int rc = detail::retry_eintr([&] { return ::fsync(fd); });
-    const int number = errno;
-    ::close(fd);
-    // Some file systems cannot sync a folder and say EINVAL; then there is nothing to wait for.
-    if (rc != 0 && number != EINVAL) return errno_error(number, "sync folder", path);
-    return {};
-}
-
-SKEIN_INLINE result<std::vector<dir_entry>> posix_disk::list(const std::string& path) {
-    const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(path.c_str()),
-                                                  [](DIR* d) { return ::closedir(d); });
-    if (!dir) return errno_error(errno, "list", path);
-    std::vector<dir_entry> entries;
-    for (;;) {
-        errno = 0;
-        const dirent* item = ::readdir(dir.get());
-        if (item == nullptr) break;
-        dir_entry entry;
-        entry.name = item->d_name;
-        if (entry.name == "." || entry.name == "..") continue;
-        struct stat info{};
-        if (::fstatat(::dirfd(dir.get()), item->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0) {
-            if (errno == ENOENT) continue; // removed in the meantime
-            return errno_error(errno, "stat", join_path(path, item->d_name));
-        }
-        entry.is_directory = S_ISDIR(info.st_mode);
-        entry.bytes = entry.is_directory ? 0 : static_cast<std::uint64_t>(info.st_size);
-        entries.push_back(std::move(entry));
-    }
-    if (errno != 0) return errno_error(errno, "list", path);
-    std::sort(entries.begin(), entries.end(),
-              [](const dir_entry& a, const dir_entry& b) { return a.name < b.name; });
-    return entries;
-}
-
-SKEIN_INLINE result<void> posix_disk::remove(const std::string& path) {
-    if (::remove(path.c_str()) != 0) return errno_error(errno, "remove", path);
-    return {};
-}
-
-SKEIN_INLINE result<void> posix_disk::make_dirs(const std::string& path) {
-    for (std::size_t end = 0; end != std::string::npos;) {
-        end = path.find('/', end + 1);
-        const std::string folder = path.substr(0, end);
-        if (folder.empty() || ::mkdir(folder.c_str(), 0777) == 0) continue;
-        const int number = errno;
-        struct stat info{};
-        if (::stat(folder.c_str(), &info) != 0) return errno_error(number, "create folder", folder);
-        if (!S_ISDIR(info.st_mode)) return errno_error(ENOTDIR, "create folder", folder);
-    }
-    return {};
-}
-
-SKEIN_INLINE result<std::uint64_t> posix_disk::free_space(const std::string& path) {
-    struct statvfs info{};
-    if (detail::retry_eintr([&] { return ::statvfs(path.c_str(), &info); }) != 0)
-        return errno_error(errno, "free space of", path);
-    return static_cast<std::uint64_t>(info.f_bavail) * info.f_frsize;
-}
-
-SKEIN_INLINE result<dir_entry> posix_disk::status(const std::string& path) {
-    struct stat info{};
-    if (::stat(path.c_str(), &info) != 0) return errno_error(errno, "stat", path);
-    dir_entry entry;
-    const auto slash = path.find_last_of('/');
-    entry.name = slash == std::string::npos ? path : path.substr(slash + 1);
-    entry.is_directory = S_ISDIR(info.st_mode);
-    entry.bytes = entry.is_directory ? 0 : static_cast<std::uint64_t>(info.st_size);
-    return entry;
-}
-
-} // namespace skein
-
-// ======== skein/core/semaphore.hpp
-// semaphore: a counted budget (bytes, slots) shared by tasks of one loop. First come first served,
-// so a large request is not starved by small ones.
-
-
-#include <cstddef>
-
-namespace skein {
-
-/// A number of units that tasks of one loop take and give back. Neither copyable nor movable.
-class semaphore {
-public:
-    explicit semaphore(std::size_t available) noexcept : available_(available) {}
-    semaphore(const semaphore&) = delete;
-    semaphore& operator=(const semaphore&) = delete;
-
-    class awaiter : public waiter {
-    public:
-        awaiter(semaphore& s, std::size_t n) noexcept : semaphore_(s), need_(n) {}
-        bool await_ready() noexcept { return semaphore_.try_acquire(need_); }
-        template <detail::promise_with_context Promise>
-        bool await_suspend(std::coroutine_handle<Promise> h) {
-            if (!arm(h)) return false;
-            semaphore_.waiting_.push_back(*this);
-            return true;
-        }
-        void await_resume() const { throw_if_cancelled(); }
-
-    protected:
-        void cancel_requested() noexcept override {
-            end_cancelled();
-            semaphore_.serve(); // the next in line may need less
-        }
-
-    private:
-        friend class semaphore;
-        semaphore& semaphore_;
-        std::size_t need_;
-    };
-    /// Suspends until n units are this task's; resumed by the loop. Throws cancelled; then none are
-    /// taken.
-    [[nodiscard]] awaiter acquire(std::size_t n = 1) noexcept { return awaiter(*this, n); }
-    /// Takes n units if they are there and nobody waits.
-    [[nodiscard]] bool try_acquire(std::size_t n = 1) noexcept {
-        if (!waiting_.empty() || available_ < n) return false;
-        available_ -= n;
-        return true;
-    }
-    void release(std::size_t n = 1) noexcept {
-        available_ += n;
-        serve();
-    }
-    [[nodiscard]] std::size_t available() const noexcept { return available_; }
-
-private:
-    void serve() noexcept {
-        while (!waiting_.empty()) {
-            auto& first = static_cast<awaiter&>(waiting_.front());
-            if (first.need_ > available_) return;
-            available_ -= first.need_;
-            first.wake();
-        }
-    }
-
-    std::size_t available_;
-    intrusive_list<waiter, waiter> waiting_;
-};
-
-} // namespace skein
-
-// ======== skein/core/sleep.hpp
-// Waiting for time, in the time of the loop: virtual under simulation.
-//
-//     co_await sleep_for(10ms);
-
-
-namespace skein {
-
-/// What sleep_for and sleep_until return. Suspends until the time; resumed by the loop; throws
-/// cancelled at once when the task is cancelled.
-class sleep_awaiter : public waiter, private timer_node {
-public:
-    sleep_awaiter(bool relative, duration length, time_point until) noexcept
-        : timer_node([](timer_node& t) { static_cast<sleep_awaiter&>(t).wake(); }),
-          relative_(relative), length_(length), until_(until) {}
-
-    bool await_ready() const noexcept { return false; }
-    template <detail::promise_with_context Promise>
-    bool await_suspend(std::coroutine_handle<Promise> h) {
-        if (!arm(h)) return false;
-        auto& here = loop::current();
-        here.set_timer(*this, relative_ ? deadline_after(here.exact_now(), length_) : until_);
-        return true;
-    }
-    void await_resume() {
-        timer_node::cancel();
-        throw_if_cancelled();
-    }
-
-private:
-    bool relative_;
-    duration length_;
-    time_point until_;
-};
-
-/// Suspends for at least the given time.
-[[nodiscard]] inline sleep_awaiter sleep_for(time_span length) noexcept {
-    return {true, length, {}};
-}
-/// Suspends until the loop's time is at least `until`.
-[[nodiscard]] inline sleep_awaiter sleep_until(time_point until) noexcept {
-    return {false, {}, until};
-}
-
-/// What yield returns.
-class yield_awaiter : public waiter {
-public:
-    bool await_ready() const noexcept { return false; }
-    template <detail::promise_with_context Promise>
-    bool await_suspend(std::coroutine_handle<Promise> h) {
-        if (!arm(h)) return false;
-        wake();
-        return true;
-    }
-    void await_resume() const { throw_if_cancelled(); }
-};
-
-/// Lets everything else that is ready run first. A cancellation point.
-[[nodiscard]] inline yield_awaiter yield() noexcept { return {}; }
-
-} // namespace skein
-
-// ======== skein/core/stop_signals.hpp
-// SIGINT and SIGTERM as a request to end in order: the first one is taken down, the second one ends
-// the process as if nobody had asked for it, or is counted where there is more to end than one
-// process.
-//
-//     skein::stop_signals stops;
-//     while (!stops.asked().load()) step();
-//     return stops.exit_code();          // 0, or 130 or 143 as a shell would say
-//
-// A loop waits for stops.fd() to become readable. The handler acts at once, also while the
-// program's own code keeps the loop busy, so that a second Ctrl-C always works.
-
-
-#include <atomic>
-#include <cerrno>
-#include <csignal>
-#include <tuple>
-
-#include <unistd.h>
-
-namespace skein {
-
-/// What the second signal does.
-enum class second_signal : bool {
-    ends_the_process, ///< also while the program's own code keeps everything busy
-    is_counted,
-};
-
-/// What the end of the terminal does (SIGHUP).
-enum class hang_up : bool {
-    is_left_alone, ///< it does what it did before
-    asks_to_end,   ///< as SIGTERM, unless it is ignored, as nohup has it; more of it are not heard
-};
-
-/// Takes the two signals over while it lives; then the handlers before it are back. One inside
-/// another works, the inner one hears. Made and destroyed by one thread; signals may reach any.
-class stop_signals {
-public:
-    explicit stop_signals(second_signal second = second_signal::ends_the_process,
-                          hang_up at_hang_up = hang_up::is_left_alone) {
-        std::tie(read_, write_) = make_pipe();
-        before_target_ = target().exchange(write_.get());
-        before_asked_ = asked_flag().exchange(false);
-        before_number_ = number().exchange(0);
-        before_count_ = counter().exchange(0);
-        before_counts_ = counts().exchange(second == second_signal::is_counted);
-        struct sigaction how{};
-        how.sa_handler = &on_signal;
-        how.sa_flags = SA_RESTART;
-        ::sigaction(SIGINT, &how, &before_int_);
-        ::sigaction(SIGTERM, &how, &before_term_);
-        ::sigaction(SIGHUP, nullptr, &before_hup_);
-        takes_hup_ = at_hang_up == hang_up::asks_to_end && before_hup_.sa_handler != SIG_IGN;
-        if (takes_hup_) ::sigaction(SIGHUP, &how, nullptr);
-    }
-    stop_signals(const stop_signals&) = delete;
-    stop_signals& operator=(const stop_signals&) = delete;
-    ~stop_signals() {
-        ::sigaction(SIGINT, &before_int_, nullptr);
-        ::sigaction(SIGTERM, &before_term_, nullptr);
-        if (takes_hup_) ::sigaction(SIGHUP, &before_hup_, nullptr);
-        target().store(before_target_);
-        asked_flag().store(before_asked_);
-        number().store(before_number_);
-        counter().store(before_count_);
-        counts().store(before_counts_);
-    }
-
-    /// Nobody in this process has taken SIGINT or SIGTERM over.
-    [[nodiscard]] static bool are_free() noexcept {
-        if (target().load() != -1) return false; // the first signal puts SIG_DFL back
-        for (const int signal : {SIGINT, SIGTERM}) {
-            struct sigaction now{};
-            ::sigaction(signal, nullptr, &now);
-            if ((now.sa_flags & SA_SIGINFO) != 0) return false;
-            if (now.sa_handler != SIG_DFL && now.sa_handler != SIG_IGN) return false;
-        }
-        return true;
-    }
-
-    /// Readable from the first signal on; nobody has to read it. One byte for each signal.
-    [[nodiscard]] int fd() const noexcept { return read_.get(); }
-    /// True from the first signal on. For code that looks now and then.
-    [[nodiscard]] const std::atomic<bool>& asked() const noexcept { return asked_flag(); }
-    /// The signal that came first, or 0.
-    [[nodiscard]] int which() const noexcept { return number().load(); }
-    /// How many have come; at most 1 where the second one ends the process.
-    [[nodiscard]] int count() const noexcept { return counter().load(); }
-    /// 0, or 128 + the signal.
-    [[nodiscard]] int exit_code() const noexcept { return which() == 0 ? 0 : 128 + which(); }
-
-private:
-    // What a handler may touch: nothing of the object, which another thread may be destroying.
-    static std::atomic<int>& target() noexcept {
-        static constinit std::atomic<int> fd{-1};
-        return fd;
-    }
-    static std::atomic<bool>& asked_flag() noexcept {
-        static constinit std::atomic<bool> value{false};
-        return value;
-    }
-    static std::atomic<int>& number() noexcept {
-        static constinit std::atomic<int> value{0};
-        return value;
-    }
-    static std::atomic<int>& counter() noexcept {
-        static constinit std::atomic<int> value{0};
-        return value;
-    }
-    static std::atomic<bool>& counts() noexcept {
-        static constinit std::atomic<bool> value{false};
-        return value;
-    }
-    static void on_signal(int signal) {
-        const int saved = errno;
-        // A terminal that closes says so twice, by its shell and by itself: that is one request.
-        if (signal == SIGHUP && counter().load() != 0) return;
-        if (!counts().load()) {
-            ::signal(SIGINT, SIG_DFL); // the second one may be the other
-            ::signal(SIGTERM, SIG_DFL);
-        }
-        if (counter().fetch_add(1) == 0) number().store(signal);
-        asked_flag().store(true);
-        const char byte = 0;
-        [[maybe_unused]] const auto n = ::write(target().load(), &byte, 1);
-        errno = saved;
-    }
-    static_assert(std::atomic<int>::is_always_lock_free &&
-                  std::atomic<bool>::is_always_lock_free); // or a handler must not touch them
-
-    unique_fd read_, write_;
-    int before_target_ = -1, before_number_ = 0, before_count_ = 0;
-    bool before_asked_ = false, before_counts_ = false, takes_hup_ = false;
-    struct sigaction before_int_{}, before_term_{}, before_hup_{};
-};
-
-} // namespace skein
-
-// ======== skein/core/this_process.hpp
-// What the kernel says of this process and of the host it runs on.
-//
-//     auto argv = skein::own_arguments();       // {"./train", "--steps", "100"}
-//     auto& home = skein::folder_at_start();    // where it was started, wherever it has gone since
-
-#include <algorithm>
-#include <cerrno>
-#include <cstddef>
-#include <string>
-#include <vector>
-
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-namespace skein {
-
-/// All of a small file, as those under /proc are; what can be read of it if something is wrong.
-[[nodiscard]] inline std::string read_small_file(const char* path) {
-    std::string all;
-    const int fd = ::open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return all;
-    char part[4096];
-    for (;;) {
-        const auto n = ::read(fd, part, sizeof part);
-        if (n > 0) all.append(part, static_cast<std::size_t>(n));
-        if (n == 0 || (n < 0 && errno != EINTR)) break;
-    }
-    ::close(fd);
-    return all;
-}
-
-/// argv of this process, as the kernel keeps it.
-[[nodiscard]] inline std::vector<std::string> own_arguments() {
-    const auto all = read_small_file("/proc/self/cmdline");
-    std::vector<std::string> argv;
-    for (std::size_t at = 0; at < all.size();) {
-        const auto end = std::min(all.find('\0', at), all.size());
-        argv.push_back(all.substr(at, end - at));
-        at = end + 1;
-    }
-    return argv;
-}
-
-namespace detail {
-
-/// Which folder it was is asked before main, which may leave it.
-struct start_place {
-    start_place() {
-        for (std::size_t bytes = 256; bytes <= (std::size_t{1} << 16); bytes *= 2) {
-            path.resize(bytes);
-            if (::getcwd(path.data(), bytes) != nullptr) {
-                path.resize(path.find('\0'));
-                is_known = path.starts_with('/') && ::stat(".", &self) == 0;
-                break;
-            }
-            if (errno != ERANGE) break;
-        }
-        if (!is_known) path.clear();
-    }
-    std::string path;
-    struct ::stat self{};
-    bool is_known = false;
-};
-inline const start_place started_in;
-
-} // namespace detail
-
-/// The folder in which this program was started: whatever starts it again lets it begin there, so
-/// that a relative path means one place for all of its processes. Empty: it could not be known, as
-/// where it has been removed.
-[[nodiscard]] inline const std::string& folder_at_start() noexcept {
-    return detail::started_in.path;
-}
-
-/// This process is in another folder than at its start.
-[[nodiscard]] inline bool has_left_start_folder() noexcept {
-    const auto& from = detail::started_in;
-    struct ::stat here{};
-    return from.is_known && (::stat(".", &here) != 0 || here.st_dev != from.self.st_dev ||
-                             here.st_ino != from.self.st_ino);
-}
-
-/// Another text after every start of the host, the same for all processes and containers on it.
-[[nodiscard]] inline std::string boot_id() {
-    auto id = read_small_file("/proc/sys/kernel/random/boot_id");
-    return id.substr(0, id.find('\n'));
-}
-
-} // namespace skein
-
-// ======== skein/core/timeout.hpp
-// A limit on how long a task may take, in the loop's time.
-//
-//     auto answer = with_timeout(client.ask(question), 2s);
-//     auto text = co_await std::move(answer);            // or throws errc::timeout
-
-
-#include <utility>
-
-#include <fmt/core.h>
-
-namespace skein {
-
-/// Runs work; at `until` cancels it, waits for its end, and throws errc::timeout. A value that is
-/// there in time, or that the work still gives after being cancelled, is delivered.
-template <class T>
-[[nodiscard]] task<T> with_deadline(task<T> work, time_point until) {
-    auto* outer = co_await detail::current_cancel{};
-    struct limit : timer_node {
-        explicit limit(detail::cancel_state* parent)
-            : timer_node([](timer_node& t) {
-                  auto& self = static_cast<limit&>(t);
-                  self.passed = true;
-                  self.cancel_work.request();
-              }),
-              cancel_work(parent) {}
-        bool passed = false;
-        detail::cancel_state cancel_work;
-    } timer(outer);
-    const auto begin = loop::current().exact_now();
-    loop::current().set_timer(timer, until);
-    detail::await_under<T> inner(std::move(work), &timer.cancel_work);
-    try {
-        co_return co_await inner;
-    } catch (const error& e) {
-        const bool ours = e.code() == errc::cancelled && timer.passed;
-        if (!ours || (outer != nullptr && outer->requested())) throw;
-        throw error(errc::timeout,
-                    fmt::format("no answer within {:.3g} s", to_seconds(between(begin, until))));
-    }
-}
-
-/// The same with a length from now on.
-template <class T>
-[[nodiscard]] task<T> with_timeout(task<T> work, time_span limit) {
-    auto timed = with_deadline(std::move(work), deadline_after(loop::current().exact_now(), limit));
-    co_return co_await timed;
-}
-
-} // namespace skein
-
-// ======== skein/core/type_name.hpp
-// Names of types and functions as people write them, for messages.
-//
-//     type_name(typeid(e))            // "std::runtime_error"
-
-
-#include <string>
-#include <typeinfo>
-
-namespace skein {
-
-/// The name behind a mangled one; a text that is no mangled name comes back as it is.
-[[nodiscard]] std::string readable_name(const char* mangled);
-
-/// The name of a type as people write it.
-[[nodiscard]] inline std::string type_name(const std::type_info& type) {
-    return readable_name(type.name());
-}
-
-} // namespace skein
-
-
-// ======== skein/core/detail/type_name.ipp
-// Bodies of <skein/core/type_name.hpp>.
-
-#include <cstdlib>
-#include <memory>
-#include <string_view>
-
-#include <cxxabi.h>
-
-namespace skein {
-
-SKEIN_INLINE std::string readable_name(const char* mangled) {
-    int status = 0;
-    const std::unique_ptr<char, void (*)(void*)> text(
-        abi::__cxa_demangle(mangled, nullptr, nullptr, &status), &std::free);
-    if (status != 0) return mangled;
-    // The compiler's mark of functions that have to do with std::string says nothing to people.
-    constexpr std::string_view mark = "[abi:cxx11]";
-    std::string name(text.get());
-    for (auto at = name.find(mark); at != name.npos; at = name.find(mark, at))
-        name.erase(at, mark.size());
-    return name;
-}
-
-} // namespace skein
-
-// ======== skein/net.hpp
-// Every public header of the layer net.
-// Written by scripts/check_mirror.py --write.
-
-
-// ======== skein/net/acceptor.hpp
-// The accept loop of everything that listens, hardened against strangers.
-//
-//     net::acceptor door(network, net::address::tcp("127.0.0.1", 0));
-//     auto serving = door.serve([](std::unique_ptr<net::stream> s, net::admission* place) {
-//         // once the peer is known: place->authenticated()
-//         return talk(std::move(s), place);
-//     });
-//
-// A stream takes a place until its handler says that the peer has proven who it is. Places are
-// bounded, in all and per remote address, and take no more than a quarter of the descriptors that
-// the process may have: the rest is for those who have proven who they are. When none is free the
-// oldest unauthenticated stream goes, first of those that have said nothing (a peer that is one
-// says hello at once), so that idle strangers cost nothing. On Unix sockets another user's streams
-// are dropped at once. A handler may look at the first bytes before it decides which protocol it
-// speaks.
-
-
-// ======== skein/net/network.hpp
-// How streams come to be: connect and listen, the same in the real and in the simulated world.
-
-
-// ======== skein/net/stream.hpp
-// Ordered bytes between two peers, and the place where new ones arrive: the seam of both worlds.
-//
-// Protocol code sees only these two interfaces; real sockets (real_network) and the simulated
-// network (sim::network) implement them. Calls belong to the thread of the owning loop.
-// At most one read and one write may be under way at a time.
-
-
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <span>
-#include <string>
-
-namespace skein::net {
-
-/// A connected byte stream.
-class stream {
-public:
-    stream() = default;
-    stream(const stream&) = delete;
-    stream& operator=(const stream&) = delete;
-    virtual ~stream() = default;
-
-    /// Waits for at least one byte; `into` must stay valid until then.
-    ///   result  bytes read, 0 = the peer closed its side (or `into` is empty)
-    ///   errors  reset, closed (by us), cancelled (no byte is lost)
-    virtual task<std::size_t> read_some(mut_byte_span into) = 0;
-
-    /// Writes all parts in order; returns when the kernel has all of it.
-    ///   batch   the array and the bytes it names must stay valid until then
-    ///   errors  reset, closed, cancelled (an unknown prefix may have been sent)
-    virtual task<void> write_all(std::span<const byte_span> batch) = 0;
-
-    /// What can be read without waiting: bytes read, 0 = the peer closed, nullopt = would wait.
-    virtual std::optional<std::size_t> try_read(mut_byte_span into) = 0;
-
-    /// Writes what fits without waiting: bytes taken from the front of the batch, 0 = would wait.
-    virtual std::size_t try_write(std::span<const byte_span> batch) = 0;
-
-    /// Tells the peer that no more bytes follow; reading goes on.
-    virtual void close_send() noexcept = 0;
-
-    /// Ends both directions; a waiting read or write throws closed. May be called again.
-    virtual void close() noexcept = 0;
-
-    /// Who is at the other end, for messages.
-    [[nodiscard]] virtual std::string peer_name() const = 0;
-
-    /// The host at the other end as a numeric address, as the network tells; empty on this host's
-    /// own (Unix) sockets.
-    [[nodiscard]] virtual std::string peer_host() const { return {}; }
-
-    /// The user at the other end of a Unix socket, as the kernel tells; nothing elsewhere.
-    [[nodiscard]] virtual std::optional<std::uint32_t> peer_user() const { return std::nullopt; }
-
-    /// For how long the peer's host has confirmed nothing while bytes that were sent wait for that;
-    /// 0: none wait, or the kernel does not tell. A process that reads nothing does not matter: its
-    /// kernel answers.
-    [[nodiscard]] virtual duration unconfirmed() const noexcept { return duration(0); }
-
-    /// True when the kernel reports the death of the peer (Unix sockets): no pings needed.
-    [[nodiscard]] virtual bool is_local() const noexcept { return false; }
-};
-
-/// A place that accepts streams.
-class listener {
-public:
-    listener() = default;
-    listener(const listener&) = delete;
-    listener& operator=(const listener&) = delete;
-    virtual ~listener() = default;
-
-    /// Waits for the next stream; throws closed after close().
-    virtual task<std::unique_ptr<stream>> accept() = 0;
-
-    /// The bound address, with the real port where 0 was asked for.
-    [[nodiscard]] virtual address local() const = 0;
-
-    /// Stops listening; a waiting accept throws closed.
-    virtual void close() noexcept = 0;
-};
-
-} // namespace skein::net
-
-
-// ======== skein/net/network.hpp, continued
-#include <memory>
-
-namespace skein::net {
-
-/// Implemented by real_network and by each host of sim::network.
-class network {
-public:
-    network() = default;
-    network(const network&) = delete;
-    network& operator=(const network&) = delete;
-    virtual ~network() = default;
-
-    /// Connects once; the caller sets a deadline (with_timeout) and retries
-    /// (net::reconnect_policy).
-    ///   errors  refused, timeout, not_found (name), permission_denied, cancelled
-    virtual task<std::unique_ptr<stream>> connect(address to) = 0;
-
-    /// Binds and listens at once; port 0 picks a free one.
-    ///   errors  already_exists (port or path in use), permission_denied, invalid_argument
-    [[nodiscard]] virtual std::unique_ptr<listener> listen(address at) = 0;
-};
-
-} // namespace skein::net
-
-
-// ======== skein/net/acceptor.hpp, continued
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <string>
-
-namespace skein::net {
-
-class acceptor;
-
-namespace detail {
-/// Who shares places: an IPv4 address, a /64 of IPv6 (one customer has all of it), or the text
-/// itself.
-[[nodiscard]] std::string share_of(const std::string& host);
-/// How many descriptors of this process strangers may have.
-[[nodiscard]] std::size_t places_for_strangers();
-} // namespace detail
-
-/// Bounds of an acceptor.
-struct acceptor_options {
-    std::size_t places = 64;             ///< streams that are not authenticated yet
-    std::size_t places_per_address = 32; ///< of them, from one remote address (one /64 of IPv6)
-    bool same_user_only = true;          ///< Unix sockets: drop streams of other users
-    /// Until authenticated(); then the handler is cancelled. Nothing: the handler has its own
-    /// limit.
-    std::optional<time_span> deadline = time_constants::lan().handshake_timeout;
-    /// No stream is dropped for the sake of another one before it has had this long to say hello,
-    time_span grace = time_constants::lan().accept_grace;
-    /// and then this long to prove who it is.
-    time_span grace_to_prove = time_constants::lan().accept_proof_grace;
-};
-
-/// One stream's place among those that are not authenticated. Lives as long as its handler runs.
-class admission : public list_node<admission> {
-public:
-    /// The peer has proven who it is: its place goes to the next one, nobody drops it any more.
-    void authenticated() noexcept;
-    /// Its first message is here, whole and of our protocol: those that have said nothing go before
-    /// it.
-    void greeted() noexcept;
-    [[nodiscard]] bool is_authenticated() const noexcept { return authenticated_; }
-
-    admission(const admission&) = delete;
-    admission& operator=(const admission&) = delete;
-    ~admission();
-
-private:
-    friend class acceptor;
-    admission(acceptor& door, std::string from);
-    void drop(const char* why) noexcept;
-
-    struct limit : timer_node {
-        explicit limit(admission& a) noexcept;
-        admission& place;
-    };
-    acceptor* door_;
-    std::string from_;
-    time_point since_;
-    limit limit_{*this};
-    cancel_source stop_;
-    const char* dropped_ = nullptr; // why
-    bool authenticated_ = false, greeted_ = false;
-};
-
-/// Listens and accepts until it is closed or cancelled.
-class acceptor {
-public:
-    using handler = unique_function<task<void>(std::unique_ptr<stream>, admission*)>;
-
-    /// Binds at once.
-    ///   errors  those of network::listen
-    acceptor(network& via, const address& at, acceptor_options options = {});
-    /// On a listener that is there already.
-    explicit acceptor(std::unique_ptr<listener> on, acceptor_options options = {});
-    acceptor(const acceptor&) = delete;
-    acceptor& operator=(const acceptor&) = delete;
-    ~acceptor();
-
-    [[nodiscard]] address local() const { return listener_->local(); }
-
-    /// Accepts until close(). Every stream gets a task of `serve_one` in the scope of this call; an
-    /// error of one is logged and ends that one only. A failed accept (no descriptors, no memory, a
-    /// firewall's no) is logged and tried again after a pause. Returns when all tasks have ended.
-    ///   errors  cancelled (then the tasks are cancelled too); what a listener cannot get over
-    ///           (invalid_argument, not_supported)
-    [[nodiscard]] task<void> serve(handler serve_one);
-
-    /// Stops accepting; streams that are served go on.
-    void close() noexcept { listener_->close(); }
-
-    /// Streams that ended before they were authenticated, and those that were.
-    [[nodiscard]] std::uint64_t refused() const noexcept { return refused_; }
-    [[nodiscard]] std::uint64_t authenticated() const noexcept { return authenticated_; }
-    /// Places that are taken.
-    [[nodiscard]] std::size_t waiting() const noexcept { return waiting_; }
-
-private:
-    friend class admission;
-    struct refusals;
-
-    static task<void> accept_loop(scope& children, acceptor* self);
-    static task<void> one(acceptor* self, std::unique_ptr<stream> from,
-                          std::unique_ptr<admission> place);
-    [[nodiscard]] bool is_foreign(stream& from);
-    [[nodiscard]] duration after_failure(const error& fault);
-    task<void> wait_for_place(std::string from);
-    [[nodiscard]] time_point grace_of(const admission& a) const noexcept;
-    admission* first_to_go(const std::string* from) noexcept;
-    [[nodiscard]] std::size_t count(const std::string& from) noexcept;
-    void leave(admission& a) noexcept;
-
-    acceptor_options options_;
-    std::unique_ptr<listener> listener_;
-    handler handler_;
-    intrusive_list<admission, admission> silent_, greeted_; // the oldest first
-    std::size_t waiting_ = 0;
-    wait_queue freed_;
-    std::uint64_t refused_ = 0, authenticated_ = 0;
-    std::unique_ptr<refusals> log_;
-};
-
-} // namespace skein::net
-
-
-// ======== skein/net/detail/acceptor.ipp
-// Places, who has to leave them, and the loop that fills them.
-
-
-#include <algorithm>
-#include <array>
-#include <exception>
-#include <map>
-#include <string_view>
-#include <utility>
-
-#include <fmt/core.h>
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/resource.h>
-#include <unistd.h>
-
-namespace skein::net {
-namespace detail {
-
-SKEIN_INLINE std::string share_of(const std::string& host) {
-    std::array<unsigned char, 16> raw{};
-    if (::inet_pton(AF_INET6, host.substr(0, host.find('%')).c_str(), raw.data()) != 1) return host;
-    constexpr std::array<unsigned char, 12> mapped = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-    if (std::equal(mapped.begin(), mapped.end(), raw.begin())) {
-        return fmt::format("{}.{}.{}.{}", raw[12], raw[13], raw[14], raw[15]);
-    }
-    return std::string(raw.begin(), raw.begin() + 8);
-}
-
-SKEIN_INLINE std::size_t places_for_strangers() {
-    constexpr std::size_t least = 16;
-    rlimit most{};
-    if (::getrlimit(RLIMIT_NOFILE, &most) != 0 || most.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
-    return std::max<std::size_t>(least, most.rlim_cur / 4);
-}
-
-SKEIN_INLINE task<void> wait_in(wait_queue* line) {
-    auto turn = line->wait();
-    co_await turn;
-}
-
-} // namespace detail
-
-// --- one place --------------------------------------------------------------------------------
-
-SKEIN_INLINE admission::limit::limit(admission& a) noexcept
-    : timer_node([](timer_node& t) {
-          static_cast<limit&>(t).place.drop("it did not prove who it is in time");
-      }),
-      place(a) {}
-
-SKEIN_INLINE admission::admission(acceptor& door, std::string from)
-    : door_(&door), from_(std::move(from)), since_(loop::current().now()) {
-    door.silent_.push_back(*this);
-    ++door.waiting_;
-    if (const auto within = door.options_.deadline)
-        loop::current().set_timer(limit_, deadline_after(since_, *within));
-}
-SKEIN_INLINE admission::~admission() { door_->leave(*this); }
-
-SKEIN_INLINE void admission::authenticated() noexcept {
-    if (authenticated_ || dropped_ != nullptr) return;
-    authenticated_ = true;
-    ++door_->authenticated_;
-    door_->leave(*this);
-}
-
-SKEIN_INLINE void admission::greeted() noexcept {
-    if (greeted_ || !is_linked()) return;
-    greeted_ = true;
-    since_ = loop::current().now();
-    unlink();
-    door_->greeted_.push_back(*this);
-    door_->freed_.wake_one(); // who waits for a place may have to wait for another one
-}
-
-/// Ends the handler; the place is free at once.
-SKEIN_INLINE void admission::drop(const char* why) noexcept {
-    dropped_ = why;
-    door_->leave(*this);
-    stop_.request();
-}
-
-// --- the acceptor -----------------------------------------------------------------------------
-
-/// One line per kind of trouble and time, with the number of those that got none.
-struct acceptor::refusals {
-    struct kind {
-        time_point told{};
-        std::uint64_t more = 0;
-    };
-    std::map<std::pair<std::string_view, errc>, kind> kinds;
-
-    void tell(std::string_view what, const std::string& peer, const error& why) {
-        const auto now = loop::current().now();
-        const auto [at, fresh] = kinds.try_emplace({what, why.code()});
-        auto& k = at->second;
-        if (!fresh && now - k.told < time_constants::lan().refusal_line) {
-            ++k.more;
-            return;
-        }
-        k.told = now;
-        if (k.more == 0) {
-            logging::warn("net", what, {{"peer", peer}, {"why", why.what()}});
-        } else {
-            logging::warn("net", what,
-                          {{"peer", peer}, {"why", why.what()}, {"more_since", k.more}});
-        }
-        k.more = 0;
-    }
-    void tell_rest() {
-        for (auto& [key, k] : kinds) {
-            if (k.more == 0) continue;
-            logging::warn(
-                "net", key.first,
-                {{"more_since", std::exchange(k.more, 0)}, {"kind", to_string(key.second)}});
-        }
-    }
-};
-
-SKEIN_INLINE acceptor::acceptor(network& via, const address& at, acceptor_options options)
-    : acceptor(via.listen(at), options) {}
-SKEIN_INLINE acceptor::acceptor(std::unique_ptr<listener> on, acceptor_options options)
-    : options_(options), listener_(std::move(on)), log_(std::make_unique<refusals>()) {
-    if (listener_->local().kind == scheme::sim) return; // no descriptors
-    const auto most = detail::places_for_strangers();
-    if (options_.places <= most) return;
-    options_.places = most;
-    options_.places_per_address = std::min(options_.places_per_address, most / 2);
-}
-SKEIN_INLINE acceptor::~acceptor() = default;
-
-SKEIN_INLINE task<void> acceptor::serve(handler serve_one) {
-    handler_ = std::move(serve_one);
-    return with_scope(&acceptor::accept_loop, this);
-}
-
-SKEIN_INLINE void acceptor::leave(admission& a) noexcept {
-    if (!a.is_linked()) return;
-    a.unlink();
-    a.limit_.cancel();
-    --waiting_;
-    freed_.wake_one();
-}
-
-SKEIN_INLINE std::size_t acceptor::count(const std::string& from) noexcept {
-    std::size_t n = 0;
-    const auto add = [&](admission& a) { n += a.from_ == from ? 1 : 0; };
-    silent_.for_each(add);
-    greeted_.for_each(add);
-    return n;
-}
-
-/// The oldest of those that have said nothing, else of all; of one address if given.
-SKEIN_INLINE admission* acceptor::first_to_go(const std::string* from) noexcept {
-    admission* found = nullptr;
-    const auto look = [&](admission& a) {
-        if (from != nullptr && a.from_ != *from) return true;
-        found = &a;
-        return false;
-    };
-    silent_.for_each_while(look);
-    if (found == nullptr) greeted_.for_each_while(look);
-    return found;
-}
-
-SKEIN_INLINE time_point acceptor::grace_of(const admission& a) const noexcept {
-    return deadline_after(a.since_, a.greeted_ ? options_.grace_to_prove : options_.grace);
-}
-
-/// Waits until there is a place for a stream from there; who has had its time has to go. What it
-/// has said while this thread computed is heard before.
-SKEIN_INLINE task<void> acceptor::wait_for_place(std::string from) {
-    constexpr int turns_of_the_loop = 8;
-    for (int heard = 0;;) {
-        const bool share_used = !from.empty() && count(from) >= options_.places_per_address;
-        if (!share_used && waiting_ < options_.places) co_return;
-        admission* const first = first_to_go(share_used ? &from : nullptr);
-        if (first == nullptr) co_return; // no places at all: the first one gets in all the same
-        const auto until = grace_of(*first);
-        if (loop::current().now() >= until) {
-            if (++heard <= turns_of_the_loop)
-                co_await yield();
-            else
-                first->drop("another stream needed its place");
-            continue;
-        }
-        try {
-            auto freed = with_deadline(detail::wait_in(&freed_), until);
-            co_await freed;
-        } catch (const error& e) {
-            if (e.code() != errc::timeout) throw;
-        }
-    }
-}
-
-/// True when a stranger from another user was turned away.
-SKEIN_INLINE bool acceptor::is_foreign(stream& from) {
-    if (!options_.same_user_only) return false;
-    const auto user = from.peer_user();
-    if (!user || *user == ::geteuid()) return false;
-    ++refused_;
-    log_->tell(
-        "connection refused", from.peer_name(),
-        error(errc::permission_denied,
-              fmt::format("it is a process of user {}, this one is of {}", *user, ::geteuid())));
-    return true;
-}
-
-/// After a failed accept: throws what cannot be got over, says how long to wait for the rest. A
-/// stranger that has had its time gives its descriptor back.
-SKEIN_INLINE duration acceptor::after_failure(const error& fault) {
-    if (fault.code() == errc::invalid_argument || fault.code() == errc::not_supported) throw fault;
-    // Out of descriptors or memory, a network that is down, a firewall's no, or a stream that broke
-    // before it was taken: go on later.
-    log_->tell("accept failed", to_string(local()), fault);
-    const duration pause = time_constants::lan().accept_pause;
-    admission* const first = fault.code() == errc::exhausted ? first_to_go(nullptr) : nullptr;
-    if (first == nullptr) return pause;
-    const auto left = grace_of(*first) - loop::current().now();
-    if (left > duration::zero()) return std::min(left, pause);
-    first->drop("its descriptor was needed");
-    return options_.grace; // till then it is this process's own, whose files may need one
-}
-
-SKEIN_INLINE task<void> acceptor::accept_loop(scope& children, acceptor* self) {
-    auto* cancel = co_await skein::detail::current_cancel{};
-    for (;;) {
-        std::unique_ptr<stream> next;
-        std::optional<error> fault;
-        try {
-            auto accepting = self->listener_->accept();
-            next = co_await accepting;
-        } catch (const error& e) {
-            fault = e;
-        }
-        if (fault) {
-            if (fault->code() == errc::closed) break;
-            if (fault->code() == errc::cancelled && cancel != nullptr && cancel->requested()) {
-                self->log_->tell_rest();
-                throw *fault;
-            }
-            auto pause = sleep_for(self->after_failure(*fault));
-            co_await pause;
-            continue;
-        }
-        if (self->is_foreign(*next)) continue;
-        std::string from = detail::share_of(next->peer_host());
-        auto free = self->wait_for_place(from);
-        co_await free;
-        std::unique_ptr<admission> place(new admission(*self, std::move(from)));
-        children.spawn(one(self, std::move(next), std::move(place)));
-    }
-    self->log_->tell_rest();
-}
-
-SKEIN_INLINE task<void> acceptor::one(acceptor* self, std::unique_ptr<stream> from,
-                                      std::unique_ptr<admission> place) {
-    auto* cancel = co_await skein::detail::current_cancel{};
-    const std::string peer = from->peer_name();
-    std::optional<error> fault;
-    try {
-        auto serving =
-            with_cancel(place->stop_.token(), self->handler_(std::move(from), place.get()));
-        co_await serving;
-    } catch (...) {
-        fault = to_error(std::current_exception());
-    }
-    const bool known = place->is_authenticated();
-    const char* const dropped = place->dropped_;
-    place.reset();
-    if (fault && fault->code() == errc::cancelled && cancel != nullptr && cancel->requested())
-        throw *fault;
-    if (known) {
-        if (fault)
-            logging::warn("net", "connection failed", {{"peer", peer}, {"why", fault->what()}});
-        co_return;
-    }
-    ++self->refused_;
-    if (dropped != nullptr) fault = error(errc::exhausted, dropped);
-    if (fault) self->log_->tell("connection refused", peer, *fault);
-}
-
-} // namespace skein::net
-
-// ======== skein/net/channel.hpp
-// What a connection and a link have in common, for code that does not care which of them it has:
-// messages to one authenticated peer, in order, each at most once.
-//
-//     void greet(net::channel& to) { to.send(7, 0, id, head, body); }
-//
-// A connection ends when it breaks. A link may live on: it is open, and takes messages, while
-// is_connected() is false.
-
-
-// ======== skein/net/frame.hpp
-// Frames: what a connection carries. A header of 24 bytes, then the body.
-//
-//     u32 length   u16 kind   u16 flags   u64 id   u32 crc of body   u32 crc of the 20 bytes before
-//
-// The length is checked against its limit, and the header against its CRC, before one byte is
-// allocated. All numbers are little-endian.
-
-
+// ======== skein/net/frame.hpp, continued
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -10196,19 +11621,6 @@ protected:
 };
 
 } // namespace skein::net
-
-// ======== skein/net/connection.hpp
-// Frames between two authenticated peers over any stream, in order, each at most once.
-//
-// Writes are coalesced: everything sent in one turn of the loop leaves in one system call. Large
-// bodies are scattered and gathered, not copied together. A silent peer is pinged and given up.
-//
-//     auto t = net::connection::connect(network, to, options);
-//     auto c = co_await std::move(t);
-//     c->send(7, 0, id, head, body);              // queued, leaves at the end of the turn
-//     std::optional<net::frame> f = co_await c->receive();
-//     co_await c->close();                         // flushes, then waits for the peer's goodbye
-
 
 // ======== skein/net/detail/out_queue.hpp
 // The outgoing bytes of a connection: small pieces are copied one behind the other into a buffer,
@@ -11143,6 +12555,291 @@ SKEIN_INLINE void connection::on_control(std::uint16_t kind) {
 // How a net::connection begins and ends; comes after detail/connection.ipp.
 
 
+// ======== skein/core/log.hpp
+// Structured log lines: one event, one line, text for people and JSON for machines.
+//
+//     logging::info("net", "connection accepted", {{"peer", name}, {"bytes", n}});
+//     12:30:01.250 I net connection accepted peer=tcp:10.0.0.2:6380 bytes=120
+//
+// SKEIN_LOG_LEVEL = trace | debug | info | warn | error | off (default info), SKEIN_LOG = json for
+// JSON lines. A line goes to standard error in one write, so that lines of several processes do not
+// mix. Thread-safe.
+
+
+#include <chrono>
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include <fmt/core.h>
+
+namespace skein::logging {
+
+/// How grave a line is; `off` is above all of them.
+enum class level : std::uint8_t { trace, debug, info, warn, error, off };
+
+/// key=value of a line. Numbers stay numbers in JSON; everything else is text.
+struct field {
+    std::string key, value;
+    bool is_number = false;
+
+    template <class T>
+    field(std::string_view name, const T& v) : key(name) {
+        if constexpr (std::same_as<T, bool>) {
+            value = v ? "true" : "false";
+            is_number = true;
+        } else if constexpr (std::is_floating_point_v<T>) {
+            value = fmt::format("{}", v);
+            is_number = v - v == T(0); // finite
+        } else if constexpr (std::is_arithmetic_v<T> && !std::same_as<T, char>) {
+            value = fmt::format("{}", v);
+            is_number = true;
+        } else if constexpr (std::convertible_to<const T&, std::string_view>) {
+            value = std::string_view(v);
+        } else if constexpr (requires { std::chrono::duration<double>(v); }) {
+            value = fmt::format("{:.6g}s", std::chrono::duration<double>(v).count());
+        } else {
+            value = fmt::format("{}", v);
+        }
+    }
+};
+
+/// One event, as a sink gets it. Views live for the call only.
+struct record {
+    level severity = level::info;
+    std::string_view component, text;
+    std::span<const field> fields;
+    std::chrono::milliseconds wall{}; ///< since 1970-01-01 UTC
+};
+
+/// A byte that a terminal may take for a command.
+[[nodiscard]] constexpr bool is_control(char c) noexcept {
+    return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
+}
+
+/// Quotes text for JSON; bytes that are not UTF-8 become U+FFFD each, for no reader of JSON takes
+/// them.
+void append_json_string(std::string& to, std::string_view text);
+
+/// The line for people, without a line end: HH:MM:SS.mmm I component text key=value; as printable()
+/// has it.
+[[nodiscard]] std::string format_text(const record& r);
+/// The line for machines, without a line end.
+[[nodiscard]] std::string format_json(const record& r);
+
+/// True if a line of this level would be written: ask before building something expensive.
+[[nodiscard]] bool enabled(level l) noexcept;
+/// Lines below this level are not written. Any thread.
+void set_level(level l) noexcept;
+/// The level in force: that of set_level(), or of SKEIN_LOG_LEVEL.
+[[nodiscard]] level get_level() noexcept;
+
+/// Replaces where lines go (empty: standard error again). The sink is called from any thread.
+using sink = std::function<void(const record&)>;
+/// See sink. Any thread.
+void set_sink(sink to);
+
+/// Writes one line.
+void write(level severity, std::string_view component, std::string_view text,
+           std::span<const field> with);
+
+/// The key=value pairs of a line, as `{{"peer", name}, {"bytes", n}}`.
+using fields = std::initializer_list<field>;
+/// write() for what only the author of the component wants to read.
+inline void trace(std::string_view component, std::string_view text, fields f = {}) {
+    write(level::trace, component, text, {f.begin(), f.size()});
+}
+/// write() at a level that others have chosen.
+inline void at(level severity, std::string_view component, std::string_view text, fields f = {}) {
+    write(severity, component, text, {f.begin(), f.size()});
+}
+/// write() for what helps to find a fault.
+inline void debug(std::string_view component, std::string_view text, fields f = {}) {
+    write(level::debug, component, text, {f.begin(), f.size()});
+}
+/// write() for what happens in the normal course of things.
+inline void info(std::string_view component, std::string_view text, fields f = {}) {
+    write(level::info, component, text, {f.begin(), f.size()});
+}
+/// write() for what went wrong and was dealt with.
+inline void warn(std::string_view component, std::string_view text, fields f = {}) {
+    write(level::warn, component, text, {f.begin(), f.size()});
+}
+/// write() for what went wrong and was not.
+inline void error(std::string_view component, std::string_view text, fields f = {}) {
+    write(level::error, component, text, {f.begin(), f.size()});
+}
+
+} // namespace skein::logging
+
+
+// ======== skein/core/detail/log.ipp
+// How log lines are made and where they go.
+
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <ctime>
+#include <memory>
+#include <mutex>
+
+#include <unistd.h>
+
+namespace skein::logging {
+
+SKEIN_INLINE void append_json_string(std::string& to, std::string_view text) {
+    to += '"';
+    while (!text.empty()) {
+        const auto bytes = skein::detail::utf8_length(text);
+        const auto one = text.substr(0, std::max<std::size_t>(bytes, 1));
+        text.remove_prefix(one.size());
+        switch (one[0]) {
+        case '"': to += "\\\""; break;
+        case '\\': to += "\\\\"; break;
+        case '\n': to += "\\n"; break;
+        case '\r': to += "\\r"; break;
+        case '\t': to += "\\t"; break;
+        default:
+            if (bytes == 0)
+                to += "\\ufffd";
+            else if (is_control(one[0]) || skein::detail::is_c1(one)) // a C1 one is its second byte
+                to += fmt::format("\\u{:04x}",
+                                  static_cast<unsigned>(static_cast<unsigned char>(one.back())));
+            else
+                to += one;
+        }
+    }
+    to += '"';
+}
+
+SKEIN_INLINE std::string format_text(const record& r) {
+    const std::time_t seconds = static_cast<std::time_t>(r.wall.count() / 1000);
+    std::tm parts{};
+    ::localtime_r(&seconds, &parts);
+    std::string line =
+        fmt::format("{:02}:{:02}:{:02}.{:03} {} {} ", parts.tm_hour, parts.tm_min, parts.tm_sec,
+                    r.wall.count() % 1000, "TDIWE?"[static_cast<int>(r.severity)], r.component);
+    std::string text(
+        r.text); // it may come from a peer: no escape sequences for the reader's terminal
+    std::replace(text.begin(), text.end(), '\n', ' ');
+    line += printable(text);
+    for (const auto& f : r.fields) {
+        line += ' ';
+        line += f.key;
+        line += '=';
+        if (f.value.empty() || f.value.find_first_of(" \"=") != std::string::npos ||
+            printable(f.value) != f.value)
+            append_json_string(line, f.value);
+        else
+            line += f.value;
+    }
+    return line;
+}
+
+SKEIN_INLINE std::string format_json(const record& r) {
+    static constexpr std::string_view names[] = {"trace", "debug", "info", "warn", "error", "off"};
+    std::string line =
+        fmt::format("{{\"time_ms\":{},\"level\":\"{}\",\"component\":", r.wall.count(),
+                    names[static_cast<int>(r.severity)]);
+    append_json_string(line, r.component);
+    line += ",\"text\":";
+    append_json_string(line, r.text);
+    for (const auto& f : r.fields) {
+        line += ',';
+        append_json_string(line, f.key);
+        line += ':';
+        if (f.is_number)
+            line += f.value;
+        else
+            append_json_string(line, f.value);
+    }
+    line += '}';
+    return line;
+}
+
+namespace detail {
+SKEIN_INLINE level level_from_environment() noexcept {
+    const char* text = std::getenv("SKEIN_LOG_LEVEL");
+    const std::string_view name = text == nullptr ? "info" : text;
+    if (name == "trace") return level::trace;
+    if (name == "debug") return level::debug;
+    if (name == "warn") return level::warn;
+    if (name == "error") return level::error;
+    if (name == "off") return level::off;
+    return level::info;
+}
+
+struct state {
+    std::atomic<level> threshold{level_from_environment()};
+    std::mutex mutex; // guards `target`
+    std::shared_ptr<const sink> target;
+};
+SKEIN_INLINE state& the_state() {
+    static state* const s = new state; // never destroyed: lines may come from late destructors
+    return *s;
+}
+
+SKEIN_INLINE void to_stderr(const record& r) {
+    static const bool json = [] {
+        const char* mode = std::getenv("SKEIN_LOG");
+        return mode != nullptr && std::string_view(mode) == "json";
+    }();
+    std::string line = json ? format_json(r) : format_text(r);
+    line += '\n';
+    std::string_view rest = line;
+    while (!rest.empty()) {
+        const auto n = ::write(STDERR_FILENO, rest.data(), rest.size());
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return; // nowhere left to complain
+        rest.remove_prefix(static_cast<std::size_t>(n));
+    }
+}
+} // namespace detail
+
+SKEIN_INLINE bool enabled(level l) noexcept {
+    return l >= detail::the_state().threshold.load(std::memory_order_relaxed) && l != level::off;
+}
+SKEIN_INLINE void set_level(level l) noexcept { detail::the_state().threshold = l; }
+SKEIN_INLINE level get_level() noexcept { return detail::the_state().threshold; }
+
+SKEIN_INLINE void set_sink(sink to) {
+    auto next = to ? std::make_shared<const sink>(std::move(to)) : nullptr;
+    auto& s = detail::the_state();
+    const std::lock_guard lock(s.mutex);
+    s.target.swap(next);
+}
+
+SKEIN_INLINE void write(level severity, std::string_view component, std::string_view text,
+                        std::span<const field> with) {
+    if (!enabled(severity)) return;
+    record r;
+    r.severity = severity;
+    r.component = component;
+    r.text = text;
+    r.fields = with;
+    r.wall = std::chrono::duration_cast<std::chrono::milliseconds>(
+        std::chrono::system_clock::now().time_since_epoch());
+    auto& s = detail::the_state();
+    std::shared_ptr<const sink> target;
+    {
+        const std::lock_guard lock(s.mutex);
+        target = s.target;
+    }
+    if (target)
+        (*target)(r);
+    else
+        detail::to_stderr(r);
+}
+
+} // namespace skein::logging
+
 // ======== skein/net/handshake.hpp
 // Mutual proof of the token, then the exchange of identities; before anything else is decoded.
 //
@@ -11215,6 +12912,434 @@ task<authenticated_stream> dial(network& via, address to, connection_options opt
 // buffers.
 
 
+// ======== skein/net/acceptor.hpp
+// The accept loop of everything that listens, hardened against strangers.
+//
+//     net::acceptor door(network, net::address::tcp("127.0.0.1", 0));
+//     auto serving = door.serve([](std::unique_ptr<net::stream> s, net::admission* place) {
+//         // once the peer is known: place->authenticated()
+//         return talk(std::move(s), place);
+//     });
+//
+// A stream takes a place until its handler says that the peer has proven who it is. Places are
+// bounded, in all and per remote address, and take no more than a quarter of the descriptors that
+// the process may have: the rest is for those who have proven who they are. When none is free the
+// oldest unauthenticated stream goes, first of those that have said nothing (a peer that is one
+// says hello at once), so that idle strangers cost nothing. On Unix sockets another user's streams
+// are dropped at once. A handler may look at the first bytes before it decides which protocol it
+// speaks.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace skein::net {
+
+class acceptor;
+
+namespace detail {
+/// Who shares places: an IPv4 address, a /64 of IPv6 (one customer has all of it), or the text
+/// itself.
+[[nodiscard]] std::string share_of(const std::string& host);
+/// How many descriptors of this process strangers may have.
+[[nodiscard]] std::size_t places_for_strangers();
+} // namespace detail
+
+/// Bounds of an acceptor.
+struct acceptor_options {
+    std::size_t places = 64;             ///< streams that are not authenticated yet
+    std::size_t places_per_address = 32; ///< of them, from one remote address (one /64 of IPv6)
+    bool same_user_only = true;          ///< Unix sockets: drop streams of other users
+    /// Until authenticated(); then the handler is cancelled. Nothing: the handler has its own
+    /// limit.
+    std::optional<time_span> deadline = time_constants::lan().handshake_timeout;
+    /// No stream is dropped for the sake of another one before it has had this long to say hello,
+    time_span grace = time_constants::lan().accept_grace;
+    /// and then this long to prove who it is.
+    time_span grace_to_prove = time_constants::lan().accept_proof_grace;
+};
+
+/// One stream's place among those that are not authenticated. Lives as long as its handler runs.
+class admission : public list_node<admission> {
+public:
+    /// The peer has proven who it is: its place goes to the next one, nobody drops it any more.
+    void authenticated() noexcept;
+    /// Its first message is here, whole and of our protocol: those that have said nothing go before
+    /// it.
+    void greeted() noexcept;
+    [[nodiscard]] bool is_authenticated() const noexcept { return authenticated_; }
+
+    admission(const admission&) = delete;
+    admission& operator=(const admission&) = delete;
+    ~admission();
+
+private:
+    friend class acceptor;
+    admission(acceptor& door, std::string from);
+    void drop(const char* why) noexcept;
+
+    struct limit : timer_node {
+        explicit limit(admission& a) noexcept;
+        admission& place;
+    };
+    acceptor* door_;
+    std::string from_;
+    time_point since_;
+    limit limit_{*this};
+    cancel_source stop_;
+    const char* dropped_ = nullptr; // why
+    bool authenticated_ = false, greeted_ = false;
+};
+
+/// Listens and accepts until it is closed or cancelled.
+class acceptor {
+public:
+    using handler = unique_function<task<void>(std::unique_ptr<stream>, admission*)>;
+
+    /// Binds at once.
+    ///   errors  those of network::listen
+    acceptor(network& via, const address& at, acceptor_options options = {});
+    /// On a listener that is there already.
+    explicit acceptor(std::unique_ptr<listener> on, acceptor_options options = {});
+    acceptor(const acceptor&) = delete;
+    acceptor& operator=(const acceptor&) = delete;
+    ~acceptor();
+
+    [[nodiscard]] address local() const { return listener_->local(); }
+
+    /// Accepts until close(). Every stream gets a task of `serve_one` in the scope of this call; an
+    /// error of one is logged and ends that one only. A failed accept (no descriptors, no memory, a
+    /// firewall's no) is logged and tried again after a pause. Returns when all tasks have ended.
+    ///   errors  cancelled (then the tasks are cancelled too); what a listener cannot get over
+    ///           (invalid_argument, not_supported)
+    [[nodiscard]] task<void> serve(handler serve_one);
+
+    /// Stops accepting; streams that are served go on.
+    void close() noexcept { listener_->close(); }
+
+    /// Streams that ended before they were authenticated, and those that were.
+    [[nodiscard]] std::uint64_t refused() const noexcept { return refused_; }
+    [[nodiscard]] std::uint64_t authenticated() const noexcept { return authenticated_; }
+    /// Places that are taken.
+    [[nodiscard]] std::size_t waiting() const noexcept { return waiting_; }
+
+private:
+    friend class admission;
+    struct refusals;
+
+    static task<void> accept_loop(scope& children, acceptor* self);
+    static task<void> one(acceptor* self, std::unique_ptr<stream> from,
+                          std::unique_ptr<admission> place);
+    [[nodiscard]] bool is_foreign(stream& from);
+    [[nodiscard]] duration after_failure(const error& fault);
+    task<void> wait_for_place(std::string from);
+    [[nodiscard]] time_point grace_of(const admission& a) const noexcept;
+    admission* first_to_go(const std::string* from) noexcept;
+    [[nodiscard]] std::size_t count(const std::string& from) noexcept;
+    void leave(admission& a) noexcept;
+
+    acceptor_options options_;
+    std::unique_ptr<listener> listener_;
+    handler handler_;
+    intrusive_list<admission, admission> silent_, greeted_; // the oldest first
+    std::size_t waiting_ = 0;
+    wait_queue freed_;
+    std::uint64_t refused_ = 0, authenticated_ = 0;
+    std::unique_ptr<refusals> log_;
+};
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/acceptor.ipp
+// Places, who has to leave them, and the loop that fills them.
+
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <map>
+#include <string_view>
+#include <utility>
+
+#include <fmt/core.h>
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+namespace skein::net {
+namespace detail {
+
+SKEIN_INLINE std::string share_of(const std::string& host) {
+    std::array<unsigned char, 16> raw{};
+    if (::inet_pton(AF_INET6, host.substr(0, host.find('%')).c_str(), raw.data()) != 1) return host;
+    constexpr std::array<unsigned char, 12> mapped = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+    if (std::equal(mapped.begin(), mapped.end(), raw.begin())) {
+        return fmt::format("{}.{}.{}.{}", raw[12], raw[13], raw[14], raw[15]);
+    }
+    return std::string(raw.begin(), raw.begin() + 8);
+}
+
+SKEIN_INLINE std::size_t places_for_strangers() {
+    constexpr std::size_t least = 16;
+    rlimit most{};
+    if (::getrlimit(RLIMIT_NOFILE, &most) != 0 || most.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
+    return std::max<std::size_t>(least, most.rlim_cur / 4);
+}
+
+SKEIN_INLINE task<void> wait_in(wait_queue* line) {
+    auto turn = line->wait();
+    co_await turn;
+}
+
+} // namespace detail
+
+// --- one place --------------------------------------------------------------------------------
+
+SKEIN_INLINE admission::limit::limit(admission& a) noexcept
+    : timer_node([](timer_node& t) {
+          static_cast<limit&>(t).place.drop("it did not prove who it is in time");
+      }),
+      place(a) {}
+
+SKEIN_INLINE admission::admission(acceptor& door, std::string from)
+    : door_(&door), from_(std::move(from)), since_(loop::current().now()) {
+    door.silent_.push_back(*this);
+    ++door.waiting_;
+    if (const auto within = door.options_.deadline)
+        loop::current().set_timer(limit_, deadline_after(since_, *within));
+}
+SKEIN_INLINE admission::~admission() { door_->leave(*this); }
+
+SKEIN_INLINE void admission::authenticated() noexcept {
+    if (authenticated_ || dropped_ != nullptr) return;
+    authenticated_ = true;
+    ++door_->authenticated_;
+    door_->leave(*this);
+}
+
+SKEIN_INLINE void admission::greeted() noexcept {
+    if (greeted_ || !is_linked()) return;
+    greeted_ = true;
+    since_ = loop::current().now();
+    unlink();
+    door_->greeted_.push_back(*this);
+    door_->freed_.wake_one(); // who waits for a place may have to wait for another one
+}
+
+/// Ends the handler; the place is free at once.
+SKEIN_INLINE void admission::drop(const char* why) noexcept {
+    dropped_ = why;
+    door_->leave(*this);
+    stop_.request();
+}
+
+// --- the acceptor -----------------------------------------------------------------------------
+
+/// One line per kind of trouble and time, with the number of those that got none.
+struct acceptor::refusals {
+    struct kind {
+        time_point told{};
+        std::uint64_t more = 0;
+    };
+    std::map<std::pair<std::string_view, errc>, kind> kinds;
+
+    void tell(std::string_view what, const std::string& peer, const error& why) {
+        const auto now = loop::current().now();
+        const auto [at, fresh] = kinds.try_emplace({what, why.code()});
+        auto& k = at->second;
+        if (!fresh && now - k.told < time_constants::lan().refusal_line) {
+            ++k.more;
+            return;
+        }
+        k.told = now;
+        if (k.more == 0) {
+            logging::warn("net", what, {{"peer", peer}, {"why", why.what()}});
+        } else {
+            logging::warn("net", what,
+                          {{"peer", peer}, {"why", why.what()}, {"more_since", k.more}});
+        }
+        k.more = 0;
+    }
+    void tell_rest() {
+        for (auto& [key, k] : kinds) {
+            if (k.more == 0) continue;
+            logging::warn(
+                "net", key.first,
+                {{"more_since", std::exchange(k.more, 0)}, {"kind", to_string(key.second)}});
+        }
+    }
+};
+
+SKEIN_INLINE acceptor::acceptor(network& via, const address& at, acceptor_options options)
+    : acceptor(via.listen(at), options) {}
+SKEIN_INLINE acceptor::acceptor(std::unique_ptr<listener> on, acceptor_options options)
+    : options_(options), listener_(std::move(on)), log_(std::make_unique<refusals>()) {
+    if (listener_->local().kind == scheme::sim) return; // no descriptors
+    const auto most = detail::places_for_strangers();
+    if (options_.places <= most) return;
+    options_.places = most;
+    options_.places_per_address = std::min(options_.places_per_address, most / 2);
+}
+SKEIN_INLINE acceptor::~acceptor() = default;
+
+SKEIN_INLINE task<void> acceptor::serve(handler serve_one) {
+    handler_ = std::move(serve_one);
+    return with_scope(&acceptor::accept_loop, this);
+}
+
+SKEIN_INLINE void acceptor::leave(admission& a) noexcept {
+    if (!a.is_linked()) return;
+    a.unlink();
+    a.limit_.cancel();
+    --waiting_;
+    freed_.wake_one();
+}
+
+SKEIN_INLINE std::size_t acceptor::count(const std::string& from) noexcept {
+    std::size_t n = 0;
+    const auto add = [&](admission& a) { n += a.from_ == from ? 1 : 0; };
+    silent_.for_each(add);
+    greeted_.for_each(add);
+    return n;
+}
+
+/// The oldest of those that have said nothing, else of all; of one address if given.
+SKEIN_INLINE admission* acceptor::first_to_go(const std::string* from) noexcept {
+    admission* found = nullptr;
+    const auto look = [&](admission& a) {
+        if (from != nullptr && a.from_ != *from) return true;
+        found = &a;
+        return false;
+    };
+    silent_.for_each_while(look);
+    if (found == nullptr) greeted_.for_each_while(look);
+    return found;
+}
+
+SKEIN_INLINE time_point acceptor::grace_of(const admission& a) const noexcept {
+    return deadline_after(a.since_, a.greeted_ ? options_.grace_to_prove : options_.grace);
+}
+
+/// Waits until there is a place for a stream from there; who has had its time has to go. What it
+/// has said while this thread computed is heard before.
+SKEIN_INLINE task<void> acceptor::wait_for_place(std::string from) {
+    constexpr int turns_of_the_loop = 8;
+    for (int heard = 0;;) {
+        const bool share_used = !from.empty() && count(from) >= options_.places_per_address;
+        if (!share_used && waiting_ < options_.places) co_return;
+        admission* const first = first_to_go(share_used ? &from : nullptr);
+        if (first == nullptr) co_return; // no places at all: the first one gets in all the same
+        const auto until = grace_of(*first);
+        if (loop::current().now() >= until) {
+            if (++heard <= turns_of_the_loop)
+                co_await yield();
+            else
+                first->drop("another stream needed its place");
+            continue;
+        }
+        try {
+            auto freed = with_deadline(detail::wait_in(&freed_), until);
+            co_await freed;
+        } catch (const error& e) {
+            if (e.code() != errc::timeout) throw;
+        }
+    }
+}
+
+/// True when a stranger from another user was turned away.
+SKEIN_INLINE bool acceptor::is_foreign(stream& from) {
+    if (!options_.same_user_only) return false;
+    const auto user = from.peer_user();
+    if (!user || *user == ::geteuid()) return false;
+    ++refused_;
+    log_->tell(
+        "connection refused", from.peer_name(),
+        error(errc::permission_denied,
+              fmt::format("it is a process of user {}, this one is of {}", *user, ::geteuid())));
+    return true;
+}
+
+/// After a failed accept: throws what cannot be got over, says how long to wait for the rest. A
+/// stranger that has had its time gives its descriptor back.
+SKEIN_INLINE duration acceptor::after_failure(const error& fault) {
+    if (fault.code() == errc::invalid_argument || fault.code() == errc::not_supported) throw fault;
+    // Out of descriptors or memory, a network that is down, a firewall's no, or a stream that broke
+    // before it was taken: go on later.
+    log_->tell("accept failed", to_string(local()), fault);
+    const duration pause = time_constants::lan().accept_pause;
+    admission* const first = fault.code() == errc::exhausted ? first_to_go(nullptr) : nullptr;
+    if (first == nullptr) return pause;
+    const auto left = grace_of(*first) - loop::current().now();
+    if (left > duration::zero()) return std::min(left, pause);
+    first->drop("its descriptor was needed");
+    return options_.grace; // till then it is this process's own, whose files may need one
+}
+
+SKEIN_INLINE task<void> acceptor::accept_loop(scope& children, acceptor* self) {
+    auto* cancel = co_await skein::detail::current_cancel{};
+    for (;;) {
+        std::unique_ptr<stream> next;
+        std::optional<error> fault;
+        try {
+            auto accepting = self->listener_->accept();
+            next = co_await accepting;
+        } catch (const error& e) {
+            fault = e;
+        }
+        if (fault) {
+            if (fault->code() == errc::closed) break;
+            if (fault->code() == errc::cancelled && cancel != nullptr && cancel->requested()) {
+                self->log_->tell_rest();
+                throw *fault;
+            }
+            auto pause = sleep_for(self->after_failure(*fault));
+            co_await pause;
+            continue;
+        }
+        if (self->is_foreign(*next)) continue;
+        std::string from = detail::share_of(next->peer_host());
+        auto free = self->wait_for_place(from);
+        co_await free;
+        std::unique_ptr<admission> place(new admission(*self, std::move(from)));
+        children.spawn(one(self, std::move(next), std::move(place)));
+    }
+    self->log_->tell_rest();
+}
+
+SKEIN_INLINE task<void> acceptor::one(acceptor* self, std::unique_ptr<stream> from,
+                                      std::unique_ptr<admission> place) {
+    auto* cancel = co_await skein::detail::current_cancel{};
+    const std::string peer = from->peer_name();
+    std::optional<error> fault;
+    try {
+        auto serving =
+            with_cancel(place->stop_.token(), self->handler_(std::move(from), place.get()));
+        co_await serving;
+    } catch (...) {
+        fault = to_error(std::current_exception());
+    }
+    const bool known = place->is_authenticated();
+    const char* const dropped = place->dropped_;
+    place.reset();
+    if (fault && fault->code() == errc::cancelled && cancel != nullptr && cancel->requested())
+        throw *fault;
+    if (known) {
+        if (fault)
+            logging::warn("net", "connection failed", {{"peer", peer}, {"why", fault->what()}});
+        co_return;
+    }
+    ++self->refused_;
+    if (dropped != nullptr) fault = error(errc::exhausted, dropped);
+    if (fault) self->log_->tell("connection refused", peer, *fault);
+}
+
+} // namespace skein::net
+
 // ======== skein/net/detail/handshake.hpp
 // What the two sides of a handshake send each other.
 
@@ -11280,6 +13405,16 @@ struct verdict {
     }
 };
 
+/// What the first bytes of a stream are of.
+enum class opening : std::uint8_t {
+    unknown, ///< too few to tell
+    http,    ///< a request of HTTP
+    other    ///< a hello of ours, or what its check refuses
+};
+[[nodiscard]] opening opening_of(byte_span so_far) noexcept;
+/// Reads until that is known, at most a hello; what it has read stays in `into`.
+task<opening> read_opening(stream* from, byte_buffer* into);
+
 /// Judges a hello as far as it has arrived; nothing = good so far.
 [[nodiscard]] std::optional<error> check_hello(byte_span so_far, side from);
 /// Something of a handshake does not fit its checksum: another try may go well.
@@ -11290,113 +13425,6 @@ task<void> read_exactly(stream* from, mut_byte_span into);
 task<void> write_one(stream* to, byte_span bytes);
 
 } // namespace skein::net::detail
-
-// ======== skein/wire/encode.hpp
-// Values to bytes. The format is in docs/wire.md: little endian, no type information, lengths as
-// variable-length numbers; schema.hpp hashes the shape so that both sides can compare it first.
-//
-//     byte_buffer message = wire::encode(request);
-
-
-namespace skein::wire {
-
-template <encodable T>
-void encode(writer& out, const T& value);
-
-namespace detail {
-
-template <class T>
-void encode_sequence(writer& out, const T* items, std::size_t n) {
-    out.varint(n);
-    if constexpr (is_fixed<T>()) {
-        out.align(sequence_alignment<T>);
-        out.raw({reinterpret_cast<const std::byte*>(items), n * sizeof(T)});
-    } else {
-        out.charge(n, sizeof(T));
-        const writer::level deeper(out);
-        for (std::size_t i = 0; i < n; ++i) encode(out, items[i]);
-    }
-}
-
-inline void encode_error(writer& out, const skein::error& e) {
-    out.fixed(e.code());
-    out.charge(1, error_memory);
-    for (const auto* part : {&e.text(), &e.where(), &e.cause(), &e.hint()})
-        encode_sequence(out, part->data(), part->size());
-}
-
-} // namespace detail
-
-/// Appends one value.
-///   errors  too_large: a reader with the limits of `out` would not take it; std::bad_alloc
-template <encodable T>
-void encode(writer& out, const T& value) {
-    if constexpr (detail::custom<T>) {
-        codec<T>::encode(out, value);
-    } else if constexpr (std::is_same_v<T, skein::error>) {
-        detail::encode_error(out, value);
-    } else if constexpr (std::is_same_v<T, bool>) {
-        out.fixed(static_cast<std::uint8_t>(value ? 1 : 0));
-    } else if constexpr (detail::is_fixed<T>()) {
-        out.fixed(value);
-    } else if constexpr (detail::is_text<T> || detail::is_span<T>) {
-        detail::encode_sequence(out, value.data(), value.size());
-    } else if constexpr (std::is_same_v<T, std::vector<bool>>) {
-        out.varint(value.size());
-        out.charge(value.size(), sizeof(bool));
-        const writer::level deeper(out);
-        for (const bool item : value) encode(out, item);
-    } else if constexpr (detail::is_a<T, std::vector>) {
-        detail::encode_sequence(out, value.data(), value.size());
-    } else if constexpr (detail::is_array<T>) {
-        for (const auto& item : value) encode(out, item);
-    } else if constexpr (detail::is_map<T>) {
-        out.varint(value.size());
-        out.charge(value.size(), detail::node_memory<T>);
-        const writer::level deeper(out);
-        for (const auto& [key, mapped] : value) {
-            encode(out, key);
-            encode(out, mapped);
-        }
-    } else if constexpr (detail::is_set<T>) {
-        out.varint(value.size());
-        out.charge(value.size(), detail::node_memory<T>);
-        const writer::level deeper(out);
-        for (const auto& item : value) encode(out, item);
-    } else if constexpr (detail::is_a<T, std::optional>) {
-        encode(out, value.has_value());
-        if (!value) return;
-        const writer::level deeper(out);
-        encode(out, *value);
-    } else if constexpr (detail::is_a<T, result>) {
-        encode(out, value.has_value());
-        if (!value) {
-            detail::encode_error(out, value.error());
-        } else if constexpr (!std::is_void_v<typename T::value_type>) {
-            const writer::level deeper(out);
-            encode(out, *value);
-        }
-    } else if constexpr (detail::is_a<T, std::variant>) {
-        static_assert(std::variant_size_v<T> <= 256, "a variant on the wire has at most 256 kinds");
-        const writer::level deeper(out);
-        out.fixed(static_cast<std::uint8_t>(value.index()));
-        std::visit([&](const auto& held) { encode(out, held); }, value);
-    } else if constexpr (detail::is_tuple<T>) {
-        std::apply([&](const auto&... items) { (encode(out, items), ...); }, value);
-    } else if constexpr (!std::is_same_v<T, std::monostate>) {
-        std::apply([&](const auto&... fields) { (encode(out, fields), ...); }, tie_fields(value));
-    }
-}
-
-/// One value as a message of its own.
-template <encodable T>
-[[nodiscard]] byte_buffer encode(const T& value, const limits& bounds = {}) {
-    writer out(bounds);
-    encode(out, value);
-    return std::move(out).take();
-}
-
-} // namespace skein::wire
 
 
 // ======== skein/net/detail/handshake.ipp, continued
@@ -11448,6 +13476,33 @@ SKEIN_INLINE std::string describe_foreign(byte_span first) {
     if (text.starts_with("SSH-")) return "it looks like SSH";
     return "it begins with the bytes " +
            skein::to_hex(first.first(std::min<std::size_t>(first.size(), 8)));
+}
+
+/// No method begins with a byte that is within one bit of a hello's first, so a damaged hello is
+/// never taken for a request.
+SKEIN_INLINE opening opening_of(byte_span so_far) noexcept {
+    constexpr std::array<std::string_view, 9> methods = {"GET ", "HEAD", "POST", "PUT ", "DELE",
+                                                         "OPTI", "PATC", "CONN", "TRAC"};
+    const auto text = as_text(so_far).substr(0, 4);
+    if (text.empty()) return opening::unknown;
+    for (const auto method : methods)
+        if (method.starts_with(text)) return text.size() == 4 ? opening::http : opening::unknown;
+    return opening::other;
+}
+
+SKEIN_INLINE task<opening> read_opening(stream* from, byte_buffer* into) {
+    into->resize(hello_bytes);
+    std::size_t have = 0;
+    opening found = opening::unknown;
+    while (found == opening::unknown) {
+        auto reading = from->read_some(mut_byte_span(*into).subspan(have));
+        const std::size_t got = co_await reading;
+        if (got == 0) break;
+        have += got;
+        found = opening_of(byte_span(*into).first(have));
+    }
+    into->resize(have);
+    co_return found;
 }
 
 SKEIN_INLINE error changed_on_the_way(const char* what) {
@@ -11932,290 +13987,6 @@ SKEIN_INLINE void connection::on_timer() {
 
 } // namespace skein::net
 
-// ======== skein/net/dial.hpp
-// The patient connecting side: again and again until somebody is there, with growing, spread
-// pauses.
-//
-//     auto dialing = net::connect_patiently(network, to, options);
-//     // or dial_patiently: the authenticated stream itself
-//     auto c = co_await dialing;
-
-
-namespace skein::net {
-
-/// How often and how long to try.
-struct reconnect_policy {
-    int max_tries = 8;                    ///< 0: as many as fit in before `until`
-    time_point until = time_point::max(); ///< no try and no pause goes on after it
-    time_span first_delay = time_constants::lan().reconnect_first; ///< doubles
-    time_span most_delay = time_constants::lan().reconnect_most;
-    double jitter = 0.5; ///< of the delay, drawn: many peers must not come at once
-    time_span connect_timeout =
-        time_constants::lan().connect_timeout; ///< of one, without handshake
-    bool (*worth_another)(errc) noexcept = &is_transient;
-
-    /// The pause after the given failed try (from 1 on).
-    [[nodiscard]] duration delay(int tries, random_source& random) const;
-
-    /// Nobody there yet, or the way broke, or has damaged something. A wrong token or build is not.
-    [[nodiscard]] static bool is_transient(errc code) noexcept;
-    /// All but a clear no (wrong token, other build or purpose) and cancellation: a name that is
-    /// not known yet, a port that somebody else still holds.
-    [[nodiscard]] static bool is_no_refusal(errc code) noexcept;
-};
-
-/// Connects and shakes hands (net::dial), again and again as the policy says. `via` and `random`
-/// must outlive the task.
-///   errors  the last one, with the number of tries and the time they took; at once what is not
-///           worth another try
-task<authenticated_stream> dial_patiently(network& via, address to, connection_options options,
-                                          reconnect_policy policy, random_source& random);
-/// The same with the randomness of the loop that runs it.
-task<authenticated_stream> dial_patiently(network& via, address to, connection_options options,
-                                          reconnect_policy policy = {});
-
-/// dial_patiently, and a connection over the stream.
-task<connection::handle> connect_patiently(network& via, address to, connection_options options,
-                                           reconnect_policy policy, random_source& random);
-task<connection::handle> connect_patiently(network& via, address to, connection_options options,
-                                           reconnect_policy policy = {});
-
-namespace detail {
-
-/// One try: a stream, within its own limit, and the handshake.
-task<authenticated_stream> dial_once(network* via, const address* to,
-                                     const connection_options* options, time_span connect_timeout);
-
-} // namespace detail
-
-} // namespace skein::net
-
-
-// ======== skein/net/detail/dial.ipp
-// The one back-off loop.
-
-
-#include <algorithm>
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <utility>
-
-#include <fmt/core.h>
-
-namespace skein::net {
-
-SKEIN_INLINE duration reconnect_policy::delay(int tries, random_source& random) const {
-    time_span d = first_delay;
-    for (int i = 1; i < tries && d < most_delay; ++i) d *= 2;
-    d = std::min(d, most_delay);
-    return time_span(std::chrono::duration<double, std::nano>(d) * (1.0 - jitter * random.unit()));
-}
-
-SKEIN_INLINE bool reconnect_policy::is_transient(errc code) noexcept {
-    return code == errc::refused || code == errc::timeout || code == errc::reset ||
-           code == errc::closed || code == errc::exhausted || code == errc::corrupt;
-}
-
-SKEIN_INLINE bool reconnect_policy::is_no_refusal(errc code) noexcept {
-    return code != errc::cancelled && code != errc::permission_denied && code != errc::mismatch;
-}
-
-namespace detail {
-
-/// One try: the way has the policy's limit, the handshake that of the options.
-SKEIN_INLINE task<authenticated_stream> dial_once(network* via, const address* to,
-                                                  const connection_options* options,
-                                                  time_span connect_timeout) {
-    authenticated_stream made;
-    auto connecting = with_timeout(via->connect(*to), connect_timeout);
-    made.stream = co_await connecting;
-    auto greeting = authenticate(*made.stream, side::connecting, *options);
-    made.peer = co_await greeting;
-    co_return made;
-}
-
-} // namespace detail
-
-SKEIN_INLINE task<authenticated_stream> dial_patiently(network& via, address to,
-                                                       connection_options options,
-                                                       reconnect_policy policy,
-                                                       random_source& random) {
-    const auto begin = loop::current().now();
-    for (int tries = 1;; ++tries) {
-        std::optional<error> fault;
-        try {
-            auto once = detail::dial_once(&via, &to, &options, policy.connect_timeout);
-            auto trying = policy.until == time_point::max()
-                              ? std::move(once)
-                              : with_deadline(std::move(once), policy.until);
-            auto made = co_await trying;
-            co_return made;
-        } catch (const error& e) {
-            fault = e;
-        }
-        if (!policy.worth_another(fault->code())) throw *fault;
-        const auto now = loop::current().now();
-        const auto pause = policy.delay(tries, random);
-        const bool no_more = policy.max_tries != 0 && tries >= policy.max_tries;
-        if (no_more || deadline_after(now, pause) >= policy.until) {
-            error e(fault->code(),
-                    fmt::format("connect {} failed after {} {} ({:.1f} s)", to_string(to), tries,
-                                tries == 1 ? "try" : "tries", to_seconds(now - begin)));
-            e.with_cause(fault->what());
-            throw e;
-        }
-        auto sleeping = sleep_for(pause);
-        co_await sleeping;
-    }
-}
-
-SKEIN_INLINE task<authenticated_stream> dial_patiently(network& via, address to,
-                                                       connection_options options,
-                                                       reconnect_policy policy) {
-    auto dialing =
-        dial_patiently(via, std::move(to), std::move(options), policy, loop::current().random());
-    auto made = co_await dialing;
-    co_return made;
-}
-
-SKEIN_INLINE task<connection::handle> connect_patiently(network& via, address to,
-                                                        connection_options options,
-                                                        reconnect_policy policy,
-                                                        random_source& random) {
-    auto dialing = dial_patiently(via, std::move(to), options, policy, random);
-    auto made = co_await dialing;
-    co_return connection::over(std::move(made.stream), std::move(options), std::move(made.peer));
-}
-
-SKEIN_INLINE task<connection::handle> connect_patiently(network& via, address to,
-                                                        connection_options options,
-                                                        reconnect_policy policy) {
-    auto connecting =
-        connect_patiently(via, std::move(to), std::move(options), policy, loop::current().random());
-    auto made = co_await connecting;
-    co_return made;
-}
-
-} // namespace skein::net
-
-// ======== skein/net/endpoint.hpp
-// The listening side of connections as a whole: an acceptor, the handshake, one task per
-// connection.
-//
-//     net::endpoint server(network, net::address::tcp("127.0.0.1", 0), options);
-//     auto serving = server.serve([](net::connection::handle c) { return talk(std::move(c)); });
-
-
-#include <cstdint>
-#include <memory>
-
-namespace skein::net {
-
-/// Listens and serves until it is closed or cancelled.
-class endpoint {
-public:
-    using handler = unique_function<task<void>(connection::handle)>;
-
-    /// Binds at once.
-    ///   errors  those of network::listen; permission_denied: an address that other hosts can reach
-    ///           without a token
-    endpoint(network& via, const address& at, connection_options options,
-             acceptor_options bounds = {});
-    ~endpoint();
-
-    [[nodiscard]] address local() const { return door_.local(); }
-
-    /// Accepts until close(). Every connection gets a task of `serve_one` in the scope of this
-    /// call; an error of one (handshake or handler) is logged and ends that one only, whatever its
-    /// code. Streams that cannot be accepted are logged, too, and accepting goes on. Returns when
-    /// all ended.
-    ///   errors  cancelled (then the tasks are cancelled too); what a listener cannot get over
-    ///           (invalid_argument, not_supported)
-    [[nodiscard]] task<void> serve(handler serve_one);
-
-    /// Stops accepting; connections that are served go on.
-    void close() noexcept { door_.close(); }
-
-    /// Streams that were not authenticated, and connections served so far.
-    [[nodiscard]] std::uint64_t refused() const noexcept { return door_.refused(); }
-    [[nodiscard]] std::uint64_t accepted() const noexcept { return door_.authenticated(); }
-
-private:
-    static task<void> one(endpoint* self, std::unique_ptr<stream> from, admission* place);
-
-    connection_options options_;
-    acceptor door_;
-    handler handler_;
-};
-
-} // namespace skein::net
-
-
-// ======== skein/net/detail/endpoint.ipp
-// What an endpoint does with a stream: handshake, handler, an orderly end.
-
-
-#include <exception>
-#include <optional>
-#include <utility>
-
-namespace skein::net {
-namespace detail {
-
-/// A door without a lock must not stand where others can reach it.
-SKEIN_INLINE const address& check_guarded(const address& at, const token& secret) {
-    if (secret.empty() && !at.is_loopback()) {
-        throw error(errc::permission_denied, "listen " + to_string(at) + " without a token")
-            .with_hint("give a token, or listen on 127.0.0.1");
-    }
-    return at;
-}
-
-/// The handshake has a limit of its own.
-SKEIN_INLINE acceptor_options without_deadline(acceptor_options bounds) {
-    bounds.deadline.reset();
-    return bounds;
-}
-
-} // namespace detail
-
-SKEIN_INLINE endpoint::endpoint(network& via, const address& at, connection_options options,
-                                acceptor_options bounds)
-    : options_(std::move(options)),
-      door_(via, detail::check_guarded(at, options_.secret), detail::without_deadline(bounds)) {}
-SKEIN_INLINE endpoint::~endpoint() = default;
-
-SKEIN_INLINE task<void> endpoint::serve(handler serve_one) {
-    handler_ = std::move(serve_one);
-    return door_.serve([this](std::unique_ptr<stream> from, admission* place) {
-        return one(this, std::move(from), place);
-    });
-}
-
-SKEIN_INLINE task<void> endpoint::one(endpoint* self, std::unique_ptr<stream> from,
-                                      admission* place) {
-    auto* cancel = co_await skein::detail::current_cancel{};
-    auto greeting = connection::accept(std::move(from), self->options_, {}, place);
-    const connection::handle c = co_await greeting;
-    place->authenticated();
-    std::optional<error> fault;
-    try {
-        auto serving = self->handler_(c);
-        co_await serving;
-    } catch (...) {
-        fault = to_error(std::current_exception());
-    }
-    if (fault) c->abort(*fault);
-    auto closing = shield(c->close());
-    co_await closing;
-    if (!fault) co_return;
-    if (fault->code() == errc::cancelled && cancel != nullptr && cancel->requested()) throw *fault;
-    logging::warn("net", "connection failed", {{"peer", c->peer_name()}, {"why", fault->what()}});
-}
-
-} // namespace skein::net
-
 // ======== skein/net/link.hpp
 // Messages between two processes, in order, each exactly once, also when the connection below
 // breaks.
@@ -12511,6 +14282,173 @@ SKEIN_INLINE std::size_t link_window::capacity() const noexcept {
 }
 
 } // namespace skein::net::detail
+
+// ======== skein/net/dial.hpp
+// The patient connecting side: again and again until somebody is there, with growing, spread
+// pauses.
+//
+//     auto dialing = net::connect_patiently(network, to, options);
+//     // or dial_patiently: the authenticated stream itself
+//     auto c = co_await dialing;
+
+
+namespace skein::net {
+
+/// How often and how long to try.
+struct reconnect_policy {
+    int max_tries = 8;                    ///< 0: as many as fit in before `until`
+    time_point until = time_point::max(); ///< no try and no pause goes on after it
+    time_span first_delay = time_constants::lan().reconnect_first; ///< doubles
+    time_span most_delay = time_constants::lan().reconnect_most;
+    double jitter = 0.5; ///< of the delay, drawn: many peers must not come at once
+    time_span connect_timeout =
+        time_constants::lan().connect_timeout; ///< of one, without handshake
+    bool (*worth_another)(errc) noexcept = &is_transient;
+
+    /// The pause after the given failed try (from 1 on).
+    [[nodiscard]] duration delay(int tries, random_source& random) const;
+
+    /// Nobody there yet, or the way broke, or has damaged something. A wrong token or build is not.
+    [[nodiscard]] static bool is_transient(errc code) noexcept;
+    /// All but a clear no (wrong token, other build or purpose) and cancellation: a name that is
+    /// not known yet, a port that somebody else still holds.
+    [[nodiscard]] static bool is_no_refusal(errc code) noexcept;
+};
+
+/// Connects and shakes hands (net::dial), again and again as the policy says. `via` and `random`
+/// must outlive the task.
+///   errors  the last one, with the number of tries and the time they took; at once what is not
+///           worth another try
+task<authenticated_stream> dial_patiently(network& via, address to, connection_options options,
+                                          reconnect_policy policy, random_source& random);
+/// The same with the randomness of the loop that runs it.
+task<authenticated_stream> dial_patiently(network& via, address to, connection_options options,
+                                          reconnect_policy policy = {});
+
+/// dial_patiently, and a connection over the stream.
+task<connection::handle> connect_patiently(network& via, address to, connection_options options,
+                                           reconnect_policy policy, random_source& random);
+task<connection::handle> connect_patiently(network& via, address to, connection_options options,
+                                           reconnect_policy policy = {});
+
+namespace detail {
+
+/// One try: a stream, within its own limit, and the handshake.
+task<authenticated_stream> dial_once(network* via, const address* to,
+                                     const connection_options* options, time_span connect_timeout);
+
+} // namespace detail
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/dial.ipp
+// The one back-off loop.
+
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::net {
+
+SKEIN_INLINE duration reconnect_policy::delay(int tries, random_source& random) const {
+    time_span d = first_delay;
+    for (int i = 1; i < tries && d < most_delay; ++i) d *= 2;
+    d = std::min(d, most_delay);
+    return time_span(std::chrono::duration<double, std::nano>(d) * (1.0 - jitter * random.unit()));
+}
+
+SKEIN_INLINE bool reconnect_policy::is_transient(errc code) noexcept {
+    return code == errc::refused || code == errc::timeout || code == errc::reset ||
+           code == errc::closed || code == errc::exhausted || code == errc::corrupt;
+}
+
+SKEIN_INLINE bool reconnect_policy::is_no_refusal(errc code) noexcept {
+    return code != errc::cancelled && code != errc::permission_denied && code != errc::mismatch;
+}
+
+namespace detail {
+
+/// One try: the way has the policy's limit, the handshake that of the options.
+SKEIN_INLINE task<authenticated_stream> dial_once(network* via, const address* to,
+                                                  const connection_options* options,
+                                                  time_span connect_timeout) {
+    authenticated_stream made;
+    auto connecting = with_timeout(via->connect(*to), connect_timeout);
+    made.stream = co_await connecting;
+    auto greeting = authenticate(*made.stream, side::connecting, *options);
+    made.peer = co_await greeting;
+    co_return made;
+}
+
+} // namespace detail
+
+SKEIN_INLINE task<authenticated_stream> dial_patiently(network& via, address to,
+                                                       connection_options options,
+                                                       reconnect_policy policy,
+                                                       random_source& random) {
+    const auto begin = loop::current().now();
+    for (int tries = 1;; ++tries) {
+        std::optional<error> fault;
+        try {
+            auto once = detail::dial_once(&via, &to, &options, policy.connect_timeout);
+            auto trying = policy.until == time_point::max()
+                              ? std::move(once)
+                              : with_deadline(std::move(once), policy.until);
+            auto made = co_await trying;
+            co_return made;
+        } catch (const error& e) {
+            fault = e;
+        }
+        if (!policy.worth_another(fault->code())) throw *fault;
+        const auto now = loop::current().now();
+        const auto pause = policy.delay(tries, random);
+        const bool no_more = policy.max_tries != 0 && tries >= policy.max_tries;
+        if (no_more || deadline_after(now, pause) >= policy.until) {
+            error e(fault->code(),
+                    fmt::format("connect {} failed after {} {} ({:.1f} s)", to_string(to), tries,
+                                tries == 1 ? "try" : "tries", to_seconds(now - begin)));
+            e.with_cause(fault->what());
+            throw e;
+        }
+        auto sleeping = sleep_for(pause);
+        co_await sleeping;
+    }
+}
+
+SKEIN_INLINE task<authenticated_stream> dial_patiently(network& via, address to,
+                                                       connection_options options,
+                                                       reconnect_policy policy) {
+    auto dialing =
+        dial_patiently(via, std::move(to), std::move(options), policy, loop::current().random());
+    auto made = co_await dialing;
+    co_return made;
+}
+
+SKEIN_INLINE task<connection::handle> connect_patiently(network& via, address to,
+                                                        connection_options options,
+                                                        reconnect_policy policy,
+                                                        random_source& random) {
+    auto dialing = dial_patiently(via, std::move(to), options, policy, random);
+    auto made = co_await dialing;
+    co_return connection::over(std::move(made.stream), std::move(options), std::move(made.peer));
+}
+
+SKEIN_INLINE task<connection::handle> connect_patiently(network& via, address to,
+                                                        connection_options options,
+                                                        reconnect_policy policy) {
+    auto connecting =
+        connect_patiently(via, std::move(to), std::move(options), policy, loop::current().random());
+    auto made = co_await connecting;
+    co_return made;
+}
+
+} // namespace skein::net
 
 
 // ======== skein/net/link.hpp, continued
@@ -13818,1902 +15756,6 @@ SKEIN_INLINE void link::come_back_too_late() noexcept {
 
 } // namespace skein::net
 
-// ======== skein/net/link_endpoint.hpp
-// The accepting side of links: a table that gives returning peers back to their links, and a whole
-// server.
-//
-//     net::link_endpoint server(network, net::address::tcp("127.0.0.1", 0), options);
-//     auto serving = server.serve([](net::link::handle l) { return talk(std::move(l)); });
-//
-// A peer is authenticated on every connection. A hello of an older generation than the present
-// connection's is refused; one of a newer generation takes its place.
-
-
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-
-namespace skein::net {
-
-namespace detail {
-class link_tables;
-}
-
-/// How many links a table takes.
-struct link_table_bounds {
-    std::size_t most_links = 4096;
-    std::size_t most_waiting =
-        1024; ///< for their peers to come back; beyond, the oldest is given up
-};
-
-/// The links of one accepting process. Links may outlive it; then a broken connection ends them.
-class link_table {
-public:
-    explicit link_table(connection_options options, link_options how = {},
-                        link_table_bounds bounds = {});
-    link_table(const link_table&) = delete;
-    link_table& operator=(const link_table&) = delete;
-    ~link_table();
-
-    /// Reads the hello on a fresh connection and answers it.
-    ///   result  a new link; nothing when the connection went to a link that is known, or was
-    ///           refused
-    ///   errors  those of connection::receive; malformed, mismatch, too_large (no hello), timeout
-    [[nodiscard]] task<link::handle> admit(connection::handle over);
-
-    /// Of this process, as links tell it to their peers.
-    [[nodiscard]] std::uint64_t incarnation() const noexcept;
-    [[nodiscard]] std::size_t links() const noexcept;
-    /// Links whose peer may come back.
-    [[nodiscard]] std::size_t waiting() const noexcept;
-    /// Hellos so far that were refused, and those that a link has resumed with.
-    [[nodiscard]] std::uint64_t refused() const noexcept;
-    [[nodiscard]] std::uint64_t resumed() const noexcept;
-
-private:
-    std::shared_ptr<detail::link_tables> tables_;
-};
-
-/// Listens and serves links until it is closed or cancelled.
-class link_endpoint {
-public:
-    using handler = unique_function<task<void>(link::handle)>;
-
-    /// Binds at once.
-    ///   errors  those of network::listen; permission_denied: an address that other hosts can reach
-    ///           without a token
-    link_endpoint(network& via, const address& at, connection_options options,
-                  link_options how = {}, link_table_bounds links = {},
-                  acceptor_options bounds = {});
-    ~link_endpoint();
-
-    [[nodiscard]] address local() const { return door_.local(); }
-    [[nodiscard]] link_table& table() noexcept { return table_; }
-
-    /// What the peers of later connections read in link::peer().extra.
-    void introduce(byte_buffer extra) { options_.self.extra = std::move(extra); }
-
-    /// Accepts until close(). Every new link gets a task of `serve_one` in the scope of this call,
-    /// and is closed when that ends; an error of one is logged and ends that one only. Returns when
-    /// all ended.
-    ///   errors  as endpoint::serve
-    [[nodiscard]] task<void> serve(handler serve_one);
-
-    /// Stops accepting; links that are served go on, until their connection breaks.
-    void close() noexcept { door_.close(); }
-
-private:
-    static task<void> one(link_endpoint* self, std::unique_ptr<stream> from, admission* place);
-
-    connection_options options_;
-    acceptor door_;
-    link_table table_;
-    handler handler_;
-    std::uint64_t failed_ = 0; ///< links whose handler threw
-};
-
-} // namespace skein::net
-
-
-// ======== skein/net/detail/link_endpoint.ipp
-// Who a hello belongs to, and what it is told.
-
-
-#include <bit>
-#include <exception>
-#include <optional>
-#include <utility>
-
-#include <fmt/core.h>
-
-namespace skein::net {
-namespace detail {
-
-SKEIN_INLINE link_tables::link_tables(connection_options options, link_options how,
-                                      std::size_t most_links, std::size_t most_waiting,
-                                      std::uint64_t incarnation)
-    : options_(std::move(options)), how_(how), most_links_(most_links), most_waiting_(most_waiting),
-      incarnation_(incarnation) {
-    how_.incarnation = incarnation;
-}
-
-SKEIN_INLINE link_answer link_tables::answer(link_verdict verdict, std::string why) const {
-    link_answer a;
-    a.verdict = static_cast<std::uint8_t>(verdict);
-    a.incarnation = incarnation_;
-    a.window_messages = how_.window_messages;
-    a.window_bytes = how_.window_bytes;
-    a.why = std::move(why);
-    return a;
-}
-
-SKEIN_INLINE link_answer link_tables::judge(const connection& over, const link_hello& h,
-                                            link* known) const {
-    if (h.to != 0 && h.to != incarnation_) return answer(link_verdict::restarted);
-    if (known == nullptr) {
-        if (const auto found = epitaphs_.find({h.from, h.number}); found != epitaphs_.end()) {
-            auto a = answer(found->second.verdict, found->second.why);
-            a.received = found->second.received;
-            a.generation = found->second.generation;
-            return a;
-        }
-        if (!h.fresh) return answer(link_verdict::forgotten);
-        if (h.received != 0) return answer(link_verdict::not_allowed, "messages of a new link");
-        if (shut_) return answer(link_verdict::no_place, "it is closing");
-        if (links_.size() >= most_links_) {
-            return answer(link_verdict::no_place, fmt::format("{} are there", links_.size()));
-        }
-        return answer(link_verdict::good);
-    }
-    auto a = answer(link_verdict::good);
-    a.generation = known->generation_;
-    a.received = known->received_;
-    a.resume = known->resumes_;
-    const auto refuse = [&](link_verdict v, std::string why) {
-        a.verdict = static_cast<std::uint8_t>(v);
-        a.why = std::move(why);
-    };
-    if (h.generation <= known->generation_) {
-        refuse(link_verdict::stale,
-               fmt::format("generation {} after {}", h.generation, known->generation_));
-    } else if (over.peer().name != known->peer_.name) {
-        refuse(link_verdict::not_allowed, "the link is that of " + known->peer_name_);
-    } else if (!known->resumes_ || !known->window_.can_acknowledge(h.received) ||
-               (h.fresh && known->received_ != 0)) {
-        refuse(link_verdict::not_allowed,
-               fmt::format("{} messages received of {} sent, {} confirmed", h.received,
-                           known->window_.pushed(), known->window_.acknowledged()));
-    }
-    return a;
-}
-
-SKEIN_INLINE link::handle link_tables::admit(connection::handle over, const link_hello& h,
-                                             bool& refused) {
-    forget_old();
-    if (!over->is_open()) { // it has ended behind its hello: nothing may change for that
-        throw over->failure().value_or(error(errc::reset, over->peer_name() + " has left"));
-    }
-    const auto found = links_.find({h.from, h.number});
-    link* const known = found == links_.end() ? nullptr : found->second;
-    const auto keep = known != nullptr ? known->self_ : nullptr;
-    auto a = judge(*over, h, known);
-    if (static_cast<link_verdict>(a.verdict) != link_verdict::good) {
-        ++refused_;
-        refused = true;
-        over->send(link_answer_kind, 0, 0, wire::encode(a));
-        return nullptr;
-    }
-    if (known == nullptr) return make(std::move(over), h);
-    ++resumed_;
-    a.generation = known->generation_ = h.generation;
-    if (known->connected_) {
-        ++known->statistics_.breaks;
-        known->break_ = error(errc::reset, "the peer has dialled again");
-    }
-    over->send(link_answer_kind, 0, 0, wire::encode(a));
-    known->attach(std::move(over), h.received);
-    return nullptr;
-}
-
-SKEIN_INLINE link::handle link_tables::make(connection::handle over, const link_hello& h) {
-    const link::core made(new link(options_, how_, false));
-    made->self_ = made;
-    made->tables_ = shared_from_this();
-    made->number_ = h.number;
-    made->generation_ = h.generation;
-    const bool resumes = h.resume && (how_.resume == resume_mode::on ||
-                                      (how_.resume == resume_mode::automatic && !over->is_local()));
-    made->begin(over->peer(), over->peer_name(), h.from, resumes, h.window_messages,
-                h.window_bytes);
-    links_.emplace(key(h.from, h.number), made.get());
-    auto a = answer(link_verdict::good);
-    a.generation = h.generation;
-    a.resume = resumes;
-    over->send(link_answer_kind, 0, 0, wire::encode(a));
-    auto out = link::handle_of(made);
-    made->attach(std::move(over), 0);
-    return out;
-}
-
-SKEIN_INLINE void link_tables::leave(link& l) noexcept {
-    const key k(l.theirs_, l.number_);
-    const auto found = links_.find(k);
-    if (found == links_.end() || found->second != &l) return;
-    links_.erase(found);
-    const bool closed = l.ending_ == link_end::orderly;
-    const bool dead = l.ending_ == link_end::declared_dead;
-    epitaph e{closed ? link_verdict::closed
-              : dead ? link_verdict::dead
-                     : link_verdict::ended,
-              l.received_, l.generation_, l.failure_ ? l.failure_->what() : "",
-              deadline_after(l.loop_.now(), 4 * how_.resume_within)};
-    if (dead && l.failure_) e.why = l.failure_->cause();
-    if (e.why.size() > 1024) e.why.resize(1024);
-    try {
-        epitaphs_.insert_or_assign(k, std::move(e));
-        order_.push_back(k);
-        if (order_.size() > most_epitaphs) {
-            epitaphs_.erase(order_.front());
-            order_.pop_front();
-        }
-    } catch (const std::bad_alloc&) { // then it is forgotten
-    }
-}
-
-SKEIN_INLINE void link_tables::forget_old() noexcept {
-    const auto now = loop::current().now();
-    while (!order_.empty()) {
-        const auto first = epitaphs_.find(order_.front());
-        if (first != epitaphs_.end() && first->second.until > now) return;
-        if (first != epitaphs_.end()) epitaphs_.erase(first);
-        order_.pop_front();
-    }
-}
-
-SKEIN_INLINE std::size_t link_tables::waiting() const noexcept {
-    std::size_t n = 0;
-    for (const auto& [k, l] : links_) n += !l->connected_;
-    return n;
-}
-
-SKEIN_INLINE bool link_tables::wait_for(link& l) {
-    if (shut_) return false;
-    std::erase(broken_, key(l.theirs_, l.number_));
-    broken_.emplace_back(l.theirs_, l.number_);
-    const auto is_waiting = [&](const key& k) {
-        const auto found = links_.find(k);
-        return found != links_.end() && !found->second->connected_;
-    };
-    if (broken_.size() <= most_waiting_) return true;
-    std::erase_if(broken_, [&](const key& k) { return !is_waiting(k); });
-    while (broken_.size() > most_waiting_) { // each once, and each of them waits
-        link* const oldest = links_.find(broken_.front())->second;
-        broken_.pop_front();
-        oldest->end(error(errc::exhausted,
-                          fmt::format("more than {} links wait for their peers; that of {} has "
-                                      "waited longest",
-                                      most_waiting_, oldest->peer_name_)),
-                    link_end::deadline);
-    }
-    return l.state_ != link::state::ended;
-}
-
-} // namespace detail
-
-SKEIN_INLINE link_table::link_table(connection_options options, link_options how,
-                                    link_table_bounds bounds) {
-    const std::uint64_t mine =
-        how.incarnation != 0 ? how.incarnation : detail::draw_number(loop::current().random());
-    tables_ = std::make_shared<detail::link_tables>(std::move(options), how, bounds.most_links,
-                                                    bounds.most_waiting, mine);
-}
-SKEIN_INLINE link_table::~link_table() { tables_->shut(); }
-
-SKEIN_INLINE std::uint64_t link_table::incarnation() const noexcept {
-    return tables_->incarnation();
-}
-SKEIN_INLINE std::size_t link_table::links() const noexcept { return tables_->links(); }
-SKEIN_INLINE std::size_t link_table::waiting() const noexcept { return tables_->waiting(); }
-SKEIN_INLINE std::uint64_t link_table::refused() const noexcept { return tables_->refused(); }
-SKEIN_INLINE std::uint64_t link_table::resumed() const noexcept { return tables_->resumed(); }
-
-SKEIN_INLINE task<link::handle> link_table::admit(connection::handle over) {
-    const auto tables = tables_;
-    auto reading = with_timeout(over->receive(), tables->hello_deadline());
-    const auto first = co_await reading;
-    if (!first) throw error(errc::reset, over->peer_name() + " said goodbye instead of hello");
-    const auto hello = detail::read_greeting<detail::link_hello>(*first);
-    if (!hello) throw hello.error();
-    bool refused = false;
-    auto made = tables->admit(over, *hello, refused);
-    if (refused) {
-        auto closing = over->close();
-        co_await closing;
-    }
-    co_return made;
-}
-
-SKEIN_INLINE link_endpoint::link_endpoint(network& via, const address& at,
-                                          connection_options options, link_options how,
-                                          link_table_bounds links, acceptor_options bounds)
-    : options_(std::move(options)),
-      door_(via, detail::check_guarded(at, options_.secret), detail::without_deadline(bounds)),
-      table_(options_, how, links) {}
-SKEIN_INLINE link_endpoint::~link_endpoint() = default;
-
-SKEIN_INLINE task<void> link_endpoint::serve(handler serve_one) {
-    handler_ = std::move(serve_one);
-    return door_.serve([this](std::unique_ptr<stream> from, admission* place) {
-        return one(this, std::move(from), place);
-    });
-}
-
-SKEIN_INLINE task<void> link_endpoint::one(link_endpoint* self, std::unique_ptr<stream> from,
-                                           admission* place) {
-    auto* cancel = co_await skein::detail::current_cancel{};
-    link::handle l;
-    {
-        auto greeting = connection::accept(std::move(from), self->options_, {}, place);
-        const connection::handle c = co_await greeting;
-        place->authenticated();
-        auto admitting = self->table_.admit(c);
-        l = co_await admitting;
-    }
-    if (!l) co_return;
-    std::optional<error> fault;
-    try {
-        auto serving = self->handler_(l);
-        co_await serving;
-    } catch (...) {
-        fault = to_error(std::current_exception());
-    }
-    if (fault) l->abort(*fault);
-    auto closing = shield(l->close());
-    co_await closing;
-    if (!fault) co_return;
-    if (fault->code() == errc::cancelled && cancel != nullptr && cancel->requested()) throw *fault;
-    constexpr std::uint64_t all_of_the_first =
-        8; // then ever fewer: how many there are is up to the peers
-    if (++self->failed_ > all_of_the_first && !std::has_single_bit(self->failed_)) co_return;
-    logging::warn("net", "link failed",
-                  {{"peer", l->peer_name()}, {"why", fault->what()}, {"so_far", self->failed_}});
-}
-
-} // namespace skein::net
-
-// ======== skein/net/loop_thread.hpp
-// A thread of its own with a real loop: where sockets live while another thread computes.
-//
-//     net::loop_thread io("comm");
-//     int n = io.run([&] { return count_peers(network); });    // blocks this thread, not the loop
-//     // the destructor stops the loop and joins
-//
-// Signals are blocked on the thread, so that they reach the program's main thread.
-
-
-// ======== skein/net/real_loop.hpp
-// The real world's loop: Asio's io_context behind skein::loop.
-//
-//     net::real_loop loop;
-//     int code = loop.run(app(loop));
-//
-// One thread runs it (concurrency hint 1). Any Asio object made on context() can be used in its
-// tasks with skein::use_task.
-
-
-#include <memory>
-#include <optional>
-
-namespace skein::net {
-
-namespace detail {
-struct asio_context;
-}
-
-/// A loop over system time and sockets.
-class real_loop final : public loop {
-public:
-    real_loop();
-
-    /// Lets work that was aborted but not awaited (connections whose last owner let go) end: runs
-    /// until nothing has happened for a while. Must not be called while the loop runs.
-    ~real_loop() override;
-
-    /// The asio::io_context; for callers that include net/use_task.hpp.
-    [[nodiscard]] auto& context() noexcept;
-
-    [[nodiscard]] time_point coarse_now() noexcept override;
-
-protected:
-    time_point read_clock() noexcept override;
-    void poll(std::optional<time_point> until, bool may_block) override;
-    void notify() noexcept override;
-
-private:
-    const std::unique_ptr<detail::asio_context> context_;
-};
-
-} // namespace skein::net
-
-
-// ======== skein/net/detail/real_loop.ipp
-// The real world's loop: time from the system's steady clock, events from Asio.
-
-
-// ======== skein/net/detail/asio_context.hpp
-// What a real_loop is made of; real_loop.hpp only names it, so that it needs no Asio.
-
-
-// ======== skein/net/asio.hpp
-// The door to Asio: the only header that includes it, with every shim for its versions.
-//
-// Standalone Asio >= 1.22. Includes the pieces that skein uses, not <asio.hpp>; further ones,
-// <asio/write.hpp> and the like, go after this header.
-
-
-#include <asio/version.hpp> // includes nothing, so the shims below still come first
-
-// Asio before 1.26 does not see coroutines under clang (its test asks for the old TS macro).
-#if defined(__clang__) && ASIO_VERSION < 102600
-#if !defined(ASIO_HAS_CO_AWAIT)
-#define ASIO_HAS_CO_AWAIT 1
-#endif
-#if !defined(ASIO_HAS_STD_COROUTINE)
-#define ASIO_HAS_STD_COROUTINE 1
-#endif
-#endif
-
-#if ASIO_VERSION < 102200
-#error "skein needs Asio >= 1.22"
-#endif
-
-#include <asio/associated_cancellation_slot.hpp>
-#include <asio/async_result.hpp>
-#include <asio/buffer.hpp>
-#include <asio/cancellation_signal.hpp>
-#include <asio/error.hpp>
-#include <asio/executor_work_guard.hpp>
-#include <asio/io_context.hpp>
-#include <asio/ip/tcp.hpp>
-#include <asio/ip/v6_only.hpp>
-#include <asio/local/stream_protocol.hpp>
-#include <asio/posix/stream_descriptor.hpp>
-#include <asio/post.hpp>
-#include <asio/signal_set.hpp>
-#include <asio/steady_timer.hpp>
-
-
-// ======== skein/net/detail/asio_context.hpp, continued
-namespace skein::net::detail {
-
-struct asio_context {
-    asio::io_context io{1};
-    asio::executor_work_guard<asio::io_context::executor_type> work{io.get_executor()};
-};
-
-} // namespace skein::net::detail
-
-
-// ======== skein/net/detail/real_loop.ipp, continued
-#include <chrono>
-#include <ctime>
-
-namespace skein::net {
-namespace detail {
-
-SKEIN_INLINE time_point steady_now() noexcept {
-    return time_point(
-        std::chrono::duration_cast<duration>(std::chrono::steady_clock::now().time_since_epoch()));
-}
-
-SKEIN_INLINE task<void> settle(asio::io_context* io) {
-    for (int idle = 0, n = 0; idle < 16 && n < 10'000; ++n) {
-        idle = io->poll() != 0 ? 0 : idle + 1;
-        auto others = yield();
-        co_await others;
-    }
-}
-
-} // namespace detail
-
-SKEIN_INLINE real_loop::real_loop()
-    : loop(detail::steady_now()), context_(std::make_unique<detail::asio_context>()) {}
-
-SKEIN_INLINE real_loop::~real_loop() {
-    if (try_current() == nullptr) run(detail::settle(&context_->io));
-}
-
-SKEIN_INLINE time_point real_loop::coarse_now() noexcept {
-    timespec t{};
-    ::clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
-    return time_point(std::chrono::seconds(t.tv_sec) + std::chrono::nanoseconds(t.tv_nsec));
-}
-
-SKEIN_INLINE time_point real_loop::read_clock() noexcept { return detail::steady_now(); }
-
-SKEIN_INLINE void real_loop::poll(std::optional<time_point> until, bool may_block) {
-    // One handler at a time: what it wakes runs before the next, and Asio asks the kernel only
-    // when none is left.
-    auto& io = context_->io;
-    if (!may_block) {
-        io.poll_one();
-    } else if (!until) {
-        io.run_one();
-    } else {
-        io.run_one_until(std::chrono::steady_clock::time_point(until->time_since_epoch()));
-    }
-}
-
-SKEIN_INLINE void real_loop::notify() noexcept {
-    asio::post(context_->io, [] {});
-}
-
-} // namespace skein::net
-
-
-// ======== skein/net/loop_thread.hpp, continued
-#include <concepts>
-#include <condition_variable>
-#include <exception>
-#include <mutex>
-#include <optional>
-#include <string>
-#include <thread>
-#include <type_traits>
-#include <utility>
-
-namespace skein::net {
-
-/// Stops and joins in the destructor; all tasks started through run() have ended by then.
-class loop_thread {
-public:
-    explicit loop_thread(std::string name);
-    loop_thread(const loop_thread&) = delete;
-    loop_thread& operator=(const loop_thread&) = delete;
-    ~loop_thread();
-
-    /// Calls f() on the loop's thread; f returns task<T>, which is run to its end there.
-    ///   result  T; an exception of f or of the task is rethrown here
-    ///   thread  any except the loop's own; blocks the caller. f lives until the task has ended
-    template <class F>
-        requires std::invocable<F&>
-    auto run(F f) {
-        using T = typename std::invoke_result_t<F&>::value_type;
-        SKEIN_CHECK(std::this_thread::get_id() != thread_.get_id(),
-                    "loop_thread::run on its own thread");
-        outcome<T> answer;
-        loop_->post_from_any_thread(
-            [this, &f, &answer] { tasks_->spawn(deliver<T>(&f, &answer)); });
-        std::unique_lock lock(answer.mutex);
-        answer.ended.wait(lock, [&] { return answer.done; });
-        if (answer.failure) std::rethrow_exception(std::move(answer.failure));
-        if constexpr (!std::is_void_v<T>) return T(std::move(*answer.value));
-    }
-
-    /// The loop; only post_from_any_thread may be called from other threads.
-    [[nodiscard]] real_loop& loop() noexcept { return *loop_; }
-
-private:
-    /// Where the caller waits. An exception is moved through it: no thread keeps a share of it, so
-    /// its last release never races with the reader.
-    template <class T>
-    struct outcome {
-        std::mutex mutex; // guards all
-        std::condition_variable ended;
-        std::optional<std::conditional_t<std::is_void_v<T>, bool, T>> value;
-        std::exception_ptr failure;
-        bool done = false;
-    };
-
-    template <class T, class F>
-    static task<void> deliver(F* f, outcome<T>* answer) {
-        std::optional<std::conditional_t<std::is_void_v<T>, bool, T>> value;
-        std::exception_ptr failure;
-        try {
-            auto work = (*f)();
-            if constexpr (std::is_void_v<T>) {
-                co_await work;
-            } else {
-                value.emplace(co_await work);
-            }
-        } catch (...) {
-            failure = std::current_exception();
-        }
-        const std::lock_guard lock(answer->mutex);
-        answer->value = std::move(value);
-        answer->failure = std::move(failure);
-        failure = nullptr;
-        answer->done = true;
-        answer->ended.notify_one();
-    }
-
-    void main(const std::string& name, outcome<void>& ready);
-
-    // Written by the thread before `ready`, then only read.
-    real_loop* loop_ = nullptr;
-    event* stop_ = nullptr;
-    scope* tasks_ = nullptr;
-    std::thread thread_;
-};
-
-} // namespace skein::net
-
-
-// ======== skein/net/detail/loop_thread.ipp
-// The thread behind a loop_thread.
-
-#include <pthread.h>
-#include <signal.h>
-
-namespace skein::net {
-namespace detail {
-
-SKEIN_INLINE task<void> run_until_stopped(event* stop, scope* tasks) {
-    auto stopped = stop->wait();
-    co_await stopped;
-    tasks->cancel();
-    auto joined = tasks->join();
-    co_await joined;
-}
-
-} // namespace detail
-
-SKEIN_INLINE loop_thread::loop_thread(std::string name) {
-    outcome<void> ready;
-    thread_ = std::thread([this, name = std::move(name), &ready] { main(name, ready); });
-    std::unique_lock lock(ready.mutex);
-    ready.ended.wait(lock, [&] { return ready.done; });
-}
-
-SKEIN_INLINE loop_thread::~loop_thread() {
-    SKEIN_CHECK(std::this_thread::get_id() != thread_.get_id(),
-                "a loop_thread is destroyed on its own thread");
-    loop_->post_from_any_thread([this] { stop_->set(); });
-    thread_.join();
-}
-
-SKEIN_INLINE void loop_thread::main(const std::string& name, outcome<void>& ready) {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, nullptr);
-    pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
-    real_loop here;
-    event stop;
-    scope tasks;
-    loop_ = &here;
-    stop_ = &stop;
-    tasks_ = &tasks;
-    {
-        const std::lock_guard lock(ready.mutex); // to the end: who finds it done destroys it
-        ready.done = true;
-        ready.ended.notify_one();
-    }
-    here.run(detail::run_until_stopped(&stop, &tasks));
-}
-
-} // namespace skein::net
-
-// ======== skein/net/offload.hpp
-// Work that would block the loop (a file, a long computation) on a small pool of threads.
-//
-//     auto sum = net::offload([data] { return checksum(data); });
-//     auto value = co_await sum;           // resumed on the loop it was called from
-//
-// On a simulated loop the work runs inline and its end comes after a drawn time, and after what the
-// work has said by seem_to_take().
-
-
-#include <concepts>
-#include <condition_variable>
-#include <coroutine>
-#include <deque>
-#include <exception>
-#include <mutex>
-#include <optional>
-#include <thread>
-#include <type_traits>
-#include <utility>
-#include <vector>
-
-namespace skein::net {
-
-/// A pool of threads for blocking work. The destructor waits for the work in it.
-class offload_pool {
-public:
-    ///   errors  exhausted: the system starts no more threads
-    explicit offload_pool(unsigned threads);
-    offload_pool(const offload_pool&) = delete;
-    offload_pool& operator=(const offload_pool&) = delete;
-    ~offload_pool();
-
-    /// Thread-safe.
-    void submit(unique_function<void()> work);
-
-    /// The process's own pool: as many threads as there are cores, two at least, made when first
-    /// used.
-    static offload_pool& shared();
-
-private:
-    void main();
-    void stop();
-
-    std::mutex mutex_; // guards queue_ and stopping_
-    std::condition_variable wake_;
-    std::deque<unique_function<void()>> queue_;
-    bool stopping_ = false;
-    std::vector<std::thread> threads_;
-};
-
-namespace detail {
-
-/// Suspends until the pool has run the call. Not cancellable: the work refers to the frame.
-class pool_wait : public waiter {
-public:
-    pool_wait(offload_pool& pool, unique_function<void()> call)
-        : pool_(pool), call_(std::move(call)) {}
-    bool await_ready() const noexcept { return false; }
-    template <skein::detail::promise_with_context Promise>
-    bool await_suspend(std::coroutine_handle<Promise> h) {
-        (void)arm(h, false);
-        loop* const home = &loop::current();
-        pool_.submit([this, home] {
-            call_();
-            home->post_from_any_thread([this] { wake(); });
-        });
-        return true;
-    }
-    void await_resume() const noexcept {}
-
-private:
-    offload_pool& pool_;
-    unique_function<void()> call_;
-};
-
-task<void> pause(duration length);
-
-/// What the work that this thread runs has said.
-inline thread_local duration seeming{};
-
-} // namespace detail
-
-/// Said by work in offload(), perhaps several times: on a simulated loop its end comes so much
-/// later. Functions of tests stand for expensive ones so; elsewhere it changes nothing.
-inline void seem_to_take(duration more) noexcept { detail::seeming += more; }
-
-/// Runs f on a thread of the pool; gives its result or rethrows its exception.
-///   f       must not touch the loop's objects; it is destroyed on the loop's thread
-///   spent   gets how long f ran, without what it waited for a thread; outlives the task
-///   errors  those of f. A cancelled task still waits for the end of f, then throws cancelled at
-///           its next await
-///   resumes the caller, on its own loop
-template <class F>
-    requires std::invocable<F&>
-[[nodiscard]] task<std::invoke_result_t<F&>> offload(F f, offload_pool* pool = nullptr,
-                                                     duration* spent = nullptr) {
-    using T = std::invoke_result_t<F&>;
-    std::exception_ptr failure;
-    std::conditional_t<std::is_void_v<T>, std::optional<bool>, std::optional<T>> value;
-    duration took{};
-    const auto work = [&f, &value, &failure, &took] {
-        const auto begin = system_clock().now();
-        try {
-            if constexpr (std::is_void_v<T>) {
-                f();
-                value = true;
-            } else {
-                value.emplace(f());
-            }
-        } catch (...) {
-            failure = std::current_exception();
-        }
-        took = between(begin, system_clock().now());
-    };
-    if (const auto length = loop::current().simulated_work_time()) {
-        detail::seeming = {};
-        work();
-        took = *length + detail::seeming;
-        auto pausing = detail::pause(took);
-        auto shielded = shield(std::move(pausing));
-        co_await shielded;
-    } else {
-        detail::pool_wait done(pool != nullptr ? *pool : offload_pool::shared(), work);
-        co_await done;
-    }
-    if (spent != nullptr) *spent = took;
-    if (failure) std::rethrow_exception(std::move(failure));
-    if constexpr (!std::is_void_v<T>) co_return std::move(*value);
-}
-
-} // namespace skein::net
-
-
-// ======== skein/net/detail/offload.ipp
-// The threads of an offload_pool.
-
-
-#include <algorithm>
-#include <exception>
-#include <string>
-
-#include <pthread.h>
-#include <signal.h>
-
-namespace skein::net {
-
-SKEIN_INLINE offload_pool::offload_pool(unsigned threads) {
-    SKEIN_CHECK(threads > 0, "an offload pool needs a thread");
-    try {
-        for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { main(); });
-    } catch (const std::exception& e) { // no destructor would join those that have begun
-        const auto begun = threads_.size();
-        stop();
-        throw error(errc::exhausted, "thread " + std::to_string(begun + 1) + " of " +
-                                         std::to_string(threads) + " cannot be started")
-            .with_cause(e.what())
-            .with_hint("take fewer threads, or raise the limits (ulimit -u, ulimit -v, pids.max)");
-    }
-}
-
-SKEIN_INLINE offload_pool::~offload_pool() { stop(); }
-
-SKEIN_INLINE void offload_pool::stop() {
-    {
-        const std::lock_guard lock(mutex_);
-        stopping_ = true;
-    }
-    wake_.notify_all();
-    for (auto& t : threads_) t.join();
-}
-
-SKEIN_INLINE void offload_pool::submit(unique_function<void()> work) {
-    {
-        const std::lock_guard lock(mutex_);
-        queue_.push_back(std::move(work));
-    }
-    wake_.notify_one();
-}
-
-SKEIN_INLINE offload_pool& offload_pool::shared() {
-    static offload_pool pool(static_cast<unsigned>(std::max(2, available_cores())));
-    return pool;
-}
-
-SKEIN_INLINE void offload_pool::main() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, nullptr);
-    std::unique_lock lock(mutex_);
-    for (;;) {
-        wake_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
-        if (queue_.empty()) return;
-        auto work = std::move(queue_.front());
-        queue_.pop_front();
-        lock.unlock();
-        work();
-        work = nullptr;
-        lock.lock();
-    }
-}
-
-SKEIN_INLINE task<void> detail::pause(duration length) {
-    auto sleeping = sleep_for(length);
-    co_await sleeping;
-}
-
-} // namespace skein::net
-
-// ======== skein/net/readable_fd.hpp
-// Waiting until a file descriptor can be read: pipes, pidfds, eventfds, whatever the kernel can
-// poll.
-//
-//     auto ended = net::wait_readable(loop, child.pidfd());
-//     co_await ended;
-
-
-namespace skein::net {
-
-/// Suspends until fd is readable or its other end has gone; reads nothing.
-///   fd      stays the caller's; must be open when this starts
-///   errors  io (not a descriptor that can be polled), cancelled
-[[nodiscard]] task<void> wait_readable(real_loop& on, int fd);
-
-} // namespace skein::net
-
-
-// ======== skein/net/detail/readable_fd.ipp
-// A descriptor on Asio's poller for the time of one wait.
-
-
-// ======== skein/net/system_error.hpp
-// From errno and Asio's error codes to skein::error, the same mapping everywhere.
-
-
-#include <string>
-#include <system_error>
-
-namespace skein::net {
-
-/// The kind of failure behind an errno value.
-[[nodiscard]] errc errc_of(int system) noexcept;
-/// The kind of failure behind a code of Asio or of the system.
-[[nodiscard]] errc errc_of(const std::error_code& code) noexcept;
-
-/// "what: Connection refused", with the kind from the code.
-[[nodiscard]] error code_error(const std::error_code& code, std::string what);
-/// The same from an errno value.
-[[nodiscard]] error system_error(int system, std::string what);
-
-} // namespace skein::net
-
-
-// ======== skein/net/detail/system_error.ipp
-// The one table from errno and Asio's codes to kinds of failure.
-
-
-#include <cerrno>
-#include <utility>
-
-namespace skein::net {
-
-SKEIN_INLINE errc errc_of(int system) noexcept {
-    switch (system) {
-    case ECANCELED: return errc::cancelled;
-    case ETIMEDOUT: return errc::timeout;
-    case ECONNREFUSED: return errc::refused;
-    case EHOSTUNREACH:
-    case ENETUNREACH:
-    case EHOSTDOWN: return errc::refused;
-    case ECONNRESET:
-    case ECONNABORTED:
-    case EPIPE:
-    case ENOTCONN:
-    case ESHUTDOWN: return errc::reset;
-    case EADDRINUSE:
-    case EEXIST: return errc::already_exists;
-    case EACCES:
-    case EPERM: return errc::permission_denied;
-    case ENOENT:
-    case EADDRNOTAVAIL: return errc::not_found;
-    case ENOSPC:
-    case EDQUOT: return errc::disk_full;
-    case EMFILE:
-    case ENFILE:
-    case ENOBUFS:
-    case ENOMEM: return errc::exhausted;
-    case EINVAL:
-    case ENAMETOOLONG:
-    case EAFNOSUPPORT: return errc::invalid_argument;
-    case EBADF: return errc::closed;
-    default: return errc::io;
-    }
-}
-
-SKEIN_INLINE errc errc_of(const std::error_code& code) noexcept {
-    if (code == asio::error::operation_aborted) return errc::cancelled;
-    if (code == asio::error::eof) return errc::closed;
-    if (code == asio::error::host_not_found || code == asio::error::host_not_found_try_again ||
-        code == asio::error::service_not_found) {
-        return errc::not_found;
-    }
-    if (code.category() == std::system_category() || code.category() == std::generic_category() ||
-        code.category() == asio::error::get_system_category()) {
-        return errc_of(code.value());
-    }
-    return errc::io;
-}
-
-SKEIN_INLINE error code_error(const std::error_code& code, std::string what) {
-    return error(errc_of(code), std::move(what)).with_cause(code.message());
-}
-
-SKEIN_INLINE error system_error(int system, std::string what) {
-    return code_error(std::error_code(system, std::system_category()), std::move(what));
-}
-
-} // namespace skein::net
-
-// ======== skein/net/use_task.hpp
-// Any Asio operation, awaited in a skein::task that runs on a real_loop.
-//
-//     asio::steady_timer timer(loop.context(), 10ms);
-//     co_await timer.async_wait(skein::use_task);                    // throws skein::error
-//     auto n = co_await socket.async_read_some(buffer, skein::use_task_result);   // result<size_t>
-//
-// The operation starts when it is awaited and ends before the await does: a cancelled task asks
-// Asio to cancel the operation (terminal) and goes on when its handler has been called. An
-// operation that drops its handler without calling it gives errc::cancelled.
-
-
-#include <coroutine>
-#include <exception>
-#include <optional>
-#include <tuple>
-#include <type_traits>
-#include <utility>
-
-namespace skein {
-
-/// The completion token; use the objects below.
-template <bool AsResult>
-struct use_task_t {};
-
-/// Throws skein::error; gives what follows the error code: nothing, one value, or a tuple.
-inline constexpr use_task_t<false> use_task{};
-/// Gives result<...> instead of throwing (cancellation of the task still throws).
-inline constexpr use_task_t<true> use_task_result{};
-
-inline auto& net::real_loop::context() noexcept { return context_->io; }
-
-namespace net::detail {
-
-/// What an operation's signature means: a leading error_code or exception_ptr is a failure.
-template <class... Args>
-struct completion {
-    using value = std::conditional_t<sizeof...(Args) == 0, void, std::tuple<Args...>>;
-    static std::optional<error> failure(const std::tuple<Args...>&) { return std::nullopt; }
-    static std::tuple<Args...> rest(std::tuple<Args...>&& all) { return std::move(all); }
-};
-template <class... Args>
-struct completion<std::error_code, Args...> {
-    using value = std::conditional_t<sizeof...(Args) == 0, void, std::tuple<Args...>>;
-    static std::optional<error> failure(const std::tuple<std::error_code, Args...>& all) {
-        if (!std::get<0>(all)) return std::nullopt;
-        return code_error(std::get<0>(all), "asio operation failed");
-    }
-    static std::tuple<Args...> rest(std::tuple<std::error_code, Args...>&& all) {
-        return std::apply([](auto&&, auto&&... r) { return std::tuple<Args...>(std::move(r)...); },
-                          std::move(all));
-    }
-};
-template <class... Args>
-struct completion<std::exception_ptr, Args...> {
-    using value = std::conditional_t<sizeof...(Args) == 0, void, std::tuple<Args...>>;
-    static std::optional<error> failure(const std::tuple<std::exception_ptr, Args...>& all) {
-        if (!std::get<0>(all)) return std::nullopt;
-        return skein::to_error(std::get<0>(all));
-    }
-    static std::tuple<Args...> rest(std::tuple<std::exception_ptr, Args...>&& all) {
-        return std::apply([](auto&&, auto&&... r) { return std::tuple<Args...>(std::move(r)...); },
-                          std::move(all));
-    }
-};
-
-template <class Tuple>
-struct single_or_tuple {
-    using type = Tuple;
-};
-template <>
-struct single_or_tuple<void> {
-    using type = void;
-};
-template <class T>
-struct single_or_tuple<std::tuple<T>> {
-    using type = T;
-};
-
-/// One operation under way; lives in the awaiting frame.
-template <class... Args>
-class asio_operation : public waiter {
-public:
-    void complete(Args... args) {
-        outcome_.emplace(std::move(args)...);
-        finish();
-    }
-    void abandoned() noexcept { finish(); }
-    [[nodiscard]] asio::cancellation_slot slot() noexcept { return signal_.slot(); }
-
-protected:
-    void cancel_requested() noexcept override {
-        cancel_asked_ = true;
-        signal_.emit(asio::cancellation_type::terminal);
-    }
-    std::optional<std::tuple<Args...>> outcome_;
-
-private:
-    void finish() noexcept {
-        const bool lost = !outcome_ || is_abort(*outcome_);
-        if (cancel_asked_ && lost) {
-            end_cancelled();
-        } else {
-            wake();
-        }
-    }
-    template <class First, class... More>
-    static bool is_abort(const std::tuple<First, More...>& all) noexcept {
-        if constexpr (std::is_same_v<First, std::error_code>) {
-            return std::get<0>(all) == asio::error::operation_aborted;
-        } else {
-            return false;
-        }
-    }
-    static bool is_abort(const std::tuple<>&) noexcept { return false; }
-
-    asio::cancellation_signal signal_;
-    bool cancel_asked_ = false;
-};
-
-/// The handler given to Asio: owns the right to end the operation.
-template <class... Args>
-class asio_handler {
-public:
-    using cancellation_slot_type = asio::cancellation_slot;
-
-    explicit asio_handler(asio_operation<Args...>& op) noexcept : op_(&op), slot_(op.slot()) {}
-    asio_handler(asio_handler&& other) noexcept
-        : op_(std::exchange(other.op_, nullptr)), slot_(other.slot_) {}
-    asio_handler& operator=(asio_handler&&) = delete;
-    ~asio_handler() {
-        if (op_ != nullptr) op_->abandoned();
-    }
-    void operator()(Args... args) { std::exchange(op_, nullptr)->complete(std::move(args)...); }
-    [[nodiscard]] cancellation_slot_type get_cancellation_slot() const noexcept { return slot_; }
-
-private:
-    asio_operation<Args...>* op_;
-    asio::cancellation_slot slot_;
-};
-
-/// What an initiating function returns for use_task: starts the operation when awaited.
-template <bool AsResult, class Initiation, class Arguments, class... Args>
-class asio_awaitable : public asio_operation<Args...> {
-    using meaning = completion<Args...>;
-    using value_type = typename single_or_tuple<typename meaning::value>::type;
-    using return_type = std::conditional_t<AsResult, result<value_type>, value_type>;
-
-public:
-    template <class I, class... Rest>
-    explicit asio_awaitable(I&& initiation, Rest&&... rest)
-        : initiation_(std::forward<I>(initiation)), arguments_(std::forward<Rest>(rest)...) {}
-
-    // Moved only before it is awaited.
-    asio_awaitable(asio_awaitable&& other) noexcept
-        : asio_operation<Args...>(), initiation_(std::move(other.initiation_)),
-          arguments_(std::move(other.arguments_)) {}
-
-    bool await_ready() const noexcept { return false; }
-
-    template <skein::detail::promise_with_context Promise>
-    bool await_suspend(std::coroutine_handle<Promise> h) {
-        if (!this->arm(h)) return false;
-        // The caller may be resumed only by the loop, so `this` outlives the call.
-        // An initiation that throws has dropped its handler, which may have queued this frame: the
-        // exception must not resume it a second time, so await_resume throws it.
-        try {
-            std::apply(
-                [this](auto&&... rest) {
-                    std::move(initiation_)(asio_handler<Args...>(*this), std::move(rest)...);
-                },
-                std::move(arguments_));
-        } catch (...) {
-            initiation_failure_ = std::current_exception();
-            this->wake();
-        }
-        return true;
-    }
-
-    return_type await_resume() {
-        if (initiation_failure_) std::rethrow_exception(std::move(initiation_failure_));
-        this->throw_if_cancelled();
-        std::optional<error> failure;
-        if (!this->outcome_) {
-            failure = error(errc::cancelled, "asio operation dropped its handler");
-        } else {
-            failure = meaning::failure(*this->outcome_);
-        }
-        if constexpr (AsResult) {
-            if (failure) return *failure;
-        } else {
-            if (failure) throw *failure;
-        }
-        if constexpr (std::is_void_v<value_type>) {
-            return return_type();
-        } else {
-            auto rest = meaning::rest(std::move(*this->outcome_));
-            if constexpr (std::tuple_size_v<decltype(rest)> == 1) {
-                return return_type(std::get<0>(std::move(rest)));
-            } else {
-                return return_type(std::move(rest));
-            }
-        }
-    }
-
-private:
-    Initiation initiation_;
-    Arguments arguments_;
-    std::exception_ptr initiation_failure_;
-};
-
-} // namespace net::detail
-} // namespace skein
-
-template <bool AsResult, class... Args>
-class asio::async_result<skein::use_task_t<AsResult>, void(Args...)> {
-public:
-    template <class Initiation, class... Rest>
-    static auto initiate(Initiation&& initiation, skein::use_task_t<AsResult>, Rest&&... rest) {
-        using awaitable = skein::net::detail::asio_awaitable<AsResult, std::decay_t<Initiation>,
-                                                             std::tuple<std::decay_t<Rest>...>,
-                                                             std::decay_t<Args>...>;
-        return awaitable(std::forward<Initiation>(initiation), std::forward<Rest>(rest)...);
-    }
-};
-
-
-// ======== skein/net/detail/readable_fd.ipp, continued
-#include <cerrno>
-#include <system_error>
-
-#include <fmt/core.h>
-#include <fcntl.h>
-
-namespace skein::net {
-
-SKEIN_INLINE task<void> wait_readable(real_loop& on, int fd) {
-    // A copy: Asio wants to own what it waits for.
-    const int copy = ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    if (copy < 0) {
-        throw code_error(std::error_code(errno, std::system_category()),
-                         fmt::format("cannot wait for file descriptor {}", fd));
-    }
-    asio::posix::stream_descriptor watched(on.context(), copy);
-    auto readable = watched.async_wait(asio::posix::stream_descriptor::wait_read, use_task);
-    co_await readable;
-}
-
-} // namespace skein::net
-
-// ======== skein/net/real_network.hpp
-// TCP and Unix sockets behind net::network.
-//
-//     net::real_loop loop;
-//     net::real_network network(loop);
-//     auto listener = network.listen(net::address::tcp("127.0.0.1", 0));
-//
-// TCP gets TCP_NODELAY; a Unix path is removed when its listener closes, and taken over when nobody
-// listens there any more. Streams and listeners must not outlive the loop.
-
-
-#include <memory>
-#include <string>
-
-namespace skein::net {
-
-/// The real world's network. Cheap; one per loop.
-class real_network final : public network {
-public:
-    explicit real_network(real_loop& on) noexcept : loop_(on) {}
-
-    task<std::unique_ptr<stream>> connect(address to) override;
-    std::unique_ptr<listener> listen(address at) override;
-
-private:
-    real_loop& loop_;
-};
-
-/// Takes over a connected Unix stream socket, e.g. one end of a socketpair or one inherited from a
-/// parent. Owns fd from now on, also when it throws.
-///   errors  io (not a socket)
-[[nodiscard]] std::unique_ptr<stream> adopt_unix_stream(real_loop& on, int fd, std::string peer);
-
-} // namespace skein::net
-
-
-// ======== skein/net/detail/real_network.ipp
-// Making sockets: connect, listen, and what may go wrong with either.
-
-
-// ======== skein/net/detail/socket_stream.hpp
-// Sockets as net::stream and net::listener; for real_network.ipp only.
-//
-// Reading tries the system call first when more is likely to be there (the last read filled its
-// buffer); otherwise it goes to Asio at once, whose own attempt comes first. That way an idle
-// connection costs one failed recv per message, as a bare Asio program does.
-
-
-#include <algorithm>
-#include <array>
-#include <cerrno>
-#include <coroutine>
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <span>
-#include <string>
-#include <system_error>
-#include <type_traits>
-#include <utility>
-
-#include <fmt/core.h>
-#include <fcntl.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/uio.h>
-#include <unistd.h>
-
-namespace skein::net::detail {
-
-/// Child processes must not inherit sockets: they would keep a dead peer's connection open.
-void close_on_exec(int fd) noexcept;
-
-/// The text of an IP address, and of a TCP peer; IPv4 as such also in its IPv6 form.
-std::string host_text(const asio::ip::address& a);
-std::string endpoint_text(const asio::ip::tcp::endpoint& e);
-
-/// Opens a socket that no child inherits, from its first moment on.
-template <class Socket>
-std::error_code open_socket(Socket& socket, const typename Socket::protocol_type& protocol) {
-    const int fd = ::socket(protocol.family(), protocol.type() | SOCK_CLOEXEC, protocol.protocol());
-    if (fd < 0) return std::error_code(errno, std::system_category());
-    std::error_code code;
-    socket.assign(protocol, fd, code);
-    if (code) ::close(fd);
-    return code;
-}
-
-/// Waits for one Asio operation of a socket; cancelling the task cancels the socket's operations,
-/// and an operation that was only hit by its neighbour's cancellation is started again.
-template <class Socket>
-class socket_operation : public waiter {
-public:
-    socket_operation(Socket& socket, mut_byte_span into) noexcept : socket_(socket), into_(into) {}
-    explicit socket_operation(Socket& socket) noexcept : socket_(socket), writing_(true) {}
-
-    bool await_ready() const noexcept { return false; }
-    template <skein::detail::promise_with_context Promise>
-    bool await_suspend(std::coroutine_handle<Promise> h) {
-        if (!arm(h)) return false;
-        start();
-        return true;
-    }
-    /// Bytes read (0 for a write wait); the code tells the rest.
-    std::size_t await_resume() const {
-        throw_if_cancelled();
-        return bytes_;
-    }
-    [[nodiscard]] const std::error_code& code() const noexcept { return code_; }
-
-private:
-    struct handler {
-        socket_operation* op;
-        void operator()(std::error_code code, std::size_t bytes) const { op->ended(code, bytes); }
-        void operator()(std::error_code code) const { op->ended(code, 0); }
-    };
-
-    void start() {
-        if (writing_) {
-            socket_.async_wait(Socket::wait_write, handler{this});
-        } else {
-            socket_.async_receive(asio::buffer(into_.data(), into_.size()), handler{this});
-        }
-    }
-    void ended(std::error_code code, std::size_t bytes) {
-        if (code == asio::error::operation_aborted && socket_.is_open()) {
-            if (cancel_asked_) return end_cancelled();
-            return start();
-        }
-        code_ = code;
-        bytes_ = bytes;
-        wake();
-    }
-    void cancel_requested() noexcept override {
-        cancel_asked_ = true;
-        std::error_code ignored;
-        socket_.cancel(ignored);
-    }
-
-    Socket& socket_;
-    mut_byte_span into_;
-    std::error_code code_;
-    std::size_t bytes_ = 0;
-    bool writing_ = false;
-    bool cancel_asked_ = false;
-};
-
-/// A connected socket as a stream.
-template <class Protocol>
-class socket_stream final : public stream {
-    using socket_type = typename Protocol::socket;
-
-public:
-    socket_stream(socket_type socket, std::string peer)
-        : socket_(std::move(socket)), peer_(std::move(peer)) {
-        std::error_code ignored;
-        socket_.non_blocking(true, ignored);
-        close_on_exec(socket_.native_handle());
-        unforked_ = fork_guard(socket_.native_handle());
-        if constexpr (std::is_same_v<Protocol, asio::ip::tcp>) {
-            socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
-        }
-    }
-    ~socket_stream() override {
-        SKEIN_CHECK(!reading_ && !writing_, "a stream is destroyed while it is read or written");
-    }
-
-    task<std::size_t> read_some(mut_byte_span into) override {
-        SKEIN_CHECK(!reading_, "two reads of one stream at a time");
-        if (into.empty()) co_return 0;
-        if (more_likely_) {
-            if (const auto got = try_read(into)) co_return *got;
-        }
-        check_open();
-        reading_ = true;
-        const flag_guard guard(reading_);
-        socket_operation<socket_type> operation(socket_, into);
-        const std::size_t got = co_await operation;
-        if (operation.code() == asio::error::eof) co_return 0;
-        if (operation.code()) fail(operation.code(), "read from");
-        more_likely_ = got == into.size();
-        co_return got;
-    }
-
-    task<void> write_all(std::span<const byte_span> batch) override {
-        SKEIN_CHECK(!writing_, "two writes of one stream at a time");
-        writing_ = true;
-        const flag_guard guard(writing_);
-        std::size_t skip = 0; // bytes of batch.front() already written
-        for (;;) {
-            while (!batch.empty() && skip >= batch.front().size()) {
-                skip -= batch.front().size();
-                batch = batch.subspan(1);
-            }
-            if (batch.empty()) co_return;
-            const std::size_t put = write_now(batch, skip);
-            skip += put;
-            if (put == 0) {
-                socket_operation<socket_type> operation(socket_);
-                co_await operation;
-                if (operation.code()) fail(operation.code(), "write to");
-            }
-        }
-    }
-
-    std::optional<std::size_t> try_read(mut_byte_span into) override {
-        if (into.empty()) return 0;
-        check_open();
-        for (;;) {
-            const auto got =
-                ::recv(socket_.native_handle(), into.data(), into.size(), MSG_DONTWAIT);
-            if (got >= 0) {
-                more_likely_ = static_cast<std::size_t>(got) == into.size();
-                return static_cast<std::size_t>(got);
-            }
-            if (errno == EINTR) continue;
-            more_likely_ = false;
-            if (errno == EAGAIN || errno == EWOULDBLOCK) return std::nullopt;
-            fail(std::error_code(errno, std::system_category()), "read from");
-        }
-    }
-
-    std::size_t try_write(std::span<const byte_span> batch) override { return write_now(batch, 0); }
-
-    void close_send() noexcept override {
-        std::error_code ignored;
-        if (socket_.is_open()) socket_.shutdown(asio::socket_base::shutdown_send, ignored);
-    }
-    void close() noexcept override {
-        std::error_code ignored;
-        unforked_.reset();
-        if (socket_.is_open()) socket_.close(ignored);
-    }
-    [[nodiscard]] std::string peer_name() const override { return peer_; }
-    [[nodiscard]] std::string peer_host() const override {
-        if constexpr (std::is_same_v<Protocol, asio::ip::tcp>) {
-            std::error_code code;
-            const auto remote = socket_.remote_endpoint(code);
-            if (!code) return host_text(remote.address());
-        }
-        return {};
-    }
-    [[nodiscard]] std::optional<std::uint32_t> peer_user() const override {
-        if constexpr (std::is_same_v<Protocol, asio::local::stream_protocol>) {
-            ucred who{};
-            socklen_t size = sizeof who;
-            const int fd = const_cast<socket_type&>(socket_).native_handle();
-            if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0) return who.uid;
-        }
-        return std::nullopt;
-    }
-    [[nodiscard]] duration unconfirmed() const noexcept override {
-        if constexpr (std::is_same_v<Protocol, asio::ip::tcp>) {
-            tcp_info now{};
-            socklen_t size = sizeof now;
-            const int fd = const_cast<socket_type&>(socket_).native_handle();
-            if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &now, &size) == 0 && now.tcpi_unacked > 0)
-                return std::chrono::milliseconds(now.tcpi_last_ack_recv);
-        }
-        return duration(0);
-    }
-    [[nodiscard]] bool is_local() const noexcept override {
-        return std::is_same_v<Protocol, asio::local::stream_protocol>;
-    }
-
-private:
-    struct flag_guard {
-        explicit flag_guard(bool& of) noexcept : flag(of) {}
-        flag_guard(const flag_guard&) = delete;
-        ~flag_guard() { flag = false; }
-        bool& flag;
-    };
-
-    void check_open() const {
-        if (!socket_.is_open()) throw error(errc::closed, "stream to " + peer_ + " is closed");
-    }
-    [[noreturn]] void fail(const std::error_code& code, const char* what) const {
-        if (!socket_.is_open()) throw error(errc::closed, "stream to " + peer_ + " was closed");
-        throw code_error(code, fmt::format("{} {} failed", what, peer_));
-    }
-
-    /// Bytes written without waiting, at most 64 parts in one call; 0 = would wait.
-    std::size_t write_now(std::span<const byte_span> batch, std::size_t skip) {
-        check_open();
-        constexpr std::size_t most = 64;
-        std::array<iovec, most> parts;
-        std::size_t total = 0;
-        for (;;) {
-            std::size_t count = 0, asked = 0, offset = skip + total;
-            for (const byte_span& part : batch) {
-                if (offset >= part.size()) {
-                    offset -= part.size();
-                    continue;
-                }
-                if (count == most) break;
-                parts[count].iov_base = const_cast<std::byte*>(part.data() + offset);
-                parts[count].iov_len = part.size() - offset;
-                asked += part.size() - offset;
-                offset = 0;
-                ++count;
-            }
-            if (count == 0) return total;
-            msghdr message{};
-            message.msg_iov = parts.data();
-            message.msg_iovlen = count;
-            const auto put =
-                ::sendmsg(socket_.native_handle(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-            if (put < 0) {
-                if (errno == EINTR) continue;
-                if (errno == EAGAIN || errno == EWOULDBLOCK) return total;
-                fail(std::error_code(errno, std::system_category()), "write to");
-            }
-            total += static_cast<std::size_t>(put);
-            if (static_cast<std::size_t>(put) < asked) return total;
-        }
-    }
-
-    socket_type socket_;
-    fork_guard unforked_; // ends before the socket
-    std::string peer_;
-    bool more_likely_ = false;
-    bool reading_ = false, writing_ = false;
-};
-
-/// A listening socket. Knows which file it made, and removes just that one.
-template <class Protocol>
-class socket_listener final : public listener {
-    using acceptor_type = typename Protocol::acceptor;
-
-public:
-    socket_listener(acceptor_type acceptor, address local)
-        : acceptor_(std::move(acceptor)), unforked_(acceptor_.native_handle()),
-          local_(std::move(local)) {
-        struct stat info{};
-        if (local_.kind == scheme::unix_path && ::lstat(local_.host.c_str(), &info) == 0) {
-            device_ = info.st_dev;
-            inode_ = info.st_ino;
-        }
-    }
-    ~socket_listener() override { close(); }
-
-    task<std::unique_ptr<stream>> accept() override {
-        if (!acceptor_.is_open()) throw closed();
-        auto got = co_await acceptor_.async_accept(use_task_result);
-        if (!got) {
-            if (!acceptor_.is_open()) throw closed();
-            throw error(got.error().code(), "accept at " + to_string(local_) + " failed")
-                .with_cause(got.error().cause());
-        }
-        std::string peer = to_string(local_);
-        if constexpr (std::is_same_v<Protocol, asio::ip::tcp>) {
-            std::error_code code;
-            const auto remote = got->remote_endpoint(code);
-            if (!code) peer = endpoint_text(remote);
-        }
-        co_return std::make_unique<socket_stream<Protocol>>(std::move(*got), std::move(peer));
-    }
-    [[nodiscard]] address local() const override { return local_; }
-
-    void close() noexcept override {
-        std::error_code ignored;
-        if (!acceptor_.is_open()) return;
-        struct stat info{};
-        if (inode_ != 0 && ::lstat(local_.host.c_str(), &info) == 0 && info.st_ino == inode_ &&
-            info.st_dev == device_) {
-            ::unlink(local_.host.c_str());
-        }
-        unforked_.reset();
-        acceptor_.close(ignored);
-    }
-
-private:
-    [[nodiscard]] error closed() const {
-        return error(errc::closed, "listener at " + to_string(local_) + " is closed");
-    }
-    acceptor_type acceptor_;
-    fork_guard unforked_;
-    address local_;
-    dev_t device_ = 0;
-    ino_t inode_ = 0;
-};
-
-} // namespace skein::net::detail
-
-
-// ======== skein/net/detail/real_network.ipp, continued
-#include <cerrno>
-#include <optional>
-#include <utility>
-#include <vector>
-
-#include <fmt/core.h>
-#include <fcntl.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
-#include <unistd.h>
-
-namespace skein::net {
-namespace detail {
-
-SKEIN_INLINE void close_on_exec(int fd) noexcept { ::fcntl(fd, F_SETFD, FD_CLOEXEC); }
-
-SKEIN_INLINE std::string host_text(const asio::ip::address& a) {
-    // What came over IPv4 to a socket for both.
-    if (a.is_v6() && a.to_v6().is_v4_mapped())
-        return asio::ip::make_address_v4(asio::ip::v4_mapped, a.to_v6()).to_string();
-    return a.to_string();
-}
-
-SKEIN_INLINE std::string endpoint_text(const asio::ip::tcp::endpoint& e) {
-    return to_string(address::tcp(host_text(e.address()), e.port()));
-}
-
-/// A name look-up under way. The system's look-up cannot be interrupted: who waits for it may
-/// leave, then it ends alone and its handler owns all of this.
-struct name_lookup {
-    explicit name_lookup(asio::io_context& on) : resolver(on) {}
-    asio::ip::tcp::resolver resolver;
-    asio::ip::tcp::resolver::results_type found;
-    std::error_code code;
-    event done;
-};
-
-SKEIN_INLINE task<std::vector<asio::ip::tcp::endpoint>> resolve(real_loop* on, address name) {
-    const auto lookup = std::make_shared<name_lookup>(on->context());
-    lookup->resolver.async_resolve(
-        name.host, std::to_string(name.port),
-        [lookup](const std::error_code& code, asio::ip::tcp::resolver::results_type found) {
-            lookup->code = code;
-            lookup->found = std::move(found);
-            lookup->done.set();
-        });
-    auto ended = lookup->done.wait();
-    co_await ended;
-    if (lookup->code) {
-        throw error(errc::not_found, fmt::format("connect {}: cannot resolve the name '{}'",
-                                                 to_string(name), name.host))
-            .with_cause(lookup->code.message())
-            .with_hint("check the spelling, or give the numeric address");
-    }
-    std::vector<asio::ip::tcp::endpoint> candidates;
-    for (const auto& entry : lookup->found) candidates.push_back(entry.endpoint());
-    co_return candidates;
-}
-
-SKEIN_INLINE task<std::unique_ptr<stream>> connect_tcp(real_loop* on, address to) {
-    std::vector<asio::ip::tcp::endpoint> candidates;
-    std::error_code code;
-    const auto numeric = asio::ip::make_address(to.host, code);
-    if (!code) {
-        candidates.emplace_back(numeric, to.port);
-    } else {
-        auto looking = resolve(on, to);
-        candidates = co_await looking;
-    }
-
-    std::optional<error> last;
-    for (const auto& candidate : candidates) {
-        asio::ip::tcp::socket socket(on->context());
-        if (const auto failed = open_socket(socket, candidate.protocol())) {
-            last = code_error(failed, "cannot make a socket");
-            continue;
-        }
-        auto done = co_await socket.async_connect(candidate, use_task_result);
-        if (done) {
-            co_return std::make_unique<socket_stream<asio::ip::tcp>>(std::move(socket),
-                                                                     to_string(to));
-        }
-        last = done.error();
-    }
-    throw error(last ? last->code() : errc::not_found, "connect " + to_string(to) + " failed")
-        .with_cause(last ? last->cause() : "the name has no address")
-        .with_hint("is the program there running, and is this the right port?");
-}
-
-/// The socket address of a unix kind; throws invalid_argument when it does not fit.
-SKEIN_INLINE asio::local::stream_protocol::endpoint unix_endpoint(const address& a) {
-    std::string path = a.host;
-    if (a.kind == scheme::unix_abstract) path[0] = '\0';
-    constexpr std::size_t most = sizeof(sockaddr_un::sun_path) - 1;
-    if (path.size() > most) {
-        throw error(errc::invalid_argument,
-                    fmt::format("{}: a socket path may have {} bytes, this one has {}",
-                                to_string(a), most, path.size()))
-            .with_hint("use a shorter folder, or unix-abstract:@name");
-    }
-    return asio::local::stream_protocol::endpoint(path);
-}
-
-SKEIN_INLINE task<std::unique_ptr<stream>> connect_unix(real_loop* on, address to) {
-    const auto endpoint = unix_endpoint(to);
-    asio::local::stream_protocol::socket socket(on->context());
-    if (const auto failed = open_socket(socket, endpoint.protocol()))
-        throw code_error(failed, "connect " + to_string(to) + " failed");
-    auto done = co_await socket.async_connect(endpoint, use_task_result);
-    if (!done) {
-        const errc kind =
-            done.error().code() == errc::not_found ? errc::refused : done.error().code();
-        throw error(kind, "connect " + to_string(to) + " failed")
-            .with_cause(done.error().cause())
-            .with_hint("is the program there running?");
-    }
-    co_return std::make_unique<socket_stream<asio::local::stream_protocol>>(std::move(socket),
-                                                                            to_string(to));
-}
-
-/// Opens, binds and listens; throws with what the user can do.
-template <class Protocol>
-typename Protocol::acceptor bound(real_loop& on, const typename Protocol::endpoint& at,
-                                  const address& shown, const char* in_use_hint) {
-    typename Protocol::acceptor acceptor(on.context());
-    std::error_code code;
-    const auto check = [&](const char* step) {
-        if (!code) return;
-        error e(errc_of(code), fmt::format("listen {}: {} failed", to_string(shown), step));
-        e.with_cause(code.message());
-        if (code.value() == EADDRINUSE) e.with_hint(in_use_hint);
-        if (code.value() == EACCES) e.with_hint("ports below 1024 and foreign folders need rights");
-        if (code.value() == EADDRNOTAVAIL)
-            e.with_hint("no interface of this host has that address");
-        throw e;
-    };
-    acceptor.open(at.protocol(), code);
-    check("open");
-    close_on_exec(acceptor.native_handle());
-    if constexpr (std::is_same_v<Protocol, asio::ip::tcp>) {
-        acceptor.set_option(asio::socket_base::reuse_address(true), code);
-        check("SO_REUSEADDR");
-        if (at.address().is_v6() && at.address().is_unspecified()) {
-            acceptor.set_option(asio::ip::v6_only(false), code);
-            check("IPV6_V6ONLY");
-        }
-    }
-    acceptor.bind(at, code);
-    check("bind");
-    acceptor.listen(asio::socket_base::max_listen_connections, code);
-    check("listen");
-    return acceptor;
-}
-
-inline constexpr const char* port_in_use =
-    "another program, or another run of this one, holds the port; choose another, or 0 for any";
-
-/// One socket for IPv6 and IPv4; IPv4 alone on a host without IPv6.
-SKEIN_INLINE std::unique_ptr<listener> listen_everywhere(real_loop& on, address at) {
-    const auto listening = [&](asio::ip::tcp::acceptor acceptor) {
-        at.port = acceptor.local_endpoint().port();
-        return std::make_unique<socket_listener<asio::ip::tcp>>(std::move(acceptor), at);
-    };
-    try {
-        const asio::ip::tcp::endpoint all(asio::ip::address_v6::any(), at.port);
-        return listening(bound<asio::ip::tcp>(on, all, at, port_in_use));
-    } catch (const error& e) {
-        // No such family, or no address of it.
-        if (e.code() != errc::invalid_argument && e.code() != errc::not_found) throw;
-    }
-    const asio::ip::tcp::endpoint all(asio::ip::address_v4::any(), at.port);
-    return listening(bound<asio::ip::tcp>(on, all, at, port_in_use));
-}
-
-SKEIN_INLINE std::unique_ptr<listener> listen_tcp(real_loop& on, address at) {
-    std::error_code code;
-    if (at.host == "*") return listen_everywhere(on, std::move(at));
-    const std::string host = at.host == "localhost" ? "127.0.0.1" : at.host;
-    auto ip = asio::ip::make_address(host, code);
-    if (code) { // listening happens at the edge of a program: a blocking look-up is fine here
-        asio::ip::tcp::resolver resolver(on.context());
-        const auto found = resolver.resolve(host, std::to_string(at.port), code);
-        if (code || found.empty()) {
-            throw error(errc::not_found,
-                        fmt::format("listen {}: cannot resolve '{}'", to_string(at), host))
-                .with_hint("give a numeric address such as 127.0.0.1 or 0.0.0.0");
-        }
-        ip = found.begin()->endpoint().address();
-    }
-    auto acceptor = bound<asio::ip::tcp>(on, asio::ip::tcp::endpoint(ip, at.port), at, port_in_use);
-    at.port = acceptor.local_endpoint().port();
-    return std::make_unique<socket_listener<asio::ip::tcp>>(std::move(acceptor), std::move(at));
-}
-
-/// Removes a socket file whose listener is gone; throws when somebody is there, or no socket.
-SKEIN_INLINE void take_over_path(const address& at) {
-    struct stat info{};
-    if (::lstat(at.host.c_str(), &info) != 0) return;
-    if (!S_ISSOCK(info.st_mode)) {
-        throw error(errc::already_exists,
-                    fmt::format("listen {}: a file is there that is not a socket", to_string(at)))
-            .with_hint("choose another path");
-    }
-    const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0) throw system_error(errno, "socket failed");
-    const auto endpoint = unix_endpoint(at);
-    const int rc = ::connect(fd, endpoint.data(), static_cast<socklen_t>(endpoint.size()));
-    const int why = rc == 0 ? 0 : errno;
-    ::close(fd);
-    if (why != ECONNREFUSED && why != ENOENT) {
-        throw error(errc::already_exists,
-                    fmt::format("listen {}: the path is in use", to_string(at)))
-            .with_hint("another program listens there; choose another path");
-    }
-    ::unlink(at.host.c_str());
-}
-
-SKEIN_INLINE std::unique_ptr<listener> listen_unix(real_loop& on, address at) {
-    const auto endpoint = unix_endpoint(at);
-    if (at.kind == scheme::unix_path) take_over_path(at);
-    auto acceptor = bound<asio::local::stream_protocol>(
-        on, endpoint, at, "another program listens there; choose another path or name");
-    return std::make_unique<socket_listener<asio::local::stream_protocol>>(std::move(acceptor),
-                                                                           std::move(at));
-}
-
-} // namespace detail
-
-SKEIN_INLINE task<std::unique_ptr<stream>> real_network::connect(address to) {
-    switch (to.kind) {
-    case scheme::tcp: return detail::connect_tcp(&loop_, std::move(to));
-    case scheme::unix_path:
-    case scheme::unix_abstract: return detail::connect_unix(&loop_, std::move(to));
-    case scheme::sim: break;
-    }
-    throw error(errc::not_supported, "connect " + to_string(to) + ": not a real address");
-}
-
-SKEIN_INLINE std::unique_ptr<listener> real_network::listen(address at) {
-    switch (at.kind) {
-    case scheme::tcp: return detail::listen_tcp(loop_, at);
-    case scheme::unix_path:
-    case scheme::unix_abstract: return detail::listen_unix(loop_, at);
-    case scheme::sim: break;
-    }
-    throw error(errc::not_supported, "listen " + to_string(at) + ": not a real address");
-}
-
-SKEIN_INLINE std::unique_ptr<stream> adopt_unix_stream(real_loop& on, int fd, std::string peer) {
-    asio::local::stream_protocol::socket socket(on.context());
-    std::error_code fault;
-    socket.assign(asio::local::stream_protocol(), fd, fault);
-    if (fault) {
-        ::close(fd);
-        throw code_error(fault, "cannot use an inherited socket to " + peer);
-    }
-    return std::make_unique<detail::socket_stream<asio::local::stream_protocol>>(std::move(socket),
-                                                                                 std::move(peer));
-}
-
-} // namespace skein::net
-
 // ======== skein/net/request_budget.hpp
 // How much peers may have in progress at the request services of a process: counted for each peer
 // and over all, so that one which asks without end, or does not read its replies, takes nothing
@@ -15883,25 +15925,8 @@ SKEIN_INLINE std::optional<error> over_budget(request_hold::field what, std::siz
 
 } // namespace skein::net
 
-// ======== skein/net/requests.hpp
-// Typed requests between two processes, over a link or a connection.
-//
-//     struct sum_request { static constexpr std::uint16_t number = 1; std::vector<int> items; };
-//     struct sum_reply   { static constexpr std::uint16_t number = 2; int sum = 0; };
-//
-//     auto service = std::make_shared<net::request_service>();
-//     // task<sum_reply> add_up(sum_request, net::caller)
-//     service->on<sum_request, sum_reply>(&add_up);
-//     auto r = net::requests::over(link, service);       // both sides may call
-//     auto asking = r->call<sum_reply>(sum_request{{1, 2, 3}});
-//     const auto reply = co_await asking;
-//
-// Each call gives exactly one of reply and error. A handler is cancelled when its caller cancels,
-// its deadline passes, or the link has ended. Messages above request_options::control_bytes leave
-// in chunks, so that small ones overtake them: messages keep their order only among small ones and
-// among large ones.
 
-
+// ======== skein/net/requests.hpp, continued
 #include <algorithm>
 #include <array>
 #include <concepts>
@@ -17337,77 +17362,5102 @@ SKEIN_INLINE void requests::release() noexcept {
 
 } // namespace skein::net
 
-// ======== skein/net/socket_pair.hpp
-// Two connected sockets for two processes of one host: nothing listens, nobody else can connect.
+
+// ======== skein/cluster/messages.hpp, continued
+namespace skein::cluster {
+
+/// All of them: every decoder by its number.
+using cluster_messages = net::message_table<
+    node_hello, node_welcome, driver_hello, driver_welcome, want_lease, return_lease, lease_granted,
+    lease_waits, lease_ended, lease_recalled, keep_lease, lease_blocked, want_group, drop_group,
+    group_placed, group_waits, group_refused, enter_space, space_entered, space_lost,
+    cluster_changed, start_worker_order, stop_worker_order, worker_ended, leave_cluster,
+    node_drains, ask_status, cluster_status, ask_drain, drain_reply, ask_stop, stop_reply,
+    ask_stop_space, stop_space_reply, output_waits, take_output, node_output, worker_output,
+    output_printed, submit_job, submit_reply, ask_jobs, job_list, follow_job, job_lines, stop_job,
+    stop_job_reply, entry_started, job_rows, offer_package, package_wanted, put_blob, blob_taken,
+    ask_package, package_found, ask_blob, blob_piece, ask_login, login_reply>;
+
+} // namespace skein::cluster
+
+// ======== skein/cluster/package.hpp
+// The files of a job by content: which paths there are, and the SHA-256 of what is in them.
 //
-//     auto pair = net::make_socket_pair();
-//     start_child_with(pair.theirs.get());                     // it is close-on-exec here
-//     auto stream = net::adopt_unix_stream(loop, pair.ours.release(), "the child");
+//     const package_manifest files = scan_folder(".");       // cluster/package_scan.hpp
+//     const std::string id = files.id();                     // 64 hexadecimal digits
+//     auto got = check_package(from_a_peer);                 // before anything is done with it
+//     if (!got) return got.error();
+//
+// A manifest is small and travels as a message; the contents ("blobs") travel alone, each once,
+// and are kept by their digest (cluster/package_store.hpp).
+
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::cluster {
+
+/// What stands at a path.
+enum class entry_kind : std::uint8_t {
+    file = 0,
+    link = 1,   ///< a symbolic link
+    folder = 2, ///< with nothing of the package in it; others are made for what is in them
+};
+
+/// One path of a package.
+struct package_entry {
+    std::string path;         ///< relative to the folder: "data/words.txt"
+    std::uint8_t kind = 0;    ///< an entry_kind
+    std::uint32_t mode = 0;   ///< permission bits, 0777 at most; of a link 0
+    std::uint64_t size = 0;   ///< bytes of a file, else 0
+    sha256_digest digest{};   ///< of a file's bytes, else zeros
+    std::string link_to = {}; ///< where a link points, relative to its own folder
+
+    friend bool operator==(const package_entry&, const package_entry&) = default;
+};
+
+/// All that a package holds, ordered by path_less().
+struct package_manifest {
+    std::vector<package_entry> entries;
+
+    /// Its name: SHA-256 of its entries in a form of their own, 64 lower-case digits. The same
+    /// files have the same one on every host and in every release.
+    [[nodiscard]] std::string id() const;
+    /// Bytes of all files together.
+    [[nodiscard]] std::uint64_t bytes() const noexcept;
+
+    friend bool operator==(const package_manifest&, const package_manifest&) = default;
+};
+
+/// How much one package may hold.
+struct package_bounds {
+    std::size_t entries = 100'000;                  ///< and as many folders for them
+    std::uint64_t bytes = std::uint64_t{1} << 30;   ///< of all files together
+    std::size_t path_bytes = 4096;                  ///< of one path or link
+    std::size_t name_bytes = 255;                   ///< between two slashes
+    std::size_t depth = 100;                        ///< names of one path
+    std::size_t text_bytes = std::size_t{32} << 20; ///< of all paths and links together
+    /// A decoder's bound for the entries in memory; text is bounded by what arrives.
+    [[nodiscard]] std::size_t memory() const noexcept { return entries * sizeof(package_entry); }
+};
+
+/// The order of paths: name by name, so that what is in a folder follows it at once.
+[[nodiscard]] bool path_less(std::string_view a, std::string_view b) noexcept;
+
+/// Whether such a path may stand in a package.
+///   errors  malformed: it is empty, absolute, has "..", ".", an empty name or a zero byte;
+///           too_large: longer or deeper than the bounds say
+[[nodiscard]] result<void> check_package_path(std::string_view path,
+                                              const package_bounds& bounds = {});
+
+/// Whether a link at `path` may point there: relative, and nowhere out of the folder whatever the
+/// other links of a package are. So ".." stands before names alone.
+///   errors  malformed, too_large
+[[nodiscard]] result<void> check_package_link(std::string_view path, std::string_view link_to,
+                                              const package_bounds& bounds = {});
+
+/// Whether a manifest from outside can be laid out: its paths are in order and in the folder, none
+/// comes twice or lies below a file or a link, and all is within the bounds.
+///   cost    linear in its text
+///   errors  malformed: the text names the entry; too_large
+[[nodiscard]] result<void> check_package(const package_manifest& what,
+                                         const package_bounds& bounds = {});
+
+} // namespace skein::cluster
+
+
+// ======== skein/cluster/detail/package.ipp
+// The bodies of cluster/package.hpp.
+
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::cluster {
+namespace detail {
+
+/// A path as a message has it: on one line, and no longer than that.
+SKEIN_INLINE std::string shown_path(std::string_view path) {
+    constexpr std::size_t most = 300;
+    if (path.size() <= most) return fmt::format("'{}'", printable(path));
+    return fmt::format("'{}...' ({} bytes)", printable(path.substr(0, most)), path.size());
+}
+
+SKEIN_INLINE error bad_path(std::string_view path, std::string_view why) {
+    return error(errc::malformed, fmt::format("path {} of a package {}", shown_path(path), why));
+}
+
+SKEIN_INLINE std::string_view next_name(std::string_view& rest) noexcept {
+    const auto slash = rest.find('/');
+    const auto name = rest.substr(0, slash);
+    rest = slash == std::string_view::npos ? std::string_view() : rest.substr(slash + 1);
+    return name;
+}
+
+/// What is wrong with an entry for itself.
+SKEIN_INLINE result<void> check_entry(const package_entry& e, const package_bounds& bounds) {
+    const auto bad = [&](std::string_view why) -> result<void> {
+        return error(errc::malformed, fmt::format("{} in a package {}", shown_path(e.path), why));
+    };
+    if (auto good = check_package_path(e.path, bounds); !good) return good;
+    const bool is_file = e.kind == static_cast<std::uint8_t>(entry_kind::file);
+    const bool is_link = e.kind == static_cast<std::uint8_t>(entry_kind::link);
+    if (!is_file && !is_link && e.kind != static_cast<std::uint8_t>(entry_kind::folder))
+        return bad(fmt::format("is of kind {}, which there is not", e.kind));
+    if (e.mode > 0777 || (is_link && e.mode != 0))
+        return bad(fmt::format("has mode {:o}: permission bits alone are kept", e.mode));
+    if (!is_file && (e.size != 0 || e.digest != sha256_digest{}))
+        return bad("has a size or digest and is no file");
+    if (is_file && e.size == 0 && e.digest != sha256_of({}))
+        return bad("is empty and has the digest of something else");
+    if (!is_link)
+        return e.link_to.empty() ? result<void>() : bad("points somewhere and is no link");
+    return check_package_link(e.path, e.link_to, bounds);
+}
+
+/// The folders that a path needs and the one before it, in order, does not.
+SKEIN_INLINE std::size_t new_folders(std::string_view path, std::string_view before) noexcept {
+    const auto differ = std::mismatch(path.begin(), path.end(), before.begin(), before.end()).first;
+    return static_cast<std::size_t>(std::count(differ, path.end(), '/'));
+}
+
+/// Files with one digest have one size.
+SKEIN_INLINE result<void> check_sizes(const package_manifest& what) {
+    std::vector<const package_entry*> files;
+    for (const auto& e : what.entries)
+        if (e.kind == static_cast<std::uint8_t>(entry_kind::file)) files.push_back(&e);
+    std::sort(files.begin(), files.end(),
+              [](const auto* a, const auto* b) { return a->digest < b->digest; });
+    for (std::size_t i = 1; i < files.size(); ++i)
+        if (files[i]->digest == files[i - 1]->digest && files[i]->size != files[i - 1]->size)
+            return error(errc::malformed,
+                         fmt::format("{} and {} in a package have one digest and two sizes",
+                                     shown_path(files[i - 1]->path), shown_path(files[i]->path)));
+    return {};
+}
+
+} // namespace detail
+
+SKEIN_INLINE bool path_less(std::string_view a, std::string_view b) noexcept {
+    return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end(), [](char x, char y) {
+        const auto rank = [](char c) {
+            return c == '/' ? 0 : static_cast<int>(static_cast<unsigned char>(c)) + 1;
+        };
+        return rank(x) < rank(y);
+    });
+}
+
+SKEIN_INLINE result<void> check_package_path(std::string_view path, const package_bounds& bounds) {
+    if (path.empty()) return detail::bad_path(path, "is empty");
+    if (path.size() > bounds.path_bytes)
+        return error(errc::too_large, fmt::format("path {} of a package is longer than {} bytes",
+                                                  detail::shown_path(path), bounds.path_bytes));
+    if (path.front() == '/') return detail::bad_path(path, "is absolute");
+    if (path.back() == '/') return detail::bad_path(path, "ends with a slash");
+    if (path.find('\0') != std::string_view::npos) return detail::bad_path(path, "has a zero byte");
+    std::size_t depth = 0;
+    for (auto rest = path; !rest.empty();) {
+        const auto name = detail::next_name(rest);
+        if (name.empty()) return detail::bad_path(path, "has an empty name");
+        if (name == "." || name == "..")
+            return detail::bad_path(path, fmt::format("has '{}' among its names", name));
+        if (name.size() > bounds.name_bytes)
+            return error(errc::too_large, fmt::format("a name in path {} of a package is longer "
+                                                      "than {} bytes",
+                                                      detail::shown_path(path), bounds.name_bytes));
+        if (++depth > bounds.depth)
+            return error(errc::too_large,
+                         fmt::format("path {} of a package is deeper than {} names",
+                                     detail::shown_path(path), bounds.depth));
+    }
+    return {};
+}
+
+SKEIN_INLINE result<void> check_package_link(std::string_view path, std::string_view link_to,
+                                             const package_bounds& bounds) {
+    const auto bad = [&](std::string_view why) {
+        return error(errc::malformed,
+                     fmt::format("link {} in a package points at {}, {}", detail::shown_path(path),
+                                 detail::shown_path(link_to), why));
+    };
+    if (link_to.empty()) return bad("which is nothing");
+    if (link_to.size() >= bounds.path_bytes)
+        return error(errc::too_large, fmt::format("link {} in a package points at more than {} "
+                                                  "bytes",
+                                                  detail::shown_path(path), bounds.path_bytes - 1));
+    if (link_to.find('\0') != std::string_view::npos) return bad("which has a zero byte");
+    if (link_to.front() == '/') return bad("which is absolute");
+    auto above = std::count(path.begin(), path.end(), '/');
+    bool has_name = false;
+    for (auto rest = link_to; !rest.empty();) {
+        const auto name = detail::next_name(rest);
+        if (name.empty() || name == ".") continue;
+        if (name != "..") {
+            has_name = true;
+        } else if (has_name) {
+            return bad("which has '..' behind a name");
+        } else if (--above < 0) {
+            return bad("which is outside the folder");
+        }
+    }
+    return {};
+}
+
+SKEIN_INLINE result<void> check_package(const package_manifest& what,
+                                        const package_bounds& bounds) {
+    if (what.entries.size() > bounds.entries)
+        return error(errc::too_large, fmt::format("a package of {} entries: {} are the most",
+                                                  what.entries.size(), bounds.entries));
+    std::uint64_t bytes = 0;
+    std::size_t text = 0, folders = 0;
+    std::string_view before;
+    for (const auto& e : what.entries) {
+        if (auto good = detail::check_entry(e, bounds); !good) return good;
+        if (!before.empty()) {
+            if (!path_less(before, e.path))
+                return error(errc::malformed,
+                             fmt::format("{} in a package comes twice, or not in order",
+                                         detail::shown_path(e.path)));
+            if (e.path.size() > before.size() && e.path[before.size()] == '/' &&
+                e.path.starts_with(before))
+                return error(errc::malformed,
+                             fmt::format("{} in a package lies below {}, which is no folder or an "
+                                         "empty one",
+                                         detail::shown_path(e.path), detail::shown_path(before)));
+        }
+        folders += detail::new_folders(e.path, before);
+        text += e.path.size() + e.link_to.size();
+        if (e.size > bounds.bytes - bytes)
+            return error(errc::too_large,
+                         fmt::format("a package of more than {} bytes", bounds.bytes));
+        bytes += e.size;
+        before = e.path;
+    }
+    if (folders > bounds.entries)
+        return error(errc::too_large, fmt::format("a package of {} folders: {} are the most",
+                                                  folders, bounds.entries));
+    if (text > bounds.text_bytes)
+        return error(errc::too_large,
+                     fmt::format("the paths of a package have {} bytes: {} are the most", text,
+                                 bounds.text_bytes));
+    return detail::check_sizes(what);
+}
+
+SKEIN_INLINE std::string package_manifest::id() const {
+    sha256 hash;
+    hash.update("skein package 1\n");
+    for (const auto& e : entries) {
+        hash.update(fmt::format("{} {:o} {} {} {} {}\n", e.kind, e.mode, e.size, to_hex(e.digest),
+                                e.path.size(), e.link_to.size()));
+        hash.update(e.path);
+        hash.update(e.link_to);
+    }
+    const auto digest = hash.finish();
+    return to_hex(digest);
+}
+
+SKEIN_INLINE std::uint64_t package_manifest::bytes() const noexcept {
+    std::uint64_t sum = 0;
+    for (const auto& e : entries) sum += e.size;
+    return sum;
+}
+
+} // namespace skein::cluster
+
+// ======== skein/cluster/tools.hpp
+// What a person or a script asks of a cluster: who is there, to drain a node, to stop all of it.
+//
+//     cluster::tool_options how;
+//     how.head = cluster::parse_head_address("node-1");
+//     how.secret = cluster::find_token("");
+//     const auto now = cluster::get_status(how);             // blocks; on a loop: ask_for_status
+//
+// Each function is one short session with the head; nothing is kept between two of them.
+
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace skein::net {
+class network;
+}
+
+namespace skein::cluster {
+
+/// Whose head a tool asks, and as whom.
+struct tool_options {
+    net::address head{};
+    net::token secret{};
+    std::string name = "tool", host{};           ///< for the head's log; an empty host is found out
+    std::int64_t pid = 0;                        ///< 0: of this process
+    time_span within = std::chrono::seconds(10); ///< to reach the head, and for its answer
+};
+
+/// What is there now; `past`: with the drivers that were there.
+///   errors  those of net::link::connect with the head's address: refused, timeout (nobody
+///           answers), permission_denied (another token), malformed (no head); mismatch (the status
+///           of a head of another release)
+[[nodiscard]] task<cluster_status> ask_for_status(net::network& via, tool_options how,
+                                                  bool past = false);
+/// A draining node gets no new workers, and drivers are asked to give back those that it has. `on`
+/// false: it takes workers again. Of a node that is missing: when it comes. The head has it in its
+/// log before it answers, or says why not.
+///   errors  those of ask_for_status; not_found: no node has this name
+[[nodiscard]] task<drain_reply> ask_to_drain(net::network& via, tool_options how, std::string node,
+                                             bool on = true);
+/// A node that is missing is no more remembered.
+///   errors  those of ask_to_drain; invalid_argument: it is there
+[[nodiscard]] task<drain_reply> ask_to_forget(net::network& via, tool_options how,
+                                              std::string node);
+/// Ends the cluster: nodes end their workers and leave, drivers' calls fail, the head returns.
+///   errors  those of ask_for_status
+[[nodiscard]] task<stop_reply> ask_to_stop(net::network& via, tool_options how);
+
+/// Ends a namespace: its space server, and with that all of its actors. Calls of these fail and say
+/// so.
+///   errors  those of ask_for_status; not_found: there is no such namespace
+[[nodiscard]] task<stop_space_reply> ask_to_stop_space(net::network& via, tool_options how,
+                                                       std::string space);
+
+/// The same for programs without a loop: they block.
+[[nodiscard]] cluster_status get_status(const tool_options& how, bool past = false);
+/// ask_to_drain(), blocking.
+[[nodiscard]] drain_reply drain_node(const tool_options& how, const std::string& node,
+                                     bool on = true);
+/// ask_to_forget(), blocking.
+drain_reply forget_node(const tool_options& how, const std::string& node);
+/// ask_to_stop(), blocking.
+stop_reply stop_cluster(const tool_options& how);
+/// ask_to_stop_space(), blocking.
+stop_space_reply stop_space(const tool_options& how, const std::string& space);
+
+} // namespace skein::cluster
+
+
+// ======== skein/cluster/detail/tools.ipp
+// The bodies of cluster/tools.hpp.
+
+
+// ======== skein/cluster/detail/ask_head.hpp
+// One question to a head, over a link of its own: what tools are made of.
+
+
+// ======== skein/cluster/detail/cluster_link.hpp
+// What the links of a cluster have in common.
+
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace skein::cluster::detail {
+
+/// What all ends of a cluster's links say.
+[[nodiscard]] inline net::connection_options cluster_link(const net::token& secret,
+                                                          std::string name, std::string host,
+                                                          std::int64_t pid) {
+    net::connection_options o;
+    o.secret = secret;
+    o.self.name = std::move(name);
+    o.self.host = std::move(host);
+    o.self.pid = pid;
+    o.self.purpose = "cluster";
+    o.bounds.max_frame = std::size_t{4} << 20;
+    return o;
+}
+
+/// What its request layers bound: a hello of thousands of leases is large, and all of these are
+/// told in one turn.
+[[nodiscard]] inline net::request_options cluster_requests() {
+    net::request_options o;
+    o.most_message = std::size_t{16} << 20;
+    o.peer.running = std::size_t{1} << 17;
+    o.peer.request_bytes = o.peer.reply_bytes = o.call_bytes = std::size_t{64} << 20;
+    return o;
+}
+
+/// What all peers of a cluster may have in progress here.
+[[nodiscard]] inline std::shared_ptr<net::request_budget> cluster_budget() {
+    auto most = net::request_budget::most_by_default();
+    most.running = std::size_t{1} << 20;
+    return std::make_shared<net::request_budget>(most);
+}
+
+/// The secret of a driver and its workers: derived, so that it never travels.
+[[nodiscard]] inline net::token job_secret(const net::token& cluster, std::uint64_t driver) {
+    constexpr std::string_view label = "skein driver and workers";
+    const auto digest =
+        hmac_sha256(cluster.bytes(), as_bytes(label), std::as_bytes(std::span(&driver, 1)));
+    return net::token::from_hex(to_hex(digest)).value();
+}
+
+/// What to do when a program does not start on a node.
+inline constexpr std::string_view start_hint =
+    "the program must be there, under the same path and of the same build, on every node, with "
+    "the libraries that it needs";
+
+inline constexpr std::string_view folder_hint =
+    "make the folder on every node, or say with .on which nodes have it";
+
+/// And when it has ended before its driver saw it.
+inline constexpr std::string_view ended_hint = "it ended before it had reached this program: see "
+                                               "what its node printed, and whether nodes reach "
+                                               "the ports of this host";
+
+/// Nobody answers there, as far as one can tell from here; otherwise somebody has said no.
+[[nodiscard]] constexpr bool is_no_answer(errc code) noexcept {
+    switch (code) {
+    case errc::permission_denied:
+    case errc::mismatch:
+    case errc::already_exists:
+    case errc::invalid_argument: return false;
+    default: return true;
+    }
+}
+
+/// Dialling the head again would only fail again.
+[[nodiscard]] constexpr bool is_final(errc code) noexcept {
+    switch (code) {
+    case errc::permission_denied:
+    case errc::mismatch:
+    case errc::already_exists:
+    case errc::invalid_argument:
+    case errc::malformed:
+    case errc::not_supported: return true;
+    default: return false;
+    }
+}
+
+inline task<void> wait_for(event* e) { co_await e->wait(); }
+
+/// Waits until it is set, or so long. Throws cancelled.
+inline task<void> wait_at_most(event* e, duration most) {
+    try {
+        auto waiting = with_timeout(wait_for(e), most);
+        co_await waiting;
+    } catch (const error& fault) {
+        if (fault.code() != errc::timeout) throw;
+    }
+}
+
+inline task<void> wait_closed(net::link::handle l) {
+    auto closed = l->wait_closed();
+    co_await closed;
+}
+
+/// Waits for the end of the link, or for `stop`; throws why it failed.
+inline task<void> wait_end(net::link::handle l, event* stop) {
+    auto either = race(wait_closed(l), wait_for(stop));
+    (void)co_await either;
+    if (!stop->is_set() && l->failure()) throw *l->failure();
+}
+
+} // namespace skein::cluster::detail
+
+
+// ======== skein/cluster/detail/ask_head.hpp, continued
+#include <utility>
+
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::cluster::detail {
+
+/// Why no session came about, with what to do.
+[[nodiscard]] inline error no_cluster(const net::address& head, const error& why) {
+    const auto hint =
+        !why.hint().empty() ? why.hint() : "start one with skein head, or name another address";
+    const auto what = is_no_answer(why.code()) ? "no cluster at" : "the head at";
+    return error(why.code(), fmt::format("{} {}: {}", what, to_string(head), why.text()))
+        .with_cause(why.cause())
+        .with_hint(hint);
+}
+
+/// A link to the head, for one question or several.
+inline task<net::requests::handle> reach_head(net::network* via, tool_options how) {
+    net::link_options once;
+    once.resume = net::resume_mode::off;
+    auto link = cluster_link(how.secret, how.name, how.host.empty() ? proc::host_name() : how.host,
+                             how.pid == 0 ? ::getpid() : how.pid);
+    auto dialing = as_result(with_timeout(
+        net::link::connect(*via, how.head, std::move(link), std::move(once)), how.within));
+    auto linked = co_await dialing;
+    if (!linked && linked.error().code() == errc::cancelled) throw linked.error();
+    if (!linked) throw no_cluster(how.head, linked.error());
+    co_return net::requests::over(std::move(*linked));
+}
+
+/// One question to a head.
+template <class Reply, class M>
+task<Reply> ask_head(net::network* via, tool_options how, M what) {
+    auto reaching = reach_head(via, how);
+    const auto way = co_await reaching;
+    auto asking = as_result(with_timeout(way->template call<Reply>(std::move(what)), how.within));
+    auto reply = co_await asking;
+    auto closing = shield(way->close());
+    co_await closing;
+    if (!reply) throw reply.error();
+    co_return std::move(*reply);
+}
+
+/// Runs one of the tasks on a loop of its own.
+template <class Ask>
+auto ask_now(Ask ask) {
+    net::real_loop loop;
+    net::real_network network(loop);
+    return loop.run(ask(network));
+}
+
+} // namespace skein::cluster::detail
+
+
+// ======== skein/cluster/detail/tools.ipp, continued
+#include <utility>
+
+namespace skein::cluster {
+
+SKEIN_INLINE task<cluster_status> ask_for_status(net::network& via, tool_options how, bool past) {
+    ask_status asked;
+    asked.past = past;
+    return detail::ask_head<cluster_status>(&via, std::move(how), asked);
+}
+SKEIN_INLINE task<drain_reply> ask_to_drain(net::network& via, tool_options how, std::string node,
+                                            bool on) {
+    return detail::ask_head<drain_reply>(&via, std::move(how), ask_drain{std::move(node), on});
+}
+SKEIN_INLINE task<drain_reply> ask_to_forget(net::network& via, tool_options how,
+                                             std::string node) {
+    ask_drain asked;
+    asked.node = std::move(node);
+    asked.forget = true;
+    return detail::ask_head<drain_reply>(&via, std::move(how), std::move(asked));
+}
+SKEIN_INLINE task<stop_reply> ask_to_stop(net::network& via, tool_options how) {
+    return detail::ask_head<stop_reply>(&via, std::move(how), ask_stop{});
+}
+SKEIN_INLINE task<stop_space_reply> ask_to_stop_space(net::network& via, tool_options how,
+                                                      std::string space) {
+    ask_stop_space asked;
+    asked.space = std::move(space);
+    return detail::ask_head<stop_space_reply>(&via, std::move(how), std::move(asked));
+}
+
+SKEIN_INLINE cluster_status get_status(const tool_options& how, bool past) {
+    return detail::ask_now([&](net::network& via) { return ask_for_status(via, how, past); });
+}
+SKEIN_INLINE drain_reply drain_node(const tool_options& how, const std::string& node, bool on) {
+    return detail::ask_now([&](net::network& via) { return ask_to_drain(via, how, node, on); });
+}
+SKEIN_INLINE drain_reply forget_node(const tool_options& how, const std::string& node) {
+    return detail::ask_now([&](net::network& via) { return ask_to_forget(via, how, node); });
+}
+SKEIN_INLINE stop_reply stop_cluster(const tool_options& how) {
+    return detail::ask_now([&](net::network& via) { return ask_to_stop(via, how); });
+}
+SKEIN_INLINE stop_space_reply stop_space(const tool_options& how, const std::string& space) {
+    return detail::ask_now([&](net::network& via) { return ask_to_stop_space(via, how, space); });
+}
+
+} // namespace skein::cluster
+
+
+// ======== skein/cluster/jobs.hpp, continued
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+
+namespace skein::net {
+class network;
+}
+
+namespace skein::cluster {
+
+/// "PENDING", "STARTING", "RUNNING", "RETRYING", "SUCCEEDED", "FAILED", "STOPPED".
+[[nodiscard]] std::string_view to_string(job_state state) noexcept;
+/// It will not change any more.
+[[nodiscard]] constexpr bool is_over(job_state state) noexcept {
+    return state == job_state::succeeded || state == job_state::failed ||
+           state == job_state::stopped;
+}
+/// The state of what a head has told. One that is not known, of a newer head, counts as running.
+[[nodiscard]] constexpr job_state state_of(const job_info& job) noexcept {
+    return job.state > static_cast<std::uint8_t>(job_state::stopped)
+               ? job_state::running
+               : static_cast<job_state>(job.state);
+}
+
+/// Sends what the head lacks of a folder; gives the id of its package, for job_request.
+///   files   what scan_folder() has found there
+///   told    bytes sent, of bytes that are missing; may block
+///   errors  those of ask_for_status and of read_package_file; exhausted, disk_full (the head's)
+[[nodiscard]] task<std::string> send_folder(net::network& via, tool_options how, std::string folder,
+                                            package_manifest files,
+                                            std::function<void(std::uint64_t, std::uint64_t)> told);
+/// The head takes the job, and runs it when a node has room.
+///   errors  those of ask_for_status; invalid_argument (what is wrong with it), already_exists (the
+///           id), not_found (its package), exhausted (too many jobs wait)
+[[nodiscard]] task<submit_reply> ask_to_submit(net::network& via, tool_options how,
+                                               job_request what);
+/// One job, or all of them, the newest first.
+///   errors  those of ask_for_status; not_found: no job has this id
+[[nodiscard]] task<job_list> ask_for_jobs(net::network& via, tool_options how, std::string id = {});
+/// What it has printed from this line on; waits for more, or for another state than `known`, up to
+/// `most`.
+///   errors  those of ask_for_jobs
+[[nodiscard]] task<job_lines> ask_for_lines(net::network& via, tool_options how, std::string id,
+                                            std::uint64_t from, std::uint8_t known,
+                                            time_span most = std::chrono::seconds(10));
+/// All that it prints from this line on, until it has ended; gives how. When the head does not
+/// answer it is asked again for `patience`, also one that was started again, and goes on with the
+/// next line.
+///   each    called with each answer; may block
+///   errors  those of ask_for_jobs
+[[nodiscard]] task<job_info> follow_to_end(net::network& via, tool_options how, std::string id,
+                                           std::uint64_t from,
+                                           std::function<void(const job_lines&)> each,
+                                           time_span patience = std::chrono::seconds(60));
+/// Ends it: SIGTERM for all of its processes, later SIGKILL. One that has ended stays as it is.
+/// `forget`: of one that has ended nothing is kept.
+///   errors  those of ask_for_jobs; invalid_argument: it is to be forgotten, and runs
+[[nodiscard]] task<stop_job_reply> ask_to_stop_job(net::network& via, tool_options how,
+                                                   std::string id, bool forget = false);
+
+/// send_folder(), blocking.
+[[nodiscard]] std::string send_folder_now(
+    const tool_options& how, const std::string& folder, const package_manifest& files,
+    const std::function<void(std::uint64_t, std::uint64_t)>& told);
+/// A path at the head's address that lets the browser which opens it see the cluster, once.
+///   errors  those of ask_for_status; not_supported: that head answers no browsers
+[[nodiscard]] std::string get_login_path(const tool_options& how);
+/// ask_to_submit(), blocking.
+[[nodiscard]] submit_reply submit(const tool_options& how, const job_request& what);
+/// ask_for_jobs(), blocking.
+[[nodiscard]] job_list list_jobs(const tool_options& how, const std::string& id = {});
+/// ask_for_lines(), blocking.
+[[nodiscard]] job_lines follow(const tool_options& how, const std::string& id, std::uint64_t from,
+                               std::uint8_t known, time_span most = std::chrono::seconds(10));
+/// follow_to_end(), blocking.
+job_info follow_job_to_end(const tool_options& how, const std::string& id, std::uint64_t from,
+                           const std::function<void(const job_lines&)>& each);
+/// ask_to_stop_job(), blocking.
+stop_job_reply stop_one_job(const tool_options& how, const std::string& id, bool forget = false);
+
+} // namespace skein::cluster
+
+
+// ======== skein/cluster/detail/jobs.ipp
+// The bodies of cluster/jobs.hpp.
+
+
+// ======== skein/cluster/package_scan.hpp
+// A folder of this host as a package: which of its files go along, and their digests.
+//
+//     scan_options how;
+//     how.always = {"build/train"};                 // named by the command, though ignored
+//     const package_manifest files = scan_folder(".", how);
+//     // later, a piece of what the other side lacks
+//     const byte_buffer piece = read_package_file(".", files.entries[3], 0, 1 << 20);
+//
+// What goes along: in the work tree of a git repository all that git does not ignore (tracked or
+// not, changes included), elsewhere everything. `.git` stays out. A file `.skeinignore` in the
+// folder, with the syntax of a .gitignore, takes out more, tracked files too. Empty folders go
+// along, relative links as links; a link out of the folder, a device, a pipe and a socket are
+// refused by name.
+//
+// Calls block for as long as hashing takes (1 GiB: seconds): run them on a thread that may wait.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+namespace skein::cluster {
+
+/// How far a scan is.
+struct scan_progress {
+    std::string path; ///< the file that is read
+    std::uint64_t bytes = 0, all_bytes = 0;
+};
+
+/// How a folder becomes a package.
+struct scan_options {
+    /// Paths relative to the folder that go along though ignored, with all that is in them; a link
+    /// among them takes along what it points at.
+    std::vector<std::string> always{};
+    package_bounds bounds{};
+    /// Asked to stop, it ends with errc::cancelled after a piece of a MiB.
+    std::stop_token stop{};
+    /// Told after each piece how much of the folder has been hashed, by the thread that scans.
+    std::function<void(const scan_progress&)> progress{};
+};
+
+/// Lists the folder and hashes its files.
+///   errors  not_found: no such folder, or a path of `always`; permission_denied: a file that
+///           cannot be read; too_large: the text names the ten largest; not_supported: a link out
+///           of the folder, a device, a pipe, a socket; aborted: a file has changed meanwhile;
+///           io: git says no; cancelled
+[[nodiscard]] package_manifest scan_folder(const std::string& folder, const scan_options& how = {});
+
+/// A piece of a file of the package; shorter than `bytes` at its end alone.
+///   folder  the one that was scanned
+///   errors  aborted: the file is gone or has another size than then (other bytes of that size are
+///           found by who compares digests); permission_denied, io
+[[nodiscard]] byte_buffer read_package_file(const std::string& folder, const package_entry& which,
+                                            std::uint64_t offset, std::size_t bytes);
+
+} // namespace skein::cluster
+
+
+// ======== skein/cluster/detail/package_scan.ipp
+// The bodies of cluster/package_scan.hpp.
+
+
+// ======== skein/cluster/detail/git_files.hpp
+// What git says of a folder's files. Blocks until git has answered.
+
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::cluster::detail {
+
+/// How git answered.
+struct git_answer {
+    int code = 0; ///< as git exits
+    std::string output, errors;
+};
+
+/// Runs git there; nothing: it is not installed.
+///   input   its standard input
+///   errors  io: it could not be run, or was killed
+[[nodiscard]] std::optional<git_answer> run_git(const std::string& folder,
+                                                std::vector<std::string> arguments,
+                                                std::string_view input = {});
+
+/// Whether the folder, or one above it, has a `.git`.
+[[nodiscard]] bool is_below_git(const std::string& folder);
+
+/// The files that git tracks in the folder or does not ignore, relative to it; a repository inside
+/// is one name with a slash behind it, or one that is a folder. Nothing: git's rules do not count
+/// there, for there is no git or no work tree, or the folder as a whole is ignored.
+///   errors  io: git says no
+[[nodiscard]] std::optional<std::vector<std::string>> git_files(const std::string& folder);
+
+/// Those of the paths that git ignores.
+///   errors  io
+[[nodiscard]] std::vector<std::string> git_ignored(const std::string& folder,
+                                                   const std::vector<std::string>& paths);
+
+} // namespace skein::cluster::detail
+
+
+// ======== skein/cluster/detail/git_files.ipp
+// The bodies of cluster/detail/git_files.hpp.
+
+
+// ======== skein/core/posix_disk.hpp
+// The disk of the real world: POSIX calls, whole reads and writes, errno as typed errors.
+//
+//     skein::posix_disk disk;
+//     auto content = disk.read_whole("corpus.txt");
+
+
+// ======== skein/core/disk.hpp
+// Files as a small interface, so that the code that writes checkpoints runs on a simulated disk
+// too.
+//
+// Calls block and are meant for a thread that may wait; nothing here throws: a failing disk is a
+// result. Durable replacement of a file is: write a temporary, sync it, rename it, sync the folder;
+// replace() does just that.
+//
+//     auto done = disk.replace("run/manifest.json", bytes);
+//     if (!done) return done.error();
 
 
 #include <memory>
+#include <string>
+#include <vector>
+
+namespace skein {
+
+/// What open() expects of a file, and what may be done with it.
+enum class open_mode : std::uint8_t {
+    read,       ///< an existing file, for reading
+    write,      ///< created or emptied, for writing (and reading back)
+    append,     ///< created if missing, kept if not; write position at the end
+    create_new, ///< as write, but errc::already_exists if there is one
+};
+
+/// An open file. The destructor closes it; close() also tells whether that worked.
+class file {
+public:
+    file() = default;
+    file(const file&) = delete;
+    file& operator=(const file&) = delete;
+    virtual ~file() = default;
+
+    /// Reads at an offset; gives fewer bytes than asked only at the end of the file.
+    virtual result<std::size_t> read_at(std::uint64_t offset, mut_byte_span into) = 0;
+    /// Writes all bytes at an offset, extending the file where needed; disk_full if they do not fit
+    /// (then an unknown part of them is written).
+    virtual result<void> write_at(std::uint64_t offset, byte_span bytes) = 0;
+    /// Writes all bytes at the end.
+    virtual result<void> append(byte_span bytes) = 0;
+    virtual result<std::uint64_t> size() = 0;
+    /// Cuts or extends (with zeros) to `bytes`.
+    virtual result<void> truncate(std::uint64_t bytes) = 0;
+    /// Returns when content and size have reached the medium.
+    virtual result<void> sync() = 0;
+    /// Closes; later calls fail with errc::closed. Closing twice is fine.
+    virtual result<void> close() = 0;
+};
+
+/// One name in a folder.
+struct dir_entry {
+    std::string name; ///< without the folder
+    bool is_directory = false;
+    std::uint64_t bytes = 0; ///< 0 for folders
+};
+
+/// A tree of files. Thread-safe as far as different files are concerned.
+/// Codes: not_found, already_exists, permission_denied, disk_full, io; texts name the path.
+class disk {
+public:
+    virtual ~disk() = default;
+
+    virtual result<std::unique_ptr<file>> open(const std::string& path, open_mode mode) = 0;
+    /// Replaces `to` at once, if it is there. Durable after sync_dir of the folder.
+    virtual result<void> rename(const std::string& from, const std::string& to) = 0;
+    /// Makes creations, renames and removals inside the folder durable.
+    virtual result<void> sync_dir(const std::string& path) = 0;
+    /// What is in a folder, ordered by name.
+    virtual result<std::vector<dir_entry>> list(const std::string& path) = 0;
+    /// Removes a file or an empty folder; not_found if there is none.
+    virtual result<void> remove(const std::string& path) = 0;
+    /// Creates a folder and those above it; fine if it is there already.
+    virtual result<void> make_dirs(const std::string& path) = 0;
+    /// Bytes an ordinary user may still write where `path` is.
+    virtual result<std::uint64_t> free_space(const std::string& path) = 0;
+    /// Size and kind of a path; not_found if there is none.
+    virtual result<dir_entry> status(const std::string& path) = 0;
+
+    /// The whole content; too_large if it has more than max_bytes.
+    result<byte_buffer> read_whole(const std::string& path, std::uint64_t max_bytes = 1u << 30);
+    /// Writes a file from the start and syncs it; a crash may leave a part of it.
+    result<void> write_whole(const std::string& path, byte_span bytes);
+    /// Replaces a file durably: after a crash either the old or the new content is there.
+    result<void> replace(const std::string& path, byte_span bytes);
+    /// Removes a folder with all that is in it, or a file; fine if there is nothing. A link is
+    /// removed, not what it points at.
+    result<void> remove_tree(const std::string& path);
+};
+
+/// The folder part of a path ("." for a bare name, "/" for the root).
+[[nodiscard]] inline std::string parent_path(const std::string& path) {
+    const auto slash = path.find_last_of('/');
+    if (slash == std::string::npos) return ".";
+    return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+/// folder + "/" + name.
+[[nodiscard]] inline std::string join_path(const std::string& folder, std::string_view name) {
+    std::string path = folder;
+    if (!path.empty() && path.back() != '/') path += '/';
+    return path.append(name);
+}
+
+} // namespace skein
+
+
+// ======== skein/core/detail/disk.ipp
+// What a disk does in several calls: whole files, replacing one, removing a tree.
+
+#include <fmt/core.h>
+
+namespace skein {
+
+SKEIN_INLINE result<byte_buffer> disk::read_whole(const std::string& path,
+                                                  std::uint64_t max_bytes) {
+    auto opened = open(path, open_mode::read);
+    if (!opened) return opened.error();
+    file& from = **opened;
+    const auto bytes = from.size();
+    if (!bytes) return bytes.error();
+    if (*bytes > max_bytes)
+        return error(errc::too_large, fmt::format("read {}: {} bytes are more than the limit of {}",
+                                                  path, *bytes, max_bytes));
+    byte_buffer content(static_cast<std::size_t>(*bytes));
+    const auto got = from.read_at(0, content);
+    if (!got) return got.error();
+    content.resize(*got);
+    return content;
+}
+
+SKEIN_INLINE result<void> disk::write_whole(const std::string& path, byte_span bytes) {
+    auto opened = open(path, open_mode::write);
+    if (!opened) return opened.error();
+    file& to = **opened;
+    if (auto done = to.write_at(0, bytes); !done) return done;
+    if (auto done = to.sync(); !done) return done;
+    return to.close();
+}
+
+SKEIN_INLINE result<void> disk::replace(const std::string& path, byte_span bytes) {
+    const std::string temporary = path + ".tmp";
+    auto done = write_whole(temporary, bytes);
+    if (done) done = rename(temporary, path);
+    if (!done) {
+        (void)remove(temporary);
+        return done;
+    }
+    return sync_dir(parent_path(path));
+}
+
+SKEIN_INLINE result<void> disk::remove_tree(const std::string& path) {
+    // Files, empty folders and links (status() would follow them) go at once.
+    auto removed = remove(path);
+    if (removed || removed.error().code() == errc::not_found) return {};
+    if (removed.error().code() == errc::permission_denied) return removed;
+    const auto what = status(path);
+    if (!what || !what->is_directory) return removed;
+    const auto inside = list(path);
+    if (!inside) return inside.error();
+    for (const auto& entry : *inside) {
+        const auto child = join_path(path, entry.name);
+        if (auto done = entry.is_directory ? remove_tree(child) : remove(child); !done) return done;
+    }
+    return remove(path);
+}
+
+} // namespace skein
+
+
+// ======== skein/core/posix_disk.hpp, continued
+#include <cerrno>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace skein {
+
+/// errno of a file operation as an error: "write run/a: no space left on device".
+[[nodiscard]] error errno_error(int number, std::string_view verb, const std::string& path);
+
+namespace detail {
+
+/// Repeats a system call that a signal interrupted.
+template <class Call>
+auto retry_eintr(Call call) noexcept(noexcept(call())) {
+    for (;;) {
+        const auto r = call();
+        if (r != -1 || errno != EINTR) return r;
+    }
+}
+
+} // namespace detail
+
+/// What open() does when the last name of a path is a symbolic link.
+enum class link_policy : std::uint8_t {
+    follow,
+    refuse ///< permission_denied: in a folder that others may write, a link can point at any file
+};
+
+/// Only files are opened: a pipe or socket in the place of one is refused at once, nothing waits
+/// for it.
+class posix_disk final : public disk {
+public:
+    explicit posix_disk(link_policy links = link_policy::follow) noexcept : links_(links) {}
+
+    result<std::unique_ptr<file>> open(const std::string& path, open_mode mode) override;
+    result<void> rename(const std::string& from, const std::string& to) override;
+    result<void> sync_dir(const std::string& path) override;
+    result<std::vector<dir_entry>> list(const std::string& path) override;
+    result<void> remove(const std::string& path) override;
+    result<void> make_dirs(const std::string& path) override;
+    result<std::uint64_t> free_space(const std::string& path) override;
+    result<dir_entry> status(const std::string& path) override;
+
+private:
+    link_policy links_;
+};
+
+} // namespace skein
+
+
+// ======== skein/core/detail/posix_disk.ipp
+// POSIX calls behind skein::disk.
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
 #include <utility>
+#include <vector>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+namespace skein {
+
+SKEIN_INLINE error errno_error(int number, std::string_view verb, const std::string& path) {
+    errc code = errc::io;
+    const char* hint = "";
+    switch (number) {
+    case ENOSPC:
+    case EDQUOT:
+        code = errc::disk_full;
+        hint = "free some space there or choose another folder";
+        break;
+    case EACCES:
+    case EPERM:
+    case EROFS:
+        code = errc::permission_denied;
+        hint = "check the owner and the mode, or choose another folder";
+        break;
+    case ENOENT:
+    case ENOTDIR: code = errc::not_found; break;
+    case EEXIST: code = errc::already_exists; break;
+    case EFBIG: code = errc::too_large; break;
+    case EMFILE:
+    case ENFILE:
+        code = errc::exhausted;
+        hint = "raise the limit of open files (ulimit -n)";
+        break;
+    default: break;
+    }
+    std::string reason = std::strerror(number);
+    if (!reason.empty() && reason[0] >= 'A' && reason[0] <= 'Z')
+        reason[0] = static_cast<char>(reason[0] - 'A' + 'a');
+    auto failure = error(code, fmt::format("{} {}: {}", verb, path, reason));
+    if (*hint != '\0') failure.with_hint(hint);
+    return failure;
+}
+
+namespace detail {
+
+class posix_file final : public file {
+public:
+    posix_file(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
+    ~posix_file() override {
+        if (fd_ >= 0) ::close(fd_);
+    }
+
+    result<std::size_t> read_at(std::uint64_t offset, mut_byte_span into) override {
+        std::size_t got = 0;
+        while (got < into.size()) {
+            const auto n = retry_eintr([&] {
+                return ::pread(fd_, into.data() + got, into.size() - got,
+                               static_cast<off_t>(offset + got));
+            });
+            if (n < 0) return failed("read");
+            if (n == 0) break;
+            got += static_cast<std::size_t>(n);
+        }
+        return got;
+    }
+    result<void> write_at(std::uint64_t offset, byte_span bytes) override {
+        while (!bytes.empty()) {
+            const auto n = retry_eintr([&] {
+                return ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+            });
+            if (n < 0) return failed("write");
+            offset += static_cast<std::uint64_t>(n);
+            bytes = bytes.subspan(static_cast<std::size_t>(n));
+        }
+        return {};
+    }
+    result<void> append(byte_span bytes) override {
+        const auto end = size();
+        if (!end) return end.error();
+        return write_at(*end, bytes);
+    }
+    result<std::uint64_t> size() override {
+        struct stat info{};
+        if (::fstat(fd_, &info) != 0) return failed("stat");
+        return static_cast<std::uint64_t>(info.st_size);
+    }
+    result<void> truncate(std::uint64_t bytes) override {
+        if (retry_eintr([&] { return ::ftruncate(fd_, static_cast<off_t>(bytes)); }) != 0)
+            return failed("truncate");
+        return {};
+    }
+    result<void> sync() override {
+        if (retry_eintr([&] { return ::fsync(fd_); }) != 0) return failed("sync");
+        return {};
+    }
+    result<void> close() override {
+        if (fd_ < 0) return {};
+        const int fd = std::exchange(fd_, -1);
+        // Linux has released the descriptor even when close() was interrupted: never repeat it.
+        if (::close(fd) != 0 && errno != EINTR) return errno_error(errno, "close", path_);
+        return {};
+    }
+
+private:
+    [[nodiscard]] error failed(std::string_view verb) const {
+        if (fd_ < 0)
+            return error(errc::closed, fmt::format("{} {}: the file is closed", verb, path_));
+        return errno_error(errno, verb, path_);
+    }
+
+    int fd_;
+    std::string path_;
+};
+
+} // namespace detail
+
+SKEIN_INLINE result<std::unique_ptr<file>> posix_disk::open(const std::string& path,
+                                                            open_mode mode) {
+    int flags = O_CLOEXEC | O_NONBLOCK; // a pipe in the place of a file must not block
+    if (links_ == link_policy::refuse) flags |= O_NOFOLLOW;
+    const char* verb = "open";
+    switch (mode) {
+    case open_mode::read: flags |= O_RDONLY; break;
+    case open_mode::write: flags |= O_RDWR | O_CREAT | O_TRUNC, verb = "create"; break;
+    case open_mode::append: flags |= O_RDWR | O_CREAT, verb = "create"; break;
+    case open_mode::create_new: flags |= O_RDWR | O_CREAT | O_EXCL, verb = "create"; break;
+    }
+    const int fd = detail::retry_eintr([&] { return ::open(path.c_str(), flags, 0666); });
+    if (fd < 0 && errno == ELOOP && links_ == link_policy::refuse)
+        return error(errc::permission_denied,
+                     fmt::format("{} {}: it is a symbolic link", verb, path))
+            .with_hint("put the file itself there: links are not followed in this folder");
+    if (fd < 0) return errno_error(errno, verb, path);
+    std::unique_ptr<file> opened = std::make_unique<detail::posix_file>(fd, path);
+    struct stat info{};
+    if (::fstat(fd, &info) != 0) return errno_error(errno, verb, path);
+    if (S_ISDIR(info.st_mode))
+        return error(errc::malformed, fmt::format("{} {}: it is a folder, not a file", verb, path));
+    if (S_ISFIFO(info.st_mode) || S_ISSOCK(info.st_mode))
+        return error(errc::malformed,
+                     fmt::format("{} {}: it is a pipe or socket, not a file", verb, path));
+    return opened;
+}
+
+SKEIN_INLINE result<void> posix_disk::rename(const std::string& from, const std::string& to) {
+    if (::rename(from.c_str(), to.c_str()) != 0)
+        return errno_error(errno, "rename", from + " to " + to);
+    return {};
+}
+
+SKEIN_INLINE result<void> posix_disk::sync_dir(const std::string& path) {
+    const int fd = detail::retry_eintr(
+        [&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
+    if (fd < 0) return errno_error(errno, "open folder", path);
+    const int rc = detail::retry_eintr([&] { return ::fsync(fd); });
+    const int number = errno;
+    ::close(fd);
+    // Some file systems cannot sync a folder and say EINVAL; then there is nothing to wait for.
+    if (rc != 0 && number != EINVAL) return errno_error(number, "sync folder", path);
+    return {};
+}
+
+SKEIN_INLINE result<std::vector<dir_entry>> posix_disk::list(const std::string& path) {
+    const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(path.c_str()),
+                                                  [](DIR* d) { return ::closedir(d); });
+    if (!dir) return errno_error(errno, "list", path);
+    std::vector<dir_entry> entries;
+    for (;;) {
+        errno = 0;
+        const dirent* item = ::readdir(dir.get());
+        if (item == nullptr) break;
+        dir_entry entry;
+        entry.name = item->d_name;
+        if (entry.name == "." || entry.name == "..") continue;
+        struct stat info{};
+        if (::fstatat(::dirfd(dir.get()), item->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0) {
+            if (errno == ENOENT) continue; // removed in the meantime
+            return errno_error(errno, "stat", join_path(path, item->d_name));
+        }
+        entry.is_directory = S_ISDIR(info.st_mode);
+        entry.bytes = entry.is_directory ? 0 : static_cast<std::uint64_t>(info.st_size);
+        entries.push_back(std::move(entry));
+    }
+    if (errno != 0) return errno_error(errno, "list", path);
+    std::sort(entries.begin(), entries.end(),
+              [](const dir_entry& a, const dir_entry& b) { return a.name < b.name; });
+    return entries;
+}
+
+SKEIN_INLINE result<void> posix_disk::remove(const std::string& path) {
+    if (::remove(path.c_str()) != 0) return errno_error(errno, "remove", path);
+    return {};
+}
+
+SKEIN_INLINE result<void> posix_disk::make_dirs(const std::string& path) {
+    for (std::size_t end = 0; end != std::string::npos;) {
+        end = path.find('/', end + 1);
+        const std::string folder = path.substr(0, end);
+        if (folder.empty() || ::mkdir(folder.c_str(), 0777) == 0) continue;
+        const int number = errno;
+        struct stat info{};
+        if (::stat(folder.c_str(), &info) != 0) return errno_error(number, "create folder", folder);
+        if (!S_ISDIR(info.st_mode)) return errno_error(ENOTDIR, "create folder", folder);
+    }
+    return {};
+}
+
+SKEIN_INLINE result<std::uint64_t> posix_disk::free_space(const std::string& path) {
+    struct statvfs info{};
+    if (detail::retry_eintr([&] { return ::statvfs(path.c_str(), &info); }) != 0)
+        return errno_error(errno, "free space of", path);
+    return static_cast<std::uint64_t>(info.f_bavail) * info.f_frsize;
+}
+
+SKEIN_INLINE result<dir_entry> posix_disk::status(const std::string& path) {
+    struct stat info{};
+    if (::stat(path.c_str(), &info) != 0) return errno_error(errno, "stat", path);
+    dir_entry entry;
+    const auto slash = path.find_last_of('/');
+    entry.name = slash == std::string::npos ? path : path.substr(slash + 1);
+    entry.is_directory = S_ISDIR(info.st_mode);
+    entry.bytes = entry.is_directory ? 0 : static_cast<std::uint64_t>(info.st_size);
+    return entry;
+}
+
+} // namespace skein
+
+
+// ======== skein/cluster/detail/git_files.ipp, continued
+#include <cerrno>
+#include <cstdlib>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace skein::cluster::detail {
+
+/// Files without a name take what git reads and writes: no pipe that both would have to watch.
+SKEIN_INLINE unique_fd unnamed_file(std::string_view content = {}) {
+    unique_fd file(::memfd_create("skein-git", MFD_CLOEXEC));
+    if (!file) throw errno_error(errno, "open", "a file in memory for git");
+    while (!content.empty()) {
+        const auto n = skein::detail::retry_eintr(
+            [&] { return ::write(file.get(), content.data(), content.size()); });
+        if (n < 0) throw errno_error(errno, "write", "a file in memory for git");
+        content.remove_prefix(static_cast<std::size_t>(n));
+    }
+    ::lseek(file.get(), 0, SEEK_SET);
+    return file;
+}
+
+SKEIN_INLINE std::string whole_text(const unique_fd& file) {
+    struct stat is{};
+    if (::fstat(file.get(), &is) != 0) throw errno_error(errno, "read", "what git has said");
+    std::string out(static_cast<std::size_t>(is.st_size), '\0');
+    for (std::size_t got = 0; got < out.size();) {
+        const auto n = skein::detail::retry_eintr([&] {
+            return ::pread(file.get(), out.data() + got, out.size() - got, static_cast<off_t>(got));
+        });
+        if (n <= 0) throw errno_error(n < 0 ? errno : EIO, "read", "what git has said");
+        got += static_cast<std::size_t>(n);
+    }
+    return out;
+}
+
+/// Where a command is, as a shell would find it; "" if it is nowhere.
+SKEIN_INLINE std::string in_search_path(std::string_view command) {
+    const char* const path = std::getenv("PATH");
+    std::string_view rest = path != nullptr ? path : "/usr/bin:/bin";
+    while (!rest.empty()) {
+        const auto colon = rest.find(':');
+        const auto folder = rest.substr(0, colon);
+        rest = colon == std::string_view::npos ? std::string_view() : rest.substr(colon + 1);
+        auto file = fmt::format("{}/{}", folder.empty() ? "." : folder, command);
+        struct stat is{};
+        if (::access(file.c_str(), X_OK) == 0 && ::stat(file.c_str(), &is) == 0 &&
+            S_ISREG(is.st_mode))
+            return file;
+    }
+    return {};
+}
+
+SKEIN_INLINE std::vector<std::string> zero_ended(std::string_view text) {
+    std::vector<std::string> out;
+    while (!text.empty()) {
+        const auto end = text.find('\0');
+        out.emplace_back(text.substr(0, end));
+        text = end == std::string_view::npos ? std::string_view() : text.substr(end + 1);
+    }
+    return out;
+}
+
+SKEIN_INLINE std::optional<git_answer> run_git(const std::string& folder,
+                                               std::vector<std::string> arguments,
+                                               std::string_view input) {
+    proc::process_options how;
+    how.executable = in_search_path("git");
+    if (how.executable.empty()) return std::nullopt;
+    // A hook of the folder's own is not run for a listing.
+    how.argv = {"git", "-C", folder, "-c", "core.fsmonitor=false"};
+    for (auto& each : arguments) how.argv.push_back(std::move(each));
+    how.env = {{"LC_ALL", "C"}, {"GIT_OPTIONAL_LOCKS", "0"}};
+    // The repository is that of the folder, also when we run in a hook of another one.
+    how.unset_env = {"GIT_DIR",
+                     "GIT_WORK_TREE",
+                     "GIT_INDEX_FILE",
+                     "GIT_COMMON_DIR",
+                     "GIT_OBJECT_DIRECTORY",
+                     "GIT_NAMESPACE",
+                     "GIT_PREFIX",
+                     "GIT_LITERAL_PATHSPECS",
+                     "GIT_GLOB_PATHSPECS",
+                     "GIT_ICASE_PATHSPECS"};
+    how.last_words = false;
+    how.keep_stdin = true;
+    const auto in = unnamed_file(input), out = unnamed_file(), errors = unnamed_file();
+    how.fds = {{in.get(), 0}};
+    how.stdout_fd = out.get();
+    how.stderr_fd = errors.get();
+    auto child = proc::child_process::spawn(std::move(how));
+    const auto status = child.wait_blocking();
+    if (!status.exited())
+        throw error(errc::io, fmt::format("git in {} was {}", folder, status.describe()));
+    return git_answer{status.code(), whole_text(out), whole_text(errors)};
+}
+
+SKEIN_INLINE error git_says_no(const std::string& folder, const git_answer& said) {
+    auto why = said.errors.empty() ? fmt::format("it exited with {}", said.code) : said.errors;
+    while (why.ends_with('\n')) why.pop_back();
+    return error(errc::io, fmt::format("cannot list {} by git", folder))
+        .with_cause(std::move(why))
+        .with_hint("mend that, or copy what the job needs to a folder without .git");
+}
+
+SKEIN_INLINE bool is_below_git(const std::string& folder) {
+    char* const whole = ::realpath(folder.c_str(), nullptr);
+    if (whole == nullptr) return false;
+    std::string at = whole;
+    std::free(whole); // NOLINT: realpath's
+    for (;;) {
+        struct stat is{};
+        if (::lstat((at + "/.git").c_str(), &is) == 0) return true;
+        const auto slash = at.rfind('/');
+        if (slash == std::string::npos || at.size() <= 1) return false;
+        at.resize(slash);
+    }
+}
+
+SKEIN_INLINE std::optional<std::vector<std::string>> git_files(const std::string& folder) {
+    if (!is_below_git(folder)) return std::nullopt;
+    // Of a folder that is ignored as a whole git would list nothing, and it was asked for.
+    const auto ignored = run_git(folder, {"check-ignore", "-q", "--no-index", "--", "."});
+    if (!ignored) {
+        logging::warn("cluster", "git is not installed: what .gitignore leaves out goes along",
+                      {{"folder", folder}});
+        return std::nullopt;
+    }
+    if (ignored->code == 0) return std::nullopt;
+    if (ignored->code != 1) {
+        if (ignored->errors.find("not a git repository") != std::string::npos) return std::nullopt;
+        throw git_says_no(folder, *ignored);
+    }
+    const auto listed =
+        run_git(folder, {"ls-files", "--cached", "--others", "--exclude-standard", "-z"});
+    if (!listed || listed->code != 0) throw git_says_no(folder, listed.value_or(git_answer{}));
+    return zero_ended(listed->output);
+}
+
+SKEIN_INLINE std::vector<std::string> git_ignored(const std::string& folder,
+                                                  const std::vector<std::string>& paths) {
+    if (paths.empty()) return {};
+    std::string input;
+    // "./" keeps a name that begins with a colon from being more than a name.
+    for (const auto& path : paths) input.append("./").append(path).push_back('\0');
+    const auto said = run_git(folder, {"check-ignore", "-z", "--stdin"}, input);
+    if (!said || said->code > 1) throw git_says_no(folder, said.value_or(git_answer{}));
+    auto out = zero_ended(said->output);
+    for (auto& path : out) path.erase(0, 2);
+    return out;
+}
+
+} // namespace skein::cluster::detail
+
+// ======== skein/cluster/detail/ignore_rules.hpp
+// Patterns with the syntax of a .gitignore, for one file of them at the top of a folder.
+
+
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace skein::cluster::detail {
+
+/// Whether `*`, `?`, `[a-z]`, `[!a-z]`, `[[:digit:]]` and `\x` of a pattern match a whole name.
+[[nodiscard]] bool glob_matches(std::string_view pattern, std::string_view name) noexcept;
+
+/// The last pattern that matches decides; what is in a folder that is left out is out, too.
+class ignore_rules {
+public:
+    ignore_rules() = default;
+    explicit ignore_rules(std::string_view text);
+
+    /// Whether a path itself matches, whatever the folders above it.
+    [[nodiscard]] bool matches(std::string_view path, bool is_folder) const;
+    /// Whether a path, or a folder above it, matches.
+    [[nodiscard]] bool leaves_out(std::string_view path, bool is_folder);
+    [[nodiscard]] bool empty() const noexcept { return rules_.empty(); }
+
+private:
+    struct rule {
+        std::vector<std::string> names; ///< of the pattern; "**": any number of names
+        bool is_negated = false, needs_folder = false;
+    };
+    void add(std::string_view line);
+
+    std::vector<rule> rules_;
+    std::unordered_map<std::string, bool> folders_; ///< what leaves_out() has said of them
+};
+
+} // namespace skein::cluster::detail
+
+
+// ======== skein/cluster/detail/ignore_rules.ipp
+// The bodies of cluster/detail/ignore_rules.hpp.
+
+#include <cctype>
+#include <cstddef>
+#include <span>
+
+namespace skein::cluster::detail {
+
+/// [:name:] of a bracket. Names of the C locale.
+SKEIN_INLINE bool in_class(std::string_view name, unsigned char c) noexcept {
+    const bool lower = c >= 'a' && c <= 'z', upper = c >= 'A' && c <= 'Z';
+    const bool digit = c >= '0' && c <= '9';
+    if (name == "alpha") return lower || upper;
+    if (name == "digit") return digit;
+    if (name == "alnum") return lower || upper || digit;
+    if (name == "lower") return lower;
+    if (name == "upper") return upper;
+    if (name == "space") return c == ' ' || (c >= '\t' && c <= '\r');
+    if (name == "blank") return c == ' ' || c == '\t';
+    if (name == "xdigit") return digit || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
+    if (name == "punct") return c > ' ' && c < 0x7f && !lower && !upper && !digit;
+    return false;
+}
+
+/// The bracket at pattern[at]; moves `at` behind it. One without an end matches nothing.
+SKEIN_INLINE bool bracket_matches(std::string_view pattern, std::size_t& at,
+                                  unsigned char c) noexcept {
+    auto i = at + 1;
+    const bool is_not = i < pattern.size() && (pattern[i] == '!' || pattern[i] == '^');
+    if (is_not) ++i;
+    bool found = false;
+    const auto one = [&]() -> unsigned char {
+        if (pattern[i] == '\\' && i + 1 < pattern.size()) ++i;
+        return static_cast<unsigned char>(pattern[i++]);
+    };
+    for (const auto first = i; i < pattern.size();) {
+        if (pattern[i] == ']' && i != first) {
+            at = i + 1;
+            return found != is_not;
+        }
+        if (pattern[i] == '[' && pattern.substr(i).starts_with("[:")) {
+            if (const auto end = pattern.find(":]", i + 2); end != std::string_view::npos) {
+                found = found || in_class(pattern.substr(i + 2, end - i - 2), c);
+                i = end + 2;
+                continue;
+            }
+        }
+        const auto low = one();
+        auto high = low;
+        if (i + 1 < pattern.size() && pattern[i] == '-' && pattern[i + 1] != ']') {
+            ++i;
+            high = one();
+        }
+        found = found || (low <= c && c <= high);
+    }
+    at = pattern.size();
+    return false;
+}
+
+/// One character of the pattern, which is not '*'.
+SKEIN_INLINE bool one_matches(std::string_view pattern, std::size_t& at, char c) noexcept {
+    if (pattern[at] == '?') return ++at, true;
+    if (pattern[at] == '[') return bracket_matches(pattern, at, static_cast<unsigned char>(c));
+    if (pattern[at] == '\\' && at + 1 < pattern.size()) ++at;
+    return pattern[at++] == c;
+}
+
+SKEIN_INLINE bool glob_matches(std::string_view pattern, std::string_view name) noexcept {
+    constexpr auto none = static_cast<std::size_t>(-1);
+    std::size_t p = 0, n = 0, star = none, from = 0; // the last star, and where it ends in the name
+    while (n < name.size()) {
+        if (p < pattern.size() && pattern[p] == '*') {
+            star = p++;
+            from = n;
+        } else if (p < pattern.size() && one_matches(pattern, p, name[n])) {
+            ++n;
+        } else if (star != none) {
+            p = star + 1;
+            n = ++from;
+        } else {
+            return false;
+        }
+    }
+    while (p < pattern.size() && pattern[p] == '*') ++p;
+    return p == pattern.size();
+}
+
+/// Names of a pattern against those of a path: the same walk with "**" in the place of '*'.
+SKEIN_INLINE bool names_match(std::span<const std::string> pattern,
+                              std::span<const std::string_view> path) noexcept {
+    constexpr auto none = static_cast<std::size_t>(-1);
+    std::size_t p = 0, n = 0, star = none, from = 0;
+    while (n < path.size()) {
+        if (p < pattern.size() && pattern[p] == "**") {
+            star = p++;
+            // At the end it stands for something, not for nothing: "a/**" is not "a" itself.
+            if (p == pattern.size()) return true;
+            from = n;
+        } else if (p < pattern.size() && glob_matches(pattern[p], path[n])) {
+            ++p;
+            ++n;
+        } else if (star != none) {
+            p = star + 1;
+            n = ++from;
+        } else {
+            return false;
+        }
+    }
+    return p == pattern.size();
+}
+
+SKEIN_INLINE std::vector<std::string_view> names_of(std::string_view path) {
+    std::vector<std::string_view> names;
+    while (!path.empty()) {
+        const auto slash = path.find('/');
+        names.push_back(path.substr(0, slash));
+        path = slash == std::string_view::npos ? std::string_view() : path.substr(slash + 1);
+    }
+    return names;
+}
+
+SKEIN_INLINE ignore_rules::ignore_rules(std::string_view text) {
+    if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
+    while (!text.empty()) {
+        const auto end = text.find('\n');
+        add(text.substr(0, end));
+        text = end == std::string_view::npos ? std::string_view() : text.substr(end + 1);
+    }
+}
+
+SKEIN_INLINE void ignore_rules::add(std::string_view line) {
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    while (line.ends_with(' ') && !line.ends_with("\\ ")) line.remove_suffix(1);
+    if (line.empty() || line.front() == '#') return;
+    rule r;
+    r.is_negated = line.front() == '!';
+    if (r.is_negated) line.remove_prefix(1);
+    r.needs_folder = line.ends_with('/');
+    if (r.needs_folder) line.remove_suffix(1);
+    // With a slash in it, a pattern begins at the top; without, it may stand in any folder.
+    if (line.find('/') == std::string_view::npos) r.names.emplace_back("**");
+    if (line.starts_with('/')) line.remove_prefix(1);
+    if (line.empty()) return;
+    for (const auto name : names_of(line)) r.names.emplace_back(name);
+    rules_.push_back(std::move(r));
+}
+
+SKEIN_INLINE bool ignore_rules::matches(std::string_view path, bool is_folder) const {
+    const auto names = names_of(path);
+    for (auto r = rules_.rbegin(); r != rules_.rend(); ++r)
+        if ((is_folder || !r->needs_folder) && names_match(r->names, names)) return !r->is_negated;
+    return false;
+}
+
+SKEIN_INLINE bool ignore_rules::leaves_out(std::string_view path, bool is_folder) {
+    if (rules_.empty()) return false;
+    const auto slash = path.rfind('/');
+    if (slash != std::string_view::npos) {
+        const auto folder = path.substr(0, slash);
+        const auto known = folders_.find(std::string(folder));
+        const bool out = known != folders_.end() ? known->second : leaves_out(folder, true);
+        if (known == folders_.end()) folders_.emplace(folder, out);
+        if (out) return true;
+    }
+    return matches(path, is_folder);
+}
+
+} // namespace skein::cluster::detail
+
+
+// ======== skein/cluster/detail/package_scan.ipp, continued
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <map>
+#include <memory>
+#include <string_view>
+#include <unordered_set>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace skein::cluster {
+namespace detail {
+
+/// How a number of bytes is told to people: "1.4 GiB".
+SKEIN_INLINE std::string shown_bytes(std::uint64_t bytes) {
+    static constexpr std::array<const char*, 5> units = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+    auto value = static_cast<double>(bytes);
+    std::size_t unit = 0;
+    for (; value >= 1024 && unit + 1 < units.size(); ++unit) value /= 1024;
+    return unit == 0 ? fmt::format("{} bytes", bytes)
+                     : fmt::format("{:.1f} {}", value, units[unit]);
+}
+
+/// What is in a folder, but `.` and `..`.
+///   errors  not_found, permission_denied, ...
+SKEIN_INLINE std::vector<std::string> names_in(const std::string& folder) {
+    const auto close = [](DIR* d) { ::closedir(d); };
+    const std::unique_ptr<DIR, decltype(close)> dir(::opendir(folder.c_str()), close);
+    if (!dir) throw errno_error(errno, "list", folder);
+    std::vector<std::string> out;
+    for (;;) {
+        errno = 0;
+        const dirent* const each = ::readdir(dir.get());
+        if (each == nullptr) {
+            if (errno != 0) throw errno_error(errno, "list", folder);
+            break;
+        }
+        const std::string_view name = each->d_name;
+        if (name != "." && name != "..") out.emplace_back(name);
+    }
+    std::sort(out.begin(), out.end());
+    return out;
+}
+
+/// One scan of one folder.
+class folder_scan {
+public:
+    folder_scan(const std::string& folder, const scan_options& how);
+    package_manifest run();
+
+private:
+    /// A path that goes along.
+    struct found {
+        std::string path;
+        struct stat is{};
+    };
+    [[nodiscard]] std::string whole(std::string_view path) const;
+    [[nodiscard]] bool look(const std::string& path, struct stat& is) const;
+    void take(const std::string& path, const struct stat& is);
+    void list(const std::string& prefix);
+    void list_by_git(const std::string& prefix, const std::vector<std::string>& files);
+    void take_empty_folders(const std::string& prefix, const std::vector<std::string>& parents);
+    void walk(const std::string& prefix, bool with_rules);
+    void take_named(std::string path);
+    std::string take_link_on_the_way(const std::string& link, std::string_view rest);
+    void settle();
+    void check_bounds() const;
+    [[noreturn]] void refuse(std::string why, bool by_count) const;
+    [[nodiscard]] package_entry entry_of(const found& what);
+    [[nodiscard]] sha256_digest hash(const found& what);
+    void check_stop() const;
+
+    std::string folder_;
+    const scan_options& how_;
+    ignore_rules rules_;
+    std::vector<found> all_;
+    std::unordered_set<std::string> taken_;
+    std::uint64_t bytes_ = 0, hashed_ = 0;
+};
+
+SKEIN_INLINE folder_scan::folder_scan(const std::string& folder, const scan_options& how)
+    : folder_(folder.empty() ? "." : folder), how_(how) {
+    while (folder_.size() > 1 && folder_.ends_with('/')) folder_.pop_back();
+    struct stat is{};
+    if (::stat(folder_.c_str(), &is) != 0)
+        throw errno_error(errno, "look at", folder_)
+            .with_hint("name a folder that is there and that this user may read");
+    if (!S_ISDIR(is.st_mode))
+        throw error(errc::invalid_argument, fmt::format("{} is no folder", folder_))
+            .with_hint("name the folder whose files the job needs");
+    posix_disk disk;
+    const auto rules = join_path(folder_, ".skeinignore");
+    if (auto text = disk.read_whole(rules, std::uint64_t{1} << 20))
+        rules_ = ignore_rules(as_text(*text));
+    else if (text.error().code() != errc::not_found)
+        throw error(text.error());
+}
+
+SKEIN_INLINE std::string folder_scan::whole(std::string_view path) const {
+    if (path.ends_with('/')) path.remove_suffix(1);
+    return path.empty() ? folder_ : join_path(folder_, path);
+}
+
+/// False: nothing is there (any more).
+SKEIN_INLINE bool folder_scan::look(const std::string& path, struct stat& is) const {
+    if (::lstat(whole(path).c_str(), &is) == 0) return true;
+    if (errno == ENOENT || errno == ENOTDIR) return false;
+    throw errno_error(errno, "look at", whole(path));
+}
+
+SKEIN_INLINE void folder_scan::check_stop() const {
+    if (how_.stop.stop_requested())
+        throw error(errc::cancelled, fmt::format("reading {} was given up", folder_));
+}
+
+SKEIN_INLINE void folder_scan::take(const std::string& path, const struct stat& is) {
+    const auto refused = [&](std::string_view what) {
+        return error(errc::not_supported, fmt::format("not supported: {} is {}", whole(path), what))
+            .with_hint("remove it, or name it in .skeinignore");
+    };
+    if (S_ISFIFO(is.st_mode)) throw refused("a pipe");
+    if (S_ISSOCK(is.st_mode)) throw refused("a socket");
+    if (S_ISBLK(is.st_mode) || S_ISCHR(is.st_mode)) throw refused("a device");
+    if (!taken_.insert(path).second) return;
+    if (S_ISREG(is.st_mode)) bytes_ += static_cast<std::uint64_t>(is.st_size);
+    all_.push_back({path, is});
+    // A folder that is far too large is not read to its end before it is refused.
+    if (all_.size() > 10 * how_.bounds.entries + 1000) check_bounds();
+}
+
+/// Lists what is in a folder of the package, "" or with a slash at its end.
+SKEIN_INLINE void folder_scan::list(const std::string& prefix) {
+    check_stop();
+    if (const auto files = git_files(whole(prefix)))
+        list_by_git(prefix, *files);
+    else
+        walk(prefix, true);
+}
+
+SKEIN_INLINE void folder_scan::list_by_git(const std::string& prefix,
+                                           const std::vector<std::string>& files) {
+    std::vector<std::string> parents = {""};
+    for (auto name : files) {
+        const bool is_repository = name.ends_with('/');
+        if (is_repository) name.pop_back();
+        for (auto slash = name.find('/'); slash != std::string::npos;
+             slash = name.find('/', slash + 1))
+            parents.push_back(name.substr(0, slash + 1));
+        const auto path = prefix + name;
+        struct stat is{};
+        if (!look(path, is)) continue; // tracked, and removed since
+        const bool is_folder = S_ISDIR(is.st_mode);
+        if (rules_.leaves_out(path, is_folder)) continue;
+        take(path, is);
+        if (is_folder) list(path + "/"); // a repository in the repository has rules of its own
+    }
+    std::sort(parents.begin(), parents.end());
+    parents.erase(std::unique(parents.begin(), parents.end()), parents.end());
+    take_empty_folders(prefix, parents);
+}
+
+/// Git knows no folders: those of which it lists nothing and that it does not ignore are empty ones
+/// of the package.
+SKEIN_INLINE void folder_scan::take_empty_folders(const std::string& prefix,
+                                                  const std::vector<std::string>& parents) {
+    auto look_in = parents;
+    while (!look_in.empty()) {
+        std::vector<std::string> folders;
+        for (const auto& parent : look_in) {
+            struct stat is{};
+            const auto at = prefix + parent;
+            if (!at.empty() && (!look(at.substr(0, at.size() - 1), is) || !S_ISDIR(is.st_mode)))
+                continue;
+            for (const auto& name : names_in(whole(at))) {
+                const auto below = parent + name;
+                if (name == ".git" || !look(prefix + below, is) || !S_ISDIR(is.st_mode)) continue;
+                if (std::binary_search(parents.begin(), parents.end(), below + "/")) continue;
+                if (taken_.contains(prefix + below)) continue;
+                if (!rules_.leaves_out(prefix + below, true)) folders.push_back(below);
+            }
+        }
+        check_stop();
+        auto ignored = git_ignored(whole(prefix), folders);
+        std::sort(ignored.begin(), ignored.end());
+        look_in.clear();
+        for (const auto& each : folders) {
+            struct stat is{};
+            if (std::binary_search(ignored.begin(), ignored.end(), each) ||
+                !look(prefix + each, is))
+                continue;
+            take(prefix + each, is);
+            look_in.push_back(each + "/");
+        }
+    }
+}
+
+/// Takes all that is below, but `.git` and, with rules, what `.skeinignore` leaves out.
+SKEIN_INLINE void folder_scan::walk(const std::string& prefix, bool with_rules) {
+    std::vector<std::string> left = {prefix};
+    while (!left.empty()) {
+        check_stop();
+        const auto at = std::move(left.back());
+        left.pop_back();
+        for (const auto& name : names_in(whole(at))) {
+            const auto path = at + name;
+            struct stat is{};
+            if (name == ".git" || !look(path, is)) continue;
+            const bool is_folder = S_ISDIR(is.st_mode);
+            if (with_rules && rules_.leaves_out(path, is_folder)) continue;
+            take(path, is);
+            if (!is_folder) continue;
+            struct stat git{};
+            if (with_rules && look(path + "/.git", git))
+                list(path + "/"); // a repository in a folder that is none has its rules
+            else
+                left.push_back(path + "/");
+        }
+    }
+}
+
+/// The path that stands for one that begins with a link; the link goes along, too.
+SKEIN_INLINE std::string folder_scan::take_link_on_the_way(const std::string& link,
+                                                           std::string_view rest) {
+    struct stat is{};
+    if (!look(link, is)) throw errno_error(ENOENT, "look at", whole(link));
+    take(link, is);
+    std::array<char, 4097> to{};
+    const auto n = ::readlink(whole(link).c_str(), to.data(), to.size() - 1);
+    if (n < 0) throw errno_error(errno, "read the link", whole(link));
+    const auto slash = link.rfind('/');
+    std::string out = slash == std::string::npos ? "" : link.substr(0, slash + 1);
+    out += std::string_view(to.data(), static_cast<std::size_t>(n));
+    if (!rest.empty()) out.append("/").append(rest);
+    if (to[0] == '/') // entry_of() says the same of links that are not named
+        throw error(errc::not_supported,
+                    fmt::format("not supported: link {} is absolute", whole(link)))
+            .with_hint("name what it points at, or make the link relative");
+    return out;
+}
+
+/// Takes a path that the command names, and the links on the way to it.
+SKEIN_INLINE void folder_scan::take_named(std::string path) {
+    const auto asked = path;
+    for (int hops = 0; hops < 40; ++hops) {
+        std::string at;
+        struct stat is{};
+        bool again = false;
+        std::vector<std::string> names;
+        for (auto rest = std::string_view(path); !rest.empty();) {
+            const auto name = next_name(rest);
+            if (name.empty() || name == ".") continue;
+            if (name == "..") {
+                if (names.empty())
+                    throw error(errc::invalid_argument,
+                                fmt::format("{} is not in {}", asked, folder_))
+                        .with_hint("what a job needs lies in its folder");
+                names.pop_back();
+                continue;
+            }
+            if (name == ".git")
+                throw error(errc::invalid_argument,
+                            fmt::format("{} is in .git, which stays here", asked));
+            names.emplace_back(name);
+            at = fmt::format("{}", fmt::join(names, "/"));
+            if (!look(at, is))
+                throw error(errc::not_found, fmt::format("{} is not in {}", asked, folder_))
+                    .with_hint("make it first, or mend its name");
+            if (!S_ISLNK(is.st_mode)) continue;
+            path = take_link_on_the_way(at, rest);
+            again = true;
+            break;
+        }
+        if (again) continue;
+        at = fmt::format("{}", fmt::join(names, "/"));
+        if (at.empty()) return walk("", false);
+        if (!look(at, is)) throw errno_error(ENOENT, "look at", whole(at));
+        take(at, is);
+        if (S_ISDIR(is.st_mode)) walk(at + "/", false);
+        return;
+    }
+    throw error(errc::invalid_argument,
+                fmt::format("{} has too many links on its way", whole(asked)));
+}
+
+/// In order, and folders only where nothing is in them.
+SKEIN_INLINE void folder_scan::settle() {
+    std::sort(all_.begin(), all_.end(),
+              [](const found& a, const found& b) { return path_less(a.path, b.path); });
+    std::vector<found> kept;
+    kept.reserve(all_.size());
+    for (auto& each : all_) {
+        if (!kept.empty() && S_ISDIR(kept.back().is.st_mode) &&
+            each.path.size() > kept.back().path.size() &&
+            each.path[kept.back().path.size()] == '/' && each.path.starts_with(kept.back().path))
+            kept.pop_back();
+        kept.push_back(std::move(each));
+    }
+    all_ = std::move(kept);
+}
+
+/// The ten largest, by count those of the top folder with all that is in them.
+SKEIN_INLINE void folder_scan::refuse(std::string why, bool by_count) const {
+    struct sum {
+        std::uint64_t entries = 0, bytes = 0;
+    };
+    std::map<std::string, sum> sums;
+    for (const auto& each : all_) {
+        const auto slash = by_count ? each.path.find('/') : std::string::npos;
+        auto& to = sums[each.path.substr(0, slash == std::string::npos ? slash : slash + 1)];
+        to.entries += 1;
+        if (S_ISREG(each.is.st_mode)) to.bytes += static_cast<std::uint64_t>(each.is.st_size);
+    }
+    std::vector<std::pair<std::string, sum>> order(sums.begin(), sums.end());
+    std::sort(order.begin(), order.end(), [&](const auto& a, const auto& b) {
+        const auto by = [&](const auto& of) {
+            return by_count ? of.second.entries : of.second.bytes;
+        };
+        return by(a) != by(b) ? by(a) > by(b) : a.first < b.first;
+    });
+    if (order.size() > 10) order.resize(10);
+    std::string largest;
+    for (const auto& [path, is] : order) {
+        largest += largest.empty() ? "" : ", ";
+        largest += printable(path.size() > 200 ? path.substr(0, 200) + "..." : path);
+        largest += is.entries > 1
+                       ? fmt::format(" ({} entries, {})", is.entries, shown_bytes(is.bytes))
+                       : fmt::format(" ({})", shown_bytes(is.bytes));
+    }
+    throw error(errc::too_large, std::move(why))
+        .with_cause("the largest are " + largest)
+        .with_hint("name what the job does not need in .skeinignore, or put it where all nodes "
+                   "see it");
+}
+
+SKEIN_INLINE void folder_scan::check_bounds() const {
+    const auto& most = how_.bounds;
+    if (all_.size() > most.entries)
+        refuse(fmt::format("{} has {} files and folders, {} are the most", folder_, all_.size(),
+                           most.entries),
+               true);
+    if (bytes_ > most.bytes)
+        refuse(fmt::format("{} has {}, {} are the most", folder_, shown_bytes(bytes_),
+                           shown_bytes(most.bytes)),
+               false);
+}
+
+SKEIN_INLINE sha256_digest folder_scan::hash(const found& what) {
+    const auto path = whole(what.path);
+    const auto changed = [&] {
+        return error(errc::aborted, fmt::format("{} has changed while the folder was read", path))
+            .with_hint("wait until nobody writes there, or name it in .skeinignore");
+    };
+    const auto is_same = [&](const struct stat& now) {
+        return now.st_ino == what.is.st_ino && now.st_dev == what.is.st_dev &&
+               now.st_size == what.is.st_size && now.st_mtim.tv_sec == what.is.st_mtim.tv_sec &&
+               now.st_mtim.tv_nsec == what.is.st_mtim.tv_nsec;
+    };
+    const unique_fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+    if (!file) {
+        if (errno == ENOENT || errno == ELOOP || errno == ENXIO) throw changed();
+        throw errno_error(errno, "read", path)
+            .with_hint("let this user read it, or name it in .skeinignore");
+    }
+    struct stat now{};
+    if (::fstat(file.get(), &now) != 0) throw errno_error(errno, "look at", path);
+    if (!is_same(now)) throw changed();
+    sha256 sum;
+    std::uint64_t got = 0;
+    std::vector<std::byte> piece(static_cast<std::size_t>(
+        std::clamp<std::uint64_t>(static_cast<std::uint64_t>(now.st_size), 1, 1u << 20)));
+    for (;;) {
+        check_stop();
+        const auto n = skein::detail::retry_eintr(
+            [&] { return ::read(file.get(), piece.data(), piece.size()); });
+        if (n < 0) throw errno_error(errno, "read", path);
+        if (n == 0) break;
+        got += static_cast<std::uint64_t>(n);
+        if (got > static_cast<std::uint64_t>(now.st_size)) throw changed();
+        sum.update(byte_span(piece).first(static_cast<std::size_t>(n)));
+        hashed_ += static_cast<std::uint64_t>(n);
+        if (how_.progress) how_.progress({what.path, hashed_, bytes_});
+    }
+    if (::fstat(file.get(), &now) != 0) throw errno_error(errno, "look at", path);
+    if (!is_same(now) || got != static_cast<std::uint64_t>(now.st_size)) throw changed();
+    return sum.finish();
+}
+
+SKEIN_INLINE package_entry folder_scan::entry_of(const found& what) {
+    package_entry out;
+    out.path = what.path;
+    if (S_ISDIR(what.is.st_mode)) {
+        out.kind = static_cast<std::uint8_t>(entry_kind::folder);
+        out.mode = what.is.st_mode & 0777;
+    } else if (S_ISLNK(what.is.st_mode)) {
+        out.kind = static_cast<std::uint8_t>(entry_kind::link);
+        std::array<char, 4097> to{};
+        const auto n = ::readlink(whole(what.path).c_str(), to.data(), to.size());
+        if (n < 0) throw errno_error(errno, "read the link", whole(what.path));
+        out.link_to.assign(to.data(), static_cast<std::size_t>(n));
+        if (auto good = check_package_link(out.path, out.link_to, how_.bounds); !good)
+            throw error(errc::not_supported,
+                        fmt::format("not supported: {}: {}", folder_, good.error().text()))
+                .with_hint("make it a relative link within the folder, put a copy in its place, or "
+                           "name it in .skeinignore");
+    } else {
+        out.mode = what.is.st_mode & 0777;
+        out.size = static_cast<std::uint64_t>(what.is.st_size);
+        out.digest = hash(what);
+    }
+    return out;
+}
+
+SKEIN_INLINE package_manifest folder_scan::run() {
+    list("");
+    for (const auto& path : how_.always) {
+        if (path.starts_with('/'))
+            throw error(errc::invalid_argument,
+                        fmt::format("{} is absolute: what goes along is named relative to {}", path,
+                                    folder_));
+        take_named(path);
+    }
+    settle();
+    check_bounds();
+    package_manifest out;
+    out.entries.reserve(all_.size());
+    for (const auto& each : all_) out.entries.push_back(entry_of(each));
+    if (auto good = check_package(out, how_.bounds); !good)
+        throw error(good.error()).with_where(folder_);
+    return out;
+}
+
+/// Opens a file below a folder without following a link anywhere on the way.
+SKEIN_INLINE unique_fd open_below(const std::string& folder, std::string_view path) {
+    unique_fd at(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    while (at) {
+        const auto name = std::string(next_name(path));
+        const bool is_last = path.empty();
+        const int flags = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+        unique_fd next(::openat(at.get(), name.c_str(), is_last ? flags : flags | O_DIRECTORY));
+        at = std::move(next);
+        if (is_last) break;
+    }
+    return at;
+}
+
+} // namespace detail
+
+SKEIN_INLINE package_manifest scan_folder(const std::string& folder, const scan_options& how) {
+    return detail::folder_scan(folder, how).run();
+}
+
+SKEIN_INLINE byte_buffer read_package_file(const std::string& folder, const package_entry& which,
+                                           std::uint64_t offset, std::size_t bytes) {
+    if (auto good = check_package_path(which.path); !good) throw error(good.error());
+    const auto path = join_path(folder, which.path);
+    const auto changed = [&] {
+        return error(errc::aborted, fmt::format("{} has changed since the folder was read", path))
+            .with_hint("submit again when nobody writes there");
+    };
+    const auto file = detail::open_below(folder, which.path);
+    if (!file) {
+        if (errno == ENOENT || errno == ENOTDIR || errno == ELOOP || errno == ENXIO)
+            throw changed();
+        throw errno_error(errno, "read", path);
+    }
+    struct stat is{};
+    if (::fstat(file.get(), &is) != 0) throw errno_error(errno, "look at", path);
+    if (!S_ISREG(is.st_mode) || static_cast<std::uint64_t>(is.st_size) != which.size)
+        throw changed();
+    if (offset >= which.size) return {};
+    byte_buffer out(static_cast<std::size_t>(std::min<std::uint64_t>(bytes, which.size - offset)));
+    for (std::size_t got = 0; got < out.size();) {
+        const auto n = skein::detail::retry_eintr([&] {
+            return ::pread(file.get(), out.data() + got, out.size() - got,
+                           static_cast<off_t>(offset + got));
+        });
+        if (n < 0) throw errno_error(errno, "read", path);
+        if (n == 0) throw changed();
+        got += static_cast<std::size_t>(n);
+    }
+    return out;
+}
+
+} // namespace skein::cluster
+
+// ======== skein/cluster/package_store.hpp
+// Packages on a disk: contents by their digest, kept while there is room.
+//
+//     package_store kept("/var/lib/skein/packages", std::uint64_t{8} << 30);
+//     kept.keep(manifest);                                   // checked, then kept by its id
+//     const auto hold = kept.pin(id);                        // nothing of it is removed meanwhile
+//     for (const auto& digest : kept.missing(manifest)) {    // what has to be sent
+//         auto blob = kept.begin(digest, size);
+//         blob.append(piece);
+//         blob.commit();                                     // refused if the digest differs
+//     }
+//     kept.lay_out(manifest, "/var/lib/skein/jobs/7/files"); // copies, not links
+//
+// What is not pinned goes, longest unused first, when something new needs its room. Pins end with
+// the process: who starts again pins what it still needs before anything is added.
+//
+// Nothing is synced. What an earlier process has left is hashed when it is first asked for, and
+// counts as missing if it does not fit.
+//
+// Calls block and are safe on several threads at once; run them on threads that may wait.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+namespace skein::cluster {
+
+namespace detail {
+struct package_files;
+struct blob_file;
+} // namespace detail
+
+/// The most that read() gives at once, and that append() needs to take.
+inline constexpr std::size_t most_blob_piece = std::size_t{1} << 20;
+
+/// A blob that is being written. One thread at a time. Destroyed before commit() it leaves nothing.
+class blob_writer {
+public:
+    blob_writer(blob_writer&&) noexcept;
+    blob_writer& operator=(blob_writer&&) noexcept;
+    ~blob_writer();
+
+    /// Adds bytes at the end.
+    ///   errors  too_large: more than begin() was told; disk_full, io: it is of no more use
+    void append(byte_span bytes);
+    /// How many bytes have come.
+    [[nodiscard]] std::uint64_t bytes() const noexcept;
+    /// The blob is there.
+    ///   errors  mismatch: other bytes than the digest or the size says, and it is gone; io
+    void commit();
+
+private:
+    friend class package_store;
+    explicit blob_writer(std::unique_ptr<detail::blob_file> of) noexcept;
+    std::unique_ptr<detail::blob_file> file_;
+};
+
+/// As long as it lives nothing of a package is removed. May outlive its store.
+class package_pin {
+public:
+    package_pin() noexcept = default;
+    package_pin(package_pin&&) noexcept = default;
+    package_pin& operator=(package_pin&& other) noexcept;
+    ~package_pin();
+    /// The package's id; "" for none.
+    [[nodiscard]] const std::string& id() const noexcept { return id_; }
+
+private:
+    friend class package_store;
+    std::shared_ptr<detail::package_files> in_;
+    std::string id_;
+};
+
+/// What a store holds.
+struct store_usage {
+    std::uint64_t bytes = 0;  ///< of blobs and manifests, those being written included
+    std::uint64_t pinned = 0; ///< of these, what may not be removed
+    std::size_t blobs = 0, packages = 0;
+};
+
+/// Blobs and manifests in one folder, one process at a time.
+class package_store {
+public:
+    /// Makes the folder (for its owner alone) where there is none, and takes over what is in it.
+    ///   byte_budget  of blobs and manifests together, at least 1
+    ///   errors       already_exists: another process has it; permission_denied, disk_full, io
+    package_store(std::string folder, std::uint64_t byte_budget, package_bounds bounds = {});
+    package_store(const package_store&) = delete;
+    package_store& operator=(const package_store&) = delete;
+    ~package_store();
+
+    /// Checks a manifest and keeps it by its id, which it gives.
+    ///   errors  malformed, too_large: see check_package(); exhausted: all room is pinned;
+    ///           disk_full, io
+    std::string keep(const package_manifest& what);
+    /// A kept manifest; nothing if it is not there, or is damaged.
+    [[nodiscard]] std::optional<package_manifest> find(const std::string& id);
+    /// Holds a kept package, whether its blobs have come or not.
+    ///   errors  not_found: its manifest is not kept here
+    [[nodiscard]] package_pin pin(const std::string& id);
+
+    /// Whether a blob is there, whole. A first time it may be hashed.
+    [[nodiscard]] bool has(const sha256_digest& digest);
+    /// The blobs of a package that are not there, each once; those of empty files are not needed.
+    [[nodiscard]] std::vector<sha256_digest> missing(const package_manifest& of);
+
+    /// Makes room for a blob and begins it. Two that write the same one do not disturb each other.
+    ///   errors  exhausted: all room is pinned or being written; disk_full, io
+    [[nodiscard]] blob_writer begin(const sha256_digest& digest, std::uint64_t size);
+    /// A whole blob at once.
+    void put(const sha256_digest& digest, byte_span bytes);
+    /// A piece of a blob, at most most_blob_piece; empty behind its end.
+    ///   errors  not_found: it is not there (any more); corrupt; io
+    [[nodiscard]] byte_buffer read(const sha256_digest& digest, std::uint64_t offset,
+                                   std::size_t bytes);
+
+    /// Makes the folder `target` with copies of all files of a package, for its owner alone. It is
+    /// made beside its place and renamed when it is whole; nothing is written anywhere else.
+    ///   target  absolute or relative; the folder above it is there, it is not
+    ///   stop    asked to, it ends with errc::cancelled after some MiB
+    ///   errors  already_exists; not_found: a blob is not there, or the folder above;
+    ///           corrupt: a blob has changed on the disk; malformed, too_large: see check_package();
+    ///           disk_full, permission_denied, io; nothing is left of it
+    void lay_out(const package_manifest& what, const std::string& target,
+                 std::stop_token stop = {});
+
+    [[nodiscard]] store_usage usage() const;
+
+private:
+    std::shared_ptr<detail::package_files> files_;
+};
+
+} // namespace skein::cluster
+
+
+// ======== skein/cluster/detail/package_store.ipp
+// The bodies of cluster/package_store.hpp.
+
+
+// ======== skein/cluster/detail/package_files.hpp
+// What a package_store knows of the files in its folder, and how it finds room in it.
+
+
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace skein::cluster::detail {
+
+/// A file of a store: a blob, or the manifest whose id that is.
+struct kept_name {
+    bool is_manifest = false;
+    sha256_digest digest{};
+    friend bool operator==(const kept_name&, const kept_name&) = default;
+};
+
+struct hash_of_name {
+    std::size_t operator()(const kept_name& n) const noexcept {
+        std::size_t out = 0; // a digest is as good a hash as any
+        std::memcpy(&out, n.digest.data(), sizeof out);
+        return out ^ static_cast<std::size_t>(n.is_manifest);
+    }
+};
+
+struct kept_file {
+    std::uint64_t bytes = 0;
+    std::uint64_t used = 0;   ///< its place in package_files::unpinned; 0: it is pinned
+    bool is_verified = false; ///< this process has written or hashed it
+};
+
+/// The state of one store. Members that say so are called with `mutex` held.
+///
+/// A file that is there and not pinned is in `unpinned`, the longest unused first; one that is
+/// pinned is not. Pins are counted by name, also of files that have not come yet.
+struct package_files {
+    package_files(std::string in, std::uint64_t byte_budget, const package_bounds& at_most);
+
+    [[nodiscard]] std::string path_of(const kept_name& name) const;
+    void take_over(); ///< what an earlier process has left
+    void add(const kept_name& name, std::uint64_t size, bool is_verified); ///< held
+    void drop(const kept_name& name) noexcept;                             ///< held; the file too
+    void touch(const kept_name& name);                                     ///< held
+    void hold(const std::vector<kept_name>& names);                        ///< held
+    void let_go(const std::vector<kept_name>& names) noexcept;             ///< held
+    void reserve(std::uint64_t size);                                      ///< held
+    /// Whether the file is there, whole: hashed if this process has not seen it. Not held.
+    [[nodiscard]] bool verify(const kept_name& name);
+    [[nodiscard]] std::uint64_t size_of(const kept_name& name); ///< not held; 0: it is not there
+    void forget(const kept_name& name);                         ///< not held: it is damaged
+    void store(const std::string& temporary, const kept_name& name, std::uint64_t size);
+    [[nodiscard]] std::string temporary_path();
+
+    const std::string folder;
+    const std::uint64_t budget;
+    const package_bounds bounds;
+    unique_fd lock;
+
+    mutable std::mutex mutex;
+    std::unordered_map<kept_name, kept_file, hash_of_name> all;
+    std::map<std::uint64_t, kept_name> unpinned;
+    std::unordered_map<kept_name, std::uint32_t, hash_of_name> pins;
+    std::map<std::string, std::pair<std::uint32_t, std::vector<kept_name>>> packages; ///< pinned
+    std::uint64_t bytes = 0, reserved = 0, uses = 0, temporaries = 0;
+};
+
+/// Pins names as long as it lives.
+class held_names {
+public:
+    held_names(package_files& in, std::vector<kept_name> names);
+    held_names(const held_names&) = delete;
+    held_names& operator=(const held_names&) = delete;
+    ~held_names();
+
+private:
+    package_files& in_;
+    std::vector<kept_name> names_;
+};
+
+/// A file that is being written beside its place.
+struct blob_file {
+    blob_file(std::shared_ptr<package_files> of, const kept_name& as, std::uint64_t bytes);
+    blob_file(const blob_file&) = delete;
+    blob_file& operator=(const blob_file&) = delete;
+    ~blob_file();
+    void append(byte_span bytes);
+    void commit();
+    void place(); ///< what has come is whole
+
+    std::shared_ptr<package_files> in;
+    kept_name name;
+    std::uint64_t size = 0, got = 0;
+    std::string path;
+    unique_fd file;
+    sha256 hash;
+    bool is_reserved = false, has_failed = false;
+};
+
+/// The blobs that a package needs, each once and in order.
+[[nodiscard]] std::vector<kept_name> blobs_of(const package_manifest& of);
+
+/// Makes the folder `target` beside its place, and renames it when it is whole.
+///   open  gives the content of an entry
+void lay_out_tree(const package_manifest& what, const std::string& target,
+                  const std::function<unique_fd(const package_entry&)>& open,
+                  const std::stop_token& stop);
+
+} // namespace skein::cluster::detail
+
+
+// ======== skein/cluster/detail/package_files.ipp
+// The bodies of cluster/detail/package_files.hpp, but lay_out_tree().
+
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace skein::cluster::detail {
+
+/// A folder for its owner alone; one that is there has to be this user's.
+SKEIN_INLINE void make_own_folder(const std::string& path) {
+    if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) throw errno_error(errno, "make", path);
+    struct stat is{};
+    if (::stat(path.c_str(), &is) != 0) throw errno_error(errno, "look at", path);
+    if (!S_ISDIR(is.st_mode))
+        throw error(errc::invalid_argument, fmt::format("{} is no folder", path))
+            .with_hint("name another folder, or remove it");
+    if (is.st_uid != ::geteuid())
+        throw error(errc::permission_denied, fmt::format("{} belongs to another user", path))
+            .with_hint("name a folder of this user's own");
+}
+
+SKEIN_INLINE package_files::package_files(std::string in, std::uint64_t byte_budget,
+                                          const package_bounds& at_most)
+    : folder(std::move(in)), budget(byte_budget), bounds(at_most) {
+    posix_disk disk;
+    if (auto made = disk.make_dirs(parent_path(folder)); !made) throw error(made.error());
+    make_own_folder(folder);
+    const auto at = join_path(folder, "lock");
+    lock.reset(::open(at.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (!lock) throw errno_error(errno, "open", at);
+    if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+        if (errno != EWOULDBLOCK) throw errno_error(errno, "lock", at);
+        throw error(errc::already_exists,
+                    fmt::format("another process keeps packages in {}", folder))
+            .with_hint("end it, or name another folder");
+    }
+    for (const char* each : {"blobs", "manifests", "new"}) make_own_folder(join_path(folder, each));
+    take_over();
+}
+
+SKEIN_INLINE std::string package_files::path_of(const kept_name& name) const {
+    const auto hex = to_hex(name.digest);
+    return name.is_manifest ? fmt::format("{}/manifests/{}", folder, hex)
+                            : fmt::format("{}/blobs/{}/{}", folder, hex.substr(0, 2), hex);
+}
+
+SKEIN_INLINE std::string package_files::temporary_path() {
+    const std::lock_guard held(mutex);
+    return fmt::format("{}/new/{}", folder, ++temporaries);
+}
+
+/// What an earlier process has left, in the order of its use; what it had not finished goes.
+SKEIN_INLINE void package_files::take_over() {
+    posix_disk disk;
+    std::vector<std::tuple<std::int64_t, std::int64_t, std::uint64_t, kept_name>> found;
+    const auto look_in = [&](const std::string& in, bool is_manifest) {
+        auto listed = disk.list(in);
+        if (!listed) throw error(listed.error());
+        for (const auto& each : *listed) {
+            kept_name name;
+            name.is_manifest = is_manifest;
+            struct stat is{};
+            if (!from_hex(each.name, name.digest) || to_hex(name.digest) != each.name) continue;
+            if (::lstat(path_of(name).c_str(), &is) != 0 || !S_ISREG(is.st_mode)) continue;
+            found.emplace_back(is.st_mtim.tv_sec, is.st_mtim.tv_nsec,
+                               static_cast<std::uint64_t>(is.st_size), name);
+        }
+    };
+    const auto unfinished = disk.list(join_path(folder, "new"));
+    if (!unfinished) throw error(unfinished.error());
+    for (const auto& each : *unfinished)
+        if (auto gone = disk.remove_tree(fmt::format("{}/new/{}", folder, each.name)); !gone)
+            throw error(gone.error());
+    const auto blobs = join_path(folder, "blobs");
+    const auto parts = disk.list(blobs);
+    if (!parts) throw error(parts.error());
+    for (const auto& each : *parts)
+        if (each.is_directory) look_in(join_path(blobs, each.name), false);
+    look_in(join_path(folder, "manifests"), true);
+    std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) {
+        return std::tie(std::get<0>(a), std::get<1>(a)) < std::tie(std::get<0>(b), std::get<1>(b));
+    });
+    for (const auto& [seconds, nanoseconds, size, name] : found) add(name, size, false);
+}
+
+SKEIN_INLINE void package_files::add(const kept_name& name, std::uint64_t size, bool is_verified) {
+    const auto [at, is_new] = all.try_emplace(name);
+    if (!is_new) {
+        bytes -= at->second.bytes;
+        unpinned.erase(at->second.used);
+    }
+    at->second = {size, 0, is_verified};
+    bytes += size;
+    if (!pins.contains(name)) {
+        at->second.used = ++uses;
+        unpinned.emplace(at->second.used, name);
+    }
+}
+
+SKEIN_INLINE void package_files::drop(const kept_name& name) noexcept {
+    const auto at = all.find(name);
+    if (at == all.end()) return;
+    ::unlink(path_of(name).c_str());
+    bytes -= at->second.bytes;
+    unpinned.erase(at->second.used);
+    all.erase(at);
+}
+
+SKEIN_INLINE void package_files::forget(const kept_name& name) {
+    const std::lock_guard held(mutex);
+    drop(name);
+}
+
+SKEIN_INLINE void package_files::touch(const kept_name& name) {
+    const auto at = all.find(name);
+    if (at == all.end() || at->second.used == 0) return;
+    auto moved = unpinned.extract(at->second.used);
+    moved.key() = at->second.used = ++uses;
+    unpinned.insert(std::move(moved));
+}
+
+SKEIN_INLINE void package_files::hold(const std::vector<kept_name>& names) {
+    for (const auto& name : names) {
+        if (++pins[name] > 1) continue;
+        if (const auto at = all.find(name); at != all.end()) {
+            unpinned.erase(at->second.used);
+            at->second.used = 0;
+        }
+    }
+}
+
+SKEIN_INLINE void package_files::let_go(const std::vector<kept_name>& names) noexcept {
+    for (const auto& name : names) {
+        const auto pin = pins.find(name);
+        if (pin == pins.end() || --pin->second > 0) continue;
+        pins.erase(pin);
+        if (const auto at = all.find(name); at != all.end()) {
+            at->second.used = ++uses;
+            unpinned.emplace(at->second.used, name);
+        }
+    }
+}
+
+SKEIN_INLINE void package_files::reserve(std::uint64_t size) {
+    const auto fits = [&] {
+        return size <= budget && bytes <= budget - size && reserved <= budget - size - bytes;
+    };
+    std::uint64_t removable = 0;
+    if (!fits())
+        for (const auto& [used, name] : unpinned) removable += all.find(name)->second.bytes;
+    if (!fits() &&
+        (size > budget || reserved > budget - size || bytes - removable > budget - size - reserved))
+        throw error(errc::exhausted,
+                    fmt::format("no room for {} bytes in {}: of {} there {} belong to jobs that "
+                                "live, and {} are on their way",
+                                size, folder, budget, bytes - removable, reserved))
+            .with_hint("wait until some of these jobs have ended, or give packages more room");
+    while (!fits()) {
+        const auto oldest = unpinned.begin()->second;
+        drop(oldest);
+    }
+    reserved += size;
+}
+
+SKEIN_INLINE std::uint64_t package_files::size_of(const kept_name& name) {
+    const std::lock_guard held(mutex);
+    const auto at = all.find(name);
+    return at == all.end() ? 0 : at->second.bytes;
+}
+
+/// The digest of a file; nothing: it is not there, or the disk fails.
+SKEIN_INLINE std::optional<sha256_digest> digest_of_file(const std::string& path) {
+    const unique_fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+    if (!file && errno != ENOENT && errno != EIO) throw errno_error(errno, "read", path);
+    if (!file) return std::nullopt;
+    sha256 hash;
+    std::vector<std::byte> piece(std::size_t{1} << 20);
+    for (;;) {
+        const auto n = skein::detail::retry_eintr(
+            [&] { return ::read(file.get(), piece.data(), piece.size()); });
+        if (n < 0) return std::nullopt;
+        if (n == 0) return hash.finish();
+        hash.update(byte_span(piece).first(static_cast<std::size_t>(n)));
+    }
+}
+
+SKEIN_INLINE bool package_files::verify(const kept_name& name) {
+    {
+        const std::lock_guard held(mutex);
+        const auto at = all.find(name);
+        if (at == all.end()) return false;
+        touch(name);
+        if (at->second.is_verified) return true;
+    }
+    const bool is_whole = digest_of_file(path_of(name)) == name.digest;
+    const std::lock_guard held(mutex);
+    const auto at = all.find(name);
+    if (at == all.end()) return false;
+    if (!is_whole && !at->second.is_verified) return drop(name), false;
+    return at->second.is_verified = true;
+}
+
+/// Puts a file that is written, and for which there is room reserved, in its place.
+SKEIN_INLINE void package_files::store(const std::string& temporary, const kept_name& name,
+                                       std::uint64_t size) {
+    const auto path = path_of(name);
+    const std::lock_guard held(mutex);
+    if (!name.is_manifest) make_own_folder(parent_path(path));
+    if (::rename(temporary.c_str(), path.c_str()) != 0) throw errno_error(errno, "make", path);
+    add(name, size, true);
+    reserved -= size;
+}
+
+SKEIN_INLINE held_names::held_names(package_files& in, std::vector<kept_name> names)
+    : in_(in), names_(std::move(names)) {
+    const std::lock_guard held(in_.mutex);
+    in_.hold(names_);
+}
+SKEIN_INLINE held_names::~held_names() {
+    const std::lock_guard held(in_.mutex);
+    in_.let_go(names_);
+}
+
+SKEIN_INLINE blob_file::blob_file(std::shared_ptr<package_files> of, const kept_name& as,
+                                  std::uint64_t bytes)
+    : in(std::move(of)), name(as), size(bytes) {
+    {
+        const std::lock_guard held(in->mutex);
+        in->reserve(size);
+        is_reserved = true;
+    }
+    path = in->temporary_path();
+    file.reset(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+    const int number = errno;
+    if (!file) {
+        const std::lock_guard held(in->mutex);
+        in->reserved -= size;
+        throw errno_error(number, "make", path);
+    }
+}
+
+SKEIN_INLINE blob_file::~blob_file() {
+    if (file) ::unlink(path.c_str());
+    if (!is_reserved) return;
+    const std::lock_guard held(in->mutex);
+    in->reserved -= size;
+}
+
+SKEIN_INLINE void blob_file::append(byte_span bytes) {
+    if (has_failed || !file)
+        throw error(errc::aborted, fmt::format("{} takes no more bytes", to_hex(name.digest)))
+            .with_cause(has_failed ? "an earlier piece was not written" : "it is whole");
+    if (bytes.size() > size - got) {
+        has_failed = true;
+        throw error(errc::too_large, fmt::format("more bytes came for {} than the {} it has",
+                                                 to_hex(name.digest), size));
+    }
+    hash.update(bytes);
+    got += bytes.size();
+    while (!bytes.empty()) {
+        const auto n = skein::detail::retry_eintr(
+            [&] { return ::write(file.get(), bytes.data(), bytes.size()); });
+        if (n < 0) {
+            has_failed = true;
+            throw errno_error(errno, "write", path);
+        }
+        bytes = bytes.subspan(static_cast<std::size_t>(n));
+    }
+}
+
+SKEIN_INLINE void blob_file::commit() {
+    append({});
+    has_failed = true;
+    if (got != size)
+        throw error(errc::mismatch,
+                    fmt::format("{} of {} bytes came for {}", got, size, to_hex(name.digest)));
+    if (const auto is = hash.finish(); is != name.digest)
+        throw error(errc::mismatch,
+                    fmt::format("what came for {} is {}", to_hex(name.digest), to_hex(is)))
+            .with_hint("the file has changed since its folder was read: submit again");
+    place();
+}
+
+SKEIN_INLINE void blob_file::place() {
+    in->store(path, name, size);
+    file.reset();
+    is_reserved = false;
+}
+
+SKEIN_INLINE std::vector<kept_name> blobs_of(const package_manifest& of) {
+    std::vector<kept_name> out;
+    for (const auto& e : of.entries)
+        if (e.kind == static_cast<std::uint8_t>(entry_kind::file) && e.size > 0)
+            out.push_back({false, e.digest});
+    const auto less = [](const auto& a, const auto& b) { return a.digest < b.digest; };
+    std::sort(out.begin(), out.end(), less);
+    out.erase(std::unique(out.begin(), out.end()), out.end());
+    return out;
+}
+
+} // namespace skein::cluster::detail
+
+// ======== skein/cluster/detail/package_layout.ipp
+// lay_out_tree() of cluster/detail/package_files.hpp: a package as a folder. Every name is made by
+// a call relative to the folder that it is in, which was made here and is never reached through a
+// link: so nothing is written outside, whoever has made the manifest.
+
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace skein::cluster::detail {
+
+/// A new folder beside the place of another, which is removed unless it gets there.
+class tree_beside {
+public:
+    explicit tree_beside(const std::string& target);
+    tree_beside(const tree_beside&) = delete;
+    tree_beside& operator=(const tree_beside&) = delete;
+    ~tree_beside();
+    [[nodiscard]] int root() const noexcept { return root_.get(); }
+    void rename();
+
+private:
+    std::string target_, parent_, name_;
+    std::string beside_; ///< the name beside it; "" when it has gone
+    unique_fd in_, root_;
+};
+
+SKEIN_INLINE tree_beside::tree_beside(const std::string& target) : target_(target) {
+    while (target_.size() > 1 && target_.ends_with('/')) target_.pop_back();
+    parent_ = parent_path(target_);
+    name_ = target_.substr(target_.rfind('/') + 1); // npos + 1 is 0
+    if (name_.empty() || name_ == "." || name_ == "..")
+        throw error(errc::invalid_argument,
+                    fmt::format("'{}' names no folder that could be made", target));
+    in_.reset(::open(parent_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!in_) throw errno_error(errno, "open", parent_);
+    struct stat is{};
+    if (::fstatat(in_.get(), name_.c_str(), &is, AT_SYMLINK_NOFOLLOW) == 0)
+        throw errno_error(EEXIST, "make", target_);
+    std::array<std::byte, 8> drawn{};
+    system_random().fill(drawn);
+    const auto beside = fmt::format(".skein-new-{}", to_hex(drawn));
+    if (::mkdirat(in_.get(), beside.c_str(), 0700) != 0)
+        throw errno_error(errno, "make", join_path(parent_, beside));
+    beside_ = beside;
+    root_.reset(
+        ::openat(in_.get(), beside_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+    if (!root_) {
+        const int number = errno;
+        ::unlinkat(in_.get(), beside_.c_str(), AT_REMOVEDIR);
+        throw errno_error(number, "open", join_path(parent_, beside));
+    }
+}
+
+SKEIN_INLINE tree_beside::~tree_beside() {
+    if (beside_.empty()) return;
+    posix_disk disk;
+    (void)disk.remove_tree(join_path(parent_, beside_));
+}
+
+SKEIN_INLINE void tree_beside::rename() {
+    constexpr unsigned no_replace = 1; // RENAME_NOREPLACE
+    auto done =
+        ::syscall(SYS_renameat2, in_.get(), beside_.c_str(), in_.get(), name_.c_str(), no_replace);
+    // Some file systems do not know that flag; then an empty folder in its place is replaced.
+    if (done != 0 && (errno == EINVAL || errno == ENOSYS))
+        done = ::renameat(in_.get(), beside_.c_str(), in_.get(), name_.c_str());
+    if (done != 0) throw errno_error(errno == ENOTEMPTY ? EEXIST : errno, "make", target_);
+    beside_.clear();
+}
+
+/// Writes the entries of a manifest, in their order, below a folder.
+class tree_writer {
+public:
+    tree_writer(int root, std::string shown, const std::stop_token& stop)
+        : root_(root), shown_(std::move(shown)), stop_(stop) {}
+    void write(const package_entry& e, const unique_fd& from);
+
+private:
+    [[nodiscard]] int folder_of(std::string_view path, std::string& name);
+    void copy(const package_entry& e, const unique_fd& from, const unique_fd& to);
+    [[nodiscard]] std::uint64_t copy_in_kernel(const package_entry& e, const unique_fd& from,
+                                               const unique_fd& to);
+    void check_stop() const;
+    [[nodiscard]] error failed(int number, const package_entry& e) const {
+        return errno_error(number, "write", join_path(shown_, e.path));
+    }
+    [[nodiscard]] error cut(const package_entry& e, std::uint64_t got) const {
+        return error(errc::corrupt, fmt::format("{} of {} bytes of {} are there", got, e.size,
+                                                join_path(shown_, e.path)))
+            .with_hint("the disk has lost some of them: submit again");
+    }
+
+    int root_;
+    std::string shown_; ///< where messages say that it is
+    const std::stop_token& stop_;
+    std::vector<std::pair<std::string, unique_fd>> open_; ///< from the root to the last entry
+};
+
+SKEIN_INLINE void tree_writer::check_stop() const {
+    if (stop_.stop_requested())
+        throw error(errc::cancelled, fmt::format("making {} was given up", shown_));
+}
+
+/// The folder of an entry, made where it is not there yet.
+SKEIN_INLINE int tree_writer::folder_of(std::string_view path, std::string& name) {
+    std::size_t depth = 0;
+    for (auto rest = path;;) {
+        const auto next = next_name(rest);
+        if (rest.empty()) {
+            name = next;
+            break;
+        }
+        if (depth == open_.size() || open_[depth].first != next) {
+            open_.resize(depth);
+            const int in = depth == 0 ? root_ : open_.back().second.get();
+            const auto made = std::string(next);
+            if (::mkdirat(in, made.c_str(), 0700) != 0)
+                throw errno_error(errno, "make the folder of", join_path(shown_, path));
+            unique_fd folder(
+                ::openat(in, made.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+            if (!folder) throw errno_error(errno, "open the folder of", join_path(shown_, path));
+            open_.emplace_back(made, std::move(folder));
+        }
+        ++depth;
+    }
+    open_.resize(depth);
+    return open_.empty() ? root_ : open_.back().second.get();
+}
+
+SKEIN_INLINE void tree_writer::write(const package_entry& e, const unique_fd& from) {
+    check_stop();
+    std::string name;
+    const int in = folder_of(e.path, name);
+    if (e.kind == static_cast<std::uint8_t>(entry_kind::link)) {
+        if (::symlinkat(e.link_to.c_str(), in, name.c_str()) != 0) throw failed(errno, e);
+    } else if (e.kind == static_cast<std::uint8_t>(entry_kind::folder)) {
+        // Its owner may always write and remove there.
+        if (::mkdirat(in, name.c_str(), 0700) != 0 ||
+            ::fchmodat(in, name.c_str(), e.mode | 0700, 0) != 0)
+            throw failed(errno, e);
+    } else {
+        const unique_fd to(
+            ::openat(in, name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+        if (!to) throw failed(errno, e);
+        copy(e, from, to);
+        if (::fchmod(to.get(), e.mode) != 0) throw failed(errno, e);
+    }
+}
+
+/// How many bytes the kernel has copied by itself; fewer than all where it cannot.
+SKEIN_INLINE std::uint64_t tree_writer::copy_in_kernel(const package_entry& e,
+                                                       const unique_fd& from, const unique_fd& to) {
+    constexpr std::uint64_t piece = std::uint64_t{4} << 20;
+    std::uint64_t got = 0;
+    while (got < e.size) {
+        check_stop();
+        const auto n = skein::detail::retry_eintr([&] {
+            return ::copy_file_range(from.get(), nullptr, to.get(), nullptr,
+                                     static_cast<std::size_t>(std::min(piece, e.size - got)), 0);
+        });
+        if (n < 0 && (errno == ENOSPC || errno == EDQUOT || errno == EIO)) throw failed(errno, e);
+        if (n <= 0) break;
+        got += static_cast<std::uint64_t>(n);
+    }
+    return got;
+}
+
+SKEIN_INLINE void tree_writer::copy(const package_entry& e, const unique_fd& from,
+                                    const unique_fd& to) {
+    if (e.size == 0) return;
+    struct stat is{};
+    if (::fstat(from.get(), &is) != 0) throw failed(errno, e);
+    if (static_cast<std::uint64_t>(is.st_size) != e.size)
+        throw cut(e, static_cast<std::uint64_t>(is.st_size));
+    std::uint64_t got = copy_in_kernel(e, from, to); // both files stand behind it now
+    std::vector<std::byte> piece;
+    while (got < e.size) {
+        check_stop();
+        piece.resize(static_cast<std::size_t>(std::min<std::uint64_t>(e.size - got, 1u << 20)));
+        const auto n = skein::detail::retry_eintr(
+            [&] { return ::read(from.get(), piece.data(), piece.size()); });
+        if (n < 0) throw failed(errno, e);
+        if (n == 0) throw cut(e, got);
+        for (auto left = byte_span(piece).first(static_cast<std::size_t>(n)); !left.empty();) {
+            const auto written = skein::detail::retry_eintr(
+                [&] { return ::write(to.get(), left.data(), left.size()); });
+            if (written < 0) throw failed(errno, e);
+            left = left.subspan(static_cast<std::size_t>(written));
+        }
+        got += static_cast<std::uint64_t>(n);
+    }
+}
+
+SKEIN_INLINE void lay_out_tree(const package_manifest& what, const std::string& target,
+                               const std::function<unique_fd(const package_entry&)>& open,
+                               const std::stop_token& stop) {
+    tree_beside tree(target);
+    {
+        tree_writer writer(tree.root(), target, stop);
+        for (const auto& e : what.entries) {
+            const bool has_blob =
+                e.kind == static_cast<std::uint8_t>(entry_kind::file) && e.size > 0;
+            writer.write(e, has_blob ? open(e) : unique_fd());
+        }
+    }
+    tree.rename();
+}
+
+} // namespace skein::cluster::detail
+
+
+// ======== skein/cluster/detail/package_store.ipp, continued
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace skein::cluster {
+namespace detail {
+
+SKEIN_INLINE error no_blob(const sha256_digest& digest, const std::string& folder) {
+    return error(errc::not_found, fmt::format("{} is not in {}", to_hex(digest), folder))
+        .with_hint("it was removed for others, or never came: send it again");
+}
+
+} // namespace detail
+
+SKEIN_INLINE blob_writer::blob_writer(std::unique_ptr<detail::blob_file> of) noexcept
+    : file_(std::move(of)) {}
+SKEIN_INLINE blob_writer::blob_writer(blob_writer&&) noexcept = default;
+SKEIN_INLINE blob_writer& blob_writer::operator=(blob_writer&&) noexcept = default;
+SKEIN_INLINE blob_writer::~blob_writer() = default;
+SKEIN_INLINE void blob_writer::append(byte_span bytes) { file_->append(bytes); }
+SKEIN_INLINE std::uint64_t blob_writer::bytes() const noexcept { return file_->got; }
+SKEIN_INLINE void blob_writer::commit() { file_->commit(); }
+
+SKEIN_INLINE package_pin& package_pin::operator=(package_pin&& other) noexcept {
+    package_pin taken(std::move(other)); // and at its end lets go of what was held here
+    std::swap(in_, taken.in_);
+    std::swap(id_, taken.id_);
+    return *this;
+}
+
+SKEIN_INLINE package_pin::~package_pin() {
+    if (!in_) return;
+    const std::lock_guard held(in_->mutex);
+    const auto at = in_->packages.find(id_);
+    if (--at->second.first > 0) return;
+    in_->let_go(at->second.second);
+    in_->packages.erase(at);
+}
+
+SKEIN_INLINE package_store::package_store(std::string folder, std::uint64_t byte_budget,
+                                          package_bounds bounds) {
+    if (byte_budget == 0)
+        throw error(errc::invalid_argument, "a store of packages with room for 0 bytes");
+    files_ = std::make_shared<detail::package_files>(std::move(folder), byte_budget, bounds);
+}
+SKEIN_INLINE package_store::~package_store() = default;
+
+SKEIN_INLINE std::string package_store::keep(const package_manifest& what) {
+    if (auto good = check_package(what, files_->bounds); !good) throw error(good.error());
+    auto id = what.id();
+    detail::kept_name name{true, {}};
+    (void)from_hex(id, name.digest);
+    {
+        const std::lock_guard held(files_->mutex);
+        const auto at = files_->all.find(name);
+        if (at != files_->all.end() && at->second.is_verified) return files_->touch(name), id;
+    }
+    const auto bytes = wire::encode(what);
+    detail::blob_file file(files_, name, bytes.size());
+    file.append(bytes);
+    file.place();
+    return id;
+}
+
+SKEIN_INLINE std::optional<package_manifest> package_store::find(const std::string& id) {
+    detail::kept_name name{true, {}};
+    if (!from_hex(id, name.digest) || files_->size_of(name) == 0) return std::nullopt;
+    posix_disk disk;
+    const auto bytes = disk.read_whole(files_->path_of(name));
+    if (!bytes) {
+        if (bytes.error().code() == errc::not_found) files_->forget(name);
+        return std::nullopt;
+    }
+    wire::limits limits;
+    limits.max_memory = files_->bounds.memory();
+    auto read = wire::decode<package_manifest>(*bytes, limits);
+    if (!read || !check_package(*read, files_->bounds) || read->id() != id)
+        return files_->forget(name), std::nullopt;
+    const std::lock_guard held(files_->mutex);
+    if (const auto at = files_->all.find(name); at != files_->all.end())
+        at->second.is_verified = true;
+    files_->touch(name);
+    return std::move(*read);
+}
+
+SKEIN_INLINE package_pin package_store::pin(const std::string& id) {
+    const auto what = find(id);
+    const auto none = [&] {
+        return error(errc::not_found, fmt::format("package {} is not in {}", id, files_->folder))
+            .with_hint("send its manifest first");
+    };
+    if (!what) throw none();
+    auto names = detail::blobs_of(*what);
+    names.push_back({true, {}});
+    (void)from_hex(id, names.back().digest);
+    package_pin out;
+    const std::lock_guard held(files_->mutex);
+    auto at = files_->packages.find(id);
+    if (at == files_->packages.end()) {
+        if (!files_->all.contains(names.back())) throw none(); // others have needed its room
+        files_->hold(names);
+        at = files_->packages.emplace(id, std::pair(0u, std::move(names))).first;
+    }
+    ++at->second.first;
+    out.in_ = files_;
+    out.id_ = id;
+    return out;
+}
+
+SKEIN_INLINE bool package_store::has(const sha256_digest& digest) {
+    return files_->verify({false, digest});
+}
+
+SKEIN_INLINE std::vector<sha256_digest> package_store::missing(const package_manifest& of) {
+    std::vector<sha256_digest> out;
+    for (const auto& name : detail::blobs_of(of))
+        if (!files_->verify(name)) out.push_back(name.digest);
+    return out;
+}
+
+SKEIN_INLINE blob_writer package_store::begin(const sha256_digest& digest, std::uint64_t size) {
+    return blob_writer(
+        std::make_unique<detail::blob_file>(files_, detail::kept_name{false, digest}, size));
+}
+
+SKEIN_INLINE void package_store::put(const sha256_digest& digest, byte_span bytes) {
+    auto blob = begin(digest, bytes.size());
+    blob.append(bytes);
+    blob.commit();
+}
+
+SKEIN_INLINE byte_buffer package_store::read(const sha256_digest& digest, std::uint64_t offset,
+                                             std::size_t bytes) {
+    const detail::kept_name name{false, digest};
+    if (!files_->verify(name)) throw detail::no_blob(digest, files_->folder);
+    posix_disk disk;
+    const auto path = files_->path_of(name);
+    auto file = disk.open(path, open_mode::read);
+    if (!file && file.error().code() == errc::not_found) {
+        files_->forget(name);
+        throw detail::no_blob(digest, files_->folder);
+    }
+    if (!file) throw error(file.error());
+    const auto size = (*file)->size();
+    if (!size) throw error(size.error());
+    if (offset >= *size) return {};
+    byte_buffer out(static_cast<std::size_t>(
+        std::min<std::uint64_t>(std::min(bytes, most_blob_piece), *size - offset)));
+    const auto got = (*file)->read_at(offset, out);
+    if (!got) throw error(got.error());
+    if (*got != out.size())
+        throw error(errc::corrupt, fmt::format("{} became shorter while it was read", path));
+    return out;
+}
+
+SKEIN_INLINE void package_store::lay_out(const package_manifest& what, const std::string& target,
+                                         std::stop_token stop) {
+    if (auto good = check_package(what, files_->bounds); !good) throw error(good.error());
+    const detail::held_names held(*files_, detail::blobs_of(what));
+    for (const auto& digest : missing(what)) throw detail::no_blob(digest, files_->folder);
+    const auto open = [&](const package_entry& e) {
+        const auto path = files_->path_of({false, e.digest});
+        unique_fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+        if (!file) throw errno_error(errno, "read", path);
+        ::futimens(file.get(), nullptr); // the order of use for who comes after this process
+        return file;
+    };
+    detail::lay_out_tree(what, target, open, stop);
+}
+
+SKEIN_INLINE store_usage package_store::usage() const {
+    const std::lock_guard held(files_->mutex);
+    store_usage out;
+    out.bytes = files_->bytes + files_->reserved;
+    out.pinned = out.bytes;
+    for (const auto& [used, name] : files_->unpinned) out.pinned -= files_->all.at(name).bytes;
+    for (const auto& [name, file] : files_->all) ++(name.is_manifest ? out.packages : out.blobs);
+    return out;
+}
+
+} // namespace skein::cluster
+
+// ======== skein/net/offload.hpp
+// Work that would block the loop (a file, a long computation) on a small pool of threads.
+//
+//     auto sum = net::offload([data] { return checksum(data); });
+//     auto value = co_await sum;           // resumed on the loop it was called from
+//
+// On a simulated loop the work runs inline and its end comes after a drawn time, and after what the
+// work has said by seem_to_take().
+
+
+#include <concepts>
+#include <condition_variable>
+#include <coroutine>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
 
 namespace skein::net {
 
-/// Both ends of a connected stream; close-on-exec.
-struct socket_pair {
-    unique_fd ours, theirs;
-};
-
-///   errors  io: the process has no descriptors left
-[[nodiscard]] socket_pair make_socket_pair();
-
-/// Puts an end behind the last byte that has arrived: what the other side has sent can still be
-/// read, then the stream ends, whichever process still holds the other end. False: it is no socket.
-bool end_input(int socket) noexcept;
-
-/// A network of one stream that is connected already: the first connect() gives it, whatever the
-/// address.
-class connected_network final : public network {
+/// A pool of threads for blocking work. The destructor waits for the work in it.
+class offload_pool {
 public:
-    explicit connected_network(std::unique_ptr<stream> s) noexcept : stream_(std::move(s)) {}
-    task<std::unique_ptr<stream>> connect(address to) override;
-    ///   errors  not_supported
-    std::unique_ptr<listener> listen(address at) override;
+    ///   errors  exhausted: the system starts no more threads
+    explicit offload_pool(unsigned threads);
+    offload_pool(const offload_pool&) = delete;
+    offload_pool& operator=(const offload_pool&) = delete;
+    ~offload_pool();
+
+    /// Thread-safe.
+    void submit(unique_function<void()> work);
+
+    /// The process's own pool: as many threads as there are cores, two at least, made when first
+    /// used.
+    static offload_pool& shared();
 
 private:
-    std::unique_ptr<stream> stream_;
+    void main();
+    void stop();
+
+    std::mutex mutex_; // guards queue_ and stopping_
+    std::condition_variable wake_;
+    std::deque<unique_function<void()>> queue_;
+    bool stopping_ = false;
+    std::vector<std::thread> threads_;
+};
+
+namespace detail {
+
+/// Suspends until the pool has run the call. Not cancellable: the work refers to the frame.
+class pool_wait : public waiter {
+public:
+    pool_wait(offload_pool& pool, unique_function<void()> call)
+        : pool_(pool), call_(std::move(call)) {}
+    bool await_ready() const noexcept { return false; }
+    template <skein::detail::promise_with_context Promise>
+    bool await_suspend(std::coroutine_handle<Promise> h) {
+        (void)arm(h, false);
+        loop* const home = &loop::current();
+        pool_.submit([this, home] {
+            call_();
+            home->post_from_any_thread([this] { wake(); });
+        });
+        return true;
+    }
+    void await_resume() const noexcept {}
+
+private:
+    offload_pool& pool_;
+    unique_function<void()> call_;
+};
+
+task<void> pause(duration length);
+
+/// What the work that this thread runs has said.
+inline thread_local duration seeming{};
+
+} // namespace detail
+
+/// Said by work in offload(), perhaps several times: on a simulated loop its end comes so much
+/// later. Functions of tests stand for expensive ones so; elsewhere it changes nothing.
+inline void seem_to_take(duration more) noexcept { detail::seeming += more; }
+
+/// Runs f on a thread of the pool; gives its result or rethrows its exception.
+///   f       must not touch the loop's objects; it is destroyed on the loop's thread
+///   spent   gets how long f ran, without what it waited for a thread; outlives the task
+///   errors  those of f. A cancelled task still waits for the end of f, then throws cancelled at
+///           its next await
+///   resumes the caller, on its own loop
+template <class F>
+    requires std::invocable<F&>
+[[nodiscard]] task<std::invoke_result_t<F&>> offload(F f, offload_pool* pool = nullptr,
+                                                     duration* spent = nullptr) {
+    using T = std::invoke_result_t<F&>;
+    std::exception_ptr failure;
+    std::conditional_t<std::is_void_v<T>, std::optional<bool>, std::optional<T>> value;
+    duration took{};
+    const auto work = [&f, &value, &failure, &took] {
+        const auto begin = system_clock().now();
+        try {
+            if constexpr (std::is_void_v<T>) {
+                f();
+                value = true;
+            } else {
+                value.emplace(f());
+            }
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        took = between(begin, system_clock().now());
+    };
+    if (const auto length = loop::current().simulated_work_time()) {
+        detail::seeming = {};
+        work();
+        took = *length + detail::seeming;
+        auto pausing = detail::pause(took);
+        auto shielded = shield(std::move(pausing));
+        co_await shielded;
+    } else {
+        detail::pool_wait done(pool != nullptr ? *pool : offload_pool::shared(), work);
+        co_await done;
+    }
+    if (spent != nullptr) *spent = took;
+    if (failure) std::rethrow_exception(std::move(failure));
+    if constexpr (!std::is_void_v<T>) co_return std::move(*value);
+}
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/offload.ipp
+// The threads of an offload_pool.
+
+
+#include <algorithm>
+#include <exception>
+#include <string>
+
+#include <pthread.h>
+#include <signal.h>
+
+namespace skein::net {
+
+SKEIN_INLINE offload_pool::offload_pool(unsigned threads) {
+    SKEIN_CHECK(threads > 0, "an offload pool needs a thread");
+    try {
+        for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { main(); });
+    } catch (const std::exception& e) { // no destructor would join those that have begun
+        const auto begun = threads_.size();
+        stop();
+        throw error(errc::exhausted, "thread " + std::to_string(begun + 1) + " of " +
+                                         std::to_string(threads) + " cannot be started")
+            .with_cause(e.what())
+            .with_hint("take fewer threads, or raise the limits (ulimit -u, ulimit -v, pids.max)");
+    }
+}
+
+SKEIN_INLINE offload_pool::~offload_pool() { stop(); }
+
+SKEIN_INLINE void offload_pool::stop() {
+    {
+        const std::lock_guard lock(mutex_);
+        stopping_ = true;
+    }
+    wake_.notify_all();
+    for (auto& t : threads_) t.join();
+}
+
+SKEIN_INLINE void offload_pool::submit(unique_function<void()> work) {
+    {
+        const std::lock_guard lock(mutex_);
+        queue_.push_back(std::move(work));
+    }
+    wake_.notify_one();
+}
+
+SKEIN_INLINE offload_pool& offload_pool::shared() {
+    static offload_pool pool(static_cast<unsigned>(std::max(2, available_cores())));
+    return pool;
+}
+
+SKEIN_INLINE void offload_pool::main() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, nullptr);
+    std::unique_lock lock(mutex_);
+    for (;;) {
+        wake_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+        if (queue_.empty()) return;
+        auto work = std::move(queue_.front());
+        queue_.pop_front();
+        lock.unlock();
+        work();
+        work = nullptr;
+        lock.lock();
+    }
+}
+
+SKEIN_INLINE task<void> detail::pause(duration length) {
+    auto sleeping = sleep_for(length);
+    co_await sleeping;
+}
+
+} // namespace skein::net
+
+
+// ======== skein/cluster/detail/jobs.ipp, continued
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+
+namespace skein::cluster {
+
+SKEIN_INLINE std::string_view to_string(job_state state) noexcept {
+    constexpr std::array<std::string_view, 7> names{"PENDING",   "STARTING", "RUNNING", "RETRYING",
+                                                    "SUCCEEDED", "FAILED",   "STOPPED"};
+    const auto at = static_cast<std::size_t>(state);
+    return at < names.size() ? names[at] : "UNKNOWN";
+}
+
+SKEIN_INLINE task<submit_reply> ask_to_submit(net::network& via, tool_options how,
+                                              job_request what) {
+    submit_job asked;
+    asked.what = std::move(what);
+    return detail::ask_head<submit_reply>(&via, std::move(how), std::move(asked));
+}
+SKEIN_INLINE task<job_list> ask_for_jobs(net::network& via, tool_options how, std::string id) {
+    ask_jobs asked;
+    asked.id = std::move(id);
+    return detail::ask_head<job_list>(&via, std::move(how), std::move(asked));
+}
+SKEIN_INLINE task<job_lines> ask_for_lines(net::network& via, tool_options how, std::string id,
+                                           std::uint64_t from, std::uint8_t known, time_span most) {
+    follow_job asked;
+    asked.id = std::move(id);
+    asked.from = from;
+    asked.known = known;
+    asked.wait_ms = static_cast<std::uint32_t>(
+        std::chrono::duration_cast<std::chrono::milliseconds>(duration(most)).count());
+    how.within = how.within + most;
+    return detail::ask_head<job_lines>(&via, std::move(how), std::move(asked));
+}
+SKEIN_INLINE task<stop_job_reply> ask_to_stop_job(net::network& via, tool_options how,
+                                                  std::string id, bool forget) {
+    stop_job asked;
+    asked.id = std::move(id);
+    asked.forget = forget;
+    return detail::ask_head<stop_job_reply>(&via, std::move(how), std::move(asked));
+}
+
+namespace detail {
+
+/// Over one link, until the job has ended; `asked` says where it goes on.
+inline task<job_info> follow_over(net::requests::handle way, follow_job* asked,
+                                  const std::function<void(const job_lines&)>* each,
+                                  time_span within) {
+    for (;;) {
+        auto asking = with_timeout(way->template call<job_lines>(*asked),
+                                   within + std::chrono::milliseconds(asked->wait_ms));
+        const auto said = co_await asking;
+        (*each)(said);
+        asked->from = said.first + said.lines.size();
+        asked->attempt = said.now.attempt;
+        asked->known = said.now.state;
+        if (said.is_all) co_return said.now;
+    }
+}
+
+} // namespace detail
+
+SKEIN_INLINE task<job_info> follow_to_end(net::network& via, tool_options how, std::string id,
+                                          std::uint64_t from,
+                                          std::function<void(const job_lines&)> each,
+                                          time_span patience) {
+    follow_job asked;
+    asked.id = std::move(id);
+    asked.from = from;
+    asked.wait_ms = 10'000;
+    bool was_there = false;
+    auto until = time_point::max();
+    for (;;) {
+        std::optional<error> why;
+        auto reaching = as_result(detail::reach_head(&via, how));
+        auto way = co_await reaching;
+        if (way) {
+            auto following = as_result(detail::follow_over(*way, &asked, &each, how.within));
+            auto ended = co_await following;
+            was_there = was_there || asked.known != follow_job().known;
+            auto closing = as_result(shield((*way)->close()));
+            (void)co_await closing;
+            if (ended) co_return *ended;
+            why = ended.error();
+            if (asked.known != follow_job().known) until = time_point::max();
+        } else {
+            why = way.error();
+        }
+        const bool is_lost = detail::is_no_answer(why->code()) && why->code() != errc::not_found &&
+                             why->code() != errc::cancelled;
+        if (!was_there || !is_lost) throw *why;
+        const auto now = loop::current().now();
+        if (until == time_point::max()) until = deadline_after(now, patience);
+        if (now >= until) throw *why;
+        co_await sleep_for(std::chrono::milliseconds(250));
+    }
+}
+
+namespace detail {
+
+/// Piece by piece: the next one is read while the last one is on its way.
+inline task<std::string> send_over(net::requests::handle way, std::string folder,
+                                   std::shared_ptr<const package_manifest> files,
+                                   std::function<void(std::uint64_t, std::uint64_t)> told) {
+    offer_package offer;
+    offer.manifest = wire::encode(*files);
+    auto offering = way->template call<package_wanted>(std::move(offer));
+    const auto wanted = co_await offering;
+    std::map<std::string, const package_entry*> by_digest;
+    for (const auto& one : files->entries) by_digest.emplace(to_hex(one.digest), &one);
+    std::uint64_t all = 0, sent = 0;
+    for (const auto& digest : wanted.missing)
+        if (const auto one = by_digest.find(digest); one != by_digest.end())
+            all += one->second->size;
+    for (const auto& digest : wanted.missing) {
+        const auto one = by_digest.find(digest);
+        if (one == by_digest.end()) continue;
+        const auto& entry = *one->second;
+        for (std::uint64_t at = 0; at == 0 || at < entry.size; at += most_blob_piece) {
+            auto reading = net::offload([&folder, &entry, at] {
+                return read_package_file(folder, entry, at, most_blob_piece);
+            });
+            put_blob piece;
+            piece.digest = digest;
+            piece.size = entry.size;
+            piece.offset = at;
+            piece.bytes = co_await reading;
+            piece.is_last = at + most_blob_piece >= entry.size;
+            sent += piece.bytes.size();
+            auto putting = way->template call<blob_taken>(std::move(piece));
+            (void)co_await putting;
+            if (told) told(sent, all);
+        }
+    }
+    co_return wanted.id;
+}
+
+} // namespace detail
+
+SKEIN_INLINE task<std::string> send_folder(net::network& via, tool_options how, std::string folder,
+                                           package_manifest files,
+                                           std::function<void(std::uint64_t, std::uint64_t)> told) {
+    auto reaching = detail::reach_head(&via, how);
+    const auto way = co_await reaching;
+    auto all = std::make_shared<const package_manifest>(std::move(files));
+    auto sending =
+        as_result(detail::send_over(way, std::move(folder), std::move(all), std::move(told)));
+    const auto sent = co_await sending;
+    auto closing = shield(way->close());
+    co_await closing;
+    co_return sent.value();
+}
+
+SKEIN_INLINE std::string send_folder_now(
+    const tool_options& how, const std::string& folder, const package_manifest& files,
+    const std::function<void(std::uint64_t, std::uint64_t)>& told) {
+    return detail::ask_now(
+        [&](net::network& via) { return send_folder(via, how, folder, files, told); });
+}
+SKEIN_INLINE std::string get_login_path(const tool_options& how) {
+    return detail::ask_now([&](net::network& via) {
+               return detail::ask_head<login_reply>(&via, how, ask_login());
+           })
+        .path;
+}
+SKEIN_INLINE submit_reply submit(const tool_options& how, const job_request& what) {
+    return detail::ask_now([&](net::network& via) { return ask_to_submit(via, how, what); });
+}
+SKEIN_INLINE job_list list_jobs(const tool_options& how, const std::string& id) {
+    return detail::ask_now([&](net::network& via) { return ask_for_jobs(via, how, id); });
+}
+SKEIN_INLINE job_lines follow(const tool_options& how, const std::string& id, std::uint64_t from,
+                              std::uint8_t known, time_span most) {
+    return detail::ask_now(
+        [&](net::network& via) { return ask_for_lines(via, how, id, from, known, most); });
+}
+SKEIN_INLINE job_info follow_job_to_end(const tool_options& how, const std::string& id,
+                                        std::uint64_t from,
+                                        const std::function<void(const job_lines&)>& each) {
+    return detail::ask_now(
+        [&](net::network& via) { return follow_to_end(via, how, id, from, each); });
+}
+SKEIN_INLINE stop_job_reply stop_one_job(const tool_options& how, const std::string& id,
+                                         bool forget) {
+    return detail::ask_now(
+        [&](net::network& via) { return ask_to_stop_job(via, how, id, forget); });
+}
+
+} // namespace skein::cluster
+
+// ======== skein/core.hpp
+// Every public header of the layer core.
+// Written by scripts/check_mirror.py --write.
+
+
+// ======== skein/core/any.hpp
+// any: run several tasks at once and take the first that succeeds.
+//
+// Errors are only the answer when all have failed; then the first one is rethrown.
+
+
+#include <utility>
+#include <vector>
+
+namespace skein {
+
+/// Gives the first task that ends without an error; the others are cancelled and waited for.
+template <class T>
+[[nodiscard]] task<finished<T>> any(std::vector<task<T>> work) {
+    return detail::hold_race<T>(std::move(work), false);
+}
+template <class T, class... Rest>
+    requires(std::same_as<T, Rest> && ...)
+[[nodiscard]] task<finished<T>> any(task<T> first, task<Rest>... rest) {
+    return any(detail::to_vector(std::move(first), std::move(rest)...));
+}
+/// The same for refs.
+template <task_like A, task_like... As>
+    requires(
+        !requires { typename std::remove_cvref_t<A>::promise_type; } &&
+        !requires { typename std::remove_cvref_t<A>::allocator_type; })
+[[nodiscard]] auto any(A&& first, As&&... rest) {
+    return any(as_task(std::forward<A>(first)), as_task(std::forward<As>(rest))...);
+}
+
+} // namespace skein
+
+// ======== skein/core/as_completed.hpp
+// as_completed: outcomes in the order in which tasks end.
+//
+//     auto results = as_completed(std::move(tasks));
+//     while (auto done = co_await results.next()) use(done->index, done->value);
+//
+// Leaving early is fine, by break or by an exception: the tasks that still run are cancelled, and
+// the loop waits for their end. They end after the stream then: they must not refer to what ends
+// with its reader (refs do not). co_await close() waits here and now.
+
+
+// ======== skein/core/channel.hpp
+// channel<T>: a bounded queue between tasks of one loop. Values come out in the order they went in,
+// each to exactly one receiver; a full channel makes its senders wait (back-pressure). Capacity 0
+// is a rendezvous: a send ends when its value is received.
+//
+//     while (auto item = co_await jobs.receive()) use(*item);
+
+
+#include <cstddef>
+#include <deque>
+#include <optional>
+#include <utility>
+
+namespace skein {
+
+/// A queue of at most `capacity` values between tasks of one loop. Neither copyable nor movable.
+template <class T>
+class channel {
+public:
+    explicit channel(std::size_t capacity) noexcept : capacity_(capacity) {}
+    channel(const channel&) = delete;
+    channel& operator=(const channel&) = delete;
+
+    class send_awaiter : public waiter {
+    public:
+        send_awaiter(channel& c, T value) : channel_(c), value_(std::move(value)) {}
+        bool await_ready() {
+            if (channel_.closed_) return true;
+            sent_ = channel_.offer(value_);
+            return sent_;
+        }
+        template <detail::promise_with_context Promise>
+        bool await_suspend(std::coroutine_handle<Promise> h) {
+            if (!arm(h)) return false;
+            channel_.senders_.push_back(*this);
+            return true;
+        }
+        void await_resume() const {
+            if (sent_) return;
+            throw_if_cancelled();
+            throw error(errc::closed, "send on a closed channel");
+        }
+
+    private:
+        friend class channel;
+        channel& channel_;
+        T value_;
+        bool sent_ = false;
+    };
+
+    class receive_awaiter : public waiter {
+    public:
+        explicit receive_awaiter(channel& c) noexcept : channel_(c) {}
+        bool await_ready() {
+            value_ = channel_.try_receive();
+            return value_.has_value() || channel_.closed_;
+        }
+        template <detail::promise_with_context Promise>
+        bool await_suspend(std::coroutine_handle<Promise> h) {
+            if (!arm(h)) return false;
+            channel_.receivers_.push_back(*this);
+            return true;
+        }
+        std::optional<T> await_resume() {
+            if (!value_) throw_if_cancelled();
+            return std::move(value_);
+        }
+
+    private:
+        friend class channel;
+        channel& channel_;
+        std::optional<T> value_;
+    };
+
+    /// Suspends while the channel is full; resumed by the loop. Throws closed, or cancelled (then
+    /// the value was not sent).
+    [[nodiscard]] send_awaiter send(T value) { return send_awaiter(*this, std::move(value)); }
+    /// Suspends until there is a value; nothing when the channel is closed and empty. Throws
+    /// cancelled; then no value is taken.
+    [[nodiscard]] receive_awaiter receive() noexcept { return receive_awaiter(*this); }
+
+    /// Sends if there is space; false if not, or if closed (value is then unchanged).
+    [[nodiscard]] bool try_send(T& value) { return !closed_ && offer(value); }
+    [[nodiscard]] bool try_send(T&& value) { return !closed_ && offer(value); }
+
+    /// Takes a value if there is one.
+    [[nodiscard]] std::optional<T> try_receive() {
+        std::optional<T> out;
+        if (!queue_.empty()) {
+            out.emplace(std::move(queue_.front()));
+            queue_.pop_front();
+            if (!senders_.empty()) queue_.push_back(take_from_sender());
+        } else if (!senders_.empty()) {
+            out.emplace(take_from_sender());
+        }
+        return out;
+    }
+
+    /// No more sends: those that wait throw closed, receivers drain what is queued and then get
+    /// nothing.
+    void close() noexcept {
+        closed_ = true;
+        while (!senders_.empty()) senders_.front().wake();
+        while (!receivers_.empty()) receivers_.front().wake();
+    }
+    [[nodiscard]] bool is_closed() const noexcept { return closed_; }
+    [[nodiscard]] std::size_t size() const noexcept { return queue_.size(); }
+
+private:
+    bool offer(T& value) {
+        if (!receivers_.empty()) {
+            auto& first = static_cast<receive_awaiter&>(receivers_.front());
+            first.value_.emplace(std::move(value));
+            first.wake();
+            return true;
+        }
+        if (queue_.size() >= capacity_) return false;
+        queue_.push_back(std::move(value));
+        return true;
+    }
+    T take_from_sender() {
+        auto& first = static_cast<send_awaiter&>(senders_.front());
+        T value = std::move(first.value_);
+        first.sent_ = true;
+        first.wake();
+        return value;
+    }
+
+    std::size_t capacity_;
+    bool closed_ = false;
+    std::deque<T> queue_;
+    intrusive_list<waiter, waiter> senders_, receivers_;
+};
+
+} // namespace skein
+
+
+// ======== skein/core/as_completed.hpp, continued
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace skein {
+
+/// One task's end: which it was and its value or error.
+template <class T>
+struct completed {
+    std::size_t index = 0;
+    result<T> value;
+};
+
+/// The stream of ends. Move-only; runs its tasks from construction on.
+template <class T>
+class completion_stream {
+public:
+    explicit completion_stream(std::vector<task<T>> work)
+        : state_(std::make_unique<state>(work.size())) {
+        for (std::size_t i = 0; i < work.size(); ++i) {
+            state_->children.spawn(report(std::move(work[i]), i, state_.get()));
+        }
+    }
+
+    /// The next that ended, or nothing when all have. Resumed by the loop; throws cancelled.
+    [[nodiscard]] task<std::optional<completed<T>>> next() {
+        if (state_->left == 0) {
+            auto joined = state_->children.join();
+            co_await joined;
+            co_return std::nullopt;
+        }
+        auto received = co_await state_->ended.receive();
+        --state_->left;
+        co_return received;
+    }
+    /// Cancels what still runs and waits for its end.
+    [[nodiscard]] task<void> close() {
+        state_->children.cancel();
+        auto joined = state_->children.join();
+        auto sure = shield(std::move(joined));
+        co_await sure;
+    }
+
+    completion_stream(completion_stream&&) noexcept = default;
+    completion_stream& operator=(completion_stream&& other) noexcept {
+        std::swap(state_, other.state_);
+        return *this;
+    }
+    ~completion_stream() {
+        if (!state_ || state_->children.size() == 0) return;
+        state_->children.cancel();
+        loop::current().adopt(clear(std::move(state_)));
+    }
+
+private:
+    struct state {
+        explicit state(std::size_t n) : left(n), ended(n) {}
+        std::size_t left;
+        channel<completed<T>> ended;
+        scope children;
+    };
+    static task<void> report(task<T> work, std::size_t index, state* s) {
+        auto guarded = as_result(std::move(work));
+        auto value = co_await guarded;
+        (void)s->ended.try_send(completed<T>{index, std::move(value)});
+    }
+
+    static task<void> clear(std::unique_ptr<state> left) {
+        auto joined = left->children.join();
+        co_await joined;
+    }
+
+    std::unique_ptr<state> state_;
+};
+
+template <class T>
+[[nodiscard]] completion_stream<T> as_completed(std::vector<task<T>> work) {
+    return completion_stream<T>(std::move(work));
+}
+/// The same for refs.
+template <task_like A>
+    requires(!requires { typename A::promise_type; })
+[[nodiscard]] auto as_completed(std::vector<A> work) {
+    std::vector<decltype(as_task(std::declval<A>()))> tasks;
+    tasks.reserve(work.size());
+    for (auto& w : work) tasks.push_back(as_task(std::move(w)));
+    return as_completed(std::move(tasks));
+}
+
+} // namespace skein
+
+// ======== skein/core/byte_line.hpp
+// byte_line: small messages that wait, one behind the other in blocks: first in, first out. What
+// has waited for long is in no cache, and is read again in the order in which it lies in memory.
+//
+//     line.push(message);
+//     // who takes it knows how long it is
+//     mut_byte_span first = line.take(size_of_the_first);
+//
+// Blocks grow with the line, so that thousands of short lines cost little, and clear() gives all of
+// them back.
+
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+namespace skein {
+
+/// A queue of bytes that are taken in the pieces in which they came.
+class byte_line {
+public:
+    /// Of a piece.
+    static constexpr std::size_t most_bytes = 1024;
+
+    void push(byte_span piece) {
+        if (blocks_.empty() || spare_ < piece.size()) more(piece.size());
+        auto& last = blocks_.back();
+        std::memcpy(last.data.get() + (last.size - spare_), piece.data(), piece.size());
+        spare_ -= piece.size();
+    }
+    /// The first piece, which is of that size. It stays until the next call of push(), take() or
+    /// clear().
+    [[nodiscard]] mut_byte_span take(std::size_t bytes) {
+        // Where it did not fit when it came, it is not now.
+        if (blocks_.front().size - at_ < bytes) {
+            blocks_.erase(blocks_.begin());
+            at_ = 0;
+        }
+        const mut_byte_span piece(blocks_.front().data.get() + at_, bytes);
+        at_ += bytes;
+        return piece;
+    }
+    /// What is some pieces further on is going to be taken soon.
+    void look_ahead() const noexcept {
+        constexpr std::size_t far = 256;
+        if (!blocks_.empty() && blocks_.front().size - at_ > far)
+            __builtin_prefetch(blocks_.front().data.get() + at_ + far);
+    }
+    /// Nothing waits any more: gives the memory back.
+    void clear() noexcept {
+        blocks_.clear();
+        at_ = spare_ = 0;
+    }
+    /// Memory that it holds.
+    [[nodiscard]] std::size_t capacity() const noexcept {
+        std::size_t sum = 0;
+        for (const auto& one : blocks_) sum += one.size;
+        return sum;
+    }
+
+private:
+    static constexpr std::size_t first_block = 256, largest_block = std::size_t{16} << 10;
+
+    struct block {
+        std::unique_ptr<std::byte[]> data;
+        std::size_t size = 0;
+    };
+    [[gnu::noinline]] void more(std::size_t bytes) {
+        const std::size_t grown = blocks_.empty() ? first_block : 2 * blocks_.back().size;
+        const std::size_t size = std::max(std::min(grown, largest_block), bytes);
+        blocks_.push_back({std::make_unique_for_overwrite<std::byte[]>(size), size});
+        spare_ = size;
+    }
+
+    std::vector<block> blocks_;
+    std::size_t at_ = 0;    ///< of the first piece, in the first block
+    std::size_t spare_ = 0; ///< behind the last piece, in the last block
+};
+
+} // namespace skein
+
+// ======== skein/core/descriptor_reserve.hpp
+// A few file descriptors kept back, for files that must be written when the process has no free
+// ones: a job whose port strangers are busy with still writes its curve.
+//
+//     descriptor_reserve reserve;
+//     auto done = reserve.run([&] { return disk.replace(path, bytes); });
+
+
+#include <cstddef>
+#include <vector>
+
+#include <fcntl.h>
+
+namespace skein {
+
+/// Holds `count` descriptors that mean nothing; fewer when the process has no more. One thread.
+class descriptor_reserve {
+public:
+    explicit descriptor_reserve(std::size_t count = 4) : count_(count) { fill(); }
+
+    [[nodiscard]] std::size_t size() const noexcept { return kept_.size(); }
+
+    /// What body(), a callable that returns a result<T> and may be called twice, returns. When that
+    /// is errc::exhausted the kept descriptors are closed and it is called once more: another
+    /// thread may be faster and take them, then it fails again. Afterwards as many as there are are
+    /// kept again.
+    template <class Body>
+    [[nodiscard]] auto run(Body body) {
+        auto done = body();
+        if (!done && done.error().code() == errc::exhausted && !kept_.empty()) {
+            kept_.clear();
+            done = body();
+        }
+        fill();
+        return done;
+    }
+
+private:
+    void fill() {
+        while (kept_.size() < count_) {
+            unique_fd fd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+            if (!fd) return;
+            kept_.push_back(std::move(fd));
+        }
+    }
+
+    std::size_t count_;
+    std::vector<unique_fd> kept_;
+};
+
+} // namespace skein
+
+// ======== skein/core/id_map.hpp
+// id_map: a small hash table from ids to values, for what is entered and taken out once for each
+// call. Everything lies in one array: no allocation and no division for each entry, which is most
+// of what std::unordered_map costs here.
+//
+// Linear probing; an erased entry's place is filled by those behind it, so there are no tombstones.
+// Values move when the table changes: a pointer to one lasts until the next entry or erasure.
+
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace skein {
+
+/// A Value that converts to false is none: such a place is free.
+template <class Id, class Value>
+class id_map {
+public:
+    [[nodiscard]] bool empty() const noexcept { return size_ == 0; }
+    [[nodiscard]] std::size_t size() const noexcept { return size_; }
+
+    /// nullptr: there is none.
+    [[nodiscard]] Value* find(Id id) noexcept {
+        if (size_ == 0) return nullptr;
+        auto& place = places_[place_of(id)];
+        return place.value ? &place.value : nullptr;
+    }
+    /// Enters it unless there is one already; gives the one that is there.
+    Value& enter(Id id, Value value) {
+        if (places_.size() < 2 * (size_ + 1)) grow();
+        auto& place = places_[place_of(id)];
+        if (!place.value) {
+            place.id = id;
+            place.value = std::move(value);
+            ++size_;
+        }
+        return place.value;
+    }
+    bool erase(Id id) noexcept {
+        if (size_ == 0) return false;
+        const auto at = place_of(id);
+        if (!places_[at].value) return false;
+        // Its end may look in here.
+        [[maybe_unused]] const Value gone = std::exchange(places_[at].value, Value{});
+        erase_at(at);
+        return true;
+    }
+    void clear() noexcept {
+        const auto gone = std::exchange(places_, {});
+        size_ = 0;
+    }
+    /// of(id, value): true if it goes. Must not change the table.
+    template <class F>
+    void erase_if(F&& of) {
+        // From a free place on, as those that are filled again come from behind.
+        std::size_t begin = 0;
+        while (begin < places_.size() && places_[begin].value) ++begin;
+        for (std::size_t n = places_.size(), i = 1; i < n;) {
+            const auto at = (begin + i) & (n - 1);
+            auto& place = places_[at];
+            if (place.value && of(std::as_const(place.id), place.value))
+                erase_at(at);
+            else
+                ++i;
+        }
+    }
+    /// f(id, value), in no order that means anything, but the same in every run. Must not change
+    /// the table.
+    template <class F>
+    void for_each(F&& f) {
+        for (auto& place : places_)
+            if (place.value) f(std::as_const(place.id), place.value);
+    }
+
+private:
+    struct entry {
+        Id id;
+        Value value{};
+    };
+
+    static std::uint64_t bits_of(std::uint64_t id) noexcept { return id; }
+    static std::uint64_t bits_of(const unique_number& id) noexcept {
+        return id.number ^ std::rotl(id.incarnation, 32);
+    }
+    /// Neighbours are told apart by multiplication: the upper bits of the product say where.
+    [[nodiscard]] std::size_t home_of(Id id) const noexcept {
+        return static_cast<std::size_t>((bits_of(id.value()) * 0x9e3779b97f4a7c15) >> shift_);
+    }
+    /// Where it is, or the free place where it would be. There is one: half of them are free.
+    [[nodiscard]] std::size_t place_of(Id id) const noexcept {
+        const entry* const places = places_.data();
+        auto at = home_of(id);
+        while (places[at].value && places[at].id != id) at = (at + 1) & mask_;
+        return at;
+    }
+    void erase_at(std::size_t hole) noexcept {
+        const auto mask = places_.size() - 1;
+        places_[hole].value = Value{};
+        --size_;
+        for (auto at = (hole + 1) & mask; places_[at].value; at = (at + 1) & mask) {
+            // It stays if its home lies behind the hole, else it could not be found any more.
+            if (((at - home_of(places_[at].id)) & mask) < ((at - hole) & mask)) continue;
+            places_[hole] = std::exchange(places_[at], entry{});
+            hole = at;
+        }
+    }
+    void grow() {
+        auto old = std::exchange(places_,
+                                 std::vector<entry>(std::max<std::size_t>(16, 2 * places_.size())));
+        shift_ = 64 - std::countr_zero(places_.size());
+        mask_ = places_.size() - 1;
+        for (auto& one : old)
+            if (one.value) places_[place_of(one.id)] = std::move(one);
+    }
+
+    std::vector<entry> places_;
+    std::size_t size_ = 0;
+    std::size_t mask_ = 0; ///< of places_, whose own size takes a division to know
+    int shift_ = 63;
+};
+
+} // namespace skein
+
+// ======== skein/core/known_names.hpp
+// The names that there are, for an error about one that there is not.
+//
+//     throw error(errc::not_found, fmt::format("there is no actor named \"{}\"; {}", name,
+//                                              known_names(actors, "none has a name")));
+//
+// gives: there is no actor named "tabel"; there are: "log", "table" and 3 more
+
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace skein {
+
+/// Gathers names in the order in which they are to be shown.
+class name_list {
+public:
+    static constexpr std::size_t shown = 8;
+
+    /// One more; control characters of it become '?'.
+    void add(std::string_view name);
+    /// `there are: "a", "b" and 3 more`; without any name `none`.
+    [[nodiscard]] std::string text(std::string_view none) const;
+
+private:
+    std::string list_;
+    std::size_t count_ = 0;
+};
+
+/// The names of a range of texts, or the keys of a map.
+template <class Names>
+[[nodiscard]] std::string known_names(const Names& names,
+                                      std::string_view none = "there are none") {
+    name_list list;
+    for (const auto& one : names) {
+        if constexpr (requires { one.first; })
+            list.add(one.first);
+        else
+            list.add(one);
+    }
+    return list.text(none);
+}
+
+} // namespace skein
+
+
+// ======== skein/core/detail/known_names.ipp
+// The bodies of core/known_names.hpp.
+
+namespace skein {
+
+SKEIN_INLINE void name_list::add(std::string_view name) {
+    if (++count_ > shown) return;
+    list_ += count_ == 1 ? "\"" : ", \"";
+    for (const char c : name) list_ += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
+    list_ += '"';
+}
+
+SKEIN_INLINE std::string name_list::text(std::string_view none) const {
+    if (count_ == 0) return std::string(none);
+    auto out = "there are: " + list_;
+    if (count_ > shown) out += " and " + std::to_string(count_ - shown) + " more";
+    return out;
+}
+
+} // namespace skein
+
+// ======== skein/core/permutation.hpp
+// A shuffled order of n items without a table: a keyed bijection on [0, n).
+//
+// A balanced Feistel network permutes the next larger even power of two; results outside [0, n) are
+// walked on until they fall inside (less than four steps on average). Any position is found in O(1)
+// and no memory, so each rank computes just its own samples. The function is fixed for ever:
+// checkpoints rely on it. Source: Black, Rogaway, "Ciphers with arbitrary finite domains" (2002).
+//
+//     keyed_permutation order(samples, seed ^ epoch);
+//     std::uint64_t sample = order(position);
+
+
+#include <bit>
+#include <cstdint>
+
+namespace skein {
+
+/// One shuffled order of n items, chosen by a key. Small, copyable, without state.
+class keyed_permutation {
+public:
+    /// n: number of items, 1 <= n <= 2^62. Equal (n, key) give the equal order on every machine.
+    explicit keyed_permutation(std::uint64_t n, std::uint64_t key) : n_(n) {
+        SKEIN_CHECK(n >= 1 && n <= std::uint64_t{1} << 62,
+                    "a permutation needs 1 to 2^62 items, not {}", n);
+        const int bits = n <= 4 ? 2 : static_cast<int>(std::bit_width(n - 1));
+        half_ = (bits + 1) / 2;
+        mask_ = (std::uint64_t{1} << half_) - 1;
+        for (auto& k : keys_) k = mix(key += 0x9E3779B97F4A7C15u);
+    }
+
+    [[nodiscard]] std::uint64_t size() const noexcept { return n_; }
+
+    /// The item at position i.
+    [[nodiscard]] std::uint64_t operator()(std::uint64_t i) const {
+        SKEIN_CHECK(i < n_, "position {} >= {} items", i, n_);
+        do i = forward(i);
+        while (i >= n_);
+        return i;
+    }
+    /// The position of an item: inverse((*this)(i)) == i.
+    [[nodiscard]] std::uint64_t inverse(std::uint64_t item) const {
+        SKEIN_CHECK(item < n_, "item {} >= {} items", item, n_);
+        do item = backward(item);
+        while (item >= n_);
+        return item;
+    }
+
+private:
+    static constexpr int rounds = 8;
+
+    /// The finaliser of splitmix64.
+    static constexpr std::uint64_t mix(std::uint64_t x) noexcept {
+        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+        x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+        return x ^ (x >> 31);
+    }
+    [[nodiscard]] std::uint64_t forward(std::uint64_t x) const noexcept {
+        std::uint64_t left = x >> half_, right = x & mask_;
+        for (int r = 0; r < rounds; ++r) {
+            const std::uint64_t next = left ^ (mix(right ^ keys_[r]) & mask_);
+            left = right;
+            right = next;
+        }
+        return left << half_ | right;
+    }
+    [[nodiscard]] std::uint64_t backward(std::uint64_t x) const noexcept {
+        std::uint64_t left = x >> half_, right = x & mask_;
+        for (int r = rounds - 1; r >= 0; --r) {
+            const std::uint64_t next = right ^ (mix(left ^ keys_[r]) & mask_);
+            right = left;
+            left = next;
+        }
+        return left << half_ | right;
+    }
+
+    std::uint64_t n_, mask_ = 0;
+    int half_ = 1;
+    std::uint64_t keys_[rounds]{};
+};
+
+} // namespace skein
+
+// ======== skein/core/semaphore.hpp
+// semaphore: a counted budget (bytes, slots) shared by tasks of one loop. First come first served,
+// so a large request is not starved by small ones.
+
+
+#include <cstddef>
+
+namespace skein {
+
+/// A number of units that tasks of one loop take and give back. Neither copyable nor movable.
+class semaphore {
+public:
+    explicit semaphore(std::size_t available) noexcept : available_(available) {}
+    semaphore(const semaphore&) = delete;
+    semaphore& operator=(const semaphore&) = delete;
+
+    class awaiter : public waiter {
+    public:
+        awaiter(semaphore& s, std::size_t n) noexcept : semaphore_(s), need_(n) {}
+        bool await_ready() noexcept { return semaphore_.try_acquire(need_); }
+        template <detail::promise_with_context Promise>
+        bool await_suspend(std::coroutine_handle<Promise> h) {
+            if (!arm(h)) return false;
+            semaphore_.waiting_.push_back(*this);
+            return true;
+        }
+        void await_resume() const { throw_if_cancelled(); }
+
+    protected:
+        void cancel_requested() noexcept override {
+            end_cancelled();
+            semaphore_.serve(); // the next in line may need less
+        }
+
+    private:
+        friend class semaphore;
+        semaphore& semaphore_;
+        std::size_t need_;
+    };
+    /// Suspends until n units are this task's; resumed by the loop. Throws cancelled; then none are
+    /// taken.
+    [[nodiscard]] awaiter acquire(std::size_t n = 1) noexcept { return awaiter(*this, n); }
+    /// Takes n units if they are there and nobody waits.
+    [[nodiscard]] bool try_acquire(std::size_t n = 1) noexcept {
+        if (!waiting_.empty() || available_ < n) return false;
+        available_ -= n;
+        return true;
+    }
+    void release(std::size_t n = 1) noexcept {
+        available_ += n;
+        serve();
+    }
+    [[nodiscard]] std::size_t available() const noexcept { return available_; }
+
+private:
+    void serve() noexcept {
+        while (!waiting_.empty()) {
+            auto& first = static_cast<awaiter&>(waiting_.front());
+            if (first.need_ > available_) return;
+            available_ -= first.need_;
+            first.wake();
+        }
+    }
+
+    std::size_t available_;
+    intrusive_list<waiter, waiter> waiting_;
+};
+
+} // namespace skein
+
+// ======== skein/core/stop_signals.hpp
+// SIGINT and SIGTERM as a request to end in order: the first one is taken down, the second one ends
+// the process as if nobody had asked for it, or is counted where there is more to end than one
+// process.
+//
+//     skein::stop_signals stops;
+//     while (!stops.asked().load()) step();
+//     return stops.exit_code();          // 0, or 130 or 143 as a shell would say
+//
+// A loop waits for stops.fd() to become readable. The handler acts at once, also while the
+// program's own code keeps the loop busy, so that a second Ctrl-C always works.
+
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <tuple>
+
+#include <unistd.h>
+
+namespace skein {
+
+/// What the second signal does.
+enum class second_signal : bool {
+    ends_the_process, ///< also while the program's own code keeps everything busy
+    is_counted,
+};
+
+/// What the end of the terminal does (SIGHUP).
+enum class hang_up : bool {
+    is_left_alone, ///< it does what it did before
+    asks_to_end,   ///< as SIGTERM, unless it is ignored, as nohup has it; more of it are not heard
+};
+
+/// Takes the two signals over while it lives; then the handlers before it are back. One inside
+/// another works, the inner one hears. Made and destroyed by one thread; signals may reach any.
+class stop_signals {
+public:
+    explicit stop_signals(second_signal second = second_signal::ends_the_process,
+                          hang_up at_hang_up = hang_up::is_left_alone) {
+        std::tie(read_, write_) = make_pipe();
+        before_target_ = target().exchange(write_.get());
+        before_asked_ = asked_flag().exchange(false);
+        before_number_ = number().exchange(0);
+        before_count_ = counter().exchange(0);
+        before_counts_ = counts().exchange(second == second_signal::is_counted);
+        struct sigaction how{};
+        how.sa_handler = &on_signal;
+        how.sa_flags = SA_RESTART;
+        ::sigaction(SIGINT, &how, &before_int_);
+        ::sigaction(SIGTERM, &how, &before_term_);
+        ::sigaction(SIGHUP, nullptr, &before_hup_);
+        takes_hup_ = at_hang_up == hang_up::asks_to_end && before_hup_.sa_handler != SIG_IGN;
+        if (takes_hup_) ::sigaction(SIGHUP, &how, nullptr);
+    }
+    stop_signals(const stop_signals&) = delete;
+    stop_signals& operator=(const stop_signals&) = delete;
+    ~stop_signals() {
+        ::sigaction(SIGINT, &before_int_, nullptr);
+        ::sigaction(SIGTERM, &before_term_, nullptr);
+        if (takes_hup_) ::sigaction(SIGHUP, &before_hup_, nullptr);
+        target().store(before_target_);
+        asked_flag().store(before_asked_);
+        number().store(before_number_);
+        counter().store(before_count_);
+        counts().store(before_counts_);
+    }
+
+    /// Nobody in this process has taken SIGINT or SIGTERM over.
+    [[nodiscard]] static bool are_free() noexcept {
+        if (target().load() != -1) return false; // the first signal puts SIG_DFL back
+        for (const int signal : {SIGINT, SIGTERM}) {
+            struct sigaction now{};
+            ::sigaction(signal, nullptr, &now);
+            if ((now.sa_flags & SA_SIGINFO) != 0) return false;
+            if (now.sa_handler != SIG_DFL && now.sa_handler != SIG_IGN) return false;
+        }
+        return true;
+    }
+
+    /// Readable from the first signal on; nobody has to read it. One byte for each signal.
+    [[nodiscard]] int fd() const noexcept { return read_.get(); }
+    /// True from the first signal on. For code that looks now and then.
+    [[nodiscard]] const std::atomic<bool>& asked() const noexcept { return asked_flag(); }
+    /// The signal that came first, or 0.
+    [[nodiscard]] int which() const noexcept { return number().load(); }
+    /// How many have come; at most 1 where the second one ends the process.
+    [[nodiscard]] int count() const noexcept { return counter().load(); }
+    /// 0, or 128 + the signal.
+    [[nodiscard]] int exit_code() const noexcept { return which() == 0 ? 0 : 128 + which(); }
+
+private:
+    // What a handler may touch: nothing of the object, which another thread may be destroying.
+    static std::atomic<int>& target() noexcept {
+        static constinit std::atomic<int> fd{-1};
+        return fd;
+    }
+    static std::atomic<bool>& asked_flag() noexcept {
+        static constinit std::atomic<bool> value{false};
+        return value;
+    }
+    static std::atomic<int>& number() noexcept {
+        static constinit std::atomic<int> value{0};
+        return value;
+    }
+    static std::atomic<int>& counter() noexcept {
+        static constinit std::atomic<int> value{0};
+        return value;
+    }
+    static std::atomic<bool>& counts() noexcept {
+        static constinit std::atomic<bool> value{false};
+        return value;
+    }
+    static void on_signal(int signal) {
+        const int saved = errno;
+        // A terminal that closes says so twice, by its shell and by itself: that is one request.
+        if (signal == SIGHUP && counter().load() != 0) return;
+        if (!counts().load()) {
+            ::signal(SIGINT, SIG_DFL); // the second one may be the other
+            ::signal(SIGTERM, SIG_DFL);
+        }
+        if (counter().fetch_add(1) == 0) number().store(signal);
+        asked_flag().store(true);
+        const char byte = 0;
+        [[maybe_unused]] const auto n = ::write(target().load(), &byte, 1);
+        errno = saved;
+    }
+    static_assert(std::atomic<int>::is_always_lock_free &&
+                  std::atomic<bool>::is_always_lock_free); // or a handler must not touch them
+
+    unique_fd read_, write_;
+    int before_target_ = -1, before_number_ = 0, before_count_ = 0;
+    bool before_asked_ = false, before_counts_ = false, takes_hup_ = false;
+    struct sigaction before_int_{}, before_term_{}, before_hup_{};
+};
+
+} // namespace skein
+
+// ======== skein/net.hpp
+// Every public header of the layer net.
+// Written by scripts/check_mirror.py --write.
+
+
+// ======== skein/net/endpoint.hpp
+// The listening side of connections as a whole: an acceptor, the handshake, one task per
+// connection.
+//
+//     net::endpoint server(network, net::address::tcp("127.0.0.1", 0), options);
+//     auto serving = server.serve([](net::connection::handle c) { return talk(std::move(c)); });
+
+
+#include <cstdint>
+#include <memory>
+
+namespace skein::net {
+
+/// Listens and serves until it is closed or cancelled.
+class endpoint {
+public:
+    using handler = unique_function<task<void>(connection::handle)>;
+
+    /// Binds at once.
+    ///   errors  those of network::listen; permission_denied: an address that other hosts can reach
+    ///           without a token
+    endpoint(network& via, const address& at, connection_options options,
+             acceptor_options bounds = {});
+    ~endpoint();
+
+    [[nodiscard]] address local() const { return door_.local(); }
+
+    /// Accepts until close(). Every connection gets a task of `serve_one` in the scope of this
+    /// call; an error of one (handshake or handler) is logged and ends that one only, whatever its
+    /// code. Streams that cannot be accepted are logged, too, and accepting goes on. Returns when
+    /// all ended.
+    ///   errors  cancelled (then the tasks are cancelled too); what a listener cannot get over
+    ///           (invalid_argument, not_supported)
+    [[nodiscard]] task<void> serve(handler serve_one);
+
+    /// Stops accepting; connections that are served go on.
+    void close() noexcept { door_.close(); }
+
+    /// Streams that were not authenticated, and connections served so far.
+    [[nodiscard]] std::uint64_t refused() const noexcept { return door_.refused(); }
+    [[nodiscard]] std::uint64_t accepted() const noexcept { return door_.authenticated(); }
+
+private:
+    static task<void> one(endpoint* self, std::unique_ptr<stream> from, admission* place);
+
+    connection_options options_;
+    acceptor door_;
+    handler handler_;
 };
 
 } // namespace skein::net
 
 
-// ======== skein/net/detail/socket_pair.ipp
-// The bodies of net/socket_pair.hpp.
+// ======== skein/net/detail/endpoint.ipp
+// What an endpoint does with a stream: handshake, handler, an orderly end.
 
 
-#include <cerrno>
-#include <cstring>
+#include <exception>
+#include <optional>
+#include <utility>
 
-#include <sys/socket.h>
+namespace skein::net {
+namespace detail {
 
-#include <fmt/format.h>
+/// A door without a lock must not stand where others can reach it.
+SKEIN_INLINE const address& check_guarded(const address& at, const token& secret) {
+    if (secret.empty() && !at.is_loopback()) {
+        throw error(errc::permission_denied, "listen " + to_string(at) + " without a token")
+            .with_hint("give a token, or listen on 127.0.0.1");
+    }
+    return at;
+}
+
+/// The handshake has a limit of its own.
+SKEIN_INLINE acceptor_options without_deadline(acceptor_options bounds) {
+    bounds.deadline.reset();
+    return bounds;
+}
+
+} // namespace detail
+
+SKEIN_INLINE endpoint::endpoint(network& via, const address& at, connection_options options,
+                                acceptor_options bounds)
+    : options_(std::move(options)),
+      door_(via, detail::check_guarded(at, options_.secret), detail::without_deadline(bounds)) {}
+SKEIN_INLINE endpoint::~endpoint() = default;
+
+SKEIN_INLINE task<void> endpoint::serve(handler serve_one) {
+    handler_ = std::move(serve_one);
+    return door_.serve([this](std::unique_ptr<stream> from, admission* place) {
+        return one(this, std::move(from), place);
+    });
+}
+
+SKEIN_INLINE task<void> endpoint::one(endpoint* self, std::unique_ptr<stream> from,
+                                      admission* place) {
+    auto* cancel = co_await skein::detail::current_cancel{};
+    auto greeting = connection::accept(std::move(from), self->options_, {}, place);
+    const connection::handle c = co_await greeting;
+    place->authenticated();
+    std::optional<error> fault;
+    try {
+        auto serving = self->handler_(c);
+        co_await serving;
+    } catch (...) {
+        fault = to_error(std::current_exception());
+    }
+    if (fault) c->abort(*fault);
+    auto closing = shield(c->close());
+    co_await closing;
+    if (!fault) co_return;
+    if (fault->code() == errc::cancelled && cancel != nullptr && cancel->requested()) throw *fault;
+    logging::warn("net", "connection failed", {{"peer", c->peer_name()}, {"why", fault->what()}});
+}
+
+} // namespace skein::net
+
+// ======== skein/net/link_endpoint.hpp
+// The accepting side of links: a table that gives returning peers back to their links, and a whole
+// server.
+//
+//     net::link_endpoint server(network, net::address::tcp("127.0.0.1", 0), options);
+//     auto serving = server.serve([](net::link::handle l) { return talk(std::move(l)); });
+//
+// A client of HTTP is refused, as every foreign protocol is, unless on_http() says who takes it: one
+// door for peers and for browsers.
+//
+// A peer is authenticated on every connection. A hello of an older generation than the present
+// connection's is refused; one of a newer generation takes its place.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
 
 namespace skein::net {
 
-SKEIN_INLINE socket_pair make_socket_pair() {
-    int ends[2];
-    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-        throw error(errc::io, fmt::format("socketpair failed: {}", std::strerror(errno)))
-            .with_hint(errno == EMFILE ? "raise the limit of open files: ulimit -n" : "");
-    return {unique_fd(ends[0]), unique_fd(ends[1])};
+namespace detail {
+class link_tables;
 }
 
-SKEIN_INLINE bool end_input(int socket) noexcept { return ::shutdown(socket, SHUT_RD) == 0; }
+/// How many links a table takes.
+struct link_table_bounds {
+    std::size_t most_links = 4096;
+    std::size_t most_waiting =
+        1024; ///< for their peers to come back; beyond, the oldest is given up
+};
 
-SKEIN_INLINE task<std::unique_ptr<stream>> connected_network::connect(address) {
-    if (!stream_) throw error(errc::closed, "the inherited stream has been taken already");
-    co_return std::move(stream_);
+/// The links of one accepting process. Links may outlive it; then a broken connection ends them.
+class link_table {
+public:
+    explicit link_table(connection_options options, link_options how = {},
+                        link_table_bounds bounds = {});
+    link_table(const link_table&) = delete;
+    link_table& operator=(const link_table&) = delete;
+    ~link_table();
+
+    /// Reads the hello on a fresh connection and answers it.
+    ///   result  a new link; nothing when the connection went to a link that is known, or was
+    ///           refused
+    ///   errors  those of connection::receive; malformed, mismatch, too_large (no hello), timeout
+    [[nodiscard]] task<link::handle> admit(connection::handle over);
+
+    /// Of this process, as links tell it to their peers.
+    [[nodiscard]] std::uint64_t incarnation() const noexcept;
+    [[nodiscard]] std::size_t links() const noexcept;
+    /// Links whose peer may come back.
+    [[nodiscard]] std::size_t waiting() const noexcept;
+    /// Hellos so far that were refused, and those that a link has resumed with.
+    [[nodiscard]] std::uint64_t refused() const noexcept;
+    [[nodiscard]] std::uint64_t resumed() const noexcept;
+
+private:
+    std::shared_ptr<detail::link_tables> tables_;
+};
+
+/// Listens and serves links until it is closed or cancelled.
+class link_endpoint {
+public:
+    using handler = unique_function<task<void>(link::handle)>;
+    /// A stream that begins as HTTP, what was read of it, and its place at the door: whoever takes
+    /// it says place->authenticated() when the client has shown a key; until then it is one of the
+    /// strangers, who are few and go for one another.
+    using http_handler =
+        unique_function<task<void>(std::unique_ptr<stream>, byte_buffer first, admission* place)>;
+
+    /// Binds at once.
+    ///   errors  those of network::listen; permission_denied: an address that other hosts can reach
+    ///           without a token
+    link_endpoint(network& via, const address& at, connection_options options,
+                  link_options how = {}, link_table_bounds links = {},
+                  acceptor_options bounds = {});
+    ~link_endpoint();
+
+    [[nodiscard]] address local() const { return door_.local(); }
+    [[nodiscard]] link_table& table() noexcept { return table_; }
+
+    /// What the peers of later connections read in link::peer().extra.
+    void introduce(byte_buffer extra) { options_.self.extra = std::move(extra); }
+
+    /// Gives streams that begin as HTTP to `take`, in the scope of serve(); set it before. Its
+    /// errors are logged and end its stream only.
+    void on_http(http_handler take) { http_ = std::move(take); }
+
+    /// Accepts until close(). Every new link gets a task of `serve_one` in the scope of this call,
+    /// and is closed when that ends; an error of one is logged and ends that one only. Returns when
+    /// all ended.
+    ///   errors  as endpoint::serve
+    [[nodiscard]] task<void> serve(handler serve_one);
+
+    /// Stops accepting; links that are served go on, until their connection breaks.
+    void close() noexcept { door_.close(); }
+
+private:
+    static task<void> one(link_endpoint* self, std::unique_ptr<stream> from, admission* place);
+    static task<void> one_link(link_endpoint* self, std::unique_ptr<stream> from, byte_buffer first,
+                               admission* place);
+
+    connection_options options_;
+    acceptor door_;
+    link_table table_;
+    handler handler_;
+    http_handler http_;
+    std::uint64_t failed_ = 0; ///< links whose handler threw
+};
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/link_endpoint.ipp
+// Who a hello belongs to, and what it is told.
+
+
+#include <bit>
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::net {
+namespace detail {
+
+SKEIN_INLINE link_tables::link_tables(connection_options options, link_options how,
+                                      std::size_t most_links, std::size_t most_waiting,
+                                      std::uint64_t incarnation)
+    : options_(std::move(options)), how_(how), most_links_(most_links), most_waiting_(most_waiting),
+      incarnation_(incarnation) {
+    how_.incarnation = incarnation;
 }
 
-SKEIN_INLINE std::unique_ptr<listener> connected_network::listen(address) {
-    throw error(errc::not_supported, "not supported: listening on an inherited stream");
+SKEIN_INLINE link_answer link_tables::answer(link_verdict verdict, std::string why) const {
+    link_answer a;
+    a.verdict = static_cast<std::uint8_t>(verdict);
+    a.incarnation = incarnation_;
+    a.window_messages = how_.window_messages;
+    a.window_bytes = how_.window_bytes;
+    a.why = std::move(why);
+    return a;
+}
+
+SKEIN_INLINE link_answer link_tables::judge(const connection& over, const link_hello& h,
+                                            link* known) const {
+    if (h.to != 0 && h.to != incarnation_) return answer(link_verdict::restarted);
+    if (known == nullptr) {
+        if (const auto found = epitaphs_.find({h.from, h.number}); found != epitaphs_.end()) {
+            auto a = answer(found->second.verdict, found->second.why);
+            a.received = found->second.received;
+            a.generation = found->second.generation;
+            return a;
+        }
+        if (!h.fresh) return answer(link_verdict::forgotten);
+        if (h.received != 0) return answer(link_verdict::not_allowed, "messages of a new link");
+        if (shut_) return answer(link_verdict::no_place, "it is closing");
+        if (links_.size() >= most_links_) {
+            return answer(link_verdict::no_place, fmt::format("{} are there", links_.size()));
+        }
+        return answer(link_verdict::good);
+    }
+    auto a = answer(link_verdict::good);
+    a.generation = known->generation_;
+    a.received = known->received_;
+    a.resume = known->resumes_;
+    const auto refuse = [&](link_verdict v, std::string why) {
+        a.verdict = static_cast<std::uint8_t>(v);
+        a.why = std::move(why);
+    };
+    if (h.generation <= known->generation_) {
+        refuse(link_verdict::stale,
+               fmt::format("generation {} after {}", h.generation, known->generation_));
+    } else if (over.peer().name != known->peer_.name) {
+        refuse(link_verdict::not_allowed, "the link is that of " + known->peer_name_);
+    } else if (!known->resumes_ || !known->window_.can_acknowledge(h.received) ||
+               (h.fresh && known->received_ != 0)) {
+        refuse(link_verdict::not_allowed,
+               fmt::format("{} messages received of {} sent, {} confirmed", h.received,
+                           known->window_.pushed(), known->window_.acknowledged()));
+    }
+    return a;
+}
+
+SKEIN_INLINE link::handle link_tables::admit(connection::handle over, const link_hello& h,
+                                             bool& refused) {
+    forget_old();
+    if (!over->is_open()) { // it has ended behind its hello: nothing may change for that
+        throw over->failure().value_or(error(errc::reset, over->peer_name() + " has left"));
+    }
+    const auto found = links_.find({h.from, h.number});
+    link* const known = found == links_.end() ? nullptr : found->second;
+    const auto keep = known != nullptr ? known->self_ : nullptr;
+    auto a = judge(*over, h, known);
+    if (static_cast<link_verdict>(a.verdict) != link_verdict::good) {
+        ++refused_;
+        refused = true;
+        over->send(link_answer_kind, 0, 0, wire::encode(a));
+        return nullptr;
+    }
+    if (known == nullptr) return make(std::move(over), h);
+    ++resumed_;
+    a.generation = known->generation_ = h.generation;
+    if (known->connected_) {
+        ++known->statistics_.breaks;
+        known->break_ = error(errc::reset, "the peer has dialled again");
+    }
+    over->send(link_answer_kind, 0, 0, wire::encode(a));
+    known->attach(std::move(over), h.received);
+    return nullptr;
+}
+
+SKEIN_INLINE link::handle link_tables::make(connection::handle over, const link_hello& h) {
+    const link::core made(new link(options_, how_, false));
+    made->self_ = made;
+    made->tables_ = shared_from_this();
+    made->number_ = h.number;
+    made->generation_ = h.generation;
+    const bool resumes = h.resume && (how_.resume == resume_mode::on ||
+                                      (how_.resume == resume_mode::automatic && !over->is_local()));
+    made->begin(over->peer(), over->peer_name(), h.from, resumes, h.window_messages,
+                h.window_bytes);
+    links_.emplace(key(h.from, h.number), made.get());
+    auto a = answer(link_verdict::good);
+    a.generation = h.generation;
+    a.resume = resumes;
+    over->send(link_answer_kind, 0, 0, wire::encode(a));
+    auto out = link::handle_of(made);
+    made->attach(std::move(over), 0);
+    return out;
+}
+
+SKEIN_INLINE void link_tables::leave(link& l) noexcept {
+    const key k(l.theirs_, l.number_);
+    const auto found = links_.find(k);
+    if (found == links_.end() || found->second != &l) return;
+    links_.erase(found);
+    const bool closed = l.ending_ == link_end::orderly;
+    const bool dead = l.ending_ == link_end::declared_dead;
+    epitaph e{closed ? link_verdict::closed
+              : dead ? link_verdict::dead
+                     : link_verdict::ended,
+              l.received_, l.generation_, l.failure_ ? l.failure_->what() : "",
+              deadline_after(l.loop_.now(), 4 * how_.resume_within)};
+    if (dead && l.failure_) e.why = l.failure_->cause();
+    if (e.why.size() > 1024) e.why.resize(1024);
+    try {
+        epitaphs_.insert_or_assign(k, std::move(e));
+        order_.push_back(k);
+        if (order_.size() > most_epitaphs) {
+            epitaphs_.erase(order_.front());
+            order_.pop_front();
+        }
+    } catch (const std::bad_alloc&) { // then it is forgotten
+    }
+}
+
+SKEIN_INLINE void link_tables::forget_old() noexcept {
+    const auto now = loop::current().now();
+    while (!order_.empty()) {
+        const auto first = epitaphs_.find(order_.front());
+        if (first != epitaphs_.end() && first->second.until > now) return;
+        if (first != epitaphs_.end()) epitaphs_.erase(first);
+        order_.pop_front();
+    }
+}
+
+SKEIN_INLINE std::size_t link_tables::waiting() const noexcept {
+    std::size_t n = 0;
+    for (const auto& [k, l] : links_) n += !l->connected_;
+    return n;
+}
+
+SKEIN_INLINE bool link_tables::wait_for(link& l) {
+    if (shut_) return false;
+    std::erase(broken_, key(l.theirs_, l.number_));
+    broken_.emplace_back(l.theirs_, l.number_);
+    const auto is_waiting = [&](const key& k) {
+        const auto found = links_.find(k);
+        return found != links_.end() && !found->second->connected_;
+    };
+    if (broken_.size() <= most_waiting_) return true;
+    std::erase_if(broken_, [&](const key& k) { return !is_waiting(k); });
+    while (broken_.size() > most_waiting_) { // each once, and each of them waits
+        link* const oldest = links_.find(broken_.front())->second;
+        broken_.pop_front();
+        oldest->end(error(errc::exhausted,
+                          fmt::format("more than {} links wait for their peers; that of {} has "
+                                      "waited longest",
+                                      most_waiting_, oldest->peer_name_)),
+                    link_end::deadline);
+    }
+    return l.state_ != link::state::ended;
+}
+
+} // namespace detail
+
+SKEIN_INLINE link_table::link_table(connection_options options, link_options how,
+                                    link_table_bounds bounds) {
+    const std::uint64_t mine =
+        how.incarnation != 0 ? how.incarnation : detail::draw_number(loop::current().random());
+    tables_ = std::make_shared<detail::link_tables>(std::move(options), how, bounds.most_links,
+                                                    bounds.most_waiting, mine);
+}
+SKEIN_INLINE link_table::~link_table() { tables_->shut(); }
+
+SKEIN_INLINE std::uint64_t link_table::incarnation() const noexcept {
+    return tables_->incarnation();
+}
+SKEIN_INLINE std::size_t link_table::links() const noexcept { return tables_->links(); }
+SKEIN_INLINE std::size_t link_table::waiting() const noexcept { return tables_->waiting(); }
+SKEIN_INLINE std::uint64_t link_table::refused() const noexcept { return tables_->refused(); }
+SKEIN_INLINE std::uint64_t link_table::resumed() const noexcept { return tables_->resumed(); }
+
+SKEIN_INLINE task<link::handle> link_table::admit(connection::handle over) {
+    const auto tables = tables_;
+    auto reading = with_timeout(over->receive(), tables->hello_deadline());
+    const auto first = co_await reading;
+    if (!first) throw error(errc::reset, over->peer_name() + " said goodbye instead of hello");
+    const auto hello = detail::read_greeting<detail::link_hello>(*first);
+    if (!hello) throw hello.error();
+    bool refused = false;
+    auto made = tables->admit(over, *hello, refused);
+    if (refused) {
+        auto closing = over->close();
+        co_await closing;
+    }
+    co_return made;
+}
+
+SKEIN_INLINE link_endpoint::link_endpoint(network& via, const address& at,
+                                          connection_options options, link_options how,
+                                          link_table_bounds links, acceptor_options bounds)
+    : options_(std::move(options)),
+      door_(via, detail::check_guarded(at, options_.secret), detail::without_deadline(bounds)),
+      table_(options_, how, links) {}
+SKEIN_INLINE link_endpoint::~link_endpoint() = default;
+
+SKEIN_INLINE task<void> link_endpoint::serve(handler serve_one) {
+    handler_ = std::move(serve_one);
+    return door_.serve([this](std::unique_ptr<stream> from, admission* place) {
+        return one(this, std::move(from), place);
+    });
+}
+
+SKEIN_INLINE task<void> link_endpoint::one(link_endpoint* self, std::unique_ptr<stream> from,
+                                           admission* place) {
+    byte_buffer first;
+    bool is_http = false;
+    if (self->http_) {
+        auto looking = with_timeout(detail::read_opening(from.get(), &first),
+                                    self->options_.bounds.handshake_deadline);
+        is_http = co_await looking == detail::opening::http;
+    }
+    auto serving = is_http ? self->http_(std::move(from), std::move(first), place)
+                           : one_link(self, std::move(from), std::move(first), place);
+    co_await serving;
+}
+
+SKEIN_INLINE task<void> link_endpoint::one_link(link_endpoint* self, std::unique_ptr<stream> from,
+                                                byte_buffer first, admission* place) {
+    auto* cancel = co_await skein::detail::current_cancel{};
+    link::handle l;
+    {
+        auto greeting =
+            connection::accept(std::move(from), self->options_, std::move(first), place);
+        const connection::handle c = co_await greeting;
+        place->authenticated();
+        auto admitting = self->table_.admit(c);
+        l = co_await admitting;
+    }
+    if (!l) co_return;
+    std::optional<error> fault;
+    try {
+        auto serving = self->handler_(l);
+        co_await serving;
+    } catch (...) {
+        fault = to_error(std::current_exception());
+    }
+    if (fault) l->abort(*fault);
+    auto closing = shield(l->close());
+    co_await closing;
+    if (!fault) co_return;
+    if (fault->code() == errc::cancelled && cancel != nullptr && cancel->requested()) throw *fault;
+    constexpr std::uint64_t all_of_the_first =
+        8; // then ever fewer: how many there are is up to the peers
+    if (++self->failed_ > all_of_the_first && !std::has_single_bit(self->failed_)) co_return;
+    logging::warn("net", "link failed",
+                  {{"peer", l->peer_name()}, {"why", fault->what()}, {"so_far", self->failed_}});
+}
+
+} // namespace skein::net
+
+// ======== skein/net/loop_thread.hpp
+// A thread of its own with a real loop: where sockets live while another thread computes.
+//
+//     net::loop_thread io("comm");
+//     int n = io.run([&] { return count_peers(network); });    // blocks this thread, not the loop
+//     // the destructor stops the loop and joins
+//
+// Signals are blocked on the thread, so that they reach the program's main thread.
+
+
+#include <concepts>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <utility>
+
+namespace skein::net {
+
+/// Stops and joins in the destructor; all tasks started through run() have ended by then.
+class loop_thread {
+public:
+    explicit loop_thread(std::string name);
+    loop_thread(const loop_thread&) = delete;
+    loop_thread& operator=(const loop_thread&) = delete;
+    ~loop_thread();
+
+    /// Calls f() on the loop's thread; f returns task<T>, which is run to its end there.
+    ///   result  T; an exception of f or of the task is rethrown here
+    ///   thread  any except the loop's own; blocks the caller. f lives until the task has ended
+    template <class F>
+        requires std::invocable<F&>
+    auto run(F f) {
+        using T = typename std::invoke_result_t<F&>::value_type;
+        SKEIN_CHECK(std::this_thread::get_id() != thread_.get_id(),
+                    "loop_thread::run on its own thread");
+        outcome<T> answer;
+        loop_->post_from_any_thread(
+            [this, &f, &answer] { tasks_->spawn(deliver<T>(&f, &answer)); });
+        std::unique_lock lock(answer.mutex);
+        answer.ended.wait(lock, [&] { return answer.done; });
+        if (answer.failure) std::rethrow_exception(std::move(answer.failure));
+        if constexpr (!std::is_void_v<T>) return T(std::move(*answer.value));
+    }
+
+    /// The loop; only post_from_any_thread may be called from other threads.
+    [[nodiscard]] real_loop& loop() noexcept { return *loop_; }
+
+private:
+    /// Where the caller waits. An exception is moved through it: no thread keeps a share of it, so
+    /// its last release never races with the reader.
+    template <class T>
+    struct outcome {
+        std::mutex mutex; // guards all
+        std::condition_variable ended;
+        std::optional<std::conditional_t<std::is_void_v<T>, bool, T>> value;
+        std::exception_ptr failure;
+        bool done = false;
+    };
+
+    template <class T, class F>
+    static task<void> deliver(F* f, outcome<T>* answer) {
+        std::optional<std::conditional_t<std::is_void_v<T>, bool, T>> value;
+        std::exception_ptr failure;
+        try {
+            auto work = (*f)();
+            if constexpr (std::is_void_v<T>) {
+                co_await work;
+            } else {
+                value.emplace(co_await work);
+            }
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        const std::lock_guard lock(answer->mutex);
+        answer->value = std::move(value);
+        answer->failure = std::move(failure);
+        failure = nullptr;
+        answer->done = true;
+        answer->ended.notify_one();
+    }
+
+    void main(const std::string& name, outcome<void>& ready);
+
+    // Written by the thread before `ready`, then only read.
+    real_loop* loop_ = nullptr;
+    event* stop_ = nullptr;
+    scope* tasks_ = nullptr;
+    std::thread thread_;
+};
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/loop_thread.ipp
+// The thread behind a loop_thread.
+
+#include <pthread.h>
+#include <signal.h>
+
+namespace skein::net {
+namespace detail {
+
+SKEIN_INLINE task<void> run_until_stopped(event* stop, scope* tasks) {
+    auto stopped = stop->wait();
+    co_await stopped;
+    tasks->cancel();
+    auto joined = tasks->join();
+    co_await joined;
+}
+
+} // namespace detail
+
+SKEIN_INLINE loop_thread::loop_thread(std::string name) {
+    outcome<void> ready;
+    thread_ = std::thread([this, name = std::move(name), &ready] { main(name, ready); });
+    std::unique_lock lock(ready.mutex);
+    ready.ended.wait(lock, [&] { return ready.done; });
+}
+
+SKEIN_INLINE loop_thread::~loop_thread() {
+    SKEIN_CHECK(std::this_thread::get_id() != thread_.get_id(),
+                "a loop_thread is destroyed on its own thread");
+    loop_->post_from_any_thread([this] { stop_->set(); });
+    thread_.join();
+}
+
+SKEIN_INLINE void loop_thread::main(const std::string& name, outcome<void>& ready) {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, nullptr);
+    pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
+    real_loop here;
+    event stop;
+    scope tasks;
+    loop_ = &here;
+    stop_ = &stop;
+    tasks_ = &tasks;
+    {
+        const std::lock_guard lock(ready.mutex); // to the end: who finds it done destroys it
+        ready.done = true;
+        ready.ended.notify_one();
+    }
+    here.run(detail::run_until_stopped(&stop, &tasks));
 }
 
 } // namespace skein::net
@@ -17509,809 +22559,6 @@ SKEIN_INLINE std::uint64_t build_id() {
 }
 
 } // namespace skein::proc
-
-// ======== skein/proc/children.hpp
-// Child processes as one part: starting copies of this program with a boot message, seeing their
-// end, asking them to leave and insisting. What is above decides what they are for and when one is
-// started again.
-//
-//     proc::local_children here(loop);
-//     proc::child_options how;
-//     how.role = "worker";
-//     how.name = "worker-1";
-//     how.message = wire::encode(order);              // the child: proc::take_boot("worker")
-//     auto starting = here.start(std::move(how));
-//     auto worker = co_await starting;
-//     auto stream = worker->take_stream();            // connected with the child's socket
-//     auto leaving = proc::stop(*worker, 100ms, 2s);
-//     const proc::child_end end = co_await leaving;     // "exited with 1", and why, if it said so
-//
-// `children` is an interface: processes of this host here, those of other hosts or of a simulated
-// world elsewhere.
-
-
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
-
-namespace skein::net {
-class real_loop;
-}
-
-namespace skein::proc {
-
-/// Of a boot message: with its frame it fits the smallest pipe of Linux, 64 KiB.
-inline constexpr std::size_t most_boot_bytes = std::size_t{32} << 10;
-
-/// What is started.
-struct child_options {
-    /// What the child asks proc::take_boot() for. Empty: it is any program, which knows nothing of
-    /// that: it gets neither message nor socket.
-    std::string role{};
-    std::string name{};                        ///< as messages name it: "worker-2"
-    byte_buffer message{};                     ///< for the child alone; at most most_boot_bytes
-    bool socket = true;                        ///< a connected socket between it and us
-    shared_memory memory{};                    ///< memory that it shares with us; may be none
-    std::string executable = "/proc/self/exe"; ///< this program
-    std::vector<std::string> argv{};           ///< empty: those of this process
-    std::string cwd{}; ///< its working directory; empty: the one in which this process was started
-    /// OMP_NUM_THREADS there, unless the user has set that, here or in `env`; 0: it is not set.
-    int threads = 0;
-    /// What it writes to its standard output and error is for child::read_output(); else these are
-    /// ours.
-    bool reads_output = false;
-    /// Added to what it inherits. Other users of the host may read it: no secrets.
-    std::vector<std::pair<std::string, std::string>> env{};
-};
-
-/// How a child ended.
-struct child_end {
-    exit_status status;
-    std::string last_words; ///< why it left, if it said so with leave_last_words()
-};
-
-/// What a process takes.
-struct process_usage {
-    std::uint64_t resident_bytes = 0;
-    duration cpu_time{0}; ///< of all its threads since its start
-};
-
-/// What the kernel says of a process that gives no sign of life. One that computes, or waits for a
-/// disk or a peer of its own, shows none of it.
-struct process_look {
-    bool is_stopped = false;      ///< SIGSTOP and the like; not by a debugger
-    bool holds_socket = false;    ///< its end of our socket waits in reads: it reads there itself
-    std::uint64_t executable = 0; ///< which one; another one later: exec. 0: not known
-};
-
-/// What a host has for its processes, as far as this one may use it.
-struct host_resources {
-    int cores = 1;
-    std::uint64_t memory_bytes = 0; ///< 0: the host does not tell
-};
-
-/// A process that was started. Destroying it kills it, and waits until it is gone.
-class child {
-public:
-    child() = default;
-    child(const child&) = delete;
-    child& operator=(const child&) = delete;
-    virtual ~child();
-
-    [[nodiscard]] virtual const std::string& name() const noexcept = 0;
-    [[nodiscard]] virtual std::int64_t pid() const noexcept = 0;
-    /// False as soon as its end was seen by ended().
-    [[nodiscard]] virtual bool running() const noexcept = 0;
-
-    /// Suspends until it has ended; any number of tasks may wait, also afterwards. What it has sent
-    /// can still be read from its stream, which then ends, also if somebody it left behind holds
-    /// the socket.
-    ///   errors  cancelled: the child is not touched, wait again later
-    [[nodiscard]] virtual task<child_end> ended() = 0;
-
-    /// Sends it a signal: SIGTERM asks it to leave. Nothing happens if it has ended.
-    virtual void signal(int number) noexcept = 0;
-    /// Sends it to its process group, too: to all that it has started and that did not leave it.
-    virtual void signal_group(int number) noexcept { signal(number); }
-    /// Ends it now, with all that it has started and that did not leave its process group.
-    virtual void kill() noexcept = 0;
-
-    /// What it takes now; zeros when it has ended.
-    [[nodiscard]] virtual process_usage usage() = 0;
-    /// What it looks like now, from outside.
-    [[nodiscard]] virtual process_look look() { return {}; }
-
-    /// Our end of its socket; nullptr if it has none, or when it has been taken.
-    [[nodiscard]] virtual std::unique_ptr<net::stream> take_stream() = 0;
-
-    /// Suspends until it has written something (is_error: to its standard error), and gives how
-    /// many bytes of it are in `into`. 0: all has been read and it has ended, or has closed that
-    /// file. One task at a time per file. While nobody reads, the child waits as soon as some 64
-    /// KiB are there.
-    ///   errors  cancelled: nothing is lost
-    [[nodiscard]] virtual task<std::size_t> read_output(bool is_error,
-                                                        std::span<std::byte> into) = 0;
-};
-
-/// Where children run.
-class children {
-public:
-    children() = default;
-    children(const children&) = delete;
-    children& operator=(const children&) = delete;
-    virtual ~children();
-
-    ///   errors  not_found, permission_denied (the executable); io: no descriptors or processes
-    ///           left; too_large: the message cancelled: what was started has been killed
-    [[nodiscard]] virtual task<std::unique_ptr<child>> start(child_options how) = 0;
-
-    /// Sends a signal (0: none) to all processes of this user with `mark`, "NAME=value", in the
-    /// environment that they were started with, whoever started them; gives how many there are. One
-    /// that this process has started and not waited for, and that has ended, is none. Reads /proc:
-    /// a millisecond for a few hundred processes.
-    virtual std::size_t signal_marked(const std::string& mark, int number) {
-        (void)mark, (void)number;
-        return 0;
-    }
-
-    /// What the host offers to all children together. May read files: ask once.
-    [[nodiscard]] virtual host_resources resources() = 0;
-};
-
-namespace detail {
-class starter;
-}
-
-namespace detail {
-/// Of a process of this host that was started with a socket.
-[[nodiscard]] process_look look_at(std::int64_t pid, bool has_socket);
-
-/// Looks at a worker now and then, and ends when it has looked for as long as the silence of a dead
-/// host lasts as if it would not answer any more; gives how long, and why. Whoever asks ends the
-/// process.
-///   suspected  told when it has looked so for a shorter time, and when that is over; may be empty
-///   errors     cancelled
-[[nodiscard]] task<std::string> until_silent(child* process, time_constants times,
-                                             unique_function<void(bool on)> suspected);
-} // namespace detail
-
-/// Processes of this host. They get no Ctrl-C from the terminal: that is for the parent, which
-/// tells them.
-///
-/// A thread of its own starts them, one after the other, and the loop goes on meanwhile: a start
-/// may wait for a file system, and costs the same however much memory this process has. They die
-/// with this process, however it ends (Linux ends them with the thread that started them, which
-/// lives as long as this object and all children that it started), and each with its object. The
-/// end of the thread that runs the loop ends them only through these objects.
-class local_children final : public children {
-public:
-    explicit local_children(net::real_loop& on) noexcept : loop_(on) {}
-    [[nodiscard]] task<std::unique_ptr<child>> start(child_options how) override;
-    std::size_t signal_marked(const std::string& mark, int number) override;
-    [[nodiscard]] host_resources resources() override;
-
-private:
-    net::real_loop& loop_;
-    std::shared_ptr<detail::starter> starter_; // from the first start on
-};
-
-/// Sees a child's end: waits for it, asks (SIGTERM) after `before_asking`, insists (kill) after
-/// `before_killing` more.
-///   errors  cancelled: the child may still run
-[[nodiscard]] task<child_end> stop(child& which, time_span before_asking, time_span before_killing);
-
-/// When something that failed is started again, and after how long.
-struct restart_rules {
-    int most = 3;                                                      ///< restarts in a row
-    time_span first_pause = time_constants::lan().child_restart_first; ///< before the first restart
-    int factor = 2; ///< of each pause to the one before
-    time_span longest_pause = time_constants::lan().child_restart_most;
-    bool (*is_lasting)(errc) = [](errc) { return false; }; ///< failures that would only come again
-};
-/// Counts failures in a row and says when to try again, by restart_rules.
-class restart_policy {
-public:
-    explicit restart_policy(restart_rules rules) noexcept : rules_(rules) {}
-
-    /// It has failed: the pause before it is started again; nothing: it is given up.
-    [[nodiscard]] std::optional<duration> failed(const error& why) noexcept;
-    /// It has worked: failures are counted anew.
-    void worked() noexcept { failures_ = 0; }
-    /// In a row.
-    [[nodiscard]] int failures() const noexcept { return failures_; }
-
-private:
-    restart_rules rules_;
-    int failures_ = 0;
-};
-
-} // namespace skein::proc
-
-
-// ======== skein/proc/detail/children.ipp
-// The bodies of proc/children.hpp: the processes of this host.
-
-
-// ======== skein/proc/detail/children.hpp
-// What tests look at of proc/detail/children.ipp.
-
-#include <cstdint>
-
-namespace skein::proc {
-
-struct process_usage;
-
-namespace detail {
-
-/// What Linux tells of a process; zeros if there is no such process.
-[[nodiscard]] process_usage usage_of(std::int64_t pid);
-
-} // namespace detail
-} // namespace skein::proc
-
-// ======== skein/proc/detail/starter.hpp
-// A thread that starts processes, so that no loop waits for a file system.
-
-
-#include <condition_variable>
-#include <deque>
-#include <memory>
-#include <mutex>
-#include <optional>
-#include <thread>
-#include <utility>
-
-namespace skein::proc::detail {
-
-/// One start; shared by the task that waits for it and the thread that does it.
-struct start_order {
-    start_order(process_options how, loop& starter) : attempt(std::move(how)), home(starter) {}
-
-    start_attempt attempt;
-    loop& home;                  ///< where `done` is set: waits until then
-    std::optional<error> failed; ///< these two: the thread's, until done
-    child_process started;
-    event done;
-};
-
-/// Starts processes one after the other. Linux ends a child with the thread that started it: this
-/// thread lives as long as anybody who shares it.
-class starter {
-public:
-    ///   errors  io: no thread
-    starter();
-    starter(const starter&) = delete;
-    starter& operator=(const starter&) = delete;
-    /// Ends the thread; all orders must be done or taken back.
-    ~starter();
-
-    void submit(std::shared_ptr<start_order> order);
-    /// True: it was waiting for its turn and never gets one; `done` will not be set.
-    [[nodiscard]] bool take_back(const start_order& order);
-
-private:
-    void main();
-
-    std::mutex mutex_; // guards waiting_ and stopping_
-    std::condition_variable wake_;
-    std::deque<std::shared_ptr<start_order>> waiting_;
-    bool stopping_ = false;
-    std::thread thread_;
-};
-
-/// Starts a process on that thread; the loop goes on meanwhile.
-///   errors  those of child_process::spawn; cancelled: nothing of it is left
-[[nodiscard]] task<child_process> start_process(std::shared_ptr<starter> by, process_options how);
-
-} // namespace skein::proc::detail
-
-// ======== skein/proc/process_wait.hpp
-// Waiting for a child process on a real loop, without a thread and without SIGCHLD.
-//
-//     auto ended = proc::wait(loop, child);
-//     proc::exit_status status = co_await ended;
-
-
-namespace skein::net {
-class real_loop;
-}
-
-namespace skein::proc {
-
-/// Suspends until the child has ended; reaps it.
-///   child   must outlive the task
-///   errors  cancelled: the child is not touched, wait again later
-[[nodiscard]] task<exit_status> wait(net::real_loop& on, child_process& child);
-
-} // namespace skein::proc
-
-
-// ======== skein/proc/detail/process_wait.ipp
-// The body of proc/process_wait.hpp.
-
-
-namespace skein::proc {
-
-SKEIN_INLINE task<exit_status> wait(net::real_loop& on, child_process& child) {
-    while (!child.try_wait()) {
-        auto ended = net::wait_readable(on, child.pidfd());
-        co_await ended;
-    }
-    co_return *child.status();
-}
-
-} // namespace skein::proc
-
-
-// ======== skein/proc/detail/children.ipp, continued
-#include <system_error>
-#include <iterator>
-#include <filesystem>
-#include <algorithm>
-#include <array>
-#include <cerrno>
-#include <csignal>
-#include <fstream>
-#include <sstream>
-#include <tuple>
-
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <fmt/format.h>
-
-namespace skein::proc {
-
-SKEIN_INLINE child::~child() = default;
-SKEIN_INLINE children::~children() = default;
-
-namespace detail {
-
-SKEIN_INLINE process_usage usage_of(std::int64_t pid) {
-    process_usage now;
-    std::uint64_t pages = 0;
-    std::ifstream(fmt::format("/proc/{}/statm", pid)) >> pages >> pages; // the second: resident
-    now.resident_bytes = pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-    std::string line;
-    std::getline(std::ifstream(fmt::format("/proc/{}/stat", pid)), line);
-    // The second field is the program's name in brackets, with whatever is in it; user and system
-    // time, in ticks, are the 14th and the 15th.
-    std::istringstream fields(line.substr(std::min(line.rfind(')') + 1, line.size())));
-    std::string skipped;
-    for (int field = 3; field < 14; ++field) fields >> skipped;
-    std::int64_t user = 0, system = 0;
-    fields >> user >> system;
-    now.cpu_time = duration(std::chrono::seconds(user + system)) / ::sysconf(_SC_CLK_TCK);
-    return now;
-}
-
-/// The ends to read of the pipes behind a child's standard output and error.
-using output_files = std::array<unique_fd, 2>;
-
-/// A process of this host.
-class local_child final : public child {
-public:
-    local_child(net::real_loop& on, std::shared_ptr<starter> by, std::string name,
-                child_process process, unique_fd socket, output_files output)
-        : loop_(on), starter_(std::move(by)), name_(std::move(name)), process_(std::move(process)),
-          output_(std::move(output)) {
-        if (!socket) return;
-        socket_ = unique_fd(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 0));
-        unforked_ = fork_guard(socket_.get());
-        stream_ = net::adopt_unix_stream(on, socket.release(), name_);
-    }
-
-    const std::string& name() const noexcept override { return name_; }
-    std::int64_t pid() const noexcept override { return process_.pid(); }
-    bool running() const noexcept override { return process_.running(); }
-
-    task<child_end> ended() override {
-        auto waited = wait(loop_, process_);
-        const auto status = co_await waited;
-        if (!end_) {
-            end_ = child_end{status, process_.last_words()};
-            // A child that it left behind may hold the other end: an end behind the last byte.
-            if (socket_) net::end_input(socket_.get());
-            unforked_.reset();
-            socket_.reset();
-        }
-        co_return *end_;
-    }
-
-    void signal(int number) noexcept override { process_.kill(number); }
-    void signal_group(int number) noexcept override { process_.kill_group(number); }
-    void kill() noexcept override { process_.kill_group(SIGKILL); }
-    process_usage usage() override {
-        return process_.running() ? usage_of(process_.pid()) : process_usage{};
-    }
-    process_look look() override {
-        return process_.running() ? look_at(process_.pid(), static_cast<bool>(socket_))
-                                  : process_look{};
-    }
-    std::unique_ptr<net::stream> take_stream() override { return std::move(stream_); }
-
-    task<std::size_t> read_output(bool is_error, std::span<std::byte> into) override {
-        auto& from = output_[is_error ? 1 : 0];
-        while (from) {
-            // Whom it has left behind may hold the pipe for ever: what is there when it has ended
-            // is all.
-            const bool is_over = !process_.running();
-            const auto n = ::read(from.get(), into.data(), into.size());
-            if (n > 0) co_return static_cast<std::size_t>(n);
-            if (n < 0 && errno == EINTR) continue;
-            if (n == 0 || errno != EAGAIN || is_over) {
-                from.reset();
-                break;
-            }
-            auto either = race(net::wait_readable(loop_, from.get()), has_ended(this));
-            (void)co_await either;
-        }
-        co_return 0;
-    }
-
-private:
-    static task<void> has_ended(local_child* self) {
-        auto waited = wait(self->loop_, self->process_);
-        (void)co_await waited;
-    }
-
-    net::real_loop& loop_;
-    const std::shared_ptr<starter> starter_; // the process dies with its thread
-    std::string name_;
-    child_process process_;
-    unique_fd socket_; // once more
-    fork_guard unforked_;
-    std::unique_ptr<net::stream> stream_;
-    std::optional<child_end> end_;
-    output_files output_;
-};
-
-SKEIN_INLINE void check_boot_size(const child_options& how) {
-    if (how.message.size() <= most_boot_bytes) return;
-    throw error(errc::too_large,
-                fmt::format("the boot message of {} has {} bytes, at most {} are allowed", how.name,
-                            how.message.size(), most_boot_bytes));
-}
-
-/// Processes of this user that were started with the mark in their environment, and have not ended.
-SKEIN_INLINE std::vector<pid_t> marked_processes(const std::string& mark) {
-    std::vector<pid_t> found;
-    std::error_code none;
-    const auto wanted = std::string(1, '\0') + mark + '\0';
-    for (std::filesystem::directory_iterator one("/proc", none), end; !none && one != end;
-         one.increment(none)) {
-        const auto name = one->path().filename().string();
-        if (name.find_first_not_of("0123456789") != name.npos) continue;
-        std::ifstream file(one->path() / "environ", std::ios::binary);
-        std::string all(1, '\0');
-        all.append(std::istreambuf_iterator<char>(file), {});
-        if (all.find(wanted) == all.npos) continue; // of one that has ended it is empty
-        found.push_back(static_cast<pid_t>(std::stol(name)));
-    }
-    return found;
-}
-
-/// The read end of a pipe with the message in it. All of it is there before the child starts, so
-/// the child never waits, and its end of file needs nobody.
-SKEIN_INLINE unique_fd boot_pipe(const child_options& how) {
-    check_boot_size(how);
-    boot_message text;
-    text.role = how.role;
-    text.name = how.name;
-    text.message = how.message;
-    if (how.socket) text.socket = socket_file;
-    if (how.memory) text.memory = memory_file;
-    text.threads = how.threads;
-    const auto bytes = wire::encode(text);
-    auto [read_end, write_end] = make_pipe();
-    if (::write(write_end.get(), bytes.data(), bytes.size()) != ssize_t(bytes.size()))
-        throw error(errc::io, fmt::format("the boot message of {} does not fit a pipe", how.name));
-    return std::move(read_end);
-}
-
-/// Pipes for what the child writes, in `plan`; gives their ends to read, and keeps those of the
-/// child in `theirs`.
-SKEIN_INLINE output_files output_pipes(process_options& plan, output_files& theirs) {
-    output_files ours;
-    for (std::size_t i = 0; i < ours.size(); ++i) {
-        std::tie(ours[i], theirs[i]) = make_pipe();
-        // Who writes there knows nothing of it and would take a full pipe for an error.
-        ::fcntl(theirs[i].get(), F_SETFL, 0);
-    }
-    plan.stdout_fd = theirs[0].get();
-    plan.stderr_fd = theirs[1].get();
-    return ours;
-}
-
-} // namespace detail
-
-SKEIN_INLINE task<std::unique_ptr<child>> local_children::start(child_options how) {
-    process_options plan;
-    plan.executable = how.executable;
-    plan.cwd = how.cwd;
-    // A main that goes to another folder does so once more in the child.
-    if (plan.cwd.empty() && has_left_start_folder()) plan.cwd = folder_at_start();
-    if (!plan.cwd.empty() && plan.executable.find('/') != plan.executable.npos &&
-        !plan.executable.starts_with('/'))
-        plan.executable = folder_at_start() + "/" + plan.executable;
-    plan.argv = how.argv.empty() ? own_arguments() : how.argv;
-    if (plan.argv.empty()) plan.argv.emplace_back("skein");
-    plan.env = how.env;
-    if (!detail::threads_are_said(how.env)) {
-        if (how.threads > 0)
-            plan.env.emplace_back(threads_variable, std::to_string(how.threads));
-        else
-            plan.unset_env.emplace_back(threads_variable); // it was this process's own number
-    } else {
-        how.threads = 0;
-    }
-    plan.own_group = true;
-    unique_fd message;
-    if (!how.role.empty()) {
-        message = detail::boot_pipe(how);
-        plan.fds.emplace_back(message.get(), detail::boot_file);
-        plan.env.emplace_back(boot_variable, std::to_string(detail::boot_file));
-    } else {
-        how.socket = false;
-        plan.unset_env.emplace_back(boot_variable);
-    }
-    net::socket_pair link;
-    if (how.socket) {
-        link = net::make_socket_pair();
-        plan.fds.emplace_back(link.theirs.get(), detail::socket_file);
-    }
-    if (how.memory) plan.fds.emplace_back(how.memory.fd(), detail::memory_file);
-    detail::output_files output, writes;
-    if (how.reads_output) output = detail::output_pipes(plan, writes);
-    if (!starter_) starter_ = std::make_shared<detail::starter>();
-    const auto by = starter_;
-    auto& home = loop_;
-    auto starting = detail::start_process(by, std::move(plan));
-    auto process = co_await starting;
-    co_return std::make_unique<detail::local_child>(
-        home, by, std::move(how.name), std::move(process), std::move(link.ours), std::move(output));
-}
-
-SKEIN_INLINE std::size_t local_children::signal_marked(const std::string& mark, int number) {
-    const auto found = detail::marked_processes(mark);
-    for (const auto pid : found)
-        if (number != 0) (void)::kill(pid, number);
-    return found.size();
-}
-
-SKEIN_INLINE host_resources local_children::resources() {
-    return {available_cores(), available_memory()};
-}
-
-SKEIN_INLINE task<child_end> stop(child& which, time_span before_asking, time_span before_killing) {
-    for (const bool insist : {false, true}) {
-        auto in_time = with_timeout(which.ended(), insist ? before_killing : before_asking);
-        auto asked = as_result(std::move(in_time));
-        auto end = co_await asked;
-        if (end) co_return std::move(*end);
-        if (end.error().code() != errc::timeout) throw end.error();
-        if (insist)
-            which.kill();
-        else
-            which.signal(SIGTERM);
-    }
-    auto gone = which.ended();
-    co_return co_await gone;
-}
-
-SKEIN_INLINE std::optional<duration> restart_policy::failed(const error& why) noexcept {
-    ++failures_;
-    if (failures_ > rules_.most || rules_.is_lasting(why.code())) return std::nullopt;
-    time_span pause = rules_.first_pause;
-    for (int i = 1; i < failures_ && pause < rules_.longest_pause; ++i) pause *= rules_.factor;
-    return std::min(pause, rules_.longest_pause);
-}
-
-} // namespace skein::proc
-
-// ======== skein/proc/detail/process_look.ipp
-// Part of the bodies of proc/children.hpp: what /proc says of a process that does not answer. What
-// cannot be read (another user's, a container without /proc) says nothing.
-//
-// A worker runs tasks on its loop, so that it may be silent for hours and be well; its silence says
-// nothing. What the kernel says of its process does: it is stopped, it has become another program,
-// or it reads by itself from the socket over which its driver talks to it. Its parent, the driver
-// or a node's agent, looks at it for that.
-
-
-#include <array>
-#include <charconv>
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <utility>
-
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <fmt/format.h>
-
-namespace skein::proc::detail {
-
-/// The first bytes of one of its files in /proc; empty: it cannot be read.
-SKEIN_INLINE std::string read_start(const std::string& path) {
-    std::array<char, 1024> text{};
-    const unique_fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-    const auto n = file ? ::read(file.get(), text.data(), text.size()) : 0;
-    return std::string(text.data(), n > 0 ? static_cast<std::size_t>(n) : 0);
-}
-
-/// The letter of its state: R S D T t Z. 0: not known.
-SKEIN_INLINE char state_letter(const std::string& folder) {
-    const auto line = read_start(folder + "/stat");
-    const auto name_ends = line.rfind(')'); // the name may hold anything
-    if (name_ends == std::string::npos || line.size() < name_ends + 3) return 0;
-    return line[name_ends + 2];
-}
-
-/// The flags with which a descriptor of it was opened; -1: it has none of that number, or it is not
-/// known.
-SKEIN_INLINE int open_flags(const std::string& folder, int descriptor) {
-    const auto text = read_start(fmt::format("{}/fdinfo/{}", folder, descriptor));
-    constexpr std::string_view label = "flags:";
-    const auto at = text.find(label);
-    const auto digits =
-        at == std::string::npos ? at : text.find_first_of("01234567", at + label.size());
-    int flags = -1;
-    if (digits != std::string::npos)
-        std::from_chars(text.data() + digits, text.data() + text.size(), flags, 8);
-    return flags;
-}
-
-SKEIN_INLINE process_look look_at(std::int64_t pid, bool has_socket) {
-    const auto folder = fmt::format("/proc/{}", pid);
-    process_look seen;
-    seen.is_stopped = state_letter(folder) == 'T';
-    struct stat about{};
-    if (::stat((folder + "/exe").c_str(), &about) == 0)
-        seen.executable = static_cast<std::uint64_t>(about.st_ino) ^
-                          (static_cast<std::uint64_t>(about.st_dev) << 40);
-    const int flags = has_socket ? open_flags(folder, socket_file) : -1;
-    seen.holds_socket = flags >= 0 && (flags & O_NONBLOCK) == 0;
-    return seen;
-}
-
-/// Why a process will not answer; empty: it may.
-[[nodiscard]] inline const char* why_silent(const process_look& first, const process_look& now) {
-    if (now.is_stopped) return "it is stopped (SIGSTOP)";
-    if (first.executable != 0 && now.executable != 0 && now.executable != first.executable)
-        return "it has become another program (exec)";
-    if (now.holds_socket) return "a function there reads from skein's own socket";
-    return "";
-}
-
-SKEIN_INLINE task<std::string> until_silent(child* process, time_constants times,
-                                            unique_function<void(bool on)> suspected) {
-    const auto first = process->look();
-    std::optional<time_point> since;
-    bool is_suspect = false;
-    for (;;) {
-        co_await sleep_for(times.suspect_after);
-        const std::string why = why_silent(first, process->look());
-        const auto now = loop::current().now();
-        if (why.empty()) {
-            since.reset();
-            if (std::exchange(is_suspect, false) && suspected) suspected(false);
-            continue;
-        }
-        if (!since) {
-            since = now;
-            continue;
-        }
-        if (!std::exchange(is_suspect, true) && suspected) suspected(true);
-        if (now - *since >= times.dead_after)
-            co_return fmt::format("it was ended after {:.3g} s: {}", to_seconds(now - *since), why);
-    }
-}
-
-} // namespace skein::proc::detail
-
-// ======== skein/proc/detail/starter.ipp
-// The bodies of proc/detail/starter.hpp.
-
-
-#include <algorithm>
-#include <csignal>
-#include <system_error>
-
-#include <pthread.h>
-
-namespace skein::proc::detail {
-
-SKEIN_INLINE starter::starter() {
-    // Signals are for the program's own threads.
-    sigset_t all, before;
-    sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);
-    std::optional<error> failed;
-    try {
-        thread_ = std::thread([this] { main(); });
-    } catch (const std::system_error& e) {
-        failed = error(errc::io, "cannot start a thread to start processes").with_cause(e.what());
-    }
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    if (failed) throw *failed;
-}
-
-SKEIN_INLINE starter::~starter() {
-    {
-        const std::lock_guard lock(mutex_);
-        stopping_ = true;
-    }
-    wake_.notify_one();
-    thread_.join();
-}
-
-SKEIN_INLINE void starter::submit(std::shared_ptr<start_order> order) {
-    {
-        const std::lock_guard lock(mutex_);
-        waiting_.push_back(std::move(order));
-    }
-    wake_.notify_one();
-}
-
-SKEIN_INLINE bool starter::take_back(const start_order& order) {
-    const std::lock_guard lock(mutex_);
-    return std::erase_if(waiting_, [&](const auto& w) { return w.get() == &order; }) != 0;
-}
-
-SKEIN_INLINE void starter::main() {
-    ::pthread_setname_np(::pthread_self(), "skein-starter");
-    while (true) {
-        std::shared_ptr<start_order> order;
-        {
-            std::unique_lock lock(mutex_);
-            wake_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
-            if (waiting_.empty()) return;
-            order = std::move(waiting_.front());
-            waiting_.pop_front();
-        }
-        try {
-            order->started = order->attempt.run();
-        } catch (...) {
-            order->failed = to_error(std::current_exception());
-        }
-        auto& home = order->home;
-        home.post_from_any_thread([order = std::move(order)] { order->done.set(); });
-    }
-}
-
-SKEIN_INLINE task<void> until_done(start_order* order) {
-    auto done = order->done.wait();
-    co_await done;
-}
-
-SKEIN_INLINE task<child_process> start_process(std::shared_ptr<starter> by, process_options how) {
-    const auto order = std::make_shared<start_order>(std::move(how), loop::current());
-    by->submit(order);
-    auto waiting = as_result(until_done(order.get()));
-    const auto waited = co_await waiting;
-    if (!waited) { // cancelled
-        if (by->take_back(*order)) throw waited.error();
-        order->attempt.give_up();
-        auto ending = shield(until_done(order.get()));
-        co_await ending;
-        order->started = {}; // it may have been too late: then this kills it
-        throw waited.error();
-    }
-    if (order->failed) throw *order->failed;
-    co_return std::move(order->started);
-}
-
-} // namespace skein::proc::detail
 
 // ======== skein/proc/claims.hpp
 // claims: memory that a worker and its driver on the same host share, where the worker notes each
@@ -19076,503 +23323,6 @@ SKEIN_INLINE error with_gpu_reason(error why, sched::amount asked,
         why.with_hint(fmt::format("{}={} leaves this process {} of the gpus of this host",
                                   gpus_variable, seen, names.size()));
     return why;
-}
-
-} // namespace skein::proc
-
-// ======== skein/proc/output.hpp
-// What workers print, on its way to the output of their driver: whole lines, in order for each
-// worker, and in bounded memory. Where lines come faster than they are taken the oldest are left
-// out, and counted by their numbers.
-//
-//     proc::line_queue said;                                    // of one worker
-//     scope.spawn(proc::read_lines(child, &said, on_more));     // until it has ended
-//     proc::worker_lines some{"worker-3", "node-2"};
-//     some.lines = said.take(60'000);
-//
-//     // a thread: no loop waits for a terminal
-//     proc::output_printer printer;
-//     auto printed = printer.print({some});                   // (worker-3, node-2) text
-//     co_await printed;
-
-
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <cstdio>
-#include <deque>
-#include <functional>
-#include <memory>
-#include <string>
-#include <string_view>
-#include <vector>
-
-namespace skein::proc {
-
-class child;
-
-/// A line that a process has written, without its end.
-struct output_line {
-    bool is_error = false; ///< to its standard error
-    std::string text{};
-};
-
-/// Lines of one worker, in the order in which they were read.
-struct worker_lines {
-    std::string worker{}, node{}; ///< "worker-3"; "node-2", empty: this host
-    std::uint64_t left_out = 0;   ///< lines before these that nobody will see
-    std::vector<output_line> lines{};
-};
-
-/// Where lines go: what prints them, and suspends until it has.
-using print_lines = std::function<task<void>(std::vector<worker_lines>)>;
-
-/// The lines of one process that nobody has taken yet. Numbers begin with 1 and count both of its
-/// outputs.
-class line_queue {
-public:
-    /// A longer line is cut into lines of this length.
-    static constexpr std::size_t most_line = std::size_t{16} << 10;
-    /// What a line takes beside its text.
-    static constexpr std::size_t line_cost = 16;
-
-    /// Above `most` bytes the oldest lines are left out.
-    explicit line_queue(std::size_t most = std::size_t{256} << 10) noexcept : most_(most) {}
-
-    /// Bytes as the process has written them; the part behind the last line end waits for the rest.
-    void add(bool is_error, std::string_view bytes);
-    /// There is no rest: what has no line end is a line, too.
-    void end();
-
-    [[nodiscard]] bool empty() const noexcept { return lines_.empty(); }
-    /// The number of the line that take() gives first.
-    [[nodiscard]] std::uint64_t next() const noexcept { return total_ + 1 - lines_.size(); }
-    /// All lines so far, with those that were left out or taken.
-    [[nodiscard]] std::uint64_t total() const noexcept { return total_; }
-    /// The oldest lines, at most so many bytes, line_cost included; at least one, if there is one.
-    [[nodiscard]] std::vector<output_line> take(std::size_t most_bytes);
-    /// The last three lines of its standard error, cut to be part of a message, taken or not;
-    /// empty: there are none.
-    [[nodiscard]] std::string last_errors() const;
-
-private:
-    void push(bool is_error, std::string text);
-
-    std::size_t most_, bytes_ = 0;
-    std::uint64_t total_ = 0;
-    std::deque<output_line> lines_;
-    std::deque<std::string> errors_;     ///< the last ones
-    std::array<std::string, 2> unended_; ///< output, error
-};
-
-/// Reads both outputs of a child until it has ended and all is read, however fast they come.
-///   from, into  must outlive the task
-///   on_more     called after each piece
-///   errors      cancelled
-[[nodiscard]] task<void> read_lines(child* from, line_queue* into, std::function<void()> on_more);
-
-/// Reads what a child prints and gives it to `print`, until it has ended and all is printed.
-///   from, print  must outlive the task
-///   errors       cancelled; those of `print`
-[[nodiscard]] task<void> pass_lines_on(child* from, std::string worker, const print_lines* print);
-
-/// How lines of workers look.
-struct output_style {
-    bool prefix = true;                                     ///< "(worker-3, node-2) "
-    bool colour_on_output = false, colour_on_error = false; ///< of the prefix
-};
-
-/// A piece of text for one of the two outputs.
-struct output_text {
-    bool is_error = false;
-    std::string text{}; ///< whole lines
-};
-/// The text that is printed for these lines.
-[[nodiscard]] std::vector<output_text> format_lines(const std::vector<worker_lines>& all,
-                                                    const output_style& how);
-
-/// Prints on this process's output and error, on a thread of its own, so that a terminal or pipe
-/// that is not read holds up nobody but who waits for print(). What this process prints itself
-/// through `stdout` and `stderr` is not mixed into lines. Where an output is gone, what is for it
-/// is dropped.
-class output_printer {
-public:
-    ///   prefix  see output_style; it has colour where that is a terminal and NO_COLOR is not set
-    ///   errors  io: no thread
-    explicit output_printer(bool prefix = true, std::FILE* output = stdout,
-                            std::FILE* error = stderr);
-    output_printer(const output_printer&) = delete;
-    output_printer& operator=(const output_printer&) = delete;
-    /// What has not been printed is dropped. The loops of all print() must still be there.
-    ~output_printer();
-
-    /// Suspends until they are printed; in the order of the calls.
-    ///   errors  cancelled: they are printed all the same
-    [[nodiscard]] task<void> print(std::vector<worker_lines> what);
-
-private:
-    struct parts; // in detail/output_printer.ipp
-    const std::shared_ptr<parts> parts_;
-};
-
-/// print_lines of an output_printer that lives as long as this or a copy of it.
-[[nodiscard]] print_lines print_to_standard_files(bool prefix);
-
-} // namespace skein::proc
-
-
-// ======== skein/proc/detail/output.ipp
-// Part of the bodies of proc/output.hpp: from bytes to lines, and how these look.
-
-
-#include <algorithm>
-#include <exception>
-#include <utility>
-
-#include <fmt/format.h>
-
-namespace skein::proc {
-
-SKEIN_INLINE void line_queue::add(bool is_error, std::string_view bytes) {
-    auto& unended = unended_[is_error ? 1 : 0];
-    while (!bytes.empty()) {
-        const auto end = bytes.find('\n');
-        const auto left = most_line - unended.size();
-        if (left == 0 && end != 0) push(is_error, std::exchange(unended, {}));
-        const auto n = std::min({end, bytes.size(), most_line - unended.size()});
-        unended.append(bytes.substr(0, n));
-        bytes.remove_prefix(n);
-        if (n != end) continue;
-        bytes.remove_prefix(1);
-        push(is_error, std::exchange(unended, {}));
-    }
-}
-
-SKEIN_INLINE void line_queue::end() {
-    for (const bool is_error : {false, true})
-        if (auto& unended = unended_[is_error ? 1 : 0]; !unended.empty())
-            push(is_error, std::exchange(unended, {}));
-}
-
-SKEIN_INLINE void line_queue::push(bool is_error, std::string text) {
-    constexpr std::size_t most_errors = 3, most_error = 300;
-    if (is_error && !text.empty()) {
-        errors_.push_back(text.substr(0, most_error));
-        if (errors_.size() > most_errors) errors_.pop_front();
-    }
-    ++total_;
-    bytes_ += text.size() + line_cost;
-    lines_.push_back({is_error, std::move(text)});
-    while (bytes_ > most_) {
-        bytes_ -= lines_.front().text.size() + line_cost;
-        lines_.pop_front();
-    }
-}
-
-SKEIN_INLINE std::vector<output_line> line_queue::take(std::size_t most_bytes) {
-    std::vector<output_line> out;
-    std::size_t taken = 0;
-    while (!lines_.empty()) {
-        const auto cost = lines_.front().text.size() + line_cost;
-        if (!out.empty() && taken + cost > most_bytes) break;
-        taken += cost;
-        bytes_ -= cost;
-        out.push_back(std::move(lines_.front()));
-        lines_.pop_front();
-    }
-    return out;
-}
-
-SKEIN_INLINE std::string line_queue::last_errors() const {
-    std::string out;
-    for (const auto& line : errors_) {
-        if (!out.empty()) out += " | ";
-        out += line;
-    }
-    return out;
-}
-
-namespace detail {
-
-SKEIN_INLINE task<void> read_one_output(child* from, bool is_error, line_queue* into,
-                                        const std::function<void()>* on_more) {
-    std::vector<std::byte> piece(std::size_t{64} << 10);
-    for (;;) {
-        auto reading = from->read_output(is_error, piece);
-        const auto n = co_await reading;
-        if (n == 0) co_return;
-        into->add(is_error, as_text(byte_span(piece).first(n)));
-        (*on_more)();
-    }
-}
-
-} // namespace detail
-
-SKEIN_INLINE task<void> read_lines(child* from, line_queue* into, std::function<void()> on_more) {
-    scope both;
-    both.spawn(detail::read_one_output(from, false, into, &on_more));
-    both.spawn(detail::read_one_output(from, true, into, &on_more));
-    auto read = both.join();
-    co_await read;
-    into->end();
-    on_more();
-}
-
-namespace detail {
-
-struct passed_lines {
-    line_queue queue;
-    event more;
-    bool over = false;
-};
-
-SKEIN_INLINE task<void> read_all(child* from, passed_lines* to) {
-    auto reading = read_lines(from, &to->queue, [to] { to->more.set(); });
-    co_await reading;
-    to->over = true;
-    to->more.set();
-}
-
-SKEIN_INLINE task<void> print_all(passed_lines* from, std::string worker,
-                                  const print_lines* print) {
-    std::uint64_t next = 1;
-    constexpr std::size_t at_a_time = 60'000;
-    while (!from->over || !from->queue.empty()) {
-        if (from->queue.empty()) {
-            from->more.reset();
-            auto more = from->more.wait();
-            co_await more;
-            continue;
-        }
-        std::vector<worker_lines> some(1);
-        some[0].worker = worker;
-        some[0].left_out = from->queue.next() - next;
-        some[0].lines = from->queue.take(at_a_time);
-        next = from->queue.next();
-        auto printing = (*print)(std::move(some));
-        co_await printing;
-    }
-}
-
-} // namespace detail
-
-SKEIN_INLINE task<void> pass_lines_on(child* from, std::string worker, const print_lines* print) {
-    detail::passed_lines said;
-    scope both;
-    both.spawn(detail::read_all(from, &said));
-    both.spawn(detail::print_all(&said, std::move(worker), print));
-    auto ended = both.join();
-    co_await ended;
-}
-
-// ---- how they look ------------------------------------------------------------------------------
-
-namespace detail {
-
-/// 1234567 as "1,234,567".
-[[nodiscard]] SKEIN_INLINE std::string with_commas(std::uint64_t n) {
-    auto out = std::to_string(n);
-    for (auto at = static_cast<std::ptrdiff_t>(out.size()) - 3; at > 0; at -= 3)
-        out.insert(static_cast<std::size_t>(at), 1, ',');
-    return out;
-}
-
-} // namespace detail
-
-SKEIN_INLINE std::vector<output_text> format_lines(const std::vector<worker_lines>& all,
-                                                   const output_style& how) {
-    std::vector<output_text> out;
-    const auto append = [&](bool is_error, std::string_view prefix, std::string_view text) {
-        if (out.empty() || out.back().is_error != is_error) out.push_back({is_error, {}});
-        auto& to = out.back().text;
-        const bool colour = is_error ? how.colour_on_error : how.colour_on_output;
-        if (!prefix.empty()) to += colour ? fmt::format("\033[36m{}\033[0m", prefix) : prefix;
-        to += text;
-        to += '\n';
-    };
-    for (const auto& some : all) {
-        const auto name = some.node.empty() ? fmt::format("({}) ", some.worker)
-                                            : fmt::format("({}, {}) ", printable(some.worker),
-                                                          printable(some.node));
-        const std::string_view prefix = how.prefix ? std::string_view(name) : std::string_view();
-        if (some.left_out == 1)
-            append(true, {}, fmt::format("... 1 line of {} was left out", some.worker));
-        if (some.left_out > 1)
-            append(true, {},
-                   fmt::format("... {} lines of {} were left out",
-                               detail::with_commas(some.left_out), some.worker));
-        for (const auto& line : some.lines) append(line.is_error, prefix, line.text);
-    }
-    return out;
-}
-
-} // namespace skein::proc
-
-// ======== skein/proc/detail/output_printer.ipp
-// Part of the bodies of proc/output.hpp: the thread that prints.
-
-
-#include <cerrno>
-#include <condition_variable>
-#include <csignal>
-#include <cstdlib>
-#include <mutex>
-#include <optional>
-#include <system_error>
-#include <thread>
-#include <utility>
-
-#include <poll.h>
-#include <pthread.h>
-#include <unistd.h>
-
-namespace skein::proc {
-
-namespace detail {
-
-/// One print(); shared by the task that waits for it and the thread that does it.
-struct print_order {
-    std::vector<worker_lines> what;
-    loop* home = nullptr;
-    event done; ///< on `home`
-};
-
-/// Colours are for people.
-[[nodiscard]] SKEIN_INLINE bool wants_colour(std::FILE* file) {
-    const char* const terminal = std::getenv("TERM");
-    return ::isatty(::fileno(file)) != 0 && std::getenv("NO_COLOR") == nullptr &&
-           terminal != nullptr && std::string_view(terminal) != "dumb";
-}
-
-SKEIN_INLINE task<void> until_printed(print_order* order) {
-    auto done = order->done.wait();
-    co_await done;
-}
-
-} // namespace detail
-
-struct output_printer::parts {
-    /// One of the two files.
-    struct target {
-        std::FILE* file;
-        bool is_gone = false; ///< it takes nothing any more
-    };
-
-    std::array<target, 2> files;
-    output_style style;
-    std::pair<unique_fd, unique_fd> wake_up =
-        make_pipe();  ///< the second end is closed to end the thread
-    std::mutex mutex; // guards waiting and stopping
-    std::condition_variable wake;
-    std::deque<std::shared_ptr<detail::print_order>> waiting;
-    bool stopping = false;
-    std::thread thread;
-
-    void main();
-    [[nodiscard]] bool wait_writable(const target& to) const;
-    void write(target& to, std::string_view text);
-    void write_piece(target& to, std::string_view piece);
-};
-
-/// False: it is to end.
-SKEIN_INLINE bool output_printer::parts::wait_writable(const target& to) const {
-    ::pollfd both[] = {{::fileno(to.file), POLLOUT, 0}, {wake_up.first.get(), POLLIN, 0}};
-    while (::poll(both, 2, -1) < 0)
-        if (errno != EINTR) return false;
-    return both[0].revents != 0; // also where it is gone: the write says so
-}
-
-/// A piece is whole lines, or one that is longer than a pipe takes at once. Others of this process
-/// print nothing in the middle of it.
-SKEIN_INLINE void output_printer::parts::write_piece(target& to, std::string_view piece) {
-    constexpr std::size_t at_once =
-        4096; // so much a pipe takes that is writable, and no write blocks
-    if (to.is_gone || !wait_writable(to)) return;
-    ::flockfile(to.file);
-    ::fflush_unlocked(to.file); // what came before
-    for (bool first = true; !piece.empty(); first = false) {
-        if (!first && !wait_writable(to)) break;
-        const auto n = ::write(::fileno(to.file), piece.data(), std::min(piece.size(), at_once));
-        if (n > 0) piece.remove_prefix(static_cast<std::size_t>(n));
-        if (n >= 0 || errno == EINTR || errno == EAGAIN) continue;
-        to.is_gone = true;
-        break;
-    }
-    ::funlockfile(to.file);
-}
-
-SKEIN_INLINE void output_printer::parts::write(target& to, std::string_view text) {
-    constexpr std::size_t at_once = 4096;
-    while (!text.empty()) {
-        auto end = text.size() <= at_once ? text.size() : text.rfind('\n', at_once - 1) + 1;
-        if (end == 0) end = text.find('\n') + 1; // one long line
-        write_piece(to, text.substr(0, end));
-        text.remove_prefix(end);
-    }
-}
-
-SKEIN_INLINE void output_printer::parts::main() {
-    ::pthread_setname_np(::pthread_self(), "skein-printer");
-    while (true) {
-        std::shared_ptr<detail::print_order> order;
-        {
-            std::unique_lock lock(mutex);
-            wake.wait(lock, [this] { return stopping || !waiting.empty(); });
-            if (stopping) return;
-            order = std::move(waiting.front());
-            waiting.pop_front();
-        }
-        for (const auto& piece : format_lines(order->what, style))
-            write(files[piece.is_error ? 1 : 0], piece.text);
-        auto& home = *order->home;
-        home.post_from_any_thread([order = std::move(order)] { order->done.set(); });
-    }
-}
-
-SKEIN_INLINE output_printer::output_printer(bool prefix, std::FILE* output, std::FILE* error)
-    : parts_(std::make_shared<parts>()) {
-    parts_->files = {parts::target{output}, parts::target{error}};
-    parts_->style = {prefix, detail::wants_colour(output), detail::wants_colour(error)};
-    // Signals are for the program's own threads, and a pipe that nobody reads is no reason to end.
-    sigset_t all, before;
-    sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);
-    std::optional<skein::error> failed;
-    try {
-        parts_->thread = std::thread([of = parts_.get()] { of->main(); });
-    } catch (const std::system_error& e) {
-        failed = skein::error(errc::io, "cannot start a thread that prints").with_cause(e.what());
-    }
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    if (failed) throw *failed;
-}
-
-SKEIN_INLINE output_printer::~output_printer() {
-    {
-        const std::lock_guard lock(parts_->mutex);
-        parts_->stopping = true;
-    }
-    parts_->wake_up.second.reset();
-    parts_->wake.notify_one();
-    parts_->thread.join();
-}
-
-SKEIN_INLINE task<void> output_printer::print(std::vector<worker_lines> what) {
-    const auto order = std::make_shared<detail::print_order>();
-    order->what = std::move(what);
-    order->home = &loop::current();
-    {
-        const std::lock_guard lock(parts_->mutex);
-        parts_->waiting.push_back(order);
-    }
-    parts_->wake.notify_one();
-    auto printed = detail::until_printed(order.get());
-    co_await printed;
-}
-
-SKEIN_INLINE print_lines print_to_standard_files(bool prefix) {
-    const auto printer = std::make_shared<output_printer>(prefix);
-    return [printer](std::vector<worker_lines> what) { return printer->print(std::move(what)); };
 }
 
 } // namespace skein::proc

@@ -219,12 +219,6 @@ TEST_CASE("a command that is not there fails at once, whatever retries there are
         const auto outside = co_await entering;
         CHECK_THAT(outside.end.reason,
                    ContainsSubstring("the folder /no/such/folder is not there"));
-        auto files = job("files", {"exit", "0"});
-        files.package = "0123";
-        auto bringing = jobs.run(std::move(files));
-        const auto brought = co_await bringing;
-        CHECK(brought.end.state == static_cast<std::uint8_t>(job_state::failed));
-        CHECK_THAT(brought.end.reason, ContainsSubstring("not supported"));
     });
 }
 
@@ -471,6 +465,8 @@ TEST_CASE("what nobody could run or find again is refused when it is submitted",
             {[](request& r) { r.label = "@1"; }, "no node can have the label @1"},
             {[](request& r) { r.label = std::string(300, 'z'); }, "no node can have the label zzz"},
             {[](request& r) { r.folder = "runs"; }, "the folder runs is no absolute path"},
+            {[](request& r) { r.package = "0123"; },
+             "not_supported: not supported: this head keeps"},
             {[](request& r) { r.by = std::string(5000, 'x'); }, "a text of the job is too long"},
         };
         auto first = jobs.submit(job("taken", {"exit", "0"}));

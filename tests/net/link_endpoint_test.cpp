@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "net/support.hpp"
 
+#include <skein/core/sleep.hpp>
+#include <skein/net/acceptor.hpp>
 #include <skein/net/detail/link_hello.hpp>
 #include <skein/net/link_endpoint.hpp>
 
@@ -252,4 +254,146 @@ TEST_CASE("a table that is gone lets its links live until their connection break
     };
     loop.run(body(&network));
     CHECK(network.open_streams() == 0);
+}
+
+// --- one door for peers and HTTP --------------------------------------------------------------
+
+namespace {
+
+/// Who takes HTTP: keeps the first bytes, answers with one line.
+struct web {
+    std::vector<std::string> firsts;
+
+    static task<void> take(web* self, std::unique_ptr<net::stream> s, byte_buffer first,
+                           net::admission* place) {
+        self->firsts.push_back(to_string(byte_span(first)));
+        place->authenticated();
+        if (first.size() >= 5 && as_text(first).substr(0, 5) == "PUT /")
+            throw error(errc::io, "asked to fail");
+        while (as_text(first).find("\r\n\r\n") == std::string_view::npos) {
+            byte_buffer more(256);
+            auto reading = s->read_some(more);
+            const auto n = co_await reading;
+            append(first, byte_span(more).first(n));
+        }
+        const byte_span answer = as_bytes("HTTP/1.1 204 No Content\r\n\r\n");
+        auto writing = s->write_all({&answer, 1});
+        co_await writing;
+    }
+};
+
+/// Sends pieces with a pause in between, and gives what comes back until the end.
+task<std::string> say(sim::network* network, std::vector<std::string> pieces) {
+    auto connecting = network->host("a").connect(net::address::sim("b", 1));
+    auto s = co_await connecting;
+    std::string answer;
+    try {
+        for (const auto& piece : pieces) {
+            const byte_span part = as_bytes(piece);
+            auto writing = s->write_all({&part, 1});
+            co_await writing;
+            co_await sleep_for(100ms);
+        }
+        for (;;) {
+            byte_buffer into(256);
+            auto reading = s->read_some(into);
+            const auto n = co_await reading;
+            if (n == 0) break;
+            answer += as_text(byte_span(into).first(n));
+        }
+    } catch (const error& e) {
+        answer += "error";
+    }
+    co_return answer;
+}
+
+task<void> beside_door(sim::network* network, web* site, std::function<task<void>()> work) {
+    net::link_endpoint server(network->host("b"), net::address::sim("b", 1), options("server"));
+    if (site != nullptr) {
+        server.on_http(
+            [site](std::unique_ptr<net::stream> s, byte_buffer first, net::admission* place) {
+                return web::take(site, std::move(s), std::move(first), place);
+            });
+    }
+    std::vector<net::link::handle> links;
+    scope serving;
+    serving.spawn(
+        server.serve([&](net::link::handle l) { return hold_link(&links, std::move(l)); }));
+    auto running = error_of(with_timeout(work(), 100s));
+    const auto fault = co_await running;
+    links.clear();
+    server.close();
+    serving.cancel();
+    auto ended = error_of(serving.join());
+    (void)co_await ended;
+    if (fault) throw *fault;
+}
+
+void with_door(web* site, std::function<task<void>(sim::network&)> work) {
+    const quiet nothing;
+    sim::loop loop(5);
+    sim::network network(loop, sim::faults());
+    loop.run(beside_door(&network, site, [&] { return work(network); }));
+    CHECK(network.open_streams() == 0);
+}
+
+} // namespace
+
+TEST_CASE("a stream that begins as HTTP goes to who takes it, in whatever pieces it comes") {
+    web site;
+    with_door(&site, [&](sim::network& network) -> task<void> {
+        const std::vector<std::vector<std::string>> all = {
+            {"GET / HTTP/1.1\r\n\r\n"},
+            {"G", "E", "T", " ", "/ HTTP/1.1\r\n\r\n"},
+            {"DEL", "ETE /x HTTP/1.1\r\n\r\n"},
+            {"OPTIONS * HTTP/1.1\r\nX: " + std::string(100, 'x') + "\r\n\r\n"}};
+        for (const auto& pieces : all) {
+            auto saying = say(&network, pieces);
+            const auto answer = co_await saying;
+            CHECK(answer == "HTTP/1.1 204 No Content\r\n\r\n");
+        }
+        REQUIRE(site.firsts.size() == 4);
+        CHECK(site.firsts[0] == "GET / HTTP/1.1\r\n\r\n");
+        CHECK(site.firsts[1] == "GET "); // the rest is still in the stream
+        CHECK(site.firsts[2] == "DELETE /x HTTP/1.1\r\n\r\n");
+        CHECK(site.firsts[3].size() == net::hello_bytes);
+        // Its failure is its own, and peers are served beside it.
+        auto failing = say(&network, {"PUT /x HTTP/1.1\r\n\r\n"});
+        const auto nothing = co_await failing;
+        CHECK(nothing.empty());
+        auto dialing = link_from(&network, "a");
+        const auto l = co_await dialing;
+        CHECK(l->peer().name == "server");
+        auto closing = l->close();
+        co_await closing;
+    });
+}
+
+TEST_CASE("what begins otherwise is refused as before, and so is HTTP where nobody takes it") {
+    web site;
+    with_door(&site, [&](sim::network& network) -> task<void> {
+        for (const char* other : {"GOT / HTTP/1.1\r\n\r\n", "\x16\x03\x01", "SSH-2.0-x\r\n",
+                                  "skein\r\nx", "tkein\r\n", "HTTP/1.1 200 OK\r\n", "get / "}) {
+            auto saying = say(&network, {other});
+            const auto answer = co_await saying;
+            INFO(other);
+            CHECK(answer.find("HTTP") == std::string::npos);
+        }
+        auto silent = say(&network, {"GE"}); // the rest never comes: it has the handshake's time
+        const auto begin = loop::current().now();
+        const auto answer = co_await silent;
+        CHECK(answer.empty());
+        CHECK(between(begin, loop::current().now()) > 4s);
+        CHECK(site.firsts.empty());
+    });
+    with_door(nullptr, [&](sim::network& network) -> task<void> {
+        auto saying = say(&network, {"GET / HTTP/1.1\r\n\r\n"});
+        const auto answer = co_await saying;
+        CHECK(answer.find("HTTP") == std::string::npos);
+        auto dialing = link_from(&network, "a");
+        const auto l = co_await dialing;
+        CHECK(l->peer().name == "server");
+        auto closing = l->close();
+        co_await closing;
+    });
 }

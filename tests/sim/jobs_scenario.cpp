@@ -242,7 +242,8 @@ task<void> kill_head(stage* s) {
     auto killed = s->c.kill_head();
     co_await killed;
     s->disk->crash();
-    co_await sleep_for(std::chrono::milliseconds(w.below(w.chance(0.3) ? 9000 : 1000)));
+    const std::uint64_t most_ms = w.chance(0.3) ? 9000 : 1000;
+    co_await sleep_for(std::chrono::milliseconds(w.below(most_ms)));
     s->c.start_head();
 }
 

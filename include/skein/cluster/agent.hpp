@@ -46,6 +46,8 @@ class children;
 
 namespace skein::cluster {
 
+class job_storage;
+
 /// Whom an agent joins, and what its node offers.
 struct agent_options {
     net::address head{};
@@ -59,9 +61,9 @@ struct agent_options {
     std::vector<std::string> labels{};
     /// What CUDA_VISIBLE_DEVICES calls each gpu of `offers`; empty: their indices.
     std::vector<std::string> gpu_names{};
-    /// Where jobs' folders are, on this host; empty: jobs that bring files are refused. Of this
-    /// agent alone.
-    std::string storage{};
+    /// Where jobs' folders and files are, of this agent alone; nullptr: jobs that bring files are
+    /// refused.
+    std::shared_ptr<job_storage> storage{};
     std::size_t most_workers = 4096;
     time_span join_within = std::chrono::seconds(60);  ///< the first time
     time_span orphan_grace = std::chrono::seconds(30); ///< then workers end

@@ -19,6 +19,7 @@
 #include <skein/core/config.hpp>
 #include <skein/cluster/access.hpp>
 #include <skein/cluster/messages.hpp>
+#include <skein/core/bytes.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/task.hpp>
@@ -37,12 +38,37 @@ class loop;
 }
 
 namespace skein::net {
+class admission;
 class network;
-}
+class stream;
+} // namespace skein::net
 
 namespace skein::cluster {
 
 class head_log;
+class job_storage;
+
+/// What answers HTTP at a head's port; see program::head_program::web. Runs on the head's loop.
+class head_web {
+public:
+    head_web() = default;
+    head_web(const head_web&) = delete;
+    head_web& operator=(const head_web&) = delete;
+    virtual ~head_web() = default;
+
+    /// One client, whose first bytes are no handshake of a peer, until it leaves; see
+    /// net::link_endpoint::on_http.
+    [[nodiscard]] virtual task<void> serve(std::unique_ptr<net::stream> with, byte_buffer first,
+                                           net::admission* place) = 0;
+    /// A path that lets the browser which opens it in, once.
+    [[nodiscard]] virtual std::string login_link() = 0;
+};
+
+/// The table of numbers that a job's newest training has written, as far as it has come.
+struct job_table_text {
+    std::string run;  ///< the name of its folder
+    std::string text; ///< metrics.csv, whole lines
+};
 
 /// How a head listens, and how patient it is.
 struct head_options {
@@ -69,6 +95,8 @@ struct head_options {
     /// What it remembers over its own end, see head_log.hpp; nullptr: nothing. The head's own from
     /// now on: it opens it, blocking, and has a thread write to it later.
     std::shared_ptr<head_log> log{};
+    /// The files that jobs bring; nullptr: jobs that bring files are refused.
+    std::shared_ptr<job_storage> storage{};
 };
 
 /// Belongs to one loop. Its serve() must have ended before it is destroyed.
@@ -93,6 +121,20 @@ public:
 
     /// What is there now.
     [[nodiscard]] cluster_status status() const;
+    /// Grows whenever status(), jobs() or what they print and write changes.
+    [[nodiscard]] std::uint64_t changes() const noexcept;
+
+    /// As cluster/jobs.hpp, for who is on this loop; all of them, however many.
+    ///   errors  those of ask_to_submit and ask_for_jobs
+    [[nodiscard]] job_list jobs(const std::string& id = {}) const;
+    [[nodiscard]] job_lines job_output(const std::string& id, std::uint64_t from) const;
+    [[nodiscard]] job_table_text job_table(const std::string& id) const;
+    [[nodiscard]] task<submit_reply> submit(job_request what);
+    job_info end_job(const std::string& id, const std::string& by);
+    void forget_job(const std::string& id);
+
+    /// Answers HTTP; set it before serve().
+    void set_web(std::shared_ptr<head_web> by);
 
 private:
     struct state; // in detail/head_state.hpp
@@ -104,9 +146,11 @@ private:
 #if SKEIN_HEADER_ONLY
 #include <skein/cluster/detail/head.ipp>
 #include <skein/cluster/detail/head_groups.ipp>
+#include <skein/cluster/detail/head_job_memory.ipp>
 #include <skein/cluster/detail/head_jobs.ipp>
 #include <skein/cluster/detail/head_leases.ipp>
 #include <skein/cluster/detail/head_nodes.ipp>
 #include <skein/cluster/detail/head_output.ipp>
+#include <skein/cluster/detail/head_packages.ipp>
 #include <skein/cluster/detail/head_spaces.ipp>
 #endif

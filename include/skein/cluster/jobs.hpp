@@ -19,6 +19,7 @@
 
 #include <skein/core/config.hpp>
 #include <skein/cluster/messages.hpp>
+#include <skein/cluster/package.hpp>
 #include <skein/cluster/tools.hpp>
 #include <skein/core/task.hpp>
 #include <skein/core/time.hpp>
@@ -49,6 +50,13 @@ namespace skein::cluster {
                : static_cast<job_state>(job.state);
 }
 
+/// Sends what the head lacks of a folder; gives the id of its package, for job_request.
+///   files   what scan_folder() has found there
+///   told    bytes sent, of bytes that are missing; may block
+///   errors  those of ask_for_status and of read_package_file; exhausted, disk_full (the head's)
+[[nodiscard]] task<std::string> send_folder(net::network& via, tool_options how, std::string folder,
+                                            package_manifest files,
+                                            std::function<void(std::uint64_t, std::uint64_t)> told);
 /// The head takes the job, and runs it when a node has room.
 ///   errors  those of ask_for_status; invalid_argument (what is wrong with it), already_exists (the
 ///           id), not_found (its package), exhausted (too many jobs wait)
@@ -78,6 +86,13 @@ namespace skein::cluster {
 [[nodiscard]] task<stop_job_reply> ask_to_stop_job(net::network& via, tool_options how,
                                                    std::string id, bool forget = false);
 
+/// send_folder(), blocking.
+[[nodiscard]] std::string send_folder_now(
+    const tool_options& how, const std::string& folder, const package_manifest& files,
+    const std::function<void(std::uint64_t, std::uint64_t)>& told);
+/// A path at the head's address that lets the browser which opens it see the cluster, once.
+///   errors  those of ask_for_status; not_supported: that head answers no browsers
+[[nodiscard]] std::string get_login_path(const tool_options& how);
 /// ask_to_submit(), blocking.
 [[nodiscard]] submit_reply submit(const tool_options& how, const job_request& what);
 /// ask_for_jobs(), blocking.

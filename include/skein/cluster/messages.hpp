@@ -46,14 +46,15 @@
 namespace skein::cluster {
 
 /// All of them: every decoder by its number.
-using cluster_messages =
-    net::message_table<node_hello, node_welcome, driver_hello, driver_welcome, want_lease,
-                       return_lease, lease_granted, lease_waits, lease_ended, lease_recalled,
-                       keep_lease, lease_blocked, want_group, drop_group, group_placed, group_waits,
-                       group_refused, enter_space, space_entered, space_lost, cluster_changed,
-                       start_worker_order, stop_worker_order, worker_ended, leave_cluster,
-                       node_drains, ask_status, cluster_status, ask_drain, drain_reply, ask_stop,
-                       stop_reply, ask_stop_space, stop_space_reply, output_waits, take_output,
-                       node_output, worker_output, output_printed, submit_job, submit_reply, ask_jobs, job_list, follow_job, job_lines, stop_job, stop_job_reply, entry_started, job_rows, offer_package, package_wanted, put_blob, blob_taken, ask_package, package_found, ask_blob, blob_piece>;
+using cluster_messages = net::message_table<
+    node_hello, node_welcome, driver_hello, driver_welcome, want_lease, return_lease, lease_granted,
+    lease_waits, lease_ended, lease_recalled, keep_lease, lease_blocked, want_group, drop_group,
+    group_placed, group_waits, group_refused, enter_space, space_entered, space_lost,
+    cluster_changed, start_worker_order, stop_worker_order, worker_ended, leave_cluster,
+    node_drains, ask_status, cluster_status, ask_drain, drain_reply, ask_stop, stop_reply,
+    ask_stop_space, stop_space_reply, output_waits, take_output, node_output, worker_output,
+    output_printed, submit_job, submit_reply, ask_jobs, job_list, follow_job, job_lines, stop_job,
+    stop_job_reply, entry_started, job_rows, offer_package, package_wanted, put_blob, blob_taken,
+    ask_package, package_found, ask_blob, blob_piece, ask_login, login_reply>;
 
 } // namespace skein::cluster

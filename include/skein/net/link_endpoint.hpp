@@ -6,6 +6,9 @@
 //     net::link_endpoint server(network, net::address::tcp("127.0.0.1", 0), options);
 //     auto serving = server.serve([](net::link::handle l) { return talk(std::move(l)); });
 //
+// A client of HTTP is refused, as every foreign protocol is, unless on_http() says who takes it: one
+// door for peers and for browsers.
+//
 // A peer is authenticated on every connection. A hello of an older generation than the present
 // connection's is refused; one of a newer generation takes its place.
 
@@ -20,6 +23,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 namespace skein::net {
 
@@ -66,6 +70,11 @@ private:
 class link_endpoint {
 public:
     using handler = unique_function<task<void>(link::handle)>;
+    /// A stream that begins as HTTP, what was read of it, and its place at the door: whoever takes
+    /// it says place->authenticated() when the client has shown a key; until then it is one of the
+    /// strangers, who are few and go for one another.
+    using http_handler =
+        unique_function<task<void>(std::unique_ptr<stream>, byte_buffer first, admission* place)>;
 
     /// Binds at once.
     ///   errors  those of network::listen; permission_denied: an address that other hosts can reach
@@ -81,6 +90,10 @@ public:
     /// What the peers of later connections read in link::peer().extra.
     void introduce(byte_buffer extra) { options_.self.extra = std::move(extra); }
 
+    /// Gives streams that begin as HTTP to `take`, in the scope of serve(); set it before. Its
+    /// errors are logged and end its stream only.
+    void on_http(http_handler take) { http_ = std::move(take); }
+
     /// Accepts until close(). Every new link gets a task of `serve_one` in the scope of this call,
     /// and is closed when that ends; an error of one is logged and ends that one only. Returns when
     /// all ended.
@@ -92,11 +105,14 @@ public:
 
 private:
     static task<void> one(link_endpoint* self, std::unique_ptr<stream> from, admission* place);
+    static task<void> one_link(link_endpoint* self, std::unique_ptr<stream> from, byte_buffer first,
+                               admission* place);
 
     connection_options options_;
     acceptor door_;
     link_table table_;
     handler handler_;
+    http_handler http_;
     std::uint64_t failed_ = 0; ///< links whose handler threw
 };
 

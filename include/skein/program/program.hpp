@@ -15,8 +15,17 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
+
+namespace skein::net {
+class token;
+}
+namespace skein::cluster {
+class head;
+class head_web;
+} // namespace skein::cluster
 
 namespace skein::program {
 
@@ -25,6 +34,9 @@ struct head_program {
     std::string listen{}; ///< as net::address, or "HOST:PORT"; empty: 127.0.0.1 and default_port
     std::string token_file{}; ///< empty: see access.hpp
     std::string state{};      ///< the folder of its log (head_log.hpp); empty: it keeps none
+    std::string storage{};    ///< the folder for files of jobs; empty: one in the user's cache
+    /// Makes what answers HTTP at its port; empty: nobody does.
+    std::function<std::shared_ptr<cluster::head_web>(cluster::head&, const net::token&)> web{};
 };
 /// The life of a head: prints its join line, serves until SIGINT, SIGTERM, SIGHUP
 /// (its terminal was closed; not under nohup) or `skein stop`. Gives the exit code.
@@ -40,6 +52,7 @@ struct agent_program {
     std::string
         resources{}; ///< "ssd=1,cpu=8"; cpus, gpus and memory that are not named are measured
     std::vector<std::string> labels{}; ///< "zone=a"
+    std::string storage{}; ///< the folder for jobs and their files; empty: one in the user's cache
 };
 /// The life of an agent: joins, serves until SIGINT, SIGTERM, `skein stop`. Gives the exit code.
 ///   errors  usage, those of find_token and of agent::serve

@@ -272,17 +272,8 @@ SKEIN_INLINE task<ended_lease> agent::state::run(state* self, worker* w) {
     }
     if (!process) co_return out;
     if (!has_ended) {
-        // Its driver has said goodbye to it in most cases: it leaves by itself. A job's has none.
-        const bool is_entry = !w->order.job.empty();
-        if (is_entry) self->ask_entry_to_end(w);
-        auto stopped = shield(
-            proc::stop(*process, is_entry ? self->how.stop_grace : self->how.times.exit_grace,
-                       is_entry ? time_span(duration(0)) : self->how.stop_grace));
-        auto sure = as_result(std::move(stopped));
-        const auto end = co_await sure;
-        out.how = end ? end->status.describe() : end.error().what();
-        out.code = end ? end->status.code() : -1;
-        out.signal = end ? end->status.signal() : 0;
+        auto ending = as_result(shield(end_now(self, w, process.get(), &out)));
+        (void)co_await ending;
     }
     if (!w->order.job.empty()) {
         auto swept = as_result(shield(end_what_is_left(self, w)));
@@ -296,6 +287,20 @@ SKEIN_INLINE task<ended_lease> agent::state::run(state* self, worker* w) {
     w->process = nullptr;
     if (!silent.empty()) out.how = fmt::format("{}: {}", silent, out.how);
     co_return out;
+}
+
+/// Its driver has said goodbye to it in most cases: it leaves by itself. An entry process has none.
+SKEIN_INLINE task<void> agent::state::end_now(state* self, worker* w, proc::child* process,
+                                              ended_lease* into) {
+    const auto& how = self->how;
+    const bool is_entry = !w->order.job.empty();
+    if (is_entry) self->ask_entry_to_end(w);
+    auto stopped = as_result(proc::stop(*process, is_entry ? how.stop_grace : how.times.exit_grace,
+                                        is_entry ? time_span() : how.stop_grace));
+    const auto end = co_await stopped;
+    into->how = end ? end->status.describe() : end.error().what();
+    into->code = end ? end->status.code() : -1;
+    into->signal = end ? end->status.signal() : 0;
 }
 
 /// A worker that will not answer any more is killed: its driver hears of its end as of any other,

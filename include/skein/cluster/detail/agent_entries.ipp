@@ -5,13 +5,21 @@
 
 #include <skein/cluster/detail/agent_state.hpp>
 #include <skein/cluster/detail/job_folder.hpp>
+#include <skein/cluster/detail/package_message.hpp>
+#include <skein/cluster/job_storage.hpp>
+#include <skein/cluster/package_store.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
+#include <skein/net/offload.hpp>
 #include <skein/proc/gpus.hpp>
 
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
+#include <map>
+#include <memory>
+#include <set>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -31,6 +39,13 @@ namespace detail {
 /// Its folder, and its command in it.
 SKEIN_INLINE task<void> agent::state::prepare_entry(state* self, worker* w) {
     const auto& order = w->order;
+    if (const auto kept = self->how.storage) {
+        auto opening = net::offload([kept, secret = self->how.secret] {
+            const auto& folder = kept->get().folder;
+            return std::pair(folder, detail::keep_token(folder, secret));
+        });
+        std::tie(w->storage, w->token_file) = co_await opening;
+    }
     if (!order.package.empty()) {
         auto fetching = fetch_package(self, w);
         co_await fetching;
@@ -46,10 +61,64 @@ SKEIN_INLINE task<void> agent::state::prepare_entry(state* self, worker* w) {
     w->executable = detail::find_command(order.command.front(), w->folder, path);
 }
 
-/// The files of its folder.
-SKEIN_INLINE task<void> agent::state::fetch_package(state*, worker* w) {
-    throw error(errc::not_supported, "not supported: a job that brings files " + w->order.package);
-    co_return;
+/// What is missing of its folder comes from the head, and each file is kept: the next job that has
+/// it finds it here. A folder that an attempt before has left is used again: its checkpoints are
+/// there.
+SKEIN_INLINE task<void> agent::state::fetch_package(state* self, worker* w) {
+    const auto kept = self->how.storage;
+    if (kept == nullptr)
+        throw error(errc::not_supported, "not supported: this node keeps no files of jobs")
+            .with_hint("start its agent with a folder for them: skein join --storage DIR");
+    const auto& order = w->order;
+    w->folder = detail::folder_of_job(w->storage, order);
+    if (std::filesystem::is_directory(w->folder)) co_return;
+    auto finding =
+        net::offload([kept, id = order.package] { return kept->get().packages->find(id); });
+    auto manifest = co_await finding;
+    if (!manifest) {
+        auto asking = self->head.ask<package_found>(ask_package{order.package});
+        const auto found = co_await asking;
+        auto read = detail::read_manifest(found.manifest);
+        if (read.id() != order.package)
+            throw error(errc::corrupt, "the head has sent another package than it was asked for");
+        manifest = std::move(read);
+    }
+    auto holding = net::offload([kept, all = *manifest] {
+        auto& store = *kept->get().packages;
+        const auto id = store.keep(all);
+        return std::pair(std::make_shared<package_pin>(store.pin(id)), store.missing(all));
+    });
+    const auto held = co_await holding;
+    std::map<sha256_digest, std::uint64_t> sizes;
+    for (const auto& one : manifest->entries) sizes[one.digest] = one.size;
+    for (const auto& digest : held.second) {
+        auto fetching = fetch_blob(self, digest, sizes[digest]);
+        co_await fetching;
+    }
+    std::set<std::string> used;
+    for (const auto& [name, one] : self->workers) used.insert(one->folder);
+    auto laying = net::offload([kept, all = *manifest, folder = w->folder, used] {
+        detail::make_room_for_jobs(std::filesystem::path(folder).parent_path().string(), used);
+        kept->get().packages->lay_out(all, folder);
+    });
+    co_await laying;
+}
+
+SKEIN_INLINE task<void> agent::state::fetch_blob(state* self, sha256_digest digest,
+                                                 std::uint64_t size) {
+    auto beginning = net::offload([kept = self->how.storage, digest, size] {
+        return std::make_shared<blob_writer>(kept->get().packages->begin(digest, size));
+    });
+    const auto into = co_await beginning;
+    while (into->bytes() < size) {
+        auto asking = self->head.ask<blob_piece>(ask_blob{to_hex(digest), into->bytes()});
+        auto piece = co_await asking;
+        if (piece.bytes.empty()) throw error(errc::corrupt, "a file of the job ends too early");
+        auto adding = net::offload([into, some = std::move(piece.bytes)] { into->append(some); });
+        co_await adding;
+    }
+    auto ending = net::offload([into] { into->commit(); });
+    co_await ending;
 }
 
 SKEIN_INLINE proc::child_options agent::state::entry_to_start(const worker& w) const {
@@ -65,7 +134,7 @@ SKEIN_INLINE proc::child_options agent::state::entry_to_start(const worker& w) c
         child.env.emplace_back(std::move(name), std::move(value));
     };
     add("SKEIN_ADDRESS", to_string(how.head));
-    if (!how.storage.empty()) add("SKEIN_TOKEN_FILE", detail::keep_token(how.storage, how.secret));
+    if (!w.token_file.empty()) add("SKEIN_TOKEN_FILE", w.token_file);
     for (const auto& v : order.variables) {
         const auto split = v.find('=');
         if (split != v.npos) add(v.substr(0, split), v.substr(split + 1));
@@ -84,7 +153,9 @@ SKEIN_INLINE proc::child_options agent::state::entry_to_start(const worker& w) c
 
 SKEIN_INLINE void agent::state::entry_runs(worker* w, scope& beside) {
     head.tell(entry_started{w->order.lease, w->process->pid()});
-    if (!w->folder.empty()) beside.spawn(watch_rows(this, w));
+    if (w->folder.empty()) return;
+    w->table = std::make_unique<detail::table_reader>(w->folder);
+    beside.spawn(watch_rows(this, w));
 }
 
 /// A head that dies may have heard of it and not have written it down: the next one hears it again.
@@ -101,6 +172,7 @@ SKEIN_INLINE void agent::state::ask_entry_to_end(worker* w) {
 
 /// Its entry process has ended; what that has left behind ends too.
 SKEIN_INLINE task<void> agent::state::end_what_is_left(state* self, worker* w) {
+    self->send_rows(*w);
     const auto mark = detail::job_mark(w->order);
     if (self->children.signal_marked(mark, SIGTERM) == 0) co_return;
     const auto until = deadline_after(self->on_loop.now(), self->how.stop_grace);
@@ -113,14 +185,15 @@ SKEIN_INLINE task<void> agent::state::end_what_is_left(state* self, worker* w) {
 
 /// The table of its newest training, as it grows: pages draw it while the job runs.
 SKEIN_INLINE task<void> agent::state::watch_rows(state* self, worker* w) {
-    detail::table_reader table(w->folder);
     for (;;) {
         co_await sleep_for(std::chrono::seconds(1));
-        self->send_rows(*w, table);
+        self->send_rows(*w);
     }
 }
 
-SKEIN_INLINE void agent::state::send_rows(const worker& w, detail::table_reader& table) {
+SKEIN_INLINE void agent::state::send_rows(const worker& w) {
+    if (w.table == nullptr) return;
+    auto& table = *w.table;
     for (auto more = table.next(); more; more = table.next()) {
         job_rows m;
         m.lease = w.order.lease;

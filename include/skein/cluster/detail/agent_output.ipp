@@ -75,16 +75,19 @@ SKEIN_INLINE void agent::state::send_output(std::uint64_t driver) {
     if (head.tell(std::move(m))) offer_output(driver);
 }
 
-/// What a worker said last is worth a moment: its driver prints it before it hears of the end.
+/// What a worker said last is worth a moment: its driver prints it before it hears of the end. What
+/// a job said last is worth more: the head keeps it, and one that is away may come back.
 SKEIN_INLINE task<void> agent::state::send_last_words(state* self, worker* w) {
-    // Those of a job are kept by the head: they are worth more.
-    const auto patience = w->order.job.empty() ? duration(self->how.times.suspect_after) / 2
-                                               : duration(self->how.times.dead_after);
-    const auto until = deadline_after(self->on_loop.now(), patience);
-    while (!w->said.empty() && !self->leaving && self->head.is_joined() &&
-           self->on_loop.now() < until) {
+    const bool is_kept = !w->order.job.empty();
+    const auto begin = self->on_loop.now();
+    const auto moment = duration(self->how.times.suspect_after) / 2;
+    const auto until = deadline_after(begin, is_kept ? duration(self->how.orphan_grace) : moment);
+    while (!w->said.empty() && !self->leaving && (is_kept || self->head.is_joined())) {
+        const auto now = self->on_loop.now();
+        const bool is_hurried = self->stopping.is_set() || w->asked_to_stop;
+        if (now >= until || (is_hurried && now >= deadline_after(begin, moment))) co_return;
         w->all_sent.reset();
-        auto sent = detail::wait_at_most(&w->all_sent, until - self->on_loop.now());
+        auto sent = detail::wait_at_most(&w->all_sent, std::min(until - now, moment));
         co_await sent;
     }
 }

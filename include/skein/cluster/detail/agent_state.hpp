@@ -30,6 +30,8 @@ struct agent::state {
         proc::line_queue said;          ///< that its driver has not been sent
         event all_sent;                 ///< of what it has said; look again
         std::string folder, executable; ///< of a job's entry process
+        std::string storage, token_file;
+        std::unique_ptr<detail::table_reader> table; ///< what its training writes there
     };
     /// What a driver's workers have printed, as far as the head knows of it.
     struct driver_output {
@@ -68,6 +70,7 @@ struct agent::state {
     void stop_all();
     static task<void> live(state* self, lease_name lease);
     static task<ended_lease> run(state* self, worker* w);
+    static task<void> end_now(state* self, worker* w, proc::child* process, ended_lease* into);
     static task<void> end_silent(state* self, worker* w, std::string* why);
     [[nodiscard]] proc::child_options space_server_to_start(const start_worker_order& order) const;
     [[nodiscard]] proc::child_options what_to_start(const worker& w) const;
@@ -79,9 +82,10 @@ struct agent::state {
     [[nodiscard]] proc::child_options entry_to_start(const worker& w) const;
     void entry_runs(worker* w, scope& beside);
     static task<void> fetch_package(state* self, worker* w);
+    static task<void> fetch_blob(state* self, sha256_digest digest, std::uint64_t size);
     void ask_entry_to_end(worker* w);
     static task<void> watch_rows(state* self, worker* w);
-    void send_rows(const worker& w, detail::table_reader& table);
+    void send_rows(const worker& w);
     static task<void> end_what_is_left(state* self, worker* w);
 
     // agent_output.ipp: what workers print

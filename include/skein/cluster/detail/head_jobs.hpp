@@ -5,6 +5,7 @@
 // hears of the end. So an attempt is placed, held and ended as a worker is.
 
 #include <skein/cluster/detail/job_messages.hpp>
+#include <skein/cluster/package_store.hpp>
 #include <skein/core/time.hpp>
 #include <skein/core/wait.hpp>
 #include <skein/proc/output.hpp>
@@ -104,6 +105,7 @@ struct submitted_job {
     job_state stops_as = job_state::stopped;
     std::string stops_for;
 
+    package_pin files; ///< as long as it is not over
     kept_lines said;
     std::uint64_t next_line = 1;    ///< of this attempt's process
     std::uint64_t lines_before = 0; ///< of the attempts before

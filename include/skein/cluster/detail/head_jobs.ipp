@@ -3,6 +3,7 @@
 // Part of the bodies of cluster/head.hpp: jobs, from their submission to their end.
 
 #include <skein/cluster/detail/head_state.hpp>
+#include <skein/cluster/job_storage.hpp>
 #include <skein/cluster/jobs.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
@@ -99,13 +100,14 @@ SKEIN_INLINE void head::state::check_request(const job_request& what) const {
             .with_hint("wait for some of them, or stop some");
 }
 
-SKEIN_INLINE head::state::job_ptr head::state::submit(job_request what) {
+SKEIN_INLINE head::state::job_ptr head::state::submit(job_request what, package_pin files) {
     while (what.id.empty() || (what.id.starts_with("job_") && submitted.by_id.contains(what.id)))
         what.id = fmt::format("job_{:016x}", on_loop.random().next());
     check_request(what);
     auto job = std::make_shared<detail::submitted_job>();
     job->number = ++submitted.last_number;
     job->what = std::move(what);
+    job->files = std::move(files);
     job->submitted = detail::unix_ms(on_loop);
     job->since = on_loop.now();
     submitted.by_id.emplace(job->what.id, job);
@@ -118,6 +120,18 @@ SKEIN_INLINE head::state::job_ptr head::state::submit(job_request what) {
     note(*job);
     pump();
     return job;
+}
+
+SKEIN_INLINE task<submit_reply> head::state::on_submit(state* self, submit_job asked) {
+    package_pin files;
+    auto holding = hold_package(self, &asked.what, &files);
+    co_await holding;
+    const auto job = self->submit(std::move(asked.what), std::move(files));
+    submit_reply out;
+    out.id = job->what.id;
+    auto keeping = self->memory.kept(); // who is told that it is taken may rely on it
+    out.not_durable = co_await keeping;
+    co_return out;
 }
 
 /// Asks for room for the next attempt.
@@ -175,6 +189,7 @@ SKEIN_INLINE start_worker_order head::state::entry_order(const detail::head_leas
     m.command = job->what.command;
     m.variables = job->what.env;
     m.package = job->what.package;
+    m.submitted = job->submitted;
     return m;
 }
 
@@ -185,6 +200,7 @@ SKEIN_INLINE void head::state::change(detail::submitted_job& job, job_state to,
     job.state = to;
     job.reason = std::move(reason);
     job.since = on_loop.now();
+    ++changes;
     if (is_over(to)) return; // see show_end()
     job.shown = to;
     job.news.wake_all();
@@ -196,31 +212,8 @@ SKEIN_INLINE task<void> head::state::show_end(state* self, job_ptr job) {
     const auto kept = co_await keeping;
     if (!kept) co_return;
     job->shown = job->state;
+    ++self->changes;
     job->news.wake_all();
-}
-
-SKEIN_INLINE void head::state::note(const detail::submitted_job& job) {
-    detail::submitted_record r;
-    r.number = job.number;
-    r.what = job.what;
-    r.state = static_cast<std::uint8_t>(job.state);
-    r.reason = job.reason;
-    r.node = job.node;
-    r.attempt = job.attempt;
-    r.lease_of = job.lease_of;
-    r.exit_code = job.exit_code;
-    r.signal = job.signal;
-    r.submitted = job.submitted;
-    r.started = job.started;
-    r.ended = job.ended;
-    r.last_lines = job.last_lines;
-    const bool has_ended = is_over(job.state) || job.state == job_state::retrying;
-    r.lines_before = has_ended ? job.said.total() : job.lines_before;
-    r.not_counted = job.not_counted;
-    r.is_stopping = job.is_stopping;
-    r.stops_as = static_cast<std::uint8_t>(job.stops_as);
-    r.stops_for = job.stops_for;
-    memory.submitted_is(std::move(r));
 }
 
 SKEIN_INLINE void head::state::entry_runs(const lease_name& lease) {
@@ -264,6 +257,7 @@ SKEIN_INLINE void head::state::entry_over(const std::string& id, bool started,
 SKEIN_INLINE void head::state::job_over(detail::submitted_job& job, job_state as,
                                         std::string reason) {
     job.ended = std::max(detail::unix_ms(on_loop), job.submitted);
+    job.files = {};
     change(job, as, std::move(reason));
     note(job);
     writing.spawn(show_end(this, submitted.by_id.at(job.what.id)));
@@ -346,71 +340,6 @@ SKEIN_INLINE void head::state::show_all_ends() {
     }
 }
 
-// ---- over a head's own end ----------------------------------------------------------------------
-
-/// Those that wait begin anew; those that ran are expected with their nodes.
-SKEIN_INLINE void head::state::remember_jobs() {
-    for (const auto& [id, r] : memory.submitted()) {
-        auto job = std::make_shared<detail::submitted_job>();
-        job->number = r.number;
-        job->what = r.what;
-        job->state = r.state > static_cast<std::uint8_t>(job_state::stopped)
-                         ? job_state::running
-                         : static_cast<job_state>(r.state);
-        job->reason = r.reason;
-        job->node = r.node;
-        job->attempt = r.attempt;
-        job->lease_of = r.lease_of;
-        job->exit_code = r.exit_code;
-        job->signal = r.signal;
-        job->submitted = r.submitted;
-        job->started = r.started;
-        job->ended = r.ended;
-        job->last_lines = r.last_lines;
-        job->lines_before = r.lines_before;
-        job->shown = job->state;
-        job->not_counted = r.not_counted;
-        job->is_stopping = r.is_stopping;
-        job->stops_as = r.stops_as == static_cast<std::uint8_t>(job_state::failed)
-                            ? job_state::failed
-                            : job_state::stopped;
-        job->stops_for = r.stops_for;
-        job->said.begin_at(r.lines_before);
-        job->since = on_loop.now();
-        job->retry_at = on_loop.now();
-        submitted.last_number = std::max(submitted.last_number, r.number);
-        submitted.by_id.emplace(id, job);
-        submitted.in_order.emplace(r.number, job);
-    }
-    for (const auto& [id, job] : submitted.by_id) {
-        if (job->state == job_state::pending) {
-            --job->attempt; // it has not begun
-            begin_attempt(*job);
-        }
-        if (job->state != job_state::starting && job->state != job_state::running) continue;
-        const auto demand = sched::parse_resources(job->what.demand);
-        if (!demand) continue;
-        auto& j = job_of(job->lease_of);
-        j.submitted = id;
-        j.hello.name = "job " + id;
-        j.away_until = time_point::max();
-        schedule.set_weight(j.id(), 1);
-        auto& l = add_lease(j, detail::entry_lease, *demand);
-        l.label = job->what.label;
-        l.state = detail::lease_state::expected;
-        l.expected_node = unknown_node;
-        l.until = deadline_after(on_loop.now(), how.times.start_timeout);
-        is_restarted = true;
-    }
-}
-
-/// A node holds the entry process of a job. False: of none that is expected.
-SKEIN_INLINE bool head::state::claim_entry(const held_lease& held) {
-    const auto found = submitted.by_id.find(held.job);
-    return found != submitted.by_id.end() && found->second->lease_of == held.lease.driver &&
-           !is_over(found->second->state) && found->second->state != job_state::retrying;
-}
-
 // ---- what it prints -----------------------------------------------------------------------------
 
 SKEIN_INLINE void head::state::keep_lines(detail::submitted_job& job,
@@ -422,6 +351,7 @@ SKEIN_INLINE void head::state::keep_lines(detail::submitted_job& job,
         for (auto at = known; at < some.lines.size(); ++at) job.said.add(std::move(some.lines[at]));
         job.next_line = std::max(job.next_line, some.first + some.lines.size());
     }
+    ++changes;
     job.news.wake_all();
 }
 
@@ -495,16 +425,14 @@ SKEIN_INLINE job_info head::state::info_of(const detail::submitted_job& job) con
     return out;
 }
 
-SKEIN_INLINE job_list head::state::list_jobs(const ask_jobs& asked) const {
+SKEIN_INLINE job_list head::state::list_jobs(const ask_jobs& asked, std::size_t bound) const {
     job_list out;
     out.total = submitted.by_id.size();
     if (!asked.id.empty()) {
         out.jobs.push_back(info_of(*job_called(asked.id)));
         return out;
     }
-    const std::size_t most = asked.most == 0
-                                 ? detail::most_listed
-                                 : std::min<std::size_t>(asked.most, detail::most_listed);
+    const auto most = std::min<std::size_t>(asked.most == 0 ? bound : asked.most, bound);
     std::size_t at = 0;
     for (auto one = submitted.in_order.rbegin();
          one != submitted.in_order.rend() && out.jobs.size() < most; ++one)
@@ -512,56 +440,72 @@ SKEIN_INLINE job_list head::state::list_jobs(const ask_jobs& asked) const {
     return out;
 }
 
+SKEIN_INLINE void head::state::forget_job(const std::string& id) {
+    const auto job = job_called(id);
+    if (!is_over(job->shown))
+        throw error(errc::invalid_argument,
+                    fmt::format("job {} is {}: it cannot be deleted", id, to_string(job->shown)))
+            .with_hint("skein job stop ends it");
+    memory.forget_submitted(id);
+    submitted.in_order.erase(job->number);
+    submitted.by_id.erase(id);
+    ++changes;
+}
+
+SKEIN_INLINE task<stop_job_reply> head::state::on_stop_job(state* self, cluster::stop_job asked,
+                                                           std::string peer) {
+    const auto job = self->job_called(asked.id);
+    stop_job_reply out;
+    if (!asked.forget) {
+        self->stop_submitted(*job, job_state::stopped, "stopped by " + peer);
+        auto written = self->memory.kept(); // the next head stops it, too
+        (void)co_await written;
+        out.now = self->info_of(*job);
+        co_return out;
+    }
+    out.now = self->info_of(*job);
+    self->forget_job(asked.id);
+    auto keeping = self->memory.kept();
+    (void)co_await keeping;
+    co_return out;
+}
+
 SKEIN_INLINE void head::state::serve_jobs(net::request_service& of, const session_ptr& s) {
     of.on<submit_job, submit_reply>(
         [this](submit_job m, const net::caller& who) -> task<submit_reply> {
-            return [](state* self, submit_job asked, std::string peer) -> task<submit_reply> {
-                detail::check_version(asked.version, peer);
-                const auto job = self->submit(std::move(asked.what));
-                submit_reply out;
-                out.id = job->what.id;
-                auto keeping = self->memory.kept(); // who is told that it is taken may rely on it
-                out.not_durable = co_await keeping;
-                co_return out;
-            }(this, std::move(m), who.peer);
+            detail::check_version(m.version, who.peer);
+            return on_submit(this, std::move(m));
         });
     of.on<ask_jobs, job_list>([this](ask_jobs m, const net::caller& who) -> task<job_list> {
         return [](state* self, ask_jobs asked, std::string peer) -> task<job_list> {
             detail::check_version(asked.version, peer);
-            co_return self->list_jobs(asked);
+            co_return self->list_jobs(asked, detail::most_listed);
         }(this, std::move(m), who.peer);
     });
     of.on<follow_job, job_lines>([this](follow_job m, const net::caller& who) -> task<job_lines> {
         detail::check_version(m.version, who.peer);
         return follow(this, std::move(m));
     });
-    of.on<stop_job, stop_job_reply>(
-        [this](stop_job m, const net::caller& who) -> task<stop_job_reply> {
-            return [](state* self, stop_job asked, std::string peer) -> task<stop_job_reply> {
-                detail::check_version(asked.version, peer);
-                const auto job = self->job_called(asked.id);
-                stop_job_reply out;
-                if (!asked.forget) {
-                    self->stop_submitted(*job, job_state::stopped, "stopped by " + peer);
-                    auto written = self->memory.kept();
-                    (void)co_await written;
-                    out.now = self->info_of(*job);
-                    co_return out;
-                }
-                out.now = self->info_of(*job);
-                if (!is_over(job->shown))
-                    throw error(errc::invalid_argument,
-                                fmt::format("job {} is {}: it cannot be deleted", asked.id,
-                                            to_string(job->shown)))
-                        .with_hint("skein job stop ends it");
-                self->memory.forget_submitted(asked.id);
-                self->submitted.in_order.erase(job->number);
-                self->submitted.by_id.erase(asked.id);
-                auto keeping = self->memory.kept();
-                (void)co_await keeping;
-                co_return out;
-            }(this, std::move(m), who.peer);
-        });
+    of.on<stop_job, stop_job_reply>([this](stop_job m, const net::caller& who) {
+        detail::check_version(m.version, who.peer);
+        return on_stop_job(this, std::move(m), who.peer);
+    });
+    of.on<ask_login, login_reply>([this](ask_login m, const net::caller& who) {
+        return [](state* self, ask_login asked, std::string peer) -> task<login_reply> {
+            detail::check_version(asked.version, peer);
+            if (self->web == nullptr)
+                throw error(errc::not_supported, "not supported: this head answers no browsers")
+                    .with_hint("the program skein does, when it was built with Boost");
+            login_reply out;
+            out.path = self->web->login_link();
+            co_return out;
+        }(this, m, who.peer);
+    });
+    serve_entries(of, s);
+}
+
+/// What agents say of them.
+SKEIN_INLINE void head::state::serve_entries(net::request_service& of, const session_ptr& s) {
     const std::weak_ptr<detail::head_session> weak = s;
     const auto of_node = [weak](const lease_name& lease, const net::caller& who) {
         const auto here = weak.lock();
@@ -582,7 +526,42 @@ SKEIN_INLINE void head::state::serve_jobs(net::request_service& of, const sessio
             job.rows.size() + m.bytes.size() > detail::most_rows_bytes)
             return;
         job.rows += as_text(m.bytes);
+        ++changes;
         job.news.wake_all();
+    });
+}
+
+// ---- for who is on the head's loop --------------------------------------------------------------
+
+SKEIN_INLINE std::uint64_t head::changes() const noexcept { return state_->changes; }
+SKEIN_INLINE job_list head::jobs(const std::string& id) const {
+    ask_jobs asked;
+    asked.id = id;
+    return state_->list_jobs(asked, SIZE_MAX);
+}
+SKEIN_INLINE job_lines head::job_output(const std::string& id, std::uint64_t from) const {
+    return state_->lines_of(*state_->job_called(id), from);
+}
+SKEIN_INLINE job_table_text head::job_table(const std::string& id) const {
+    const auto job = state_->job_called(id);
+    return {job->run, job->rows};
+}
+SKEIN_INLINE task<submit_reply> head::submit(job_request what) {
+    submit_job asked;
+    asked.what = std::move(what);
+    return state::on_submit(state_.get(), std::move(asked));
+}
+SKEIN_INLINE job_info head::end_job(const std::string& id, const std::string& by) {
+    const auto job = state_->job_called(id);
+    state_->stop_submitted(*job, job_state::stopped, "stopped by " + by);
+    return state_->info_of(*job);
+}
+SKEIN_INLINE void head::forget_job(const std::string& id) { state_->forget_job(id); }
+SKEIN_INLINE void head::set_web(std::shared_ptr<head_web> by) {
+    state_->web = std::move(by);
+    state_->door.on_http([of = state_->web](std::unique_ptr<net::stream> with, byte_buffer first,
+                                            net::admission* place) {
+        return of->serve(std::move(with), std::move(first), place);
     });
 }
 

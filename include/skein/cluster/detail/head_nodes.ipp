@@ -121,6 +121,7 @@ SKEIN_INLINE detail::head_node& head::state::enter(const session_ptr& s, const n
     nodes.emplace(s->incarnation, std::move(made));
     logging::at(how.news, "head", "node joined",
                 {{"node", n.name}, {"host", n.host}, {"has", h.resources}});
+    ++changes;
     return n;
 }
 
@@ -166,6 +167,7 @@ SKEIN_INLINE void head::state::lose(detail::head_node& n, const std::string& why
     n.session->below->declare_dead(why); // should it come back, it is told so
     nodes.erase(n.incarnation);
     tell_size();
+    ++changes;
     pump();
 }
 

@@ -68,7 +68,7 @@ SKEIN_INLINE void head::state::on_output(const detail::head_node& n, node_output
     auto& j = *found->second;
     const auto asked = j.output.out.find(n.incarnation);
     if (asked == j.output.out.end() || asked->second.is_forwarded) return; // nobody has asked
-    if (!j.submitted.empty()) { // its lines end here
+    if (!j.submitted.empty()) {                                            // its lines end here
         keep_lines(*submitted.by_id.at(j.submitted), std::move(m.from));
         return on_printed(j, n.incarnation);
     }

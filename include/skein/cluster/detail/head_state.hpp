@@ -6,6 +6,7 @@
 #include <skein/cluster/detail/head_jobs.hpp>
 #include <skein/cluster/detail/head_memory.hpp>
 #include <skein/cluster/head.hpp>
+#include <skein/cluster/package_store.hpp>
 #include <skein/core/event.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/net/link.hpp>
@@ -33,6 +34,12 @@ inline constexpr std::size_t most_bundles = 65536;   ///< in all of them
 struct head_node;
 struct head_job;
 
+/// Files that a session is sending.
+struct head_uploads {
+    std::vector<package_pin> pins;
+    std::map<std::string, std::shared_ptr<blob_writer>> writers; ///< by digest
+};
+
 /// One link to a node, a driver or a tool.
 struct head_session {
     net::link::handle below;
@@ -41,6 +48,7 @@ struct head_session {
     std::uint64_t incarnation = 0;
     head_node* node = nullptr;
     head_job* job = nullptr;
+    head_uploads uploads;
 
     /// A message that is lost with the link; what it said is told again with the next hello. To one
     /// who has said goodbye nothing is told: an error would turn an orderly end into a broken link.
@@ -190,6 +198,8 @@ struct head::state {
     std::map<std::string, detail::head_space> spaces;
     detail::job_table submitted;
     scope writing;             ///< what waits until the log has something of a job
+    std::uint64_t changes = 0; ///< see head::changes()
+    std::shared_ptr<head_web> web;
     bool is_restarted = false; ///< somebody had been welcomed by a head before
     bool over = false, crashed = false;
 
@@ -248,7 +258,10 @@ struct head::state {
     // head_jobs.ipp: what was submitted
     using job_ptr = std::shared_ptr<detail::submitted_job>;
     void serve_jobs(net::request_service& of, const session_ptr& s);
-    [[nodiscard]] job_ptr submit(job_request what);
+    void serve_entries(net::request_service& of, const session_ptr& s);
+    static task<stop_job_reply> on_stop_job(state* self, cluster::stop_job asked, std::string peer);
+    [[nodiscard]] job_ptr submit(job_request what, package_pin files = {});
+    static task<submit_reply> on_submit(state* self, submit_job asked);
     void check_request(const job_request& what) const;
     void remember_jobs();
     void begin_attempt(detail::submitted_job& job);
@@ -267,12 +280,20 @@ struct head::state {
     void stop_all_jobs();
     void show_all_ends();
     void keep_lines(detail::submitted_job& job, std::vector<printed_lines> from);
+    void forget_job(const std::string& id);
     [[nodiscard]] job_ptr job_called(const std::string& id) const;
     [[nodiscard]] job_info info_of(const detail::submitted_job& job) const;
-    [[nodiscard]] job_list list_jobs(const ask_jobs& asked) const;
+    [[nodiscard]] job_list list_jobs(const ask_jobs& asked, std::size_t bound) const;
     [[nodiscard]] job_lines lines_of(const detail::submitted_job& job, std::uint64_t from) const;
     static task<job_lines> follow(state* self, follow_job asked);
     [[nodiscard]] bool claim_entry(const held_lease& held);
+
+    // head_packages.ipp: files that jobs bring
+    void serve_packages(net::request_service& of, const session_ptr& s);
+    [[nodiscard]] std::shared_ptr<job_storage> need_packages() const;
+    static task<package_wanted> on_offer(state* self, session_ptr s, offer_package m);
+    static task<blob_taken> on_blob(state* self, session_ptr s, put_blob m);
+    static task<void> hold_package(state* self, const job_request* what, package_pin* into);
 
     // head_leases.ipp: what they hold
     detail::head_lease& add_lease(detail::head_job& j, std::uint64_t number,

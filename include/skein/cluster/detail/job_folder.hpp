@@ -3,12 +3,14 @@
 // What an agent has of a job on its disk: the command in its folder, the token, and the tables that
 // a training writes there.
 
-#include <skein/core/bytes.hpp>
 #include <skein/core/config.hpp>
+#include <skein/cluster/detail/node_messages.hpp>
+#include <skein/core/bytes.hpp>
 #include <skein/net/token.hpp>
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -25,6 +27,16 @@ inline constexpr const char* job_mark_variable = "SKEIN_JOB_MARK";
 [[nodiscard]] std::string find_command(const std::string& word, const std::string& folder,
                                        const std::string& path);
 
+/// Where a job runs; all of its attempts on a node in the same folder, which no other job has had.
+[[nodiscard]] std::string folder_of_job(const std::string& storage,
+                                        const start_worker_order& order);
+
+/// Folders of jobs are kept for what the jobs have left in them; so many of one node.
+inline constexpr std::size_t most_job_folders = 32;
+
+/// Removes the oldest ones, if there are more; none of those that are `used`.
+void make_room_for_jobs(const std::string& folder, const std::set<std::string>& used);
+
 /// A file with the token that this user alone can read; made if it is not there.
 ///   errors  io
 [[nodiscard]] std::string keep_token(const std::string& folder, const net::token& token);
@@ -36,8 +48,8 @@ public:
     static constexpr std::size_t most_piece = std::size_t{256} << 10;
 
     explicit table_reader(std::string folder);
-    /// Whole lines and where they begin; nothing: there are no new ones. A table that has become
-    /// shorter, and another one, begin with 0.
+    /// Whole lines and where they begin; nothing: there are no new ones. Another table, and one that
+    /// was written anew, begin with 0.
     [[nodiscard]] std::optional<std::pair<std::uint64_t, byte_buffer>> next();
     /// The name of the folder that next() has read from.
     [[nodiscard]] const std::string& run() const noexcept { return run_; }
@@ -46,7 +58,8 @@ public:
 private:
     [[nodiscard]] bool find();
 
-    std::string folder_, run_, file_;
+    std::string folder_, run_, file_, header_;
+    ino_t inode_ = 0;
     timespec since_{};
     std::uint64_t offset_ = 0;
 };

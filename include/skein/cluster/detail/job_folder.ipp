@@ -6,6 +6,7 @@
 #include <skein/core/printable.hpp>
 #include <skein/core/unique_fd.hpp>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -41,7 +42,7 @@ SKEIN_INLINE std::string find_command(const std::string& word, const std::string
     }
     bool is_there = false;
     for (const auto& one : candidates) {
-        struct stat status {};
+        struct stat status{};
         if (::stat(one.c_str(), &status) != 0) continue;
         if (S_ISREG(status.st_mode) && ::access(one.c_str(), X_OK) == 0) return one.string();
         is_there = true;
@@ -58,11 +59,29 @@ SKEIN_INLINE std::string find_command(const std::string& word, const std::string
                    "a folder along");
 }
 
+SKEIN_INLINE std::string folder_of_job(const std::string& storage,
+                                       const start_worker_order& order) {
+    return fmt::format("{}/jobs/{}-{:x}", storage, order.job, order.submitted);
+}
+
+SKEIN_INLINE void make_room_for_jobs(const std::string& folder, const std::set<std::string>& used) {
+    namespace fs = std::filesystem;
+    std::error_code none;
+    fs::create_directories(folder, none);
+    std::vector<std::pair<fs::file_time_type, fs::path>> all;
+    for (fs::directory_iterator one(folder, none), end; !none && one != end; one.increment(none))
+        if (!used.contains(one->path().string()))
+            all.emplace_back(one->last_write_time(none), one->path());
+    std::sort(all.begin(), all.end());
+    for (std::size_t i = 0; i + most_job_folders <= all.size(); ++i)
+        fs::remove_all(all[i].second, none);
+}
+
 SKEIN_INLINE std::string keep_token(const std::string& folder, const net::token& token) {
     const auto path = folder + "/token";
     const auto digits = token.to_hex();
-    const unique_fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW,
-                                0600));
+    const unique_fd file(
+        ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (!file || ::fchmod(file.get(), 0600) != 0 ||
         ::write(file.get(), digits.data(), digits.size()) != static_cast<ssize_t>(digits.size()))
         throw error(errc::io, fmt::format("{} cannot be written: {}", path, std::strerror(errno)));
@@ -85,7 +104,7 @@ SKEIN_INLINE bool table_reader::find() {
     for (fs::directory_iterator one(folder_ + "/runs", none), end; !none && one != end;
          one.increment(none)) {
         const auto file = (one->path() / "metrics.csv").string();
-        struct stat status {};
+        struct stat status{};
         if (::stat(file.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
         if (!is_later(status.st_mtim, at)) continue;
         at = status.st_mtim;
@@ -102,13 +121,19 @@ SKEIN_INLINE std::optional<std::pair<std::uint64_t, byte_buffer>> table_reader::
     if (find()) offset_ = 0;
     if (file_.empty()) return std::nullopt;
     const unique_fd file(::open(file_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    struct stat status {};
+    struct stat status{};
     if (!file || ::fstat(file.get(), &status) != 0) return std::nullopt;
     const auto size = static_cast<std::uint64_t>(status.st_size);
-    if (size < offset_) offset_ = 0;
+    // A table that gets a new column is written anew, with another first line.
+    std::string header(4096, '\0');
+    const auto head = ::pread(file.get(), header.data(), header.size(), 0);
+    header.resize(head > 0 ? static_cast<std::size_t>(head) : 0);
+    header.resize(std::min(header.find('\n'), header.size()));
+    if (size < offset_ || header != header_ || status.st_ino != inode_) offset_ = 0;
+    header_ = std::move(header);
+    inode_ = status.st_ino;
     byte_buffer some(std::min<std::uint64_t>(size - offset_, most_piece));
-    const auto got =
-        ::pread(file.get(), some.data(), some.size(), static_cast<off_t>(offset_));
+    const auto got = ::pread(file.get(), some.data(), some.size(), static_cast<off_t>(offset_));
     some.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
     while (!some.empty() && some.back() != std::byte{'\n'}) some.pop_back();
     if (some.empty()) return std::nullopt;

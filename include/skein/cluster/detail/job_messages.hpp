@@ -133,6 +133,18 @@ struct job_rows {
     byte_buffer bytes;
 };
 
+/// Asks for a link that lets a browser in.
+struct ask_login {
+    static constexpr std::uint16_t number = 68;
+    std::uint32_t version = cluster_version;
+};
+/// Its path, at the head's address.
+struct login_reply {
+    static constexpr std::uint16_t number = 69;
+    std::string path;
+    std::string host; ///< that the head listens at; empty: where it was reached
+};
+
 /// A folder is to be sent: what of it is missing?
 struct offer_package {
     static constexpr std::uint16_t number = 60;
@@ -149,7 +161,7 @@ struct package_wanted {
 struct put_blob {
     static constexpr std::uint16_t number = 62;
     std::string digest;
-    std::uint64_t offset = 0;
+    std::uint64_t size = 0, offset = 0; ///< of the whole file; of this piece in it
     byte_buffer bytes;
     bool is_last = false;
 };
@@ -178,8 +190,5 @@ struct blob_piece {
     static constexpr std::uint16_t number = 67;
     byte_buffer bytes;
 };
-
-/// Of a file, in one message.
-inline constexpr std::size_t most_blob_piece = std::size_t{1} << 20;
 
 } // namespace skein::cluster

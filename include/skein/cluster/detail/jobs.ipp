@@ -3,12 +3,18 @@
 // The bodies of cluster/jobs.hpp.
 
 #include <skein/cluster/detail/ask_head.hpp>
+#include <skein/cluster/package_scan.hpp>
+#include <skein/cluster/package_store.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
+#include <skein/net/offload.hpp>
+#include <skein/wire/encode.hpp>
 
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <map>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -107,6 +113,73 @@ SKEIN_INLINE task<job_info> follow_to_end(net::network& via, tool_options how, s
     }
 }
 
+namespace detail {
+
+/// Piece by piece: the next one is read while the last one is on its way.
+inline task<std::string> send_over(net::requests::handle way, std::string folder,
+                                   std::shared_ptr<const package_manifest> files,
+                                   std::function<void(std::uint64_t, std::uint64_t)> told) {
+    offer_package offer;
+    offer.manifest = wire::encode(*files);
+    auto offering = way->template call<package_wanted>(std::move(offer));
+    const auto wanted = co_await offering;
+    std::map<std::string, const package_entry*> by_digest;
+    for (const auto& one : files->entries) by_digest.emplace(to_hex(one.digest), &one);
+    std::uint64_t all = 0, sent = 0;
+    for (const auto& digest : wanted.missing)
+        if (const auto one = by_digest.find(digest); one != by_digest.end())
+            all += one->second->size;
+    for (const auto& digest : wanted.missing) {
+        const auto one = by_digest.find(digest);
+        if (one == by_digest.end()) continue;
+        const auto& entry = *one->second;
+        for (std::uint64_t at = 0; at == 0 || at < entry.size; at += most_blob_piece) {
+            auto reading = net::offload([&folder, &entry, at] {
+                return read_package_file(folder, entry, at, most_blob_piece);
+            });
+            put_blob piece;
+            piece.digest = digest;
+            piece.size = entry.size;
+            piece.offset = at;
+            piece.bytes = co_await reading;
+            piece.is_last = at + most_blob_piece >= entry.size;
+            sent += piece.bytes.size();
+            auto putting = way->template call<blob_taken>(std::move(piece));
+            (void)co_await putting;
+            if (told) told(sent, all);
+        }
+    }
+    co_return wanted.id;
+}
+
+} // namespace detail
+
+SKEIN_INLINE task<std::string> send_folder(net::network& via, tool_options how, std::string folder,
+                                           package_manifest files,
+                                           std::function<void(std::uint64_t, std::uint64_t)> told) {
+    auto reaching = detail::reach_head(&via, how);
+    const auto way = co_await reaching;
+    auto all = std::make_shared<const package_manifest>(std::move(files));
+    auto sending =
+        as_result(detail::send_over(way, std::move(folder), std::move(all), std::move(told)));
+    const auto sent = co_await sending;
+    auto closing = shield(way->close());
+    co_await closing;
+    co_return sent.value();
+}
+
+SKEIN_INLINE std::string send_folder_now(
+    const tool_options& how, const std::string& folder, const package_manifest& files,
+    const std::function<void(std::uint64_t, std::uint64_t)>& told) {
+    return detail::ask_now(
+        [&](net::network& via) { return send_folder(via, how, folder, files, told); });
+}
+SKEIN_INLINE std::string get_login_path(const tool_options& how) {
+    return detail::ask_now([&](net::network& via) {
+               return detail::ask_head<login_reply>(&via, how, ask_login());
+           })
+        .path;
+}
 SKEIN_INLINE submit_reply submit(const tool_options& how, const job_request& what) {
     return detail::ask_now([&](net::network& via) { return ask_to_submit(via, how, what); });
 }

@@ -45,14 +45,15 @@ struct start_worker_order {
     /// another address, so that the agent takes the one under which it has reached the head.
     std::string driver_host, driver_address; ///< the address: instead of host and port
     std::uint16_t driver_port = 0;
-    bool prints = false; ///< see driver_hello
-    std::string env;     ///< see want_lease; its folder is `folder`
-    std::string space;   ///< not a worker: the space server of this namespace
-    std::string job;     ///< not a worker: the entry process of this job
-    std::uint32_t attempt = 0;         ///< of that job
-    std::vector<std::string> command{}; ///< of that process
+    bool prints = false;                  ///< see driver_hello
+    std::string env;                      ///< see want_lease; its folder is `folder`
+    std::string space;                    ///< not a worker: the space server of this namespace
+    std::string job;                      ///< not a worker: the entry process of this job
+    std::uint32_t attempt = 0;            ///< of that job
+    std::vector<std::string> command{};   ///< of that process
     std::vector<std::string> variables{}; ///< "NAME=value", of that process
-    std::string package{};             ///< the folder that it runs in, see package.hpp
+    std::string package{};                ///< the folder that it runs in, see package.hpp
+    std::int64_t submitted = 0;           ///< that job, in milliseconds since 1970
 };
 
 /// An agent is to end a worker; the answer is worker_ended.

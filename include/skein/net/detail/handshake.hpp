@@ -70,6 +70,16 @@ struct verdict {
     }
 };
 
+/// What the first bytes of a stream are of.
+enum class opening : std::uint8_t {
+    unknown, ///< too few to tell
+    http,    ///< a request of HTTP
+    other    ///< a hello of ours, or what its check refuses
+};
+[[nodiscard]] opening opening_of(byte_span so_far) noexcept;
+/// Reads until that is known, at most a hello; what it has read stays in `into`.
+task<opening> read_opening(stream* from, byte_buffer* into);
+
 /// Judges a hello as far as it has arrived; nothing = good so far.
 [[nodiscard]] std::optional<error> check_hello(byte_span so_far, side from);
 /// Something of a handshake does not fit its checksum: another try may go well.

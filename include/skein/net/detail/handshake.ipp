@@ -63,6 +63,33 @@ SKEIN_INLINE std::string describe_foreign(byte_span first) {
            skein::to_hex(first.first(std::min<std::size_t>(first.size(), 8)));
 }
 
+/// No method begins with a byte that is within one bit of a hello's first, so a damaged hello is
+/// never taken for a request.
+SKEIN_INLINE opening opening_of(byte_span so_far) noexcept {
+    constexpr std::array<std::string_view, 9> methods = {"GET ", "HEAD", "POST", "PUT ", "DELE",
+                                                         "OPTI", "PATC", "CONN", "TRAC"};
+    const auto text = as_text(so_far).substr(0, 4);
+    if (text.empty()) return opening::unknown;
+    for (const auto method : methods)
+        if (method.starts_with(text)) return text.size() == 4 ? opening::http : opening::unknown;
+    return opening::other;
+}
+
+SKEIN_INLINE task<opening> read_opening(stream* from, byte_buffer* into) {
+    into->resize(hello_bytes);
+    std::size_t have = 0;
+    opening found = opening::unknown;
+    while (found == opening::unknown) {
+        auto reading = from->read_some(mut_byte_span(*into).subspan(have));
+        const std::size_t got = co_await reading;
+        if (got == 0) break;
+        have += got;
+        found = opening_of(byte_span(*into).first(have));
+    }
+    into->resize(have);
+    co_return found;
+}
+
 SKEIN_INLINE error changed_on_the_way(const char* what) {
     return error(errc::corrupt, fmt::format("the peer's {} was changed on the way", what))
         .with_hint(

@@ -7,6 +7,7 @@
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/timeout.hpp>
+#include <skein/net/detail/handshake.hpp>
 #include <skein/net/detail/link_tables.hpp>
 #include <skein/net/endpoint.hpp>
 #include <skein/wire/encode.hpp>
@@ -242,10 +243,25 @@ SKEIN_INLINE task<void> link_endpoint::serve(handler serve_one) {
 
 SKEIN_INLINE task<void> link_endpoint::one(link_endpoint* self, std::unique_ptr<stream> from,
                                            admission* place) {
+    byte_buffer first;
+    bool is_http = false;
+    if (self->http_) {
+        auto looking = with_timeout(detail::read_opening(from.get(), &first),
+                                    self->options_.bounds.handshake_deadline);
+        is_http = co_await looking == detail::opening::http;
+    }
+    auto serving = is_http ? self->http_(std::move(from), std::move(first), place)
+                           : one_link(self, std::move(from), std::move(first), place);
+    co_await serving;
+}
+
+SKEIN_INLINE task<void> link_endpoint::one_link(link_endpoint* self, std::unique_ptr<stream> from,
+                                                byte_buffer first, admission* place) {
     auto* cancel = co_await skein::detail::current_cancel{};
     link::handle l;
     {
-        auto greeting = connection::accept(std::move(from), self->options_, {}, place);
+        auto greeting =
+            connection::accept(std::move(from), self->options_, std::move(first), place);
         const connection::handle c = co_await greeting;
         place->authenticated();
         auto admitting = self->table_.admit(c);

@@ -23,15 +23,15 @@
 #include <skein/proc/process_wait.hpp>
 #include <skein/wire/encode.hpp>
 
-#include <system_error>
-#include <iterator>
-#include <filesystem>
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <sstream>
+#include <system_error>
 #include <tuple>
 
 #include <fcntl.h>

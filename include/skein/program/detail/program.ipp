@@ -7,7 +7,9 @@
 #include <skein/cluster/detail/serve_role.hpp>
 #include <skein/cluster/head.hpp>
 #include <skein/cluster/head_log.hpp>
+#include <skein/cluster/job_storage.hpp>
 #include <skein/cluster/leased_workers.hpp>
+#include <skein/cluster/package_store.hpp>
 #include <skein/cluster/space_server.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/posix_disk.hpp>
@@ -93,6 +95,65 @@ namespace detail {
 
 } // namespace detail
 
+namespace detail {
+
+inline constexpr std::uint64_t job_storage_bytes = std::uint64_t{8} << 30;
+
+/// A name with nothing in it that a path would take for something else.
+[[nodiscard]] inline std::string file_name(std::string text) {
+    for (auto& c : text)
+        if (c == '/' || c == '\0') c = '_';
+    return text.starts_with('.') ? "_" + text : text;
+}
+
+[[nodiscard]] inline cluster::opened_storage open_folder(const std::string& folder) {
+    std::filesystem::create_directories(folder);
+    return {folder,
+            std::make_shared<cluster::package_store>(folder + "/packages", job_storage_bytes)};
+}
+
+/// `name`, name-2, ... of this user's cache: the first that nobody else has open.
+[[nodiscard]] inline cluster::opened_storage open_in_cache(const std::string& name) {
+    const char* const cache = std::getenv("XDG_CACHE_HOME");
+    const char* const home = std::getenv("HOME");
+    std::string base = cache != nullptr && *cache == '/' ? cache : "";
+    if (base.empty() && home != nullptr && *home == '/') base = std::string(home) + "/.cache";
+    if (base.empty())
+        throw error(errc::not_found, "there is no folder for the files of jobs: neither HOME nor "
+                                     "XDG_CACHE_HOME is set")
+            .with_hint("name one with --storage");
+    for (int i = 1;; ++i) {
+        try {
+            return open_folder(
+                fmt::format("{}/skein/{}{}", base, name, i == 1 ? "" : fmt::format("-{}", i)));
+        } catch (const error& why) {
+            if (why.code() != errc::already_exists || i == 64) throw;
+        }
+    }
+}
+
+/// The folder that is named, which must be there for this process alone, or one of the cache.
+[[nodiscard]] inline std::shared_ptr<cluster::job_storage> storage_of(const std::string& named,
+                                                                      std::string name) {
+    const auto opens = [](auto open) {
+        return std::make_shared<cluster::job_storage>([open] {
+            try {
+                return open();
+            } catch (const std::filesystem::filesystem_error& why) {
+                throw error(errc::io, fmt::format("the folder for files of jobs: {}", why.what()))
+                    .with_hint("name another one with --storage");
+            }
+        });
+    };
+    if (named.empty()) return opens([name = std::move(name)] { return open_in_cache(name); });
+    const auto folder = std::filesystem::absolute(named).string();
+    auto out = opens([folder] { return open_folder(folder); });
+    (void)out->get(); // what is wrong with it is said at once
+    return out;
+}
+
+} // namespace detail
+
 SKEIN_INLINE int run_head(const head_program& how) {
     proc::open_standard_files();
     proc::outlive_readers();
@@ -105,9 +166,12 @@ SKEIN_INLINE int run_head(const head_program& how) {
     const auto mine = how.state.empty() ? unique_fd() : detail::lock_state(how.state);
     posix_disk disk(link_policy::refuse);
     if (!how.state.empty()) o.log = std::make_shared<cluster::head_log>(disk, how.state);
+    const auto secret = o.secret;
+    o.storage = detail::storage_of(how.storage, fmt::format("head-{}", o.listen.port));
     net::real_loop loop;
     net::real_network network(loop);
     cluster::head h(loop, network, std::move(o));
+    if (how.web) h.set_web(how.web(h, secret));
     const auto at = h.local();
     const auto reach = detail::typed(at);
     fmt::print("skein head: listens on {}{}\n", to_string(at),
@@ -116,6 +180,8 @@ SKEIN_INLINE int run_head(const head_program& how) {
     if (!how.state.empty()) fmt::print("  state:          {}\n", how.state);
     fmt::print("  add a node:     skein join {}\n", reach);
     fmt::print("  run a program:  ./app --address {}\n", reach);
+    fmt::print("  send a job:     skein job submit --address {} --working-dir . -- ./app\n", reach);
+    if (how.web) fmt::print("  look at it:     skein dashboard {}\n", reach);
     std::fflush(stdout);
     return loop.run(cluster::detail::serve_role(&loop, &h));
 }
@@ -149,6 +215,8 @@ SKEIN_INLINE int run_agent(const agent_program& how) {
     o.offers.gpu = static_cast<int>(o.gpu_names.size());
     if (!o.offers.gpu) ::setenv(proc::gpus_variable, "", 1); // then no task here sees one
     o.labels = how.labels;
+    o.storage = detail::storage_of(
+        how.storage, "node-" + detail::file_name(how.name.empty() ? o.host : how.name));
     o.on_joined = [at = to_string(o.head)](const std::string& name) {
         fmt::print("skein node {}: joined {}\n", printable(name), at);
         std::fflush(stdout);
@@ -187,7 +255,7 @@ namespace detail {
 }
 
 inline int head_of(const program::cluster_flags& flags) {
-    return run_head({flags.listen, flags.token_file, flags.state});
+    return run_head({flags.listen, flags.token_file, flags.state, {}, {}});
 }
 inline int join_of(const program::cluster_flags& flags) {
     agent_program how;

@@ -15,6 +15,10 @@ set(skein_etcd OFF)
 if("etcd" IN_LIST FEATURES)
   set(skein_etcd ON)
 endif()
+set(skein_http OFF)
+if("http" IN_LIST FEATURES)
+  set(skein_http ON)
+endif()
 vcpkg_cmake_configure(
   SOURCE_PATH "${SOURCE_PATH}"
   OPTIONS
@@ -24,6 +28,7 @@ vcpkg_cmake_configure(
     "-DSKEIN_TORCH=${skein_torch}"
     "-DSKEIN_IMAGES=${skein_images}"
     "-DSKEIN_ETCD=${skein_etcd}"
+    "-DSKEIN_HTTP=${skein_http}"
 )
 vcpkg_cmake_install()
 vcpkg_cmake_config_fixup(CONFIG_PATH share/cmake/skein)

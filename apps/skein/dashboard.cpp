@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bodies of dashboard.hpp.
+#include "dashboard.hpp"
+#include "dashboard_text.hpp"
+#include "page.hpp"
+#include "web.hpp"
+
+#include <skein/cluster/jobs.hpp>
+#include <skein/core/loop.hpp>
+#include <skein/core/sleep.hpp>
+#include <skein/net/http_server.hpp>
+
+#include <chrono>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein_program {
+namespace {
+
+namespace net = skein::net;
+namespace wire = skein::wire;
+using skein::errc;
+using skein::error;
+using skein::task;
+
+/// Routes of a handler that does not wait.
+template <class F>
+net::http_handler now(F answer) {
+    return [answer](net::http_call call) -> task<net::http_answer> {
+        return [](F how, net::http_call asked) -> task<net::http_answer> {
+            co_return how(asked);
+        }(answer, std::move(call));
+    };
+}
+
+wire::http_response json(const skein::ordered_json& what) {
+    return wire::json_response(what.dump(-1, ' ', false, skein::json::error_handler_t::replace));
+}
+
+std::size_t number_of(const net::http_call& call, std::string_view name, std::size_t other) {
+    const auto* const text = call.request.parameter(name);
+    if (text == nullptr) return other;
+    std::size_t n = 0;
+    const auto read = std::from_chars(text->data(), text->data() + text->size(), n);
+    if (read.ec != std::errc() || read.ptr != text->data() + text->size())
+        throw error(errc::invalid_argument,
+                    fmt::format("{}={} is no number", name, skein::printable(*text)));
+    return n;
+}
+
+/// A job's lines, all that are kept.
+std::string lines_text(const cluster::head& of, const std::string& id) {
+    std::string out;
+    for (std::uint64_t from = 1;;) {
+        const auto said = of.job_output(id, from);
+        if (said.first > from && !said.lines.empty())
+            out += fmt::format("... lines {} to {} are left out\n", from, said.first - 1);
+        for (const auto& line : said.lines) out += line.text + "\n";
+        from = said.first + said.lines.size();
+        if (said.lines.empty()) return out;
+    }
+}
+
+cluster::job_request request_of(const net::http_call& call) {
+    const auto read = skein::parse_json(call.request.body);
+    if (!read)
+        throw error(errc::invalid_argument, "the body is no JSON").with_cause(read.error().what());
+    const auto& body = *read;
+    if (!body.is_object() || !body.contains("entrypoint") || !body["entrypoint"].is_string())
+        throw error(errc::invalid_argument, "the body is no JSON object with an entrypoint")
+            .with_hint(R"(e.g. {"entrypoint": "./train --workers 2"})");
+    const auto number = [&](const char* name, double other) {
+        if (!body.contains(name) || body[name].is_null()) return other;
+        if (!body[name].is_number())
+            throw error(errc::invalid_argument, fmt::format("{} is no number", name));
+        return body[name].template get<double>();
+    };
+    cluster::job_request out;
+    out.command = {"/bin/sh", "-c", body["entrypoint"].get<std::string>()};
+    if (body.contains("submission_id") && body["submission_id"].is_string())
+        out.id = body["submission_id"].get<std::string>();
+    out.demand = fmt::format("cpu={:.4g}", number("entrypoint_num_cpus", 1));
+    if (const auto gpus = number("entrypoint_num_gpus", 0); gpus > 0)
+        out.demand += fmt::format(",gpu={:.4g}", gpus);
+    if (const auto memory = number("entrypoint_memory", 0); memory > 0)
+        out.demand += fmt::format(",memory={}", static_cast<std::uint64_t>(memory));
+    if (body.contains("runtime_env") && body["runtime_env"].is_object()) {
+        const auto& env = body["runtime_env"];
+        for (const auto& [name, value] : env.items()) {
+            if (name == "env_vars" && value.is_object()) {
+                for (const auto& [key, text] : value.items())
+                    out.env.push_back(
+                        key + "=" +
+                        (text.is_string() ? text.template get<std::string>() : text.dump()));
+            } else {
+                throw error(errc::not_supported,
+                            fmt::format("not supported: runtime_env.{}", skein::printable(name)))
+                    .with_hint("skein job submit --working-dir sends a folder along");
+            }
+        }
+    }
+    out.by = "HTTP";
+    return out;
+}
+
+class dashboard final : public cluster::head_web {
+public:
+    dashboard(cluster::head& of, const net::token& secret)
+        : head_(of), server_(routes(), options(of, secret)) {}
+
+    task<void> serve(std::unique_ptr<net::stream> with, skein::byte_buffer first,
+                     net::admission* place) override {
+        return server_.serve(std::move(with), std::move(first), place);
+    }
+    std::string login_link() override { return server_.login_link(net::http_right::change); }
+
+private:
+    static net::http_server_options options(cluster::head& of, const net::token& secret) {
+        net::http_server_options how;
+        how.keys.view = http_key(secret, "view");
+        how.keys.submit = http_key(secret, "submit");
+        how.cluster = how.keys.view.substr(0, 8);
+        const auto at = of.local();
+        if (!at.host.empty()) how.hosts.push_back(at.host);
+        how.hosts.push_back(skein::proc::host_name());
+        return how;
+    }
+
+    net::http_router routes() {
+        net::http_router out;
+        add_page(out);
+        add_ray_jobs(out);
+        add_own(out);
+        out.add("GET", "/metrics", net::http_right::view, now([this](const net::http_call&) {
+                    wire::http_response text;
+                    text.type = "text/plain; version=0.0.4; charset=utf-8";
+                    text.body = metrics_text(head_);
+                    return text;
+                }));
+        return out;
+    }
+
+    /// The job API of Ray 2, as far as it fits.
+    void add_ray_jobs(net::http_router& to) {
+        using net::http_right;
+        to.add("GET", "/api/version", http_right::view, now([](const net::http_call&) {
+                   return json(
+                       {{"version", "4"},
+                        {"skein_version", fmt::format("{}.{}.{}", SKEIN_VERSION_MAJOR,
+                                                      SKEIN_VERSION_MINOR, SKEIN_VERSION_PATCH)}});
+               }));
+        to.add("GET", "/api/jobs/", http_right::view, now([this](const net::http_call&) {
+                   auto all = skein::ordered_json::array();
+                   for (const auto& job : head_.jobs().jobs) all.push_back(ray_json_of(job));
+                   return json(all);
+               }));
+        to.add("POST", "/api/jobs/", http_right::change,
+               [this](net::http_call call) { return submit(this, std::move(call)); });
+        to.add("GET", "/api/jobs/{id}", http_right::view, now([this](const net::http_call& c) {
+                   return json(ray_json_of(head_.jobs(c.part("id")).jobs.at(0)));
+               }));
+        to.add("GET", "/api/jobs/{id}/logs", http_right::view, now([this](const net::http_call& c) {
+                   return json({{"logs", lines_text(head_, c.part("id"))}});
+               }));
+        to.add("POST", "/api/jobs/{id}/stop", http_right::change,
+               now([this](const net::http_call& c) {
+                   const auto was = head_.jobs(c.part("id")).jobs.at(0);
+                   (void)head_.end_job(c.part("id"), "HTTP");
+                   return json({{"stopped", !cluster::is_over(cluster::state_of(was))}});
+               }));
+        to.add("DELETE", "/api/jobs/{id}", http_right::change, now([this](const net::http_call& c) {
+                   head_.forget_job(c.part("id"));
+                   return json({{"deleted", true}});
+               }));
+    }
+
+    static task<net::http_answer> submit(dashboard* self, net::http_call call) {
+        auto what = request_of(call);
+        auto submitting = self->head_.submit(std::move(what));
+        const auto taken = co_await submitting;
+        co_return json({{"job_id", taken.id}, {"submission_id", taken.id}});
+    }
+
+    void add_own(net::http_router& to) {
+        using net::http_right;
+        to.add("GET", "/api/v1/nodes", http_right::view,
+               now([this](const net::http_call&) { return json(nodes_json(head_.status())); }));
+        to.add("GET", "/api/v1/programs", http_right::view,
+               now([this](const net::http_call&) { return json(programs_json(head_.status())); }));
+        to.add("GET", "/api/v1/jobs", http_right::view, now([this](const net::http_call& c) {
+                   const auto first = number_of(c, "cursor", 0), most = number_of(c, "limit", 100);
+                   const auto* const filter = c.request.parameter("filter");
+                   return json(
+                       jobs_json(head_.jobs(), first, most, filter == nullptr ? "" : *filter));
+               }));
+        to.add("GET", "/api/v1/jobs/{id}", http_right::view, now([this](const net::http_call& c) {
+                   return json(json_of(head_.jobs(c.part("id")).jobs.at(0)));
+               }));
+        to.add(
+            "GET", "/api/v1/jobs/{id}/rows", http_right::view, now([this](const net::http_call& c) {
+                return json(rows_json(head_.job_table(c.part("id")), number_of(c, "points", 4096)));
+            }));
+        to.add("GET", "/api/v1/events", http_right::view, now([this](const net::http_call&) {
+                   return net::http_answer(net::http_events(
+                       [this](std::string last) { return next_event(this, std::move(last)); }));
+               }));
+    }
+
+    /// That something has changed, once a second at most.
+    static task<std::optional<net::http_event>> next_event(dashboard* self, std::string last) {
+        for (;;) {
+            const auto now_is = fmt::to_string(self->head_.changes());
+            if (last != now_is)
+                co_return net::http_event(fmt::format("{{\"changes\": {}}}", now_is), now_is);
+            co_await skein::sleep_for(std::chrono::seconds(1));
+        }
+    }
+
+    cluster::head& head_;
+    net::http_server server_;
+};
+
+} // namespace
+
+std::shared_ptr<cluster::head_web> make_dashboard(cluster::head& of,
+                                                  const skein::net::token& secret) {
+    return std::make_shared<dashboard>(of, secret);
+}
+
+} // namespace skein_program

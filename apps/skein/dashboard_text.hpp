@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What the head knows, as JSON for pages and scripts, and as text for Prometheus.
+
+#include "status_text.hpp"
+
+#include <skein/cluster/head.hpp>
+#include <skein/cluster/jobs.hpp>
+#include <skein/core/printable.hpp>
+#include <skein/proc/process.hpp>
+#include <skein/wire/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace skein_program {
+
+/// The words of a command, as a shell would take them.
+inline std::string command_text(const std::vector<std::string>& command) {
+    std::string all;
+    for (const auto& word : command) {
+        const bool plain =
+            !word.empty() && word.find_first_of(" \t\n\"'\\$`*?&;|<>()") == word.npos;
+        all += (all.empty() ? "" : " ") + (plain ? word : "'" + word + "'");
+    }
+    return skein::printable(all);
+}
+
+/// A job in the API's own words; times are seconds since 1970.
+inline skein::ordered_json json_of(const cluster::job_info& job) {
+    skein::ordered_json out;
+    const auto time = [&](const char* name, std::int64_t ms) {
+        if (ms != 0) out[name] = static_cast<double>(ms) / 1000;
+    };
+    out["id"] = job.id;
+    out["state"] = std::string(cluster::to_string(cluster::state_of(job)));
+    out["reason"] = job.reason;
+    out["entrypoint"] = command_text(job.command);
+    out["command"] = job.command;
+    out["submitted_by"] = job.by;
+    out["node"] = job.node;
+    out["attempt"] = job.attempt;
+    out["retries"] = job.retries;
+    if (job.exit_code >= 0) out["exit_code"] = job.exit_code;
+    if (job.signal != 0) out["signal"] = skein::proc::signal_name(job.signal);
+    time("submitted", job.submitted);
+    time("started", job.started);
+    time("ended", job.ended);
+    out["lines"] = job.lines;
+    out["lines_left_out"] = job.left_out;
+    out["last_lines"] = job.last_lines;
+    return out;
+}
+
+/// A job in Ray's words, which knows five states.
+inline skein::ordered_json ray_json_of(const cluster::job_info& job) {
+    const auto state = cluster::state_of(job);
+    const auto status =
+        state == cluster::job_state::starting || state == cluster::job_state::retrying
+            ? "PENDING"
+            : std::string(cluster::to_string(state));
+    const bool is_shell =
+        job.command.size() == 3 && job.command[0] == "/bin/sh" && job.command[1] == "-c";
+    skein::ordered_json out;
+    out["type"] = "SUBMISSION";
+    out["job_id"] = job.id;
+    out["submission_id"] = job.id;
+    out["status"] = status;
+    out["entrypoint"] = is_shell ? job.command[2] : command_text(job.command);
+    out["message"] = job.reason;
+    out["error_type"] = nullptr;
+    out["start_time"] = job.started != 0 ? job.started : job.submitted;
+    out["end_time"] = job.ended != 0 ? skein::ordered_json(job.ended) : nullptr;
+    out["metadata"] = skein::ordered_json::object();
+    out["runtime_env"] = skein::ordered_json::object();
+    out["driver_node_id"] = job.node;
+    out["driver_exit_code"] = job.exit_code >= 0 ? skein::ordered_json(job.exit_code) : nullptr;
+    return out;
+}
+
+inline skein::ordered_json jobs_json(const cluster::job_list& all, std::size_t first,
+                                     std::size_t most, std::string_view state) {
+    auto some = skein::ordered_json::array();
+    std::size_t at = 0, left = 0;
+    for (const auto& job : all.jobs) {
+        if (!state.empty() && state != cluster::to_string(cluster::state_of(job))) continue;
+        if (at++ < first) continue;
+        if (some.size() < std::min<std::size_t>(most, 1000))
+            some.push_back(json_of(job));
+        else
+            ++left;
+    }
+    skein::ordered_json out;
+    out["jobs"] = std::move(some);
+    out["total"] = all.total;
+    out["next_cursor"] = left == 0 ? nullptr : skein::ordered_json(at - left);
+    return out;
+}
+
+inline skein::ordered_json nodes_json(const cluster::cluster_status& now) {
+    auto all = skein::ordered_json::array();
+    for (const auto& n : now.nodes) {
+        skein::ordered_json one;
+        one["name"] = n.name;
+        one["host"] = n.host;
+        one["pid"] = n.pid;
+        one["state"] = state_text(n);
+        one["resources"] = resources_json(n.resources);
+        one["used"] = resources_json(n.used);
+        one["workers"] = n.workers;
+        one["labels"] = n.labels;
+        all.push_back(std::move(one));
+    }
+    for (const auto& n : now.missing) {
+        skein::ordered_json one;
+        one["name"] = n.name;
+        one["host"] = n.host;
+        one["state"] = n.left ? "left" : "missing";
+        one["resources"] = resources_json(n.resources);
+        one["labels"] = n.labels;
+        all.push_back(std::move(one));
+    }
+    return {{"nodes", all}, {"up_ms", now.up_ms}, {"address", now.address}};
+}
+
+inline skein::ordered_json programs_json(const cluster::cluster_status& now) {
+    auto all = skein::ordered_json::array();
+    for (const auto& j : now.jobs)
+        all.push_back({{"name", j.name},
+                       {"host", j.host},
+                       {"pid", j.pid},
+                       {"workers", j.workers},
+                       {"waiting", j.waiting},
+                       {"why", j.why},
+                       {"connected", j.connected},
+                       {"space", j.space}});
+    return {{"programs", all}};
+}
+
+/// metrics.csv as columns and rows; of more rows than `points` the last one of each of as many
+/// stretches.
+inline skein::ordered_json rows_json(const cluster::job_table_text& table, std::size_t points) {
+    auto columns = skein::ordered_json::array(), rows = skein::ordered_json::array();
+    std::vector<std::string_view> lines;
+    for (std::string_view rest = table.text; !rest.empty();) {
+        const auto end = rest.find('\n');
+        lines.push_back(rest.substr(0, end));
+        rest.remove_prefix(end == rest.npos ? rest.size() : end + 1);
+    }
+    const auto cells = [](std::string_view line, auto each) {
+        for (;;) {
+            const auto end = line.find(',');
+            each(line.substr(0, end));
+            if (end == line.npos) return;
+            line.remove_prefix(end + 1);
+        }
+    };
+    if (!lines.empty()) cells(lines[0], [&](std::string_view name) { columns.push_back(name); });
+    const auto count = lines.empty() ? 0 : lines.size() - 1;
+    points = std::clamp<std::size_t>(points, 1, 4096);
+    const auto shown = std::min(count, points);
+    for (std::size_t i = 1; i <= shown; ++i) {
+        auto row = skein::ordered_json::array();
+        cells(lines[count * i / shown], [&](std::string_view cell) {
+            double value = 0;
+            const auto read = std::from_chars(cell.data(), cell.data() + cell.size(), value);
+            if (!cell.empty() && read.ec == std::errc() && read.ptr == cell.data() + cell.size())
+                row.push_back(value); // what is not finite is null in JSON
+            else if (cell.empty())
+                row.push_back(nullptr);
+            else
+                row.push_back(cell);
+        });
+        rows.push_back(std::move(row));
+    }
+    return {{"run", table.run}, {"columns", columns}, {"rows", rows}, {"total", count}};
+}
+
+/// A value of a label: what Prometheus would take for its end is escaped.
+inline std::string label_text(std::string_view text) {
+    std::string out;
+    for (const char c : text) {
+        if (c == '\\' || c == '"') out += '\\';
+        out += c == '\n' ? ' ' : c;
+    }
+    return out;
+}
+
+/// What is counted, in the text form of Prometheus 0.0.4.
+inline std::string metrics_text(const cluster::head& of) {
+    const auto now = of.status();
+    std::string out;
+    const auto begin = [&](const char* name, const char* type, const char* help) {
+        out += fmt::format("# HELP {} {}\n# TYPE {} {}\n", name, help, name, type);
+    };
+    begin("skein_head_uptime_seconds", "gauge", "How long this head has been running.");
+    out += fmt::format("skein_head_uptime_seconds {:.3f}\n", static_cast<double>(now.up_ms) / 1000);
+    begin("skein_cluster_nodes", "gauge", "Nodes by state.");
+    std::array<std::size_t, 4> nodes{};
+    for (const auto& n : now.nodes) ++nodes[n.suspect ? 1 : n.draining ? 2 : 0];
+    nodes[3] = now.missing.size();
+    constexpr std::array names{"ready", "suspect", "draining", "missing"};
+    for (std::size_t i = 0; i < names.size(); ++i)
+        out += fmt::format("skein_cluster_nodes{{state=\"{}\"}} {}\n", names[i], nodes[i]);
+    begin("skein_jobs", "gauge", "Jobs that this head knows, by state.");
+    std::array<std::size_t, 7> jobs{};
+    for (const auto& job : of.jobs().jobs) ++jobs[static_cast<std::size_t>(cluster::state_of(job))];
+    for (std::size_t i = 0; i < jobs.size(); ++i)
+        out += fmt::format("skein_jobs{{state=\"{}\"}} {}\n",
+                           cluster::to_string(static_cast<cluster::job_state>(i)), jobs[i]);
+    begin("skein_programs", "gauge", "Drivers that are connected or may come back.");
+    out += fmt::format("skein_programs {}\n", now.jobs.size());
+    begin("skein_resources", "gauge", "Resources of a node, by name and state; memory in bytes.");
+    for (const auto& n : now.nodes) {
+        const auto total = resources_of(n.resources), used = resources_of(n.used);
+        const auto row = [&](std::string_view name, const char* state, const std::string& value) {
+            out += fmt::format("skein_resources{{node=\"{}\",name=\"{}\",state=\"{}\"}} {}\n",
+                               label_text(n.name), label_text(name), state, value);
+        };
+        row("cpu", "total", sched::to_string(total.cpu));
+        row("cpu", "used", sched::to_string(used.cpu));
+        row("gpu", "total", sched::to_string(total.gpu));
+        row("gpu", "used", sched::to_string(used.gpu));
+        row("memory", "total", fmt::to_string(total.memory));
+        row("memory", "used", fmt::to_string(used.memory));
+    }
+    begin("skein_node_workers", "gauge", "Worker and entry processes of a node.");
+    for (const auto& n : now.nodes)
+        out += fmt::format("skein_node_workers{{node=\"{}\"}} {}\n", label_text(n.name), n.workers);
+    return out;
+}
+
+} // namespace skein_program

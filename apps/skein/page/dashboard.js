@@ -1,0 +1,445 @@
+// SPDX-License-Identifier: Apache-2.0
+// The page of a head. It reads /api/ and draws; it asks again when /api/v1/events says that
+// something is new, at most once a second. Every text of a cluster goes in as text, never as markup.
+"use strict";
+(() => {
+    const $ = (id) => document.getElementById(id);
+    const most_lines = 5000, poll_ms = 5000, least_ms = 1000;
+
+    // --- elements ------------------------------------------------------------------------------
+    function element(name, options, ...children) {
+        const e = document.createElement(name);
+        for (const [key, value] of Object.entries(options || {})) {
+            if (value === undefined || value === null || value === false) continue;
+            if (key === "class") e.className = value;
+            else if (key.startsWith("on")) e.addEventListener(key.slice(2), value);
+            else if (key === "text") e.textContent = value;
+            else e.setAttribute(key, value === true ? "" : value);
+        }
+        for (const c of children.flat()) if (c !== null && c !== undefined) e.append(c);
+        return e;
+    }
+    function shape(name, options, text) {
+        const e = document.createElementNS("http://www.w3.org/2000/svg", name);
+        for (const [key, value] of Object.entries(options)) e.setAttribute(key, value);
+        if (text !== undefined) e.textContent = text;
+        return e;
+    }
+    const empty = (text) => element("p", { class: "empty", text });
+    const heading = (text) => element("h2", { text });
+
+    // --- words ---------------------------------------------------------------------------------
+    const is_number = (x) => typeof x === "number" && Number.isFinite(x);
+    function number(x) {
+        if (!is_number(x)) return x === undefined || x === null ? "" : String(x);
+        const size = Math.abs(x);
+        if (x === 0) return "0";
+        const short = () => x.toExponential(2).replace(/\.?0*e\+?/, "e");
+        if (size >= 1e6) return short();
+        if (Number.isInteger(x)) return x.toLocaleString("en-US");
+        if (size >= 1000) return Math.round(x).toLocaleString("en-US");
+        if (size < 1e-3) return short();
+        return String(Number(x.toPrecision(4)));
+    }
+    function bytes(x) {
+        if (!is_number(x)) return "";
+        const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+        let i = 0;
+        for (; Math.abs(x) >= 1024 && i < units.length - 1; ++i) x /= 1024;
+        return `${i === 0 ? x : x.toFixed(x < 10 ? 1 : 0)} ${units[i]}`;
+    }
+    function length_of(seconds) {
+        if (!is_number(seconds) || seconds < 0) return "";
+        const s = Math.floor(seconds);
+        if (s < 60) return `${s} s`;
+        if (s < 3600) return `${Math.floor(s / 60)} min ${s % 60} s`;
+        if (s < 86400) return `${Math.floor(s / 3600)} h ${Math.floor(s / 60) % 60} min`;
+        return `${Math.floor(s / 86400)} d ${Math.floor(s / 3600) % 24} h`;
+    }
+    const moment = (unix_s) => (is_number(unix_s) && unix_s > 0 ? new Date(unix_s * 1000).toLocaleString() : "");
+    function state(word) {
+        const w = String(word || "unknown");
+        const kind = /^(running|succeeded|ready|alive|idle)$/i.test(w) ? "good" : /^(failed|dead|missing|lost)$/i.test(w) ? "bad" :
+            /^(pending|starting|retrying|rescaling|suspect|draining|joining)$/i.test(w) ? "warn" : "";
+        return element("span", { class: `state ${kind}`, text: w });
+    }
+    function use(used, total, say, text) {
+        if (!is_number(total) || total <= 0) return "";
+        const part = Math.min(1, Math.max(0, (used || 0) / total));
+        const bar = element("i");
+        bar.style.width = `${part * 100}%`;
+        return element("div", { class: "use" }, bar, element("span", { text: text || `${say(used || 0)} / ${say(total)}` }));
+    }
+    const tile = (label, value, note) =>
+        element("div", { class: "tile" }, element("span", { text: label }), element("b", { text: value === "" ? "–" : value }), note ? element("span", { class: "note", text: note }) : null);
+
+    // Columns that no row has are left out: [title, row => text or element, options].
+    function table(columns, rows) {
+        const cells = rows.map((row) => columns.map((c) => c[1](row)));
+        const there = columns.map((c, i) => (c[2] && c[2].always) || cells.some((row) => row[i] !== "" && row[i] !== null && row[i] !== undefined));
+        const kept = (list) => list.filter((_, i) => there[i]);
+        const css = (c) => (c[2] && c[2].class) || "";
+        const head = kept(columns).map((c) => element("th", { class: css(c), scope: "col", text: c[0] }));
+        const body = cells.map((row) => {
+            const all = row.map((cell, i) => element("td", { class: css(columns[i]) }, cell instanceof Node ? cell : String(cell ?? "")));
+            return element("tr", {}, kept(all));
+        });
+        return element("div", { class: "scroll" }, element("table", {}, element("thead", {}, element("tr", {}, head)), element("tbody", {}, body)));
+    }
+
+    // --- charts --------------------------------------------------------------------------------
+    // About `count` round numbers from low to high.
+    function ticks(low, high, count) {
+        const span = high - low || Math.abs(high) || 1;
+        const raw = span / Math.max(1, count), power = Math.pow(10, Math.floor(Math.log10(raw)));
+        const step = [1, 2, 2.5, 5, 10].map((m) => m * power).find((s) => s >= raw) || raw;
+        const out = [];
+        for (let t = Math.ceil(low / step - 1e-9) * step; t <= high + step * 1e-9; t += step) out.push(Math.abs(t) < step * 1e-9 ? 0 : t);
+        return out;
+    }
+    // Of more points than there are pixels the lowest and the highest of each pixel.
+    function thin(points, pixels) {
+        if (points.length <= pixels * 2) return points;
+        const out = [], each = points.length / pixels;
+        for (let i = 0; i < pixels; ++i) {
+            const part = points.slice(Math.floor(i * each), Math.floor((i + 1) * each));
+            if (!part.length) continue;
+            let low = part[0], high = part[0];
+            for (const p of part) {
+                if (p[1] < low[1]) low = p;
+                if (p[1] > high[1]) high = p;
+            }
+            out.push(...(low[0] <= high[0] ? [low, high] : [high, low]));
+        }
+        return out;
+    }
+    // A training that goes back to its checkpoint begins a line of its own.
+    function lines_of(points) {
+        const out = [[]];
+        for (const p of points) {
+            const line = out[out.length - 1], before = line[line.length - 1];
+            if (before && p[0] <= before[0]) out.push([p]);
+            else line.push(p);
+        }
+        return out;
+    }
+    function chart(title, points, options) {
+        const { x_name = "step", say = number, marks = [] } = options || {};
+        const all = points.filter((p) => is_number(p[0]) && is_number(p[1]));
+        const last = all[all.length - 1];
+        const read = element("span", { text: last ? say(last[1]) : "" });
+        const box = element("figure", { class: "chart", role: "img", "aria-label": last ? `${title}, ${all.length} points, last ${say(last[1])} at ${x_name} ${number(last[0])}` : `${title}, no data` },
+            element("h3", {}, title, read));
+        box.style.margin = "0";
+        if (!last) {
+            box.append(element("p", { class: "empty", text: "no data yet" }));
+            return box;
+        }
+        const W = 480, H = 210, left = 56, right = 12, top = 10, bottom = 34;
+        let x0 = all[0][0], x1 = x0, y0 = all[0][1], y1 = y0;
+        for (const [x, y] of all) {
+            x0 = Math.min(x0, x); x1 = Math.max(x1, x); y0 = Math.min(y0, y); y1 = Math.max(y1, y);
+        }
+        if (x0 === x1) { x0 -= 1; x1 += 1; }
+        const room = y1 === y0 ? Math.abs(y1) * 0.1 || 1 : (y1 - y0) * 0.06;
+        const floor = y0 >= 0 && y0 - room < 0 ? 0 : y0 - room;
+        y0 = floor; y1 += room;
+        const px = (x) => left + ((x - x0) / (x1 - x0)) * (W - left - right);
+        const py = (y) => H - bottom - ((y - y0) / (y1 - y0)) * (H - top - bottom);
+        const svg = shape("svg", { class: "plot", viewBox: `0 0 ${W} ${H}`, "aria-hidden": "true" });
+        for (const t of ticks(y0, y1, 4)) {
+            svg.append(shape("line", { class: "grid", x1: left, x2: W - right, y1: py(t), y2: py(t) }),
+                shape("text", { x: left - 6, y: py(t) + 4, "text-anchor": "end" }, say(t)));
+        }
+        for (const t of ticks(x0, x1, 5)) {
+            svg.append(shape("line", { class: "axis", x1: px(t), x2: px(t), y1: H - bottom, y2: H - bottom + 4 }),
+                shape("text", { x: px(t), y: H - bottom + 16, "text-anchor": "middle" }, number(t)));
+        }
+        svg.append(shape("line", { class: "axis", x1: left, x2: left, y1: top, y2: H - bottom }),
+            shape("line", { class: "axis", x1: left, x2: W - right, y1: H - bottom, y2: H - bottom }),
+            shape("text", { x: (left + W - right) / 2, y: H - 3, "text-anchor": "middle" }, x_name));
+        for (const m of marks) if (m >= x0 && m <= x1) svg.append(shape("line", { class: "mark", x1: px(m), x2: px(m), y1: top, y2: H - bottom }));
+        if (all.length === 1) svg.append(shape("circle", { class: "point", cx: px(last[0]), cy: py(last[1]), r: 3 }));
+        else svg.append(shape("path", { class: "curve", d: lines_of(all).map((line) => thin(line, W).map((p, i) => `${i ? "L" : "M"}${px(p[0]).toFixed(1)} ${py(p[1]).toFixed(1)}`).join("")).join("") }));
+        const cross = shape("line", { class: "cross", y1: top, y2: H - bottom, visibility: "hidden" });
+        svg.append(cross);
+        svg.addEventListener("pointermove", (event) => {
+            const at = svg.getBoundingClientRect(), x = x0 + (((event.clientX - at.left) / at.width) * W - left) / (W - left - right) * (x1 - x0);
+            let near = all[0];
+            for (const p of all) if (Math.abs(p[0] - x) < Math.abs(near[0] - x)) near = p;
+            cross.setAttribute("x1", px(near[0])); cross.setAttribute("x2", px(near[0])); cross.setAttribute("visibility", "visible");
+            read.textContent = `${x_name} ${number(near[0])}: ${say(near[1])}`;
+        });
+        svg.addEventListener("pointerleave", () => {
+            cross.setAttribute("visibility", "hidden");
+            read.textContent = say(last[1]);
+        });
+        box.append(svg);
+        return box;
+    }
+
+    // --- the head's answers --------------------------------------------------------------------
+    class refusal extends Error {
+        constructor(status, told) {
+            super(told.message || `the head answered ${status}`);
+            this.status = status;
+            this.hint = told.hint || told.cause || "";
+        }
+    }
+    async function ask(path, as_text) {
+        let answer;
+        try {
+            answer = await fetch(path, { cache: "no-store" });
+        } catch (e) {
+            throw new refusal(0, { message: "the head does not answer", hint: "it may have ended; the page tries again" });
+        }
+        const text = await answer.text();
+        if (!answer.ok) {
+            let told = {};
+            try { told = JSON.parse(text); } catch (e) { /* no answer of ours */ }
+            throw new refusal(answer.status, told);
+        }
+        return as_text ? text : JSON.parse(text);
+    }
+    // A part that this head does not have is empty, not a fault of the page.
+    async function ask_if_there(path) {
+        try {
+            return await ask(path);
+        } catch (e) {
+            if (e.status === 404 || e.status === 501) return null;
+            throw e;
+        }
+    }
+    const list = (told, name) => (Array.isArray(told) ? told : (told && (told[name] || told.items)) || []);
+    const job_id = (j) => j.id || j.job_id || j.submission_id || "";
+    const job_state = (j) => j.state || j.status || "";
+    const path_of = (...parts) => parts.map(encodeURIComponent).join("/");
+
+    // --- pages ---------------------------------------------------------------------------------
+    const job_link = (id) => element("a", { href: `#/job/${encodeURIComponent(id)}`, text: id });
+    function job_columns() {
+        const now = Date.now() / 1000;
+        return [
+            ["Job", (j) => job_link(job_id(j)), { always: true }],
+            ["State", (j) => state(job_state(j)), { always: true }],
+            ["Why", (j) => j.reason || j.message || "", { class: "wide" }],
+            ["Step", (j) => (is_number(j.step) ? (is_number(j.steps) ? use(j.step, j.steps, number) : number(j.step)) : "")],
+            ["Loss", (j) => (is_number(j.loss) ? number(j.loss) : ""), { class: "number" }],
+            ["Attempt", (j) => number(j.attempt), { class: "number" }],
+            ["For", (j) => (is_number(j.started) ? length_of((j.ended || now) - j.started) : ""), { class: "number" }],
+            ["Command", (j) => element("code", { text: j.entrypoint || j.command || "" }), { class: "wide" }]];
+    }
+    function node_columns(short) {
+        const of = (n, key) => (n.resources || {})[key], used = (n, key) => (n.used || {})[key], load = (n) => n.load || {};
+        const rate = (x) => (is_number(x) ? `${bytes(x)}/s` : "");
+        return [
+            ["Node", (n) => n.name || n.id || "", { always: true }],
+            ["State", (n) => state(n.state), { always: true }],
+            ["CPUs given", (n) => use(used(n, "cpu"), of(n, "cpu"), number)],
+            ["GPUs given", (n) => use(used(n, "gpu"), of(n, "gpu"), number)],
+            ["CPU", (n) => (is_number(load(n).cpu) ? use(load(n).cpu, 1, null, `${Math.round(load(n).cpu * 100)} %`) : "")],
+            ["Memory", (n) => use(load(n).memory_used, load(n).memory_total, bytes)],
+            ...(short ? [] : [["Disk", (n) => use(load(n).disk_used, load(n).disk_total, bytes)],
+            ["In", (n) => rate(load(n).net_in), { class: "number" }],
+            ["Out", (n) => rate(load(n).net_out), { class: "number" }],
+            ["Up", (n) => length_of(n.up_s), { class: "number" }],
+            ["Address", (n) => element("code", { text: n.address || "" })]])];
+    }
+    const count_of = (all, words) => all.filter((x) => words.test(String(job_state(x)))).length;
+    const sum_of = (all, what) => all.reduce((sum, n) => sum + (what(n) || 0), 0);
+
+    async function overview() {
+        const [nodes, jobs] = [list(await ask("/api/v1/nodes"), "nodes"), list(await ask("/api/v1/jobs"), "jobs")];
+        const given = (key) => {
+            const total = sum_of(nodes, (n) => (n.resources || {})[key]);
+            return total > 0 ? [`${number(sum_of(nodes, (n) => (n.used || {})[key]))} / ${number(total)}`, "given / there"] : ["", ""];
+        };
+        const ready = count_of(nodes, /^(ready|alive)$/i);
+        return [
+            element("h1", { text: "Overview" }),
+            element("div", { class: "tiles" },
+                tile("Nodes", number(nodes.length), nodes.length === 0 ? "" : nodes.length === ready ? "all ready" : `${ready} ready`),
+                tile("CPUs", ...given("cpu")), tile("GPUs", ...given("gpu")),
+                tile("Jobs running", number(count_of(jobs, /^(running|starting|retrying|rescaling)$/i))),
+                tile("Jobs waiting", number(count_of(jobs, /^pending$/i))),
+                tile("Jobs failed", number(count_of(jobs, /^failed$/i)))),
+            heading("Jobs"),
+            jobs.length ? table(job_columns(), jobs) : empty("No job has been submitted. Try: skein job submit --working-dir . -- ./train --workers 2"),
+            heading("Nodes"),
+            nodes.length ? table(node_columns(true), nodes) : empty("No node has joined. Try: skein join HEAD:PORT")];
+    }
+
+    // Known columns first, with a title for people; [names, title, text of a value].
+    const known_curves = [
+        [["loss", "train_loss"], "Loss"], [["eval_loss", "val_loss", "evaluation_loss"], "Evaluation loss"], [["lr", "learning_rate"], "Learning rate"],
+        [["step_s", "step_seconds"], "Step time", (x) => `${number(x)} s`], [["tokens_per_s"], "Tokens per second"], [["samples_per_s"], "Samples per second"],
+        [["global_batch", "batch"], "Global batch"], [["world_size", "workers"], "Workers"]];
+    function curves(told) {
+        const columns = told.columns || [], rows = told.rows || [];
+        const x = Math.max(0, columns.indexOf("step"));
+        const marks = [];
+        for (let i = 1; i < rows.length; ++i) if (rows[i][x] <= rows[i - 1][x]) marks.push(rows[i][x]);
+        const left = columns.map((name, i) => [name, i]).filter(([_, i]) => i !== x && rows.some((r) => is_number(r[i])));
+        const drawn = [];
+        const draw = (found, title, say) => {
+            left.splice(left.indexOf(found), 1);
+            drawn.push(chart(title, rows.map((r) => [r[x], r[found[1]]]), { x_name: columns[x] || "row", say, marks }));
+        };
+        for (const [names, title, say] of known_curves) {
+            const found = left.find(([name]) => names.includes(name));
+            if (found) draw(found, title, say);
+        }
+        for (const found of [...left]) draw(found, found[0]);
+        return drawn;
+    }
+    async function choose_job(id, page) {
+        if (id) return [id, null];
+        const jobs = list(await ask("/api/v1/jobs"), "jobs");
+        if (!jobs.length) return ["", [element("h1", { text: page === "logs" ? "Logs" : "Job" }), empty("No job has been submitted.")]];
+        return [job_id(jobs.find((j) => /^running$/i.test(job_state(j))) || jobs[0]), null];
+    }
+    async function job(wanted) {
+        const [id, none] = await choose_job(wanted, "job");
+        if (none) return none;
+        const base = `/api/v1/jobs/${path_of(id)}`;
+        const [j, rows] = [await ask(base), await ask_if_there(`${base}/rows`)];
+        const now = Date.now() / 1000, drawn = curves(rows || {});
+        const left = is_number(j.step) && is_number(j.steps) && j.step > 0 && is_number(j.started) && !j.ended ? ((now - j.started) / j.step) * (j.steps - j.step) : NaN;
+        const ranks = list(j.ranks, "ranks"), attempts = list(j.attempts, "attempts");
+        return [
+            element("h1", {}, `Job ${id} `, state(job_state(j))),
+            element("div", { class: "tiles" },
+                tile(j.ended ? "Ran for" : "Running for", is_number(j.started) ? length_of((j.ended || now) - j.started) : "", is_number(j.submitted) ? `submitted ${moment(j.submitted)}` : ""),
+                tile("Step", is_number(j.step) ? number(j.step) : "", is_number(j.steps) ? `of ${number(j.steps)}` : ""),
+                tile("Time left", length_of(left)), tile("Attempt", number(j.attempt)),
+                tile("Workers", number(j.workers ?? (ranks.length || undefined))),
+                j.ended ? tile("Exit", j.signal ? String(j.signal) : number(j.exit_code)) : null),
+            j.reason || j.message ? element("p", { text: j.reason || j.message }) : null,
+            element("p", {}, element("code", { text: j.entrypoint || j.command || "" }), " ", element("a", { href: `#/logs/${path_of(id)}`, text: "logs" })),
+            heading("Curves"),
+            drawn.length ? element("div", { class: "charts" }, drawn) : empty("No rows yet: a training reports them while it runs."),
+            ranks.length ? heading("Ranks") : null,
+            ranks.length ? table([["Rank", (r) => number(r.rank), { class: "number" }], ["State", (r) => (r.state ? state(r.state) : "")], ["Node", (r) => r.node || ""],
+                ["Process", (r) => (r.pid ? String(r.pid) : ""), { class: "number" }], ["Step", (r) => number(r.step), { class: "number" }],
+                ["Step time", (r) => (is_number(r.step_s) ? `${number(r.step_s)} s` : ""), { class: "number" }]], ranks) : null,
+            attempts.length ? heading("Attempts") : null,
+            attempts.length ? table([["Attempt", (a) => number(a.attempt ?? a.number), { class: "number" }], ["From", (a) => moment(a.started)],
+                ["For", (a) => (is_number(a.started) ? length_of((a.ended || now) - a.started) : ""), { class: "number" }],
+                ["End", (a) => a.reason || a.message || "", { class: "wide" }]], attempts) : null];
+    }
+    async function nodes() {
+        const all = list(await ask("/api/v1/nodes"), "nodes");
+        return [element("h1", { text: "Nodes" }), all.length ? table(node_columns(false), all) : empty("No node has joined. Try: skein join HEAD:PORT")];
+    }
+    async function tasks() {
+        const [functions, actors] = [list(await ask_if_there("/api/v1/functions"), "functions"), list(await ask_if_there("/api/v1/actors"), "actors")];
+        return [
+            element("h1", { text: "Tasks and actors" }), heading("Functions"),
+            functions.length ? table([["Function", (f) => f.name || "", { always: true, class: "wide" }], ["Waiting", (f) => number(f.waiting), { class: "number" }],
+                ["Running", (f) => number(f.running), { class: "number" }], ["Done", (f) => number(f.done), { class: "number" }],
+                ["Failed", (f) => number(f.failed), { class: "number" }], ["Mean", (f) => (is_number(f.mean_s) ? `${number(f.mean_s)} s` : ""), { class: "number" }]], functions)
+                : empty("No remote function has been called."),
+            heading("Actors"),
+            actors.length ? table([["Actor", (a) => a.name || a.id || "", { always: true, class: "wide" }], ["Type", (a) => a.type || ""], ["State", (a) => state(a.state)],
+                ["Node", (a) => a.node || ""], ["Calls", (a) => number(a.calls), { class: "number" }], ["Restarts", (a) => number(a.restarts), { class: "number" }]], actors)
+                : empty("There are no actors.")];
+    }
+    const kept = { filter: "", follow: true }; // what a person has set on the page of logs
+    async function logs(wanted) {
+        const [id, none] = await choose_job(wanted, "logs");
+        if (none) return none;
+        const text = await ask(`/api/jobs/${path_of(id)}/logs`, true);
+        let lines = text;
+        try {
+            const told = JSON.parse(text);
+            if (told && typeof told.logs === "string") lines = told.logs;
+        } catch (e) { /* plain text */ }
+        const all = lines.replace(/\n$/, "").split("\n");
+        const box = element("pre", { class: "log", tabindex: "0", "aria-label": `Lines of ${id}` });
+        const fill = () => {
+            const found = kept.filter ? all.filter((l) => l.includes(kept.filter)) : all;
+            const cut = Math.max(0, found.length - most_lines);
+            box.textContent = lines === "" ? "No line has been printed." : (cut ? `(${number(cut)} earlier lines are left out)\n` : "") + found.slice(cut).join("\n");
+        };
+        const filter = element("input", { type: "search", placeholder: "only lines with", value: kept.filter, "aria-label": "Only lines with", oninput: (e) => { kept.filter = e.target.value; fill(); } });
+        const follow = element("input", { type: "checkbox", onchange: (e) => { kept.follow = e.target.checked; if (kept.follow) box.scrollTop = box.scrollHeight; } });
+        follow.checked = kept.follow;
+        fill();
+        requestAnimationFrame(() => { if (kept.follow) box.scrollTop = box.scrollHeight; });
+        return [element("h1", {}, "Logs of ", job_link(id)), element("div", { class: "tools" }, filter, element("label", {}, follow, " follow"), element("span", { text: `${number(lines === "" ? 0 : all.length)} lines` })), box];
+    }
+
+    // --- what is shown, and when it is asked for again -------------------------------------------
+    const pages = { overview: ["Overview", overview], job: ["Job", job], nodes: ["Nodes", nodes], tasks: ["Tasks and actors", tasks], logs: ["Logs", logs] };
+    function where() {
+        const [page, ...rest] = location.hash.replace(/^#\/?/, "").split("/");
+        let id = "";
+        try { id = decodeURIComponent(rest.join("/")); } catch (e) { /* then the first one */ }
+        return pages[page] ? { page, id } : { page: "overview", id: "" };
+    }
+    let shown = "", busy = false, dirty = false, last = 0, timer = 0;
+
+    function is_held() {
+        const focus = document.activeElement, marked = getSelection();
+        return $("page").contains(focus) && focus.tagName === "INPUT" && focus.type === "search" || (marked && !marked.isCollapsed && $("page").contains(marked.anchorNode));
+    }
+    function tell_fault(e) {
+        const box = $("fault");
+        box.hidden = !e;
+        if (!e) return;
+        box.textContent = e.status === 401 ? "This browser has no key. Run `skein dashboard` and open the link that it prints." : `${e.message}${e.hint ? `: ${e.hint}` : ""}`;
+    }
+    async function refresh() {
+        if (busy) { dirty = true; return; }
+        busy = true; dirty = false; last = Date.now();
+        const at = where(), key = `${at.page}/${at.id}`, fresh = key !== shown;
+        $("tabs").replaceChildren(...Object.entries(pages).map(([name, [title]]) =>
+            element("a", { href: `#/${name}${at.id && (name === "job" || name === "logs") ? `/${encodeURIComponent(at.id)}` : ""}`, "aria-current": at.page === name ? "page" : null, text: title })));
+        try {
+            const parts = (await pages[at.page][1](at.id)).filter((p) => p);
+            const now = where();
+            if (`${now.page}/${now.id}` !== key) dirty = true;
+            else if (fresh || !is_held()) { // what a person types or marks stays
+                const log = document.querySelector("pre.log"), at_line = log && !fresh ? log.scrollTop : 0;
+                $("page").replaceChildren(...parts);
+                const next = document.querySelector("pre.log");
+                if (next && !kept.follow) next.scrollTop = at_line;
+                shown = key;
+                document.title = `${pages[at.page][0]}${at.id ? ` ${at.id}` : ""} - skein`;
+            }
+            tell_fault(null);
+            document.body.dataset.ready = key;
+        } catch (e) {
+            tell_fault(e);
+            if (fresh) {
+                $("page").replaceChildren(element("h1", { text: pages[at.page][0] }), empty(e.status === 401 ? "Nothing is shown without a key." : "Nothing to show."));
+                shown = key;
+            }
+            document.body.dataset.ready = key;
+        }
+        busy = false;
+        if (dirty) soon();
+    }
+    function soon() {
+        if (timer) return;
+        timer = setTimeout(() => { timer = 0; refresh(); }, Math.max(0, last + least_ms - Date.now()));
+    }
+
+    function follow_events() {
+        const link = $("link");
+        const say = (word, css) => { link.textContent = word; link.className = `dot ${css}`; };
+        const source = new EventSource("/api/v1/events");
+        source.onopen = () => { say("live", "on"); soon(); };
+        source.onerror = () => {
+            say(source.readyState === EventSource.CLOSED ? "not live" : "connecting again", source.readyState === EventSource.CLOSED ? "off" : "");
+            if (source.readyState === EventSource.CLOSED) setTimeout(follow_events, poll_ms);
+            soon();
+        };
+        for (const kind of ["message", "job", "node", "rows", "log", "task", "actor", "snapshot"]) source.addEventListener(kind, soon);
+    }
+
+    addEventListener("hashchange", () => { last = 0; clearTimeout(timer); timer = 0; refresh(); });
+    document.addEventListener("visibilitychange", () => { if (!document.hidden) soon(); });
+    refresh();
+    follow_events();
+})();

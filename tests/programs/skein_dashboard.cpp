@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// A head that is none: the page, with what dashboard_test.py wants it to show, behind the door of
+// links. Prints its address and links to log in, ends with its standard input.
+//
+//   skein_dashboard [--empty] [--links N] [--rows N]
+#include <apps/skein/page.hpp>
+
+#include <skein/core/log.hpp>
+#include <skein/core/scope.hpp>
+#include <skein/core/sleep.hpp>
+#include <skein/net/http_server.hpp>
+#include <skein/net/link_endpoint.hpp>
+#include <skein/net/readable_fd.hpp>
+#include <skein/net/real_loop.hpp>
+#include <skein/net/real_network.hpp>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+using namespace skein;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// What there is to see; grows by itself while somebody looks.
+struct world {
+    bool empty = false;
+    int rows = 400;
+    int changes = 0;
+};
+
+double loss_at(int step) {
+    return 3.2 * std::exp(-step / 120.0) + 0.9 + 0.08 * std::sin(step * 0.7);
+}
+
+std::string nodes_of(const world& w) {
+    if (w.empty) return "{\"nodes\": []}";
+    std::string out = "{\"nodes\": [";
+    for (int i = 0; i < 3; ++i)
+        out += fmt::format(
+            "{}{{\"name\": \"node-{}\", \"state\": \"{}\", \"address\": \"tcp:10.0.0.{}:6400\", "
+            "\"resources\": {{\"cpu\": 16, \"gpu\": 2}}, \"used\": {{\"cpu\": {}, \"gpu\": {}}}, "
+            "\"load\": {{\"cpu\": {:.2f}, \"memory_used\": {}, \"memory_total\": 68719476736, "
+            "\"disk_used\": 210453397504, \"disk_total\": 536870912000, \"net_in\": {}, "
+            "\"net_out\": {}}}, \"up_s\": {}}}",
+            i == 0 ? "" : ", ", i + 1, i == 2 ? "draining" : "ready", i + 1, i == 2 ? 0 : 8,
+            i == 2 ? 0 : 2, i == 2 ? 0.02 : 0.61 + i * 0.1, 21474836480LL + i * 1073741824LL,
+            1234567 * (i + 1), 7654321 * (i + 1), 5400 + 60 * i);
+    return out + "]}";
+}
+
+std::string job_of(const world& w, std::string_view id) {
+    const double now = to_seconds(loop::current().wall());
+    if (id == "train-7")
+        return fmt::format(
+            "{{\"id\": \"train-7\", \"state\": \"RUNNING\", \"entrypoint\": \"./110_gpt_ddp "
+            "--workers "
+            "2\", \"submitted\": {0:.0f}, \"started\": {0:.0f}, \"attempt\": 2, \"step\": {1}, "
+            "\"steps\": 1000, \"loss\": {2:.4f}, \"workers\": 2, \"ranks\": [{{\"rank\": 0, "
+            "\"node\": "
+            "\"node-1\", \"pid\": 4121, \"state\": \"running\", \"step\": {1}, \"step_s\": "
+            "0.212}}, "
+            "{{\"rank\": 1, \"node\": \"node-2\", \"pid\": 993, \"state\": \"running\", \"step\": "
+            "{1}, "
+            "\"step_s\": 0.219}}], \"attempts\": [{{\"attempt\": 1, \"started\": {0:.0f}, "
+            "\"ended\": "
+            "{3:.0f}, \"reason\": \"rank 1 on node-3 was killed by signal 9\"}}, {{\"attempt\": 2, "
+            "\"started\": {3:.0f}}}]}}",
+            now - 300, w.rows, loss_at(w.rows), now - 200);
+    return fmt::format(
+        "{{\"id\": \"{}\", \"state\": \"FAILED\", \"reason\": \"<b>exit code 3</b>: no such file "
+        "data.bin\", \"exit_code\": 3, \"attempt\": 1, \"submitted\": {:.0f}, \"started\": {:.0f}, "
+        "\"ended\": {:.0f}, \"entrypoint\": \"python3 -c "
+        "\\\"<script>document.title=1</script>\\\"\"}}",
+        id, now - 4000, now - 3990, now - 3950);
+}
+
+std::string rows_of(const world& w) {
+    std::string out = "{\"columns\": [\"step\", \"loss\", \"lr\", \"step_s\", \"tokens_per_s\", "
+                      "\"eval_loss\"], \"rows\": [";
+    const auto row = [&](int step) {
+        const double rate =
+            step < 50 ? 6e-4 * step / 50 : 3e-4 * (1 + std::cos(step / 1000.0 * 3.1416));
+        out += fmt::format("{}[{}, {:.6f}, {:.8f}, {:.4f}, {:.1f}, {}]",
+                           out.back() == '[' ? "" : ", ", step, loss_at(step), rate,
+                           0.21 + 0.01 * std::sin(step * 1.3), 39000 + 900 * std::sin(step * 0.4),
+                           step % 50 == 0 ? fmt::format("{:.4f}", loss_at(step) + 0.1) : "null");
+    };
+    for (int step = 1; step <= 200; ++step) row(step);
+    for (int step = 150; step <= w.rows; ++step) row(step); // from the checkpoint on, again
+    return out + "]}";
+}
+
+std::string logs_of(const world& w) {
+    std::string out = "attempt 1, rank 0: <img src=x onerror=document.title=2> starts\n";
+    for (int step = 1; step <= w.rows; ++step)
+        out += fmt::format("step {} loss {:.4f}\n", step, loss_at(step));
+    return out;
+}
+
+task<net::http_answer> give(std::string text) { co_return wire::json_response(std::move(text)); }
+task<net::http_answer> give_log(std::string text) {
+    wire::http_response out;
+    out.type = "text/plain; charset=utf-8";
+    out.body = std::move(text);
+    co_return out;
+}
+task<net::http_answer> no_such_job(std::string id) {
+    throw error(errc::not_found, "there is no job " + id).with_hint("skein job list");
+    co_return net::http_answer();
+}
+
+task<std::optional<net::http_event>> next_event(world* w, std::string last) {
+    if (!last.empty()) co_await sleep_for(1s);
+    ++w->changes;
+    if (!w->empty && w->rows < 1000) ++w->rows;
+    co_return net::http_event("{}", fmt::format("{}", w->changes), "rows");
+}
+
+net::http_router routes_of(world* w) {
+    using enum net::http_right;
+    net::http_router to;
+    skein_program::add_page(to);
+    const auto known = [w](const net::http_call& c) {
+        return !w->empty && (c.part("id") == "train-7" || c.part("id") == "prep-3");
+    };
+    to.add("GET", "/api/v1/nodes", view, [w](net::http_call) { return give(nodes_of(*w)); });
+    to.add("GET", "/api/v1/jobs", view, [w](net::http_call) {
+        return give(w->empty ? "{\"jobs\": []}"
+                             : fmt::format("{{\"jobs\": [{}, {}]}}", job_of(*w, "train-7"),
+                                           job_of(*w, "prep-3")));
+    });
+    to.add("GET", "/api/v1/jobs/{id}", view, [w, known](net::http_call c) {
+        return known(c) ? give(job_of(*w, c.part("id"))) : no_such_job(c.part("id"));
+    });
+    to.add("GET", "/api/v1/jobs/{id}/rows", view, [w](net::http_call c) {
+        return give(c.part("id") == "train-7" ? rows_of(*w) : "{\"columns\": [], \"rows\": []}");
+    });
+    to.add("GET", "/api/jobs/{id}/logs", view, [w](net::http_call c) {
+        return give_log(c.part("id") == "train-7" ? logs_of(*w) : "");
+    });
+    to.add("GET", "/api/v1/functions", view, [w](net::http_call) {
+        return give(w->empty
+                        ? "[]"
+                        : "[{\"name\": \"tokenize\", \"waiting\": 120, \"running\": 16, \"done\": "
+                          "48210, \"failed\": 2, \"mean_s\": 0.0213}]");
+    });
+    to.add("GET", "/api/v1/actors", view, [](net::http_call) { return give("{\"actors\": []}"); });
+    to.add("GET", "/api/v1/events", view, [w](net::http_call) -> task<net::http_answer> {
+        return [](world* of) -> task<net::http_answer> {
+            co_return net::http_events(
+                [of](std::string last) { return next_event(of, std::move(last)); });
+        }(w);
+    });
+    return to;
+}
+
+task<void> serve_links(net::link::handle l) {
+    auto ended = l->wait_closed();
+    co_await ended;
+}
+
+task<void> run(net::real_loop* on, net::network* network, world* w, int links) {
+    net::http_server_options how;
+    how.keys = {net::token::generate().to_hex(), net::token::generate().to_hex()};
+    how.cluster = "test";
+    net::http_server web(routes_of(w), how);
+    net::connection_options options;
+    options.secret = net::token::generate();
+    net::link_endpoint door(*network, net::address::tcp("127.0.0.1", 0), options);
+    door.on_http([&](std::unique_ptr<net::stream> s, byte_buffer first, net::admission* place) {
+        return web.serve(std::move(s), std::move(first), place);
+    });
+    const auto site = fmt::format("http://127.0.0.1:{}", door.local().port);
+    fmt::print("{}/\n", site);
+    for (int i = 0; i < links; ++i)
+        fmt::print("{}{}\n", site, web.login_link(net::http_right::view));
+    std::fflush(stdout);
+    scope serving;
+    serving.spawn(door.serve([](net::link::handle l) { return serve_links(std::move(l)); }));
+    auto ended = net::wait_readable(*on, STDIN_FILENO);
+    co_await ended;
+    serving.cancel();
+    auto joined = serving.join();
+    co_await joined;
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+    world w;
+    int links = 4;
+    for (int i = 1; i < argc; ++i) {
+        const std::string_view word = argv[i];
+        if (word == "--empty") w.empty = true;
+        if (word == "--rows" && i + 1 < argc) w.rows = std::atoi(argv[i + 1]);
+        if (word == "--links" && i + 1 < argc) links = std::atoi(argv[i + 1]);
+    }
+    net::real_loop loop;
+    net::real_network network(loop);
+    try {
+        loop.run(run(&loop, &network, &w, links));
+    } catch (const std::exception& e) {
+        fmt::print(stderr, "error: {}\n", e.what());
+        return 1;
+    }
+    return 0;
+}
