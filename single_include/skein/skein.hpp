@@ -10804,6 +10804,8 @@ struct follow_job {
     std::uint64_t from = 1; ///< the number of the first line; 0: the last ones that are kept
     std::uint32_t wait_ms = 0;
     std::uint8_t known = 255; ///< the job_state that the asker knows; another one is news
+    std::uint32_t attempt =
+        0; ///< that it knows: lines of a later one are given, whatever `from` is
 };
 /// Lines that a job has printed.
 struct job_lines {
@@ -18130,7 +18132,8 @@ namespace skein::cluster {
 ///   files   what scan_folder() has found there
 ///   told    bytes sent, of bytes that are missing; may block
 ///   errors  those of ask_for_status and of read_package_file; exhausted, disk_full (the head's)
-[[nodiscard]] task<std::string> send_folder(net::network& via, tool_options how, std::string folder, package_manifest files,
+[[nodiscard]] task<std::string> send_folder(net::network& via, tool_options how, std::string folder,
+                                            package_manifest files,
                                             std::function<void(std::uint64_t, std::uint64_t)> told);
 /// The head takes the job, and runs it when a node has room.
 ///   errors  those of ask_for_status; invalid_argument (what is wrong with it), already_exists (the
@@ -20896,7 +20899,8 @@ inline task<job_info> follow_over(net::requests::handle way, follow_job* asked,
                                    within + std::chrono::milliseconds(asked->wait_ms));
         const auto said = co_await asking;
         (*each)(said);
-        asked->from = std::max(asked->from, said.first + said.lines.size());
+        asked->from = said.first + said.lines.size();
+        asked->attempt = said.now.attempt;
         asked->known = said.now.state;
         if (said.is_all) co_return said.now;
     }
@@ -20981,9 +20985,9 @@ inline task<std::string> send_over(net::requests::handle way, std::string folder
 
 } // namespace detail
 
-SKEIN_INLINE task<std::string> send_folder(
-    net::network& via, tool_options how, std::string folder, package_manifest files,
-    std::function<void(std::uint64_t, std::uint64_t)> told) {
+SKEIN_INLINE task<std::string> send_folder(net::network& via, tool_options how, std::string folder,
+                                           package_manifest files,
+                                           std::function<void(std::uint64_t, std::uint64_t)> told) {
     auto reaching = detail::reach_head(&via, how);
     const auto way = co_await reaching;
     auto all = std::make_shared<const package_manifest>(std::move(files));

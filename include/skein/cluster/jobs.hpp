@@ -54,7 +54,8 @@ namespace skein::cluster {
 ///   files   what scan_folder() has found there
 ///   told    bytes sent, of bytes that are missing; may block
 ///   errors  those of ask_for_status and of read_package_file; exhausted, disk_full (the head's)
-[[nodiscard]] task<std::string> send_folder(net::network& via, tool_options how, std::string folder, package_manifest files,
+[[nodiscard]] task<std::string> send_folder(net::network& via, tool_options how, std::string folder,
+                                            package_manifest files,
                                             std::function<void(std::uint64_t, std::uint64_t)> told);
 /// The head takes the job, and runs it when a node has room.
 ///   errors  those of ask_for_status; invalid_argument (what is wrong with it), already_exists (the

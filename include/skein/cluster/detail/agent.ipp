@@ -132,6 +132,9 @@ SKEIN_INLINE task<void> agent::state::say_hello(state* self) {
     auto h = self->hello();
     h.ended = std::exchange(self->untold, {});
     const auto told = h.ended;
+    const auto now = self->on_loop.now();
+    std::erase_if(self->entry_ends, [&](const auto& one) { return now >= one.first; });
+    for (const auto& [until, end] : self->entry_ends) h.ended.push_back(end);
     try {
         auto joining = self->head.join<cluster::node_welcome>(std::move(h));
         const auto w = co_await joining;
@@ -222,8 +225,10 @@ SKEIN_INLINE task<void> agent::state::live(state* self, lease_name lease) {
     what.lines = w->said.total();
     if (const auto words = w->said.last_errors(); !words.empty() && !w->asked_to_stop)
         what.how += "; it had printed: " + words;
+    const bool is_entry = !w->order.job.empty();
     self->workers.erase(lease);
     self->forget_output(lease.driver);
+    if (is_entry) self->remember_end(what);
     self->tell_end(std::move(what));
 }
 

@@ -158,6 +158,12 @@ SKEIN_INLINE void agent::state::entry_runs(worker* w, scope& beside) {
     beside.spawn(watch_rows(this, w));
 }
 
+/// A head that dies may have heard of it and not have written it down: the next one hears it again.
+SKEIN_INLINE void agent::state::remember_end(const ended_lease& what) {
+    if (entry_ends.size() >= 1000) entry_ends.pop_front();
+    entry_ends.emplace_back(deadline_after(on_loop.now(), std::chrono::minutes(5)), what);
+}
+
 /// What it has started is asked, too: a shell that is asked alone ends alone.
 SKEIN_INLINE void agent::state::ask_entry_to_end(worker* w) {
     w->process->signal_group(SIGTERM);

@@ -11,9 +11,11 @@
 #include <skein/proc/children.hpp>
 #include <skein/proc/output.hpp>
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace skein::cluster {
@@ -44,11 +46,12 @@ struct agent::state {
     agent_options how;
     sched::resources total;
     std::map<lease_name, std::unique_ptr<worker>> workers;
-    std::vector<ended_lease> untold;                ///< ends while there was no link
-    std::map<std::uint64_t, driver_output> outputs; ///< by driver
-    bool draining = false;                          ///< what the head has said last
-    bool leaving = false;                           ///< the link to the head has ended for good
-    bool has_joined = false, is_abandoned = false;  ///< see agent_options::leaves_alone
+    std::vector<ended_lease> untold;                           ///< ends while there was no link
+    std::deque<std::pair<time_point, ended_lease>> entry_ends; ///< until when each head hears them
+    std::map<std::uint64_t, driver_output> outputs;            ///< by driver
+    bool draining = false;                                     ///< what the head has said last
+    bool leaving = false;                          ///< the link to the head has ended for good
+    bool has_joined = false, is_abandoned = false; ///< see agent_options::leaves_alone
     event stopping;
     detail::head_link head;
     scope running; ///< the workers
@@ -74,6 +77,7 @@ struct agent::state {
     void tell_end(ended_lease what);
 
     // agent_entries.ipp: entry processes of jobs
+    void remember_end(const ended_lease& what);
     static task<void> prepare_entry(state* self, worker* w);
     [[nodiscard]] proc::child_options entry_to_start(const worker& w) const;
     void entry_runs(worker* w, scope& beside);

@@ -108,6 +108,9 @@ SKEIN_INLINE task<void> head::state::serve() {
         for (const auto& [number, j] : jobs) // nobody waits for them any more
             if (j->session == nullptr) memory.job_went(number, job_end::lost);
         stop_all_jobs();
+        auto keeping = memory.kept();
+        (void)co_await keeping;
+        show_all_ends();
         tell_all_to_leave();
         for (const auto& s : sessions) all.spawn(close_link(s->below));
     } catch (...) {
@@ -116,10 +119,13 @@ SKEIN_INLINE task<void> head::state::serve() {
     over = true;
     crashed = failure != nullptr;
     looking.cancel();
+    writing.cancel();
     door.close();
     if (failure) all.cancel();
     auto looked = as_result(shield(looking.join()));
     (void)co_await looked;
+    auto wrote = as_result(shield(writing.join()));
+    (void)co_await wrote;
     auto ended = as_result(shield(all.join()));
     (void)co_await ended;
     memory.close();

@@ -88,6 +88,9 @@ struct submitted_job {
     std::uint64_t number = 0; ///< in the order in which they came
     job_request what;
     job_state state = job_state::pending;
+    /// What others are told: an end, once the log has it. It would be another one, if the head died
+    /// before that.
+    job_state shown = job_state::pending;
     std::string reason, node;
     std::uint32_t attempt = 0;
     std::uint32_t not_counted = 0; ///< attempts that are none of its retries

@@ -81,8 +81,14 @@ SKEIN_INLINE void head::state::check_request(const job_request& what) const {
                                 bytes, detail::most_command_bytes))
             .with_hint("put them into a file of its folder");
     for (const auto& v : what.env) detail::check_variable(v);
-    if (const auto demand = sched::parse_resources(what.demand); !demand) throw demand.error();
-    for (const auto* text : {&what.label, &what.package, &what.folder, &what.by})
+    const auto demand = sched::parse_resources(what.demand);
+    if (!demand) throw demand.error();
+    if (const auto good = sched::check_demand(*demand); !good) throw good.error();
+    if (what.label.size() > detail::most_label_bytes || what.label.starts_with('@'))
+        throw error(errc::invalid_argument, fmt::format("no node can have the label {}",
+                                                        printable(what.label.substr(0, 64))))
+            .with_hint("as in --on zone=a, --on node=n1");
+    for (const auto* text : {&what.package, &what.folder, &what.by})
         if (text->size() > 4096) throw error(errc::too_large, "a text of the job is too long");
     if (!what.folder.empty() && !what.folder.starts_with('/'))
         throw error(errc::invalid_argument,
@@ -147,7 +153,25 @@ SKEIN_INLINE void head::state::begin_attempt(detail::submitted_job& job) {
     want(j, {detail::entry_lease, job.what.demand, job.what.label, false, {}, {}});
 }
 
-/// What a node is told to start; it has just been found.
+/// Its node has just been found. It hears of it when the log says where it is: a head that did not
+/// know that would start the same attempt again.
+SKEIN_INLINE void head::state::start_entry(const detail::head_lease& l) {
+    writing.spawn(order_entry(this, l.tag, entry_order(l)));
+}
+
+SKEIN_INLINE task<void> head::state::order_entry(state* self, std::uint64_t tag,
+                                                 start_worker_order order) {
+    auto keeping = as_result(self->memory.kept());
+    const auto kept = co_await keeping;
+    const auto found = self->by_tag.find(tag);
+    if (!kept || found == self->by_tag.end()) co_return; // the attempt is over
+    auto& l = *found->second;
+    if (l.state != detail::lease_state::granted) co_return;
+    l.is_ordered = true;
+    l.at->session->tell(std::move(order));
+}
+
+/// What a node is told to start.
 SKEIN_INLINE start_worker_order head::state::entry_order(const detail::head_lease& l) {
     const auto job = submitted.by_id.at(l.of->submitted);
     job->node = l.at->name;
@@ -177,26 +201,19 @@ SKEIN_INLINE void head::state::change(detail::submitted_job& job, job_state to,
     job.reason = std::move(reason);
     job.since = on_loop.now();
     ++changes;
+    if (is_over(to)) return; // see show_end()
+    job.shown = to;
     job.news.wake_all();
 }
 
-SKEIN_INLINE void head::state::note(const detail::submitted_job& job) {
-    detail::submitted_record r;
-    r.number = job.number;
-    r.what = job.what;
-    r.state = static_cast<std::uint8_t>(job.state);
-    r.reason = job.reason;
-    r.node = job.node;
-    r.attempt = job.attempt;
-    r.lease_of = job.lease_of;
-    r.exit_code = job.exit_code;
-    r.signal = job.signal;
-    r.submitted = job.submitted;
-    r.started = job.started;
-    r.ended = job.ended;
-    r.last_lines = job.last_lines;
-    r.lines_before = job.lines_before;
-    memory.submitted_is(std::move(r));
+/// Whoever waits for its end hears of it when no head will say anything else.
+SKEIN_INLINE task<void> head::state::show_end(state* self, job_ptr job) {
+    auto keeping = as_result(self->memory.kept());
+    const auto kept = co_await keeping;
+    if (!kept) co_return;
+    job->shown = job->state;
+    ++self->changes;
+    job->news.wake_all();
 }
 
 SKEIN_INLINE void head::state::entry_runs(const lease_name& lease) {
@@ -231,9 +248,9 @@ SKEIN_INLINE void head::state::entry_over(const std::string& id, bool started,
     const auto pause = std::min<std::uint64_t>(std::uint64_t{1} << std::min(job.attempt - 1, 6U),
                                                60); // seconds: 1, 2, 4, ... 60
     job.retry_at = deadline_after(on_loop.now(), std::chrono::seconds(pause));
-    change(
-        job, job_state::retrying,
-        fmt::format("attempt {} of {} has failed: {}", job.attempt, job.what.retries + 1, reason));
+    change(job, job_state::retrying,
+           fmt::format("attempt {} of {} has failed: {}", job.attempt,
+                       job.what.retries + 1 + job.not_counted, reason));
     note(job);
 }
 
@@ -243,6 +260,7 @@ SKEIN_INLINE void head::state::job_over(detail::submitted_job& job, job_state as
     job.files = {};
     change(job, as, std::move(reason));
     note(job);
+    writing.spawn(show_end(this, submitted.by_id.at(job.what.id)));
     logging::at(how.news, "head", "job ended",
                 {{"job", job.what.id}, {"state", to_string(as)}, {"why", job.reason}});
     std::size_t ended = 0; // too many are remembered: the oldest one goes
@@ -269,10 +287,11 @@ SKEIN_INLINE void head::state::stop_submitted(detail::submitted_job& job, job_st
     const auto own = j->second->leases.find(detail::entry_lease);
     if (own == j->second->leases.end()) return;
     auto& l = *own->second;
-    if (l.state == detail::lease_state::waits)
-        end(l, false, "it was stopped while it waited");
-    else
-        give_back(*j->second, detail::entry_lease);
+    note(job);
+    if (l.state == detail::lease_state::waits || !(l.is_ordered || l.at == nullptr))
+        end(l, false, "it was stopped before it started");
+    else if (l.state == detail::lease_state::granted)
+        stop_worker(l); // that of a node which is not back yet: see hold()
     pump();
 }
 
@@ -313,66 +332,12 @@ SKEIN_INLINE void head::state::stop_all_jobs() {
     for (const auto& job : open) job_over(*job, job_state::stopped, "the cluster was stopped");
 }
 
-// ---- over a head's own end ----------------------------------------------------------------------
-
-/// Those that wait begin anew; those that ran are expected with their nodes.
-SKEIN_INLINE void head::state::remember_jobs() {
-    for (const auto& [id, r] : memory.submitted()) {
-        auto job = std::make_shared<detail::submitted_job>();
-        job->number = r.number;
-        job->what = r.what;
-        job->state = r.state > static_cast<std::uint8_t>(job_state::stopped)
-                         ? job_state::running
-                         : static_cast<job_state>(r.state);
-        job->reason = r.reason;
-        job->node = r.node;
-        job->attempt = r.attempt;
-        job->lease_of = r.lease_of;
-        job->exit_code = r.exit_code;
-        job->signal = r.signal;
-        job->submitted = r.submitted;
-        job->started = r.started;
-        job->ended = r.ended;
-        job->last_lines = r.last_lines;
-        job->lines_before = r.lines_before;
-        job->said.begin_at(r.lines_before);
-        job->since = on_loop.now();
-        job->retry_at = on_loop.now();
-        if (how.storage != nullptr && !r.what.package.empty() && !is_over(job->state)) {
-            auto& kept = *how.storage->get().packages;
-            if (kept.find(r.what.package)) job->files = kept.pin(r.what.package);
-        }
-        submitted.last_number = std::max(submitted.last_number, r.number);
-        submitted.by_id.emplace(id, job);
-        submitted.in_order.emplace(r.number, job);
-    }
+/// Nobody will be asked again.
+SKEIN_INLINE void head::state::show_all_ends() {
     for (const auto& [id, job] : submitted.by_id) {
-        if (job->state == job_state::pending) {
-            --job->attempt; // it has not begun
-            begin_attempt(*job);
-        }
-        if (job->state != job_state::starting && job->state != job_state::running) continue;
-        const auto demand = sched::parse_resources(job->what.demand);
-        if (!demand) continue;
-        auto& j = job_of(job->lease_of);
-        j.submitted = id;
-        j.hello.name = "job " + id;
-        j.away_until = time_point::max();
-        schedule.set_weight(j.id(), 1);
-        auto& l = add_lease(j, detail::entry_lease, *demand);
-        l.label = job->what.label;
-        l.state = detail::lease_state::expected;
-        l.expected_node = unknown_node;
-        l.until = deadline_after(on_loop.now(), how.times.start_timeout);
-        is_restarted = true;
+        job->shown = job->state;
+        job->news.wake_all();
     }
-}
-
-/// A node holds the entry process of a job. False: of none that is expected.
-SKEIN_INLINE bool head::state::claim_entry(const held_lease& held) {
-    const auto found = submitted.by_id.find(held.job);
-    return found != submitted.by_id.end() && found->second->lease_of == held.lease.driver &&
-           !is_over(found->second->state);
 }
 
 // ---- what it prints -----------------------------------------------------------------------------
@@ -397,7 +362,7 @@ SKEIN_INLINE job_lines head::state::lines_of(const detail::submitted_job& job,
     auto some = job.said.from(std::max(from, std::uint64_t{1}), detail::most_followed);
     out.first = some.first;
     out.lines = std::move(some.lines);
-    out.is_all = is_over(job.state) && out.first + out.lines.size() > job.said.total();
+    out.is_all = is_over(job.shown) && out.first + out.lines.size() > job.said.total();
     return out;
 }
 
@@ -408,10 +373,14 @@ SKEIN_INLINE task<job_lines> head::state::follow(state* self, follow_job asked) 
                        std::chrono::milliseconds(std::min(asked.wait_ms, detail::most_follow_ms)));
     for (;;) {
         const auto now = self->on_loop.now();
-        const bool is_news = job->said.total() + 1 > std::max(asked.from, std::uint64_t{1}) ||
-                             static_cast<std::uint8_t>(job->state) != asked.known ||
-                             is_over(job->state);
-        if (is_news || now >= until) co_return self->lines_of(*job, asked.from);
+        auto from = std::max(asked.from, std::uint64_t{1});
+        // The head before may have had more lines of an attempt than this one ever heard of.
+        if (asked.attempt != 0 && asked.attempt < job->attempt)
+            from = std::min(from, job->lines_before + 1);
+        const bool is_news = job->said.total() + 1 > from ||
+                             static_cast<std::uint8_t>(job->shown) != asked.known ||
+                             is_over(job->shown);
+        if (is_news || now >= until) co_return self->lines_of(*job, from);
         auto waiting = as_result(with_timeout(detail::wait_for_news(job), until - now));
         const auto woken = co_await waiting;
         if (!woken && woken.error().code() != errc::timeout) throw woken.error();
@@ -431,7 +400,7 @@ SKEIN_INLINE head::state::job_ptr head::state::job_called(const std::string& id)
 SKEIN_INLINE job_info head::state::info_of(const detail::submitted_job& job) const {
     job_info out;
     out.id = job.what.id;
-    out.state = static_cast<std::uint8_t>(job.state);
+    out.state = static_cast<std::uint8_t>(job.shown);
     out.reason = job.reason;
     if (job.state == job_state::pending && job.reason.empty())
         if (const auto j = jobs.find(job.lease_of); j != jobs.end())
@@ -439,6 +408,7 @@ SKEIN_INLINE job_info head::state::info_of(const detail::submitted_job& job) con
                 l != j->second->leases.end() && l->second->request)
                 out.reason = schedule.why(l->second->request);
     if (job.is_stopping && !is_over(job.state)) out.reason = "it is being stopped";
+    if (is_over(job.state) && !is_over(job.shown)) out.reason = "it has just ended";
     out.command = job.what.command;
     out.by = job.what.by;
     out.node = job.node;
@@ -448,7 +418,7 @@ SKEIN_INLINE job_info head::state::info_of(const detail::submitted_job& job) con
     out.signal = job.signal;
     out.submitted = job.submitted;
     out.started = job.started;
-    out.ended = job.ended;
+    out.ended = is_over(job.shown) ? job.ended : 0;
     out.lines = job.said.total();
     out.left_out = job.said.left_out();
     out.last_lines = job.last_lines;
@@ -472,9 +442,9 @@ SKEIN_INLINE job_list head::state::list_jobs(const ask_jobs& asked, std::size_t 
 
 SKEIN_INLINE void head::state::forget_job(const std::string& id) {
     const auto job = job_called(id);
-    if (!is_over(job->state))
+    if (!is_over(job->shown))
         throw error(errc::invalid_argument,
-                    fmt::format("job {} is {}: it cannot be deleted", id, to_string(job->state)))
+                    fmt::format("job {} is {}: it cannot be deleted", id, to_string(job->shown)))
             .with_hint("skein job stop ends it");
     memory.forget_submitted(id);
     submitted.in_order.erase(job->number);
@@ -488,6 +458,8 @@ SKEIN_INLINE task<stop_job_reply> head::state::on_stop_job(state* self, cluster:
     stop_job_reply out;
     if (!asked.forget) {
         self->stop_submitted(*job, job_state::stopped, "stopped by " + peer);
+        auto written = self->memory.kept(); // the next head stops it, too
+        (void)co_await written;
         out.now = self->info_of(*job);
         co_return out;
     }

@@ -17,8 +17,6 @@
 
 namespace skein::cluster {
 
-inline constexpr std::size_t most_label_bytes = 256;
-
 SKEIN_INLINE detail::head_lease& head::state::add_lease(detail::head_job& j, std::uint64_t number,
                                                         const sched::resources& demand) {
     auto made = std::make_unique<detail::head_lease>();
@@ -77,7 +75,7 @@ SKEIN_INLINE void head::state::want(detail::head_job& j, const want_lease& what)
                             fmt::format("a driver may have {} leases at a time", how.most_leases)));
     const auto wanted = sched::parse_resources(what.demand);
     if (!wanted) return refuse(wanted.error());
-    if (what.label.size() > most_label_bytes)
+    if (what.label.size() > detail::most_label_bytes)
         return refuse(
             error(errc::too_large, fmt::format("a label of {} bytes", what.label.size())));
     if (const auto env = sched::parse_task_environment(what.env, what.cwd); !env)
@@ -185,7 +183,8 @@ SKEIN_INLINE std::int64_t head::state::take_stock(std::vector<detail::head_share
                 coming += cpus;
             } else {
                 p.held += cpus;
-                if (on_loop.now() >= l->keep_until && cpus > 0) p.may_give.push_back(l.get());
+                if (on_loop.now() >= l->keep_until && cpus > 0 && j->submitted.empty())
+                    p.may_give.push_back(l.get()); // nobody could be asked for that of a job
             }
         }
         for (const auto& [k, g] : j->groups) (g.placed ? p.held : p.wanted) += group_cpus(g);
@@ -360,7 +359,7 @@ SKEIN_INLINE void head::state::granted(const sched::grant& g) {
     l.gpus = g.gpus;
     l.keep_until = deadline_after(on_loop.now(), how.share_quantum);
     n->leases.emplace(lease_name{j.incarnation, l.number}, &l);
-    if (!j.submitted.empty()) return n->session->tell(entry_order(l));
+    if (!j.submitted.empty()) return start_entry(l);
     start_worker_order m;
     m.lease = {j.incarnation, l.number};
     m.demand = sched::to_string(l.demand);
@@ -431,6 +430,7 @@ SKEIN_INLINE bool head::state::take_over(detail::head_node& n, const held_lease&
     mine.gpus = sched::gpu_set(held.gpus);
     mine.state = as;
     mine.at = &n;
+    mine.is_ordered = true;
     if (mine.blocked) (void)schedule.wait_begin(mine.request);
     if (as == detail::lease_state::stopping) (void)schedule.set_leaving(mine.request);
     mine.keep_until = deadline_after(on_loop.now(), how.share_quantum);
@@ -475,8 +475,11 @@ SKEIN_INLINE bool head::state::hold(detail::head_node& n, const held_lease& held
     const bool is_news = l != nullptr && l->expected_node == unknown_node;
     const bool taken = take_over(n, held, l, is_unwanted ? phase::stopping : phase::granted);
     if (taken && is_news) tell_granted(*l);
-    if (taken && !held.job.empty()) entry_runs(held.lease);
-    return taken && !is_unwanted;
+    if (!taken || is_unwanted) return false;
+    if (held.job.empty()) return true;
+    entry_runs(held.lease);
+    if (l != nullptr && submitted.by_id.at(held.job)->is_stopping) stop_worker(*l);
+    return true;
 }
 
 SKEIN_INLINE void head::state::reconcile(detail::head_node& n, const node_hello& h,

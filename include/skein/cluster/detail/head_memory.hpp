@@ -81,7 +81,11 @@ struct submitted_record {
     std::int32_t exit_code = -1, signal = 0;
     std::int64_t submitted = 0, started = 0, ended = 0; ///< milliseconds since 1970
     std::vector<std::string> last_lines;
-    std::uint64_t lines_before = 0; ///< of the attempts before the newest
+    std::uint64_t lines_before = 0; ///< of the attempts before the newest; all, if that has ended
+    std::uint32_t not_counted = 0;  ///< see submitted_job
+    bool is_stopping = false;
+    std::uint8_t stops_as = 0; ///< job_state
+    std::string stops_for;
 };
 /// Nobody remembers that job any more.
 struct submitted_forgotten_record {

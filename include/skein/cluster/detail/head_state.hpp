@@ -8,6 +8,7 @@
 #include <skein/cluster/head.hpp>
 #include <skein/cluster/package_store.hpp>
 #include <skein/core/event.hpp>
+#include <skein/core/scope.hpp>
 #include <skein/net/link.hpp>
 #include <skein/net/link_endpoint.hpp>
 #include <skein/net/requests.hpp>
@@ -26,8 +27,9 @@ namespace skein::cluster {
 namespace detail {
 
 inline constexpr std::size_t most_spaces = 4096, most_space_bytes = 255;
-inline constexpr std::size_t most_groups = 4096;   ///< of one driver
-inline constexpr std::size_t most_bundles = 65536; ///< in all of them
+inline constexpr std::size_t most_label_bytes = 256; ///< of a node that a lease asks for
+inline constexpr std::size_t most_groups = 4096;     ///< of one driver
+inline constexpr std::size_t most_bundles = 65536;   ///< in all of them
 
 struct head_node;
 struct head_job;
@@ -83,6 +85,7 @@ struct head_lease {
     std::uint64_t expected_node = 0; ///< its incarnation
     time_point until{};              ///< expected
     bool at_once = false;            ///< its worker is to be killed, not asked
+    bool is_ordered = false;         ///< of a job: its node has been told
     time_point recalled_at{};        ///< the last time; {}: never
     bool drained = false;            ///< its driver may have heard that it was recalled for a drain
     time_point keep_until{};   ///< it is not asked back before: granted just now, or it has actors
@@ -194,6 +197,7 @@ struct head::state {
     event stopping;
     std::map<std::string, detail::head_space> spaces;
     detail::job_table submitted;
+    scope writing;             ///< what waits until the log has something of a job
     std::uint64_t changes = 0; ///< see head::changes()
     std::shared_ptr<head_web> web;
     bool is_restarted = false; ///< somebody had been welcomed by a head before
@@ -261,7 +265,10 @@ struct head::state {
     void check_request(const job_request& what) const;
     void remember_jobs();
     void begin_attempt(detail::submitted_job& job);
+    void start_entry(const detail::head_lease& l);
+    static task<void> order_entry(state* self, std::uint64_t tag, start_worker_order order);
     [[nodiscard]] start_worker_order entry_order(const detail::head_lease& l);
+    static task<void> show_end(state* self, job_ptr job);
     void entry_runs(const lease_name& lease);
     void entry_over(const std::string& id, bool started, const std::string& why,
                     const ended_lease& how);
@@ -271,6 +278,7 @@ struct head::state {
     void stop_submitted(detail::submitted_job& job, job_state as, std::string reason);
     void look_at_jobs();
     void stop_all_jobs();
+    void show_all_ends();
     void keep_lines(detail::submitted_job& job, std::vector<printed_lines> from);
     void forget_job(const std::string& id);
     [[nodiscard]] job_ptr job_called(const std::string& id) const;

@@ -92,6 +92,8 @@ struct follow_job {
     std::uint64_t from = 1; ///< the number of the first line; 0: the last ones that are kept
     std::uint32_t wait_ms = 0;
     std::uint8_t known = 255; ///< the job_state that the asker knows; another one is news
+    std::uint32_t attempt =
+        0; ///< that it knows: lines of a later one are given, whatever `from` is
 };
 /// Lines that a job has printed.
 struct job_lines {

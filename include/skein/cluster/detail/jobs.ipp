@@ -68,7 +68,8 @@ inline task<job_info> follow_over(net::requests::handle way, follow_job* asked,
                                    within + std::chrono::milliseconds(asked->wait_ms));
         const auto said = co_await asking;
         (*each)(said);
-        asked->from = std::max(asked->from, said.first + said.lines.size());
+        asked->from = said.first + said.lines.size();
+        asked->attempt = said.now.attempt;
         asked->known = said.now.state;
         if (said.is_all) co_return said.now;
     }
@@ -153,9 +154,9 @@ inline task<std::string> send_over(net::requests::handle way, std::string folder
 
 } // namespace detail
 
-SKEIN_INLINE task<std::string> send_folder(
-    net::network& via, tool_options how, std::string folder, package_manifest files,
-    std::function<void(std::uint64_t, std::uint64_t)> told) {
+SKEIN_INLINE task<std::string> send_folder(net::network& via, tool_options how, std::string folder,
+                                           package_manifest files,
+                                           std::function<void(std::uint64_t, std::uint64_t)> told) {
     auto reaching = detail::reach_head(&via, how);
     const auto way = co_await reaching;
     auto all = std::make_shared<const package_manifest>(std::move(files));

@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: Apache-2.0
+// jobs: commands that are sent to a cluster, all of it with its real code. Entry processes are
+// killed and stand still, starts fail and hang, agents and their machines die, the head dies with
+// all that its disk had not written, links break and are cut, clocks run fast and slow; jobs are
+// submitted, stopped and followed all the while.
+//
+// Invariants: a job that was acknowledged is known to the end, ends once, and its end never changes;
+// an attempt's entry process runs at most once; there are no more attempts than were asked for, but
+// for those whose start was lost; a stop that was acknowledged is followed by no other attempt; the
+// end that is told is the one that the process came to. Lines reach a follower whole and in order;
+// what he has seen and what he was told was left out is what was printed. At the end no lease and no
+// process is left.
+#include "sim/scenario.hpp"
+
+#include <skein/core/timeout.hpp>
+#include <skein/sim/disk.hpp>
+#include <tests/support/sim_jobs.hpp>
+#include <tests/support/sim_nodes.hpp>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace jobs_world {
+
+using namespace skein;
+using namespace std::chrono_literals;
+using cluster::job_info;
+using cluster::job_state;
+using test::sim_nodes;
+
+/// What is known of a job by who has submitted it.
+struct told {
+    cluster::job_request what;
+    bool is_taken = false;                ///< acknowledged
+    bool was_stopped = false;             ///< somebody has asked for it
+    std::optional<std::uint32_t> stopped; ///< acknowledged, in this attempt
+    std::optional<job_info> end;          ///< the first that was heard of
+    time_point heard_at{};                ///< of it
+    std::set<std::uint32_t> ran;          ///< attempts that were seen to run
+    std::uint64_t seen = 0, left_out = 0; ///< lines of its follower
+    bool is_heard = false;                ///< the follower has heard the end
+};
+
+struct stage {
+    sim::world& w;
+    sim_nodes& c;
+    test::sim_jobs& jobs;
+    sim::disk* disk;
+    std::map<std::string, told> all{};
+    std::uint64_t losses = 0; ///< heads and agents that died
+    bool agents_died = false;
+    std::string violation{};
+
+    void broken(std::string why) {
+        if (violation.empty()) violation = std::move(why);
+    }
+};
+
+/// asked_at: what was asked for before an end was heard of may come after it.
+void look_at(stage* s, const job_info& now, time_point asked_at = {}) {
+    const auto found = s->all.find(now.id);
+    if (found == s->all.end()) return s->broken("there is a job that nobody has submitted");
+    auto& job = found->second;
+    const auto state = cluster::state_of(now);
+    if (state == job_state::running) job.ran.insert(now.attempt);
+    const auto had = s->jobs.attempts().find({now.id, now.attempt});
+    if (had != s->jobs.attempts().end() && had->second.code == 0 && !s->agents_died &&
+        now.reason.find("did not come back") != std::string::npos)
+        s->broken(fmt::format("attempt {} of {} ended well, its agent lives, and nobody heard: {}",
+                              now.attempt, now.id, now.reason));
+    if (job.ran.size() > job.what.retries + 1)
+        s->broken(fmt::format("{} ran {} times with {} retries", now.id, job.ran.size(),
+                              job.what.retries));
+    if (!job.end) {
+        if (cluster::is_over(state)) {
+            job.end = now;
+            job.heard_at = s->w.loop.now();
+        }
+        return;
+    }
+    if (asked_at < job.heard_at && !cluster::is_over(state)) return;
+    const auto& end = *job.end;
+    if (now.state != end.state || now.ended != end.ended || now.attempt != end.attempt ||
+        now.exit_code != end.exit_code || now.reason != end.reason)
+        s->broken(fmt::format("{} had ended as {} of attempt {} ({}), and is {} of attempt {} ({})",
+                              now.id, to_string(cluster::state_of(end)), end.attempt, end.reason,
+                              to_string(state), now.attempt, now.reason));
+}
+
+/// Looks at all jobs now and then.
+task<void> watch(stage* s) {
+    for (;;) {
+        co_await sleep_for(std::chrono::milliseconds(20 + s->w.below(600)));
+        const auto asked_at = s->w.loop.now();
+        auto asking = as_result(with_timeout(s->jobs.list(), 3s));
+        const auto all = co_await asking;
+        if (!all) continue;
+        for (const auto& one : all->jobs) look_at(s, one, asked_at);
+    }
+}
+
+/// What it does, and how often, and how long.
+cluster::job_request draw_job(stage* s, int number) {
+    auto& w = s->w;
+    cluster::job_request what;
+    what.id = fmt::format("j{}", number);
+    what.command = {"/bin/sh"};
+    const auto add = [&](const char* word, std::uint64_t n) {
+        what.command.emplace_back(word);
+        what.command.push_back(std::to_string(n));
+    };
+    if (w.chance(0.2)) what.command.emplace_back("ignore");
+    for (auto parts = 1 + w.below(3); parts > 0; --parts) {
+        if (w.chance(0.8)) add("talk", 1 + w.below(w.chance(0.1) ? 2000 : 20));
+        add("sleep", w.below(w.chance(0.2) ? 8000 : 1000));
+    }
+    if (w.chance(0.15)) add("sleep", 10'000'000); // until somebody ends it
+    if (w.chance(0.3))
+        add("exit-after", w.below(4));
+    else
+        add("exit", w.chance(0.7) ? 0 : 1 + w.below(200));
+    what.demand = w.chance(0.8) ? "cpu=1" : w.chance(0.5) ? "cpu=2" : "cpu=0.5";
+    what.retries = static_cast<std::uint32_t>(w.below(4));
+    if (w.chance(0.3)) what.timeout_ms = 500 + w.below(5000);
+    if (w.chance(0.1)) {
+        what.label = "zone=none";
+        what.pending_ms = 500 + w.below(3000);
+    }
+    return what;
+}
+
+/// Lines are whole and in order: "attempt number".
+void hear(stage* s, told* job, const cluster::job_lines& said, std::uint64_t* next,
+          std::pair<std::uint64_t, std::uint64_t>* last) {
+    const auto& id = said.now.id;
+    look_at(s, said.now);
+    if (said.first > *next) job->left_out += said.first - *next;
+    const bool is_gap = said.first != *next;
+    *next = said.first + said.lines.size();
+    job->seen += said.lines.size();
+    bool is_first = true;
+    for (const auto& line : said.lines) {
+        const auto space = line.text.find(' ');
+        const bool is_whole =
+            space != std::string::npos && space != 0 && space + 1 < line.text.size() &&
+            line.text.find_first_not_of("0123456789", space + 1) == std::string::npos;
+        if (!is_whole) return s->broken(fmt::format("{}: not a whole line: {}", id, line.text));
+        const std::pair<std::uint64_t, std::uint64_t> now{std::stoull(line.text.substr(0, space)),
+                                                          std::stoull(line.text.substr(space + 1))};
+        const bool may_jump = std::exchange(is_first, false) && is_gap;
+        const bool fits =
+            now.first == last->first
+                ? (may_jump ? now.second > last->second : now.second == last->second + 1)
+                : now.first > last->first && (may_jump || now.second == 1);
+        if (!fits)
+            return s->broken(fmt::format("{}: line {} of attempt {} came after line {} of {}", id,
+                                         now.second, now.first, last->second, last->first));
+        *last = now;
+    }
+}
+
+task<void> follow(stage* s, std::string id) {
+    auto* const job = &s->all.at(id);
+    std::uint64_t next = 1;
+    std::pair<std::uint64_t, std::uint64_t> last{0, 0};
+    const auto each = [&](const cluster::job_lines& said) { hear(s, job, said, &next, &last); };
+    for (;;) {
+        auto following = as_result(cluster::follow_to_end(s->jobs.tool(), s->jobs.as_tool(), id, 1,
+                                                          each, std::chrono::hours(1)));
+        const auto end = co_await following;
+        if (end) break;
+        if (end.error().code() == errc::cancelled) throw end.error();
+        if (next != 1) { // it may only give up before it has begun
+            s->broken(fmt::format("the follower of {} gave up: {}", id, end.error().what()));
+            co_return;
+        }
+        co_await sleep_for(500ms);
+    }
+    job->is_heard = true;
+}
+
+/// Until somebody says that it is taken, or that he has it already.
+task<void> submit(stage* s, int number, scope* following) {
+    auto& w = s->w;
+    auto what = draw_job(s, number);
+    auto& job = s->all[what.id];
+    job.what = what;
+    bool may_be_there = false;
+    for (;;) {
+        auto asking = as_result(with_timeout(s->jobs.submit(what), 5s));
+        const auto taken = co_await asking;
+        if (taken) {
+            job.is_taken = true;
+            if (!taken->not_durable.empty()) s->broken("not durable: " + taken->not_durable);
+            break;
+        }
+        if (taken.error().code() == errc::already_exists) {
+            if (!may_be_there) s->broken("an id is taken that nobody has used");
+            break;
+        }
+        may_be_there = true;
+        co_await sleep_for(std::chrono::milliseconds(w.below(500)));
+    }
+    if (job.is_taken && w.chance(0.5)) following->spawn(follow(s, what.id));
+}
+
+task<void> stop(stage* s, std::string id) {
+    auto* const job = &s->all.at(id);
+    job->was_stopped = true;
+    const auto asked_at = s->w.loop.now();
+    auto asking = as_result(with_timeout(s->jobs.stop(id), 3s));
+    const auto answer = co_await asking;
+    if (!answer) co_return;
+    look_at(s, answer->now, asked_at);
+    if (!job->stopped) job->stopped = answer->now.attempt;
+}
+
+task<void> submit_around(stage* s, scope* following) {
+    auto& w = s->w;
+    const int count = 4 + static_cast<int>(w.below(12));
+    for (int i = 1; i <= count; ++i) {
+        auto submitting = submit(s, i, following);
+        co_await submitting;
+        if (w.chance(0.3)) {
+            auto stopping = stop(s, fmt::format("j{}", 1 + w.below(static_cast<std::uint64_t>(i))));
+            co_await stopping;
+        }
+        if (w.chance(0.7)) co_await sleep_for(std::chrono::milliseconds(w.below(1500)));
+    }
+}
+
+/// Between a change and its being durable, or just after that.
+task<void> kill_head(stage* s) {
+    auto& w = s->w;
+    ++s->losses;
+    w.network.counts().add(sim::fault::kill);
+    auto killed = s->c.kill_head();
+    co_await killed;
+    s->disk->crash();
+    const std::uint64_t most_ms = w.chance(0.3) ? 9000 : 1000;
+    co_await sleep_for(std::chrono::milliseconds(w.below(most_ms)));
+    s->c.start_head();
+}
+
+/// Until a process has just started or ended: its news may be on the way.
+task<void> next_change(stage* s) {
+    const auto before = s->c.processes();
+    for (int i = 0; i < 5000 && s->c.processes() == before; ++i) co_await sleep_for(200us);
+    co_await sleep_for(std::chrono::microseconds(s->w.below(4000)));
+}
+
+task<void> hurt(stage* s) {
+    auto& w = s->w;
+    for (auto blows = w.below(12); blows > 0; --blows) {
+        co_await sleep_for(std::chrono::milliseconds(w.below(2000)));
+        if (w.chance(0.5)) {
+            auto waiting = next_change(s);
+            co_await waiting;
+        }
+        if (w.chance(0.3)) {
+            auto& on = *s->c.at(w.below(s->c.nodes())).children;
+            if (const auto all = on.running(); !all.empty()) on.kill(all[w.below(all.size())].pid);
+        } else if (w.chance(0.6)) {
+            auto killed = kill_head(s);
+            co_await killed;
+        } else if (w.chance(0.3)) {
+            w.network.crash(s->c.at(w.below(s->c.nodes())).host); // its connections alone
+        } else {
+            ++s->losses;
+            s->agents_died = true;
+            auto replaced = s->c.replace_agent(s->c.at(w.below(s->c.nodes())), w.chance(0.5));
+            co_await replaced;
+        }
+    }
+}
+
+/// Those that would never end are stopped; all others end by themselves.
+task<void> end_all(stage* s) {
+    for (auto& [id, job] : s->all) {
+        const auto& words = job.what.command;
+        const bool is_endless = std::find(words.begin(), words.end(), "10000000") != words.end();
+        if (!is_endless || job.what.timeout_ms != 0) continue;
+        for (int tries = 0; tries < 20 && !job.end; ++tries) {
+            auto stopping = stop(s, id);
+            co_await stopping;
+            if (job.stopped) break;
+            co_await sleep_for(500ms);
+        }
+    }
+    const auto last = s->w.loop.now() + 900s;
+    std::string waits;
+    do {
+        waits.clear();
+        co_await sleep_for(500ms);
+        const auto asked_at = s->w.loop.now();
+        auto asking = as_result(with_timeout(s->jobs.list(), 3s));
+        const auto all = co_await asking;
+        if (!all) {
+            waits = all.error().what();
+            continue;
+        }
+        std::set<std::string> known;
+        for (const auto& one : all->jobs) {
+            look_at(s, one, asked_at);
+            known.insert(one.id);
+            if (!cluster::is_over(cluster::state_of(one)))
+                waits += fmt::format("; {} is {}: {}", one.id, to_string(cluster::state_of(one)),
+                                     one.reason);
+        }
+        for (const auto& [id, job] : s->all)
+            if (job.is_taken && !known.contains(id)) s->broken(id + " was taken and is not known");
+    } while (!waits.empty() && s->w.loop.now() < last);
+    s->w.check(waits.empty(), "jobs have not ended long after the calm: " + waits);
+}
+
+void check_end(stage* s, const std::string& id, const told& job) {
+    auto& w = s->w;
+    std::uint64_t printed = 0, started = 0;
+    for (const auto& [which, had] : s->jobs.attempts()) {
+        if (which.first != id) continue;
+        printed += had.printed;
+        ++started;
+        w.check(had.starts == 1,
+                fmt::format("attempt {} of {} ran {} times", which.second, id, had.starts));
+        w.check(!job.stopped || which.second <= *job.stopped,
+                fmt::format("{} was stopped in attempt {}, and {} began", id,
+                            job.stopped.value_or(0), which.second));
+    }
+    w.check(started <= job.what.retries + 1 + s->losses,
+            fmt::format("{} started {} times with {} retries", id, started, job.what.retries));
+    if (!job.end) return w.check(!job.is_taken, id + " was taken and has no end");
+    const auto& end = *job.end;
+    w.loop.trace(end.state * 1000U + end.attempt);
+    const auto found = s->jobs.attempts().find({id, end.attempt});
+    const int code = found == s->jobs.attempts().end() ? -1 : found->second.code;
+    const auto state = cluster::state_of(end);
+    w.check(state != job_state::succeeded || code == 0,
+            fmt::format("{} has succeeded, and its process gave {}", id, code));
+    w.check(state != job_state::failed || end.exit_code < 0 || end.exit_code == code || code == -1,
+            fmt::format("{} failed with {}, and its process gave {}", id, end.exit_code, code));
+    w.check(state != job_state::failed || code != 0 || job.what.timeout_ms != 0 ||
+                end.exit_code != 0,
+            id + " failed, and its process ended well: " + end.reason);
+    w.check(state != job_state::stopped || job.was_stopped, id + " was stopped by nobody");
+    if (!job.is_heard) return;
+    w.check(job.seen + job.left_out <= printed,
+            fmt::format("{} printed {} lines, {} were seen and {} left out", id, printed, job.seen,
+                        job.left_out));
+    // Its agent has told how many lines there were.
+    const bool is_sure = started == 1 && (end.exit_code >= 0 || end.signal != 0);
+    w.check(
+        !is_sure || job.seen + job.left_out == printed,
+        fmt::format("{} printed {} lines, {} were seen and {} counted as left out; the head knows "
+                    "of {}; {} {}",
+                    id, printed, job.seen, job.left_out, end.lines, to_string(state), end.reason));
+}
+
+task<void> drive(stage* s) {
+    auto& w = s->w;
+    auto& c = s->c;
+    c.start_head();
+    for (auto nodes = 1 + w.below(3); nodes > 0; --nodes)
+        s->jobs.with_entries(c.add_breaking_node(2 + static_cast<int>(w.below(2))));
+    w.network.begin_link_faults();
+    scope watching, following, submitting;
+    watching.spawn(watch(s));
+    submitting.spawn(submit_around(s, &following));
+    std::exception_ptr failure;
+    try {
+        auto hurts = hurt(s);
+        co_await hurts;
+        auto submitted = submitting.join();
+        co_await submitted;
+        for (std::size_t i = 0; i < c.nodes(); ++i)
+            s->agents_died = s->agents_died || c.at(i).agent->over;
+        auto calming = c.be_calm();
+        co_await calming;
+        auto ended = end_all(s);
+        co_await ended;
+        auto heard = as_result(with_timeout(following.join(), 120s));
+        const auto all_heard = co_await heard;
+        w.check(all_heard.has_value(), "a follower has not heard the end of its job");
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    for (auto* some : {&submitting, &following, &watching}) {
+        some->cancel();
+        auto gone = as_result(some->join());
+        (void)co_await gone;
+    }
+    auto all = c.end_when_empty(60s);
+    const auto left = co_await all;
+    w.check(s->violation.empty(), s->violation);
+    if (failure) std::rethrow_exception(failure);
+    w.check(left.empty(), left);
+    for (const auto& [id, job] : s->all) check_end(s, id, job);
+}
+
+task<void> scenario(sim::world& w) {
+    w.network.draw_clocks();
+    sim::disk disk(w.loop.random(), {}, &w.network.counts());
+    auto jobs = std::make_unique<test::sim_jobs>();
+    sim_nodes c(w.loop, w.network);
+    jobs->attach(c);
+    c.head_disk = &disk;
+    c.head_log_bounds.grown = 2000;
+    c.head_log_bounds.times = 1;
+    c.agent_times.start_timeout = 5s; // some starts hang
+    c.head_defaults.times.start_timeout = 20s;
+    c.head_defaults.news = logging::level::debug;
+    stage s{w, c, *jobs, &disk};
+    auto driving = drive(&s);
+    co_await driving;
+    w.loop.trace(s.all.size());
+}
+
+const sim::scenario registered("jobs", &scenario);
+
+} // namespace jobs_world
