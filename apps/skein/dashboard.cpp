@@ -10,6 +10,9 @@
 #include <skein/core/sleep.hpp>
 #include <skein/net/http_server.hpp>
 
+#include <algorithm>
+#include <array>
+#include <charconv>
 #include <chrono>
 #include <string_view>
 #include <utility>
@@ -63,6 +66,18 @@ std::string lines_text(const cluster::head& of, const std::string& id) {
     }
 }
 
+/// Of Ray's, those that mean something here, and those that mean nothing to anybody.
+void check_fields(const skein::json& body) {
+    constexpr std::array<std::string_view, 9> known{
+        "entrypoint",           "submission_id",       "job_id",
+        "entrypoint_num_cpus",  "entrypoint_num_gpus", "entrypoint_memory",
+        "entrypoint_resources", "runtime_env",         "metadata"};
+    for (const auto& [name, value] : body.items())
+        if (std::find(known.begin(), known.end(), name) == known.end() && !value.is_null())
+            throw error(errc::not_supported,
+                        fmt::format("not supported: {}", skein::printable(name)));
+}
+
 cluster::job_request request_of(const net::http_call& call) {
     const auto read = skein::parse_json(call.request.body);
     if (!read)
@@ -77,28 +92,44 @@ cluster::job_request request_of(const net::http_call& call) {
             throw error(errc::invalid_argument, fmt::format("{} is no number", name));
         return body[name].template get<double>();
     };
+    const auto text = [&](const char* name) {
+        if (!body.contains(name) || body[name].is_null()) return std::string();
+        if (!body[name].is_string())
+            throw error(errc::invalid_argument, fmt::format("{} is no text", name));
+        return body[name].get<std::string>();
+    };
+    const auto object = [&](const char* name) {
+        if (!body.contains(name) || body[name].is_null()) return skein::json::object();
+        if (!body[name].is_object())
+            throw error(errc::invalid_argument, fmt::format("{} is no object", name));
+        return body[name];
+    };
+    check_fields(body);
     cluster::job_request out;
-    out.command = {"/bin/sh", "-c", body["entrypoint"].get<std::string>()};
-    if (body.contains("submission_id") && body["submission_id"].is_string())
-        out.id = body["submission_id"].get<std::string>();
+    out.command = {"/bin/sh", "-c", text("entrypoint")};
+    if (out.command.back().empty()) throw error(errc::invalid_argument, "the entrypoint is empty");
+    out.id = text("submission_id").empty() ? text("job_id") : text("submission_id");
     out.demand = fmt::format("cpu={:.4g}", number("entrypoint_num_cpus", 1));
-    if (const auto gpus = number("entrypoint_num_gpus", 0); gpus > 0)
+    if (const auto gpus = number("entrypoint_num_gpus", 0); gpus != 0)
         out.demand += fmt::format(",gpu={:.4g}", gpus);
-    if (const auto memory = number("entrypoint_memory", 0); memory > 0)
-        out.demand += fmt::format(",memory={}", static_cast<std::uint64_t>(memory));
-    if (body.contains("runtime_env") && body["runtime_env"].is_object()) {
-        const auto& env = body["runtime_env"];
-        for (const auto& [name, value] : env.items()) {
-            if (name == "env_vars" && value.is_object()) {
-                for (const auto& [key, text] : value.items())
-                    out.env.push_back(
-                        key + "=" +
-                        (text.is_string() ? text.template get<std::string>() : text.dump()));
-            } else {
-                throw error(errc::not_supported,
-                            fmt::format("not supported: runtime_env.{}", skein::printable(name)))
-                    .with_hint("skein job submit --working-dir sends a folder along");
-            }
+    if (const auto memory = number("entrypoint_memory", 0); memory != 0)
+        out.demand += fmt::format(",memory={:.0f}", memory);
+    for (const auto& [name, value] : object("entrypoint_resources").items()) {
+        if (!value.is_number())
+            throw error(errc::invalid_argument, "a resource of the entrypoint is no number");
+        out.demand += fmt::format(",{}={:.4g}", name, value.get<double>());
+    }
+    for (const auto& [name, value] : object("runtime_env").items()) {
+        if (name != "env_vars")
+            throw error(errc::not_supported,
+                        fmt::format("not supported: runtime_env.{}", skein::printable(name)))
+                .with_hint("skein job submit --working-dir sends a folder along");
+        if (!value.is_object()) throw error(errc::invalid_argument, "env_vars is no object");
+        for (const auto& [key, word] : value.items()) {
+            if (!word.is_string())
+                throw error(errc::invalid_argument,
+                            fmt::format("env_vars.{} is no text", skein::printable(key)));
+            out.env.push_back(key + "=" + word.get<std::string>());
         }
     }
     out.by = "HTTP";

@@ -40,6 +40,13 @@ cluster::tool_options reach(const job_arguments& args) {
     return how;
 }
 
+/// To people, on standard error; where nobody can read it, it is not said.
+template <class... Args>
+void say(fmt::format_string<Args...> text, Args&&... args) {
+    const auto said = fmt::format(text, std::forward<Args>(args)...);
+    (void)std::fwrite(said.data(), 1, said.size(), stderr);
+}
+
 /// What the head says no to is no mistake of this command line.
 int with_head(const std::function<int()>& ask) {
     try {
@@ -47,7 +54,7 @@ int with_head(const std::function<int()>& ask) {
     } catch (const error& why) {
         if (why.code() == errc::usage || why.code() == errc::io) throw;
         std::fflush(stdout);
-        fmt::print(stderr, "error: {}\n", skein::printable_lines(why.what()));
+        say("error: {}\n", skein::printable_lines(why.what()));
         const bool is_there = why.code() == errc::not_found ||
                               why.code() == errc::invalid_argument ||
                               why.code() == errc::already_exists || why.code() == errc::too_large ||
@@ -120,10 +127,9 @@ std::string since_text(const cluster::job_info& job) {
 void print_lines(const cluster::job_lines& said, std::uint64_t from) {
     if (said.first > from && (!said.lines.empty() || said.is_all)) {
         std::fflush(stdout);
-        fmt::print(stderr, "skein job: {} left out here: too many came at once, or too long ago\n",
-                   said.first == from + 1
-                       ? fmt::format("line {} is", from)
-                       : fmt::format("lines {} to {} are", from, said.first - 1));
+        say("skein job: {} left out here: too many came at once, or too long ago\n",
+            said.first == from + 1 ? fmt::format("line {} is", from)
+                                   : fmt::format("lines {} to {} are", from, said.first - 1));
     }
     for (const auto& line : said.lines) {
         auto* const to = line.is_error ? stderr : stdout;
@@ -140,15 +146,15 @@ void print_lines(const cluster::job_lines& said, std::uint64_t from) {
 int tell_end(const cluster::job_info& job, bool with_lines) {
     std::fflush(stdout);
     const auto state = cluster::state_of(job);
-    const auto how = end_text(job);
-    fmt::print(stderr, "skein job: {} {}{}{}{}{}\n", job.id, state_name(job),
-               job.node.empty() ? "" : " on " + skein::printable(job.node),
-               how.empty() || state == cluster::job_state::succeeded ? "" : ", " + how,
-               job.attempt > 1 ? fmt::format(", attempt {}", job.attempt) : "",
-               job.reason.empty() ? "" : ": " + skein::printable_lines(job.reason));
+    const auto how =
+        state == cluster::job_state::failed && !job.reason.empty() ? std::string() : end_text(job);
+    say("skein job: {} {}{}{}{}{}\n", job.id, state_name(job),
+        job.node.empty() ? "" : " on " + skein::printable(job.node),
+        how.empty() || state == cluster::job_state::succeeded ? "" : ", " + how,
+        job.attempt > 1 ? fmt::format(", attempt {}", job.attempt) : "",
+        job.reason.empty() ? "" : ": " + skein::printable_lines(job.reason));
     if (with_lines && state == cluster::job_state::failed)
-        for (const auto& line : job.last_lines)
-            fmt::print(stderr, "    {}\n", skein::printable(line));
+        for (const auto& line : job.last_lines) say("    {}\n", skein::printable(line));
     return state == cluster::job_state::succeeded ? skein::exit_code::done
                                                   : skein::exit_code::failed;
 }
@@ -177,11 +183,11 @@ int watch(const cluster::tool_options& how, const std::string& id, std::uint64_t
         auto news = state_name(said.now) + said.now.reason;
         if (!cluster::is_over(state) && news != told) {
             std::fflush(stdout);
-            fmt::print(stderr, "skein job: {} {}{}{}\n", id, state_name(said.now),
-                       said.now.node.empty() || state == cluster::job_state::pending
-                           ? ""
-                           : " on " + skein::printable(said.now.node),
-                       said.now.reason.empty() ? "" : ": " + skein::printable(said.now.reason));
+            say("skein job: {} {}{}{}\n", id, state_name(said.now),
+                said.now.node.empty() || state == cluster::job_state::pending
+                    ? ""
+                    : " on " + skein::printable(said.now.node),
+                said.now.reason.empty() ? "" : ": " + skein::printable(said.now.reason));
             told = std::move(news);
         }
         if (prints) print_lines(said, next);
@@ -217,12 +223,11 @@ std::string send_folder(const cluster::tool_options& how, const job_arguments& a
         how, args.folder, files, [&](std::uint64_t sent, std::uint64_t all) {
             if (!shows) return;
             constexpr double mib = 1 << 20;
-            fmt::print(stderr, "\rskein job: sends {}: {:.1f} of {:.1f} MiB ",
-                       skein::printable(args.folder), static_cast<double>(sent) / mib,
-                       static_cast<double>(all) / mib);
+            say("\rskein job: sends {}: {:.1f} of {:.1f} MiB ", skein::printable(args.folder),
+                static_cast<double>(sent) / mib, static_cast<double>(all) / mib);
             has_shown = true;
         });
-    if (has_shown) fmt::print(stderr, "\n");
+    if (has_shown) say("\n");
     return id;
 }
 
@@ -232,7 +237,7 @@ int submit(const job_arguments& args) {
     what.id = args.id;
     what.command = args.command;
     if (what.command.empty())
-        throw error(errc::usage, "no command is given")
+        throw error(errc::usage, "no command is given: it stands behind --")
             .with_hint("skein job submit --working-dir . -- ./train --workers 2");
     what.env = args.env;
     what.demand = demand_of(args);
@@ -251,13 +256,13 @@ int submit(const job_arguments& args) {
         if (!args.folder.empty()) what.package = send_folder(how, args, files);
         const auto taken = cluster::submit(how, what);
         if (!taken.not_durable.empty())
-            fmt::print(stderr, "skein job: a head that is started again will not know of it: {}\n",
-                       skein::printable(taken.not_durable));
+            say("skein job: a head that is started again will not know of it: {}\n",
+                skein::printable(taken.not_durable));
         if (args.no_wait) {
             fmt::print("{}\n", taken.id);
             return skein::exit_code::done;
         }
-        fmt::print(stderr, "skein job: {} is submitted to {}\n", taken.id, to_string(how.head));
+        say("skein job: {} is submitted to {}\n", taken.id, to_string(how.head));
         return watch(how, taken.id, 1, true);
     });
 }
@@ -352,9 +357,14 @@ int forget(const job_arguments& args) {
 }
 
 void declare_submit(CLI::App& sub, job_arguments& args) {
-    sub.add_option("--working-dir", args.folder, "a folder that goes along; the job runs in it");
+    sub.add_option("--working-dir", args.folder, "a folder that goes along; the job runs in it")
+        ->check([](const std::string& path) {
+            return path.empty() ? "it is empty; leave it out where no folder goes along" : "";
+        });
     sub.add_option("--id", args.id, "of the job (default: one is drawn)");
-    sub.add_option("--env", args.env, "NAME=value, for its environment")->take_all()->expected(1);
+    sub.add_option("--env", args.env, "NAME=value, for its environment; may be given again")
+        ->take_all()
+        ->allow_extra_args(false);
     sub.add_option("--cpus", args.cpus, "of its node that it takes (default: 1)");
     sub.add_option("--gpus", args.gpus, "of its node that it takes");
     sub.add_option("--memory", args.memory, "of its node that it takes: 4GiB");
@@ -365,7 +375,6 @@ void declare_submit(CLI::App& sub, job_arguments& args) {
                    "it fails when no node has had room for so long: 90s, 15m, 2h");
     sub.add_option("--timeout", args.limit, "of each attempt, which is ended then");
     sub.add_flag("--no-wait", args.no_wait, "print its id, and leave it alone");
-    sub.add_option("command", args.command, "what it runs, behind --");
 }
 
 } // namespace

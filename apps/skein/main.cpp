@@ -35,6 +35,8 @@
 #include <exception>
 #include <functional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -56,7 +58,9 @@ struct arguments {
 
 int tell(const std::exception& why, int code) {
     std::fflush(stdout);
-    fmt::print(stderr, "error: {}\n", skein::printable_lines(why.what()));
+    const auto said = fmt::format("error: {}\n", skein::printable_lines(why.what()));
+    (void)std::fwrite(said.data(), 1, said.size(),
+                      stderr); // where nobody can read it, it is not said
     return code;
 }
 
@@ -276,11 +280,29 @@ std::string what_is_wrong(const CLI::App& app, const CLI::ParseError& why, int a
     if (first.starts_with('-')) return extra ? not_expected(app, said) : said;
     std::string all;
     for (const auto* one : app.get_subcommands([](const CLI::App*) { return true; })) {
-        if (one->get_name() == first) return extra ? not_expected(*one, said) : said;
+        if (one->get_name() == first) {
+            const auto chosen = one->get_subcommands(); // skein job submit
+            const auto& of = chosen.empty() ? *one : *chosen.front();
+            const bool submits = first == "job" && of.get_name() == "submit";
+            return extra ? not_expected(of, said) +
+                               (submits ? "; put -- before the command that it runs" : "")
+                         : said;
+        }
         all += (all.empty() ? "" : ", ") + one->get_name();
     }
     return fmt::format("{}; the commands are {}",
                        first.empty() ? "no command is given" : "there is no command " + first, all);
+}
+
+/// What stands behind -- of `skein job submit` is the job's, word for word; gives what is left.
+int take_job_command(int argc, char** argv, std::vector<std::string>& into) {
+    if (argc < 3 || std::string_view(argv[1]) != "job") return argc;
+    for (int i = 2; i < argc; ++i) {
+        if (std::string_view(argv[i]) != "--") continue;
+        into.assign(argv + i + 1, argv + argc);
+        return i;
+    }
+    return argc;
 }
 
 int run(int argc, char** argv) {
@@ -297,7 +319,7 @@ int run(int argc, char** argv) {
     job_arguments job_args;
     declare_jobs(app, job_args, chosen);
     try {
-        app.parse(argc, argv);
+        app.parse(take_job_command(argc, argv, job_args.command), argv);
     } catch (const CLI::ParseError& said) {
         if (said.get_exit_code() == 0) return app.exit(said); // --help, --version
         fmt::print(stderr, "error: {}; see skein --help\n", what_is_wrong(app, said, argc, argv));

@@ -79,6 +79,9 @@ def first():
         assert c.job("logs", "one")[0] == out
         kept = list((c.folder / "home/.cache/skein").glob("node-*/jobs/one-*"))
         assert len(kept) == 1 and (kept[0] / "runs/here").exists() and (kept[0] / "link").is_symlink(), kept
+        out, _ = c.job("submit", "--env", "A=1", "--env", "B=2 3", "--", "sh", "-c", "echo $A $B; echo --retries \"$@\"; pwd", "x", "--", "--no-wait")
+        assert out.startswith("1 2 3\n--retries -- --no-wait\n"), out
+        assert pathlib.Path(out.split()[-1]).parent.name == "jobs", "it did not run in a folder of its own"
         out, err = c.job("submit", "--no-wait", "--", "true")
         c.job("wait", out.strip())
         c.job("delete", "one")
@@ -90,7 +93,7 @@ def failures():
     """Exit code, signal and last lines of what failed; what cannot be started says why."""
     with Jobs() as c:
         err = c.job("submit", "--id", "three", "--", "sh", "-c", "echo last word >&2; exit 3", code=1)[1]
-        assert "exit code 3" in err[-1] and "last word" in err[-1], err
+        assert "FAILED on n" in err[-1] and "exited with 3" in err[-1] and "last word" in err[-1], err
         assert c.info("three")["exit_code"] == 3 and c.info("three")["last_lines"] == ["last word"]
         err = c.job("submit", "--", "sh", "-c", "kill -SEGV $$", code=1)[1]
         assert "SIGSEGV" in err[-1], err
@@ -122,6 +125,10 @@ def refusals():
         check("another token", "submit", "--", "true", code=3, SKEIN_TOKEN="1" * 64)
         check("no token", "list", XDG_CONFIG_HOME=c.folder / "nobody")
         check("no command is given", "submit", code=2)
+        check("no command is given", "submit", "--working-dir", c.cwd, code=2)
+        check("--working-dir: it is empty", "submit", "--working-dir", "", "--", "true", code=2)
+        check("--workers.*put -- before the command", "submit", "./train", "--workers", "2", code=2)
+        check("it cannot be set", "submit", "--env", "SKEIN_JOB=x", "--", "true")
         check("a time is wanted", "submit", "--timeout", "soon", "--", "true", code=2)
         check("no variable of an environment", "submit", "--env", "X", "--", "true")
         check("cannot be called", "submit", "--id", "../x", "--", "true")
@@ -187,7 +194,7 @@ def kills():
         c.nodes[node].process.wait()
         del c.nodes[node]
 
-        watching = c.start("--id", "unwatched", "--", "sh", "-c", "echo begun; while ! test -e go; do sleep 0.05; done; echo over")
+        watching = c.start("--id", "unwatched", "--", "sh", "-c", f"echo begun; while ! test -e {c.cwd}/go; do sleep 0.05; done; echo over")
         watching.wait_until(lambda: "begun" in watching.stdout, "its first line", SECONDS)
         watching.process.send_signal(signal.SIGINT)
         watching.check(watching.wait(SECONDS) == 130 and "goes on" in watching.stderr and "skein job stop unwatched" in watching.stderr, "no word of what goes on")
@@ -205,7 +212,7 @@ def another_head():
     """With --state the next head takes running jobs over, and knows those that have ended."""
     with Jobs(state=True) as c:
         c.job("submit", "--id", "before", "--", "sh", "-c", "exit 7", code=1)
-        watching = c.start("--id", "stays", "--", "sh", "-c", "echo 1; while ! test -e go; do sleep 0.05; done; echo 2; echo 3")
+        watching = c.start("--id", "stays", "--", "sh", "-c", f"echo 1; while ! test -e {c.cwd}/go; do sleep 0.05; done; echo 2; echo 3")
         watching.wait_until(lambda: watching.stdout == "1\n", "its first line", SECONDS)
         c.head.process.kill()
         c.head.process.wait()
@@ -215,6 +222,40 @@ def another_head():
         watching.check(watching.stdout == "1\n2\n3\n", "lines are missing or there twice")
         assert c.info("stays")["attempt"] == 1
         assert c.info("before")["exit_code"] == 7 and c.info("before")["state"] == "FAILED"
+        c.stop()
+
+
+def a_killed_agent():
+    """What it leaves behind ends when an agent of that name comes; the job, which has failed, is not alone with that."""
+    with Jobs([("n1", [])]) as c:
+        watching = c.start("--id", "left", "--", "sh", "-c", "(trap '' TERM; sleep 1000) & setsid sleep 1000 & echo begun; exec sleep 1000")
+        watching.wait_until(lambda: "begun" in watching.stdout, "its first line", SECONDS)
+        c.nodes["n1"].process.kill()
+        watching.check(watching.wait(SECONDS) == 1 and "FAILED" in watching.stderr, "it has not failed")
+        killed = c.nodes["n1"].marked
+        c.join("n1", "--resources", "cpu=4")
+        c.joined("n1")
+        c.wait_until(lambda: not sleepers(killed), "processes that have ended")
+        c.stop()
+
+
+def a_cluster_that_stops():
+    """Jobs are asked to end, and say what they have to say."""
+    with Jobs([("n1", [])]) as c:
+        watching = c.start("--id", "polite", "--", "sh", "-c", "trap 'echo got it; sleep 0.3; echo bye; exit 0' TERM; echo on; while :; do sleep 0.05; done")
+        watching.wait_until(lambda: "on" in watching.stdout, "its first line", SECONDS)
+        c.stop()
+        watching.check(watching.stdout == "on\ngot it\nbye\n" and "the cluster was stopped" in watching.stderr, "its last words are lost")
+
+
+def nobody_reads():
+    """An output that cannot be written ends the watching, not the job, and at once."""
+    with Jobs([("n1", [])]) as c:
+        for redirect in (">/dev/full", "2>/dev/full", ">&-", "2>&-"):
+            begin = time.monotonic()
+            run = c.run("/bin/sh", "-c", f"trap '' PIPE; exec {c.skein} job submit --address {c.address} -- seq 3 {redirect}")
+            code = run.wait(SECONDS)
+            run.check(code in (0, 1) and time.monotonic() - begin < 20, f"{redirect}: ended with {code}")
         c.stop()
 
 
@@ -267,7 +308,9 @@ def over_http():
                 ("GET", "/api/jobs/", None, None, 401), ("GET", "/api/jobs/", None, "1" * 64, 401), ("GET", "/metrics", None, None, 401),
                 ("POST", "/api/jobs/", '{"entrypoint": "true"}', view, 403), ("DELETE", "/api/jobs/rest", None, view, 403),
                 ("POST", "/api/jobs/rest/stop", None, view, 403), ("GET", "/api/jobs/nobody", None, view, 404),
-                ("POST", "/api/jobs/", "rubbish", change, 400), ("POST", "/api/jobs/", '{"entrypoint": 1}', change, 400)):
+                ("POST", "/api/jobs/", "rubbish", change, 400), ("POST", "/api/jobs/", '{"entrypoint": 1}', change, 400),
+                ("POST", "/api/jobs/", '{"entrypoint": "true", "submission_id": 5}', change, 400), ("POST", "/api/jobs/", '{"entrypoint": ""}', change, 400),
+                ("POST", "/api/jobs/", '{"entrypoint": "true", "more": 5}', change, 501), ("POST", "/api/jobs/", "[" * 100000, change, 400)):
             status, text, _ = ask(c, method, path, body, key)
             assert status == wanted and json.loads(text)["message"], (method, path, status, text)
         assert ask(c, "GET", "/api/jobs/", key=view, Host="evil.example")[0] in (400, 403, 421)
@@ -286,5 +329,5 @@ def over_http():
 
 if __name__ == "__main__":
     CASES = [("first", first), ("failures", failures), ("refusals", refusals), ("leftovers", leftovers), ("kills", kills),
-             ("another head", another_head), ("much output", much_output), ("over HTTP", over_http)]
+             ("another head", another_head), ("a killed agent", a_killed_agent), ("a cluster that stops", a_cluster_that_stops), ("nobody reads", nobody_reads), ("much output", much_output), ("over HTTP", over_http)]
     run_cases(CASES, sys.argv[1] if len(sys.argv) > 1 else None)

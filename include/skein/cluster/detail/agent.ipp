@@ -138,6 +138,7 @@ SKEIN_INLINE task<void> agent::state::say_hello(state* self) {
     try {
         auto joining = self->head.join<cluster::node_welcome>(std::move(h));
         const auto w = co_await joining;
+        self->end_leftovers(w.name);
         for (const auto& lease : w.stop) self->stop_one(lease, false);
         for (auto& end : std::exchange(self->untold, {})) self->tell_end(std::move(end));
         self->offer_all_output();

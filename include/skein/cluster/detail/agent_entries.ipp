@@ -51,6 +51,10 @@ SKEIN_INLINE task<void> agent::state::prepare_entry(state* self, worker* w) {
         co_await fetching;
     } else {
         w->folder = order.folder;
+        if (w->folder.empty() && !w->storage.empty()) { // one of its own
+            w->folder = detail::folder_of_job(w->storage, order);
+            std::filesystem::create_directories(w->folder);
+        }
         if (!w->folder.empty() && !std::filesystem::is_directory(w->folder))
             throw error(errc::not_found, fmt::format("the folder {} is not there", w->folder))
                 .with_hint("--working-dir sends a folder along");
@@ -135,6 +139,7 @@ SKEIN_INLINE proc::child_options agent::state::entry_to_start(const worker& w) c
     };
     add("SKEIN_ADDRESS", to_string(how.head));
     if (!w.token_file.empty()) add("SKEIN_TOKEN_FILE", w.token_file);
+    add("PYTHONUNBUFFERED", "1"); // what a script prints is seen when it prints it
     for (const auto& v : order.variables) {
         const auto split = v.find('=');
         if (split != v.npos) add(v.substr(0, split), v.substr(split + 1));
@@ -143,12 +148,26 @@ SKEIN_INLINE proc::child_options agent::state::entry_to_start(const worker& w) c
     add("SKEIN_JOB_ATTEMPT", fmt::to_string(order.attempt));
     const auto mark = detail::job_mark(order);
     add(detail::job_mark_variable, mark.substr(mark.find('=') + 1));
+    add(detail::node_mark_variable, node_mark.substr(node_mark.find('=') + 1));
     const auto demand = sched::parse_resources(order.demand);
     if (const auto good = proc::check_gpus_together(demand ? demand->gpu : 0, how.gpu_names); !good)
         throw good.error();
     if (demand && (demand->gpu || total.gpu)) // it sees the gpus of its lease alone
         add(proc::gpus_variable, proc::gpus_by_name(sched::gpu_set(order.gpus), how.gpu_names));
     return child;
+}
+
+/// An agent of this node that was killed has left what it had not seen end: the processes that its
+/// jobs' entry processes had started. Before this one has started any.
+SKEIN_INLINE void agent::state::end_leftovers(const std::string& node) {
+    if (!node_mark.empty()) return; // not the first welcome
+    node_mark = fmt::format("{}={}.{}", detail::node_mark_variable,
+                            how.secret.empty() ? "none" : how.secret.fingerprint(), node);
+    std::size_t ended = 0;
+    while (const auto there = children.signal_marked(node_mark, SIGKILL)) ended += there;
+    if (ended != 0)
+        logging::warn("agent", "processes of jobs of an agent that was killed are ended",
+                      {{"node", node}, {"processes", ended}});
 }
 
 SKEIN_INLINE void agent::state::entry_runs(worker* w, scope& beside) {

@@ -49,6 +49,7 @@ struct agent::state {
     std::vector<ended_lease> untold;                           ///< ends while there was no link
     std::deque<std::pair<time_point, ended_lease>> entry_ends; ///< until when each head hears them
     std::map<std::uint64_t, driver_output> outputs;            ///< by driver
+    std::string node_mark;                          ///< "NAME=value", since the first welcome
     bool draining = false;                                     ///< what the head has said last
     bool leaving = false;                          ///< the link to the head has ended for good
     bool has_joined = false, is_abandoned = false; ///< see agent_options::leaves_alone
@@ -80,6 +81,7 @@ struct agent::state {
     void remember_end(const ended_lease& what);
     static task<void> prepare_entry(state* self, worker* w);
     [[nodiscard]] proc::child_options entry_to_start(const worker& w) const;
+    void end_leftovers(const std::string& node);
     void entry_runs(worker* w, scope& beside);
     static task<void> fetch_package(state* self, worker* w);
     static task<void> fetch_blob(state* self, sha256_digest digest, std::uint64_t size);

@@ -107,6 +107,8 @@ SKEIN_INLINE task<void> head::state::serve() {
         co_await stopping.wait();
         for (const auto& [number, j] : jobs) // nobody waits for them any more
             if (j->session == nullptr) memory.job_went(number, job_end::lost);
+        auto ending = end_all_jobs(this);
+        co_await ending;
         stop_all_jobs();
         auto keeping = memory.kept();
         (void)co_await keeping;

@@ -9,6 +9,7 @@
 #include <skein/core/loop.hpp>
 #include <skein/core/printable.hpp>
 #include <skein/core/random.hpp>
+#include <skein/core/sleep.hpp>
 #include <skein/core/timeout.hpp>
 
 #include <algorithm>
@@ -52,6 +53,11 @@ inline void check_variable(const std::string& text) {
         throw error(errc::invalid_argument,
                     fmt::format("\"{}\" is no variable of an environment", printable(text)))
             .with_hint("as in --env NAME=value");
+    const auto name = std::string_view(text).substr(0, split);
+    if (name.starts_with("SKEIN_JOB") || name == "CUDA_VISIBLE_DEVICES")
+        throw error(errc::invalid_argument,
+                    fmt::format("{} says to a job what it has: it cannot be set", printable(name)))
+            .with_hint("choose another name; gpus are asked for with --gpus");
 }
 
 inline task<void> wait_for_news(std::shared_ptr<submitted_job> job) { co_await job->news.wait(); }
@@ -64,7 +70,10 @@ SKEIN_INLINE void head::state::check_request(const job_request& what) const {
     detail::check_job_id(what.id);
     if (submitted.by_id.contains(what.id))
         throw error(errc::already_exists, fmt::format("there is a job {} already", what.id))
-            .with_hint("choose another id, or leave --id out: the head draws one");
+            .with_hint(
+                fmt::format("choose another id, or leave --id out: the head draws one; skein "
+                            "job logs {} --follow shows that one",
+                            what.id));
     if (what.command.empty() || what.command.front().empty())
         throw error(errc::invalid_argument, "a job without a command");
     std::size_t bytes = 0;
@@ -322,6 +331,20 @@ SKEIN_INLINE void head::state::look_at_jobs() {
                                        static_cast<double>(job->what.timeout_ms) / 1000));
         }
     }
+}
+
+/// Running ones are asked to end, and say what they have to say.
+SKEIN_INLINE task<void> head::state::end_all_jobs(state* self) {
+    std::vector<job_ptr> open;
+    for (const auto& [id, job] : self->submitted.by_id)
+        if (!is_over(job->state)) open.push_back(job);
+    for (const auto& job : open)
+        self->stop_submitted(*job, job_state::stopped, "the cluster was stopped");
+    const auto until =
+        deadline_after(self->on_loop.now(), 2 * duration(self->how.times.shutdown_grace));
+    const auto runs = [](const job_ptr& job) { return !is_over(job->state); };
+    while (self->on_loop.now() < until && std::any_of(open.begin(), open.end(), runs))
+        co_await sleep_for(std::chrono::milliseconds(20));
 }
 
 /// The cluster ends, and with it what runs there.

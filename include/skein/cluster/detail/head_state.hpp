@@ -277,6 +277,7 @@ struct head::state {
     void note(const detail::submitted_job& job);
     void stop_submitted(detail::submitted_job& job, job_state as, std::string reason);
     void look_at_jobs();
+    static task<void> end_all_jobs(state* self);
     void stop_all_jobs();
     void show_all_ends();
     void keep_lines(detail::submitted_job& job, std::vector<printed_lines> from);

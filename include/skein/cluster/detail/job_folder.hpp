@@ -20,6 +20,8 @@ namespace skein::cluster::detail {
 
 /// In the environment of all processes of an attempt.
 inline constexpr const char* job_mark_variable = "SKEIN_JOB_MARK";
+/// And of all attempts of one node.
+inline constexpr const char* node_mark_variable = "SKEIN_JOB_NODE";
 
 /// What is to be executed for the first word of a command: as a shell finds it, in `folder`.
 ///   path    of its environment; empty: that of this process

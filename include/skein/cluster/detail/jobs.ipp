@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -81,6 +82,15 @@ SKEIN_INLINE task<job_info> follow_to_end(net::network& via, tool_options how, s
                                           std::uint64_t from,
                                           std::function<void(const job_lines&)> each,
                                           time_span patience) {
+    std::exception_ptr own;
+    const std::function<void(const job_lines&)> guarded = [&](const job_lines& said) {
+        try {
+            each(said);
+        } catch (...) {
+            own = std::current_exception();
+            throw;
+        }
+    };
     follow_job asked;
     asked.id = std::move(id);
     asked.from = from;
@@ -92,12 +102,13 @@ SKEIN_INLINE task<job_info> follow_to_end(net::network& via, tool_options how, s
         auto reaching = as_result(detail::reach_head(&via, how));
         auto way = co_await reaching;
         if (way) {
-            auto following = as_result(detail::follow_over(*way, &asked, &each, how.within));
+            auto following = as_result(detail::follow_over(*way, &asked, &guarded, how.within));
             auto ended = co_await following;
             was_there = was_there || asked.known != follow_job().known;
             auto closing = as_result(shield((*way)->close()));
             (void)co_await closing;
             if (ended) co_return *ended;
+            if (own) std::rethrow_exception(own); // no fault of the head's
             why = ended.error();
             if (asked.known != follow_job().known) until = time_point::max();
         } else {

@@ -232,7 +232,9 @@ SKEIN_INLINE task<std::unique_ptr<child>> local_children::start(child_options ho
         plan.env.emplace_back(boot_variable, std::to_string(detail::boot_file));
     } else {
         how.socket = false;
+        plan.last_words = false;
         plan.unset_env.emplace_back(boot_variable);
+        plan.unset_env.emplace_back(last_words_variable);
     }
     net::socket_pair link;
     if (how.socket) {

@@ -37,6 +37,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -67,7 +68,9 @@ namespace detail {
                      fmt::format("state folder {} cannot be used: {}", folder, why.text()))
             .with_hint("give this user a folder of its own with --state");
     };
+    const bool is_new = !std::filesystem::exists(folder);
     if (auto made = disk.make_dirs(folder); !made) throw unusable(made.error());
+    if (is_new) (void)::chmod(folder.c_str(), 0700); // jobs' environments stand in it
     const auto path = join_path(folder, "head.lock");
     unique_fd fd(
         ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
