@@ -159,12 +159,12 @@ SKEIN_INLINE void folder_scan::list_by_git(const std::string& prefix,
     for (auto name : files) {
         const bool is_repository = name.ends_with('/');
         if (is_repository) name.pop_back();
-        for (auto slash = name.find('/'); slash != std::string::npos;
-             slash = name.find('/', slash + 1))
-            parents.push_back(name.substr(0, slash + 1));
         const auto path = prefix + name;
         struct stat is{};
         if (!look(path, is)) continue; // tracked, and removed since
+        for (auto slash = name.find('/'); slash != std::string::npos;
+             slash = name.find('/', slash + 1))
+            parents.push_back(name.substr(0, slash + 1));
         const bool is_folder = S_ISDIR(is.st_mode);
         if (rules_.leaves_out(path, is_folder)) continue;
         take(path, is);
