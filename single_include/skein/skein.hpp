@@ -10110,7 +10110,9 @@ SKEIN_INLINE task<std::unique_ptr<child>> local_children::start(child_options ho
         plan.env.emplace_back(boot_variable, std::to_string(detail::boot_file));
     } else {
         how.socket = false;
+        plan.last_words = false;
         plan.unset_env.emplace_back(boot_variable);
+        plan.unset_env.emplace_back(last_words_variable);
     }
     net::socket_pair link;
     if (how.socket) {
@@ -18903,7 +18905,13 @@ SKEIN_INLINE std::optional<std::vector<std::string>> git_files(const std::string
     }
     if (ignored->code == 0) return std::nullopt;
     if (ignored->code != 1) {
-        if (ignored->errors.find("not a git repository") != std::string::npos) return std::nullopt;
+        if (ignored->errors.find("not a git repository") != std::string::npos) {
+            logging::warn("cluster",
+                          "git takes it for no repository, though there is a .git: what "
+                          ".gitignore leaves out goes along",
+                          {{"folder", folder}});
+            return std::nullopt;
+        }
         throw git_says_no(folder, *ignored);
     }
     const auto listed =
@@ -19290,12 +19298,12 @@ SKEIN_INLINE void folder_scan::list_by_git(const std::string& prefix,
     for (auto name : files) {
         const bool is_repository = name.ends_with('/');
         if (is_repository) name.pop_back();
-        for (auto slash = name.find('/'); slash != std::string::npos;
-             slash = name.find('/', slash + 1))
-            parents.push_back(name.substr(0, slash + 1));
         const auto path = prefix + name;
         struct stat is{};
         if (!look(path, is)) continue; // tracked, and removed since
+        for (auto slash = name.find('/'); slash != std::string::npos;
+             slash = name.find('/', slash + 1))
+            parents.push_back(name.substr(0, slash + 1));
         const bool is_folder = S_ISDIR(is.st_mode);
         if (rules_.leaves_out(path, is_folder)) continue;
         take(path, is);
@@ -20843,6 +20851,7 @@ SKEIN_INLINE task<void> detail::pause(duration length) {
 // ======== skein/cluster/detail/jobs.ipp, continued
 #include <algorithm>
 #include <array>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -20912,6 +20921,15 @@ SKEIN_INLINE task<job_info> follow_to_end(net::network& via, tool_options how, s
                                           std::uint64_t from,
                                           std::function<void(const job_lines&)> each,
                                           time_span patience) {
+    std::exception_ptr own;
+    const std::function<void(const job_lines&)> guarded = [&](const job_lines& said) {
+        try {
+            each(said);
+        } catch (...) {
+            own = std::current_exception();
+            throw;
+        }
+    };
     follow_job asked;
     asked.id = std::move(id);
     asked.from = from;
@@ -20923,12 +20941,13 @@ SKEIN_INLINE task<job_info> follow_to_end(net::network& via, tool_options how, s
         auto reaching = as_result(detail::reach_head(&via, how));
         auto way = co_await reaching;
         if (way) {
-            auto following = as_result(detail::follow_over(*way, &asked, &each, how.within));
+            auto following = as_result(detail::follow_over(*way, &asked, &guarded, how.within));
             auto ended = co_await following;
             was_there = was_there || asked.known != follow_job().known;
             auto closing = as_result(shield((*way)->close()));
             (void)co_await closing;
             if (ended) co_return *ended;
+            if (own) std::rethrow_exception(own); // no fault of the head's
             why = ended.error();
             if (asked.known != follow_job().known) until = time_point::max();
         } else {

@@ -49,8 +49,8 @@ struct agent::state {
     std::vector<ended_lease> untold;                           ///< ends while there was no link
     std::deque<std::pair<time_point, ended_lease>> entry_ends; ///< until when each head hears them
     std::map<std::uint64_t, driver_output> outputs;            ///< by driver
-    std::string node_mark;                          ///< "NAME=value", since the first welcome
-    bool draining = false;                                     ///< what the head has said last
+    std::string node_mark;                         ///< "NAME=value", since the first welcome
+    bool draining = false;                         ///< what the head has said last
     bool leaving = false;                          ///< the link to the head has ended for good
     bool has_joined = false, is_abandoned = false; ///< see agent_options::leaves_alone
     event stopping;

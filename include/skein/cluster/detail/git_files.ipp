@@ -143,7 +143,13 @@ SKEIN_INLINE std::optional<std::vector<std::string>> git_files(const std::string
     }
     if (ignored->code == 0) return std::nullopt;
     if (ignored->code != 1) {
-        if (ignored->errors.find("not a git repository") != std::string::npos) return std::nullopt;
+        if (ignored->errors.find("not a git repository") != std::string::npos) {
+            logging::warn("cluster",
+                          "git takes it for no repository, though there is a .git: what "
+                          ".gitignore leaves out goes along",
+                          {{"folder", folder}});
+            return std::nullopt;
+        }
         throw git_says_no(folder, *ignored);
     }
     const auto listed =
