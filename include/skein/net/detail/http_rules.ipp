@@ -143,7 +143,7 @@ SKEIN_INLINE std::optional<wire::http_response> http_server::check_source(
         return detail::refusal(403, errc::permission_denied,
                                "this server does not answer for the host " +
                                    (host != nullptr ? *host : std::string("(none)")),
-                               "use localhost, or give the head this name with --http-host");
+                               "use localhost, this host's own name, or the name after --listen");
     }
     const auto* origin = r.header("origin");
     const auto ours = wire::detail::lower(*host);
