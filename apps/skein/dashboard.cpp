@@ -114,12 +114,13 @@ cluster::job_request request_of(const net::http_call& call) {
         out.demand += fmt::format(",gpu={:.4g}", gpus);
     if (const auto memory = number("entrypoint_memory", 0); memory != 0)
         out.demand += fmt::format(",memory={:.0f}", memory);
-    for (const auto& [name, value] : object("entrypoint_resources").items()) {
+    const auto resources = object("entrypoint_resources"), environment = object("runtime_env");
+    for (const auto& [name, value] : resources.items()) {
         if (!value.is_number())
             throw error(errc::invalid_argument, "a resource of the entrypoint is no number");
         out.demand += fmt::format(",{}={:.4g}", name, value.get<double>());
     }
-    for (const auto& [name, value] : object("runtime_env").items()) {
+    for (const auto& [name, value] : environment.items()) {
         if (name != "env_vars")
             throw error(errc::not_supported,
                         fmt::format("not supported: runtime_env.{}", skein::printable(name)))
