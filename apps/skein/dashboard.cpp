@@ -109,16 +109,16 @@ cluster::job_request request_of(const net::http_call& call) {
     out.command = {"/bin/sh", "-c", text("entrypoint")};
     if (out.command.back().empty()) throw error(errc::invalid_argument, "the entrypoint is empty");
     out.id = text("submission_id").empty() ? text("job_id") : text("submission_id");
-    out.demand = fmt::format("cpu={:.4g}", number("entrypoint_num_cpus", 1));
+    out.demand = fmt::format("cpu={:.4f}", number("entrypoint_num_cpus", 1));
     if (const auto gpus = number("entrypoint_num_gpus", 0); gpus != 0)
-        out.demand += fmt::format(",gpu={:.4g}", gpus);
+        out.demand += fmt::format(",gpu={:.4f}", gpus);
     if (const auto memory = number("entrypoint_memory", 0); memory != 0)
         out.demand += fmt::format(",memory={:.0f}", memory);
     const auto resources = object("entrypoint_resources"), environment = object("runtime_env");
     for (const auto& [name, value] : resources.items()) {
         if (!value.is_number())
             throw error(errc::invalid_argument, "a resource of the entrypoint is no number");
-        out.demand += fmt::format(",{}={:.4g}", name, value.get<double>());
+        out.demand += fmt::format(",{}={:.4f}", name, value.get<double>());
     }
     for (const auto& [name, value] : environment.items()) {
         if (name != "env_vars")

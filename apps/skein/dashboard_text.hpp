@@ -28,7 +28,14 @@ inline std::string command_text(const std::vector<std::string>& command) {
     for (const auto& word : command) {
         const bool plain =
             !word.empty() && word.find_first_of(" \t\n\"'\\$`*?&;|<>()") == word.npos;
-        all += (all.empty() ? "" : " ") + (plain ? word : "'" + word + "'");
+        all += all.empty() ? "" : " ";
+        if (plain) {
+            all += word;
+            continue;
+        }
+        all += '\'';
+        for (const char c : word) all += c == '\'' ? std::string("'\\''") : std::string(1, c);
+        all += '\'';
     }
     return skein::printable(all);
 }

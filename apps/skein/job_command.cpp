@@ -83,8 +83,8 @@ std::uint64_t read_time(const std::string& text, const char* option) {
 std::string demand_of(const job_arguments& args) {
     if (args.cpus < 0 || args.gpus < 0)
         throw error(errc::usage, "--cpus and --gpus cannot be negative");
-    auto text = fmt::format("cpu={:.4g}", args.cpus);
-    if (args.gpus > 0) text += fmt::format(",gpu={:.4g}", args.gpus);
+    auto text = fmt::format("cpu={:.4f}", args.cpus);
+    if (args.gpus > 0) text += fmt::format(",gpu={:.4f}", args.gpus);
     if (!args.memory.empty()) text += ",memory=" + args.memory;
     if (!args.resources.empty()) text += "," + args.resources;
     const auto read = sched::parse_resources(text);

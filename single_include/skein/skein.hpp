@@ -4985,6 +4985,12 @@ public:
         return opened_;
     }
 
+    /// "" : nobody has needed it yet.
+    [[nodiscard]] std::string folder_if_open() {
+        const std::lock_guard held(mutex_);
+        return opened_.folder;
+    }
+
 private:
     std::mutex mutex_; // guards opened_
     std::function<opened_storage()> open_;
@@ -5089,6 +5095,7 @@ struct ended_lease {
     bool is_lasting = false; ///< it did not start, and would not with the same folder
     std::int32_t code = -1;  ///< that it has exited with; -1: it has not
     std::int32_t signal = 0; ///< that has ended it
+    bool was_asked = false;  ///< to end, or its agent was, before it started
 };
 
 } // namespace skein::cluster

@@ -37,6 +37,12 @@ public:
         return opened_;
     }
 
+    /// "" : nobody has needed it yet.
+    [[nodiscard]] std::string folder_if_open() {
+        const std::lock_guard held(mutex_);
+        return opened_.folder;
+    }
+
 private:
     std::mutex mutex_; // guards opened_
     std::function<opened_storage()> open_;

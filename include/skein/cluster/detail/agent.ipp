@@ -3,6 +3,7 @@
 // The bodies of cluster/agent.hpp.
 
 #include <skein/cluster/detail/agent_state.hpp>
+#include <skein/cluster/job_storage.hpp>
 #include <skein/cluster/space_server.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
@@ -138,7 +139,9 @@ SKEIN_INLINE task<void> agent::state::say_hello(state* self) {
     try {
         auto joining = self->head.join<cluster::node_welcome>(std::move(h));
         const auto w = co_await joining;
-        self->end_leftovers(w.name);
+        if (self->how.storage) self->end_leftovers(self->how.storage->folder_if_open());
+        for (auto& [name, one] : self->workers) // this head may not have them
+            if (one->table) one->table->again();
         for (const auto& lease : w.stop) self->stop_one(lease, false);
         for (auto& end : std::exchange(self->untold, {})) self->tell_end(std::move(end));
         self->offer_all_output();
@@ -188,7 +191,11 @@ SKEIN_INLINE task<void> agent::state::watch_orphans(state* self) {
 SKEIN_INLINE void agent::state::start(start_worker_order order) {
     const auto lease = order.lease;
     if (workers.contains(lease)) return;
-    if (stopping.is_set()) return tell_end({lease, false, "the node is leaving the cluster"});
+    if (stopping.is_set()) {
+        ended_lease none{lease, false, "the node is leaving the cluster"};
+        none.was_asked = true;
+        return tell_end(std::move(none));
+    }
     if (workers.size() >= how.most_workers)
         return tell_end(
             {lease, false, fmt::format("the node runs {} workers already", workers.size())});
@@ -270,8 +277,13 @@ SKEIN_INLINE task<ended_lease> agent::state::run(state* self, worker* w) {
         out.is_lasting = (e.code() == errc::not_found || e.code() == errc::permission_denied ||
                           e.code() == errc::invalid_argument) &&
                          !out.started;
+    } catch (const std::exception& e) { // of the library: a path, memory
+        out.how = e.what();
     }
-    if (!process) co_return out;
+    if (!process) {
+        out.was_asked = w->asked_to_stop;
+        co_return out;
+    }
     if (!has_ended) {
         auto ending = as_result(shield(end_now(self, w, process.get(), &out)));
         (void)co_await ending;
@@ -299,6 +311,7 @@ SKEIN_INLINE task<void> agent::state::end_now(state* self, worker* w, proc::chil
     auto stopped = as_result(proc::stop(*process, is_entry ? how.stop_grace : how.times.exit_grace,
                                         is_entry ? time_span() : how.stop_grace));
     const auto end = co_await stopped;
+    into->was_asked = true;
     into->how = end ? end->status.describe() : end.error().what();
     into->code = end ? end->status.code() : -1;
     into->signal = end ? end->status.signal() : 0;

@@ -18,7 +18,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <set>
+#include <system_error>
 #include <tuple>
 #include <utility>
 
@@ -45,6 +45,7 @@ SKEIN_INLINE task<void> agent::state::prepare_entry(state* self, worker* w) {
             return std::pair(folder, detail::keep_token(folder, secret));
         });
         std::tie(w->storage, w->token_file) = co_await opening;
+        self->end_leftovers(w->storage);
     }
     if (!order.package.empty()) {
         auto fetching = fetch_package(self, w);
@@ -53,9 +54,11 @@ SKEIN_INLINE task<void> agent::state::prepare_entry(state* self, worker* w) {
         w->folder = order.folder;
         if (w->folder.empty() && !w->storage.empty()) { // one of its own
             w->folder = detail::folder_of_job(w->storage, order);
-            std::filesystem::create_directories(w->folder);
+            auto making = net::offload([folder = w->folder] { detail::make_job_folder(folder); });
+            co_await making;
         }
-        if (!w->folder.empty() && !std::filesystem::is_directory(w->folder))
+        std::error_code none;
+        if (!w->folder.empty() && !std::filesystem::is_directory(w->folder, none))
             throw error(errc::not_found, fmt::format("the folder {} is not there", w->folder))
                 .with_hint("--working-dir sends a folder along");
     }
@@ -75,7 +78,8 @@ SKEIN_INLINE task<void> agent::state::fetch_package(state* self, worker* w) {
             .with_hint("start its agent with a folder for them: skein join --storage DIR");
     const auto& order = w->order;
     w->folder = detail::folder_of_job(w->storage, order);
-    if (std::filesystem::is_directory(w->folder)) co_return;
+    std::error_code none;
+    if (std::filesystem::is_directory(w->folder, none)) co_return;
     auto finding =
         net::offload([kept, id = order.package] { return kept->get().packages->find(id); });
     auto manifest = co_await finding;
@@ -99,10 +103,8 @@ SKEIN_INLINE task<void> agent::state::fetch_package(state* self, worker* w) {
         auto fetching = fetch_blob(self, digest, sizes[digest]);
         co_await fetching;
     }
-    std::set<std::string> used;
-    for (const auto& [name, one] : self->workers) used.insert(one->folder);
-    auto laying = net::offload([kept, all = *manifest, folder = w->folder, used] {
-        detail::make_room_for_jobs(std::filesystem::path(folder).parent_path().string(), used);
+    auto laying = net::offload([kept, all = *manifest, folder = w->folder] {
+        detail::make_room_for_jobs(std::filesystem::path(folder).parent_path().string());
         kept->get().packages->lay_out(all, folder);
     });
     co_await laying;
@@ -148,7 +150,8 @@ SKEIN_INLINE proc::child_options agent::state::entry_to_start(const worker& w) c
     add("SKEIN_JOB_ATTEMPT", fmt::to_string(order.attempt));
     const auto mark = detail::job_mark(order);
     add(detail::job_mark_variable, mark.substr(mark.find('=') + 1));
-    add(detail::node_mark_variable, node_mark.substr(node_mark.find('=') + 1));
+    if (!node_mark.empty())
+        add(detail::node_mark_variable, node_mark.substr(node_mark.find('=') + 1));
     const auto demand = sched::parse_resources(order.demand);
     if (const auto good = proc::check_gpus_together(demand ? demand->gpu : 0, how.gpu_names); !good)
         throw good.error();
@@ -157,17 +160,21 @@ SKEIN_INLINE proc::child_options agent::state::entry_to_start(const worker& w) c
     return child;
 }
 
-/// An agent of this node that was killed has left what it had not seen end: the processes that its
-/// jobs' entry processes had started. Before this one has started any.
-SKEIN_INLINE void agent::state::end_leftovers(const std::string& node) {
-    if (!node_mark.empty()) return; // not the first welcome
-    node_mark = fmt::format("{}={}.{}", detail::node_mark_variable,
-                            how.secret.empty() ? "none" : how.secret.fingerprint(), node);
+/// An agent that was killed has left what it had not seen end: the processes that its jobs' entry
+/// processes had started. They know its storage, which one agent alone has open: it lives no more.
+/// Before this one has started any.
+SKEIN_INLINE void agent::state::end_leftovers(const std::string& storage) {
+    if (!node_mark.empty() || storage.empty()) return;
+    node_mark = fmt::format("{}={}", detail::node_mark_variable, storage);
     std::size_t ended = 0;
-    while (const auto there = children.signal_marked(node_mark, SIGKILL)) ended += there;
+    for (int i = 0; i < 10; ++i) { // one may fork meanwhile; one that cannot end is left alone
+        const auto there = children.signal_marked(node_mark, SIGKILL);
+        ended = std::max(ended, there);
+        if (there == 0) break;
+    }
     if (ended != 0)
         logging::warn("agent", "processes of jobs of an agent that was killed are ended",
-                      {{"node", node}, {"processes", ended}});
+                      {{"storage", storage}, {"processes", ended}});
 }
 
 SKEIN_INLINE void agent::state::entry_runs(worker* w, scope& beside) {
@@ -192,6 +199,7 @@ SKEIN_INLINE void agent::state::ask_entry_to_end(worker* w) {
 /// Its entry process has ended; what that has left behind ends too.
 SKEIN_INLINE task<void> agent::state::end_what_is_left(state* self, worker* w) {
     self->send_rows(*w);
+    if (!w->storage.empty()) detail::touch(w->folder);
     const auto mark = detail::job_mark(w->order);
     if (self->children.signal_marked(mark, SIGTERM) == 0) co_return;
     const auto until = deadline_after(self->on_loop.now(), self->how.stop_grace);
@@ -213,7 +221,9 @@ SKEIN_INLINE task<void> agent::state::watch_rows(state* self, worker* w) {
 SKEIN_INLINE void agent::state::send_rows(const worker& w) {
     if (w.table == nullptr) return;
     auto& table = *w.table;
-    for (auto more = table.next(); more; more = table.next()) {
+    for (int pieces = 0; pieces < 4; ++pieces) { // the rest in a second
+        auto more = table.next();
+        if (!more || more->first >= detail::most_rows_bytes) return;
         job_rows m;
         m.lease = w.order.lease;
         m.run = table.run();

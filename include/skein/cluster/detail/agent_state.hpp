@@ -81,7 +81,7 @@ struct agent::state {
     void remember_end(const ended_lease& what);
     static task<void> prepare_entry(state* self, worker* w);
     [[nodiscard]] proc::child_options entry_to_start(const worker& w) const;
-    void end_leftovers(const std::string& node);
+    void end_leftovers(const std::string& storage);
     void entry_runs(worker* w, scope& beside);
     static task<void> fetch_package(state* self, worker* w);
     static task<void> fetch_blob(state* self, sha256_digest digest, std::uint64_t size);

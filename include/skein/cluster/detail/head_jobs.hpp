@@ -24,6 +24,7 @@ namespace skein::cluster::detail {
 
 inline constexpr std::size_t most_open_jobs = 10'000;
 inline constexpr std::size_t most_ended_jobs = 1000;
+inline constexpr std::size_t most_ended_bytes = std::size_t{256} << 20; ///< that these printed
 inline constexpr std::size_t most_command_bytes = 64 << 10; ///< arguments and environment
 inline constexpr std::size_t most_job_id = 64;
 inline constexpr std::uint64_t entry_lease = 1; ///< its number, in each attempt
@@ -38,13 +39,20 @@ public:
     };
 
     void add(proc::output_line line) {
-        bytes_ += line.text.size() + proc::line_queue::line_cost;
+        bytes_ += line.text.size() + cost;
         lines_.emplace_back(++total_, std::move(line));
         while (bytes_ > most_bytes && lines_.size() > 1) {
-            bytes_ -= lines_.front().second.text.size() + proc::line_queue::line_cost;
+            bytes_ -= lines_.front().second.text.size() + cost;
             lines_.pop_front();
         }
     }
+    /// None is kept any more; they have their numbers.
+    void drop() noexcept {
+        left_out_ += lines_.size();
+        lines_ = {};
+        bytes_ = 0;
+    }
+    [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
     /// So many were lost before they came here: they have their numbers, and are gone.
     void skip(std::uint64_t count) noexcept {
         total_ += count;
@@ -78,7 +86,9 @@ public:
     }
 
 private:
-    std::deque<std::pair<std::uint64_t, proc::output_line>> lines_;
+    using numbered = std::pair<std::uint64_t, proc::output_line>;
+    static constexpr std::size_t cost = sizeof(numbered); ///< of a line, beside its text
+    std::deque<numbered> lines_;
     std::size_t bytes_ = 0;
     std::uint64_t total_ = 0, left_out_ = 0;
 };

@@ -3,6 +3,7 @@
 // Part of the bodies of cluster/head.hpp: jobs, from their submission to their end.
 
 #include <skein/cluster/detail/head_state.hpp>
+#include <skein/cluster/detail/job_folder.hpp>
 #include <skein/cluster/job_storage.hpp>
 #include <skein/cluster/jobs.hpp>
 #include <skein/core/log.hpp>
@@ -22,7 +23,6 @@ namespace skein::cluster {
 
 namespace detail {
 
-inline constexpr std::size_t most_rows_bytes = std::size_t{4} << 20; ///< of a job's table
 inline constexpr std::size_t most_followed = std::size_t{256} << 10; ///< bytes of one answer
 inline constexpr std::uint32_t most_follow_ms = 30'000;
 inline constexpr std::size_t most_listed = 1000;
@@ -58,6 +58,17 @@ inline void check_variable(const std::string& text) {
         throw error(errc::invalid_argument,
                     fmt::format("{} says to a job what it has: it cannot be set", printable(name)))
             .with_hint("choose another name; gpus are asked for with --gpus");
+}
+
+/// What a list has of it: one message holds many.
+[[nodiscard]] inline job_info brief(job_info job) {
+    constexpr std::size_t most = 1024;
+    std::size_t bytes = 0, words = 0;
+    while (words < job.command.size() && bytes < most) bytes += job.command[words++].size() + 1;
+    job.command.resize(words);
+    if (bytes > most) job.command.back() = job.command.back().substr(0, most) + "...";
+    job.last_lines.clear();
+    return job;
 }
 
 inline task<void> wait_for_news(std::shared_ptr<submitted_job> job) { co_await job->news.wait(); }
@@ -247,11 +258,17 @@ SKEIN_INLINE void head::state::entry_over(const std::string& id, bool started,
     if (ended.lines >= job.next_line) // the rest did not come in time
         job.said.skip(ended.lines + 1 - std::exchange(job.next_line, ended.lines + 1));
     if (job.is_stopping) return job_over(job, job.stops_as, job.stops_for);
-    if (started && ended.code == 0) return job_over(job, job_state::succeeded, "");
+    if (started && ended.code == 0 && !ended.was_asked)
+        return job_over(job, job_state::succeeded, "");
     // The order, or the news that it was followed, was lost with a link: nobody's fault.
-    if (job.state == job_state::starting && ended.lease.driver == 0) ++job.not_counted;
+    // Nor is one that its agent did not start because it ends.
+    if (job.state == job_state::starting &&
+        (ended.lease.driver == 0 || (!started && ended.was_asked)))
+        ++job.not_counted;
     job.last_lines = job.said.last(20);
-    auto reason = started ? why : "it did not start: " + why;
+    auto reason = !started          ? "it did not start: " + why
+                  : ended.was_asked ? "its node's agent has ended it: " + why
+                                    : why;
     if (job.attempt > job.what.retries + std::min(job.not_counted, 100U) || ended.is_lasting)
         return job_over(job, job_state::failed, std::move(reason));
     const auto pause = std::min<std::uint64_t>(std::uint64_t{1} << std::min(job.attempt - 1, 6U),
@@ -272,16 +289,35 @@ SKEIN_INLINE void head::state::job_over(detail::submitted_job& job, job_state as
     writing.spawn(show_end(this, submitted.by_id.at(job.what.id)));
     logging::at(how.news, "head", "job ended",
                 {{"job", job.what.id}, {"state", to_string(as)}, {"why", job.reason}});
-    std::size_t ended = 0; // too many are remembered: the oldest one goes
-    job_ptr oldest;
+    forget_old_jobs(job);
+}
+
+/// Too many are remembered, or too much of what they have printed: those that ended first go.
+SKEIN_INLINE void head::state::forget_old_jobs(const detail::submitted_job& but) {
+    std::vector<job_ptr> over;
+    std::size_t bytes = 0;
     for (const auto& [number, one] : submitted.in_order) {
-        if (!is_over(one->state)) continue;
-        if (++ended == 1) oldest = one;
+        if (!is_over(one->state) || one.get() == &but) continue;
+        over.push_back(one);
+        bytes += one->said.bytes() + one->rows.size();
     }
-    if (ended <= detail::most_ended_jobs) return;
-    memory.forget_submitted(oldest->what.id);
-    submitted.by_id.erase(oldest->what.id);
-    submitted.in_order.erase(oldest->number);
+    std::sort(over.begin(), over.end(),
+              [](const job_ptr& a, const job_ptr& b) { return a->ended < b->ended; });
+    for (std::size_t i = 0; i < over.size(); ++i) {
+        auto& one = *over[i];
+        if (over.size() - i >= detail::most_ended_jobs) {
+            bytes -= one.said.bytes() + one.rows.size();
+            memory.forget_submitted(one.what.id);
+            submitted.in_order.erase(one.number);
+            submitted.by_id.erase(one.what.id);
+        } else if (bytes > detail::most_ended_bytes) {
+            bytes -= one.said.bytes() + one.rows.size();
+            one.said.drop();
+            one.rows = {};
+        } else {
+            return;
+        }
+    }
 }
 
 /// Ends it; entry_over() comes when nothing of it runs any more.
@@ -459,7 +495,7 @@ SKEIN_INLINE job_list head::state::list_jobs(const ask_jobs& asked, std::size_t 
     std::size_t at = 0;
     for (auto one = submitted.in_order.rbegin();
          one != submitted.in_order.rend() && out.jobs.size() < most; ++one)
-        if (at++ >= asked.first) out.jobs.push_back(info_of(*one->second));
+        if (at++ >= asked.first) out.jobs.push_back(detail::brief(info_of(*one->second)));
     return out;
 }
 

@@ -39,6 +39,8 @@ SKEIN_INLINE task<package_wanted> head::state::on_offer(state* self, session_ptr
         return out;
     });
     auto done = co_await working;
+    if (s->uploads.pins.size() >= detail::most_offers)
+        throw error(errc::exhausted, fmt::format("{} folders over one link", detail::most_offers));
     s->uploads.pins.push_back(std::move(done.pin));
     co_return std::move(done.wanted);
 }
@@ -50,24 +52,24 @@ SKEIN_INLINE task<blob_taken> head::state::on_blob(state* self, session_ptr s, p
     if (m.offset == 0) {
         if (writers.size() >= detail::most_uploads && !writers.contains(m.digest))
             throw error(errc::exhausted, fmt::format("{} files at a time", writers.size()));
-        auto beginning = net::offload([kept = self->need_packages(), digest, size = m.size] {
-            return std::make_shared<blob_writer>(kept->get().packages->begin(digest, size));
-        });
-        auto made = co_await beginning;
-        writers[m.digest] = std::move(made);
+        writers[m.digest] = std::make_shared<detail::head_upload>();
     }
     const auto found = writers.find(m.digest);
-    if (found == writers.end() || found->second->bytes() != m.offset)
+    if (found == writers.end() || found->second->is_busy || found->second->bytes != m.offset)
         throw error(errc::malformed,
-                    fmt::format("a piece at {} of a file that has {} bytes here", m.offset,
-                                found == writers.end() ? 0 : found->second->bytes()));
-    const auto into = found->second;
+                    fmt::format("a piece at {} of a file, which is not the next one", m.offset));
+    const auto upload = found->second;
+    upload->is_busy = true;
+    upload->bytes += m.bytes.size();
     if (m.is_last) writers.erase(found);
-    auto adding = net::offload([into, bytes = std::move(m.bytes), ends = m.is_last] {
-        into->append(bytes);
-        if (ends) into->commit();
+    auto adding = net::offload([kept = self->need_packages(), digest, upload, size = m.size,
+                                bytes = std::move(m.bytes), ends = m.is_last] {
+        if (!upload->into) upload->into.emplace(kept->get().packages->begin(digest, size));
+        upload->into->append(bytes);
+        if (ends) upload->into->commit();
     });
     co_await adding;
+    upload->is_busy = false;
     co_return blob_taken();
 }
 

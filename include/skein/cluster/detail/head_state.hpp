@@ -34,10 +34,17 @@ inline constexpr std::size_t most_bundles = 65536;   ///< in all of them
 struct head_node;
 struct head_job;
 
+/// A file that a session is sending: piece after piece.
+struct head_upload {
+    std::optional<blob_writer> into; ///< of the pool while is_busy
+    std::uint64_t bytes = 0;
+    bool is_busy = false;
+};
+
 /// Files that a session is sending.
 struct head_uploads {
     std::vector<package_pin> pins;
-    std::map<std::string, std::shared_ptr<blob_writer>> writers; ///< by digest
+    std::map<std::string, std::shared_ptr<head_upload>> writers; ///< by digest
 };
 
 /// One link to a node, a driver or a tool.
@@ -278,6 +285,7 @@ struct head::state {
     void stop_submitted(detail::submitted_job& job, job_state as, std::string reason);
     void look_at_jobs();
     static task<void> end_all_jobs(state* self);
+    void forget_old_jobs(const detail::submitted_job& but);
     void stop_all_jobs();
     void show_all_ends();
     void keep_lines(detail::submitted_job& job, std::vector<printed_lines> from);

@@ -10,7 +10,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 
@@ -36,8 +35,19 @@ inline constexpr const char* node_mark_variable = "SKEIN_JOB_NODE";
 /// Folders of jobs are kept for what the jobs have left in them; so many of one node.
 inline constexpr std::size_t most_job_folders = 32;
 
-/// Removes the oldest ones, if there are more; none of those that are `used`.
-void make_room_for_jobs(const std::string& folder, const std::set<std::string>& used);
+inline constexpr std::size_t most_young_folders = 1024;
+
+/// Removes the oldest ones, if there are more. None that was used within the last hour, as an
+/// attempt may be to come, unless there are very many.
+void make_room_for_jobs(const std::string& folder);
+/// Makes a new one, with those above it.
+///   errors  io, disk_full
+void make_job_folder(const std::string& folder);
+/// It is used now.
+void touch(const std::string& folder) noexcept;
+
+/// Of a table, that a head keeps.
+inline constexpr std::size_t most_rows_bytes = std::size_t{4} << 20;
 
 /// A file with the token that this user alone can read; made if it is not there.
 ///   errors  io

@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -64,27 +66,53 @@ SKEIN_INLINE std::string folder_of_job(const std::string& storage,
     return fmt::format("{}/jobs/{}-{:x}", storage, order.job, order.submitted);
 }
 
-SKEIN_INLINE void make_room_for_jobs(const std::string& folder, const std::set<std::string>& used) {
+SKEIN_INLINE void make_room_for_jobs(const std::string& folder) {
     namespace fs = std::filesystem;
     std::error_code none;
     fs::create_directories(folder, none);
     std::vector<std::pair<fs::file_time_type, fs::path>> all;
-    for (fs::directory_iterator one(folder, none), end; !none && one != end; one.increment(none))
-        if (!used.contains(one->path().string()))
-            all.emplace_back(one->last_write_time(none), one->path());
+    for (fs::directory_iterator one(folder, none), end; !none && one != end; one.increment(none)) {
+        std::error_code of_this;
+        const auto used = fs::last_write_time(one->path(), of_this);
+        if (!of_this) all.emplace_back(used, one->path());
+    }
     std::sort(all.begin(), all.end());
-    for (std::size_t i = 0; i + most_job_folders <= all.size(); ++i)
+    const auto young = fs::file_time_type::clock::now() - std::chrono::hours(1);
+    for (std::size_t i = 0; i + most_job_folders <= all.size(); ++i) {
+        if (all[i].first > young && all.size() - i <= most_young_folders) return;
         fs::remove_all(all[i].second, none);
+    }
+}
+
+SKEIN_INLINE void make_job_folder(const std::string& folder) {
+    make_room_for_jobs(std::filesystem::path(folder).parent_path().string());
+    std::error_code why;
+    std::filesystem::create_directories(folder, why);
+    if (why)
+        throw error(why == std::errc::no_space_on_device ? errc::disk_full : errc::io,
+                    fmt::format("the folder {} cannot be made: {}", folder, why.message()))
+            .with_hint("free some room on that disk, or name another place with skein join "
+                       "--storage");
+}
+
+SKEIN_INLINE void touch(const std::string& folder) noexcept {
+    (void)::utimensat(AT_FDCWD, folder.c_str(), nullptr, 0);
 }
 
 SKEIN_INLINE std::string keep_token(const std::string& folder, const net::token& token) {
-    const auto path = folder + "/token";
+    const auto path = folder + "/token", fresh = path + ".new";
     const auto digits = token.to_hex();
+    const auto failed = [&] {
+        return error(errc::io, fmt::format("{} cannot be written: {}", path, std::strerror(errno)));
+    };
+    (void)::unlink(fresh.c_str()); // of one that was killed
     const unique_fd file(
-        ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+        ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (!file || ::fchmod(file.get(), 0600) != 0 ||
         ::write(file.get(), digits.data(), digits.size()) != static_cast<ssize_t>(digits.size()))
-        throw error(errc::io, fmt::format("{} cannot be written: {}", path, std::strerror(errno)));
+        throw failed();
+    // Whole, whoever reads it now.
+    if (::rename(fresh.c_str(), path.c_str()) != 0) throw failed();
     return path;
 }
 

@@ -15,6 +15,7 @@
 
 namespace skein::cluster::detail {
 
+inline constexpr std::size_t most_offers = 16;  ///< folders of one session
 inline constexpr std::size_t most_uploads = 64; ///< files of one session at a time
 
 ///   errors  those of wire::decode and check_package

@@ -115,12 +115,17 @@ inline constexpr std::uint64_t job_storage_bytes = std::uint64_t{8} << 30;
             std::make_shared<cluster::package_store>(folder + "/packages", job_storage_bytes)};
 }
 
-/// `name`, name-2, ... of this user's cache: the first that nobody else has open.
-[[nodiscard]] inline cluster::opened_storage open_in_cache(const std::string& name) {
+/// Of this user, with files of jobs that have been; "": there is none.
+[[nodiscard]] inline std::string cache_folder() {
     const char* const cache = std::getenv("XDG_CACHE_HOME");
     const char* const home = std::getenv("HOME");
-    std::string base = cache != nullptr && *cache == '/' ? cache : "";
-    if (base.empty() && home != nullptr && *home == '/') base = std::string(home) + "/.cache";
+    if (cache != nullptr && *cache == '/') return cache;
+    return home != nullptr && *home == '/' ? std::string(home) + "/.cache" : "";
+}
+
+/// `name`, name-2, ... of this user's cache: the first that nobody else has open.
+[[nodiscard]] inline cluster::opened_storage open_in_cache(const std::string& name) {
+    const auto base = cache_folder();
     if (base.empty())
         throw error(errc::not_found, "there is no folder for the files of jobs: neither HOME nor "
                                      "XDG_CACHE_HOME is set")
@@ -148,7 +153,17 @@ inline constexpr std::uint64_t job_storage_bytes = std::uint64_t{8} << 30;
             }
         });
     };
-    if (named.empty()) return opens([name = std::move(name)] { return open_in_cache(name); });
+    if (named.empty()) {
+        const auto before = fmt::format("{}/skein/{}", cache_folder(), name);
+        auto out = opens([name = std::move(name)] { return open_in_cache(name); });
+        std::error_code none;
+        try { // who was there before may have left something behind
+            if (std::filesystem::exists(before, none)) (void)out->get();
+        } catch (const error& why) {
+            logging::warn("storage", "jobs can bring no files here", {{"why", why.what()}});
+        }
+        return out;
+    }
     const auto folder = std::filesystem::absolute(named).string();
     auto out = opens([folder] { return open_folder(folder); });
     (void)out->get(); // what is wrong with it is said at once
