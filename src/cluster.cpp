@@ -36,6 +36,7 @@
 #include <skein/cluster/detail/head.ipp>
 #include <skein/cluster/detail/head_groups.ipp>
 #include <skein/cluster/detail/head_job_memory.ipp>
+#include <skein/cluster/detail/head_job_service.ipp>
 #include <skein/cluster/detail/head_jobs.ipp>
 #include <skein/cluster/detail/head_leases.ipp>
 #include <skein/cluster/detail/head_link.ipp>

@@ -70,9 +70,9 @@ public:
                                    [](const auto& l, std::uint64_t n) { return l.first < n; });
         out.first = at == lines_.end() ? std::max(number, total_ + 1) : at->first;
         for (; at != lines_.end() && at->first == out.first + out.lines.size(); ++at) {
-            const auto cost = at->second.text.size() + proc::line_queue::line_cost;
-            if (!out.lines.empty() && cost > bytes) break;
-            bytes -= cost < bytes ? cost : bytes;
+            const auto takes = at->second.text.size() + proc::line_queue::line_cost;
+            if (!out.lines.empty() && takes > bytes) break;
+            bytes -= takes < bytes ? takes : bytes;
             out.lines.push_back(at->second);
         }
         return out;

@@ -25,7 +25,6 @@ namespace detail {
 
 inline constexpr std::size_t most_followed = std::size_t{256} << 10; ///< bytes of one answer
 inline constexpr std::uint32_t most_follow_ms = 30'000;
-inline constexpr std::size_t most_listed = 1000;
 
 [[nodiscard]] inline std::int64_t unix_ms(loop& on) {
     return std::chrono::duration_cast<std::chrono::milliseconds>(on.wall()).count();
@@ -58,17 +57,6 @@ inline void check_variable(const std::string& text) {
         throw error(errc::invalid_argument,
                     fmt::format("{} says to a job what it has: it cannot be set", printable(name)))
             .with_hint("choose another name; gpus are asked for with --gpus");
-}
-
-/// What a list has of it: one message holds many.
-[[nodiscard]] inline job_info brief(job_info job) {
-    constexpr std::size_t most = 1024;
-    std::size_t bytes = 0, words = 0;
-    while (words < job.command.size() && bytes < most) bytes += job.command[words++].size() + 1;
-    job.command.resize(words);
-    if (bytes > most) job.command.back() = job.command.back().substr(0, most) + "...";
-    job.last_lines.clear();
-    return job;
 }
 
 inline task<void> wait_for_news(std::shared_ptr<submitted_job> job) { co_await job->news.wait(); }
@@ -294,18 +282,18 @@ SKEIN_INLINE void head::state::job_over(detail::submitted_job& job, job_state as
 
 /// Too many are remembered, or too much of what they have printed: those that ended first go.
 SKEIN_INLINE void head::state::forget_old_jobs(const detail::submitted_job& but) {
-    std::vector<job_ptr> over;
+    std::vector<job_ptr> ended;
     std::size_t bytes = 0;
     for (const auto& [number, one] : submitted.in_order) {
         if (!is_over(one->state) || one.get() == &but) continue;
-        over.push_back(one);
+        ended.push_back(one);
         bytes += one->said.bytes() + one->rows.size();
     }
-    std::sort(over.begin(), over.end(),
+    std::sort(ended.begin(), ended.end(),
               [](const job_ptr& a, const job_ptr& b) { return a->ended < b->ended; });
-    for (std::size_t i = 0; i < over.size(); ++i) {
-        auto& one = *over[i];
-        if (over.size() - i >= detail::most_ended_jobs) {
+    for (std::size_t i = 0; i < ended.size(); ++i) {
+        auto& one = *ended[i];
+        if (ended.size() - i >= detail::most_ended_jobs) {
             bytes -= one.said.bytes() + one.rows.size();
             memory.forget_submitted(one.what.id);
             submitted.in_order.erase(one.number);
@@ -444,184 +432,6 @@ SKEIN_INLINE task<job_lines> head::state::follow(state* self, follow_job asked) 
         const auto woken = co_await waiting;
         if (!woken && woken.error().code() != errc::timeout) throw woken.error();
     }
-}
-
-// ---- what people ask ----------------------------------------------------------------------------
-
-SKEIN_INLINE head::state::job_ptr head::state::job_called(const std::string& id) const {
-    const auto found = submitted.by_id.find(id);
-    if (found != submitted.by_id.end()) return found->second;
-    throw error(errc::not_found,
-                fmt::format("there is no job \"{}\"", printable(id.substr(0, detail::most_job_id))))
-        .with_hint("skein job list shows those that there are");
-}
-
-SKEIN_INLINE job_info head::state::info_of(const detail::submitted_job& job) const {
-    job_info out;
-    out.id = job.what.id;
-    out.state = static_cast<std::uint8_t>(job.shown);
-    out.reason = job.reason;
-    if (job.state == job_state::pending && job.reason.empty())
-        if (const auto j = jobs.find(job.lease_of); j != jobs.end())
-            if (const auto l = j->second->leases.find(detail::entry_lease);
-                l != j->second->leases.end() && l->second->request)
-                out.reason = schedule.why(l->second->request);
-    if (job.is_stopping && !is_over(job.state)) out.reason = "it is being stopped";
-    if (is_over(job.state) && !is_over(job.shown)) out.reason = "it has just ended";
-    out.command = job.what.command;
-    out.by = job.what.by;
-    out.node = job.node;
-    out.attempt = job.attempt;
-    out.retries = job.what.retries;
-    out.exit_code = job.exit_code;
-    out.signal = job.signal;
-    out.submitted = job.submitted;
-    out.started = job.started;
-    out.ended = is_over(job.shown) ? job.ended : 0;
-    out.lines = job.said.total();
-    out.left_out = job.said.left_out();
-    out.last_lines = job.last_lines;
-    return out;
-}
-
-SKEIN_INLINE job_list head::state::list_jobs(const ask_jobs& asked, std::size_t bound) const {
-    job_list out;
-    out.total = submitted.by_id.size();
-    if (!asked.id.empty()) {
-        out.jobs.push_back(info_of(*job_called(asked.id)));
-        return out;
-    }
-    const auto most = std::min<std::size_t>(asked.most == 0 ? bound : asked.most, bound);
-    std::size_t at = 0;
-    for (auto one = submitted.in_order.rbegin();
-         one != submitted.in_order.rend() && out.jobs.size() < most; ++one)
-        if (at++ >= asked.first) out.jobs.push_back(detail::brief(info_of(*one->second)));
-    return out;
-}
-
-SKEIN_INLINE void head::state::forget_job(const std::string& id) {
-    const auto job = job_called(id);
-    if (!is_over(job->shown))
-        throw error(errc::invalid_argument,
-                    fmt::format("job {} is {}: it cannot be deleted", id, to_string(job->shown)))
-            .with_hint("skein job stop ends it");
-    memory.forget_submitted(id);
-    submitted.in_order.erase(job->number);
-    submitted.by_id.erase(id);
-    ++changes;
-}
-
-SKEIN_INLINE task<stop_job_reply> head::state::on_stop_job(state* self, cluster::stop_job asked,
-                                                           std::string peer) {
-    const auto job = self->job_called(asked.id);
-    stop_job_reply out;
-    if (!asked.forget) {
-        self->stop_submitted(*job, job_state::stopped, "stopped by " + peer);
-        auto written = self->memory.kept(); // the next head stops it, too
-        (void)co_await written;
-        out.now = self->info_of(*job);
-        co_return out;
-    }
-    out.now = self->info_of(*job);
-    self->forget_job(asked.id);
-    auto keeping = self->memory.kept();
-    (void)co_await keeping;
-    co_return out;
-}
-
-SKEIN_INLINE void head::state::serve_jobs(net::request_service& of, const session_ptr& s) {
-    of.on<submit_job, submit_reply>(
-        [this](submit_job m, const net::caller& who) -> task<submit_reply> {
-            detail::check_version(m.version, who.peer);
-            return on_submit(this, std::move(m));
-        });
-    of.on<ask_jobs, job_list>([this](ask_jobs m, const net::caller& who) -> task<job_list> {
-        return [](state* self, ask_jobs asked, std::string peer) -> task<job_list> {
-            detail::check_version(asked.version, peer);
-            co_return self->list_jobs(asked, detail::most_listed);
-        }(this, std::move(m), who.peer);
-    });
-    of.on<follow_job, job_lines>([this](follow_job m, const net::caller& who) -> task<job_lines> {
-        detail::check_version(m.version, who.peer);
-        return follow(this, std::move(m));
-    });
-    of.on<stop_job, stop_job_reply>([this](stop_job m, const net::caller& who) {
-        detail::check_version(m.version, who.peer);
-        return on_stop_job(this, std::move(m), who.peer);
-    });
-    of.on<ask_login, login_reply>([this](ask_login m, const net::caller& who) {
-        return [](state* self, ask_login asked, std::string peer) -> task<login_reply> {
-            detail::check_version(asked.version, peer);
-            if (self->web == nullptr)
-                throw error(errc::not_supported, "not supported: this head answers no browsers")
-                    .with_hint("the program skein does, when it was built with Boost");
-            login_reply out;
-            out.path = self->web->login_link();
-            co_return out;
-        }(this, m, who.peer);
-    });
-    serve_entries(of, s);
-}
-
-/// What agents say of them.
-SKEIN_INLINE void head::state::serve_entries(net::request_service& of, const session_ptr& s) {
-    const std::weak_ptr<detail::head_session> weak = s;
-    const auto of_node = [weak](const lease_name& lease, const net::caller& who) {
-        const auto here = weak.lock();
-        if (here == nullptr || here->node == nullptr)
-            throw error(errc::malformed, who.peer + " has not said which node it is");
-        return here->node->leases.contains(lease);
-    };
-    of.on_tell<entry_started>([this, of_node](const entry_started& m, const net::caller& who) {
-        if (of_node(m.lease, who)) entry_runs(m.lease);
-    });
-    of.on_tell<job_rows>([this, of_node](job_rows m, const net::caller& who) {
-        const auto j = jobs.find(m.lease.driver);
-        if (!of_node(m.lease, who) || j == jobs.end() || j->second->submitted.empty()) return;
-        auto& job = *submitted.by_id.at(j->second->submitted);
-        if (m.offset == 0) job.rows.clear();
-        job.run = m.run.substr(0, 256);
-        if (m.offset != job.rows.size() ||
-            job.rows.size() + m.bytes.size() > detail::most_rows_bytes)
-            return;
-        job.rows += as_text(m.bytes);
-        ++changes;
-        job.news.wake_all();
-    });
-}
-
-// ---- for who is on the head's loop --------------------------------------------------------------
-
-SKEIN_INLINE std::uint64_t head::changes() const noexcept { return state_->changes; }
-SKEIN_INLINE job_list head::jobs(const std::string& id) const {
-    ask_jobs asked;
-    asked.id = id;
-    return state_->list_jobs(asked, SIZE_MAX);
-}
-SKEIN_INLINE job_lines head::job_output(const std::string& id, std::uint64_t from) const {
-    return state_->lines_of(*state_->job_called(id), from);
-}
-SKEIN_INLINE job_table_text head::job_table(const std::string& id) const {
-    const auto job = state_->job_called(id);
-    return {job->run, job->rows};
-}
-SKEIN_INLINE task<submit_reply> head::submit(job_request what) {
-    submit_job asked;
-    asked.what = std::move(what);
-    return state::on_submit(state_.get(), std::move(asked));
-}
-SKEIN_INLINE job_info head::end_job(const std::string& id, const std::string& by) {
-    const auto job = state_->job_called(id);
-    state_->stop_submitted(*job, job_state::stopped, "stopped by " + by);
-    return state_->info_of(*job);
-}
-SKEIN_INLINE void head::forget_job(const std::string& id) { state_->forget_job(id); }
-SKEIN_INLINE void head::set_web(std::shared_ptr<head_web> by) {
-    state_->web = std::move(by);
-    state_->door.on_http([of = state_->web](std::unique_ptr<net::stream> with, byte_buffer first,
-                                            net::admission* place) {
-        return of->serve(std::move(with), std::move(first), place);
-    });
 }
 
 } // namespace skein::cluster
