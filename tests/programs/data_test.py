@@ -69,24 +69,30 @@ class Data(unittest.TestCase):
                 if "helpers" in options:
                     self.assertRegex(got.stdout, r"\d+@\S+ +[1-9]\d* rows", "a helper made some")
 
+    def hurt_a_helper(self, sig, wanted):
+        """What a program prints whose helper got a signal while it worked."""
+        with subprocess.Popen(arguments(count=3000, helpers=1, row_us=1000, local_us=5000), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as driver:
+            for line in driver.stdout:
+                if line == "helped\n":
+                    break
+            mine = children(driver.pid)
+            os.kill(busiest(mine), sig)
+            rest, errors = driver.communicate(timeout=100)
+            self.assertEqual(driver.returncode, 0, errors)
+            self.assertEqual(found(rest, "sha256"), wanted)
+            # One second and a range: a batch waits no longer for rows that a helper has.
+            self.assertLess(float(found(rest, "longest")), 10.0)
+            for pid in mine:
+                self.assertFalse(self.lives(pid), f"process {pid} is left behind")
+            return rest
+
     def test_helpers_that_die_stop_or_leave_cost_no_row(self):
         wanted = found(run(count=3000).stdout, "sha256")
-        for sig in (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM):
-            with self.subTest(sig), subprocess.Popen(arguments(count=3000, helpers=1, row_us=1000, local_us=5000), stdout=subprocess.PIPE,
-                                                     stderr=subprocess.PIPE, text=True) as driver:
-                for line in driver.stdout:
-                    if line == "helped\n":
-                        break
-                mine = children(driver.pid)
-                os.kill(busiest(mine), sig)
-                rest, errors = driver.communicate(timeout=100)
-                self.assertEqual(driver.returncode, 0, errors)
-                self.assertEqual(found(rest, "sha256"), wanted)
-                # One second and a range: a batch waits no longer for rows that a helper has.
-                self.assertLess(float(found(rest, "longest")), 10.0)
-                self.assertIn("given out again" if sig == signal.SIGSTOP else "rows", rest)
-                for pid in mine:
-                    self.assertFalse(self.lives(pid), f"process {pid} is left behind")
+        for sig in (signal.SIGKILL, signal.SIGTERM):
+            with self.subTest(sig):
+                self.assertIn("rows", self.hurt_a_helper(sig, wanted))
+        # Which child is the helper that has rows just now is a guess, on a busy machine a bad one now and then.
+        self.assertTrue(any("given out again" in self.hurt_a_helper(signal.SIGSTOP, wanted) for _ in range(4)), "no rows of one that stands still were given out again")
 
     @staticmethod
     def lives(pid: int) -> bool:
