@@ -273,7 +273,8 @@ task<void> hurt(stage* s) {
         } else {
             ++s->losses;
             s->agents_died = true;
-            auto replaced = s->c.replace_agent(s->c.at(w.below(s->c.nodes())), w.chance(0.5));
+            auto& node = s->c.at(w.below(s->c.nodes())); // one draw after the other
+            auto replaced = s->c.replace_agent(node, w.chance(0.5));
             co_await replaced;
         }
     }
