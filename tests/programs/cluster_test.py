@@ -108,8 +108,8 @@ class Cluster:
         wanted = (EXAMPLES / f"{example}.expected").read_text()
         run.check(run.stdout == wanted, f"it printed something else than\n{wanted}")
 
-    def stop(self):
-        """Ends all of it, and nothing is left."""
+    def end(self):
+        """Ends all of it; no process is left."""
         code, out, err = self.tool("stop", self.address)
         self.head.check(code == 0 and "ends" in out, f"skein stop: {code} {out} {err}")
         for run in [self.head, *self.nodes.values()]:
@@ -117,6 +117,10 @@ class Cluster:
             run.check(code == 0, f"it ended with {code}")
         for run in self.runs:
             run.check_nothing_left()
+
+    def stop(self):
+        """The same, and no file is left but the token."""
+        self.end()
         there = sorted(str(p.relative_to(self.folder)) for p in self.folder.rglob("*") if p.is_file() and p.parent != self.state)
         assert there == ["config/skein/token"], f"other files than the token: {there}"
 

@@ -54,6 +54,7 @@ SKEIN_INLINE task<void> agent::state::prepare_entry(state* self, worker* w) {
         w->folder = order.folder;
         if (w->folder.empty() && !w->storage.empty()) { // one of its own
             w->folder = detail::folder_of_job(w->storage, order);
+            w->has_own_folder = true;
             auto making = net::offload([folder = w->folder] { detail::make_job_folder(folder); });
             co_await making;
         }
@@ -78,6 +79,7 @@ SKEIN_INLINE task<void> agent::state::fetch_package(state* self, worker* w) {
             .with_hint("start its agent with a folder for them: skein join --storage DIR");
     const auto& order = w->order;
     w->folder = detail::folder_of_job(w->storage, order);
+    w->has_own_folder = true;
     std::error_code none;
     if (std::filesystem::is_directory(w->folder, none)) co_return;
     auto finding =
@@ -199,7 +201,7 @@ SKEIN_INLINE void agent::state::ask_entry_to_end(worker* w) {
 /// Its entry process has ended; what that has left behind ends too.
 SKEIN_INLINE task<void> agent::state::end_what_is_left(state* self, worker* w) {
     self->send_rows(*w);
-    if (!w->storage.empty()) detail::touch(w->folder);
+    if (w->has_own_folder) detail::touch(w->folder);
     const auto mark = detail::job_mark(w->order);
     if (self->children.signal_marked(mark, SIGTERM) == 0) co_return;
     const auto until = deadline_after(self->on_loop.now(), self->how.stop_grace);
@@ -210,11 +212,13 @@ SKEIN_INLINE task<void> agent::state::end_what_is_left(state* self, worker* w) {
     }
 }
 
-/// The table of its newest training, as it grows: pages draw it while the job runs.
+/// The table of its newest training, as it grows: pages draw it while the job runs. And its folder
+/// is in use: no other job's takes its place.
 SKEIN_INLINE task<void> agent::state::watch_rows(state* self, worker* w) {
     for (;;) {
         co_await sleep_for(std::chrono::seconds(1));
         self->send_rows(*w);
+        if (w->has_own_folder) detail::touch(w->folder);
     }
 }
 
