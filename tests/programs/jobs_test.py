@@ -155,6 +155,12 @@ def leftovers():
         c.job("stop", "forks")
         watching.check(watching.wait(SECONDS) == 1 and "STOPPED" in watching.stderr, "it was not stopped")
         c.wait_until(lambda: not sleepers(c.nodes["n1"].marked), "processes that have ended")
+        # Each is asked once: a second SIGTERM means "at once" to many.
+        stubborn = "trap 'echo heard' TERM; echo begun; while :; do sleep 0.05; done"
+        watching = c.start("--id", "once", "--", "sh", "-c", f"setsid sh -c \"{stubborn}\" & sh -c \"{stubborn}\" & {stubborn}")
+        watching.wait_until(lambda: watching.stdout == "begun\n" * 3, "three first lines", SECONDS)
+        c.job("stop", "once")
+        watching.check(watching.wait(SECONDS) == 1 and watching.stdout == "begun\n" * 3 + "heard\n" * 3, "another number of signals")
         folder = c.folder_of("leaves", "setsid sleep 1000 & echo done\n")    # one that ends and leaves something behind
         c.job("submit", "--working-dir", folder, "--", "./run.sh")
         c.wait_until(lambda: not sleepers(c.nodes["n1"].marked), "processes that have ended")

@@ -153,8 +153,10 @@ public:
     /// environment that they were started with, whoever started them; gives how many there are. One
     /// that this process has started and not waited for, and that has ended, is none. Reads /proc:
     /// a millisecond for a few hundred processes.
-    virtual std::size_t signal_marked(const std::string& mark, int number) {
-        (void)mark, (void)number;
+    ///   but_not  this process group has been told already and is counted alone; 0: none
+    virtual std::size_t signal_marked(const std::string& mark, int number,
+                                      std::int64_t but_not = 0) {
+        (void)mark, (void)number, (void)but_not;
         return 0;
     }
 
@@ -191,7 +193,8 @@ class local_children final : public children {
 public:
     explicit local_children(net::real_loop& on) noexcept : loop_(on) {}
     [[nodiscard]] task<std::unique_ptr<child>> start(child_options how) override;
-    std::size_t signal_marked(const std::string& mark, int number) override;
+    std::size_t signal_marked(const std::string& mark, int number,
+                              std::int64_t but_not = 0) override;
     [[nodiscard]] host_resources resources() override;
 
 private:

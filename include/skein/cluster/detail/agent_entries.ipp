@@ -192,10 +192,12 @@ SKEIN_INLINE void agent::state::remember_end(const ended_lease& what) {
     entry_ends.emplace_back(deadline_after(on_loop.now(), std::chrono::minutes(5)), what);
 }
 
-/// What it has started is asked, too: a shell that is asked alone ends alone.
+/// What it has started is asked, too: a shell that is asked alone ends alone. Each process once: a
+/// second SIGTERM means "at once" to many.
 SKEIN_INLINE void agent::state::ask_entry_to_end(worker* w) {
     w->process->signal_group(SIGTERM);
-    (void)children.signal_marked(detail::job_mark(w->order), SIGTERM);
+    (void)children.signal_marked(detail::job_mark(w->order), SIGTERM, w->process->pid());
+    w->is_asked = true;
 }
 
 /// Its entry process has ended; what that has left behind ends too.
@@ -203,7 +205,7 @@ SKEIN_INLINE task<void> agent::state::end_what_is_left(state* self, worker* w) {
     self->send_rows(*w);
     if (w->has_own_folder) detail::touch(w->folder);
     const auto mark = detail::job_mark(w->order);
-    if (self->children.signal_marked(mark, SIGTERM) == 0) co_return;
+    if (self->children.signal_marked(mark, w->is_asked ? 0 : SIGTERM) == 0) co_return;
     const auto until = deadline_after(self->on_loop.now(), self->how.stop_grace);
     for (;;) {
         co_await sleep_for(std::chrono::milliseconds(20));

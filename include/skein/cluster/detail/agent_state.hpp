@@ -31,6 +31,7 @@ struct agent::state {
         event all_sent;                 ///< of what it has said; look again
         std::string folder, executable; ///< of a job's entry process
         std::string storage, token_file;
+        bool is_asked = false;       ///< its processes have had their SIGTERM
         bool has_own_folder = false; ///< one of the storage, which is removed some day
         std::unique_ptr<detail::table_reader> table; ///< what its training writes there
     };

@@ -253,10 +253,11 @@ SKEIN_INLINE task<std::unique_ptr<child>> local_children::start(child_options ho
         home, by, std::move(how.name), std::move(process), std::move(link.ours), std::move(output));
 }
 
-SKEIN_INLINE std::size_t local_children::signal_marked(const std::string& mark, int number) {
+SKEIN_INLINE std::size_t local_children::signal_marked(const std::string& mark, int number,
+                                                   std::int64_t but_not) {
     const auto found = detail::marked_processes(mark);
     for (const auto pid : found)
-        if (number != 0) (void)::kill(pid, number);
+        if (number != 0 && (but_not == 0 || ::getpgid(pid) != but_not)) (void)::kill(pid, number);
     return found.size();
 }
 

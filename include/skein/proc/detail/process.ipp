@@ -110,7 +110,8 @@ SKEIN_INLINE void child_process::kill(int signal) noexcept {
 SKEIN_INLINE void child_process::kill_group(int signal) noexcept {
     if (!running()) return;
     if (own_group_) ::kill(-pid_, signal);
-    ::kill(pid_, signal);
+    // Once for each: some programs take a second SIGTERM for "at once".
+    if (!own_group_ || signal == SIGKILL || ::getpgid(pid_) != pid_) ::kill(pid_, signal);
 }
 
 SKEIN_INLINE std::optional<exit_status> child_process::try_wait() noexcept {
