@@ -18,6 +18,7 @@
 #include <skein/spmd/meeting.hpp>
 #include <skein/spmd/memory_register.hpp>
 #include <skein/spmd/rank_entry.hpp>
+#include <skein/spmd/rank_places.hpp>
 #include <skein/spmd/rendezvous.hpp>
 #include <skein/spmd/settings.hpp>
 #include <skein/spmd/supervisor.hpp>

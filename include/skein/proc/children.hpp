@@ -72,6 +72,10 @@ struct child_options {
 struct child_end {
     exit_status status;
     std::string last_words; ///< why it left, if it said so with leave_last_words()
+    /// Why there is no such status: it could not be started, or its host is lost. Empty: the status
+    /// says how it ended.
+    std::string lost{};
+    bool is_lasting = false; ///< it could not be started, and could not the next time
 };
 
 /// What a process takes.

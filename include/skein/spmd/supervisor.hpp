@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The supervisor of one host: starts N copies of this program as ranks, serves their group, and
-// starts all of them again from the last checkpoint when one is lost.
+// The supervisor of a training: starts N copies of this program as ranks, on this host or where it
+// is told, serves their group, and starts all of them again from the last checkpoint when one is
+// lost.
 //
 // What ends a rank for good (a usage error, a NaN, a full disk) is not tried again: it would only
 // fail again. Ranks begin in the folder in which this program was started. Ctrl-C asks the ranks to
@@ -13,15 +14,21 @@
 #include <skein/core/error.hpp>
 #include <skein/core/time.hpp>
 #include <skein/spmd/group.hpp>
+#include <skein/spmd/rank_places.hpp>
 
 #include <chrono>
 #include <cstddef>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
+
+namespace skein {
+class loop;
+}
 
 namespace skein::spmd {
 
@@ -46,6 +53,9 @@ struct supervisor_options {
     std::vector<std::pair<std::string, std::string>> variables{};
     byte_buffer given{};       ///< to every rank; see group_options
     std::size_t most_told = 0; ///< by rank 0; see group_options
+    /// Makes the places of the ranks, on the supervisor's loop and network, which outlive them;
+    /// empty: they are processes of this host.
+    std::function<std::unique_ptr<rank_places>(loop& on, net::network& via)> places{};
     /// Told of each restart: the failure and how many restarts there have been, this one included.
     std::function<void(const error& why, int restart, int max_failures)> on_restart{};
     /// Told of the first stop request, when it comes.

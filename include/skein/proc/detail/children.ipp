@@ -254,7 +254,7 @@ SKEIN_INLINE task<std::unique_ptr<child>> local_children::start(child_options ho
 }
 
 SKEIN_INLINE std::size_t local_children::signal_marked(const std::string& mark, int number,
-                                                   std::int64_t but_not) {
+                                                       std::int64_t but_not) {
     const auto found = detail::marked_processes(mark);
     for (const auto pid : found)
         if (number != 0 && (but_not == 0 || ::getpgid(pid) != but_not)) (void)::kill(pid, number);

@@ -4,6 +4,7 @@
 // gone.
 
 #include <skein/core/awaitable.hpp>
+#include <skein/core/cancel.hpp>
 #include <skein/core/check.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/event.hpp>
@@ -39,12 +40,56 @@ SKEIN_INLINE task<void> wait_until_set(event* e) {
     co_await waited;
 }
 
-/// One job of N ranks on this host.
+/// Processes of this host.
+class local_places final : public rank_places {
+public:
+    explicit local_places(net::real_loop& on) : children_(on) {}
+
+    task<void> open() override { co_return; }
+    task<std::vector<rank_place>> reserve(int ranks) override {
+        std::vector<rank_place> all;
+        for (int r = 0; r < ranks; ++r) all.push_back({r, ranks});
+        secret_ = net::token::generate();
+        co_return all;
+    }
+    net::address listen(int attempt) const override {
+        return net::address::abstract_unix(
+            fmt::format("@skein-{}-{}-{:016x}", ::getpid(), attempt, system_random().next()));
+    }
+    net::token secret(int) const override { return secret_; }
+    /// A rank is told its place and the group's secret through a pipe: nothing of it is in its
+    /// environment, so nothing of it reaches what it starts.
+    task<std::unique_ptr<proc::child>> start(int rank, rank_start what) override {
+        what.variables[group_variable] = net::to_string(what.group);
+        what.variables[token_variable] = secret_.to_hex();
+        proc::child_options how;
+        how.role = rank_role;
+        how.name = fmt::format("worker {}", rank);
+        how.message = wire::encode(what.variables);
+        how.socket = false;
+        how.executable = std::move(what.executable);
+        how.argv = std::move(what.argv);
+        how.env = std::move(what.env);
+        how.threads = what.threads;
+        auto starting = children_.start(std::move(how));
+        co_return co_await starting;
+    }
+    void release() override {}
+    task<void> close() override { co_return; }
+
+private:
+    proc::local_children children_;
+    net::token secret_;
+};
+
+/// One job of N ranks.
 class job {
 public:
     job(net::real_loop& loop, supervisor_options options)
-        : options_(std::move(options)), loop_(loop), network_(loop), children_(loop) {
+        : options_(std::move(options)), loop_(loop), network_(loop) {
         if (options_.takes_signals) signals_.emplace(second_signal::is_counted);
+        places_ = options_.places ? options_.places(loop, network_)
+                                  : std::make_unique<local_places>(loop);
     }
 
     task<supervisor_outcome> run() {
@@ -58,6 +103,8 @@ public:
         } catch (...) {
             failure = std::current_exception();
         }
+        auto closing = as_result(places_->close());
+        (void)co_await closing; // whatever is wrong there, how the ranks ended is known
         watching.cancel();
         auto joined = shield(watching.join());
         co_await joined;
@@ -77,6 +124,7 @@ private:
         std::optional<error> why; ///< of a bad end
     };
     struct attempt {
+        int number = 0;
         std::unique_ptr<group_server> server;
         std::vector<rank_process> ranks;
         std::optional<group_outcome> group; ///< how the group ended
@@ -91,6 +139,12 @@ private:
     };
 
     task<void> run_attempts() {
+        auto opened = until_stopped(places_->open());
+        if (auto open = co_await opened; !open) {
+            outcome_.failure = open.error();
+            lasting_ = true;
+            co_return;
+        }
         proc::restart_rules rules;
         rules.most = options_.max_failures;
         rules.first_pause = options_.backoff;
@@ -121,22 +175,39 @@ private:
         }
     }
 
+    /// What takes as long as it takes, until a person stops it.
+    template <class T>
+    task<result<T>> until_stopped(task<T> what) {
+        auto stoppable = as_result(with_cancel(stopping_.token(), std::move(what)));
+        co_return co_await stoppable;
+    }
+
     /// Gives nothing when every rank has left in order.
     task<std::optional<error>> run_attempt(int number) {
+        auto reserving = until_stopped(places_->reserve(options_.workers));
+        auto where = co_await reserving;
+        if (!where && stop_signal_ != 0)
+            co_return error(errc::cancelled, "stopped before there was room for the workers");
+        if (!where) co_return where.error();
+        auto run = run_attempt_in(number, std::move(*where));
+        auto how = co_await run;
+        places_->release();
+        co_return how;
+    }
+
+    task<std::optional<error>> run_attempt_in(int number, std::vector<rank_place> where) {
         attempt now;
+        now.number = number;
         group_options group;
         group.world_size = options_.workers;
         group.generation = number;
         group.job = job_id_;
-        group.secret = net::token::generate();
+        group.secret = places_->secret(number);
         group.join_deadline = options_.join_deadline;
         group.alive = options_.alive;
         group.given = options_.given;
         group.most_told = options_.most_told;
-        const auto name =
-            fmt::format("@skein-{}-{}-{:016x}", ::getpid(), number, system_random().next());
-        now.server =
-            std::make_unique<group_server>(network_, net::address::abstract_unix(name), group);
+        now.server = std::make_unique<group_server>(network_, places_->listen(number), group);
         const auto at = now.server->local();
 
         scope watching;
@@ -149,7 +220,7 @@ private:
             try {
                 if (stop_signal_ != 0)
                     throw error(errc::cancelled, "stopped while the workers were starting");
-                auto starting = start_rank(&now, r, &group, at);
+                auto starting = start_rank(&now, r, where[static_cast<std::size_t>(r)], at);
                 co_await starting;
                 watching.spawn(watch_rank(&now, r));
             } catch (const error& e) {
@@ -168,29 +239,24 @@ private:
         co_return verdict(now);
     }
 
-    /// A rank is told its place and the group's secret through a pipe: nothing of it is in its
-    /// environment, so nothing of it reaches what it starts.
-    task<void> start_rank(attempt* now, int rank, const group_options* group, net::address at) {
-        std::map<std::string, std::string> mine{
-            {"SKEIN_RANK", std::to_string(rank)},
-            {"SKEIN_WORLD_SIZE", std::to_string(group->world_size)},
-            {"SKEIN_LOCAL_RANK", std::to_string(rank)},
-            {"SKEIN_LOCAL_SIZE", std::to_string(group->world_size)},
-            {"SKEIN_ATTEMPT", std::to_string(group->generation)},
-            {"SKEIN_JOB_ID", group->job},
-            {group_variable, net::to_string(at)},
-            {token_variable, group->secret.to_hex()}};
-        for (const auto& [name, value] : options_.variables) mine.try_emplace(name, value);
-        proc::child_options how;
-        how.role = rank_role;
-        how.name = fmt::format("worker {}", rank);
-        how.message = wire::encode(mine);
-        how.socket = false;
-        how.executable = options_.executable;
-        how.argv = options_.argv;
-        how.env = options_.env;
-        how.threads = options_.threads;
-        auto starting = children_.start(std::move(how));
+    task<void> start_rank(attempt* now, int rank, rank_place where, net::address at) {
+        rank_start what;
+        what.variables = {{"SKEIN_RANK", std::to_string(rank)},
+                          {"SKEIN_WORLD_SIZE", std::to_string(options_.workers)},
+                          {"SKEIN_LOCAL_RANK", std::to_string(where.local_rank)},
+                          {"SKEIN_LOCAL_SIZE", std::to_string(where.local_size)},
+                          {"SKEIN_ATTEMPT", std::to_string(now->number)},
+                          {"SKEIN_JOB_ID", job_id_}};
+        for (const auto& [name, value] : options_.variables)
+            what.variables.try_emplace(name, value);
+        what.group = at;
+        what.attempt = now->number;
+        what.executable = options_.executable;
+        what.argv = options_.argv;
+        what.env = options_.env;
+        what.threads = options_.threads;
+        what.stop_grace = options_.stop_grace;
+        auto starting = places_->start(rank, std::move(what));
         auto& place = now->ranks[static_cast<std::size_t>(rank)];
         place.process = co_await starting;
         place.running = true;
@@ -208,6 +274,10 @@ private:
         now->changed.set();
     }
 
+    /// "worker 3 (pid 7)", "worker 3 on n2"
+    [[nodiscard]] static std::string name_of(const proc::child& rank) {
+        return rank.pid() == 0 ? rank.name() : fmt::format("{} (pid {})", rank.name(), rank.pid());
+    }
     [[nodiscard]] static error exited_early(int rank) {
         return error(errc::worker_lost,
                      fmt::format("worker {} exited before the job was done", rank))
@@ -222,11 +292,18 @@ private:
         // What a program that was stopped in order returns; one that was still starting dies of the
         // signal.
         const int stop = stop_asked(); // maybe before our loop has read it
-        const bool as_asked = stop != 0 && (status.code() == 128 + stop || status.signal() == stop);
-        if (!status.success() && !as_asked && !self.killed_by_us) {
+        const auto is_stop = [&](int signal) {
+            return status.code() == 128 + signal || status.signal() == signal;
+        };
+        // Elsewhere every stop comes as SIGTERM.
+        const bool as_asked = stop != 0 && end.lost.empty() && (is_stop(stop) || is_stop(SIGTERM));
+        const bool is_bad = !status.success() || !end.lost.empty();
+        if (is_bad && !as_asked && !self.killed_by_us) {
             self.why =
-                error(errc::worker_lost, fmt::format("worker {} (pid {}) {}", rank,
-                                                     self.process->pid(), status.describe()));
+                error(errc::worker_lost,
+                      fmt::format("{} {}", name_of(*self.process),
+                                  end.lost.empty() ? status.describe() : "is lost: " + end.lost));
+            lasting_ = lasting_ || end.is_lasting;
             if (!end.last_words.empty()) self.why->with_cause(end.last_words);
             if (status.signal() == SIGPIPE)
                 self.why->with_cause("nobody reads its output any more");
@@ -241,11 +318,11 @@ private:
             (void)co_await word;
         }
         const bool early = !now->server->has_left(rank) && !self.killed_by_us;
-        if (early && status.success()) self.why = exited_early(rank);
+        if (early && !is_bad) self.why = exited_early(rank);
         if (!now->group && !now->server->has_left(rank)) {
             auto why =
                 self.why ? *self.why
-                : as_asked && status.signal() == stop
+                : as_asked && status.signal() != 0
                     ? error(errc::cancelled, fmt::format("worker {} was still starting", rank))
                     : exited_early(rank);
             now->server->abort(std::move(why), rank);
@@ -342,6 +419,7 @@ private:
         if (first) stop_signal_ = signal;
         if (first && options_.on_stop) options_.on_stop();
         stop_.set();
+        stopping_.request();
         if (current_ != nullptr) current_->changed.set();
     }
     /// The signal by which the ranks are asked to stop, or 0.
@@ -354,7 +432,7 @@ private:
     net::real_loop& loop_;
     std::string job_id_ = fmt::format("job-{:016x}", system_random().next());
     net::real_network network_;
-    proc::local_children children_;
+    std::unique_ptr<rank_places> places_;
     std::optional<stop_signals> signals_;
     supervisor_outcome outcome_;
     attempt* current_ = nullptr;
@@ -363,6 +441,7 @@ private:
     bool kill_now_ = false;
     bool lasting_ = false; ///< a rank ended in a way that would only come again
     event stop_;
+    cancel_source stopping_; ///< the same, for what waits for others
 };
 
 } // namespace skein::spmd::detail
