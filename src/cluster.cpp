@@ -21,6 +21,7 @@
 #include <skein/cluster/head.hpp>
 #include <skein/cluster/head_log.hpp>
 #include <skein/cluster/jobs.hpp>
+#include <skein/cluster/leased_ranks.hpp>
 #include <skein/cluster/leased_workers.hpp>
 #include <skein/cluster/package.hpp>
 #include <skein/cluster/package_scan.hpp>
@@ -31,6 +32,7 @@
 #include <skein/cluster/detail/access.ipp>
 #include <skein/cluster/detail/agent.ipp>
 #include <skein/cluster/detail/agent_entries.ipp>
+#include <skein/cluster/detail/agent_orders.ipp>
 #include <skein/cluster/detail/agent_output.ipp>
 #include <skein/cluster/detail/git_files.ipp>
 #include <skein/cluster/detail/head.ipp>
@@ -43,6 +45,7 @@
 #include <skein/cluster/detail/head_log.ipp>
 #include <skein/cluster/detail/head_memory.ipp>
 #include <skein/cluster/detail/head_nodes.ipp>
+#include <skein/cluster/detail/head_orders.ipp>
 #include <skein/cluster/detail/head_output.ipp>
 #include <skein/cluster/detail/head_packages.ipp>
 #include <skein/cluster/detail/head_spaces.ipp>
@@ -54,6 +57,7 @@
 #include <skein/cluster/detail/leased_groups.ipp>
 #include <skein/cluster/detail/leased_news.ipp>
 #include <skein/cluster/detail/leased_output.ipp>
+#include <skein/cluster/detail/leased_ranks.ipp>
 #include <skein/cluster/detail/leased_recalls.ipp>
 #include <skein/cluster/detail/leased_spaces.ipp>
 #include <skein/cluster/detail/leased_workers.ipp>

@@ -6,3 +6,4 @@
 #include <skein/cluster/access.hpp>
 #include <skein/cluster/job_storage.hpp>
 #include <skein/cluster/jobs.hpp>
+#include <skein/cluster/leased_ranks.hpp>

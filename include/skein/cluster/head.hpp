@@ -97,6 +97,9 @@ struct head_options {
     std::shared_ptr<head_log> log{};
     /// The files that jobs bring; nullptr: jobs that bring files are refused.
     std::shared_ptr<job_storage> storage{};
+    /// A folder that all nodes see: runs of trainings go there, so that their ranks may be on any.
+    /// "": there is none; then the ranks of a training are all on the host that started it.
+    std::string runs{};
 };
 
 /// Belongs to one loop. Its serve() must have ended before it is destroyed.
@@ -151,6 +154,7 @@ private:
 #include <skein/cluster/detail/head_jobs.ipp>
 #include <skein/cluster/detail/head_leases.ipp>
 #include <skein/cluster/detail/head_nodes.ipp>
+#include <skein/cluster/detail/head_orders.ipp>
 #include <skein/cluster/detail/head_output.ipp>
 #include <skein/cluster/detail/head_packages.ipp>
 #include <skein/cluster/detail/head_spaces.ipp>

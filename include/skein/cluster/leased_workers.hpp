@@ -53,10 +53,12 @@ struct leased_workers_options {
     int most_workers = 4096;
     sched::resources demand{}; ///< of each; empty: one cpu
     std::uint32_t weight = 1;
-    std::string name{};            ///< of the job, for people
-    std::string executable{};      ///< absolute; the agents start it, and it must be this build
+    std::string name{}; ///< of the job, for people
+    /// The agents start it, and it must be this build. It and the folder: see program_place.
+    std::string executable{};
     std::string program = "skein"; ///< argv[0] that `ps` shows
     std::string folder{};          ///< the workers' working directory, on each node
+    std::string job{};             ///< see program_place
     /// Where workers connect. Port 0: any. Empty host: this host alone when the head listens there
     /// alone, else all addresses.
     net::address listen{};

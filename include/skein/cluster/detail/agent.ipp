@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -231,13 +232,31 @@ SKEIN_INLINE task<void> agent::state::live(state* self, lease_name lease) {
     auto sending = send_last_words(self, w);
     co_await sending;
     what.lines = w->said.total();
-    if (const auto words = w->said.last_errors(); !words.empty() && !w->asked_to_stop)
+    if (const auto words = w->said.last_errors();
+        !words.empty() && !w->asked_to_stop && !w->order.rank.is_there())
         what.how += "; it had printed: " + words;
     const bool is_entry = !w->order.job.empty();
     self->workers.erase(lease);
     self->forget_output(lease.driver);
     if (is_entry) self->remember_end(what);
     self->tell_end(std::move(what));
+}
+
+/// What it needs on this node's disk.
+SKEIN_INLINE task<void> agent::state::prepare(state* self, worker* w) {
+    if (w->order.job.empty() && w->order.of_job.empty()) co_return;
+    auto preparing = w->order.job.empty() ? prepare_of_job(self, w) : prepare_entry(self, w);
+    co_await preparing;
+}
+
+/// While its process runs.
+SKEIN_INLINE void agent::state::watch(worker* w, scope& beside, std::string* silent) {
+    if (!w->order.job.empty())
+        entry_runs(w, beside);
+    else if (w->has_own_folder)
+        beside.spawn(watch_rows(this, w));
+    if (w->order.job.empty() && w->order.space.empty() && !w->order.rank.is_there())
+        beside.spawn(end_silent(this, w, silent));
 }
 
 /// From its start to its end. Never throws.
@@ -249,10 +268,8 @@ SKEIN_INLINE task<ended_lease> agent::state::run(state* self, worker* w) {
     std::string silent;
     scope reading, watching;
     try {
-        if (!w->order.job.empty()) {
-            auto preparing = with_cancel(w->stop.token(), prepare_entry(self, w));
-            co_await preparing;
-        }
+        auto preparing = with_cancel(w->stop.token(), prepare(self, w));
+        co_await preparing;
         auto starting =
             with_cancel(w->stop.token(), with_timeout(self->children.start(self->what_to_start(*w)),
                                                       self->how.times.start_timeout));
@@ -260,10 +277,7 @@ SKEIN_INLINE task<ended_lease> agent::state::run(state* self, worker* w) {
         out.started = true;
         w->process = process.get();
         if (w->order.prints) reading.spawn(read_output(self, w, process.get()));
-        if (!w->order.job.empty())
-            self->entry_runs(w, watching);
-        else if (w->order.space.empty())
-            watching.spawn(end_silent(self, w, &silent));
+        self->watch(w, watching, &silent);
         auto ended = with_cancel(w->stop.token(), process->ended());
         const auto end = co_await ended;
         out.how = end.last_words.empty() ? end.status.describe() : end.last_words;
@@ -306,10 +320,16 @@ SKEIN_INLINE task<ended_lease> agent::state::run(state* self, worker* w) {
 SKEIN_INLINE task<void> agent::state::end_now(state* self, worker* w, proc::child* process,
                                               ended_lease* into) {
     const auto& how = self->how;
-    const bool is_entry = !w->order.job.empty();
+    const bool is_entry = !w->order.job.empty(), is_rank = w->order.rank.is_there();
     if (is_entry) self->ask_entry_to_end(w);
-    auto stopped = as_result(proc::stop(*process, is_entry ? how.stop_grace : how.times.exit_grace,
-                                        is_entry ? time_span() : how.stop_grace));
+    time_span until_asked = how.times.exit_grace, until_killed = how.stop_grace;
+    if (is_entry) std::tie(until_asked, until_killed) = std::pair(how.stop_grace, time_span());
+    if (is_rank) {
+        until_asked = {};
+        until_killed = std::min<duration>(std::chrono::milliseconds(w->order.rank.stop_millis),
+                                          detail::most_stop_grace);
+    }
+    auto stopped = as_result(proc::stop(*process, until_asked, until_killed));
     const auto end = co_await stopped;
     into->was_asked = true;
     into->how = end ? end->status.describe() : end.error().what();
@@ -324,72 +344,6 @@ SKEIN_INLINE task<void> agent::state::end_silent(state* self, worker* w, std::st
     auto watching = proc::detail::until_silent(w->process, self->how.times, {});
     *why = co_await watching;
     w->process->kill();
-}
-
-/// It is a driver: it has the cluster's token, and runs nothing of its program.
-SKEIN_INLINE proc::child_options agent::state::space_server_to_start(
-    const start_worker_order& order) const {
-    space_server_order boot;
-    boot.token = to_buffer(how.secret.bytes());
-    boot.head = to_string(how.head);
-    boot.space = order.space;
-    boot.incarnation = order.lease.driver;
-    boot.node = how.incarnation;
-    boot.executable = order.executable;
-    boot.program = order.program;
-    boot.folder = order.folder;
-    proc::child_options child;
-    child.role = rt::space_server_role;
-    child.name = "space server of " + order.space;
-    child.message = wire::encode(boot);
-    child.socket = false;
-    child.executable = order.executable;
-    child.cwd = order.folder;
-    child.argv = {order.program, "--skein-space-server=" + order.space};
-    return child;
-}
-
-SKEIN_INLINE proc::child_options agent::state::what_to_start(const worker& w) const {
-    const auto& order = w.order;
-    if (!order.space.empty()) return space_server_to_start(order);
-    if (!order.job.empty()) return entry_to_start(w);
-    rt::worker_order boot;
-    boot.token = to_buffer(detail::job_secret(how.secret, order.lease.driver).bytes());
-    net::address to;
-    if (!order.driver_address.empty()) {
-        to = net::address::parse(order.driver_address).value();
-    } else {
-        // On the head's host: where this host reaches the head it reaches the driver.
-        to = net::address::tcp(order.driver_host.empty() ? how.head.host : order.driver_host,
-                               order.driver_port);
-    }
-    boot.address = to_string(to);
-    const auto demand = sched::parse_resources(order.demand);
-    const auto cpus = demand ? demand->cpu.in_steps() / sched::amount::steps : 1;
-    boot.cpus = static_cast<std::uint16_t>(std::clamp<std::int64_t>(cpus, 1, UINT16_MAX));
-    boot.resumes = true;
-    boot.is_read = order.prints;
-    boot.head_host = how.head.host;
-    proc::child_options child;
-    child.role = rt::worker_role;
-    child.name = order.name;
-    child.message = wire::encode(boot);
-    child.socket = false;
-    child.reads_output = order.prints;
-    child.executable = order.executable;
-    child.cwd = order.folder;
-    child.argv = {order.program, "--skein-worker=" + order.name};
-    auto env = sched::parse_task_environment(order.env, {});
-    if (!env) throw env.error();
-    child.env = std::move(env->variables);
-    if (const auto good = proc::check_gpus_together(demand ? demand->gpu : 0, how.gpu_names); !good)
-        throw good.error();
-    if (demand && (demand->gpu || total.gpu)) // a worker sees the gpus of its lease alone
-        child.env.emplace_back(proc::gpus_variable,
-                               proc::gpus_by_name(sched::gpu_set(order.gpus), how.gpu_names));
-    child.threads =
-        demand ? static_cast<int>(std::max<std::uint32_t>(sched::whole_cores(demand->cpu), 1)) : 1;
-    return child;
 }
 
 SKEIN_INLINE void agent::state::tell_end(ended_lease what) {

@@ -36,28 +36,76 @@ namespace detail {
 
 } // namespace detail
 
+/// What jobs have of this node's disk.
+SKEIN_INLINE task<void> agent::state::open_storage(state* self, worker* w) {
+    const auto kept = self->how.storage;
+    if (kept == nullptr) co_return;
+    auto opening = net::offload([kept, secret = self->how.secret] {
+        const auto& folder = kept->get().folder;
+        return std::pair(folder, detail::keep_token(folder, secret));
+    });
+    std::tie(w->storage, w->token_file) = co_await opening;
+    self->end_leftovers(w->storage);
+}
+
+/// The folder of its job, with what that has brought. Several of one job may come at once: the
+/// first one makes it.
+SKEIN_INLINE task<void> agent::state::enter_folder(state* self, worker* w) {
+    w->folder = detail::folder_of_job(w->storage, w->order);
+    w->has_own_folder = true;
+    for (auto at = self->being_laid.find(w->folder); at != self->being_laid.end();
+         at = self->being_laid.find(w->folder)) {
+        const auto laid = at->second;
+        auto waiting = detail::wait_for(laid.get());
+        co_await waiting;
+    }
+    const auto laid = std::make_shared<event>();
+    self->being_laid.emplace(w->folder, laid);
+    auto making = as_result(make_folder(self, w));
+    const auto made = co_await making;
+    self->being_laid.erase(w->folder);
+    laid->set();
+    if (!made) throw made.error();
+}
+
+SKEIN_INLINE task<void> agent::state::make_folder(state* self, worker* w) {
+    if (!w->order.package.empty()) {
+        auto fetching = fetch_package(self, w);
+        co_await fetching;
+        co_return;
+    }
+    auto making = net::offload([folder = w->folder] { detail::make_job_folder(folder); });
+    co_await making;
+}
+
+/// A worker or a rank of a driver that came out of a job: that one's folder is here, too.
+SKEIN_INLINE task<void> agent::state::prepare_of_job(state* self, worker* w) {
+    auto opening = open_storage(self, w);
+    co_await opening;
+    const auto& order = w->order;
+    if (!detail::is_in_job(order.executable) && !detail::is_in_job(order.folder)) co_return;
+    if (order.submitted == 0)
+        throw error(
+            errc::not_found,
+            fmt::format("the head does not know the job {} any more, nor its folder", order.of_job))
+            .with_hint("start the head with --state DIR: the next one knows the jobs of this one");
+    if (w->storage.empty())
+        throw error(errc::not_supported, "not supported: this node keeps no files of jobs")
+            .with_hint("start its agent with a folder for them: skein join --storage DIR");
+    auto entering = enter_folder(self, w);
+    co_await entering;
+}
+
 /// Its folder, and its command in it.
 SKEIN_INLINE task<void> agent::state::prepare_entry(state* self, worker* w) {
     const auto& order = w->order;
-    if (const auto kept = self->how.storage) {
-        auto opening = net::offload([kept, secret = self->how.secret] {
-            const auto& folder = kept->get().folder;
-            return std::pair(folder, detail::keep_token(folder, secret));
-        });
-        std::tie(w->storage, w->token_file) = co_await opening;
-        self->end_leftovers(w->storage);
-    }
-    if (!order.package.empty()) {
-        auto fetching = fetch_package(self, w);
-        co_await fetching;
+    auto opening = open_storage(self, w);
+    co_await opening;
+    if (!order.package.empty() || (order.folder.empty() && !w->storage.empty())) {
+        auto entering = enter_folder(self, w);
+        co_await entering;
     } else {
         w->folder = order.folder;
-        if (w->folder.empty() && !w->storage.empty()) { // one of its own
-            w->folder = detail::folder_of_job(w->storage, order);
-            w->has_own_folder = true;
-            auto making = net::offload([folder = w->folder] { detail::make_job_folder(folder); });
-            co_await making;
-        }
         std::error_code none;
         if (!w->folder.empty() && !std::filesystem::is_directory(w->folder, none))
             throw error(errc::not_found, fmt::format("the folder {} is not there", w->folder))
@@ -78,8 +126,6 @@ SKEIN_INLINE task<void> agent::state::fetch_package(state* self, worker* w) {
         throw error(errc::not_supported, "not supported: this node keeps no files of jobs")
             .with_hint("start its agent with a folder for them: skein join --storage DIR");
     const auto& order = w->order;
-    w->folder = detail::folder_of_job(w->storage, order);
-    w->has_own_folder = true;
     std::error_code none;
     if (std::filesystem::is_directory(w->folder, none)) co_return;
     auto finding =
@@ -150,6 +196,7 @@ SKEIN_INLINE proc::child_options agent::state::entry_to_start(const worker& w) c
     }
     add("SKEIN_JOB", order.job);
     add("SKEIN_JOB_ATTEMPT", fmt::to_string(order.attempt));
+    if (w.has_own_folder) add(detail::job_folder_variable, w.folder);
     const auto mark = detail::job_mark(order);
     add(detail::job_mark_variable, mark.substr(mark.find('=') + 1));
     if (!node_mark.empty())
@@ -182,7 +229,10 @@ SKEIN_INLINE void agent::state::end_leftovers(const std::string& storage) {
 SKEIN_INLINE void agent::state::entry_runs(worker* w, scope& beside) {
     head.tell(entry_started{w->order.lease, w->process->pid()});
     if (w->folder.empty()) return;
-    w->table = std::make_unique<detail::table_reader>(w->folder);
+    std::filesystem::path runs = "runs";
+    for (const auto& v : w->order.variables)
+        if (v.starts_with(std::string(runs_variable) + "=")) runs = v.substr(v.find('=') + 1);
+    w->table = std::make_unique<detail::table_reader>((w->folder / runs).string());
     beside.spawn(watch_rows(this, w));
 }
 

@@ -51,6 +51,7 @@ struct agent::state {
     std::vector<ended_lease> untold;                           ///< ends while there was no link
     std::deque<std::pair<time_point, ended_lease>> entry_ends; ///< until when each head hears them
     std::map<std::uint64_t, driver_output> outputs;            ///< by driver
+    std::map<std::string, std::shared_ptr<event>> being_laid;  ///< folders of jobs, until they are
     std::string node_mark;                         ///< "NAME=value", since the first welcome
     bool draining = false;                         ///< what the head has said last
     bool leaving = false;                          ///< the link to the head has ended for good
@@ -72,16 +73,29 @@ struct agent::state {
     void stop_one(const lease_name& lease, bool at_once);
     void stop_all();
     static task<void> live(state* self, lease_name lease);
+    static task<void> prepare(state* self, worker* w);
+    void watch(worker* w, scope& beside, std::string* silent);
     static task<ended_lease> run(state* self, worker* w);
     static task<void> end_now(state* self, worker* w, proc::child* process, ended_lease* into);
     static task<void> end_silent(state* self, worker* w, std::string* why);
-    [[nodiscard]] proc::child_options space_server_to_start(const start_worker_order& order) const;
-    [[nodiscard]] proc::child_options what_to_start(const worker& w) const;
     void tell_end(ended_lease what);
+
+    // agent_orders.ipp: what they are started with
+    [[nodiscard]] static std::string path_in_job(const worker& w, const std::string& path);
+    [[nodiscard]] net::address driver_of(const start_worker_order& order, std::uint16_t port) const;
+    [[nodiscard]] proc::child_options space_server_to_start(const worker& w) const;
+    void add_job_environment(const worker& w, proc::child_options& child) const;
+    void be_rank(const start_worker_order& order, const net::token& secret,
+                 proc::child_options& child) const;
+    [[nodiscard]] proc::child_options what_to_start(const worker& w) const;
 
     // agent_entries.ipp: entry processes of jobs
     void remember_end(const ended_lease& what);
+    static task<void> open_storage(state* self, worker* w);
+    static task<void> enter_folder(state* self, worker* w);
+    static task<void> make_folder(state* self, worker* w);
     static task<void> prepare_entry(state* self, worker* w);
+    static task<void> prepare_of_job(state* self, worker* w);
     [[nodiscard]] proc::child_options entry_to_start(const worker& w) const;
     void end_leftovers(const std::string& storage);
     void entry_runs(worker* w, scope& beside);

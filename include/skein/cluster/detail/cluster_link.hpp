@@ -61,6 +61,17 @@ namespace skein::cluster::detail {
     return net::token::from_hex(to_hex(digest)).value();
 }
 
+/// The secret of a training's group, of each attempt another: derived from the driver's.
+[[nodiscard]] inline net::token group_secret(const net::token& driver, std::uint32_t attempt) {
+    constexpr std::string_view label = "skein group of ranks";
+    const auto digest =
+        hmac_sha256(driver.bytes(), as_bytes(label), std::as_bytes(std::span(&attempt, 1)));
+    return net::token::from_hex(to_hex(digest)).value();
+}
+
+/// A rank that was asked to stop is killed after so long, whatever its training wants.
+inline constexpr auto most_stop_grace = std::chrono::hours(1);
+
 /// What to do when a program does not start on a node.
 inline constexpr std::string_view start_hint =
     "the program must be there, under the same path and of the same build, on every node, with "

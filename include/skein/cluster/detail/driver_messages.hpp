@@ -55,9 +55,10 @@ struct driver_hello {
     std::int64_t pid = 0;
     std::uint32_t weight = 1; ///< of its fair share
     // What agents start, and where that finds the driver.
-    std::string executable; ///< an absolute path
+    std::string executable; ///< a path: an absolute one, or of the folder of its job
     std::string program;    ///< argv[0]
-    std::string folder;     ///< working directory
+    std::string folder;     ///< working directory; as the executable
+    std::string job;        ///< it belongs to what was submitted under this id; "": to nothing
     std::uint16_t port = 0; ///< on which it listens for workers
     std::string address;    ///< all of it, where the host is no secret; "": see start_worker_order
     std::vector<known_lease> leases;
@@ -67,6 +68,7 @@ struct driver_hello {
     std::string space;       ///< it is the space server of this namespace; "": it is a program
     std::uint64_t build = 0; ///< proc::build_id() of its executable
     std::vector<visited_space> visits;
+    bool has_ranks = false; ///< and no workers: it listens for none
 };
 
 /// The head takes the driver in, and says how large the cluster is.
@@ -74,6 +76,7 @@ struct driver_welcome {
     static constexpr std::uint16_t number = 4;
     std::uint64_t cpus = 0; ///< whole ones, of all nodes
     std::uint32_t nodes = 0;
+    std::string runs; ///< a folder that all nodes see, for the runs of trainings; "": none
 };
 
 /// A driver asks for room for one more worker.
@@ -89,6 +92,7 @@ struct want_lease {
     /// Of its worker's process, as sched::parse_task_environment() reads them; no folder: that of
     /// the driver.
     std::string env, cwd;
+    rank_order rank{};
 };
 
 /// Takes back what was asked for, or ends what was granted.
@@ -120,8 +124,10 @@ struct lease_ended {
     std::uint64_t lease = 0;
     bool started = true; ///< its worker ran
     std::string how;
-    std::uint64_t lines = 0; ///< these two: see ended_lease
+    std::uint64_t lines = 0; ///< these: see ended_lease
     bool is_lasting = false;
+    std::int32_t code = -1;
+    std::int32_t signal = 0;
 };
 
 /// The head asks for it back: its node is drained, or others have had less than their share for

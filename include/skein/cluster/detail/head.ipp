@@ -350,9 +350,10 @@ SKEIN_INLINE task<driver_welcome> head::state::on_driver(state* self, session_pt
     if (s == nullptr || s->node != nullptr || s->job != nullptr)
         throw error(errc::malformed, "a second hello over one link");
     detail::check_version(h.version, "the driver");
-    if (h.executable.empty() || (h.port == 0 && h.address.empty()))
+    if (h.executable.empty() || (h.port == 0 && h.address.empty() && !h.has_ranks))
         throw error(errc::malformed, "the driver does not say what to start, or where it listens");
-    for (const auto* text : {&h.name, &h.host, &h.executable, &h.program, &h.folder, &h.address})
+    for (const auto* text :
+         {&h.name, &h.host, &h.executable, &h.program, &h.folder, &h.address, &h.job})
         detail::check_text("a name or path of the driver", *text);
     if (h.leases.size() > self->how.most_leases)
         throw error(errc::too_large,
@@ -390,7 +391,9 @@ SKEIN_INLINE task<driver_welcome> head::state::on_driver(state* self, session_pt
     self->reconcile(j, j.hello);
     self->pump();
     self->ask_for_output(j);
-    co_return self->size();
+    auto out = self->size();
+    out.runs = self->runs_of(self->job_behind(j));
+    co_return out;
 }
 
 /// It does not come back: what it asked for is forgotten, and its workers end.
@@ -450,6 +453,7 @@ SKEIN_INLINE cluster_status head::state::status(bool past) const {
     out.state = memory.folder();
     out.trouble = memory.trouble();
     out.generation = memory.generation();
+    out.runs = how.runs;
     out.address = to_string(door.local());
     out.host = how.host;
     out.pid = how.pid;

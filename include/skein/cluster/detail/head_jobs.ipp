@@ -195,7 +195,7 @@ SKEIN_INLINE start_worker_order head::state::entry_order(const detail::head_leas
     m.job = job->what.id;
     m.attempt = job->attempt;
     m.command = job->what.command;
-    m.variables = job->what.env;
+    m.variables = variables_of(*job);
     m.package = job->what.package;
     m.submitted = job->submitted;
     return m;

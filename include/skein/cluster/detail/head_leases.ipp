@@ -51,7 +51,8 @@ SKEIN_INLINE void head::state::end(detail::head_lease& l, bool started, const st
                                    const ended_lease& news) {
     auto& j = *l.of;
     if (j.session)
-        j.session->tell(lease_ended{l.number, started, why, news.lines, news.is_lasting});
+        j.session->tell(lease_ended{l.number, started, why, news.lines, news.is_lasting, news.code,
+                                    news.signal});
     if (l.number == space_server_lease && !j.space.empty())
         space_server_over(j, l.at != nullptr ? fmt::format("{} on {}", why, l.at->name) : why,
                           l.state != detail::lease_state::expected);
@@ -68,7 +69,7 @@ SKEIN_INLINE void head::state::want(detail::head_job& j, const want_lease& what)
     const auto number = what.lease;
     if (j.leases.contains(number)) return; // said again after a lost link
     const auto refuse = [&](const error& why) {
-        if (j.session) j.session->tell(lease_ended{number, false, why.what(), 0, false});
+        if (j.session) j.session->tell(lease_ended{number, false, why.what()});
     };
     if (j.leases.size() >= how.most_leases)
         return refuse(error(errc::exhausted,
@@ -80,7 +81,9 @@ SKEIN_INLINE void head::state::want(detail::head_job& j, const want_lease& what)
             error(errc::too_large, fmt::format("a label of {} bytes", what.label.size())));
     if (const auto env = sched::parse_task_environment(what.env, what.cwd); !env)
         return refuse(env.error());
+    if (const auto wrong = objection(what.rank)) return refuse(*wrong);
     auto& l = add_lease(j, number, *wanted);
+    l.rank = what.rank;
     l.label = what.label;
     l.own = what.own;
     l.env = what.env;
@@ -96,7 +99,10 @@ SKEIN_INLINE void head::state::give_back(detail::head_job& j, std::uint64_t numb
     if (l.state == detail::lease_state::granted) return stop_worker(l, l.at_once);
     if (l.state == detail::lease_state::stopping && at_once) return tell_stop(l, true);
     if (l.state == detail::lease_state::expected && l.at_once) return; // when its node comes
-    if (l.state != detail::lease_state::stopping) erase(l);
+    if (l.state == detail::lease_state::stopping) return;
+    // A worker's driver knows its end by their link; a rank's has this alone.
+    if (j.session) j.session->tell(lease_ended{number, false, "it was given back"});
+    erase(l);
 }
 
 /// It was asked back, and its driver cannot.
@@ -360,21 +366,7 @@ SKEIN_INLINE void head::state::granted(const sched::grant& g) {
     l.keep_until = deadline_after(on_loop.now(), how.share_quantum);
     n->leases.emplace(lease_name{j.incarnation, l.number}, &l);
     if (!j.submitted.empty()) return start_entry(l);
-    start_worker_order m;
-    m.lease = {j.incarnation, l.number};
-    m.demand = sched::to_string(l.demand);
-    m.gpus = g.gpus.bits();
-    m.executable = j.hello.executable;
-    m.program = j.hello.program;
-    m.folder = l.cwd.empty() ? j.hello.folder : l.cwd;
-    m.env = l.env;
-    m.name = fmt::format("worker-{}", l.number);
-    if (l.number == space_server_lease) m.space = j.space;
-    m.driver_host = j.seen_from;
-    m.driver_port = j.hello.port;
-    m.driver_address = j.hello.address;
-    m.prints = j.hello.prints;
-    n->session->tell(m);
+    n->session->tell(order_of(l));
     tell_granted(l);
 }
 
@@ -530,8 +522,7 @@ SKEIN_INLINE void head::state::reconcile(detail::head_job& j, const driver_hello
         }
         const auto demand = sched::parse_resources(k.demand);
         if (!demand || node_at(k.node) != nullptr || j.leases.size() >= how.most_leases) {
-            j.session->tell(
-                lease_ended{k.number, true, "its node does not have it any more", 0, false});
+            j.session->tell(lease_ended{k.number, true, "its node does not have it any more"});
             continue;
         }
         auto& l = add_lease(j, k.number, *demand);

@@ -81,8 +81,9 @@ struct head_lease {
     std::uint64_t number = 0; ///< the driver's
     sched::resources demand;
     std::string label;    ///< of the nodes that it may be on; "": all
-    std::string env, cwd; ///< see want_lease
-    bool own = false;     ///< see want_lease
+    std::string env, cwd; ///< these: see want_lease
+    rank_order rank;
+    bool own = false;
     bool blocked = false; ///< see lease_blocked
     lease_state state = lease_state::waits;
     sched::request_id request;
@@ -178,7 +179,7 @@ struct head_job {
 
     [[nodiscard]] job_id id() const noexcept { return job_id(incarnation); }
     [[nodiscard]] bool has_come() const noexcept {
-        return hello.port != 0 || !hello.address.empty();
+        return hello.port != 0 || !hello.address.empty() || hello.has_ranks;
     }
 };
 
@@ -303,6 +304,13 @@ struct head::state {
     static task<package_wanted> on_offer(state* self, session_ptr s, offer_package m);
     static task<blob_taken> on_blob(state* self, session_ptr s, put_blob m);
     static task<void> hold_package(state* self, const job_request* what, package_pin* into);
+
+    // head_orders.ipp: what nodes are told to start
+    [[nodiscard]] const detail::submitted_job* job_behind(const detail::head_job& driver) const;
+    [[nodiscard]] std::string runs_of(const detail::submitted_job* job) const;
+    [[nodiscard]] std::vector<std::string> variables_of(const detail::submitted_job& job) const;
+    [[nodiscard]] static std::optional<error> objection(const rank_order& rank);
+    [[nodiscard]] start_worker_order order_of(const detail::head_lease& l) const;
 
     // head_leases.ipp: what they hold
     detail::head_lease& add_lease(detail::head_job& j, std::uint64_t number,

@@ -22,11 +22,19 @@ inline constexpr const char* job_mark_variable = "SKEIN_JOB_MARK";
 /// And of all attempts of one node.
 inline constexpr const char* node_mark_variable = "SKEIN_JOB_NODE";
 
+/// Of an entry process: the folder that is the same for all of its job, whatever it is on the node.
+inline constexpr const char* job_folder_variable = "SKEIN_JOB_FOLDER";
+
 /// What is to be executed for the first word of a command: as a shell finds it, in `folder`.
 ///   path    of its environment; empty: that of this process
 ///   errors  not_found, permission_denied
 [[nodiscard]] std::string find_command(const std::string& word, const std::string& folder,
                                        const std::string& path);
+
+/// A path in the folder of a job; "." is that folder.
+[[nodiscard]] inline bool is_in_job(const std::string& path) {
+    return !path.empty() && !path.starts_with('/');
+}
 
 /// Where a job runs; all of its attempts on a node in the same folder, which no other job has had.
 [[nodiscard]] std::string folder_of_job(const std::string& storage,
@@ -53,13 +61,13 @@ inline constexpr std::size_t most_rows_bytes = std::size_t{4} << 20;
 ///   errors  io
 [[nodiscard]] std::string keep_token(const std::string& folder, const net::token& token);
 
-/// Reads what is appended to the newest runs/NAME/metrics.csv below a folder, if that has been
-/// written since this was made. Reads in bounded pieces, on the caller's thread.
+/// Reads what is appended to the newest NAME/metrics.csv below a folder, if that has been written
+/// since this was made. Reads in bounded pieces, on the caller's thread.
 class table_reader {
 public:
     static constexpr std::size_t most_piece = std::size_t{256} << 10;
 
-    explicit table_reader(std::string folder);
+    explicit table_reader(std::string runs);
     /// Whole lines and where they begin; nothing: there are no new ones. Another table, and one that
     /// was written anew, begin with 0.
     [[nodiscard]] std::optional<std::pair<std::uint64_t, byte_buffer>> next();
@@ -70,7 +78,7 @@ public:
 private:
     [[nodiscard]] bool find();
 
-    std::string folder_, run_, file_, header_;
+    std::string runs_, run_, file_, header_;
     ino_t inode_ = 0;
     timespec since_{};
     std::uint64_t offset_ = 0;

@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <mutex>
 #include <string_view>
 #include <system_error>
 #include <vector>
@@ -63,7 +64,8 @@ SKEIN_INLINE std::string find_command(const std::string& word, const std::string
 
 SKEIN_INLINE std::string folder_of_job(const std::string& storage,
                                        const start_worker_order& order) {
-    return fmt::format("{}/jobs/{}-{:x}", storage, order.job, order.submitted);
+    return fmt::format("{}/jobs/{}-{:x}", storage, order.job.empty() ? order.of_job : order.job,
+                       order.submitted);
 }
 
 SKEIN_INLINE void make_room_for_jobs(const std::string& folder) {
@@ -105,6 +107,8 @@ SKEIN_INLINE std::string keep_token(const std::string& folder, const net::token&
     const auto failed = [&] {
         return error(errc::io, fmt::format("{} cannot be written: {}", path, std::strerror(errno)));
     };
+    static std::mutex one_at_a_time; // several processes of jobs may start at once
+    const std::lock_guard held(one_at_a_time);
     (void)::unlink(fresh.c_str()); // of one that was killed
     const unique_fd file(
         ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
@@ -116,7 +120,7 @@ SKEIN_INLINE std::string keep_token(const std::string& folder, const net::token&
     return path;
 }
 
-SKEIN_INLINE table_reader::table_reader(std::string folder) : folder_(std::move(folder)) {
+SKEIN_INLINE table_reader::table_reader(std::string runs) : runs_(std::move(runs)) {
     ::clock_gettime(CLOCK_REALTIME_COARSE, &since_); // the clock of files
 }
 
@@ -129,8 +133,7 @@ SKEIN_INLINE bool table_reader::find() {
     const auto is_later = [](const timespec& a, const timespec& b) {
         return a.tv_sec != b.tv_sec ? a.tv_sec > b.tv_sec : a.tv_nsec >= b.tv_nsec;
     };
-    for (fs::directory_iterator one(folder_ + "/runs", none), end; !none && one != end;
-         one.increment(none)) {
+    for (fs::directory_iterator one(runs_, none), end; !none && one != end; one.increment(none)) {
         const auto file = (one->path() / "metrics.csv").string();
         struct stat status{};
         if (::stat(file.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;

@@ -7,11 +7,15 @@
 #include <compare>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace skein::cluster {
 
 /// The version of these messages; head and peers must have the same.
-inline constexpr std::uint32_t cluster_version = 9;
+inline constexpr std::uint32_t cluster_version = 10;
+
+/// In the environment of what comes from a job: the folder for runs of trainings.
+inline constexpr const char* runs_variable = "SKEIN_RUNS_DIR";
 
 /// Which lease: of which driver's process, and the how manieth there.
 struct lease_name {
@@ -26,6 +30,19 @@ struct held_lease {
     std::uint64_t gpus = 0; ///< bits of sched::gpu_set
     std::string space;      ///< it is the space server of this namespace
     std::string job;        ///< it is the entry process of this job
+};
+
+/// What a driver has started in place of a worker: a rank of its training.
+struct rank_order {
+    std::vector<std::string> place; ///< "NAME=value", for it alone; none: it is no rank
+    std::vector<std::string> argv;
+    std::vector<std::string> env;  ///< "NAME=value"
+    std::uint16_t port = 0;        ///< of its group's server, on the driver's host
+    std::uint32_t attempt = 0;     ///< of that group, for its secret
+    std::uint16_t threads = 0;     ///< of its process; 0: as many as its lease has cpus
+    std::uint32_t stop_millis = 0; ///< from SIGTERM to the kill
+
+    [[nodiscard]] bool is_there() const noexcept { return !place.empty(); }
 };
 
 /// How a worker ended.

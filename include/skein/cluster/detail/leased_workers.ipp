@@ -172,6 +172,7 @@ SKEIN_INLINE driver_hello leased_workers::state::hello() const {
     h.executable = how.executable;
     h.program = how.program;
     h.folder = how.folder;
+    h.job = how.job;
     const auto at = door->local();
     h.address = how.advertise;
     const bool is_own = at.kind != net::scheme::tcp ||

@@ -54,6 +54,13 @@ struct start_worker_order {
     std::vector<std::string> variables{}; ///< "NAME=value", of that process
     std::string package{};                ///< the folder that it runs in, see package.hpp
     std::int64_t submitted = 0;           ///< that job, in milliseconds since 1970
+    /// Of what was submitted under this id; the package and variables above are that one's, and a
+    /// path that is not absolute begins in its folder.
+    std::string of_job{};
+    rank_order rank{}; ///< not a worker: this rank
+    /// By which the head sees the node, so that ranks of other nodes may reach this one there;
+    /// empty: it is on the head's host, see driver_host.
+    std::string node_host{};
 };
 
 /// An agent is to end a worker; the answer is worker_ended.

@@ -74,6 +74,7 @@ struct cluster_status {
     std::string state;                 ///< the folder of the head's log; "": it keeps none
     std::string trouble;               ///< why changes are not durable now
     std::uint64_t generation = 0;      ///< how many heads have begun with this log
+    std::string runs;                  ///< see driver_welcome
 };
 
 /// A node is to get no new workers, and to get rid of those that it has.

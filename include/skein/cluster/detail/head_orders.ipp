@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Part of the bodies of cluster/head.hpp: what a node is told to start for a driver's lease.
+
+#include <skein/cluster/detail/head_jobs.hpp>
+#include <skein/cluster/detail/head_state.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace skein::cluster {
+
+namespace detail {
+
+/// With its group it is one of many.
+inline constexpr std::size_t most_rank_bytes = std::size_t{256} << 10;
+
+/// "NAME=value", and no zero byte, which would end it in a process.
+[[nodiscard]] inline bool is_variable(std::string_view text) {
+    const auto split = text.find('=');
+    return split != 0 && split != text.npos && text.find('\0') == text.npos;
+}
+
+} // namespace detail
+
+/// What is wrong with what a driver wants started as a rank.
+SKEIN_INLINE std::optional<error> head::state::objection(const rank_order& rank) {
+    std::size_t bytes = 0;
+    for (const auto* all : {&rank.place, &rank.argv, &rank.env})
+        for (const auto& text : *all) bytes += text.size() + 1;
+    if (bytes > detail::most_rank_bytes)
+        return error(errc::too_large,
+                     fmt::format("place, arguments and environment of a rank have {} bytes, at "
+                                 "most {} are taken",
+                                 bytes, detail::most_rank_bytes));
+    const bool are_good = std::all_of(rank.place.begin(), rank.place.end(), detail::is_variable) &&
+                          std::all_of(rank.env.begin(), rank.env.end(), detail::is_variable);
+    const bool no_zero = std::all_of(rank.argv.begin(), rank.argv.end(),
+                                     [](const auto& text) { return text.find('\0') == text.npos; });
+    if (!are_good || !no_zero || (rank.is_there() && (rank.argv.empty() || rank.port == 0)))
+        return error(errc::malformed, "an order for a rank with which no process could be started");
+    return std::nullopt;
+}
+
+/// A driver that came out of a job: what was submitted. nullptr: it is none, or nobody knows that
+/// job any more.
+SKEIN_INLINE const detail::submitted_job* head::state::job_behind(
+    const detail::head_job& driver) const {
+    const auto found = submitted.by_id.find(driver.hello.job);
+    return found == submitted.by_id.end() ? nullptr : found->second.get();
+}
+
+/// Where runs of trainings go that all nodes are to see; "": there is no such folder.
+SKEIN_INLINE std::string head::state::runs_of(const detail::submitted_job* job) const {
+    if (how.runs.empty() || job == nullptr) return how.runs;
+    return fmt::format("{}/{}-{:x}", how.runs, job->what.id, job->submitted);
+}
+
+/// What the environment of a job is; of its entry process, and of all that comes from it.
+SKEIN_INLINE std::vector<std::string> head::state::variables_of(
+    const detail::submitted_job& job) const {
+    auto all = job.what.env;
+    const auto names_runs = [](const std::string& v) {
+        return v.starts_with(std::string(runs_variable) + "=");
+    };
+    if (const auto runs = runs_of(&job);
+        !runs.empty() && std::none_of(all.begin(), all.end(), names_runs))
+        all.push_back(fmt::format("{}={}", runs_variable, runs));
+    return all;
+}
+
+SKEIN_INLINE start_worker_order head::state::order_of(const detail::head_lease& l) const {
+    const auto& j = *l.of;
+    start_worker_order m;
+    m.lease = {j.incarnation, l.number};
+    m.demand = sched::to_string(l.demand);
+    m.gpus = l.gpus.bits();
+    m.executable = j.hello.executable;
+    m.program = j.hello.program;
+    m.folder = l.cwd.empty() ? j.hello.folder : l.cwd;
+    m.env = l.env;
+    m.name = fmt::format("worker-{}", l.number);
+    if (l.number == space_server_lease) m.space = j.space;
+    m.driver_host = j.seen_from;
+    m.driver_port = j.hello.port;
+    m.driver_address = j.hello.address;
+    m.prints = j.hello.prints;
+    m.rank = l.rank;
+    if (m.rank.is_there()) {
+        m.name = fmt::format("rank-{}", l.number);
+        m.node_host = l.at->session->seen_from;
+    }
+    m.of_job = j.hello.job;
+    if (const auto* const job = job_behind(j)) {
+        m.package = job->what.package;
+        m.submitted = job->submitted;
+        m.variables = variables_of(*job);
+    }
+    return m;
+}
+
+} // namespace skein::cluster

@@ -1,0 +1,439 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <catch2/catch_test_macros.hpp>
+
+#include <skein/cluster/leased_ranks.hpp>
+#include <skein/sim/disk.hpp>
+#include <skein/spmd/environment.hpp>
+#include <skein/spmd/meeting.hpp>
+#include <skein/wire/decode.hpp>
+#include <tests/support/sim_nodes.hpp>
+
+#include <catch2/matchers/catch_matchers_string.hpp>
+
+#include <algorithm>
+#include <csignal>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+using namespace skein;
+using namespace std::chrono_literals;
+using Catch::Matchers::ContainsSubstring;
+
+namespace leased_ranks_test {
+
+/// A cluster, and what its ranks were told and did.
+struct world {
+    explicit world(test::sim_nodes& of) : c(of) {}
+
+    void add_node(int cpus) {
+        auto* const children = c.add_node(cpus).children.get();
+        children->add(spmd::rank_role,
+                      [this, children](sim::process* self) { return live(this, children, self); });
+    }
+    task<void> until_nodes(std::size_t n) {
+        while (c.head().status().nodes.size() != n) co_await sleep_for(10ms);
+    }
+
+    /// argv: "say 3 sleep 100 exit 2", in order; "deaf": SIGTERM is not heard from here on.
+    static task<int> live(world* w, sim::children* in, sim::process* self) {
+        using places = std::map<std::string, std::string>;
+        const auto told = wire::decode<places>(self->started_with().message).value();
+        w->told[told.at("SKEIN_ATTEMPT") + "/" + told.at("SKEIN_RANK")] = told;
+        w->hosts[told.at("SKEIN_RANK")] = self->host();
+        for (const auto& [name, value] : self->started_with().env) w->env[name] = value;
+        const auto words = self->started_with().argv;
+        for (std::size_t at = 1; at < words.size(); ++at) {
+            const auto& word = words[at];
+            if (word == "say") {
+                for (int i = 0, n = std::stoi(words.at(++at)); i < n; ++i) {
+                    auto printing = self->print(false, std::to_string(i) + "\n");
+                    co_await printing;
+                }
+            } else if (word == "sleep") {
+                co_await sleep_for(std::chrono::milliseconds(std::stoi(words.at(++at))));
+            } else if (word == "deaf") {
+                auto deaf = shield(forever(self));
+                co_await deaf;
+            } else if (word == "die") {
+                in->kill(self->pid());
+                co_await sleep_for(1s);
+            } else if (word == "exit") {
+                co_return std::stoi(words.at(++at));
+            }
+        }
+        co_return 0;
+    }
+    static task<void> forever(sim::process* self) {
+        const auto listener = self->network().listen(net::address::sim(self->host(), 0));
+        auto waiting = listener->accept();
+        (void)co_await waiting;
+    }
+
+    std::unique_ptr<cluster::leased_ranks> make(
+        std::function<void(const std::string&)> on_wait = {}) {
+        cluster::leased_ranks_options how;
+        how.head = test::sim_nodes::head_address();
+        how.secret = c.secret();
+        how.program = {"/app", "/", {}};
+        how.name = "train";
+        how.host = "trainer";
+        how.pid = 7;
+        how.incarnation = c.loop().random().next();
+        how.on_wait = std::move(on_wait);
+        how.print = [this](std::vector<proc::worker_lines> some) {
+            return keep(this, std::move(some));
+        };
+        const loop::use on_its_host(c.network().loop_of("trainer"));
+        return std::make_unique<cluster::leased_ranks>(c.network().loop_of("trainer"),
+                                                       c.network().host("trainer"), how);
+    }
+    static task<void> keep(world* w, std::vector<proc::worker_lines> some) {
+        for (const auto& one : some)
+            for (const auto& line : one.lines) w->lines.push_back(one.worker + ": " + line.text);
+        co_return;
+    }
+
+    /// A rank that does that.
+    static spmd::rank_start does(int rank, std::vector<std::string> what, int attempt = 0) {
+        spmd::rank_start out;
+        out.variables = {{"SKEIN_RANK", std::to_string(rank)},
+                         {"SKEIN_ATTEMPT", std::to_string(attempt)}};
+        out.group = net::address::tcp("*", 4711);
+        out.attempt = attempt;
+        out.argv = {"train"};
+        out.argv.insert(out.argv.end(), what.begin(), what.end());
+        out.stop_grace = 500ms;
+        return out;
+    }
+
+    test::sim_nodes& c;
+    std::map<std::string, std::map<std::string, std::string>> told; ///< by attempt/rank
+    std::map<std::string, std::string> hosts;                       ///< by rank
+    std::map<std::string, std::string> env;
+    std::vector<std::string> lines;
+};
+
+using children = std::vector<std::unique_ptr<proc::child>>;
+
+/// A head with a folder for runs, nodes of these cpus, and the ranks' places.
+void with_nodes(std::uint64_t seed, std::vector<int> cpus,
+                const std::function<task<void>(world&)>& body, sim::disk* disk = nullptr,
+                const std::string& runs = "/runs") {
+    test::in_world_of_nodes(seed,
+                            [&](test::sim_nodes& c) -> task<void> { // NOLINT: outlives the run
+                                world w(c);
+                                c.head_disk = disk;
+                                c.head_defaults.runs = runs;
+                                c.start_head();
+                                for (const int n : cpus) w.add_node(n);
+                                auto there = w.until_nodes(cpus.size());
+                                co_await there;
+                                auto rest = body(w);
+                                co_await rest;
+                            });
+}
+
+task<void> start_all(spmd::rank_places* places, int ranks, std::vector<std::string> what,
+                     children* into, int attempt = 0) {
+    for (int r = 0; r < ranks; ++r) {
+        auto starting = places->start(r, world::does(r, what, attempt));
+        into->push_back(co_await starting);
+    }
+}
+
+task<std::vector<proc::child_end>> all_ends(children* ranks) {
+    std::vector<proc::child_end> ends;
+    for (const auto& one : *ranks) {
+        auto ending = one->ended();
+        ends.push_back(co_await ending);
+    }
+    co_return ends;
+}
+
+} // namespace leased_ranks_test
+
+using leased_ranks_test::all_ends;
+using leased_ranks_test::children;
+using leased_ranks_test::start_all;
+using leased_ranks_test::with_nodes;
+using leased_ranks_test::world;
+
+TEST_CASE("ranks have places on the nodes, in a row on each, and end as their processes do",
+          "[cluster][ranks]") {
+    with_nodes(1, {2, 2}, [](world& w) -> task<void> {
+        const auto places = w.make();
+        auto opening = places->open();
+        co_await opening;
+        auto reserving = places->reserve(4);
+        const auto where = co_await reserving;
+        REQUIRE(where.size() == 4);
+        for (std::size_t r = 0; r < 4; ++r) {
+            CHECK(where[r].local_rank == static_cast<int>(r % 2));
+            CHECK(where[r].local_size == 2);
+        }
+        children ranks;
+        auto starting = start_all(places.get(), 3, {"say", "2", "sleep", "100"}, &ranks);
+        co_await starting;
+        auto dying = places->start(3, world::does(3, {"sleep", "50", "exit", "3"}));
+        ranks.push_back(co_await dying);
+        auto ending = all_ends(&ranks);
+        const auto ends = co_await ending;
+        for (int r = 0; r < 3; ++r) {
+            CHECK(ends[static_cast<std::size_t>(r)].status.success());
+            CHECK(ends[static_cast<std::size_t>(r)].lost.empty());
+        }
+        CHECK(ends[3].status.code() == 3);
+        CHECK(ends[3].lost.empty());
+        CHECK(w.hosts["0"] == w.hosts["1"]);
+        CHECK(w.hosts["2"] == w.hosts["3"]);
+        CHECK(w.hosts["0"] != w.hosts["2"]);
+        CHECK(ranks[0]->name().starts_with("worker 0 on "));
+        CHECK(w.env.at("SKEIN_RUNS_DIR") == "/runs");
+        for (const auto& [who, told] : w.told) // whose server listens at the driver's host
+            CHECK_THAT(told.at(spmd::group_variable), ContainsSubstring("trainer:4711"));
+        CHECK(w.told.at("0/0").at(spmd::token_variable) == places->secret(0).to_hex());
+        places->release();
+        auto closing = places->close();
+        co_await closing;
+        CHECK(w.lines.size() == 6);
+        CHECK(std::count(w.lines.begin(), w.lines.end(), ranks[2]->name() + ": 1") == 1);
+    });
+}
+
+TEST_CASE("a rank that cannot start, is killed or loses its node says so", "[cluster][ranks]") {
+    with_nodes(2, {1, 1, 1}, [](world& w) -> task<void> {
+        const auto places = w.make();
+        auto opening = places->open();
+        co_await opening;
+        auto reserving = places->reserve(3);
+        (void)co_await reserving;
+        children ranks;
+        auto starting = start_all(places.get(), 2, {"sleep", "1000000"}, &ranks);
+        co_await starting;
+        auto dying = places->start(2, world::does(2, {"die"}));
+        ranks.push_back(co_await dying);
+        auto third = ranks[2]->ended();
+        const auto killed = co_await third;
+        CHECK(killed.status.signal() == SIGKILL);
+        CHECK(killed.lost.empty());
+        while (w.told.size() != 3) co_await sleep_for(10ms);
+        for (std::size_t i = 0; i < w.c.nodes(); ++i)
+            if (w.c.at(i).host == w.hosts["1"]) {
+                auto gone = w.c.kill_agent(w.c.at(i), true);
+                co_await gone;
+            }
+        auto second = ranks[1]->ended();
+        const auto lost = co_await second;
+        CHECK_FALSE(lost.lost.empty());
+        CHECK(ranks[0]->running());
+        ranks[0]->kill();
+        auto first = ranks[0]->ended();
+        const auto end = co_await first;
+        CHECK(end.status.signal() == SIGKILL);
+        places->release();
+        // The next attempt has the places that are left.
+        auto again = places->reserve(2);
+        const auto where = co_await again;
+        CHECK(where.size() == 2);
+        auto absent = places->start(0, world::does(0, {"exit", "0"}, 1));
+        const auto rank = co_await absent;
+        auto over = rank->ended();
+        const auto good = co_await over;
+        CHECK(good.status.success());
+        CHECK(w.told.at("1/0").at(spmd::token_variable) == places->secret(1).to_hex());
+        CHECK(places->secret(1).to_hex() != places->secret(0).to_hex());
+        places->release();
+        auto closing = places->close();
+        co_await closing;
+    });
+}
+
+TEST_CASE("a rank is asked by SIGTERM, at once, and killed after its own grace",
+          "[cluster][ranks]") {
+    with_nodes(3, {2}, [](world& w) -> task<void> {
+        const auto places = w.make();
+        auto opening = places->open();
+        co_await opening;
+        auto reserving = places->reserve(2);
+        (void)co_await reserving;
+        children ranks;
+        auto starting = places->start(0, world::does(0, {"sleep", "1000000"}));
+        ranks.push_back(co_await starting);
+        auto deaf = places->start(1, world::does(1, {"deaf"}));
+        ranks.push_back(co_await deaf);
+        while (w.told.size() != 2) co_await sleep_for(10ms);
+        const auto begin = w.c.loop().now();
+        for (const auto& one : ranks) one->signal(SIGINT);
+        auto first = ranks[0]->ended();
+        const auto asked = co_await first;
+        CHECK(asked.status.signal() == SIGTERM);
+        CHECK(w.c.loop().now() - begin < 200ms);
+        auto second = ranks[1]->ended();
+        const auto insisted = co_await second;
+        CHECK(insisted.status.signal() == SIGKILL);
+        CHECK(w.c.loop().now() - begin >= 500ms);
+        CHECK(w.c.loop().now() - begin < 1s);
+        auto closing = places->close();
+        co_await closing;
+    });
+}
+
+TEST_CASE("ranks wait until there is room for all of them, and say why", "[cluster][ranks]") {
+    with_nodes(4, {1}, [](world& w) -> task<void> {
+        std::vector<std::string> said;
+        const auto places = w.make([&](const std::string& why) { said.push_back(why); });
+        auto opening = places->open();
+        co_await opening;
+        {
+            auto impatient = as_result(with_timeout(places->reserve(2), 5s));
+            const auto none = co_await impatient;
+            REQUIRE_FALSE(none);
+            CHECK(none.error().code() == errc::timeout);
+        }
+        REQUIRE_FALSE(said.empty());
+        CHECK_THAT(said.front(), ContainsSubstring("cpu=1"));
+        auto one = places->reserve(1); // what was given up takes no room
+        const auto where = co_await one;
+        CHECK(where.size() == 1);
+        places->release();
+        said.clear();
+        w.add_node(1);
+        auto both = places->reserve(2);
+        const auto now = co_await both;
+        CHECK(now.size() == 2);
+        CHECK(now[1].local_size == 1);
+        auto closing = places->close();
+        co_await closing;
+        auto many = places->reserve(1);
+        auto closed = as_result(std::move(many));
+        const auto over = co_await closed;
+        REQUIRE_FALSE(over);
+    });
+}
+
+TEST_CASE("more ranks than a group may have are refused", "[cluster][ranks]") {
+    with_nodes(5, {1}, [](world& w) -> task<void> {
+        const auto places = w.make();
+        auto opening = places->open();
+        co_await opening;
+        auto reserving = as_result(places->reserve(100'000));
+        const auto none = co_await reserving;
+        REQUIRE_FALSE(none);
+        CHECK(none.error().code() == errc::exhausted);
+        auto closing = places->close();
+        co_await closing;
+    });
+}
+
+TEST_CASE("a cluster without a folder for runs, and none at all, have no places",
+          "[cluster][ranks]") {
+    with_nodes(
+        6, {1},
+        [](world& w) -> task<void> {
+            {
+                const auto places = w.make();
+                auto opening = as_result(places->open());
+                const auto none = co_await opening;
+                REQUIRE_FALSE(none);
+                CHECK(none.error().code() == errc::not_supported);
+                CHECK_THAT(none.error().hint(), ContainsSubstring("--runs"));
+                auto closing = places->close();
+                co_await closing;
+            }
+            auto killed = w.c.kill_head();
+            co_await killed;
+            const auto places = w.make();
+            auto opening = as_result(places->open());
+            const auto none = co_await opening;
+            REQUIRE_FALSE(none);
+            CHECK_THAT(none.error().text(), ContainsSubstring("no cluster at"));
+            auto closing = places->close();
+            co_await closing;
+        },
+        nullptr, "");
+}
+
+TEST_CASE("ranks go on without a head, and the next one tells of their ends", "[cluster][ranks]") {
+    sim::disk disk;
+    with_nodes(
+        7, {2, 2},
+        [](world& w) -> task<void> {
+            const auto places = w.make();
+            auto opening = places->open();
+            co_await opening;
+            auto reserving = places->reserve(4);
+            (void)co_await reserving;
+            children ranks;
+            auto starting = start_all(places.get(), 4, {"sleep", "3000", "exit", "5"}, &ranks);
+            co_await starting;
+            while (w.told.size() != 4) co_await sleep_for(10ms);
+            auto killed = w.c.kill_head();
+            co_await killed;
+            co_await sleep_for(1s);
+            w.c.start_head();
+            auto ending = all_ends(&ranks);
+            const auto ends = co_await ending;
+            for (const auto& end : ends) {
+                CHECK(end.lost.empty());
+                CHECK(end.status.code() == 5);
+            }
+            places->release();
+            auto again = places->reserve(4); // all of their room is back
+            const auto where = co_await again;
+            CHECK(where.size() == 4);
+            auto closing = places->close();
+            co_await closing;
+        },
+        &disk);
+}
+
+TEST_CASE("a head that stays away for long has lost the ranks", "[cluster][ranks]") {
+    with_nodes(8, {2}, [](world& w) -> task<void> {
+        const auto places = w.make();
+        auto opening = places->open();
+        co_await opening;
+        auto reserving = places->reserve(2);
+        (void)co_await reserving;
+        children ranks;
+        auto starting = start_all(places.get(), 2, {"sleep", "100000000"}, &ranks);
+        co_await starting;
+        while (w.told.size() != 2) co_await sleep_for(10ms);
+        auto killed = w.c.kill_head();
+        co_await killed;
+        auto ending = all_ends(&ranks);
+        const auto ends = co_await ending;
+        for (const auto& end : ends) CHECK_THAT(end.lost, ContainsSubstring("head"));
+        CHECK(w.c.processes() == 0); // their agent has ended them before
+        auto closing = places->close();
+        co_await closing;
+    });
+}
+
+TEST_CASE("a cluster that is stopped ends its ranks", "[cluster][ranks]") {
+    with_nodes(9, {2}, [](world& w) -> task<void> {
+        const auto places = w.make();
+        auto opening = places->open();
+        co_await opening;
+        auto reserving = places->reserve(1);
+        (void)co_await reserving;
+        children ranks;
+        auto starting = start_all(places.get(), 1, {"sleep", "100000000"}, &ranks);
+        co_await starting;
+        while (w.told.empty()) co_await sleep_for(10ms);
+        w.c.head().stop();
+        auto ending = all_ends(&ranks);
+        const auto ends = co_await ending;
+        CHECK_FALSE(ends[0].lost.empty());
+        auto late = places->start(0, world::does(0, {"exit", "0"}, 1));
+        const auto rank = co_await late;
+        auto none = rank->ended();
+        const auto end = co_await none;
+        CHECK_THAT(end.lost, ContainsSubstring("stopped"));
+        auto closing = places->close();
+        co_await closing;
+    });
+}
