@@ -209,6 +209,9 @@ void declare(CLI::App& app, arguments& args, std::function<int()>& chosen) {
                      "(default: it keeps nothing)")
         ->check(not_empty);
 
+    head->add_option("--runs", args.head.runs,
+                     "a folder that all nodes see: runs of trainings go there, and their ranks may "
+                     "run on all nodes");
     head->add_option("--storage", args.head.storage,
                      "a folder for the files that jobs bring (default: one in ~/.cache/skein)")
         ->check(not_empty);

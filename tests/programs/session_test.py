@@ -45,7 +45,7 @@ def thrown_at_the_start():
             check_ends(run, code=1)
             run.check("cannot open digits.gz" in run.stderr, "no word of what was thrown")
             run.check("starting again" not in run.stderr, "tried again")
-            run.check(run.stderr.count("a training does not use the cluster at 127.0.0.1:9") == 1, "not one word of the cluster")
+            run.check(run.stderr.count("the cluster at 127.0.0.1:9") == 1, "not one word of the cluster")
             run.check(size == 1 or "before the first step" in run.stderr, "no word of why it is not tried again")
 
 

@@ -5,14 +5,17 @@
 
 #include <skein/core/config.hpp>
 #include <skein/rt/worker_source.hpp>
+#include <skein/sched/resources.hpp>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 
 namespace skein::spmd {
 struct launch_environment;
-}
+class rank_places;
+} // namespace skein::spmd
 
 namespace skein::program {
 
@@ -61,6 +64,14 @@ public:
     virtual void end() = 0;
 };
 
+/// Where the ranks of a training run, by the cluster that the environment names.
+struct ranks_on_cluster {
+    /// As spmd::supervisor_options::places; empty: on this host.
+    std::function<std::unique_ptr<spmd::rank_places>(loop& on, net::network& via)> places{};
+    std::string runs{};    ///< the folder for their runs that all nodes see
+    std::string why_not{}; ///< why they run on this host although a cluster is named
+};
+
 /// What the layer `cluster` gives to programs.
 struct cluster_roles {
     /// The address of the head that flags or environment name; empty: none, the cluster is this
@@ -79,6 +90,12 @@ struct cluster_roles {
     std::unique_ptr<job_with_helpers> (*take_helpers)(const spmd::launch_environment& where);
     /// The whole life of a process on a host that helps; gives the exit code, throws error.
     int (*help)(const spmd::launch_environment& where);
+    /// Asks the cluster, if there is one, so it may block for a second. All but places() throws
+    /// nothing.
+    ///   demand   of each rank
+    ///   on_wait  see cluster::leased_ranks_options
+    ranks_on_cluster (*ranks)(const sched::resources& demand,
+                              std::function<void(const std::string& why)> on_wait);
     /// The whole life of a namespace's space server, with the boot message of this process; gives
     /// the exit code.
     int (*keep)();

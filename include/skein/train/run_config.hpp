@@ -104,10 +104,13 @@ struct failure_config {
     time_span stop_grace = time_constants::lan().training_stop_grace;
 };
 
+/// SKEIN_RUNS_DIR, which a cluster sets for its jobs; else "runs", in the current folder.
+[[nodiscard]] std::string default_runs_dir();
+
 /// Settings of one run. All counts are over all ranks together.
 struct run_config {
     // Where its files go: <runs_dir>/<name>/
-    std::string runs_dir = "runs";
+    std::string runs_dir = default_runs_dir();
     std::string name = "run";
     resume_mode resume = resume_mode::fresh;
 

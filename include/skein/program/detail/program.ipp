@@ -8,9 +8,11 @@
 #include <skein/cluster/head.hpp>
 #include <skein/cluster/head_log.hpp>
 #include <skein/cluster/job_storage.hpp>
+#include <skein/cluster/leased_ranks.hpp>
 #include <skein/cluster/leased_workers.hpp>
 #include <skein/cluster/package_store.hpp>
 #include <skein/cluster/space_server.hpp>
+#include <skein/cluster/tools.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/posix_disk.hpp>
 #include <skein/core/printable.hpp>
@@ -170,6 +172,19 @@ inline constexpr std::uint64_t job_storage_bytes = std::uint64_t{8} << 30;
     return out;
 }
 
+/// The folder for runs, made if it is not there; absolute, as all nodes are to see it.
+[[nodiscard]] inline std::string folder_for_runs(const std::string& named) {
+    std::error_code why;
+    const auto folder = std::filesystem::absolute(named, why).lexically_normal();
+    if (!why) std::filesystem::create_directories(folder, why);
+    if (why || ::access(folder.c_str(), W_OK) != 0)
+        throw error(errc::io,
+                    fmt::format("the folder for runs {} cannot be used: {}", folder.string(),
+                                why ? why.message() : "it cannot be written"))
+            .with_hint("name one with --runs that all nodes see and this user may write to");
+    return folder.string();
+}
+
 } // namespace detail
 
 SKEIN_INLINE int run_head(const head_program& how) {
@@ -186,8 +201,10 @@ SKEIN_INLINE int run_head(const head_program& how) {
     if (!how.state.empty()) o.log = std::make_shared<cluster::head_log>(disk, how.state);
     const auto secret = o.secret;
     o.storage = detail::storage_of(how.storage, fmt::format("head-{}", o.listen.port));
+    if (!how.runs.empty()) o.runs = detail::folder_for_runs(how.runs);
     net::real_loop loop;
     net::real_network network(loop);
+    const auto runs = o.runs;
     cluster::head h(loop, network, std::move(o));
     if (how.web) h.set_web(how.web(h, secret));
     const auto at = h.local();
@@ -196,6 +213,7 @@ SKEIN_INLINE int run_head(const head_program& how) {
                at.is_loopback() ? " (this host only; --listen HOST:PORT for others)" : "");
     fmt::print("  token:          {}\n", cluster::token_source(how.token_file));
     if (!how.state.empty()) fmt::print("  state:          {}\n", how.state);
+    if (!how.runs.empty()) fmt::print("  runs:           {}\n", runs);
     fmt::print("  add a node:     skein join {}\n", reach);
     fmt::print("  run a program:  ./app --address {}\n", reach);
     fmt::print("  send a job:     skein job submit --address {} --working-dir . -- ./app\n", reach);
@@ -260,20 +278,17 @@ namespace detail {
     how.workers = flags.workers;
     how.program = flags.program;
     how.name = std::filesystem::path(flags.program).filename().string();
-    how.executable = std::filesystem::read_symlink("/proc/self/exe").string();
-    if (how.executable.ends_with(" (deleted)"))
-        throw error(errc::not_found, "the file of this program was replaced while it runs: nodes "
-                                     "cannot start it")
-            .with_hint("start the new one");
-    how.folder = folder_at_start(); // where main begins on this host, too
-    if (how.folder.empty()) how.folder = std::filesystem::current_path().string();
+    const auto mine = cluster::this_program();
+    how.executable = mine.executable;
+    how.folder = mine.folder;
+    how.job = mine.job;
     if (!flags.listen.empty()) how.listen = cluster::parse_head_address(flags.listen, 0);
     how.print = proc::print_to_standard_files(flags.prefix_output.value_or(true));
     return std::make_unique<cluster::leased_workers>(on, via, driver, std::move(how));
 }
 
 inline int head_of(const program::cluster_flags& flags) {
-    return run_head({flags.listen, flags.token_file, flags.state, {}, {}});
+    return run_head({flags.listen, flags.token_file, flags.state, {}, {}, {}});
 }
 inline int join_of(const program::cluster_flags& flags) {
     agent_program how;
@@ -299,12 +314,53 @@ inline std::unique_ptr<program::job_with_helpers> helpers_of(
     return std::make_unique<helped_job>(where);
 }
 
+/// In a job the head has said in its environment whether there is such a folder, and where.
+[[nodiscard]] inline program::ranks_on_cluster ranks_of(
+    const sched::resources& demand, std::function<void(const std::string& why)> on_wait) {
+    program::ranks_on_cluster out;
+    const auto named = cluster::find_head_address("");
+    if (named.empty() || named == "local") return out;
+    try {
+        cluster::leased_ranks_options how;
+        how.head = cluster::parse_head_address(named);
+        how.secret = cluster::find_token("");
+        how.program = cluster::this_program();
+        how.name = std::filesystem::path(how.program.executable).filename().string();
+        how.host = proc::host_name();
+        how.pid = ::getpid();
+        how.demand = demand;
+        how.print = proc::print_to_standard_files(false);
+        how.on_wait = std::move(on_wait);
+        if (const char* name = std::getenv("SKEIN_ADVERTISE")) how.advertise = name;
+        const char* const runs = std::getenv(cluster::runs_variable);
+        if (runs != nullptr) out.runs = runs;
+        if (how.program.job.empty()) {
+            cluster::tool_options asks{how.head, how.secret};
+            asks.within = std::chrono::seconds(2);
+            out.runs = cluster::get_status(asks).runs;
+        }
+        if (out.runs.empty())
+            out.why_not = fmt::format("the cluster at {} has no folder for runs that all nodes see "
+                                      "(skein head --runs DIR)",
+                                      named);
+        else
+            out.places = [how](loop& on, net::network& via) {
+                return std::make_unique<cluster::leased_ranks>(on, via, how);
+            };
+    } catch (const error& why) {
+        out.why_not =
+            fmt::format("the cluster at {} cannot be used (SKEIN_ADDRESS): {}", named, why.what());
+    }
+    return out;
+}
+
 } // namespace detail
 
 SKEIN_INLINE const program::cluster_roles* roles() noexcept {
     static constexpr program::cluster_roles all{
-        &detail::address_of, &detail::workers_of, &detail::head_of, &detail::join_of,
-        &detail::part_of,    &detail::helpers_of, &run_helper_host, &cluster::run_space_server};
+        &detail::address_of, &detail::workers_of, &detail::head_of,
+        &detail::join_of,    &detail::part_of,    &detail::helpers_of,
+        &run_helper_host,    &detail::ranks_of,   &cluster::run_space_server};
     return &all;
 }
 

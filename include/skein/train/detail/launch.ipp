@@ -172,6 +172,29 @@ SKEIN_INLINE spmd::supervisor_options supervisor_options_of(const run_config& co
     return options;
 }
 
+/// Which nodes of a cluster its ranks may have. Gives the folder for their runs, if they have any.
+SKEIN_INLINE std::string place_ranks(spmd::supervisor_options& options, const run_config& config) {
+    const auto* const roles = program::roles_of_program();
+    const auto named = spmd::process_environment()("SKEIN_ADDRESS").value_or("");
+    if (named.empty() || named == "local") return {};
+    program::ranks_on_cluster where;
+    sched::resources demand;
+    demand.cpu = std::max(config.scaling.threads, 1);
+    if (roles != nullptr)
+        where = roles->ranks(demand, [config](const std::string& why) {
+            say_note(config, why.empty() ? "there is room for all ranks" : "waiting: " + why);
+        });
+    else
+        where.why_not = "this program was compiled header-only without the cluster: include "
+                        "<skein/program/program.hpp>, or link skein::runtime";
+    if (!where.places) {
+        say_note(config, fmt::format("note: the ranks run on this host: {}", where.why_not));
+        return {};
+    }
+    options.places = std::move(where.places);
+    return where.runs;
+}
+
 /// Says how a supervised run ended, if it was not well.
 SKEIN_INLINE int exit_code_after(const run_config& config,
                                  const spmd::supervisor_outcome& outcome) {
@@ -190,7 +213,9 @@ SKEIN_INLINE int run_supervised(const run_config& config) {
     try {
         validate(config, config.scaling.workers.most);
         (void)comm_model_of(config);
-        return exit_code_after(config, spmd::supervise(supervisor_options_of(config)));
+        auto options = supervisor_options_of(config);
+        (void)place_ranks(options, config);
+        return exit_code_after(config, spmd::supervise(std::move(options)));
     } catch (...) {
         const auto why = to_error(std::current_exception());
         print_error(config, "", why);
@@ -209,14 +234,18 @@ SKEIN_INLINE void say_unused_workers(const spmd::launch_environment& where,
                          to_string(config.scaling.workers), where.source, where.world_size));
 }
 
-/// Who names a cluster for tasks and actors expects it of a training, too.
-SKEIN_INLINE void say_unused_cluster(const run_config& config) {
+/// Who names a cluster for tasks and actors expects it of a training, too. One of several ranks
+/// says it where it places them.
+SKEIN_INLINE void say_unused_cluster(const spmd::launch_environment& where,
+                                     const run_config& config) {
+    const auto& workers = config.scaling.workers;
+    if (workers.is_fixed() && workers != 1 && !where.is_launched()) return;
     const char* const address = std::getenv("SKEIN_ADDRESS");
     const std::string_view at = address != nullptr ? address : "";
     if (at.empty() || at == "local" || spmd::is_supervised() || program::is_worker()) return;
-    say_note(config, fmt::format("note: a training does not use the cluster at {} (SKEIN_ADDRESS) "
-                                 "yet: it runs on this host",
-                                 at));
+    say_note(config, fmt::format("note: a training of {} worker{} does not use the cluster at {} "
+                                 "(SKEIN_ADDRESS): it runs on this host",
+                                 to_string(workers), workers == 1 ? "" : "s", at));
 }
 
 /// Nothing was trained yet and no other rank or host is to blame: another start would come to the
@@ -397,7 +426,7 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
         return exit_code::usage;
     }
     if (where.role == spmd::host_role::helps) return detail::run_as_helper(where, config);
-    detail::say_unused_cluster(config);
+    detail::say_unused_cluster(where, config);
     if (where.is_launched()) {
         detail::say_unused_workers(where, config);
         if (where.helper_hosts > 0) return detail::run_with_helpers(where, config, body);

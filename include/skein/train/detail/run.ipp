@@ -162,7 +162,7 @@ SKEIN_INLINE void run_here(const loop_call& call, loop_end& out) {
 // ---- supervised --------------------------------------------------------------------------------
 
 SKEIN_INLINE void run_ranks(const loop_call& call, loop_end& out) {
-    const auto& config = *call.config;
+    auto config = *call.config;
     refuse_in_task(fmt::format("a run with {} workers", to_string(config.scaling.workers)));
     validate(config, config.scaling.workers.most);
     if (!config.scaling.workers.is_fixed())
@@ -174,6 +174,9 @@ SKEIN_INLINE void run_ranks(const loop_call& call, loop_end& out) {
     if (config.output == output_mode::quiet) options.on_restart = {}; // result.restarts has it
     options.takes_signals = may_take_signals();
     options.variables.emplace_back(spmd::entry_variable, call.loop->mangled);
+    const auto asked = run_config().runs_dir;
+    if (const auto runs = place_ranks(options, config); !runs.empty() && config.runs_dir == asked)
+        config.runs_dir = runs;
     options.given = wire::encode(loop_order{config, call.arguments});
     options.most_told = most_loop_bytes + (std::size_t{64} << 10);
     auto outcome = spmd::supervise(std::move(options));
@@ -375,7 +378,7 @@ SKEIN_INLINE void run_where_due(const loop_call& call, loop_end& out) {
     if (where.role == spmd::host_role::helps || where.helper_hosts > 0)
         throw error(errc::not_supported, "not supported: hosts that help, with train::run()")
             .with_hint("use train::launch(), or start every host as one that trains");
-    say_unused_cluster(*call.config);
+    say_unused_cluster(where, *call.config);
     if (where.is_launched()) {
         say_unused_workers(where, *call.config);
         return run_in_launched_world(call, where, out);

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <istream>
 #include <optional>
 #include <string>
@@ -17,6 +18,11 @@
 #include <fmt/core.h>
 
 namespace skein::train {
+
+SKEIN_INLINE std::string default_runs_dir() {
+    const char* const named = std::getenv("SKEIN_RUNS_DIR");
+    return named != nullptr && *named != '\0' ? named : "runs";
+}
 
 SKEIN_INLINE std::string command_line() {
     std::string out;

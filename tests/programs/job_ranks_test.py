@@ -1,0 +1,227 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A training sent as a job, its ranks on the nodes of a cluster: the same numbers as on one host, whoever dies on the way.
+
+    job_ranks_test.py [NAME]
+
+By events: output lines, ends of processes, rows of the run's table. Three hosts are network and UTS namespaces, where there may be some.
+"""
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from cluster_test import Cluster, ip  # noqa: E402
+from program import Run, find_program, run_cases  # noqa: E402
+
+SECONDS = 240.0
+STEPS = 24
+ARGUMENTS = ["--text", "words.txt", "--steps", STEPS, "--layers", 1, "--dim", 32, "--heads", 2, "--context", 32, "--batch", 8, "--seed", 7,
+             "--eval-every", 8, "--eval-samples", 16, "--checkpoint-every", 4, "--plain"]
+
+
+def make_folder(at):
+    """What a job brings: the program and its text."""
+    at.mkdir()
+    shutil.copy(find_program("110_gpt_ddp"), at / "train")
+    (at / "words.txt").write_text("".join(f"the {i * i % 97}th word of {i} words\n" for i in range(4000)))
+    return at
+
+
+class Ranks(Cluster):
+    """Nodes of three cpus each, a folder for runs that they share, and `skein job` at the head."""
+
+    def __init__(self, nodes=("n1", "n2"), state=False, shared=True):
+        self.is_shared = shared
+        super().__init__([(name, ["--resources", "cpu=3"]) for name in nodes], state=state)
+        self.sent = make_folder(self.cwd / "sent")
+
+    def start_head(self, listen):
+        self.shared = self.folder / "runs"
+        if self.is_shared and "--runs" not in self.head_arguments:
+            self.head_arguments += ["--runs", self.shared]
+        super().start_head(listen)
+
+    def info(self, name):
+        code, out, err = self.tool("job", "status", name, "--json", SKEIN_ADDRESS=self.address)
+        assert code == 0, (out, err)
+        return json.loads(out)
+
+    def start(self, name, workers, *more):
+        return self.run(self.skein, "job", "submit", "--address", self.address, "--id", name, "--cpus", 1, "--working-dir", self.sent, "--",
+                        "./train", "--workers", workers, *ARGUMENTS, *more)
+
+    def table(self, name):
+        found = list(self.shared.glob(f"{name}-*/gpt/metrics.csv"))
+        assert len(found) <= 1, found
+        return found[0].read_text() if found else ""
+
+    def rows(self, name):
+        return self.table(name).count("\n") - 1
+
+    def local(self, workers, *more):
+        """The same training on this host; its table."""
+        folder = self.cwd / f"local{workers}"
+        make_folder(folder)
+        with Run([folder / "train", "--workers", workers, *ARGUMENTS, *more], cwd=folder, **self.env) as run:
+            run.check(run.wait(SECONDS) == 0, "it failed")
+            table = (folder / "runs/gpt/metrics.csv").read_text()
+        shutil.rmtree(folder)
+        return table
+
+    def ranks(self):
+        """Pids of ranks, by node."""
+        return {name: [pid for pid in node.marked.processes() if is_rank(pid)] for name, node in self.nodes.items()}
+
+    def stop(self):
+        self.end()
+
+
+def is_rank(pid):
+    with contextlib.suppress(OSError):
+        return b"rank" in pathlib.Path(f"/proc/{pid}/comm").read_bytes()
+    return False
+
+
+def same_numbers():
+    """One, two and four ranks on two nodes: the table is that of one host, byte for byte."""
+    with Ranks() as c:
+        for workers in (1, 2, 4):
+            job = c.start(f"gpt{workers}", workers)
+            if workers == 4:
+                # A node has three places, and the job's own process has one of them.
+                job.wait_until(lambda: all(c.ranks().values()) and sum(map(len, c.ranks().values())) == 4, "ranks on both nodes", SECONDS)
+            job.check(job.wait(SECONDS) == 0, "it failed")
+            assert c.table(f"gpt{workers}") == c.local(workers), f"other numbers with {workers} ranks"
+            assert c.info(f"gpt{workers}")["state"] == "SUCCEEDED"
+        c.stop()
+
+
+def losses():
+    """A rank, a node and the head are killed on the way, each in a run of its own: the numbers stay what they are."""
+    with Ranks(("n1", "n2", "n3"), state=True) as c:
+        wanted = c.local(4)
+
+        job = c.start("rank", 4)
+        job.wait_until(lambda: c.rows("rank") >= 6, "some rows", SECONDS)
+        os.kill(next(pid for pids in c.ranks().values() for pid in pids), signal.SIGKILL)
+        job.check(job.wait(SECONDS) == 0, "it failed")
+        job.check("SIGKILL" in job.stderr and "starting again" in job.stderr, "no word of it")
+        assert c.table("rank") == wanted, "other numbers after the loss of a rank"
+
+        job = c.start("head", 4)
+        job.wait_until(lambda: c.rows("head") >= 6, "some rows", SECONDS)
+        c.head.process.kill()
+        c.head.process.wait()
+        c.start_head(c.address)
+        job.check(job.wait(SECONDS) == 0, "it failed")
+        job.check("starting again" not in job.stderr, "it was disturbed")
+        assert c.table("head") == wanted, "other numbers after the loss of the head"
+
+        job = c.start("node", 4)
+        job.wait_until(lambda: c.rows("node") >= 6, "some rows", SECONDS)
+        entry = c.info("node")["node"]
+        lost = next(name for name, pids in c.ranks().items() if pids and name != entry)
+        c.nodes[lost].process.kill()
+        c.nodes[lost].process.wait()
+        del c.nodes[lost]
+        job.check(job.wait(SECONDS) == 0, "it failed")
+        job.check("starting again" in job.stderr, "no word of it")
+        assert c.table("node") == wanted, "other numbers after the loss of a node"
+        c.stop()
+
+
+def stops():
+    """Stopped in order: the ranks save, leave and are gone; a resumed run goes on to the same numbers."""
+    with Ranks() as c:
+        job = c.start("first", 4, "--steps", 100000)
+        job.wait_until(lambda: c.rows("first") >= 6, "some rows", SECONDS)
+        code, out, err = c.tool("job", "stop", "first", SKEIN_ADDRESS=c.address)
+        assert code == 0, (out, err)
+        job.check(job.wait(SECONDS) == 1 and "STOPPED" in job.stderr, "it was not stopped")
+        c.wait_until(lambda: not any(c.ranks().values()), "ranks that have ended")
+        c.stop()
+
+
+def not_there():
+    """Without a folder that all nodes see the ranks stay on one host, and that is said; what no nodes could hold says so and waits."""
+    with Ranks(shared=False) as c:
+        job = c.start("alone", 2)
+        job.check(job.wait(SECONDS) == 0, "it failed")
+        job.check("no folder for runs that all nodes see" in job.stderr and "--runs" in job.stderr, "no word of it")
+        c.stop()
+    with Ranks() as c:
+        job = c.start("large", 9, "--batch", 18)
+        job.wait_until(lambda: "waiting" in job.stderr and "cpu=1" in job.stderr, "why it waits", SECONDS)
+        c.join("n3", "--resources", "cpu=6")
+        job.check(job.wait(SECONDS) == 0, "it failed")
+        c.stop()
+
+
+def from_a_shell():
+    """A training that nobody has submitted: SKEIN_ADDRESS is enough."""
+    with Ranks() as c:
+        run = c.run(c.sent / "train", "--workers", 4, *ARGUMENTS[2:], "--text", c.sent / "words.txt", SKEIN_ADDRESS=c.address, SKEIN_TOKEN_FILE=c.folder / "config/skein/token")
+        run.wait_until(lambda: sum(map(len, c.ranks().values())) == 4, "four ranks on nodes", SECONDS)
+        run.check(run.wait(SECONDS) == 0, "it failed")
+        made = list(c.shared.glob("gpt/metrics.csv"))
+        assert len(made) == 1 and made[0].read_text() == c.local(4), made
+        c.stop()
+
+
+def three_hosts():
+    """Network and host names of their own: a head with the job, and two nodes."""
+    if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("unshare"):
+        print("        three hosts: not run, it needs root and the programs ip and unshare", flush=True)
+        return
+    names = [f"sj{os.getpid()}{i}" for i in range(3)]
+    made = [f"netns add {name}" for name in names] + [f"-n {name} link set lo up" for name in names]
+    made += [f"-n {names[0]} link add br0 type bridge", f"-n {names[0]} addr add 10.78.0.1/24 dev br0", f"-n {names[0]} link set br0 up"]
+    for i in (1, 2):
+        made += [f"-n {names[0]} link add p{i} type veth peer name eth0 netns {names[i]}", f"-n {names[0]} link set p{i} master br0 up",
+                 f"-n {names[i]} addr add 10.78.0.{i + 1}/24 dev eth0", f"-n {names[i]} link set eth0 up"]
+    try:
+        for command in made:
+            if not ip(command):
+                print(f"        three hosts: not run, this machine cannot do: ip {command}", flush=True)
+                return
+        on_three_hosts(names)
+    finally:
+        for name in names:
+            ip(f"netns del {name}")
+
+
+def on_three_hosts(names):
+    def at(i):
+        return ["ip", "netns", "exec", names[i], "unshare", "--uts", "sh", "-c", f'hostname host{i} && exec "$@"', "sh"]
+    with Ranks(()) as c:
+        def start(i, *arguments, **how):
+            return c.run(*at(i), *arguments, **how)
+        head = start(0, c.skein, "head", "--listen", "10.78.0.1:7117", "--runs", c.shared, "--storage", c.folder / "files")
+        head.wait_until(lambda: "skein join 10.78.0.1:7117" in head.stdout, "join line", SECONDS)
+        nodes = [start(i, c.skein, "join", "10.78.0.1", "--name", f"n{i}", "--resources", f"cpu={4 - i}", "--storage", c.folder / f"node{i}") for i in (1, 2)]
+        for node in nodes:
+            node.wait_until(lambda node=node: "joined" in node.stdout, "word that it has joined", SECONDS)
+        # From another host than those of the nodes, as from a laptop. A ring adds in the order of ranks, wherever they are; what is
+        # chosen for several hosts adds within each of them first.
+        ring = ["--communicator", "ring"]
+        job = start(0, c.skein, "job", "submit", "--address", "10.78.0.1", "--id", "far", "--cpus", 1, "--working-dir", c.sent, "--", "./train", "--workers", 4, *ARGUMENTS, *ring)
+        job.wait_until(lambda: all(any(is_rank(pid) for pid in node.marked.processes()) for node in nodes), "ranks on both nodes", SECONDS)
+        job.check(job.wait(SECONDS) == 0, "it failed")
+        assert c.table("far") == c.local(4, *ring), "other numbers"
+        done = start(0, c.skein, "stop", "10.78.0.1")
+        done.check(done.wait(SECONDS) == 0, "no stop")
+        for run in (head, *nodes):
+            run.check(run.wait(SECONDS) == 0, "no orderly end")
+        c.stop()
+
+
+CASES = [("same numbers", same_numbers), ("losses", losses), ("stops", stops), ("not there", not_there), ("from a shell", from_a_shell), ("three hosts", three_hosts)]
+
+if __name__ == "__main__":
+    run_cases(CASES, sys.argv[1] if len(sys.argv) > 1 else None)
