@@ -2273,7 +2273,8 @@ SKEIN_INLINE void child_process::kill(int signal) noexcept {
 SKEIN_INLINE void child_process::kill_group(int signal) noexcept {
     if (!running()) return;
     if (own_group_) ::kill(-pid_, signal);
-    ::kill(pid_, signal);
+    // Once for each: some programs take a second SIGTERM for "at once".
+    if (!own_group_ || signal == SIGKILL || ::getpgid(pid_) != pid_) ::kill(pid_, signal);
 }
 
 SKEIN_INLINE std::optional<exit_status> child_process::try_wait() noexcept {
@@ -5065,11 +5066,15 @@ private:
 #include <compare>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace skein::cluster {
 
 /// The version of these messages; head and peers must have the same.
-inline constexpr std::uint32_t cluster_version = 9;
+inline constexpr std::uint32_t cluster_version = 10;
+
+/// In the environment of what comes from a job: the folder for runs of trainings.
+inline constexpr const char* runs_variable = "SKEIN_RUNS_DIR";
 
 /// Which lease: of which driver's process, and the how manieth there.
 struct lease_name {
@@ -5084,6 +5089,19 @@ struct held_lease {
     std::uint64_t gpus = 0; ///< bits of sched::gpu_set
     std::string space;      ///< it is the space server of this namespace
     std::string job;        ///< it is the entry process of this job
+};
+
+/// What a driver has started in place of a worker: a rank of its training.
+struct rank_order {
+    std::vector<std::string> place; ///< "NAME=value", for it alone; none: it is no rank
+    std::vector<std::string> argv;
+    std::vector<std::string> env;  ///< "NAME=value"
+    std::uint16_t port = 0;        ///< of its group's server, on the driver's host
+    std::uint32_t attempt = 0;     ///< of that group, for its secret
+    std::uint16_t threads = 0;     ///< of its process; 0: as many as its lease has cpus
+    std::uint32_t stop_millis = 0; ///< from SIGTERM to the kill
+
+    [[nodiscard]] bool is_there() const noexcept { return !place.empty(); }
 };
 
 /// How a worker ended.
@@ -5152,9 +5170,10 @@ struct driver_hello {
     std::int64_t pid = 0;
     std::uint32_t weight = 1; ///< of its fair share
     // What agents start, and where that finds the driver.
-    std::string executable; ///< an absolute path
+    std::string executable; ///< a path: an absolute one, or of the folder of its job
     std::string program;    ///< argv[0]
-    std::string folder;     ///< working directory
+    std::string folder;     ///< working directory; as the executable
+    std::string job;        ///< it belongs to what was submitted under this id; "": to nothing
     std::uint16_t port = 0; ///< on which it listens for workers
     std::string address;    ///< all of it, where the host is no secret; "": see start_worker_order
     std::vector<known_lease> leases;
@@ -5164,6 +5183,7 @@ struct driver_hello {
     std::string space;       ///< it is the space server of this namespace; "": it is a program
     std::uint64_t build = 0; ///< proc::build_id() of its executable
     std::vector<visited_space> visits;
+    bool has_ranks = false; ///< and no workers: it listens for none
 };
 
 /// The head takes the driver in, and says how large the cluster is.
@@ -5171,6 +5191,7 @@ struct driver_welcome {
     static constexpr std::uint16_t number = 4;
     std::uint64_t cpus = 0; ///< whole ones, of all nodes
     std::uint32_t nodes = 0;
+    std::string runs; ///< a folder that all nodes see, for the runs of trainings; "": none
 };
 
 /// A driver asks for room for one more worker.
@@ -5186,6 +5207,7 @@ struct want_lease {
     /// Of its worker's process, as sched::parse_task_environment() reads them; no folder: that of
     /// the driver.
     std::string env, cwd;
+    rank_order rank{};
 };
 
 /// Takes back what was asked for, or ends what was granted.
@@ -5217,8 +5239,10 @@ struct lease_ended {
     std::uint64_t lease = 0;
     bool started = true; ///< its worker ran
     std::string how;
-    std::uint64_t lines = 0; ///< these two: see ended_lease
+    std::uint64_t lines = 0; ///< these: see ended_lease
     bool is_lasting = false;
+    std::int32_t code = -1;
+    std::int32_t signal = 0;
 };
 
 /// The head asks for it back: its node is drained, or others have had less than their share for
@@ -7460,6 +7484,10 @@ struct child_options {
 struct child_end {
     exit_status status;
     std::string last_words; ///< why it left, if it said so with leave_last_words()
+    /// Why there is no such status: it could not be started, or its host is lost. Empty: the status
+    /// says how it ended.
+    std::string lost{};
+    bool is_lasting = false; ///< it could not be started, and could not the next time
 };
 
 /// What a process takes.
@@ -7541,8 +7569,10 @@ public:
     /// environment that they were started with, whoever started them; gives how many there are. One
     /// that this process has started and not waited for, and that has ended, is none. Reads /proc:
     /// a millisecond for a few hundred processes.
-    virtual std::size_t signal_marked(const std::string& mark, int number) {
-        (void)mark, (void)number;
+    ///   but_not  this process group has been told already and is counted alone; 0: none
+    virtual std::size_t signal_marked(const std::string& mark, int number,
+                                      std::int64_t but_not = 0) {
+        (void)mark, (void)number, (void)but_not;
         return 0;
     }
 
@@ -7579,7 +7609,8 @@ class local_children final : public children {
 public:
     explicit local_children(net::real_loop& on) noexcept : loop_(on) {}
     [[nodiscard]] task<std::unique_ptr<child>> start(child_options how) override;
-    std::size_t signal_marked(const std::string& mark, int number) override;
+    std::size_t signal_marked(const std::string& mark, int number,
+                              std::int64_t but_not = 0) override;
     [[nodiscard]] host_resources resources() override;
 
 private:
@@ -10138,10 +10169,11 @@ SKEIN_INLINE task<std::unique_ptr<child>> local_children::start(child_options ho
         home, by, std::move(how.name), std::move(process), std::move(link.ours), std::move(output));
 }
 
-SKEIN_INLINE std::size_t local_children::signal_marked(const std::string& mark, int number) {
+SKEIN_INLINE std::size_t local_children::signal_marked(const std::string& mark, int number,
+                                                       std::int64_t but_not) {
     const auto found = detail::marked_processes(mark);
     for (const auto pid : found)
-        if (number != 0) (void)::kill(pid, number);
+        if (number != 0 && (but_not == 0 || ::getpgid(pid) != but_not)) (void)::kill(pid, number);
     return found.size();
 }
 
@@ -10967,6 +10999,13 @@ struct start_worker_order {
     std::vector<std::string> variables{}; ///< "NAME=value", of that process
     std::string package{};                ///< the folder that it runs in, see package.hpp
     std::int64_t submitted = 0;           ///< that job, in milliseconds since 1970
+    /// Of what was submitted under this id; the package and variables above are that one's, and a
+    /// path that is not absolute begins in its folder.
+    std::string of_job{};
+    rank_order rank{}; ///< not a worker: this rank
+    /// By which the head sees the node, so that ranks of other nodes may reach this one there;
+    /// empty: it is on the head's host, see driver_host.
+    std::string node_host{};
 };
 
 /// An agent is to end a worker; the answer is worker_ended.
@@ -11127,6 +11166,7 @@ struct cluster_status {
     std::string state;                 ///< the folder of the head's log; "": it keeps none
     std::string trouble;               ///< why changes are not durable now
     std::uint64_t generation = 0;      ///< how many heads have begun with this log
+    std::string runs;                  ///< see driver_welcome
 };
 
 /// A node is to get no new workers, and to get rid of those that it has.
@@ -17939,6 +17979,17 @@ namespace skein::cluster::detail {
     return net::token::from_hex(to_hex(digest)).value();
 }
 
+/// The secret of a training's group, of each attempt another: derived from the driver's.
+[[nodiscard]] inline net::token group_secret(const net::token& driver, std::uint32_t attempt) {
+    constexpr std::string_view label = "skein group of ranks";
+    const auto digest =
+        hmac_sha256(driver.bytes(), as_bytes(label), std::as_bytes(std::span(&attempt, 1)));
+    return net::token::from_hex(to_hex(digest)).value();
+}
+
+/// A rank that was asked to stop is killed after so long, whatever its training wants.
+inline constexpr auto most_stop_grace = std::chrono::hours(1);
+
 /// What to do when a program does not start on a node.
 inline constexpr std::string_view start_hint =
     "the program must be there, under the same path and of the same build, on every node, with "
@@ -21062,1802 +21113,22 @@ SKEIN_INLINE stop_job_reply stop_one_job(const tool_options& how, const std::str
 
 } // namespace skein::cluster
 
-// ======== skein/core.hpp
-// Every public header of the layer core.
-// Written by scripts/check_mirror.py --write.
-
-
-// ======== skein/core/any.hpp
-// any: run several tasks at once and take the first that succeeds.
+// ======== skein/cluster/leased_ranks.hpp
+// The ranks of a training on the nodes of a cluster: each is a lease in a placement group, started
+// by the agent of its node.
 //
-// Errors are only the answer when all have failed; then the first one is rethrown.
-
-
-#include <utility>
-#include <vector>
-
-namespace skein {
-
-/// Gives the first task that ends without an error; the others are cancelled and waited for.
-template <class T>
-[[nodiscard]] task<finished<T>> any(std::vector<task<T>> work) {
-    return detail::hold_race<T>(std::move(work), false);
-}
-template <class T, class... Rest>
-    requires(std::same_as<T, Rest> && ...)
-[[nodiscard]] task<finished<T>> any(task<T> first, task<Rest>... rest) {
-    return any(detail::to_vector(std::move(first), std::move(rest)...));
-}
-/// The same for refs.
-template <task_like A, task_like... As>
-    requires(
-        !requires { typename std::remove_cvref_t<A>::promise_type; } &&
-        !requires { typename std::remove_cvref_t<A>::allocator_type; })
-[[nodiscard]] auto any(A&& first, As&&... rest) {
-    return any(as_task(std::forward<A>(first)), as_task(std::forward<As>(rest))...);
-}
-
-} // namespace skein
-
-// ======== skein/core/as_completed.hpp
-// as_completed: outcomes in the order in which tasks end.
+//     cluster::leased_ranks_options how;
+//     how.head = net::address::parse("tcp:10.0.0.1:7117").value();
+//     how.secret = secret;
+//     how.program = cluster::this_program();          // the same build on every node
+//     spmd::supervisor_options job;
+//     job.places = [how](loop& on, net::network& via) {
+//         return std::make_unique<cluster::leased_ranks>(on, via, how);
+//     };
 //
-//     auto results = as_completed(std::move(tasks));
-//     while (auto done = co_await results.next()) use(done->index, done->value);
-//
-// Leaving early is fine, by break or by an exception: the tasks that still run are cancelled, and
-// the loop waits for their end. They end after the stream then: they must not refer to what ends
-// with its reader (refs do not). co_await close() waits here and now.
-
-
-// ======== skein/core/channel.hpp
-// channel<T>: a bounded queue between tasks of one loop. Values come out in the order they went in,
-// each to exactly one receiver; a full channel makes its senders wait (back-pressure). Capacity 0
-// is a rendezvous: a send ends when its value is received.
-//
-//     while (auto item = co_await jobs.receive()) use(*item);
-
-
-#include <cstddef>
-#include <deque>
-#include <optional>
-#include <utility>
-
-namespace skein {
-
-/// A queue of at most `capacity` values between tasks of one loop. Neither copyable nor movable.
-template <class T>
-class channel {
-public:
-    explicit channel(std::size_t capacity) noexcept : capacity_(capacity) {}
-    channel(const channel&) = delete;
-    channel& operator=(const channel&) = delete;
-
-    class send_awaiter : public waiter {
-    public:
-        send_awaiter(channel& c, T value) : channel_(c), value_(std::move(value)) {}
-        bool await_ready() {
-            if (channel_.closed_) return true;
-            sent_ = channel_.offer(value_);
-            return sent_;
-        }
-        template <detail::promise_with_context Promise>
-        bool await_suspend(std::coroutine_handle<Promise> h) {
-            if (!arm(h)) return false;
-            channel_.senders_.push_back(*this);
-            return true;
-        }
-        void await_resume() const {
-            if (sent_) return;
-            throw_if_cancelled();
-            throw error(errc::closed, "send on a closed channel");
-        }
-
-    private:
-        friend class channel;
-        channel& channel_;
-        T value_;
-        bool sent_ = false;
-    };
-
-    class receive_awaiter : public waiter {
-    public:
-        explicit receive_awaiter(channel& c) noexcept : channel_(c) {}
-        bool await_ready() {
-            value_ = channel_.try_receive();
-            return value_.has_value() || channel_.closed_;
-        }
-        template <detail::promise_with_context Promise>
-        bool await_suspend(std::coroutine_handle<Promise> h) {
-            if (!arm(h)) return false;
-            channel_.receivers_.push_back(*this);
-            return true;
-        }
-        std::optional<T> await_resume() {
-            if (!value_) throw_if_cancelled();
-            return std::move(value_);
-        }
-
-    private:
-        friend class channel;
-        channel& channel_;
-        std::optional<T> value_;
-    };
-
-    /// Suspends while the channel is full; resumed by the loop. Throws closed, or cancelled (then
-    /// the value was not sent).
-    [[nodiscard]] send_awaiter send(T value) { return send_awaiter(*this, std::move(value)); }
-    /// Suspends until there is a value; nothing when the channel is closed and empty. Throws
-    /// cancelled; then no value is taken.
-    [[nodiscard]] receive_awaiter receive() noexcept { return receive_awaiter(*this); }
-
-    /// Sends if there is space; false if not, or if closed (value is then unchanged).
-    [[nodiscard]] bool try_send(T& value) { return !closed_ && offer(value); }
-    [[nodiscard]] bool try_send(T&& value) { return !closed_ && offer(value); }
-
-    /// Takes a value if there is one.
-    [[nodiscard]] std::optional<T> try_receive() {
-        std::optional<T> out;
-        if (!queue_.empty()) {
-            out.emplace(std::move(queue_.front()));
-            queue_.pop_front();
-            if (!senders_.empty()) queue_.push_back(take_from_sender());
-        } else if (!senders_.empty()) {
-            out.emplace(take_from_sender());
-        }
-        return out;
-    }
-
-    /// No more sends: those that wait throw closed, receivers drain what is queued and then get
-    /// nothing.
-    void close() noexcept {
-        closed_ = true;
-        while (!senders_.empty()) senders_.front().wake();
-        while (!receivers_.empty()) receivers_.front().wake();
-    }
-    [[nodiscard]] bool is_closed() const noexcept { return closed_; }
-    [[nodiscard]] std::size_t size() const noexcept { return queue_.size(); }
-
-private:
-    bool offer(T& value) {
-        if (!receivers_.empty()) {
-            auto& first = static_cast<receive_awaiter&>(receivers_.front());
-            first.value_.emplace(std::move(value));
-            first.wake();
-            return true;
-        }
-        if (queue_.size() >= capacity_) return false;
-        queue_.push_back(std::move(value));
-        return true;
-    }
-    T take_from_sender() {
-        auto& first = static_cast<send_awaiter&>(senders_.front());
-        T value = std::move(first.value_);
-        first.sent_ = true;
-        first.wake();
-        return value;
-    }
-
-    std::size_t capacity_;
-    bool closed_ = false;
-    std::deque<T> queue_;
-    intrusive_list<waiter, waiter> senders_, receivers_;
-};
-
-} // namespace skein
-
-
-// ======== skein/core/as_completed.hpp, continued
-#include <cstddef>
-#include <memory>
-#include <optional>
-#include <utility>
-#include <vector>
-
-namespace skein {
-
-/// One task's end: which it was and its value or error.
-template <class T>
-struct completed {
-    std::size_t index = 0;
-    result<T> value;
-};
-
-/// The stream of ends. Move-only; runs its tasks from construction on.
-template <class T>
-class completion_stream {
-public:
-    explicit completion_stream(std::vector<task<T>> work)
-        : state_(std::make_unique<state>(work.size())) {
-        for (std::size_t i = 0; i < work.size(); ++i) {
-            state_->children.spawn(report(std::move(work[i]), i, state_.get()));
-        }
-    }
-
-    /// The next that ended, or nothing when all have. Resumed by the loop; throws cancelled.
-    [[nodiscard]] task<std::optional<completed<T>>> next() {
-        if (state_->left == 0) {
-            auto joined = state_->children.join();
-            co_await joined;
-            co_return std::nullopt;
-        }
-        auto received = co_await state_->ended.receive();
-        --state_->left;
-        co_return received;
-    }
-    /// Cancels what still runs and waits for its end.
-    [[nodiscard]] task<void> close() {
-        state_->children.cancel();
-        auto joined = state_->children.join();
-        auto sure = shield(std::move(joined));
-        co_await sure;
-    }
-
-    completion_stream(completion_stream&&) noexcept = default;
-    completion_stream& operator=(completion_stream&& other) noexcept {
-        std::swap(state_, other.state_);
-        return *this;
-    }
-    ~completion_stream() {
-        if (!state_ || state_->children.size() == 0) return;
-        state_->children.cancel();
-        loop::current().adopt(clear(std::move(state_)));
-    }
-
-private:
-    struct state {
-        explicit state(std::size_t n) : left(n), ended(n) {}
-        std::size_t left;
-        channel<completed<T>> ended;
-        scope children;
-    };
-    static task<void> report(task<T> work, std::size_t index, state* s) {
-        auto guarded = as_result(std::move(work));
-        auto value = co_await guarded;
-        (void)s->ended.try_send(completed<T>{index, std::move(value)});
-    }
-
-    static task<void> clear(std::unique_ptr<state> left) {
-        auto joined = left->children.join();
-        co_await joined;
-    }
-
-    std::unique_ptr<state> state_;
-};
-
-template <class T>
-[[nodiscard]] completion_stream<T> as_completed(std::vector<task<T>> work) {
-    return completion_stream<T>(std::move(work));
-}
-/// The same for refs.
-template <task_like A>
-    requires(!requires { typename A::promise_type; })
-[[nodiscard]] auto as_completed(std::vector<A> work) {
-    std::vector<decltype(as_task(std::declval<A>()))> tasks;
-    tasks.reserve(work.size());
-    for (auto& w : work) tasks.push_back(as_task(std::move(w)));
-    return as_completed(std::move(tasks));
-}
-
-} // namespace skein
-
-// ======== skein/core/byte_line.hpp
-// byte_line: small messages that wait, one behind the other in blocks: first in, first out. What
-// has waited for long is in no cache, and is read again in the order in which it lies in memory.
-//
-//     line.push(message);
-//     // who takes it knows how long it is
-//     mut_byte_span first = line.take(size_of_the_first);
-//
-// Blocks grow with the line, so that thousands of short lines cost little, and clear() gives all of
-// them back.
-
-
-#include <algorithm>
-#include <cstddef>
-#include <cstring>
-#include <memory>
-#include <vector>
-
-namespace skein {
-
-/// A queue of bytes that are taken in the pieces in which they came.
-class byte_line {
-public:
-    /// Of a piece.
-    static constexpr std::size_t most_bytes = 1024;
-
-    void push(byte_span piece) {
-        if (blocks_.empty() || spare_ < piece.size()) more(piece.size());
-        auto& last = blocks_.back();
-        std::memcpy(last.data.get() + (last.size - spare_), piece.data(), piece.size());
-        spare_ -= piece.size();
-    }
-    /// The first piece, which is of that size. It stays until the next call of push(), take() or
-    /// clear().
-    [[nodiscard]] mut_byte_span take(std::size_t bytes) {
-        // Where it did not fit when it came, it is not now.
-        if (blocks_.front().size - at_ < bytes) {
-            blocks_.erase(blocks_.begin());
-            at_ = 0;
-        }
-        const mut_byte_span piece(blocks_.front().data.get() + at_, bytes);
-        at_ += bytes;
-        return piece;
-    }
-    /// What is some pieces further on is going to be taken soon.
-    void look_ahead() const noexcept {
-        constexpr std::size_t far = 256;
-        if (!blocks_.empty() && blocks_.front().size - at_ > far)
-            __builtin_prefetch(blocks_.front().data.get() + at_ + far);
-    }
-    /// Nothing waits any more: gives the memory back.
-    void clear() noexcept {
-        blocks_.clear();
-        at_ = spare_ = 0;
-    }
-    /// Memory that it holds.
-    [[nodiscard]] std::size_t capacity() const noexcept {
-        std::size_t sum = 0;
-        for (const auto& one : blocks_) sum += one.size;
-        return sum;
-    }
-
-private:
-    static constexpr std::size_t first_block = 256, largest_block = std::size_t{16} << 10;
-
-    struct block {
-        std::unique_ptr<std::byte[]> data;
-        std::size_t size = 0;
-    };
-    [[gnu::noinline]] void more(std::size_t bytes) {
-        const std::size_t grown = blocks_.empty() ? first_block : 2 * blocks_.back().size;
-        const std::size_t size = std::max(std::min(grown, largest_block), bytes);
-        blocks_.push_back({std::make_unique_for_overwrite<std::byte[]>(size), size});
-        spare_ = size;
-    }
-
-    std::vector<block> blocks_;
-    std::size_t at_ = 0;    ///< of the first piece, in the first block
-    std::size_t spare_ = 0; ///< behind the last piece, in the last block
-};
-
-} // namespace skein
-
-// ======== skein/core/descriptor_reserve.hpp
-// A few file descriptors kept back, for files that must be written when the process has no free
-// ones: a job whose port strangers are busy with still writes its curve.
-//
-//     descriptor_reserve reserve;
-//     auto done = reserve.run([&] { return disk.replace(path, bytes); });
-
-
-#include <cstddef>
-#include <vector>
-
-#include <fcntl.h>
-
-namespace skein {
-
-/// Holds `count` descriptors that mean nothing; fewer when the process has no more. One thread.
-class descriptor_reserve {
-public:
-    explicit descriptor_reserve(std::size_t count = 4) : count_(count) { fill(); }
-
-    [[nodiscard]] std::size_t size() const noexcept { return kept_.size(); }
-
-    /// What body(), a callable that returns a result<T> and may be called twice, returns. When that
-    /// is errc::exhausted the kept descriptors are closed and it is called once more: another
-    /// thread may be faster and take them, then it fails again. Afterwards as many as there are are
-    /// kept again.
-    template <class Body>
-    [[nodiscard]] auto run(Body body) {
-        auto done = body();
-        if (!done && done.error().code() == errc::exhausted && !kept_.empty()) {
-            kept_.clear();
-            done = body();
-        }
-        fill();
-        return done;
-    }
-
-private:
-    void fill() {
-        while (kept_.size() < count_) {
-            unique_fd fd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-            if (!fd) return;
-            kept_.push_back(std::move(fd));
-        }
-    }
-
-    std::size_t count_;
-    std::vector<unique_fd> kept_;
-};
-
-} // namespace skein
-
-// ======== skein/core/id_map.hpp
-// id_map: a small hash table from ids to values, for what is entered and taken out once for each
-// call. Everything lies in one array: no allocation and no division for each entry, which is most
-// of what std::unordered_map costs here.
-//
-// Linear probing; an erased entry's place is filled by those behind it, so there are no tombstones.
-// Values move when the table changes: a pointer to one lasts until the next entry or erasure.
-
-
-#include <algorithm>
-#include <bit>
-#include <cstddef>
-#include <cstdint>
-#include <utility>
-#include <vector>
-
-namespace skein {
-
-/// A Value that converts to false is none: such a place is free.
-template <class Id, class Value>
-class id_map {
-public:
-    [[nodiscard]] bool empty() const noexcept { return size_ == 0; }
-    [[nodiscard]] std::size_t size() const noexcept { return size_; }
-
-    /// nullptr: there is none.
-    [[nodiscard]] Value* find(Id id) noexcept {
-        if (size_ == 0) return nullptr;
-        auto& place = places_[place_of(id)];
-        return place.value ? &place.value : nullptr;
-    }
-    /// Enters it unless there is one already; gives the one that is there.
-    Value& enter(Id id, Value value) {
-        if (places_.size() < 2 * (size_ + 1)) grow();
-        auto& place = places_[place_of(id)];
-        if (!place.value) {
-            place.id = id;
-            place.value = std::move(value);
-            ++size_;
-        }
-        return place.value;
-    }
-    bool erase(Id id) noexcept {
-        if (size_ == 0) return false;
-        const auto at = place_of(id);
-        if (!places_[at].value) return false;
-        // Its end may look in here.
-        [[maybe_unused]] const Value gone = std::exchange(places_[at].value, Value{});
-        erase_at(at);
-        return true;
-    }
-    void clear() noexcept {
-        const auto gone = std::exchange(places_, {});
-        size_ = 0;
-    }
-    /// of(id, value): true if it goes. Must not change the table.
-    template <class F>
-    void erase_if(F&& of) {
-        // From a free place on, as those that are filled again come from behind.
-        std::size_t begin = 0;
-        while (begin < places_.size() && places_[begin].value) ++begin;
-        for (std::size_t n = places_.size(), i = 1; i < n;) {
-            const auto at = (begin + i) & (n - 1);
-            auto& place = places_[at];
-            if (place.value && of(std::as_const(place.id), place.value))
-                erase_at(at);
-            else
-                ++i;
-        }
-    }
-    /// f(id, value), in no order that means anything, but the same in every run. Must not change
-    /// the table.
-    template <class F>
-    void for_each(F&& f) {
-        for (auto& place : places_)
-            if (place.value) f(std::as_const(place.id), place.value);
-    }
-
-private:
-    struct entry {
-        Id id;
-        Value value{};
-    };
-
-    static std::uint64_t bits_of(std::uint64_t id) noexcept { return id; }
-    static std::uint64_t bits_of(const unique_number& id) noexcept {
-        return id.number ^ std::rotl(id.incarnation, 32);
-    }
-    /// Neighbours are told apart by multiplication: the upper bits of the product say where.
-    [[nodiscard]] std::size_t home_of(Id id) const noexcept {
-        return static_cast<std::size_t>((bits_of(id.value()) * 0x9e3779b97f4a7c15) >> shift_);
-    }
-    /// Where it is, or the free place where it would be. There is one: half of them are free.
-    [[nodiscard]] std::size_t place_of(Id id) const noexcept {
-        const entry* const places = places_.data();
-        auto at = home_of(id);
-        while (places[at].value && places[at].id != id) at = (at + 1) & mask_;
-        return at;
-    }
-    void erase_at(std::size_t hole) noexcept {
-        const auto mask = places_.size() - 1;
-        places_[hole].value = Value{};
-        --size_;
-        for (auto at = (hole + 1) & mask; places_[at].value; at = (at + 1) & mask) {
-            // It stays if its home lies behind the hole, else it could not be found any more.
-            if (((at - home_of(places_[at].id)) & mask) < ((at - hole) & mask)) continue;
-            places_[hole] = std::exchange(places_[at], entry{});
-            hole = at;
-        }
-    }
-    void grow() {
-        auto old = std::exchange(places_,
-                                 std::vector<entry>(std::max<std::size_t>(16, 2 * places_.size())));
-        shift_ = 64 - std::countr_zero(places_.size());
-        mask_ = places_.size() - 1;
-        for (auto& one : old)
-            if (one.value) places_[place_of(one.id)] = std::move(one);
-    }
-
-    std::vector<entry> places_;
-    std::size_t size_ = 0;
-    std::size_t mask_ = 0; ///< of places_, whose own size takes a division to know
-    int shift_ = 63;
-};
-
-} // namespace skein
-
-// ======== skein/core/known_names.hpp
-// The names that there are, for an error about one that there is not.
-//
-//     throw error(errc::not_found, fmt::format("there is no actor named \"{}\"; {}", name,
-//                                              known_names(actors, "none has a name")));
-//
-// gives: there is no actor named "tabel"; there are: "log", "table" and 3 more
-
-
-#include <cstddef>
-#include <string>
-#include <string_view>
-
-namespace skein {
-
-/// Gathers names in the order in which they are to be shown.
-class name_list {
-public:
-    static constexpr std::size_t shown = 8;
-
-    /// One more; control characters of it become '?'.
-    void add(std::string_view name);
-    /// `there are: "a", "b" and 3 more`; without any name `none`.
-    [[nodiscard]] std::string text(std::string_view none) const;
-
-private:
-    std::string list_;
-    std::size_t count_ = 0;
-};
-
-/// The names of a range of texts, or the keys of a map.
-template <class Names>
-[[nodiscard]] std::string known_names(const Names& names,
-                                      std::string_view none = "there are none") {
-    name_list list;
-    for (const auto& one : names) {
-        if constexpr (requires { one.first; })
-            list.add(one.first);
-        else
-            list.add(one);
-    }
-    return list.text(none);
-}
-
-} // namespace skein
-
-
-// ======== skein/core/detail/known_names.ipp
-// The bodies of core/known_names.hpp.
-
-namespace skein {
-
-SKEIN_INLINE void name_list::add(std::string_view name) {
-    if (++count_ > shown) return;
-    list_ += count_ == 1 ? "\"" : ", \"";
-    for (const char c : name) list_ += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
-    list_ += '"';
-}
-
-SKEIN_INLINE std::string name_list::text(std::string_view none) const {
-    if (count_ == 0) return std::string(none);
-    auto out = "there are: " + list_;
-    if (count_ > shown) out += " and " + std::to_string(count_ - shown) + " more";
-    return out;
-}
-
-} // namespace skein
-
-// ======== skein/core/permutation.hpp
-// A shuffled order of n items without a table: a keyed bijection on [0, n).
-//
-// A balanced Feistel network permutes the next larger even power of two; results outside [0, n) are
-// walked on until they fall inside (less than four steps on average). Any position is found in O(1)
-// and no memory, so each rank computes just its own samples. The function is fixed for ever:
-// checkpoints rely on it. Source: Black, Rogaway, "Ciphers with arbitrary finite domains" (2002).
-//
-//     keyed_permutation order(samples, seed ^ epoch);
-//     std::uint64_t sample = order(position);
-
-
-#include <bit>
-#include <cstdint>
-
-namespace skein {
-
-/// One shuffled order of n items, chosen by a key. Small, copyable, without state.
-class keyed_permutation {
-public:
-    /// n: number of items, 1 <= n <= 2^62. Equal (n, key) give the equal order on every machine.
-    explicit keyed_permutation(std::uint64_t n, std::uint64_t key) : n_(n) {
-        SKEIN_CHECK(n >= 1 && n <= std::uint64_t{1} << 62,
-                    "a permutation needs 1 to 2^62 items, not {}", n);
-        const int bits = n <= 4 ? 2 : static_cast<int>(std::bit_width(n - 1));
-        half_ = (bits + 1) / 2;
-        mask_ = (std::uint64_t{1} << half_) - 1;
-        for (auto& k : keys_) k = mix(key += 0x9E3779B97F4A7C15u);
-    }
-
-    [[nodiscard]] std::uint64_t size() const noexcept { return n_; }
-
-    /// The item at position i.
-    [[nodiscard]] std::uint64_t operator()(std::uint64_t i) const {
-        SKEIN_CHECK(i < n_, "position {} >= {} items", i, n_);
-        do i = forward(i);
-        while (i >= n_);
-        return i;
-    }
-    /// The position of an item: inverse((*this)(i)) == i.
-    [[nodiscard]] std::uint64_t inverse(std::uint64_t item) const {
-        SKEIN_CHECK(item < n_, "item {} >= {} items", item, n_);
-        do item = backward(item);
-        while (item >= n_);
-        return item;
-    }
-
-private:
-    static constexpr int rounds = 8;
-
-    /// The finaliser of splitmix64.
-    static constexpr std::uint64_t mix(std::uint64_t x) noexcept {
-        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-        x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-        return x ^ (x >> 31);
-    }
-    [[nodiscard]] std::uint64_t forward(std::uint64_t x) const noexcept {
-        std::uint64_t left = x >> half_, right = x & mask_;
-        for (int r = 0; r < rounds; ++r) {
-            const std::uint64_t next = left ^ (mix(right ^ keys_[r]) & mask_);
-            left = right;
-            right = next;
-        }
-        return left << half_ | right;
-    }
-    [[nodiscard]] std::uint64_t backward(std::uint64_t x) const noexcept {
-        std::uint64_t left = x >> half_, right = x & mask_;
-        for (int r = rounds - 1; r >= 0; --r) {
-            const std::uint64_t next = right ^ (mix(left ^ keys_[r]) & mask_);
-            right = left;
-            left = next;
-        }
-        return left << half_ | right;
-    }
-
-    std::uint64_t n_, mask_ = 0;
-    int half_ = 1;
-    std::uint64_t keys_[rounds]{};
-};
-
-} // namespace skein
-
-// ======== skein/core/semaphore.hpp
-// semaphore: a counted budget (bytes, slots) shared by tasks of one loop. First come first served,
-// so a large request is not starved by small ones.
-
-
-#include <cstddef>
-
-namespace skein {
-
-/// A number of units that tasks of one loop take and give back. Neither copyable nor movable.
-class semaphore {
-public:
-    explicit semaphore(std::size_t available) noexcept : available_(available) {}
-    semaphore(const semaphore&) = delete;
-    semaphore& operator=(const semaphore&) = delete;
-
-    class awaiter : public waiter {
-    public:
-        awaiter(semaphore& s, std::size_t n) noexcept : semaphore_(s), need_(n) {}
-        bool await_ready() noexcept { return semaphore_.try_acquire(need_); }
-        template <detail::promise_with_context Promise>
-        bool await_suspend(std::coroutine_handle<Promise> h) {
-            if (!arm(h)) return false;
-            semaphore_.waiting_.push_back(*this);
-            return true;
-        }
-        void await_resume() const { throw_if_cancelled(); }
-
-    protected:
-        void cancel_requested() noexcept override {
-            end_cancelled();
-            semaphore_.serve(); // the next in line may need less
-        }
-
-    private:
-        friend class semaphore;
-        semaphore& semaphore_;
-        std::size_t need_;
-    };
-    /// Suspends until n units are this task's; resumed by the loop. Throws cancelled; then none are
-    /// taken.
-    [[nodiscard]] awaiter acquire(std::size_t n = 1) noexcept { return awaiter(*this, n); }
-    /// Takes n units if they are there and nobody waits.
-    [[nodiscard]] bool try_acquire(std::size_t n = 1) noexcept {
-        if (!waiting_.empty() || available_ < n) return false;
-        available_ -= n;
-        return true;
-    }
-    void release(std::size_t n = 1) noexcept {
-        available_ += n;
-        serve();
-    }
-    [[nodiscard]] std::size_t available() const noexcept { return available_; }
-
-private:
-    void serve() noexcept {
-        while (!waiting_.empty()) {
-            auto& first = static_cast<awaiter&>(waiting_.front());
-            if (first.need_ > available_) return;
-            available_ -= first.need_;
-            first.wake();
-        }
-    }
-
-    std::size_t available_;
-    intrusive_list<waiter, waiter> waiting_;
-};
-
-} // namespace skein
-
-// ======== skein/core/stop_signals.hpp
-// SIGINT and SIGTERM as a request to end in order: the first one is taken down, the second one ends
-// the process as if nobody had asked for it, or is counted where there is more to end than one
-// process.
-//
-//     skein::stop_signals stops;
-//     while (!stops.asked().load()) step();
-//     return stops.exit_code();          // 0, or 130 or 143 as a shell would say
-//
-// A loop waits for stops.fd() to become readable. The handler acts at once, also while the
-// program's own code keeps the loop busy, so that a second Ctrl-C always works.
-
-
-#include <atomic>
-#include <cerrno>
-#include <csignal>
-#include <tuple>
-
-#include <unistd.h>
-
-namespace skein {
-
-/// What the second signal does.
-enum class second_signal : bool {
-    ends_the_process, ///< also while the program's own code keeps everything busy
-    is_counted,
-};
-
-/// What the end of the terminal does (SIGHUP).
-enum class hang_up : bool {
-    is_left_alone, ///< it does what it did before
-    asks_to_end,   ///< as SIGTERM, unless it is ignored, as nohup has it; more of it are not heard
-};
-
-/// Takes the two signals over while it lives; then the handlers before it are back. One inside
-/// another works, the inner one hears. Made and destroyed by one thread; signals may reach any.
-class stop_signals {
-public:
-    explicit stop_signals(second_signal second = second_signal::ends_the_process,
-                          hang_up at_hang_up = hang_up::is_left_alone) {
-        std::tie(read_, write_) = make_pipe();
-        before_target_ = target().exchange(write_.get());
-        before_asked_ = asked_flag().exchange(false);
-        before_number_ = number().exchange(0);
-        before_count_ = counter().exchange(0);
-        before_counts_ = counts().exchange(second == second_signal::is_counted);
-        struct sigaction how{};
-        how.sa_handler = &on_signal;
-        how.sa_flags = SA_RESTART;
-        ::sigaction(SIGINT, &how, &before_int_);
-        ::sigaction(SIGTERM, &how, &before_term_);
-        ::sigaction(SIGHUP, nullptr, &before_hup_);
-        takes_hup_ = at_hang_up == hang_up::asks_to_end && before_hup_.sa_handler != SIG_IGN;
-        if (takes_hup_) ::sigaction(SIGHUP, &how, nullptr);
-    }
-    stop_signals(const stop_signals&) = delete;
-    stop_signals& operator=(const stop_signals&) = delete;
-    ~stop_signals() {
-        ::sigaction(SIGINT, &before_int_, nullptr);
-        ::sigaction(SIGTERM, &before_term_, nullptr);
-        if (takes_hup_) ::sigaction(SIGHUP, &before_hup_, nullptr);
-        target().store(before_target_);
-        asked_flag().store(before_asked_);
-        number().store(before_number_);
-        counter().store(before_count_);
-        counts().store(before_counts_);
-    }
-
-    /// Nobody in this process has taken SIGINT or SIGTERM over.
-    [[nodiscard]] static bool are_free() noexcept {
-        if (target().load() != -1) return false; // the first signal puts SIG_DFL back
-        for (const int signal : {SIGINT, SIGTERM}) {
-            struct sigaction now{};
-            ::sigaction(signal, nullptr, &now);
-            if ((now.sa_flags & SA_SIGINFO) != 0) return false;
-            if (now.sa_handler != SIG_DFL && now.sa_handler != SIG_IGN) return false;
-        }
-        return true;
-    }
-
-    /// Readable from the first signal on; nobody has to read it. One byte for each signal.
-    [[nodiscard]] int fd() const noexcept { return read_.get(); }
-    /// True from the first signal on. For code that looks now and then.
-    [[nodiscard]] const std::atomic<bool>& asked() const noexcept { return asked_flag(); }
-    /// The signal that came first, or 0.
-    [[nodiscard]] int which() const noexcept { return number().load(); }
-    /// How many have come; at most 1 where the second one ends the process.
-    [[nodiscard]] int count() const noexcept { return counter().load(); }
-    /// 0, or 128 + the signal.
-    [[nodiscard]] int exit_code() const noexcept { return which() == 0 ? 0 : 128 + which(); }
-
-private:
-    // What a handler may touch: nothing of the object, which another thread may be destroying.
-    static std::atomic<int>& target() noexcept {
-        static constinit std::atomic<int> fd{-1};
-        return fd;
-    }
-    static std::atomic<bool>& asked_flag() noexcept {
-        static constinit std::atomic<bool> value{false};
-        return value;
-    }
-    static std::atomic<int>& number() noexcept {
-        static constinit std::atomic<int> value{0};
-        return value;
-    }
-    static std::atomic<int>& counter() noexcept {
-        static constinit std::atomic<int> value{0};
-        return value;
-    }
-    static std::atomic<bool>& counts() noexcept {
-        static constinit std::atomic<bool> value{false};
-        return value;
-    }
-    static void on_signal(int signal) {
-        const int saved = errno;
-        // A terminal that closes says so twice, by its shell and by itself: that is one request.
-        if (signal == SIGHUP && counter().load() != 0) return;
-        if (!counts().load()) {
-            ::signal(SIGINT, SIG_DFL); // the second one may be the other
-            ::signal(SIGTERM, SIG_DFL);
-        }
-        if (counter().fetch_add(1) == 0) number().store(signal);
-        asked_flag().store(true);
-        const char byte = 0;
-        [[maybe_unused]] const auto n = ::write(target().load(), &byte, 1);
-        errno = saved;
-    }
-    static_assert(std::atomic<int>::is_always_lock_free &&
-                  std::atomic<bool>::is_always_lock_free); // or a handler must not touch them
-
-    unique_fd read_, write_;
-    int before_target_ = -1, before_number_ = 0, before_count_ = 0;
-    bool before_asked_ = false, before_counts_ = false, takes_hup_ = false;
-    struct sigaction before_int_{}, before_term_{}, before_hup_{};
-};
-
-} // namespace skein
-
-// ======== skein/net.hpp
-// Every public header of the layer net.
-// Written by scripts/check_mirror.py --write.
-
-
-// ======== skein/net/endpoint.hpp
-// The listening side of connections as a whole: an acceptor, the handshake, one task per
-// connection.
-//
-//     net::endpoint server(network, net::address::tcp("127.0.0.1", 0), options);
-//     auto serving = server.serve([](net::connection::handle c) { return talk(std::move(c)); });
-
-
-#include <cstdint>
-#include <memory>
-
-namespace skein::net {
-
-/// Listens and serves until it is closed or cancelled.
-class endpoint {
-public:
-    using handler = unique_function<task<void>(connection::handle)>;
-
-    /// Binds at once.
-    ///   errors  those of network::listen; permission_denied: an address that other hosts can reach
-    ///           without a token
-    endpoint(network& via, const address& at, connection_options options,
-             acceptor_options bounds = {});
-    ~endpoint();
-
-    [[nodiscard]] address local() const { return door_.local(); }
-
-    /// Accepts until close(). Every connection gets a task of `serve_one` in the scope of this
-    /// call; an error of one (handshake or handler) is logged and ends that one only, whatever its
-    /// code. Streams that cannot be accepted are logged, too, and accepting goes on. Returns when
-    /// all ended.
-    ///   errors  cancelled (then the tasks are cancelled too); what a listener cannot get over
-    ///           (invalid_argument, not_supported)
-    [[nodiscard]] task<void> serve(handler serve_one);
-
-    /// Stops accepting; connections that are served go on.
-    void close() noexcept { door_.close(); }
-
-    /// Streams that were not authenticated, and connections served so far.
-    [[nodiscard]] std::uint64_t refused() const noexcept { return door_.refused(); }
-    [[nodiscard]] std::uint64_t accepted() const noexcept { return door_.authenticated(); }
-
-private:
-    static task<void> one(endpoint* self, std::unique_ptr<stream> from, admission* place);
-
-    connection_options options_;
-    acceptor door_;
-    handler handler_;
-};
-
-} // namespace skein::net
-
-
-// ======== skein/net/detail/endpoint.ipp
-// What an endpoint does with a stream: handshake, handler, an orderly end.
-
-
-#include <exception>
-#include <optional>
-#include <utility>
-
-namespace skein::net {
-namespace detail {
-
-/// A door without a lock must not stand where others can reach it.
-SKEIN_INLINE const address& check_guarded(const address& at, const token& secret) {
-    if (secret.empty() && !at.is_loopback()) {
-        throw error(errc::permission_denied, "listen " + to_string(at) + " without a token")
-            .with_hint("give a token, or listen on 127.0.0.1");
-    }
-    return at;
-}
-
-/// The handshake has a limit of its own.
-SKEIN_INLINE acceptor_options without_deadline(acceptor_options bounds) {
-    bounds.deadline.reset();
-    return bounds;
-}
-
-} // namespace detail
-
-SKEIN_INLINE endpoint::endpoint(network& via, const address& at, connection_options options,
-                                acceptor_options bounds)
-    : options_(std::move(options)),
-      door_(via, detail::check_guarded(at, options_.secret), detail::without_deadline(bounds)) {}
-SKEIN_INLINE endpoint::~endpoint() = default;
-
-SKEIN_INLINE task<void> endpoint::serve(handler serve_one) {
-    handler_ = std::move(serve_one);
-    return door_.serve([this](std::unique_ptr<stream> from, admission* place) {
-        return one(this, std::move(from), place);
-    });
-}
-
-SKEIN_INLINE task<void> endpoint::one(endpoint* self, std::unique_ptr<stream> from,
-                                      admission* place) {
-    auto* cancel = co_await skein::detail::current_cancel{};
-    auto greeting = connection::accept(std::move(from), self->options_, {}, place);
-    const connection::handle c = co_await greeting;
-    place->authenticated();
-    std::optional<error> fault;
-    try {
-        auto serving = self->handler_(c);
-        co_await serving;
-    } catch (...) {
-        fault = to_error(std::current_exception());
-    }
-    if (fault) c->abort(*fault);
-    auto closing = shield(c->close());
-    co_await closing;
-    if (!fault) co_return;
-    if (fault->code() == errc::cancelled && cancel != nullptr && cancel->requested()) throw *fault;
-    logging::warn("net", "connection failed", {{"peer", c->peer_name()}, {"why", fault->what()}});
-}
-
-} // namespace skein::net
-
-// ======== skein/net/link_endpoint.hpp
-// The accepting side of links: a table that gives returning peers back to their links, and a whole
-// server.
-//
-//     net::link_endpoint server(network, net::address::tcp("127.0.0.1", 0), options);
-//     auto serving = server.serve([](net::link::handle l) { return talk(std::move(l)); });
-//
-// A client of HTTP is refused, as every foreign protocol is, unless on_http() says who takes it: one
-// door for peers and for browsers.
-//
-// A peer is authenticated on every connection. A hello of an older generation than the present
-// connection's is refused; one of a newer generation takes its place.
-
-
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <utility>
-
-namespace skein::net {
-
-namespace detail {
-class link_tables;
-}
-
-/// How many links a table takes.
-struct link_table_bounds {
-    std::size_t most_links = 4096;
-    std::size_t most_waiting =
-        1024; ///< for their peers to come back; beyond, the oldest is given up
-};
-
-/// The links of one accepting process. Links may outlive it; then a broken connection ends them.
-class link_table {
-public:
-    explicit link_table(connection_options options, link_options how = {},
-                        link_table_bounds bounds = {});
-    link_table(const link_table&) = delete;
-    link_table& operator=(const link_table&) = delete;
-    ~link_table();
-
-    /// Reads the hello on a fresh connection and answers it.
-    ///   result  a new link; nothing when the connection went to a link that is known, or was
-    ///           refused
-    ///   errors  those of connection::receive; malformed, mismatch, too_large (no hello), timeout
-    [[nodiscard]] task<link::handle> admit(connection::handle over);
-
-    /// Of this process, as links tell it to their peers.
-    [[nodiscard]] std::uint64_t incarnation() const noexcept;
-    [[nodiscard]] std::size_t links() const noexcept;
-    /// Links whose peer may come back.
-    [[nodiscard]] std::size_t waiting() const noexcept;
-    /// Hellos so far that were refused, and those that a link has resumed with.
-    [[nodiscard]] std::uint64_t refused() const noexcept;
-    [[nodiscard]] std::uint64_t resumed() const noexcept;
-
-private:
-    std::shared_ptr<detail::link_tables> tables_;
-};
-
-/// Listens and serves links until it is closed or cancelled.
-class link_endpoint {
-public:
-    using handler = unique_function<task<void>(link::handle)>;
-    /// A stream that begins as HTTP, what was read of it, and its place at the door: whoever takes
-    /// it says place->authenticated() when the client has shown a key; until then it is one of the
-    /// strangers, who are few and go for one another.
-    using http_handler =
-        unique_function<task<void>(std::unique_ptr<stream>, byte_buffer first, admission* place)>;
-
-    /// Binds at once.
-    ///   errors  those of network::listen; permission_denied: an address that other hosts can reach
-    ///           without a token
-    link_endpoint(network& via, const address& at, connection_options options,
-                  link_options how = {}, link_table_bounds links = {},
-                  acceptor_options bounds = {});
-    ~link_endpoint();
-
-    [[nodiscard]] address local() const { return door_.local(); }
-    [[nodiscard]] link_table& table() noexcept { return table_; }
-
-    /// What the peers of later connections read in link::peer().extra.
-    void introduce(byte_buffer extra) { options_.self.extra = std::move(extra); }
-
-    /// Gives streams that begin as HTTP to `take`, in the scope of serve(); set it before. Its
-    /// errors are logged and end its stream only.
-    void on_http(http_handler take) { http_ = std::move(take); }
-
-    /// Accepts until close(). Every new link gets a task of `serve_one` in the scope of this call,
-    /// and is closed when that ends; an error of one is logged and ends that one only. Returns when
-    /// all ended.
-    ///   errors  as endpoint::serve
-    [[nodiscard]] task<void> serve(handler serve_one);
-
-    /// Stops accepting; links that are served go on, until their connection breaks.
-    void close() noexcept { door_.close(); }
-
-private:
-    static task<void> one(link_endpoint* self, std::unique_ptr<stream> from, admission* place);
-    static task<void> one_link(link_endpoint* self, std::unique_ptr<stream> from, byte_buffer first,
-                               admission* place);
-
-    connection_options options_;
-    acceptor door_;
-    link_table table_;
-    handler handler_;
-    http_handler http_;
-    std::uint64_t failed_ = 0; ///< links whose handler threw
-};
-
-} // namespace skein::net
-
-
-// ======== skein/net/detail/link_endpoint.ipp
-// Who a hello belongs to, and what it is told.
-
-
-#include <bit>
-#include <exception>
-#include <optional>
-#include <utility>
-
-#include <fmt/core.h>
-
-namespace skein::net {
-namespace detail {
-
-SKEIN_INLINE link_tables::link_tables(connection_options options, link_options how,
-                                      std::size_t most_links, std::size_t most_waiting,
-                                      std::uint64_t incarnation)
-    : options_(std::move(options)), how_(how), most_links_(most_links), most_waiting_(most_waiting),
-      incarnation_(incarnation) {
-    how_.incarnation = incarnation;
-}
-
-SKEIN_INLINE link_answer link_tables::answer(link_verdict verdict, std::string why) const {
-    link_answer a;
-    a.verdict = static_cast<std::uint8_t>(verdict);
-    a.incarnation = incarnation_;
-    a.window_messages = how_.window_messages;
-    a.window_bytes = how_.window_bytes;
-    a.why = std::move(why);
-    return a;
-}
-
-SKEIN_INLINE link_answer link_tables::judge(const connection& over, const link_hello& h,
-                                            link* known) const {
-    if (h.to != 0 && h.to != incarnation_) return answer(link_verdict::restarted);
-    if (known == nullptr) {
-        if (const auto found = epitaphs_.find({h.from, h.number}); found != epitaphs_.end()) {
-            auto a = answer(found->second.verdict, found->second.why);
-            a.received = found->second.received;
-            a.generation = found->second.generation;
-            return a;
-        }
-        if (!h.fresh) return answer(link_verdict::forgotten);
-        if (h.received != 0) return answer(link_verdict::not_allowed, "messages of a new link");
-        if (shut_) return answer(link_verdict::no_place, "it is closing");
-        if (links_.size() >= most_links_) {
-            return answer(link_verdict::no_place, fmt::format("{} are there", links_.size()));
-        }
-        return answer(link_verdict::good);
-    }
-    auto a = answer(link_verdict::good);
-    a.generation = known->generation_;
-    a.received = known->received_;
-    a.resume = known->resumes_;
-    const auto refuse = [&](link_verdict v, std::string why) {
-        a.verdict = static_cast<std::uint8_t>(v);
-        a.why = std::move(why);
-    };
-    if (h.generation <= known->generation_) {
-        refuse(link_verdict::stale,
-               fmt::format("generation {} after {}", h.generation, known->generation_));
-    } else if (over.peer().name != known->peer_.name) {
-        refuse(link_verdict::not_allowed, "the link is that of " + known->peer_name_);
-    } else if (!known->resumes_ || !known->window_.can_acknowledge(h.received) ||
-               (h.fresh && known->received_ != 0)) {
-        refuse(link_verdict::not_allowed,
-               fmt::format("{} messages received of {} sent, {} confirmed", h.received,
-                           known->window_.pushed(), known->window_.acknowledged()));
-    }
-    return a;
-}
-
-SKEIN_INLINE link::handle link_tables::admit(connection::handle over, const link_hello& h,
-                                             bool& refused) {
-    forget_old();
-    if (!over->is_open()) { // it has ended behind its hello: nothing may change for that
-        throw over->failure().value_or(error(errc::reset, over->peer_name() + " has left"));
-    }
-    const auto found = links_.find({h.from, h.number});
-    link* const known = found == links_.end() ? nullptr : found->second;
-    const auto keep = known != nullptr ? known->self_ : nullptr;
-    auto a = judge(*over, h, known);
-    if (static_cast<link_verdict>(a.verdict) != link_verdict::good) {
-        ++refused_;
-        refused = true;
-        over->send(link_answer_kind, 0, 0, wire::encode(a));
-        return nullptr;
-    }
-    if (known == nullptr) return make(std::move(over), h);
-    ++resumed_;
-    a.generation = known->generation_ = h.generation;
-    if (known->connected_) {
-        ++known->statistics_.breaks;
-        known->break_ = error(errc::reset, "the peer has dialled again");
-    }
-    over->send(link_answer_kind, 0, 0, wire::encode(a));
-    known->attach(std::move(over), h.received);
-    return nullptr;
-}
-
-SKEIN_INLINE link::handle link_tables::make(connection::handle over, const link_hello& h) {
-    const link::core made(new link(options_, how_, false));
-    made->self_ = made;
-    made->tables_ = shared_from_this();
-    made->number_ = h.number;
-    made->generation_ = h.generation;
-    const bool resumes = h.resume && (how_.resume == resume_mode::on ||
-                                      (how_.resume == resume_mode::automatic && !over->is_local()));
-    made->begin(over->peer(), over->peer_name(), h.from, resumes, h.window_messages,
-                h.window_bytes);
-    links_.emplace(key(h.from, h.number), made.get());
-    auto a = answer(link_verdict::good);
-    a.generation = h.generation;
-    a.resume = resumes;
-    over->send(link_answer_kind, 0, 0, wire::encode(a));
-    auto out = link::handle_of(made);
-    made->attach(std::move(over), 0);
-    return out;
-}
-
-SKEIN_INLINE void link_tables::leave(link& l) noexcept {
-    const key k(l.theirs_, l.number_);
-    const auto found = links_.find(k);
-    if (found == links_.end() || found->second != &l) return;
-    links_.erase(found);
-    const bool closed = l.ending_ == link_end::orderly;
-    const bool dead = l.ending_ == link_end::declared_dead;
-    epitaph e{closed ? link_verdict::closed
-              : dead ? link_verdict::dead
-                     : link_verdict::ended,
-              l.received_, l.generation_, l.failure_ ? l.failure_->what() : "",
-              deadline_after(l.loop_.now(), 4 * how_.resume_within)};
-    if (dead && l.failure_) e.why = l.failure_->cause();
-    if (e.why.size() > 1024) e.why.resize(1024);
-    try {
-        epitaphs_.insert_or_assign(k, std::move(e));
-        order_.push_back(k);
-        if (order_.size() > most_epitaphs) {
-            epitaphs_.erase(order_.front());
-            order_.pop_front();
-        }
-    } catch (const std::bad_alloc&) { // then it is forgotten
-    }
-}
-
-SKEIN_INLINE void link_tables::forget_old() noexcept {
-    const auto now = loop::current().now();
-    while (!order_.empty()) {
-        const auto first = epitaphs_.find(order_.front());
-        if (first != epitaphs_.end() && first->second.until > now) return;
-        if (first != epitaphs_.end()) epitaphs_.erase(first);
-        order_.pop_front();
-    }
-}
-
-SKEIN_INLINE std::size_t link_tables::waiting() const noexcept {
-    std::size_t n = 0;
-    for (const auto& [k, l] : links_) n += !l->connected_;
-    return n;
-}
-
-SKEIN_INLINE bool link_tables::wait_for(link& l) {
-    if (shut_) return false;
-    std::erase(broken_, key(l.theirs_, l.number_));
-    broken_.emplace_back(l.theirs_, l.number_);
-    const auto is_waiting = [&](const key& k) {
-        const auto found = links_.find(k);
-        return found != links_.end() && !found->second->connected_;
-    };
-    if (broken_.size() <= most_waiting_) return true;
-    std::erase_if(broken_, [&](const key& k) { return !is_waiting(k); });
-    while (broken_.size() > most_waiting_) { // each once, and each of them waits
-        link* const oldest = links_.find(broken_.front())->second;
-        broken_.pop_front();
-        oldest->end(error(errc::exhausted,
-                          fmt::format("more than {} links wait for their peers; that of {} has "
-                                      "waited longest",
-                                      most_waiting_, oldest->peer_name_)),
-                    link_end::deadline);
-    }
-    return l.state_ != link::state::ended;
-}
-
-} // namespace detail
-
-SKEIN_INLINE link_table::link_table(connection_options options, link_options how,
-                                    link_table_bounds bounds) {
-    const std::uint64_t mine =
-        how.incarnation != 0 ? how.incarnation : detail::draw_number(loop::current().random());
-    tables_ = std::make_shared<detail::link_tables>(std::move(options), how, bounds.most_links,
-                                                    bounds.most_waiting, mine);
-}
-SKEIN_INLINE link_table::~link_table() { tables_->shut(); }
-
-SKEIN_INLINE std::uint64_t link_table::incarnation() const noexcept {
-    return tables_->incarnation();
-}
-SKEIN_INLINE std::size_t link_table::links() const noexcept { return tables_->links(); }
-SKEIN_INLINE std::size_t link_table::waiting() const noexcept { return tables_->waiting(); }
-SKEIN_INLINE std::uint64_t link_table::refused() const noexcept { return tables_->refused(); }
-SKEIN_INLINE std::uint64_t link_table::resumed() const noexcept { return tables_->resumed(); }
-
-SKEIN_INLINE task<link::handle> link_table::admit(connection::handle over) {
-    const auto tables = tables_;
-    auto reading = with_timeout(over->receive(), tables->hello_deadline());
-    const auto first = co_await reading;
-    if (!first) throw error(errc::reset, over->peer_name() + " said goodbye instead of hello");
-    const auto hello = detail::read_greeting<detail::link_hello>(*first);
-    if (!hello) throw hello.error();
-    bool refused = false;
-    auto made = tables->admit(over, *hello, refused);
-    if (refused) {
-        auto closing = over->close();
-        co_await closing;
-    }
-    co_return made;
-}
-
-SKEIN_INLINE link_endpoint::link_endpoint(network& via, const address& at,
-                                          connection_options options, link_options how,
-                                          link_table_bounds links, acceptor_options bounds)
-    : options_(std::move(options)),
-      door_(via, detail::check_guarded(at, options_.secret), detail::without_deadline(bounds)),
-      table_(options_, how, links) {}
-SKEIN_INLINE link_endpoint::~link_endpoint() = default;
-
-SKEIN_INLINE task<void> link_endpoint::serve(handler serve_one) {
-    handler_ = std::move(serve_one);
-    return door_.serve([this](std::unique_ptr<stream> from, admission* place) {
-        return one(this, std::move(from), place);
-    });
-}
-
-SKEIN_INLINE task<void> link_endpoint::one(link_endpoint* self, std::unique_ptr<stream> from,
-                                           admission* place) {
-    byte_buffer first;
-    bool is_http = false;
-    if (self->http_) {
-        auto looking = with_timeout(detail::read_opening(from.get(), &first),
-                                    self->options_.bounds.handshake_deadline);
-        is_http = co_await looking == detail::opening::http;
-    }
-    auto serving = is_http ? self->http_(std::move(from), std::move(first), place)
-                           : one_link(self, std::move(from), std::move(first), place);
-    co_await serving;
-}
-
-SKEIN_INLINE task<void> link_endpoint::one_link(link_endpoint* self, std::unique_ptr<stream> from,
-                                                byte_buffer first, admission* place) {
-    auto* cancel = co_await skein::detail::current_cancel{};
-    link::handle l;
-    {
-        auto greeting =
-            connection::accept(std::move(from), self->options_, std::move(first), place);
-        const connection::handle c = co_await greeting;
-        place->authenticated();
-        auto admitting = self->table_.admit(c);
-        l = co_await admitting;
-    }
-    if (!l) co_return;
-    std::optional<error> fault;
-    try {
-        auto serving = self->handler_(l);
-        co_await serving;
-    } catch (...) {
-        fault = to_error(std::current_exception());
-    }
-    if (fault) l->abort(*fault);
-    auto closing = shield(l->close());
-    co_await closing;
-    if (!fault) co_return;
-    if (fault->code() == errc::cancelled && cancel != nullptr && cancel->requested()) throw *fault;
-    constexpr std::uint64_t all_of_the_first =
-        8; // then ever fewer: how many there are is up to the peers
-    if (++self->failed_ > all_of_the_first && !std::has_single_bit(self->failed_)) co_return;
-    logging::warn("net", "link failed",
-                  {{"peer", l->peer_name()}, {"why", fault->what()}, {"so_far", self->failed_}});
-}
-
-} // namespace skein::net
-
-// ======== skein/net/loop_thread.hpp
-// A thread of its own with a real loop: where sockets live while another thread computes.
-//
-//     net::loop_thread io("comm");
-//     int n = io.run([&] { return count_peers(network); });    // blocks this thread, not the loop
-//     // the destructor stops the loop and joins
-//
-// Signals are blocked on the thread, so that they reach the program's main thread.
-
-
-#include <concepts>
-#include <condition_variable>
-#include <exception>
-#include <mutex>
-#include <optional>
-#include <string>
-#include <thread>
-#include <type_traits>
-#include <utility>
-
-namespace skein::net {
-
-/// Stops and joins in the destructor; all tasks started through run() have ended by then.
-class loop_thread {
-public:
-    explicit loop_thread(std::string name);
-    loop_thread(const loop_thread&) = delete;
-    loop_thread& operator=(const loop_thread&) = delete;
-    ~loop_thread();
-
-    /// Calls f() on the loop's thread; f returns task<T>, which is run to its end there.
-    ///   result  T; an exception of f or of the task is rethrown here
-    ///   thread  any except the loop's own; blocks the caller. f lives until the task has ended
-    template <class F>
-        requires std::invocable<F&>
-    auto run(F f) {
-        using T = typename std::invoke_result_t<F&>::value_type;
-        SKEIN_CHECK(std::this_thread::get_id() != thread_.get_id(),
-                    "loop_thread::run on its own thread");
-        outcome<T> answer;
-        loop_->post_from_any_thread(
-            [this, &f, &answer] { tasks_->spawn(deliver<T>(&f, &answer)); });
-        std::unique_lock lock(answer.mutex);
-        answer.ended.wait(lock, [&] { return answer.done; });
-        if (answer.failure) std::rethrow_exception(std::move(answer.failure));
-        if constexpr (!std::is_void_v<T>) return T(std::move(*answer.value));
-    }
-
-    /// The loop; only post_from_any_thread may be called from other threads.
-    [[nodiscard]] real_loop& loop() noexcept { return *loop_; }
-
-private:
-    /// Where the caller waits. An exception is moved through it: no thread keeps a share of it, so
-    /// its last release never races with the reader.
-    template <class T>
-    struct outcome {
-        std::mutex mutex; // guards all
-        std::condition_variable ended;
-        std::optional<std::conditional_t<std::is_void_v<T>, bool, T>> value;
-        std::exception_ptr failure;
-        bool done = false;
-    };
-
-    template <class T, class F>
-    static task<void> deliver(F* f, outcome<T>* answer) {
-        std::optional<std::conditional_t<std::is_void_v<T>, bool, T>> value;
-        std::exception_ptr failure;
-        try {
-            auto work = (*f)();
-            if constexpr (std::is_void_v<T>) {
-                co_await work;
-            } else {
-                value.emplace(co_await work);
-            }
-        } catch (...) {
-            failure = std::current_exception();
-        }
-        const std::lock_guard lock(answer->mutex);
-        answer->value = std::move(value);
-        answer->failure = std::move(failure);
-        failure = nullptr;
-        answer->done = true;
-        answer->ended.notify_one();
-    }
-
-    void main(const std::string& name, outcome<void>& ready);
-
-    // Written by the thread before `ready`, then only read.
-    real_loop* loop_ = nullptr;
-    event* stop_ = nullptr;
-    scope* tasks_ = nullptr;
-    std::thread thread_;
-};
-
-} // namespace skein::net
-
-
-// ======== skein/net/detail/loop_thread.ipp
-// The thread behind a loop_thread.
-
-#include <pthread.h>
-#include <signal.h>
-
-namespace skein::net {
-namespace detail {
-
-SKEIN_INLINE task<void> run_until_stopped(event* stop, scope* tasks) {
-    auto stopped = stop->wait();
-    co_await stopped;
-    tasks->cancel();
-    auto joined = tasks->join();
-    co_await joined;
-}
-
-} // namespace detail
-
-SKEIN_INLINE loop_thread::loop_thread(std::string name) {
-    outcome<void> ready;
-    thread_ = std::thread([this, name = std::move(name), &ready] { main(name, ready); });
-    std::unique_lock lock(ready.mutex);
-    ready.ended.wait(lock, [&] { return ready.done; });
-}
-
-SKEIN_INLINE loop_thread::~loop_thread() {
-    SKEIN_CHECK(std::this_thread::get_id() != thread_.get_id(),
-                "a loop_thread is destroyed on its own thread");
-    loop_->post_from_any_thread([this] { stop_->set(); });
-    thread_.join();
-}
-
-SKEIN_INLINE void loop_thread::main(const std::string& name, outcome<void>& ready) {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, nullptr);
-    pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
-    real_loop here;
-    event stop;
-    scope tasks;
-    loop_ = &here;
-    stop_ = &stop;
-    tasks_ = &tasks;
-    {
-        const std::lock_guard lock(ready.mutex); // to the end: who finds it done destroys it
-        ready.done = true;
-        ready.ended.notify_one();
-    }
-    here.run(detail::run_until_stopped(&stop, &tasks));
-}
-
-} // namespace skein::net
-
-// ======== skein/proc.hpp
-// Every public header of the layer proc.
-// Written by scripts/check_mirror.py --write.
-
-
-// ======== skein/proc/build_id.hpp
-// Which build of the program this is: equal for two processes of one executable, different as soon
-// as one byte of code or constants differs. Compared before anything is decoded from a worker.
-//
-// The linker's GNU build-id note if there is one; else a hash over the read-only segments in
-// memory.
-
-
-#include <cstdint>
-
-namespace skein::proc {
-
-namespace detail {
-
-/// The build-id note inside a note segment; empty if there is none.
-[[nodiscard]] byte_span find_build_id(byte_span notes) noexcept;
-
-} // namespace detail
-
-/// The id of the running program; computed once.
-[[nodiscard]] std::uint64_t build_id();
-
-} // namespace skein::proc
-
-
-// ======== skein/proc/detail/build_id.ipp
-// The bodies of proc/build_id.hpp.
-
-
-#include <cstring>
-
-#include <elf.h>
-#include <link.h>
-
-namespace skein::proc {
-
-namespace detail {
-
-SKEIN_INLINE byte_span find_build_id(byte_span notes) noexcept {
-    const auto padded = [](std::size_t n) { return (n + 3) & ~std::size_t{3}; };
-    while (notes.size() >= sizeof(ElfW(Nhdr))) {
-        ElfW(Nhdr) head;
-        std::memcpy(&head, notes.data(), sizeof head);
-        const std::size_t name = sizeof head, desc = name + padded(head.n_namesz);
-        const std::size_t end = desc + padded(head.n_descsz);
-        if (end > notes.size()) return {};
-        if (head.n_type == NT_GNU_BUILD_ID && head.n_namesz == 4 &&
-            std::memcmp(notes.data() + name, "GNU", 4) == 0)
-            return notes.subspan(desc, head.n_descsz);
-        notes = notes.subspan(end);
-    }
-    return {};
-}
-
-SKEIN_INLINE int hash_program(dl_phdr_info* program, std::size_t, void* out) {
-    std::uint32_t low = 1, high = 2;
-    const auto add = [&](byte_span bytes) {
-        low = crc32c(bytes, low);
-        high = crc32c(bytes, high ^ 0x5bd1e995u ^ static_cast<std::uint32_t>(bytes.size()));
-    };
-    const auto segment = [&](const ElfW(Phdr) & h) {
-        return byte_span(reinterpret_cast<const std::byte*>(program->dlpi_addr + h.p_vaddr),
-                         h.p_memsz);
-    };
-    byte_span note;
-    for (int i = 0; i < program->dlpi_phnum; ++i)
-        if (program->dlpi_phdr[i].p_type == PT_NOTE && note.empty())
-            note = find_build_id(segment(program->dlpi_phdr[i]));
-    if (!note.empty()) {
-        add(note);
-    } else {
-        for (int i = 0; i < program->dlpi_phnum; ++i) {
-            const auto& h = program->dlpi_phdr[i];
-            if (h.p_type == PT_LOAD && (h.p_flags & PF_W) == 0) add(segment(h));
-        }
-    }
-    *static_cast<std::uint64_t*>(out) = std::uint64_t{high} << 32 | low;
-    return 1; // the first entry is the program itself
-}
-
-} // namespace detail
-
-SKEIN_INLINE std::uint64_t build_id() {
-    static const std::uint64_t id = [] {
-        std::uint64_t found = 0;
-        ::dl_iterate_phdr(&detail::hash_program, &found);
-        return found;
-    }();
-    return id;
-}
-
-} // namespace skein::proc
-
-// ======== skein/proc/claims.hpp
-// claims: memory that a worker and its driver on the same host share, where the worker notes each
-// call before it runs it. So the driver knows exactly what a dead worker has begun, and can take
-// back what has been sent and not begun, without the worker's help: a call that waits behind a long
-// one is cancelled or moved at once.
-//
-//     claims page(shared_memory::create(claims::bytes));   // driver; the memory goes to the worker
-//     claims page(boot->memory);                           // worker
-//     // worker, for each call in the order in which they were sent
-//     if (page.begin()) run(call);
-//     if (page.take_back(n)) send_elsewhere(n);  // driver, the n-th call that it sent: 1, 2, ...
-//
-// Entry n mod `entries` holds 2n when call n has begun and 2n + 1 when it was taken back: one
-// exchange on the worker's side, one compare-and-swap on the driver's, and whoever comes first has
-// it. Nothing is ever cleared, so in the ordinary course the driver touches no line of it.
-
-
-#include <array>
-#include <atomic>
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-
-namespace skein::proc {
-
-/// One end of such a page. Copies share the page and each count for themselves: one per side.
-class claims {
-public:
-    /// So many calls after the last one begun can be taken back.
-    static constexpr std::uint64_t entries = 4096;
-
-    /// No page: everything that was sent may have begun.
-    claims() noexcept = default;
-    ///   errors  malformed: the memory is not of the size of a page of claims
-    explicit claims(shared_memory in);
-
-    explicit operator bool() const noexcept { return page_ != nullptr; }
-
-    // The worker's side.
-
-    /// The next call is about to run. False: it was taken back, leave it out.
-    [[nodiscard]] bool begin() noexcept {
-        if (!page_) return true;
-        const std::uint64_t n = ++last_;
-        const auto before = page_->entry[n % entries].exchange(2 * n, std::memory_order_acq_rel);
-        page_->begun.store(n, std::memory_order_release);
-        return before != 2 * n + 1 && !page_->closed.load(std::memory_order_acquire);
-    }
-
-    // The driver's side.
-
-    /// The last one that has begun; 0: none, or it is not known.
-    [[nodiscard]] std::uint64_t last_begun() const noexcept {
-        return page_ ? page_->begun.load(std::memory_order_acquire) : 0;
-    }
-    /// True: call n is over or under way. False: it was not when this was asked.
-    [[nodiscard]] bool has_begun(std::uint64_t n) const noexcept {
-        if (!page_) return true;
-        const auto now = page_->entry[n % entries].load(std::memory_order_acquire);
-        if (now == 2 * n || now == 2 * n + 1) return now == 2 * n;
-        return n <= page_->begun.load(std::memory_order_acquire);
-    }
-    /// No call begins from now on; `sent` is the last one. A worker that lives on behind a
-    /// broken connection only passes them by; what it has passed by may be told as begun later.
-    void close(std::uint64_t sent) noexcept {
-        if (!page_) return;
-        page_->closed.store(true, std::memory_order_release);
-        // The worker cannot get past these without having seen that.
-        const auto first = page_->begun.load(std::memory_order_acquire) + 1;
-        for (auto n = first; n <= sent && n - first < entries; ++n) (void)take_back(n);
-    }
-    /// True: call n will not run; it was sent and had not begun.
-    [[nodiscard]] bool take_back(std::uint64_t n) noexcept {
-        if (!page_) return false;
-        const auto begun = page_->begun.load(std::memory_order_acquire);
-        // Further ahead the entry still belongs to an earlier call.
-        if (n <= begun || n - begun > entries) return false;
-        auto& entry = page_->entry[n % entries];
-        auto now = entry.load(std::memory_order_acquire);
-        return now < 2 * n &&
-               entry.compare_exchange_strong(now, 2 * n + 1, std::memory_order_acq_rel);
-    }
-
-private:
-    struct page {
-        alignas(64) std::atomic<std::uint64_t> begun{0};
-        alignas(64) std::atomic<bool> closed{false};
-        alignas(64) std::array<std::atomic<std::uint64_t>, entries> entry{};
-    };
-    static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "shared by processes");
-
-    shared_memory memory_;
-    page* page_ = nullptr; ///< in memory_
-    std::uint64_t last_ = 0;
-
-public:
-    static constexpr std::size_t bytes = sizeof(page);
-};
-
-} // namespace skein::proc
-
-
-// ======== skein/proc/detail/claims.ipp
-// The bodies of proc/claims.hpp.
-
-
-#include <utility>
-
-namespace skein::proc {
-
-SKEIN_INLINE claims::claims(shared_memory in) : memory_(std::move(in)) {
-    if (memory_.bytes().size() != bytes)
-        throw error(errc::malformed,
-                    "the memory that a worker shares with its driver has not the size "
-                    "of a page of claims");
-    // Zeros are what its constructor would make of it, and it has no destructor.
-    page_ = reinterpret_cast<page*>(memory_.bytes().data());
-}
-
-} // namespace skein::proc
-
-// ======== skein/proc/gpus.hpp
-// The gpus of this host that tasks may have: how many there are, and what each is called, from one
-// place.
-//
-//     // CUDA_VISIBLE_DEVICES=4,5: {"4", "5"}
-//     auto names = proc::gpus_to_offer(std::nullopt, "");
-//     // "5", for CUDA_VISIBLE_DEVICES of the one that has it
-//     auto shown = proc::gpus_by_name(granted, names);
-//
-// They are those of NVIDIA's driver, as far as CUDA_VISIBLE_DEVICES shows them to this process,
-// read as CUDA reads it.
+// Ranks connect to the group's server in the supervisor, and to each other directly. When the head
+// is away they go on. One of them or its node is lost: the supervisor ends the attempt, and the
+// next one has a placement group of its own, where there is room then.
 
 
 // ======== skein/sched/resources.hpp
@@ -23317,375 +21588,756 @@ SKEIN_INLINE result<void> check_total(const resources& total) {
 
 } // namespace skein::sched
 
+// ======== skein/spmd/rank_places.hpp
+// Where the ranks of a training run, as their supervisor sees it: it asks for places, starts ranks
+// there, sees their ends and stops them, and need not know whether that is this host or a cluster.
+//
+//     auto opening = places.open();                          // once
+//     co_await opening;
+//     auto reserving = places.reserve(4);                    // of each attempt
+//     const auto where = co_await reserving;                 // local ranks, by rank
+//     group_server server(network, places.listen(0), group); // group.secret = places.secret(0)
+//     auto starting = places.start(0, std::move(what));
+//     auto rank0 = co_await starting;                        // a proc::child
+//
+// Processes of this host: detail/supervisor.ipp. Leases of a cluster: cluster/leased_ranks.hpp.
 
-// ======== skein/proc/gpus.hpp, continued
-#include <cstddef>
-#include <optional>
+
+#include <map>
+#include <memory>
 #include <string>
-#include <string_view>
+#include <utility>
 #include <vector>
 
-namespace skein::proc {
+namespace skein::spmd {
 
-/// The variable that says which gpus a process sees.
-inline constexpr const char* gpus_variable = "CUDA_VISIBLE_DEVICES";
+/// Of one rank, among those of its host.
+struct rank_place {
+    int local_rank = 0;
+    int local_size = 1;
+};
 
-/// The gpus that a text of CUDA_VISIBLE_DEVICES leaves of `there` ones, at most 64, by the rules of
-/// CUDA: numbers, or names that begin with GPU- or MIG-, not mixed; what is none of these, or a
-/// number that no gpu has, ends the list, and one that is named twice leaves none at all. Parts of
-/// gpus (MIG) may be more than there are gpus.
-[[nodiscard]] std::vector<std::string> gpus_of_variable(std::string_view text, std::size_t there);
+/// What a rank is started with.
+struct rank_start {
+    /// What it alone is told: process_environment() gives it there. Where its group is and that
+    /// one's token are added by the places.
+    std::map<std::string, std::string> variables{};
+    net::address group{}; ///< where the group's server listens
+    int attempt = 0;
+    std::string executable = "/proc/self/exe"; ///< this program
+    std::vector<std::string> argv{};           ///< empty: those of this process
+    /// Added to the environment of the host's processes.
+    std::vector<std::pair<std::string, std::string>> env{};
+    int threads = 0;           ///< OMP_NUM_THREADS, unless the user has set that; 0: not set
+    time_span stop_grace = {}; ///< from its SIGTERM to the kill, where the host counts
+};
 
-/// What CUDA_VISIBLE_DEVICES may call the gpus that this process sees.
-[[nodiscard]] std::vector<std::string> visible_gpus();
+/// Belongs to the loop that made it. One attempt at a time.
+class rank_places {
+public:
+    rank_places() = default;
+    rank_places(const rank_places&) = delete;
+    rank_places& operator=(const rank_places&) = delete;
+    virtual ~rank_places() = default;
 
-/// The names of the gpus that this host offers: the first `asked` of those that this process sees;
-/// without a number all. Where neither the driver's files nor the variable tell what is there, who
-/// asks is believed: "0", "1", ...
-///   by      who has asked, as an error names it: "--resources"
-///   errors  usage: more than there are to be seen; invalid_argument: no whole number, or more than
-///           64
-[[nodiscard]] std::vector<std::string> gpus_to_offer(std::optional<sched::amount> asked,
-                                                     std::string_view by);
+    /// Before anything else; e.g. joins a cluster.
+    ///   errors  whatever makes all places impossible: nothing has been started
+    [[nodiscard]] virtual task<void> open() = 0;
+    /// Suspends until there is room for all ranks of an attempt; gives their places by rank.
+    ///   errors  cancelled: what was reserved goes back; what makes it impossible
+    [[nodiscard]] virtual task<std::vector<rank_place>> reserve(int ranks) = 0;
+    /// Where the group's server is to listen, so that all places reach it; port 0: any.
+    [[nodiscard]] virtual net::address listen(int attempt) const = 0;
+    /// Of the group of an attempt.
+    [[nodiscard]] virtual net::token secret(int attempt) const = 0;
+    /// Its end says what became of it, also if it could not be started there.
+    ///   errors  those of proc::children::start
+    [[nodiscard]] virtual task<std::unique_ptr<proc::child>> start(int rank, rank_start what) = 0;
+    /// All ranks of the attempt have ended.
+    virtual void release() = 0;
+    /// After everything else, also after a failed open(). Suspends until what the ranks have
+    /// printed is out.
+    [[nodiscard]] virtual task<void> close() = 0;
+};
 
-/// What CUDA_VISIBLE_DEVICES of a child says, for some gpus of those; nothing for none; without
-/// names: their indices.
-[[nodiscard]] std::string gpus_by_name(sched::gpu_set gpus, const std::vector<std::string>& names);
-
-/// Whether one process can see so many of these: of MIG parts it sees one only.
-///   errors  invalid_argument
-[[nodiscard]] result<void> check_gpus_together(sched::amount asked,
-                                               const std::vector<std::string>& names);
-
-/// The refusal of so many gpus, with what hides those that are not offered from this process, if
-/// something does.
-[[nodiscard]] error with_gpu_reason(error why, sched::amount asked,
-                                    const std::vector<std::string>& names);
-
-} // namespace skein::proc
+} // namespace skein::spmd
 
 
-// ======== skein/proc/detail/gpus.ipp
-// The bodies of proc/gpus.hpp.
+// ======== skein/cluster/leased_ranks.hpp, continued
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace skein {
+class loop;
+}
+
+namespace skein::net {
+class network;
+}
+
+namespace skein::cluster {
+
+/// A program as agents start it. Paths are absolute, or begin in the folder of the job that it came
+/// out of: each node has that folder somewhere else.
+struct program_place {
+    std::string executable{};
+    std::string folder{}; ///< working directory
+    std::string job{};    ///< the id of what was submitted; empty: nothing was
+};
+
+/// This process's program: its executable, the folder in which it was started, and its job.
+///   errors  not_found: the file was replaced while it runs
+[[nodiscard]] program_place this_program();
+
+/// Which cluster, and what a training wants of it.
+struct leased_ranks_options {
+    net::address head{};
+    net::token secret{};
+    program_place program{};
+    std::string name{};        ///< of the program, for people
+    sched::resources demand{}; ///< of each rank; empty: one cpu
+    std::string host{};        ///< this one
+    std::int64_t pid = 0;
+    std::uint64_t incarnation = 0; ///< of this driver; 0: drawn
+    /// The host by which nodes reach this one; empty: that by which the head knows it.
+    std::string advertise{};
+    time_span join_within = std::chrono::seconds(10); ///< the first time
+    time_constants times{};
+    /// Prints what ranks print; empty: that appears where their agents were started.
+    proc::print_lines print{};
+    /// Told why ranks wait for room, of each reason once; empty text: they have it.
+    std::function<void(const std::string& why)> on_wait{};
+    /// Told where runs go that all nodes see, once the cluster has said so.
+    std::function<void(const std::string& runs)> on_runs{};
+};
+
+/// Belongs to the supervisor's loop.
+class leased_ranks final : public spmd::rank_places {
+public:
+    /// All of them must outlive it.
+    leased_ranks(loop& on, net::network& via, leased_ranks_options how);
+    ~leased_ranks() override;
+
+    ///   errors  those of joining a cluster: refused, timeout, permission_denied, mismatch;
+    ///           not_supported: it has no folder for runs that all nodes see
+    [[nodiscard]] task<void> open() override;
+    ///   errors  cancelled; exhausted: more ranks than a group may have; closed: the cluster was
+    ///           stopped
+    [[nodiscard]] task<std::vector<spmd::rank_place>> reserve(int ranks) override;
+    [[nodiscard]] net::address listen(int attempt) const override;
+    [[nodiscard]] net::token secret(int attempt) const override;
+    [[nodiscard]] task<std::unique_ptr<proc::child>> start(int rank,
+                                                           spmd::rank_start what) override;
+    void release() override;
+    [[nodiscard]] task<void> close() override;
+
+private:
+    struct state; // in detail/leased_ranks.ipp
+    std::shared_ptr<state> state_;
+};
+
+} // namespace skein::cluster
+
+
+// ======== skein/cluster/detail/leased_ranks.ipp
+// The bodies of cluster/leased_ranks.hpp.
+
+
+// ======== skein/cluster/detail/head_link.hpp
+// The link of an agent or a driver to the head: dialled, joined with a hello, and again after it
+// was lost.
+//
+//     detail::head_link_options how{...};
+//     how.make_service = [this] { return make_service(); };
+//     // ends with: co_await link.join<node_welcome>(hello)
+//     how.say_hello = [this] { return say_hello(this); };
+//     detail::head_link link(loop, network, std::move(how), &stopping);
+//     auto kept = link.keep();                 // until `stopping` is set, or dialling is of no use
+//     co_await kept;
+//     auto parted = link.part();               // says goodbye
+
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+
+namespace skein::net {
+class network;
+}
+
+namespace skein::cluster::detail {
+
+/// What a head says of itself before any message: identity::extra of its links, encoded.
+struct head_notice {
+    bool this_host_only = false;  ///< it listens on loopback
+    std::uint64_t state = 0;      ///< which log it has; 0: none, or none that could be written yet
+    std::uint64_t generation = 0; ///< how many heads have begun with that
+};
+
+/// Whom to join, as whom, and what its messages do here.
+struct head_link_options {
+    net::address head;
+    net::token secret;
+    std::string name, host; ///< of this process, for the head's log
+    std::int64_t pid = 0;
+    std::uint64_t incarnation = 0;
+    duration join_within{}; ///< the first time
+    bool abandons = false; ///< a keep() that fails or is cancelled waits for no goodbye, as a crash
+    time_constants times;
+
+    /// For each link.
+    unique_function<std::shared_ptr<net::request_service>()> make_service;
+    /// Calls join(); what it throws ends the link.
+    unique_function<task<void>()> say_hello;
+    /// A link has failed, or could not be made, and the next attempt follows.
+    unique_function<void(const error& why, bool was_joined)> on_away;
+    /// People are told once that no head has answered at first: by whom, and how loud.
+    const char* speaks_as = "cluster";
+    logging::level news = logging::level::warn;
+};
+
+/// Those that start a head and what joins it at the same time need not hear who was first.
+inline constexpr duration mute_after = std::chrono::milliseconds(1500);
+
+/// Belongs to one loop. Must outlive keep() and part().
+class head_link {
+public:
+    /// All of them must outlive it.
+    head_link(loop& on, net::network& via, head_link_options how, event* stopping);
+    head_link(const head_link&) = delete;
+    head_link& operator=(const head_link&) = delete;
+    ~head_link();
+
+    /// Joins, and joins again with growing pauses whenever the link has failed. Returns when the
+    /// head has ended the link in order, before its welcome or later, or `stopping` is set: then
+    /// the link is still there, for part(). Once joined, it goes on whoever answers there without
+    /// the token.
+    ///   errors  the first time: what another attempt would not change (see is_final()), and any
+    ///           after head_link_options::join_within; later: a head that refuses this process;
+    ///           cancelled
+    [[nodiscard]] task<void> keep() { return keep_telling(this); }
+    /// Says goodbye and ends the link, if there is one.
+    [[nodiscard]] task<void> part() { return part_from(this); }
+
+    /// In say_hello: the head takes us in.
+    ///   errors  those of net::requests::call; timeout
+    template <class Welcome, class Hello>
+    [[nodiscard]] task<Welcome> join(Hello hello) {
+        return join_as<Welcome>(this, std::move(hello));
+    }
+    /// False: there is no link that the head has welcomed; the next hello has to say it.
+    template <class M>
+    bool tell(M m) {
+        if (!joined_ || way_ == nullptr || !way_->is_open()) return false;
+        try {
+            way_->tell(std::move(m));
+            return true;
+        } catch (const error&) {
+            return false;
+        }
+    }
+
+    /// Asks the head.
+    ///   errors  those of net::requests::call; closed: there is no link that the head has welcomed
+    template <class Reply, class M>
+    [[nodiscard]] task<Reply> ask(M m) {
+        if (!joined_ || way_ == nullptr) throw error(errc::closed, "there is no link to the head");
+        return way_->template call<Reply>(std::move(m));
+    }
+    /// A head has welcomed this process before.
+    [[nodiscard]] bool was_welcomed() const noexcept { return ever_; }
+    [[nodiscard]] bool is_joined() const noexcept { return joined_; }
+    /// While it is not joined: since when.
+    [[nodiscard]] time_point alone_since() const noexcept { return alone_since_; }
+    /// What the head says of itself; while there is a link.
+    [[nodiscard]] head_notice notice() const;
+    /// The newest head that it has heard of.
+    [[nodiscard]] std::uint64_t generation() const noexcept { return newest_.generation; }
+
+private:
+    void check_generation();
+    [[nodiscard]] bool is_no_word(errc code) const noexcept;
+    void say_stranger(const error& why);
+    void say_back();
+    /// Ends the link without a goodbye: part() waits for nobody.
+    void abandon() noexcept {
+        if (way_ != nullptr) way_->abort(error(errc::aborted, "cancelled"));
+    }
+    static task<void> keep_telling(head_link* self);
+    static task<void> say_mute(head_link* self);
+    static task<void> keep_joined(head_link* self);
+    static task<void> one_link(head_link* self);
+    static task<void> part_from(head_link* self);
+    template <class Welcome, class Hello>
+    static task<Welcome> join_as(head_link* self, Hello hello) {
+        auto asking = with_timeout(self->way_->template call<Welcome>(std::move(hello)),
+                                   self->how_.times.handshake_timeout);
+        auto welcome = co_await asking;
+        self->joined_ = self->welcomed_ = self->ever_ = true;
+        self->say_back();
+        co_return welcome;
+    }
+
+    loop& on_loop_;
+    net::network& network_;
+    head_link_options how_;
+    event* stopping_;
+    net::link::handle below_;
+    net::requests::handle way_;
+    std::shared_ptr<net::request_service> service_;
+    head_notice newest_;
+    time_point alone_since_;
+    std::string last_fault_; ///< of the attempts so far
+    bool joined_ = false;    ///< the head has welcomed this link
+    bool welcomed_ = false;  ///< the same, until keep() has seen its end
+    bool ever_ = false;
+    bool is_away_ = false;     ///< people were told so
+    bool is_proven_ = false;   ///< who answers has proven the token, on this link
+    std::set<errc> strangers_; ///< said since the head has gone
+};
+
+} // namespace skein::cluster::detail
+
+
+// ======== skein/cluster/detail/head_link.ipp
+// The bodies of cluster/detail/head_link.hpp.
 
 
 #include <algorithm>
-#include <charconv>
-#include <cstdint>
-#include <cstdlib>
-#include <system_error>
-
-#include <glob.h>
+#include <exception>
 
 #include <fmt/format.h>
 
-namespace skein::proc {
+namespace skein::cluster::detail {
 
-namespace detail {
+SKEIN_INLINE head_link::head_link(loop& on, net::network& via, head_link_options how,
+                                  event* stopping)
+    : on_loop_(on), network_(via), how_(std::move(how)), stopping_(stopping),
+      alone_since_(on.now()) {}
+SKEIN_INLINE head_link::~head_link() = default;
 
-/// Files of NVIDIA's driver, one a gpu.
-[[nodiscard]] SKEIN_INLINE std::size_t gpu_files() {
-    ::glob_t found{};
-    const auto there =
-        ::glob("/dev/nvidia[0-9]*", 0, nullptr, &found) == 0 ? found.gl_pathc : std::size_t{0};
-    ::globfree(&found);
-    return there;
+SKEIN_INLINE head_notice head_link::notice() const {
+    if (below_ == nullptr) return {};
+    const auto read = wire::decode<head_notice>(below_->peer().extra);
+    return read ? *read : head_notice{};
 }
 
-/// As strtol reads it: what follows the digits is not looked at. Nothing: no number, or a negative
-/// one.
-[[nodiscard]] SKEIN_INLINE std::optional<std::size_t> gpu_number(std::string_view text) {
-    text.remove_prefix(std::min(text.find_first_not_of(" \t"), text.size()));
-    if (text.starts_with('+')) text.remove_prefix(1);
-    std::size_t n = 0;
-    const auto [end, bad] = std::from_chars(text.data(), text.data() + text.size(), n);
-    if (bad != std::errc()) return std::nullopt;
-    return n;
+/// A head whose place another one has taken, with the same log, may not know that yet: its orders
+/// are not for us.
+SKEIN_INLINE void head_link::check_generation() {
+    const auto told = notice();
+    if (told.state != 0 && told.state == newest_.state && told.generation < newest_.generation)
+        throw error(errc::aborted,
+                    fmt::format("the head at {} is of generation {}, one of generation {} was "
+                                "here before",
+                                to_string(how_.head), told.generation, newest_.generation))
+            .with_hint("a newer head has taken its place: end the older one");
+    if (told.state != 0) newest_ = told;
 }
 
-} // namespace detail
+SKEIN_INLINE task<void> head_link::keep_telling(head_link* self) {
+    scope beside;
+    beside.spawn(say_mute(self));
+    std::exception_ptr failure;
+    try {
+        auto joining = keep_joined(self);
+        co_await joining;
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    beside.cancel();
+    auto silent = as_result(shield(beside.join()));
+    (void)co_await silent;
+    if (failure) std::rethrow_exception(failure);
+}
 
-SKEIN_INLINE std::vector<std::string> gpus_of_variable(std::string_view text, std::size_t there) {
-    std::vector<std::string> names;
-    if (there == 0) return names;
-    std::string_view kind; // of all of them
-    for (const std::string_view one : {"GPU-", "MIG-"})
-        if (text.starts_with(one)) kind = one;
-    while (!text.empty() && names.size() < sched::gpu_set::most) {
-        const auto end = std::min(text.find(','), text.size());
-        std::string name(text.substr(0, end));
-        text.remove_prefix(std::min(end + 1, text.size()));
-        if (kind.empty()) {
-            const auto number = detail::gpu_number(name);
-            if (!number || *number >= there) break;
-            name = std::to_string(*number);
-        } else if (!name.starts_with(kind)) {
-            break;
+/// Also while the first attempt waits for a host that does not answer at all.
+SKEIN_INLINE task<void> head_link::say_mute(head_link* self) {
+    co_await sleep_for(mute_after);
+    const auto& how = self->how_;
+    if (self->ever_ || self->stopping_->is_set()) co_return;
+    const auto& why = self->last_fault_;
+    logging::at(how.news, how.speaks_as, "no head answers there (yet, or any more); it is tried on",
+                {{"head", to_string(how.head)},
+                 {"why", why.empty() ? "nothing has come back so far" : why},
+                 {"for", how.join_within}});
+}
+
+SKEIN_INLINE task<void> head_link::keep_joined(head_link* self) {
+    auto& how = self->how_;
+    self->alone_since_ = self->on_loop_.now();
+    const auto last = deadline_after(self->alone_since_, how.join_within);
+    duration pause = how.times.reconnect_first;
+    bool ever = false;
+    for (int tries = 1; !self->stopping_->is_set(); ++tries) {
+        std::optional<error> fault;
+        try {
+            auto linked = one_link(self);
+            co_await linked;
+        } catch (const error& e) {
+            fault = e;
         }
-        if (std::find(names.begin(), names.end(), name) != names.end()) return {};
-        names.push_back(std::move(name));
+        const bool was_joined = std::exchange(self->welcomed_, false);
+        if (was_joined) {
+            ever = true;
+            pause = how.times.reconnect_first;
+        }
+        if (self->stopping_->is_set() || !fault) co_return;
+        const auto code = fault->code();
+        if (code == errc::cancelled || (is_final(code) && !self->is_no_word(code))) throw *fault;
+        const auto now = self->on_loop_.now();
+        if (!ever && now >= last) // the fault tells of the last try alone
+            throw error(code, fmt::format("{} ({} in {:.3g} s)", fault->text(),
+                                          tries == 1 ? "1 try" : fmt::format("{} tries", tries),
+                                          to_seconds(now - self->alone_since_)))
+                .with_cause(fault->cause())
+                .with_hint(fault->hint());
+        self->last_fault_ = fault->what();
+        if (was_joined) self->is_away_ = true;
+        if (how.on_away) how.on_away(*fault, was_joined);
+        if (ever && is_final(code)) self->say_stranger(*fault);
+        auto woken = wait_at_most(self->stopping_, pause);
+        co_await woken;
+        pause = std::min<duration>(2 * pause, how.times.reconnect_most);
     }
-    return names;
 }
 
-SKEIN_INLINE std::vector<std::string> visible_gpus() {
-    const auto there = std::min<std::size_t>(detail::gpu_files(), sched::gpu_set::most);
-    if (const char* const seen = std::getenv(gpus_variable)) return gpus_of_variable(seen, there);
-    std::vector<std::string> names;
-    for (std::size_t i = 0; i < there; ++i) names.push_back(std::to_string(i));
-    return names;
+/// A port is no name: while the head is away anybody may listen there, and what was joined waits
+/// for its head. Of a head, which has proven the token, two answers count for good: those that are
+/// about this node.
+SKEIN_INLINE bool head_link::is_no_word(errc code) const noexcept {
+    if (!ever_) return false;
+    return !is_proven_ || (code != errc::already_exists && code != errc::invalid_argument);
 }
 
-SKEIN_INLINE std::vector<std::string> gpus_to_offer(std::optional<sched::amount> asked,
-                                                    std::string_view by) {
-    auto names = visible_gpus();
-    if (!asked) return names;
-    sched::resources wanted;
-    wanted.gpu = *asked;
-    if (const auto good = check_total(wanted); !good) throw good.error();
-    const auto n = static_cast<std::size_t>(asked->in_steps() / sched::amount::steps);
-    const char* const seen = std::getenv(gpus_variable);
-    if (names.empty() && seen == nullptr && detail::gpu_files() == 0) // others than NVIDIA's
-        for (std::size_t i = 0; i < n; ++i) names.push_back(std::to_string(i));
-    if (n > names.size()) {
-        const auto said =
-            seen != nullptr ? fmt::format(": {}={}", gpus_variable, seen) : std::string();
-        throw error(errc::usage, fmt::format("{} offers {} gpus, but of {} on this host this "
-                                             "process sees {}{}",
-                                             by, n, detail::gpu_files(), names.size(), said))
-            .with_hint("offer as many as there are, or none by name: those that can be seen are "
-                       "offered");
+/// Once for each kind of answer, until the head is back.
+SKEIN_INLINE void head_link::say_stranger(const error& why) {
+    if (!strangers_.insert(why.code()).second) return;
+    logging::at(how_.news, how_.speaks_as,
+                "something else answers at the head's address: nothing is taken from it, and it is "
+                "tried until the head is back",
+                {{"head", to_string(how_.head)}, {"why", why.what()}});
+}
+
+SKEIN_INLINE void head_link::say_back() {
+    strangers_.clear();
+    if (!std::exchange(is_away_, false)) return;
+    logging::at(how_.news, how_.speaks_as, "the head is back",
+                {{"head", to_string(how_.head)}, {"after", on_loop_.now() - alone_since_}});
+}
+
+/// One link to the head, from the dial to its end.
+SKEIN_INLINE task<void> head_link::one_link(head_link* self) {
+    auto& how = self->how_;
+    self->is_proven_ = false;
+    net::link_options link;
+    link.incarnation = how.incarnation;
+    auto dialing = with_timeout(
+        net::link::connect(self->network_, how.head,
+                           cluster_link(how.secret, how.name, how.host, how.pid), link),
+        how.times.connect_timeout + how.times.handshake_timeout);
+    self->below_ = co_await dialing;
+    self->is_proven_ = true;
+    self->service_ = how.make_service();
+    self->way_ = net::requests::over(self->below_, self->service_, cluster_requests());
+    std::exception_ptr failure;
+    try {
+        self->check_generation();
+        auto saying = how.say_hello();
+        co_await saying;
+        auto ended = wait_end(self->below_, self->stopping_);
+        co_await ended;
+    } catch (const error& e) {
+        // One that ends says goodbye also to those that it has not answered.
+        const bool has_ended =
+            e.code() == errc::closed && self->below_->ending() == net::link_end::orderly;
+        if (!has_ended) failure = std::current_exception();
+    } catch (...) {
+        failure = std::current_exception();
     }
-    names.resize(n);
-    return names;
+    if (failure && how.abandons && !self->stopping_->is_set()) self->abandon();
+    if (self->stopping_->is_set() && !failure) co_return; // its owner says goodbye
+    auto parted = shield(part_from(self));
+    co_await parted;
+    if (failure) std::rethrow_exception(failure);
 }
 
-SKEIN_INLINE std::string gpus_by_name(sched::gpu_set gpus, const std::vector<std::string>& names) {
-    if (names.empty()) return to_string(gpus);
-    std::string out;
-    for (int i = 0; i < sched::gpu_set::most; ++i)
-        if (gpus.has(i) && static_cast<std::size_t>(i) < names.size())
-            out += (out.empty() ? "" : ",") + names[static_cast<std::size_t>(i)];
-    return out;
+SKEIN_INLINE task<void> head_link::part_from(head_link* self) {
+    if (std::exchange(self->joined_, false)) self->alone_since_ = self->on_loop_.now();
+    self->below_.reset();
+    const auto last = std::exchange(self->way_, nullptr);
+    if (last == nullptr) co_return;
+    const auto served = std::exchange(self->service_, nullptr);
+    auto closing = last->close();
+    co_await closing;
+    auto done = served->close();
+    co_await done;
 }
 
-SKEIN_INLINE result<void> check_gpus_together(sched::amount asked,
-                                              const std::vector<std::string>& names) {
-    if (asked <= sched::amount(1) || names.empty() || !names.front().starts_with("MIG-")) return {};
-    return error(
-               errc::invalid_argument,
-               fmt::format(".gpus = {}: the gpus here are parts of gpus (MIG), of which a process "
-                           "sees one only",
-                           to_string(asked)))
-        .with_hint("ask for .gpus = 1 in each of several tasks, or offer whole gpus");
-}
+} // namespace skein::cluster::detail
 
-SKEIN_INLINE error with_gpu_reason(error why, sched::amount asked,
-                                   const std::vector<std::string>& names) {
-    const char* const seen = std::getenv(gpus_variable);
-    const auto offered =
-        sched::amount::of_steps(sched::amount::steps * static_cast<std::int64_t>(names.size()));
-    if (asked > offered && seen != nullptr)
-        why.with_hint(fmt::format("{}={} leaves this process {} of the gpus of this host",
-                                  gpus_variable, seen, names.size()));
-    return why;
-}
-
-} // namespace skein::proc
-
-// ======== skein/proc/standard_files.hpp
-// The standard input, output and error of a process that others have started, and who reads what it
-// prints.
-//
-// A program may be started with one of them closed (`prog >&-`, some launchers and cron). The next
-// file or socket it opens then gets that number, and what it prints goes into it.
-//
-//     skein::proc::open_standard_files();   // first thing in main; skein::run does it
-//     // in a process that may be killed: workers and ranks do it
-//     skein::proc::print_by_lines();
-//     // in one whose output is not what it is for: workers, heads and nodes do it
-//     skein::proc::outlive_readers();
+// ======== skein/cluster/detail/job_folder.hpp
+// What an agent has of a job on its disk: the command in its folder, the token, and the tables that
+// a training writes there.
 
 
-namespace skein::proc {
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
 
-/// Opens /dev/null in the place of each of the descriptors 0, 1 and 2 that is closed. Others stay
-/// as they are. Call it before anything else is opened and before there are threads. Never throws;
-/// where there is no /dev/null the place stays closed.
-void open_standard_files() noexcept;
-
-/// Each whole line that this process prints leaves it at once, also where its output is a file or a
-/// pipe, which it would else keep by some thousand bytes and take along when it is killed: through
-/// `stdout`, fmt, and std::cout. An output that has no buffer, or that has one by lines, stays as
-/// it is.
-void print_by_lines() noexcept;
-
-/// A reader of its output that goes (`prog | head -1`), and a file that may not grow any more, do
-/// not end this process: what it prints from then on is dropped, into /dev/null, and is no failure
-/// of who prints it. What it starts is not touched by that, and where the program has said itself
-/// what SIGPIPE or SIGXFSZ is to do, that stays.
-void outlive_readers() noexcept;
-
-} // namespace skein::proc
-
-
-// ======== skein/proc/detail/standard_files.ipp
-// The bodies of proc/standard_files.hpp.
-
-#include <algorithm>
-#include <array>
-#include <atomic>
-#include <cerrno>
-#include <csignal>
-#include <cstddef>
-#include <cstdio>
-#include <iostream>
-#include <streambuf>
-#include <system_error>
-#include <thread>
-
-#include <fcntl.h>
-#include <poll.h>
-#include <pthread.h>
-#include <stdio_ext.h>
 #include <sys/stat.h>
-#include <ucontext.h>
-#include <unistd.h>
 
-namespace skein::proc {
+namespace skein::cluster::detail {
 
-namespace detail {
+/// In the environment of all processes of an attempt.
+inline constexpr const char* job_mark_variable = "SKEIN_JOB_MARK";
+/// And of all attempts of one node.
+inline constexpr const char* node_mark_variable = "SKEIN_JOB_NODE";
 
-/// std::cout of a program that has parted it from stdout, given back to it.
-class to_stdout final : public std::streambuf {
-    int_type overflow(int_type c) override {
-        if (traits_type::eq_int_type(c, traits_type::eof())) return traits_type::not_eof(c);
-        return std::putc(traits_type::to_char_type(c), stdout) == EOF ? traits_type::eof() : c;
-    }
-    std::streamsize xsputn(const char* text, std::streamsize n) override {
-        return static_cast<std::streamsize>(
-            std::fwrite(text, 1, static_cast<std::size_t>(n), stdout));
-    }
-    int sync() override { return std::fflush(stdout); }
+/// Of an entry process: the folder that is the same for all of its job, whatever it is on the node.
+inline constexpr const char* job_folder_variable = "SKEIN_JOB_FOLDER";
+
+/// What is to be executed for the first word of a command: as a shell finds it, in `folder`.
+///   path    of its environment; empty: that of this process
+///   errors  not_found, permission_denied
+[[nodiscard]] std::string find_command(const std::string& word, const std::string& folder,
+                                       const std::string& path);
+
+/// A path in the folder of a job; "." is that folder.
+[[nodiscard]] inline bool is_in_job(const std::string& path) {
+    return !path.empty() && !path.starts_with('/');
+}
+
+/// Where a job runs; all of its attempts on a node in the same folder, which no other job has had.
+[[nodiscard]] std::string folder_of_job(const std::string& storage,
+                                        const start_worker_order& order);
+
+/// Folders of jobs are kept for what the jobs have left in them; so many of one node.
+inline constexpr std::size_t most_job_folders = 32;
+
+inline constexpr std::size_t most_young_folders = 1024;
+
+/// Removes the oldest ones, if there are more. None that was used within the last hour, as an
+/// attempt may be to come, unless there are very many.
+void make_room_for_jobs(const std::string& folder);
+/// Makes a new one, with those above it.
+///   errors  io, disk_full
+void make_job_folder(const std::string& folder);
+/// It is used now.
+void touch(const std::string& folder) noexcept;
+
+/// Of a table, that a head keeps.
+inline constexpr std::size_t most_rows_bytes = std::size_t{4} << 20;
+
+/// A file with the token that this user alone can read; made if it is not there.
+///   errors  io
+[[nodiscard]] std::string keep_token(const std::string& folder, const net::token& token);
+
+/// Reads what is appended to the newest NAME/metrics.csv below a folder, if that has been written
+/// since this was made. Reads in bounded pieces, on the caller's thread.
+class table_reader {
+public:
+    static constexpr std::size_t most_piece = std::size_t{256} << 10;
+
+    explicit table_reader(std::string runs);
+    /// Whole lines and where they begin; nothing: there are no new ones. Another table, and one that
+    /// was written anew, begin with 0.
+    [[nodiscard]] std::optional<std::pair<std::uint64_t, byte_buffer>> next();
+    /// The name of the folder that next() has read from.
+    [[nodiscard]] const std::string& run() const noexcept { return run_; }
+    void again() noexcept { offset_ = 0; }
+
+private:
+    [[nodiscard]] bool find();
+
+    std::string runs_, run_, file_, header_;
+    ino_t inode_ = 0;
+    timespec since_{};
+    std::uint64_t offset_ = 0;
 };
 
-/// /dev/null, for an output that nobody reads any more.
-inline constinit std::atomic<int> nowhere{-1};
+} // namespace skein::cluster::detail
 
-/// Safe in a signal handler.
-SKEIN_INLINE void drop_unread() noexcept {
-    const int saved = errno;
-    for (const int fd : {STDOUT_FILENO, STDERR_FILENO}) {
-        ::pollfd one{fd, 0, 0};
-        if (::poll(&one, 1, 0) == 1 && (one.revents & (POLLERR | POLLHUP)) != 0)
-            (void)::dup2(nowhere, fd);
+
+// ======== skein/cluster/detail/job_folder.ipp
+// The bodies of cluster/detail/job_folder.hpp.
+
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <mutex>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::cluster::detail {
+
+SKEIN_INLINE std::string find_command(const std::string& word, const std::string& folder,
+                                      const std::string& path) {
+    namespace fs = std::filesystem;
+    std::error_code none;
+    const auto base = folder.empty() ? fs::current_path(none) : fs::path(folder);
+    std::vector<fs::path> candidates;
+    if (word.find('/') != word.npos) {
+        candidates.push_back((base / word).lexically_normal());
+    } else {
+        const char* const own = std::getenv("PATH");
+        std::string_view rest = own != nullptr ? own : "/usr/bin:/bin";
+        if (!path.empty()) rest = path;
+        while (!rest.empty()) {
+            const auto end = std::min(rest.find(':'), rest.size());
+            if (end != 0) candidates.push_back(base / fs::path(rest.substr(0, end)) / word);
+            rest.remove_prefix(std::min(end + 1, rest.size()));
+        }
     }
-    errno = saved;
-}
-
-/// SIGPIPE comes on the thread whose write has failed, before that returns: it returns that one
-/// byte was written, so that who prints goes on with the rest, which is dropped. fmt would throw,
-/// in the middle of a task.
-SKEIN_INLINE void pass_over_failed_print([[maybe_unused]] void* at) noexcept {
-#if defined(__x86_64__) && defined(__linux__)
-    auto& registers = static_cast<::ucontext_t*>(at)->uc_mcontext.gregs;
-    const auto fd = registers[REG_RDI]; // the first argument; the other machines overwrite it
-    if (nowhere >= 0 && registers[REG_RAX] == -EPIPE &&
-        (fd == STDOUT_FILENO || fd == STDERR_FILENO))
-        registers[REG_RAX] = 1;
-#endif
-}
-
-/// Not SIG_IGN: what this process starts would inherit that.
-SKEIN_INLINE void on_unread(int number, ::siginfo_t*, void* at) {
-    if (number != SIGPIPE) return;
-    drop_unread();
-    pass_over_failed_print(at);
-}
-
-/// A print that comes first would fail, and some that print throw then: so the end of a reader is
-/// waited for.
-SKEIN_INLINE void watch_readers() {
-    std::array<::pollfd, 2> both{};
-    std::size_t n = 0;
-    for (const int fd : {STDOUT_FILENO, STDERR_FILENO}) {
-        struct ::stat what{};
-        if (::fstat(fd, &what) == 0 && (S_ISFIFO(what.st_mode) || S_ISSOCK(what.st_mode)))
-            both[n++] = {fd, 0, 0};
+    bool is_there = false;
+    for (const auto& one : candidates) {
+        struct stat status{};
+        if (::stat(one.c_str(), &status) != 0) continue;
+        if (S_ISREG(status.st_mode) && ::access(one.c_str(), X_OK) == 0) return one.string();
+        is_there = true;
     }
-    if (n == 0) return;
-    sigset_t all, before; // signals are for the program's own threads
-    sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);
-    try {
-        std::thread([both, n]() mutable {
-            ::pthread_setname_np(::pthread_self(), "skein-output");
-            while (n > 0) {
-                if (::poll(both.data(), n, -1) < 0) continue;
-                drop_unread();
-                const auto* const end = std::remove_if(
-                    both.data(), both.data() + n, [](const auto& f) { return f.revents != 0; });
-                n = static_cast<std::size_t>(end - both.data());
-            }
-        }).detach();
-    } catch (const std::system_error&) { // then the first print fails
+    const auto shown = printable(word);
+    if (is_there)
+        throw error(errc::permission_denied, fmt::format("{} is no executable file", shown))
+            .with_hint(fmt::format("chmod +x {}, or name the program that reads it", shown));
+    throw error(errc::not_found,
+                word.find('/') != word.npos
+                    ? fmt::format("there is no {} in {}", shown, printable(base.string()))
+                    : fmt::format("there is no command {} in the PATH of the node", shown))
+        .with_hint("a job's command is looked for on its node, in its folder; --working-dir sends "
+                   "a folder along");
+}
+
+SKEIN_INLINE std::string folder_of_job(const std::string& storage,
+                                       const start_worker_order& order) {
+    return fmt::format("{}/jobs/{}-{:x}", storage, order.job.empty() ? order.of_job : order.job,
+                       order.submitted);
+}
+
+SKEIN_INLINE void make_room_for_jobs(const std::string& folder) {
+    namespace fs = std::filesystem;
+    std::error_code none;
+    fs::create_directories(folder, none);
+    std::vector<std::pair<fs::file_time_type, fs::path>> all;
+    for (fs::directory_iterator one(folder, none), end; !none && one != end; one.increment(none)) {
+        std::error_code of_this;
+        const auto used = fs::last_write_time(one->path(), of_this);
+        if (!of_this) all.emplace_back(used, one->path());
     }
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-}
-
-} // namespace detail
-
-SKEIN_INLINE void open_standard_files() noexcept {
-    const int saved = errno;
-    for (int fd = 0; fd < 3; ++fd) {
-        if (::fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
-        const int got = ::open("/dev/null", O_RDWR); // the lowest number that is free: fd
-        if (got > fd) ::close(got);
+    std::sort(all.begin(), all.end());
+    const auto young = fs::file_time_type::clock::now() - std::chrono::hours(1);
+    for (std::size_t i = 0; i + most_job_folders <= all.size(); ++i) {
+        if (all[i].first > young && all.size() - i <= most_young_folders) return;
+        fs::remove_all(all[i].second, none);
     }
-    errno = saved;
 }
 
-SKEIN_INLINE void print_by_lines() noexcept {
-    const bool has_none = ::__fbufsize(stdout) == 1;
-    if (!has_none && ::__flbf(stdout) == 0) (void)std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
-    if (std::ios_base::sync_with_stdio(true)) return;
-    std::cout.flush();
-    static detail::to_stdout line_by_line;
-    std::cout.rdbuf(&line_by_line);
+SKEIN_INLINE void make_job_folder(const std::string& folder) {
+    make_room_for_jobs(std::filesystem::path(folder).parent_path().string());
+    std::error_code why;
+    std::filesystem::create_directories(folder, why);
+    if (why)
+        throw error(why == std::errc::no_space_on_device ? errc::disk_full : errc::io,
+                    fmt::format("the folder {} cannot be made: {}", folder, why.message()))
+            .with_hint("free some room on that disk, or name another place with skein join "
+                       "--storage");
 }
 
-SKEIN_INLINE void outlive_readers() noexcept {
-    if (detail::nowhere < 0) detail::nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
-    for (const int number : {SIGPIPE, SIGXFSZ}) {
-        struct ::sigaction now{};
-        if (::sigaction(number, nullptr, &now) != 0 || now.sa_handler != SIG_DFL) continue;
-        now = {};
-        now.sa_sigaction = &detail::on_unread;
-        now.sa_flags = SA_RESTART | SA_SIGINFO;
-        (void)::sigaction(number, &now, nullptr);
+SKEIN_INLINE void touch(const std::string& folder) noexcept {
+    (void)::utimensat(AT_FDCWD, folder.c_str(), nullptr, 0);
+}
+
+SKEIN_INLINE std::string keep_token(const std::string& folder, const net::token& token) {
+    const auto path = folder + "/token", fresh = path + ".new";
+    const auto digits = token.to_hex();
+    const auto failed = [&] {
+        return error(errc::io, fmt::format("{} cannot be written: {}", path, std::strerror(errno)));
+    };
+    static std::mutex one_at_a_time; // several processes of jobs may start at once
+    const std::lock_guard held(one_at_a_time);
+    (void)::unlink(fresh.c_str()); // of one that was killed
+    const unique_fd file(
+        ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (!file || ::fchmod(file.get(), 0600) != 0 ||
+        ::write(file.get(), digits.data(), digits.size()) != static_cast<ssize_t>(digits.size()))
+        throw failed();
+    // Whole, whoever reads it now.
+    if (::rename(fresh.c_str(), path.c_str()) != 0) throw failed();
+    return path;
+}
+
+SKEIN_INLINE table_reader::table_reader(std::string runs) : runs_(std::move(runs)) {
+    ::clock_gettime(CLOCK_REALTIME_COARSE, &since_); // the clock of files
+}
+
+/// The newest table; true: it is another one than before.
+SKEIN_INLINE bool table_reader::find() {
+    namespace fs = std::filesystem;
+    std::error_code none;
+    std::string newest, its_run;
+    timespec at = since_;
+    const auto is_later = [](const timespec& a, const timespec& b) {
+        return a.tv_sec != b.tv_sec ? a.tv_sec > b.tv_sec : a.tv_nsec >= b.tv_nsec;
+    };
+    for (fs::directory_iterator one(runs_, none), end; !none && one != end; one.increment(none)) {
+        const auto file = (one->path() / "metrics.csv").string();
+        struct stat status{};
+        if (::stat(file.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
+        if (!is_later(status.st_mtim, at)) continue;
+        at = status.st_mtim;
+        newest = file;
+        its_run = one->path().filename().string();
     }
-    if (detail::nowhere < 0) return;
-    detail::drop_unread(); // of a reader that has gone already
-    detail::watch_readers();
+    if (newest.empty() || newest == file_) return false;
+    file_ = std::move(newest);
+    run_ = std::move(its_run);
+    return true;
 }
 
-} // namespace skein::proc
+SKEIN_INLINE std::optional<std::pair<std::uint64_t, byte_buffer>> table_reader::next() {
+    if (find()) offset_ = 0;
+    if (file_.empty()) return std::nullopt;
+    const unique_fd file(::open(file_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    struct stat status{};
+    if (!file || ::fstat(file.get(), &status) != 0) return std::nullopt;
+    const auto size = static_cast<std::uint64_t>(status.st_size);
+    // A table that gets a new column is written anew, with another first line.
+    std::string header(4096, '\0');
+    const auto head = ::pread(file.get(), header.data(), header.size(), 0);
+    header.resize(head > 0 ? static_cast<std::size_t>(head) : 0);
+    header.resize(std::min(header.find('\n'), header.size()));
+    if (size < offset_ || header != header_ || status.st_ino != inode_) offset_ = 0;
+    header_ = std::move(header);
+    inode_ = status.st_ino;
+    byte_buffer some(std::min<std::uint64_t>(size - offset_, most_piece));
+    const auto got = ::pread(file.get(), some.data(), some.size(), static_cast<off_t>(offset_));
+    some.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+    while (!some.empty() && some.back() != std::byte{'\n'}) some.pop_back();
+    if (some.empty()) return std::nullopt;
+    const auto from = std::exchange(offset_, offset_ + some.size());
+    return std::pair(from, std::move(some));
+}
 
-// ======== skein/program.hpp
-// Every public header of the layer program.
-// Written by scripts/check_mirror.py --write.
-
-
-// ======== skein/program/cluster_roles.hpp
-// What a program can be in a cluster, behind a table of functions: a program that is compiled
-// header-only, and never asks for a cluster, pays for no head. program/program.hpp fills the table.
-
-
-// ======== skein/rt/worker_source.hpp
-// Where a driver's workers come from: processes of this host (program/local_workers.hpp), or leases
-// of a cluster (cluster/leased_workers.hpp). run() knows this interface alone; the layer above
-// provides the cluster.
-
+} // namespace skein::cluster::detail
 
 // ======== skein/sched/demands.hpp
 // The different demands of a runtime's calls, each with a number: calls carry the number alone. And
@@ -26691,6 +25343,76 @@ SKEIN_INLINE void schedule_state::drop_hopeless(std::uint32_t p) {
 // lacks, listings.
 
 
+// ======== skein/core/known_names.hpp
+// The names that there are, for an error about one that there is not.
+//
+//     throw error(errc::not_found, fmt::format("there is no actor named \"{}\"; {}", name,
+//                                              known_names(actors, "none has a name")));
+//
+// gives: there is no actor named "tabel"; there are: "log", "table" and 3 more
+
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace skein {
+
+/// Gathers names in the order in which they are to be shown.
+class name_list {
+public:
+    static constexpr std::size_t shown = 8;
+
+    /// One more; control characters of it become '?'.
+    void add(std::string_view name);
+    /// `there are: "a", "b" and 3 more`; without any name `none`.
+    [[nodiscard]] std::string text(std::string_view none) const;
+
+private:
+    std::string list_;
+    std::size_t count_ = 0;
+};
+
+/// The names of a range of texts, or the keys of a map.
+template <class Names>
+[[nodiscard]] std::string known_names(const Names& names,
+                                      std::string_view none = "there are none") {
+    name_list list;
+    for (const auto& one : names) {
+        if constexpr (requires { one.first; })
+            list.add(one.first);
+        else
+            list.add(one);
+    }
+    return list.text(none);
+}
+
+} // namespace skein
+
+
+// ======== skein/core/detail/known_names.ipp
+// The bodies of core/known_names.hpp.
+
+namespace skein {
+
+SKEIN_INLINE void name_list::add(std::string_view name) {
+    if (++count_ > shown) return;
+    list_ += count_ == 1 ? "\"" : ", \"";
+    for (const char c : name) list_ += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
+    list_ += '"';
+}
+
+SKEIN_INLINE std::string name_list::text(std::string_view none) const {
+    if (count_ == 0) return std::string(none);
+    auto out = "there are: " + list_;
+    if (count_ > shown) out += " and " + std::to_string(count_ - shown) + " more";
+    return out;
+}
+
+} // namespace skein
+
+
+// ======== skein/sched/detail/scheduler_report.ipp, continued
 #include <algorithm>
 #include <optional>
 #include <set>
@@ -27445,7 +26167,2634 @@ SKEIN_INLINE result<demand_id> demand_table::number_on(demand_id number, std::st
 } // namespace skein::sched
 
 
-// ======== skein/rt/worker_source.hpp, continued
+// ======== skein/cluster/detail/leased_ranks.ipp, continued
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::cluster {
+
+namespace detail {
+
+/// Without a head an agent ends what it runs, see agent_options::orphan_grace; after so long it has.
+inline constexpr auto ranks_lost_after = std::chrono::seconds(45);
+
+} // namespace detail
+
+SKEIN_INLINE program_place this_program() {
+    program_place out;
+    out.executable = std::filesystem::read_symlink("/proc/self/exe").string();
+    if (out.executable.ends_with(" (deleted)"))
+        throw error(errc::not_found, "the file of this program was replaced while it runs: nodes "
+                                     "cannot start it")
+            .with_hint("start the new one");
+    out.folder = folder_at_start(); // where main begins on this host, too
+    if (out.folder.empty()) out.folder = std::filesystem::current_path().string();
+    const char* const job = std::getenv("SKEIN_JOB");
+    const char* const root = std::getenv(detail::job_folder_variable);
+    if (job == nullptr || *job == '\0') return out;
+    out.job = job;
+    if (root == nullptr || *root != '/') return out;
+    for (auto* path : {&out.executable, &out.folder}) {
+        const auto inside = std::filesystem::path(*path).lexically_relative(root).string();
+        if (!inside.empty() && !inside.starts_with("..")) *path = inside;
+    }
+    return out;
+}
+
+struct leased_ranks::state : std::enable_shared_from_this<leased_ranks::state> {
+    /// A rank, from start() until its end was told.
+    struct lease {
+        std::uint64_t number = 0;
+        std::string label, name; ///< "@1/0"; "worker 3 on n2"
+        rank_order rank;
+        std::uint64_t node = 0; ///< the incarnation of its agent; 0: not granted yet
+        bool is_wished = false; ///< a head may have heard of it
+        bool asked = false, ends_now = false;
+        std::optional<proc::child_end> end;
+        event over;
+        std::uint64_t next_line = 1; ///< that it has not been heard of
+        std::string node_name;
+    };
+    using lease_ptr = std::shared_ptr<lease>;
+    class rank_child;
+
+    state(loop& on, net::network& via, leased_ranks_options given);
+
+    [[nodiscard]] detail::head_link_options link_options();
+    [[nodiscard]] std::shared_ptr<net::request_service> make_service();
+    [[nodiscard]] driver_hello hello() const;
+    static task<void> say_hello(state* self);
+    static task<void> keep(state* self);
+    static task<void> watch_head(state* self);
+    void lose_all(const std::string& why);
+    void lose_waiting(const std::string& why);
+    void lose_untold();
+    [[nodiscard]] want_lease wish(const lease& l) const;
+    void end(const lease_ptr& l, proc::child_end how);
+    void ask_to_end(lease& l, bool at_once);
+    void on_ended(const lease_ended& m);
+    void on_output(worker_output m);
+    static task<void> print(state* self, std::vector<proc::worker_lines> what, std::uint64_t node);
+    [[nodiscard]] std::vector<spmd::rank_place> places();
+    static task<std::vector<spmd::rank_place>> reserve(state* self, int ranks);
+    void drop_group();
+
+    loop& on_loop;
+    leased_ranks_options how;
+    std::string demand; ///< of each rank
+    event stopping, changed;
+    detail::head_link head;
+    std::optional<error> over; ///< the link to the head has ended for good
+    std::optional<std::string> runs;
+    std::map<std::uint64_t, lease_ptr> leases;
+    std::uint64_t last_number = 0, last_group = 0;
+    std::optional<known_group> group;
+    std::optional<std::string> waits;   ///< no nodes could hold the group
+    std::optional<std::string> refused; ///< there can be no such group
+    std::vector<std::size_t> bundle_of; ///< by rank
+    std::size_t printing = 0;
+    scope keeping, beside; ///< the link; what prints and looks
+};
+
+/// What a supervisor has of a rank.
+class leased_ranks::state::rank_child final : public proc::child {
+public:
+    rank_child(std::shared_ptr<state> of, lease_ptr which)
+        : of_(std::move(of)), lease_(std::move(which)) {}
+    ~rank_child() override { kill(); }
+
+    const std::string& name() const noexcept override { return lease_->name; }
+    std::int64_t pid() const noexcept override { return 0; } // of another host
+    bool running() const noexcept override { return !lease_->end; }
+    task<proc::child_end> ended() override {
+        auto waiting = detail::wait_for(&lease_->over);
+        co_await waiting;
+        co_return *lease_->end;
+    }
+    void signal(int) noexcept override { of_->ask_to_end(*lease_, false); }
+    void kill() noexcept override { of_->ask_to_end(*lease_, true); }
+    proc::process_usage usage() override { return {}; }
+    std::unique_ptr<net::stream> take_stream() override { return nullptr; }
+    task<std::size_t> read_output(bool, std::span<std::byte>) override { co_return 0; }
+
+private:
+    std::shared_ptr<state> of_;
+    lease_ptr lease_;
+};
+
+SKEIN_INLINE leased_ranks::state::state(loop& on, net::network& via, leased_ranks_options given)
+    : on_loop(on), how(std::move(given)), head(on, via, link_options(), &stopping) {
+    if (how.demand.empty()) how.demand.cpu = 1;
+    demand = sched::to_string(how.demand);
+}
+
+SKEIN_INLINE detail::head_link_options leased_ranks::state::link_options() {
+    if (how.incarnation == 0) how.incarnation = system_random().next() | 1;
+    detail::head_link_options o;
+    o.head = how.head;
+    o.secret = how.secret;
+    o.name = how.name;
+    o.host = how.host;
+    o.pid = how.pid;
+    o.incarnation = how.incarnation;
+    o.join_within = how.join_within;
+    o.times = how.times;
+    o.make_service = [this] { return make_service(); };
+    o.say_hello = [this] { return say_hello(this); };
+    o.on_away = [at = to_string(how.head)](const error& why, bool was_joined) {
+        if (was_joined)
+            logging::warn("cluster", "the head is away; ranks go on",
+                          {{"head", at}, {"why", why.what()}});
+    };
+    return o;
+}
+
+// ---- the link to the head -----------------------------------------------------------------------
+
+SKEIN_INLINE task<void> leased_ranks::state::keep(state* self) {
+    try {
+        auto joining = self->head.keep();
+        co_await joining;
+        self->over = error(errc::closed, "the cluster was stopped");
+    } catch (const error& e) {
+        if (e.code() == errc::cancelled) throw;
+        self->over = error(e.code(), fmt::format("{} {}: {}",
+                                                 detail::is_no_answer(e.code()) ? "no cluster at"
+                                                                                : "the head at",
+                                                 to_string(self->how.head), e.text()))
+                         .with_cause(e.cause())
+                         .with_hint(e.code() == errc::refused || e.hint().empty()
+                                        ? "skein head starts one, skein status looks at it"
+                                        : e.hint());
+    }
+    self->lose_all(self->over->text());
+    self->changed.set();
+}
+
+/// Nobody tells of their ends any more.
+SKEIN_INLINE task<void> leased_ranks::state::watch_head(state* self) {
+    for (;; co_await sleep_for(std::chrono::seconds(1)))
+        if (!self->head.is_joined() && self->head.was_welcomed() &&
+            self->on_loop.now() >=
+                deadline_after(self->head.alone_since(), detail::ranks_lost_after))
+            self->lose_all("the head has been away for so long that its node has ended it");
+}
+
+SKEIN_INLINE void leased_ranks::state::lose_all(const std::string& why) {
+    const auto all = leases;
+    for (const auto& [number, l] : all) end(l, {proc::exit_status(), {}, why});
+}
+
+/// Places have gone before their ranks had them. The group gets others, which may take for ever,
+/// and the other ranks would wait: the next attempt asks anew.
+SKEIN_INLINE void leased_ranks::state::lose_waiting(const std::string& why) {
+    const auto all = leases;
+    for (const auto& [number, l] : all) {
+        if (l->node != 0) continue;
+        (void)head.tell(return_lease{number, true});
+        end(l, {proc::exit_status(), {}, "its place was lost before it had started: " + why});
+    }
+}
+
+/// The link was lost between a wish and its answer. Whether the rank began, and has ended since, is
+/// not known, and nobody is to start it twice; the head takes back what the hello is without.
+SKEIN_INLINE void leased_ranks::state::lose_untold() {
+    const auto all = leases;
+    for (const auto& [number, l] : all)
+        if (l->node == 0 && l->is_wished)
+            end(l, {proc::exit_status(), {}, "the link to the head broke as it was being started"});
+}
+
+SKEIN_INLINE std::shared_ptr<net::request_service> leased_ranks::state::make_service() {
+    auto out = std::make_shared<net::request_service>(net::request_service::bounds(),
+                                                      detail::cluster_budget());
+    out->on_tell<lease_granted>([this](const lease_granted& m, const net::caller&) {
+        const auto found = leases.find(m.lease);
+        if (found == leases.end()) return; // it was given back; the head hears so
+        auto& l = *found->second;
+        if (std::exchange(l.node, m.node) == 0) l.name += " on " + m.node_name;
+        l.node_name = m.node_name;
+    });
+    out->on_tell<lease_ended>([this](const lease_ended& m, const net::caller&) { on_ended(m); });
+    out->on_tell<worker_output>(
+        [this](worker_output m, const net::caller&) { on_output(std::move(m)); });
+    out->on_tell<group_placed>([this](const group_placed& m, const net::caller&) {
+        if (!group || m.group != group->number) return; // it was dropped; the head hears so
+        if (m.bundles.size() == group->bundles.size()) group->placed = m.bundles;
+        changed.set();
+    });
+    out->on_tell<group_waits>([this](const group_waits& m, const net::caller&) {
+        if (!group || m.group != group->number) return;
+        if (!group->placed.empty()) return lose_waiting(m.why);
+        waits = m.why;
+        changed.set();
+    });
+    out->on_tell<group_refused>([this](const group_refused& m, const net::caller&) {
+        if (!group || m.group != group->number) return;
+        refused = m.why;
+        changed.set();
+    });
+    out->on_tell<lease_recalled>([this](const lease_recalled& m, const net::caller&) {
+        if (!m.withdrawn) (void)head.tell(keep_lease{m.lease}); // it ends with the training
+    });
+    out->on_tell<lease_waits>([](const lease_waits&, const net::caller&) {}); // its group has room
+    out->on_tell<cluster_changed>([](const cluster_changed&, const net::caller&) {});
+    out->on_tell<space_lost>([](const space_lost&, const net::caller&) {});
+    return out;
+}
+
+SKEIN_INLINE driver_hello leased_ranks::state::hello() const {
+    driver_hello h;
+    h.name = how.name;
+    h.host = how.host;
+    h.pid = how.pid;
+    h.executable = how.program.executable;
+    h.program = how.name;
+    h.folder = how.program.folder;
+    h.job = how.program.job;
+    h.has_ranks = true;
+    if (!how.advertise.empty()) h.address = to_string(net::address::tcp(how.advertise, 1));
+    h.prints = static_cast<bool>(how.print);
+    h.again = head.was_welcomed();
+    if (group) h.groups.push_back(*group);
+    for (const auto& [number, l] : leases) {
+        if (l->node == 0) continue; // see say_hello()
+        known_lease k;
+        k.number = number;
+        k.demand = demand;
+        k.node = l->node;
+        k.label = l->label;
+        k.own = true;
+        h.leases.push_back(std::move(k));
+    }
+    return h;
+}
+
+SKEIN_INLINE task<void> leased_ranks::state::say_hello(state* self) {
+    self->lose_untold();
+    const auto h = self->hello();
+    auto joining = self->head.join<driver_welcome>(h);
+    const auto w = co_await joining;
+    // What has changed while the hello was under way.
+    for (const auto& one : h.leases)
+        if (!self->leases.contains(one.number)) (void)self->head.tell(return_lease{one.number});
+    const auto number = self->group ? self->group->number : 0;
+    for (const auto& g : h.groups)
+        if (g.number != number) (void)self->head.tell(cluster::drop_group{g.number});
+    const bool is_told = !h.groups.empty() && h.groups.front().number == number;
+    if (self->group && !is_told)
+        (void)self->head.tell(
+            cluster::want_group{number, self->group->strategy, self->group->bundles});
+    for (const auto& [n, l] : self->leases) {
+        if (!l->is_wished) l->is_wished = self->head.tell(self->wish(*l));
+        if (l->asked) (void)self->head.tell(return_lease{n, l->ends_now});
+    }
+    self->runs = w.runs;
+    self->changed.set();
+}
+
+// ---- ranks --------------------------------------------------------------------------------------
+
+SKEIN_INLINE want_lease leased_ranks::state::wish(const lease& l) const {
+    want_lease out;
+    out.lease = l.number;
+    out.demand = demand;
+    out.label = l.label;
+    out.own = true;
+    out.rank = l.rank;
+    return out;
+}
+
+SKEIN_INLINE void leased_ranks::state::end(const lease_ptr& l, proc::child_end how_it_was) {
+    leases.erase(l->number);
+    if (l->end) return;
+    l->end = std::move(how_it_was);
+    l->over.set();
+}
+
+/// One that has not been granted ends here and now: the head says nothing of it any more.
+SKEIN_INLINE void leased_ranks::state::ask_to_end(lease& l, bool at_once) {
+    if (l.end || (l.asked && (l.ends_now || !at_once))) return;
+    l.asked = true;
+    l.ends_now = at_once;
+    (void)head.tell(return_lease{l.number, at_once});
+    if (const auto found = leases.find(l.number); l.node == 0 && found != leases.end())
+        end(lease_ptr(found->second), {proc::exit_status(), {}, "it had not been started yet"});
+}
+
+SKEIN_INLINE void leased_ranks::state::on_ended(const lease_ended& m) {
+    const auto found = leases.find(m.lease);
+    if (found == leases.end()) return;
+    const auto l = found->second;
+    if (how.print && m.lines >= l->next_line) { // what nobody has sent
+        proc::worker_lines rest;
+        rest.worker = l->name;
+        rest.left_out = m.lines + 1 - l->next_line;
+        ++printing;
+        beside.spawn(print(this, {std::move(rest)}, 0));
+    }
+    if (!m.started || (m.code < 0 && m.signal == 0))
+        return end(l, {proc::exit_status(), {}, m.how, m.is_lasting && !m.started});
+    const proc::exit_status status(m.signal != 0 ? m.signal : m.code << 8);
+    end(l, {status, m.how == status.describe() ? std::string() : m.how});
+}
+
+/// The head sends as much as it was told that has been printed: few of these are here at a time.
+SKEIN_INLINE void leased_ranks::state::on_output(worker_output m) {
+    if (!how.print) return;
+    std::vector<proc::worker_lines> all;
+    for (auto& some : m.from) {
+        proc::worker_lines out;
+        out.node = m.node_name;
+        if (const auto found = leases.find(some.lease); found != leases.end()) {
+            auto& l = *found->second;
+            out.worker = l.name;
+            out.left_out = some.first > l.next_line ? some.first - l.next_line : 0;
+            l.next_line = some.first + some.lines.size();
+        }
+        out.lines = std::move(some.lines);
+        all.push_back(std::move(out));
+    }
+    ++printing;
+    beside.spawn(print(this, std::move(all), m.node));
+}
+
+SKEIN_INLINE task<void> leased_ranks::state::print(state* self,
+                                                   std::vector<proc::worker_lines> what,
+                                                   std::uint64_t node) {
+    auto printed = as_result(self->how.print(std::move(what)));
+    (void)co_await printed;
+    if (node != 0) (void)self->head.tell(output_printed{node});
+    --self->printing;
+    self->changed.set();
+}
+
+// ---- places -------------------------------------------------------------------------------------
+
+/// Ranks of one node have numbers in a row, and the nodes come in the order of the bundles.
+SKEIN_INLINE std::vector<spmd::rank_place> leased_ranks::state::places() {
+    const auto& placed = group->placed;
+    std::vector<std::uint64_t> nodes;
+    for (const auto& b : placed)
+        if (std::find(nodes.begin(), nodes.end(), b.node) == nodes.end()) nodes.push_back(b.node);
+    std::vector<spmd::rank_place> all;
+    bundle_of.clear();
+    for (const auto node : nodes) {
+        const auto first = all.size();
+        for (std::size_t b = 0; b < placed.size(); ++b) {
+            if (placed[b].node != node) continue;
+            bundle_of.push_back(b);
+            all.push_back({static_cast<int>(all.size() - first), 0});
+        }
+        for (auto i = first; i < all.size(); ++i)
+            all[i].local_size = static_cast<int>(all.size() - first);
+    }
+    return all;
+}
+
+SKEIN_INLINE task<std::vector<spmd::rank_place>> leased_ranks::state::reserve(state* self,
+                                                                              int ranks) {
+    auto& g = self->group.emplace();
+    g.number = ++self->last_group;
+    g.strategy = static_cast<std::uint8_t>(sched::group_strategy::pack);
+    g.bundles.assign(static_cast<std::size_t>(ranks), self->demand);
+    self->waits.reset();
+    self->refused.reset();
+    (void)self->head.tell(cluster::want_group{g.number, g.strategy, g.bundles});
+    std::string said;
+    const auto say = [&](std::string why) {
+        if (why != said && self->how.on_wait) self->how.on_wait(why);
+        said = std::move(why);
+    };
+    const auto patient = deadline_after(self->on_loop.now(), std::chrono::seconds(2));
+    while (g.placed.empty()) {
+        if (self->over) throw *self->over;
+        if (self->refused) throw error(errc::exhausted, *self->refused);
+        if (self->waits)
+            say(*self->waits);
+        else if (self->on_loop.now() >= patient)
+            say(fmt::format("no room yet for {} ranks of {} each: others have the nodes", ranks,
+                            self->demand));
+        self->changed.reset();
+        auto news = detail::wait_at_most(&self->changed, std::chrono::seconds(2));
+        co_await news;
+    }
+    if (!said.empty()) say({});
+    co_return self->places();
+}
+
+SKEIN_INLINE void leased_ranks::state::drop_group() {
+    if (!group) return;
+    (void)head.tell(cluster::drop_group{group->number}); // else the next hello is without it
+    group.reset();
+}
+
+SKEIN_INLINE leased_ranks::leased_ranks(loop& on, net::network& via, leased_ranks_options how)
+    : state_(std::make_shared<state>(on, via, std::move(how))) {}
+SKEIN_INLINE leased_ranks::~leased_ranks() = default;
+
+SKEIN_INLINE task<void> leased_ranks::open() {
+    auto* const self = state_.get();
+    self->keeping.spawn(state::keep(self));
+    while (!self->runs) {
+        if (self->over) throw *self->over;
+        self->changed.reset();
+        auto joined = detail::wait_for(&self->changed);
+        co_await joined;
+    }
+    if (self->runs->empty())
+        throw error(errc::not_supported,
+                    fmt::format("not supported: ranks on the nodes of {} without a folder for runs "
+                                "that all of them see",
+                                to_string(self->how.head)))
+            .with_hint("start the head with --runs DIR, or set SKEIN_ADDRESS=local to train on "
+                       "this host");
+    self->beside.spawn(state::watch_head(self));
+    if (self->how.on_runs) self->how.on_runs(*self->runs);
+}
+
+SKEIN_INLINE task<std::vector<spmd::rank_place>> leased_ranks::reserve(int ranks) {
+    auto* const self = state_.get();
+    try {
+        auto reserving = state::reserve(self, ranks);
+        co_return co_await reserving;
+    } catch (...) {
+        self->drop_group();
+        throw;
+    }
+}
+
+SKEIN_INLINE net::address leased_ranks::listen(int) const {
+    return state_->head.notice().this_host_only ? net::address::tcp("127.0.0.1", 0)
+                                                : net::address::any(0);
+}
+
+SKEIN_INLINE net::token leased_ranks::secret(int attempt) const {
+    return detail::group_secret(detail::job_secret(state_->how.secret, state_->how.incarnation),
+                                static_cast<std::uint32_t>(attempt));
+}
+
+SKEIN_INLINE task<std::unique_ptr<proc::child>> leased_ranks::start(int rank,
+                                                                    spmd::rank_start what) {
+    auto& self = *state_;
+    const auto l = std::make_shared<state::lease>();
+    l->number = ++self.last_number;
+    l->name = fmt::format("worker {}", rank);
+    const auto bundle = static_cast<int>(self.bundle_of.at(static_cast<std::size_t>(rank)));
+    l->label = sched::group_label(self.group->number, bundle);
+    const auto joined = [](const auto& pair) { return pair.first + "=" + pair.second; };
+    for (const auto& one : what.variables) l->rank.place.push_back(joined(one));
+    for (const auto& one : what.env) l->rank.env.push_back(joined(one));
+    const auto names_runs = [](const auto& one) { return one.first == runs_variable; };
+    if (std::none_of(what.env.begin(), what.env.end(), names_runs))
+        l->rank.env.push_back(fmt::format("{}={}", runs_variable, *self.runs));
+    l->rank.argv = what.argv.empty() ? own_arguments() : std::move(what.argv);
+    l->rank.port = what.group.port;
+    l->rank.attempt = static_cast<std::uint32_t>(what.attempt);
+    l->rank.threads = static_cast<std::uint16_t>(std::clamp(what.threads, 0, 0xffff));
+    const auto most = std::min<time_span>(what.stop_grace, detail::most_stop_grace);
+    l->rank.stop_millis = static_cast<std::uint32_t>(
+        std::chrono::duration_cast<std::chrono::milliseconds>(duration(most)).count());
+    self.leases.emplace(l->number, l);
+    if (self.over)
+        self.end(l, {proc::exit_status(), {}, self.over->text()});
+    else
+        l->is_wished = self.head.tell(self.wish(*l)); // else with the next hello
+    co_return std::make_unique<state::rank_child>(state_, l);
+}
+
+SKEIN_INLINE void leased_ranks::release() {
+    const auto all = state_->leases;
+    for (const auto& [number, l] : all) state_->ask_to_end(*l, true);
+    state_->drop_group();
+}
+
+SKEIN_INLINE task<void> leased_ranks::close() {
+    auto* const self = state_.get();
+    const auto until = deadline_after(self->on_loop.now(), self->how.times.suspect_after);
+    while (self->printing != 0 && self->on_loop.now() < until) { // a terminal may be slow
+        self->changed.reset();
+        auto printed = detail::wait_at_most(&self->changed, until - self->on_loop.now());
+        co_await printed;
+    }
+    self->stopping.set();
+    auto left = as_result(with_timeout(self->keeping.join(), self->how.times.suspect_after));
+    (void)co_await left; // it may be dialling a host that does not answer
+    for (auto* some : {&self->keeping, &self->beside}) {
+        some->cancel();
+        auto ended = as_result(shield(some->join()));
+        (void)co_await ended;
+    }
+    auto parting = as_result(shield(self->head.part()));
+    (void)co_await parting;
+}
+
+} // namespace skein::cluster
+
+// ======== skein/core.hpp
+// Every public header of the layer core.
+// Written by scripts/check_mirror.py --write.
+
+
+// ======== skein/core/any.hpp
+// any: run several tasks at once and take the first that succeeds.
+//
+// Errors are only the answer when all have failed; then the first one is rethrown.
+
+
+#include <utility>
+#include <vector>
+
+namespace skein {
+
+/// Gives the first task that ends without an error; the others are cancelled and waited for.
+template <class T>
+[[nodiscard]] task<finished<T>> any(std::vector<task<T>> work) {
+    return detail::hold_race<T>(std::move(work), false);
+}
+template <class T, class... Rest>
+    requires(std::same_as<T, Rest> && ...)
+[[nodiscard]] task<finished<T>> any(task<T> first, task<Rest>... rest) {
+    return any(detail::to_vector(std::move(first), std::move(rest)...));
+}
+/// The same for refs.
+template <task_like A, task_like... As>
+    requires(
+        !requires { typename std::remove_cvref_t<A>::promise_type; } &&
+        !requires { typename std::remove_cvref_t<A>::allocator_type; })
+[[nodiscard]] auto any(A&& first, As&&... rest) {
+    return any(as_task(std::forward<A>(first)), as_task(std::forward<As>(rest))...);
+}
+
+} // namespace skein
+
+// ======== skein/core/as_completed.hpp
+// as_completed: outcomes in the order in which tasks end.
+//
+//     auto results = as_completed(std::move(tasks));
+//     while (auto done = co_await results.next()) use(done->index, done->value);
+//
+// Leaving early is fine, by break or by an exception: the tasks that still run are cancelled, and
+// the loop waits for their end. They end after the stream then: they must not refer to what ends
+// with its reader (refs do not). co_await close() waits here and now.
+
+
+// ======== skein/core/channel.hpp
+// channel<T>: a bounded queue between tasks of one loop. Values come out in the order they went in,
+// each to exactly one receiver; a full channel makes its senders wait (back-pressure). Capacity 0
+// is a rendezvous: a send ends when its value is received.
+//
+//     while (auto item = co_await jobs.receive()) use(*item);
+
+
+#include <cstddef>
+#include <deque>
+#include <optional>
+#include <utility>
+
+namespace skein {
+
+/// A queue of at most `capacity` values between tasks of one loop. Neither copyable nor movable.
+template <class T>
+class channel {
+public:
+    explicit channel(std::size_t capacity) noexcept : capacity_(capacity) {}
+    channel(const channel&) = delete;
+    channel& operator=(const channel&) = delete;
+
+    class send_awaiter : public waiter {
+    public:
+        send_awaiter(channel& c, T value) : channel_(c), value_(std::move(value)) {}
+        bool await_ready() {
+            if (channel_.closed_) return true;
+            sent_ = channel_.offer(value_);
+            return sent_;
+        }
+        template <detail::promise_with_context Promise>
+        bool await_suspend(std::coroutine_handle<Promise> h) {
+            if (!arm(h)) return false;
+            channel_.senders_.push_back(*this);
+            return true;
+        }
+        void await_resume() const {
+            if (sent_) return;
+            throw_if_cancelled();
+            throw error(errc::closed, "send on a closed channel");
+        }
+
+    private:
+        friend class channel;
+        channel& channel_;
+        T value_;
+        bool sent_ = false;
+    };
+
+    class receive_awaiter : public waiter {
+    public:
+        explicit receive_awaiter(channel& c) noexcept : channel_(c) {}
+        bool await_ready() {
+            value_ = channel_.try_receive();
+            return value_.has_value() || channel_.closed_;
+        }
+        template <detail::promise_with_context Promise>
+        bool await_suspend(std::coroutine_handle<Promise> h) {
+            if (!arm(h)) return false;
+            channel_.receivers_.push_back(*this);
+            return true;
+        }
+        std::optional<T> await_resume() {
+            if (!value_) throw_if_cancelled();
+            return std::move(value_);
+        }
+
+    private:
+        friend class channel;
+        channel& channel_;
+        std::optional<T> value_;
+    };
+
+    /// Suspends while the channel is full; resumed by the loop. Throws closed, or cancelled (then
+    /// the value was not sent).
+    [[nodiscard]] send_awaiter send(T value) { return send_awaiter(*this, std::move(value)); }
+    /// Suspends until there is a value; nothing when the channel is closed and empty. Throws
+    /// cancelled; then no value is taken.
+    [[nodiscard]] receive_awaiter receive() noexcept { return receive_awaiter(*this); }
+
+    /// Sends if there is space; false if not, or if closed (value is then unchanged).
+    [[nodiscard]] bool try_send(T& value) { return !closed_ && offer(value); }
+    [[nodiscard]] bool try_send(T&& value) { return !closed_ && offer(value); }
+
+    /// Takes a value if there is one.
+    [[nodiscard]] std::optional<T> try_receive() {
+        std::optional<T> out;
+        if (!queue_.empty()) {
+            out.emplace(std::move(queue_.front()));
+            queue_.pop_front();
+            if (!senders_.empty()) queue_.push_back(take_from_sender());
+        } else if (!senders_.empty()) {
+            out.emplace(take_from_sender());
+        }
+        return out;
+    }
+
+    /// No more sends: those that wait throw closed, receivers drain what is queued and then get
+    /// nothing.
+    void close() noexcept {
+        closed_ = true;
+        while (!senders_.empty()) senders_.front().wake();
+        while (!receivers_.empty()) receivers_.front().wake();
+    }
+    [[nodiscard]] bool is_closed() const noexcept { return closed_; }
+    [[nodiscard]] std::size_t size() const noexcept { return queue_.size(); }
+
+private:
+    bool offer(T& value) {
+        if (!receivers_.empty()) {
+            auto& first = static_cast<receive_awaiter&>(receivers_.front());
+            first.value_.emplace(std::move(value));
+            first.wake();
+            return true;
+        }
+        if (queue_.size() >= capacity_) return false;
+        queue_.push_back(std::move(value));
+        return true;
+    }
+    T take_from_sender() {
+        auto& first = static_cast<send_awaiter&>(senders_.front());
+        T value = std::move(first.value_);
+        first.sent_ = true;
+        first.wake();
+        return value;
+    }
+
+    std::size_t capacity_;
+    bool closed_ = false;
+    std::deque<T> queue_;
+    intrusive_list<waiter, waiter> senders_, receivers_;
+};
+
+} // namespace skein
+
+
+// ======== skein/core/as_completed.hpp, continued
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace skein {
+
+/// One task's end: which it was and its value or error.
+template <class T>
+struct completed {
+    std::size_t index = 0;
+    result<T> value;
+};
+
+/// The stream of ends. Move-only; runs its tasks from construction on.
+template <class T>
+class completion_stream {
+public:
+    explicit completion_stream(std::vector<task<T>> work)
+        : state_(std::make_unique<state>(work.size())) {
+        for (std::size_t i = 0; i < work.size(); ++i) {
+            state_->children.spawn(report(std::move(work[i]), i, state_.get()));
+        }
+    }
+
+    /// The next that ended, or nothing when all have. Resumed by the loop; throws cancelled.
+    [[nodiscard]] task<std::optional<completed<T>>> next() {
+        if (state_->left == 0) {
+            auto joined = state_->children.join();
+            co_await joined;
+            co_return std::nullopt;
+        }
+        auto received = co_await state_->ended.receive();
+        --state_->left;
+        co_return received;
+    }
+    /// Cancels what still runs and waits for its end.
+    [[nodiscard]] task<void> close() {
+        state_->children.cancel();
+        auto joined = state_->children.join();
+        auto sure = shield(std::move(joined));
+        co_await sure;
+    }
+
+    completion_stream(completion_stream&&) noexcept = default;
+    completion_stream& operator=(completion_stream&& other) noexcept {
+        std::swap(state_, other.state_);
+        return *this;
+    }
+    ~completion_stream() {
+        if (!state_ || state_->children.size() == 0) return;
+        state_->children.cancel();
+        loop::current().adopt(clear(std::move(state_)));
+    }
+
+private:
+    struct state {
+        explicit state(std::size_t n) : left(n), ended(n) {}
+        std::size_t left;
+        channel<completed<T>> ended;
+        scope children;
+    };
+    static task<void> report(task<T> work, std::size_t index, state* s) {
+        auto guarded = as_result(std::move(work));
+        auto value = co_await guarded;
+        (void)s->ended.try_send(completed<T>{index, std::move(value)});
+    }
+
+    static task<void> clear(std::unique_ptr<state> left) {
+        auto joined = left->children.join();
+        co_await joined;
+    }
+
+    std::unique_ptr<state> state_;
+};
+
+template <class T>
+[[nodiscard]] completion_stream<T> as_completed(std::vector<task<T>> work) {
+    return completion_stream<T>(std::move(work));
+}
+/// The same for refs.
+template <task_like A>
+    requires(!requires { typename A::promise_type; })
+[[nodiscard]] auto as_completed(std::vector<A> work) {
+    std::vector<decltype(as_task(std::declval<A>()))> tasks;
+    tasks.reserve(work.size());
+    for (auto& w : work) tasks.push_back(as_task(std::move(w)));
+    return as_completed(std::move(tasks));
+}
+
+} // namespace skein
+
+// ======== skein/core/byte_line.hpp
+// byte_line: small messages that wait, one behind the other in blocks: first in, first out. What
+// has waited for long is in no cache, and is read again in the order in which it lies in memory.
+//
+//     line.push(message);
+//     // who takes it knows how long it is
+//     mut_byte_span first = line.take(size_of_the_first);
+//
+// Blocks grow with the line, so that thousands of short lines cost little, and clear() gives all of
+// them back.
+
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+namespace skein {
+
+/// A queue of bytes that are taken in the pieces in which they came.
+class byte_line {
+public:
+    /// Of a piece.
+    static constexpr std::size_t most_bytes = 1024;
+
+    void push(byte_span piece) {
+        if (blocks_.empty() || spare_ < piece.size()) more(piece.size());
+        auto& last = blocks_.back();
+        std::memcpy(last.data.get() + (last.size - spare_), piece.data(), piece.size());
+        spare_ -= piece.size();
+    }
+    /// The first piece, which is of that size. It stays until the next call of push(), take() or
+    /// clear().
+    [[nodiscard]] mut_byte_span take(std::size_t bytes) {
+        // Where it did not fit when it came, it is not now.
+        if (blocks_.front().size - at_ < bytes) {
+            blocks_.erase(blocks_.begin());
+            at_ = 0;
+        }
+        const mut_byte_span piece(blocks_.front().data.get() + at_, bytes);
+        at_ += bytes;
+        return piece;
+    }
+    /// What is some pieces further on is going to be taken soon.
+    void look_ahead() const noexcept {
+        constexpr std::size_t far = 256;
+        if (!blocks_.empty() && blocks_.front().size - at_ > far)
+            __builtin_prefetch(blocks_.front().data.get() + at_ + far);
+    }
+    /// Nothing waits any more: gives the memory back.
+    void clear() noexcept {
+        blocks_.clear();
+        at_ = spare_ = 0;
+    }
+    /// Memory that it holds.
+    [[nodiscard]] std::size_t capacity() const noexcept {
+        std::size_t sum = 0;
+        for (const auto& one : blocks_) sum += one.size;
+        return sum;
+    }
+
+private:
+    static constexpr std::size_t first_block = 256, largest_block = std::size_t{16} << 10;
+
+    struct block {
+        std::unique_ptr<std::byte[]> data;
+        std::size_t size = 0;
+    };
+    [[gnu::noinline]] void more(std::size_t bytes) {
+        const std::size_t grown = blocks_.empty() ? first_block : 2 * blocks_.back().size;
+        const std::size_t size = std::max(std::min(grown, largest_block), bytes);
+        blocks_.push_back({std::make_unique_for_overwrite<std::byte[]>(size), size});
+        spare_ = size;
+    }
+
+    std::vector<block> blocks_;
+    std::size_t at_ = 0;    ///< of the first piece, in the first block
+    std::size_t spare_ = 0; ///< behind the last piece, in the last block
+};
+
+} // namespace skein
+
+// ======== skein/core/descriptor_reserve.hpp
+// A few file descriptors kept back, for files that must be written when the process has no free
+// ones: a job whose port strangers are busy with still writes its curve.
+//
+//     descriptor_reserve reserve;
+//     auto done = reserve.run([&] { return disk.replace(path, bytes); });
+
+
+#include <cstddef>
+#include <vector>
+
+#include <fcntl.h>
+
+namespace skein {
+
+/// Holds `count` descriptors that mean nothing; fewer when the process has no more. One thread.
+class descriptor_reserve {
+public:
+    explicit descriptor_reserve(std::size_t count = 4) : count_(count) { fill(); }
+
+    [[nodiscard]] std::size_t size() const noexcept { return kept_.size(); }
+
+    /// What body(), a callable that returns a result<T> and may be called twice, returns. When that
+    /// is errc::exhausted the kept descriptors are closed and it is called once more: another
+    /// thread may be faster and take them, then it fails again. Afterwards as many as there are are
+    /// kept again.
+    template <class Body>
+    [[nodiscard]] auto run(Body body) {
+        auto done = body();
+        if (!done && done.error().code() == errc::exhausted && !kept_.empty()) {
+            kept_.clear();
+            done = body();
+        }
+        fill();
+        return done;
+    }
+
+private:
+    void fill() {
+        while (kept_.size() < count_) {
+            unique_fd fd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+            if (!fd) return;
+            kept_.push_back(std::move(fd));
+        }
+    }
+
+    std::size_t count_;
+    std::vector<unique_fd> kept_;
+};
+
+} // namespace skein
+
+// ======== skein/core/id_map.hpp
+// id_map: a small hash table from ids to values, for what is entered and taken out once for each
+// call. Everything lies in one array: no allocation and no division for each entry, which is most
+// of what std::unordered_map costs here.
+//
+// Linear probing; an erased entry's place is filled by those behind it, so there are no tombstones.
+// Values move when the table changes: a pointer to one lasts until the next entry or erasure.
+
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace skein {
+
+/// A Value that converts to false is none: such a place is free.
+template <class Id, class Value>
+class id_map {
+public:
+    [[nodiscard]] bool empty() const noexcept { return size_ == 0; }
+    [[nodiscard]] std::size_t size() const noexcept { return size_; }
+
+    /// nullptr: there is none.
+    [[nodiscard]] Value* find(Id id) noexcept {
+        if (size_ == 0) return nullptr;
+        auto& place = places_[place_of(id)];
+        return place.value ? &place.value : nullptr;
+    }
+    /// Enters it unless there is one already; gives the one that is there.
+    Value& enter(Id id, Value value) {
+        if (places_.size() < 2 * (size_ + 1)) grow();
+        auto& place = places_[place_of(id)];
+        if (!place.value) {
+            place.id = id;
+            place.value = std::move(value);
+            ++size_;
+        }
+        return place.value;
+    }
+    bool erase(Id id) noexcept {
+        if (size_ == 0) return false;
+        const auto at = place_of(id);
+        if (!places_[at].value) return false;
+        // Its end may look in here.
+        [[maybe_unused]] const Value gone = std::exchange(places_[at].value, Value{});
+        erase_at(at);
+        return true;
+    }
+    void clear() noexcept {
+        const auto gone = std::exchange(places_, {});
+        size_ = 0;
+    }
+    /// of(id, value): true if it goes. Must not change the table.
+    template <class F>
+    void erase_if(F&& of) {
+        // From a free place on, as those that are filled again come from behind.
+        std::size_t begin = 0;
+        while (begin < places_.size() && places_[begin].value) ++begin;
+        for (std::size_t n = places_.size(), i = 1; i < n;) {
+            const auto at = (begin + i) & (n - 1);
+            auto& place = places_[at];
+            if (place.value && of(std::as_const(place.id), place.value))
+                erase_at(at);
+            else
+                ++i;
+        }
+    }
+    /// f(id, value), in no order that means anything, but the same in every run. Must not change
+    /// the table.
+    template <class F>
+    void for_each(F&& f) {
+        for (auto& place : places_)
+            if (place.value) f(std::as_const(place.id), place.value);
+    }
+
+private:
+    struct entry {
+        Id id;
+        Value value{};
+    };
+
+    static std::uint64_t bits_of(std::uint64_t id) noexcept { return id; }
+    static std::uint64_t bits_of(const unique_number& id) noexcept {
+        return id.number ^ std::rotl(id.incarnation, 32);
+    }
+    /// Neighbours are told apart by multiplication: the upper bits of the product say where.
+    [[nodiscard]] std::size_t home_of(Id id) const noexcept {
+        return static_cast<std::size_t>((bits_of(id.value()) * 0x9e3779b97f4a7c15) >> shift_);
+    }
+    /// Where it is, or the free place where it would be. There is one: half of them are free.
+    [[nodiscard]] std::size_t place_of(Id id) const noexcept {
+        const entry* const places = places_.data();
+        auto at = home_of(id);
+        while (places[at].value && places[at].id != id) at = (at + 1) & mask_;
+        return at;
+    }
+    void erase_at(std::size_t hole) noexcept {
+        const auto mask = places_.size() - 1;
+        places_[hole].value = Value{};
+        --size_;
+        for (auto at = (hole + 1) & mask; places_[at].value; at = (at + 1) & mask) {
+            // It stays if its home lies behind the hole, else it could not be found any more.
+            if (((at - home_of(places_[at].id)) & mask) < ((at - hole) & mask)) continue;
+            places_[hole] = std::exchange(places_[at], entry{});
+            hole = at;
+        }
+    }
+    void grow() {
+        auto old = std::exchange(places_,
+                                 std::vector<entry>(std::max<std::size_t>(16, 2 * places_.size())));
+        shift_ = 64 - std::countr_zero(places_.size());
+        mask_ = places_.size() - 1;
+        for (auto& one : old)
+            if (one.value) places_[place_of(one.id)] = std::move(one);
+    }
+
+    std::vector<entry> places_;
+    std::size_t size_ = 0;
+    std::size_t mask_ = 0; ///< of places_, whose own size takes a division to know
+    int shift_ = 63;
+};
+
+} // namespace skein
+
+// ======== skein/core/permutation.hpp
+// A shuffled order of n items without a table: a keyed bijection on [0, n).
+//
+// A balanced Feistel network permutes the next larger even power of two; results outside [0, n) are
+// walked on until they fall inside (less than four steps on average). Any position is found in O(1)
+// and no memory, so each rank computes just its own samples. The function is fixed for ever:
+// checkpoints rely on it. Source: Black, Rogaway, "Ciphers with arbitrary finite domains" (2002).
+//
+//     keyed_permutation order(samples, seed ^ epoch);
+//     std::uint64_t sample = order(position);
+
+
+#include <bit>
+#include <cstdint>
+
+namespace skein {
+
+/// One shuffled order of n items, chosen by a key. Small, copyable, without state.
+class keyed_permutation {
+public:
+    /// n: number of items, 1 <= n <= 2^62. Equal (n, key) give the equal order on every machine.
+    explicit keyed_permutation(std::uint64_t n, std::uint64_t key) : n_(n) {
+        SKEIN_CHECK(n >= 1 && n <= std::uint64_t{1} << 62,
+                    "a permutation needs 1 to 2^62 items, not {}", n);
+        const int bits = n <= 4 ? 2 : static_cast<int>(std::bit_width(n - 1));
+        half_ = (bits + 1) / 2;
+        mask_ = (std::uint64_t{1} << half_) - 1;
+        for (auto& k : keys_) k = mix(key += 0x9E3779B97F4A7C15u);
+    }
+
+    [[nodiscard]] std::uint64_t size() const noexcept { return n_; }
+
+    /// The item at position i.
+    [[nodiscard]] std::uint64_t operator()(std::uint64_t i) const {
+        SKEIN_CHECK(i < n_, "position {} >= {} items", i, n_);
+        do i = forward(i);
+        while (i >= n_);
+        return i;
+    }
+    /// The position of an item: inverse((*this)(i)) == i.
+    [[nodiscard]] std::uint64_t inverse(std::uint64_t item) const {
+        SKEIN_CHECK(item < n_, "item {} >= {} items", item, n_);
+        do item = backward(item);
+        while (item >= n_);
+        return item;
+    }
+
+private:
+    static constexpr int rounds = 8;
+
+    /// The finaliser of splitmix64.
+    static constexpr std::uint64_t mix(std::uint64_t x) noexcept {
+        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+        x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+        return x ^ (x >> 31);
+    }
+    [[nodiscard]] std::uint64_t forward(std::uint64_t x) const noexcept {
+        std::uint64_t left = x >> half_, right = x & mask_;
+        for (int r = 0; r < rounds; ++r) {
+            const std::uint64_t next = left ^ (mix(right ^ keys_[r]) & mask_);
+            left = right;
+            right = next;
+        }
+        return left << half_ | right;
+    }
+    [[nodiscard]] std::uint64_t backward(std::uint64_t x) const noexcept {
+        std::uint64_t left = x >> half_, right = x & mask_;
+        for (int r = rounds - 1; r >= 0; --r) {
+            const std::uint64_t next = right ^ (mix(left ^ keys_[r]) & mask_);
+            right = left;
+            left = next;
+        }
+        return left << half_ | right;
+    }
+
+    std::uint64_t n_, mask_ = 0;
+    int half_ = 1;
+    std::uint64_t keys_[rounds]{};
+};
+
+} // namespace skein
+
+// ======== skein/core/semaphore.hpp
+// semaphore: a counted budget (bytes, slots) shared by tasks of one loop. First come first served,
+// so a large request is not starved by small ones.
+
+
+#include <cstddef>
+
+namespace skein {
+
+/// A number of units that tasks of one loop take and give back. Neither copyable nor movable.
+class semaphore {
+public:
+    explicit semaphore(std::size_t available) noexcept : available_(available) {}
+    semaphore(const semaphore&) = delete;
+    semaphore& operator=(const semaphore&) = delete;
+
+    class awaiter : public waiter {
+    public:
+        awaiter(semaphore& s, std::size_t n) noexcept : semaphore_(s), need_(n) {}
+        bool await_ready() noexcept { return semaphore_.try_acquire(need_); }
+        template <detail::promise_with_context Promise>
+        bool await_suspend(std::coroutine_handle<Promise> h) {
+            if (!arm(h)) return false;
+            semaphore_.waiting_.push_back(*this);
+            return true;
+        }
+        void await_resume() const { throw_if_cancelled(); }
+
+    protected:
+        void cancel_requested() noexcept override {
+            end_cancelled();
+            semaphore_.serve(); // the next in line may need less
+        }
+
+    private:
+        friend class semaphore;
+        semaphore& semaphore_;
+        std::size_t need_;
+    };
+    /// Suspends until n units are this task's; resumed by the loop. Throws cancelled; then none are
+    /// taken.
+    [[nodiscard]] awaiter acquire(std::size_t n = 1) noexcept { return awaiter(*this, n); }
+    /// Takes n units if they are there and nobody waits.
+    [[nodiscard]] bool try_acquire(std::size_t n = 1) noexcept {
+        if (!waiting_.empty() || available_ < n) return false;
+        available_ -= n;
+        return true;
+    }
+    void release(std::size_t n = 1) noexcept {
+        available_ += n;
+        serve();
+    }
+    [[nodiscard]] std::size_t available() const noexcept { return available_; }
+
+private:
+    void serve() noexcept {
+        while (!waiting_.empty()) {
+            auto& first = static_cast<awaiter&>(waiting_.front());
+            if (first.need_ > available_) return;
+            available_ -= first.need_;
+            first.wake();
+        }
+    }
+
+    std::size_t available_;
+    intrusive_list<waiter, waiter> waiting_;
+};
+
+} // namespace skein
+
+// ======== skein/core/stop_signals.hpp
+// SIGINT and SIGTERM as a request to end in order: the first one is taken down, the second one ends
+// the process as if nobody had asked for it, or is counted where there is more to end than one
+// process.
+//
+//     skein::stop_signals stops;
+//     while (!stops.asked().load()) step();
+//     return stops.exit_code();          // 0, or 130 or 143 as a shell would say
+//
+// A loop waits for stops.fd() to become readable. The handler acts at once, also while the
+// program's own code keeps the loop busy, so that a second Ctrl-C always works.
+
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <tuple>
+
+#include <unistd.h>
+
+namespace skein {
+
+/// What the second signal does.
+enum class second_signal : bool {
+    ends_the_process, ///< also while the program's own code keeps everything busy
+    is_counted,
+};
+
+/// What the end of the terminal does (SIGHUP).
+enum class hang_up : bool {
+    is_left_alone, ///< it does what it did before
+    asks_to_end,   ///< as SIGTERM, unless it is ignored, as nohup has it; more of it are not heard
+};
+
+/// Takes the two signals over while it lives; then the handlers before it are back. One inside
+/// another works, the inner one hears. Made and destroyed by one thread; signals may reach any.
+class stop_signals {
+public:
+    explicit stop_signals(second_signal second = second_signal::ends_the_process,
+                          hang_up at_hang_up = hang_up::is_left_alone) {
+        std::tie(read_, write_) = make_pipe();
+        before_target_ = target().exchange(write_.get());
+        before_asked_ = asked_flag().exchange(false);
+        before_number_ = number().exchange(0);
+        before_count_ = counter().exchange(0);
+        before_counts_ = counts().exchange(second == second_signal::is_counted);
+        struct sigaction how{};
+        how.sa_handler = &on_signal;
+        how.sa_flags = SA_RESTART;
+        ::sigaction(SIGINT, &how, &before_int_);
+        ::sigaction(SIGTERM, &how, &before_term_);
+        ::sigaction(SIGHUP, nullptr, &before_hup_);
+        takes_hup_ = at_hang_up == hang_up::asks_to_end && before_hup_.sa_handler != SIG_IGN;
+        if (takes_hup_) ::sigaction(SIGHUP, &how, nullptr);
+    }
+    stop_signals(const stop_signals&) = delete;
+    stop_signals& operator=(const stop_signals&) = delete;
+    ~stop_signals() {
+        ::sigaction(SIGINT, &before_int_, nullptr);
+        ::sigaction(SIGTERM, &before_term_, nullptr);
+        if (takes_hup_) ::sigaction(SIGHUP, &before_hup_, nullptr);
+        target().store(before_target_);
+        asked_flag().store(before_asked_);
+        number().store(before_number_);
+        counter().store(before_count_);
+        counts().store(before_counts_);
+    }
+
+    /// Nobody in this process has taken SIGINT or SIGTERM over.
+    [[nodiscard]] static bool are_free() noexcept {
+        if (target().load() != -1) return false; // the first signal puts SIG_DFL back
+        for (const int signal : {SIGINT, SIGTERM}) {
+            struct sigaction now{};
+            ::sigaction(signal, nullptr, &now);
+            if ((now.sa_flags & SA_SIGINFO) != 0) return false;
+            if (now.sa_handler != SIG_DFL && now.sa_handler != SIG_IGN) return false;
+        }
+        return true;
+    }
+
+    /// Readable from the first signal on; nobody has to read it. One byte for each signal.
+    [[nodiscard]] int fd() const noexcept { return read_.get(); }
+    /// True from the first signal on. For code that looks now and then.
+    [[nodiscard]] const std::atomic<bool>& asked() const noexcept { return asked_flag(); }
+    /// The signal that came first, or 0.
+    [[nodiscard]] int which() const noexcept { return number().load(); }
+    /// How many have come; at most 1 where the second one ends the process.
+    [[nodiscard]] int count() const noexcept { return counter().load(); }
+    /// 0, or 128 + the signal.
+    [[nodiscard]] int exit_code() const noexcept { return which() == 0 ? 0 : 128 + which(); }
+
+private:
+    // What a handler may touch: nothing of the object, which another thread may be destroying.
+    static std::atomic<int>& target() noexcept {
+        static constinit std::atomic<int> fd{-1};
+        return fd;
+    }
+    static std::atomic<bool>& asked_flag() noexcept {
+        static constinit std::atomic<bool> value{false};
+        return value;
+    }
+    static std::atomic<int>& number() noexcept {
+        static constinit std::atomic<int> value{0};
+        return value;
+    }
+    static std::atomic<int>& counter() noexcept {
+        static constinit std::atomic<int> value{0};
+        return value;
+    }
+    static std::atomic<bool>& counts() noexcept {
+        static constinit std::atomic<bool> value{false};
+        return value;
+    }
+    static void on_signal(int signal) {
+        const int saved = errno;
+        // A terminal that closes says so twice, by its shell and by itself: that is one request.
+        if (signal == SIGHUP && counter().load() != 0) return;
+        if (!counts().load()) {
+            ::signal(SIGINT, SIG_DFL); // the second one may be the other
+            ::signal(SIGTERM, SIG_DFL);
+        }
+        if (counter().fetch_add(1) == 0) number().store(signal);
+        asked_flag().store(true);
+        const char byte = 0;
+        [[maybe_unused]] const auto n = ::write(target().load(), &byte, 1);
+        errno = saved;
+    }
+    static_assert(std::atomic<int>::is_always_lock_free &&
+                  std::atomic<bool>::is_always_lock_free); // or a handler must not touch them
+
+    unique_fd read_, write_;
+    int before_target_ = -1, before_number_ = 0, before_count_ = 0;
+    bool before_asked_ = false, before_counts_ = false, takes_hup_ = false;
+    struct sigaction before_int_{}, before_term_{}, before_hup_{};
+};
+
+} // namespace skein
+
+// ======== skein/net.hpp
+// Every public header of the layer net.
+// Written by scripts/check_mirror.py --write.
+
+
+// ======== skein/net/endpoint.hpp
+// The listening side of connections as a whole: an acceptor, the handshake, one task per
+// connection.
+//
+//     net::endpoint server(network, net::address::tcp("127.0.0.1", 0), options);
+//     auto serving = server.serve([](net::connection::handle c) { return talk(std::move(c)); });
+
+
+#include <cstdint>
+#include <memory>
+
+namespace skein::net {
+
+/// Listens and serves until it is closed or cancelled.
+class endpoint {
+public:
+    using handler = unique_function<task<void>(connection::handle)>;
+
+    /// Binds at once.
+    ///   errors  those of network::listen; permission_denied: an address that other hosts can reach
+    ///           without a token
+    endpoint(network& via, const address& at, connection_options options,
+             acceptor_options bounds = {});
+    ~endpoint();
+
+    [[nodiscard]] address local() const { return door_.local(); }
+
+    /// Accepts until close(). Every connection gets a task of `serve_one` in the scope of this
+    /// call; an error of one (handshake or handler) is logged and ends that one only, whatever its
+    /// code. Streams that cannot be accepted are logged, too, and accepting goes on. Returns when
+    /// all ended.
+    ///   errors  cancelled (then the tasks are cancelled too); what a listener cannot get over
+    ///           (invalid_argument, not_supported)
+    [[nodiscard]] task<void> serve(handler serve_one);
+
+    /// Stops accepting; connections that are served go on.
+    void close() noexcept { door_.close(); }
+
+    /// Streams that were not authenticated, and connections served so far.
+    [[nodiscard]] std::uint64_t refused() const noexcept { return door_.refused(); }
+    [[nodiscard]] std::uint64_t accepted() const noexcept { return door_.authenticated(); }
+
+private:
+    static task<void> one(endpoint* self, std::unique_ptr<stream> from, admission* place);
+
+    connection_options options_;
+    acceptor door_;
+    handler handler_;
+};
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/endpoint.ipp
+// What an endpoint does with a stream: handshake, handler, an orderly end.
+
+
+#include <exception>
+#include <optional>
+#include <utility>
+
+namespace skein::net {
+namespace detail {
+
+/// A door without a lock must not stand where others can reach it.
+SKEIN_INLINE const address& check_guarded(const address& at, const token& secret) {
+    if (secret.empty() && !at.is_loopback()) {
+        throw error(errc::permission_denied, "listen " + to_string(at) + " without a token")
+            .with_hint("give a token, or listen on 127.0.0.1");
+    }
+    return at;
+}
+
+/// The handshake has a limit of its own.
+SKEIN_INLINE acceptor_options without_deadline(acceptor_options bounds) {
+    bounds.deadline.reset();
+    return bounds;
+}
+
+} // namespace detail
+
+SKEIN_INLINE endpoint::endpoint(network& via, const address& at, connection_options options,
+                                acceptor_options bounds)
+    : options_(std::move(options)),
+      door_(via, detail::check_guarded(at, options_.secret), detail::without_deadline(bounds)) {}
+SKEIN_INLINE endpoint::~endpoint() = default;
+
+SKEIN_INLINE task<void> endpoint::serve(handler serve_one) {
+    handler_ = std::move(serve_one);
+    return door_.serve([this](std::unique_ptr<stream> from, admission* place) {
+        return one(this, std::move(from), place);
+    });
+}
+
+SKEIN_INLINE task<void> endpoint::one(endpoint* self, std::unique_ptr<stream> from,
+                                      admission* place) {
+    auto* cancel = co_await skein::detail::current_cancel{};
+    auto greeting = connection::accept(std::move(from), self->options_, {}, place);
+    const connection::handle c = co_await greeting;
+    place->authenticated();
+    std::optional<error> fault;
+    try {
+        auto serving = self->handler_(c);
+        co_await serving;
+    } catch (...) {
+        fault = to_error(std::current_exception());
+    }
+    if (fault) c->abort(*fault);
+    auto closing = shield(c->close());
+    co_await closing;
+    if (!fault) co_return;
+    if (fault->code() == errc::cancelled && cancel != nullptr && cancel->requested()) throw *fault;
+    logging::warn("net", "connection failed", {{"peer", c->peer_name()}, {"why", fault->what()}});
+}
+
+} // namespace skein::net
+
+// ======== skein/net/link_endpoint.hpp
+// The accepting side of links: a table that gives returning peers back to their links, and a whole
+// server.
+//
+//     net::link_endpoint server(network, net::address::tcp("127.0.0.1", 0), options);
+//     auto serving = server.serve([](net::link::handle l) { return talk(std::move(l)); });
+//
+// A client of HTTP is refused, as every foreign protocol is, unless on_http() says who takes it: one
+// door for peers and for browsers.
+//
+// A peer is authenticated on every connection. A hello of an older generation than the present
+// connection's is refused; one of a newer generation takes its place.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+namespace skein::net {
+
+namespace detail {
+class link_tables;
+}
+
+/// How many links a table takes.
+struct link_table_bounds {
+    std::size_t most_links = 4096;
+    std::size_t most_waiting =
+        1024; ///< for their peers to come back; beyond, the oldest is given up
+};
+
+/// The links of one accepting process. Links may outlive it; then a broken connection ends them.
+class link_table {
+public:
+    explicit link_table(connection_options options, link_options how = {},
+                        link_table_bounds bounds = {});
+    link_table(const link_table&) = delete;
+    link_table& operator=(const link_table&) = delete;
+    ~link_table();
+
+    /// Reads the hello on a fresh connection and answers it.
+    ///   result  a new link; nothing when the connection went to a link that is known, or was
+    ///           refused
+    ///   errors  those of connection::receive; malformed, mismatch, too_large (no hello), timeout
+    [[nodiscard]] task<link::handle> admit(connection::handle over);
+
+    /// Of this process, as links tell it to their peers.
+    [[nodiscard]] std::uint64_t incarnation() const noexcept;
+    [[nodiscard]] std::size_t links() const noexcept;
+    /// Links whose peer may come back.
+    [[nodiscard]] std::size_t waiting() const noexcept;
+    /// Hellos so far that were refused, and those that a link has resumed with.
+    [[nodiscard]] std::uint64_t refused() const noexcept;
+    [[nodiscard]] std::uint64_t resumed() const noexcept;
+
+private:
+    std::shared_ptr<detail::link_tables> tables_;
+};
+
+/// Listens and serves links until it is closed or cancelled.
+class link_endpoint {
+public:
+    using handler = unique_function<task<void>(link::handle)>;
+    /// A stream that begins as HTTP, what was read of it, and its place at the door: whoever takes
+    /// it says place->authenticated() when the client has shown a key; until then it is one of the
+    /// strangers, who are few and go for one another.
+    using http_handler =
+        unique_function<task<void>(std::unique_ptr<stream>, byte_buffer first, admission* place)>;
+
+    /// Binds at once.
+    ///   errors  those of network::listen; permission_denied: an address that other hosts can reach
+    ///           without a token
+    link_endpoint(network& via, const address& at, connection_options options,
+                  link_options how = {}, link_table_bounds links = {},
+                  acceptor_options bounds = {});
+    ~link_endpoint();
+
+    [[nodiscard]] address local() const { return door_.local(); }
+    [[nodiscard]] link_table& table() noexcept { return table_; }
+
+    /// What the peers of later connections read in link::peer().extra.
+    void introduce(byte_buffer extra) { options_.self.extra = std::move(extra); }
+
+    /// Gives streams that begin as HTTP to `take`, in the scope of serve(); set it before. Its
+    /// errors are logged and end its stream only.
+    void on_http(http_handler take) { http_ = std::move(take); }
+
+    /// Accepts until close(). Every new link gets a task of `serve_one` in the scope of this call,
+    /// and is closed when that ends; an error of one is logged and ends that one only. Returns when
+    /// all ended.
+    ///   errors  as endpoint::serve
+    [[nodiscard]] task<void> serve(handler serve_one);
+
+    /// Stops accepting; links that are served go on, until their connection breaks.
+    void close() noexcept { door_.close(); }
+
+private:
+    static task<void> one(link_endpoint* self, std::unique_ptr<stream> from, admission* place);
+    static task<void> one_link(link_endpoint* self, std::unique_ptr<stream> from, byte_buffer first,
+                               admission* place);
+
+    connection_options options_;
+    acceptor door_;
+    link_table table_;
+    handler handler_;
+    http_handler http_;
+    std::uint64_t failed_ = 0; ///< links whose handler threw
+};
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/link_endpoint.ipp
+// Who a hello belongs to, and what it is told.
+
+
+#include <bit>
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::net {
+namespace detail {
+
+SKEIN_INLINE link_tables::link_tables(connection_options options, link_options how,
+                                      std::size_t most_links, std::size_t most_waiting,
+                                      std::uint64_t incarnation)
+    : options_(std::move(options)), how_(how), most_links_(most_links), most_waiting_(most_waiting),
+      incarnation_(incarnation) {
+    how_.incarnation = incarnation;
+}
+
+SKEIN_INLINE link_answer link_tables::answer(link_verdict verdict, std::string why) const {
+    link_answer a;
+    a.verdict = static_cast<std::uint8_t>(verdict);
+    a.incarnation = incarnation_;
+    a.window_messages = how_.window_messages;
+    a.window_bytes = how_.window_bytes;
+    a.why = std::move(why);
+    return a;
+}
+
+SKEIN_INLINE link_answer link_tables::judge(const connection& over, const link_hello& h,
+                                            link* known) const {
+    if (h.to != 0 && h.to != incarnation_) return answer(link_verdict::restarted);
+    if (known == nullptr) {
+        if (const auto found = epitaphs_.find({h.from, h.number}); found != epitaphs_.end()) {
+            auto a = answer(found->second.verdict, found->second.why);
+            a.received = found->second.received;
+            a.generation = found->second.generation;
+            return a;
+        }
+        if (!h.fresh) return answer(link_verdict::forgotten);
+        if (h.received != 0) return answer(link_verdict::not_allowed, "messages of a new link");
+        if (shut_) return answer(link_verdict::no_place, "it is closing");
+        if (links_.size() >= most_links_) {
+            return answer(link_verdict::no_place, fmt::format("{} are there", links_.size()));
+        }
+        return answer(link_verdict::good);
+    }
+    auto a = answer(link_verdict::good);
+    a.generation = known->generation_;
+    a.received = known->received_;
+    a.resume = known->resumes_;
+    const auto refuse = [&](link_verdict v, std::string why) {
+        a.verdict = static_cast<std::uint8_t>(v);
+        a.why = std::move(why);
+    };
+    if (h.generation <= known->generation_) {
+        refuse(link_verdict::stale,
+               fmt::format("generation {} after {}", h.generation, known->generation_));
+    } else if (over.peer().name != known->peer_.name) {
+        refuse(link_verdict::not_allowed, "the link is that of " + known->peer_name_);
+    } else if (!known->resumes_ || !known->window_.can_acknowledge(h.received) ||
+               (h.fresh && known->received_ != 0)) {
+        refuse(link_verdict::not_allowed,
+               fmt::format("{} messages received of {} sent, {} confirmed", h.received,
+                           known->window_.pushed(), known->window_.acknowledged()));
+    }
+    return a;
+}
+
+SKEIN_INLINE link::handle link_tables::admit(connection::handle over, const link_hello& h,
+                                             bool& refused) {
+    forget_old();
+    if (!over->is_open()) { // it has ended behind its hello: nothing may change for that
+        throw over->failure().value_or(error(errc::reset, over->peer_name() + " has left"));
+    }
+    const auto found = links_.find({h.from, h.number});
+    link* const known = found == links_.end() ? nullptr : found->second;
+    const auto keep = known != nullptr ? known->self_ : nullptr;
+    auto a = judge(*over, h, known);
+    if (static_cast<link_verdict>(a.verdict) != link_verdict::good) {
+        ++refused_;
+        refused = true;
+        over->send(link_answer_kind, 0, 0, wire::encode(a));
+        return nullptr;
+    }
+    if (known == nullptr) return make(std::move(over), h);
+    ++resumed_;
+    a.generation = known->generation_ = h.generation;
+    if (known->connected_) {
+        ++known->statistics_.breaks;
+        known->break_ = error(errc::reset, "the peer has dialled again");
+    }
+    over->send(link_answer_kind, 0, 0, wire::encode(a));
+    known->attach(std::move(over), h.received);
+    return nullptr;
+}
+
+SKEIN_INLINE link::handle link_tables::make(connection::handle over, const link_hello& h) {
+    const link::core made(new link(options_, how_, false));
+    made->self_ = made;
+    made->tables_ = shared_from_this();
+    made->number_ = h.number;
+    made->generation_ = h.generation;
+    const bool resumes = h.resume && (how_.resume == resume_mode::on ||
+                                      (how_.resume == resume_mode::automatic && !over->is_local()));
+    made->begin(over->peer(), over->peer_name(), h.from, resumes, h.window_messages,
+                h.window_bytes);
+    links_.emplace(key(h.from, h.number), made.get());
+    auto a = answer(link_verdict::good);
+    a.generation = h.generation;
+    a.resume = resumes;
+    over->send(link_answer_kind, 0, 0, wire::encode(a));
+    auto out = link::handle_of(made);
+    made->attach(std::move(over), 0);
+    return out;
+}
+
+SKEIN_INLINE void link_tables::leave(link& l) noexcept {
+    const key k(l.theirs_, l.number_);
+    const auto found = links_.find(k);
+    if (found == links_.end() || found->second != &l) return;
+    links_.erase(found);
+    const bool closed = l.ending_ == link_end::orderly;
+    const bool dead = l.ending_ == link_end::declared_dead;
+    epitaph e{closed ? link_verdict::closed
+              : dead ? link_verdict::dead
+                     : link_verdict::ended,
+              l.received_, l.generation_, l.failure_ ? l.failure_->what() : "",
+              deadline_after(l.loop_.now(), 4 * how_.resume_within)};
+    if (dead && l.failure_) e.why = l.failure_->cause();
+    if (e.why.size() > 1024) e.why.resize(1024);
+    try {
+        epitaphs_.insert_or_assign(k, std::move(e));
+        order_.push_back(k);
+        if (order_.size() > most_epitaphs) {
+            epitaphs_.erase(order_.front());
+            order_.pop_front();
+        }
+    } catch (const std::bad_alloc&) { // then it is forgotten
+    }
+}
+
+SKEIN_INLINE void link_tables::forget_old() noexcept {
+    const auto now = loop::current().now();
+    while (!order_.empty()) {
+        const auto first = epitaphs_.find(order_.front());
+        if (first != epitaphs_.end() && first->second.until > now) return;
+        if (first != epitaphs_.end()) epitaphs_.erase(first);
+        order_.pop_front();
+    }
+}
+
+SKEIN_INLINE std::size_t link_tables::waiting() const noexcept {
+    std::size_t n = 0;
+    for (const auto& [k, l] : links_) n += !l->connected_;
+    return n;
+}
+
+SKEIN_INLINE bool link_tables::wait_for(link& l) {
+    if (shut_) return false;
+    std::erase(broken_, key(l.theirs_, l.number_));
+    broken_.emplace_back(l.theirs_, l.number_);
+    const auto is_waiting = [&](const key& k) {
+        const auto found = links_.find(k);
+        return found != links_.end() && !found->second->connected_;
+    };
+    if (broken_.size() <= most_waiting_) return true;
+    std::erase_if(broken_, [&](const key& k) { return !is_waiting(k); });
+    while (broken_.size() > most_waiting_) { // each once, and each of them waits
+        link* const oldest = links_.find(broken_.front())->second;
+        broken_.pop_front();
+        oldest->end(error(errc::exhausted,
+                          fmt::format("more than {} links wait for their peers; that of {} has "
+                                      "waited longest",
+                                      most_waiting_, oldest->peer_name_)),
+                    link_end::deadline);
+    }
+    return l.state_ != link::state::ended;
+}
+
+} // namespace detail
+
+SKEIN_INLINE link_table::link_table(connection_options options, link_options how,
+                                    link_table_bounds bounds) {
+    const std::uint64_t mine =
+        how.incarnation != 0 ? how.incarnation : detail::draw_number(loop::current().random());
+    tables_ = std::make_shared<detail::link_tables>(std::move(options), how, bounds.most_links,
+                                                    bounds.most_waiting, mine);
+}
+SKEIN_INLINE link_table::~link_table() { tables_->shut(); }
+
+SKEIN_INLINE std::uint64_t link_table::incarnation() const noexcept {
+    return tables_->incarnation();
+}
+SKEIN_INLINE std::size_t link_table::links() const noexcept { return tables_->links(); }
+SKEIN_INLINE std::size_t link_table::waiting() const noexcept { return tables_->waiting(); }
+SKEIN_INLINE std::uint64_t link_table::refused() const noexcept { return tables_->refused(); }
+SKEIN_INLINE std::uint64_t link_table::resumed() const noexcept { return tables_->resumed(); }
+
+SKEIN_INLINE task<link::handle> link_table::admit(connection::handle over) {
+    const auto tables = tables_;
+    auto reading = with_timeout(over->receive(), tables->hello_deadline());
+    const auto first = co_await reading;
+    if (!first) throw error(errc::reset, over->peer_name() + " said goodbye instead of hello");
+    const auto hello = detail::read_greeting<detail::link_hello>(*first);
+    if (!hello) throw hello.error();
+    bool refused = false;
+    auto made = tables->admit(over, *hello, refused);
+    if (refused) {
+        auto closing = over->close();
+        co_await closing;
+    }
+    co_return made;
+}
+
+SKEIN_INLINE link_endpoint::link_endpoint(network& via, const address& at,
+                                          connection_options options, link_options how,
+                                          link_table_bounds links, acceptor_options bounds)
+    : options_(std::move(options)),
+      door_(via, detail::check_guarded(at, options_.secret), detail::without_deadline(bounds)),
+      table_(options_, how, links) {}
+SKEIN_INLINE link_endpoint::~link_endpoint() = default;
+
+SKEIN_INLINE task<void> link_endpoint::serve(handler serve_one) {
+    handler_ = std::move(serve_one);
+    return door_.serve([this](std::unique_ptr<stream> from, admission* place) {
+        return one(this, std::move(from), place);
+    });
+}
+
+SKEIN_INLINE task<void> link_endpoint::one(link_endpoint* self, std::unique_ptr<stream> from,
+                                           admission* place) {
+    byte_buffer first;
+    bool is_http = false;
+    if (self->http_) {
+        auto looking = with_timeout(detail::read_opening(from.get(), &first),
+                                    self->options_.bounds.handshake_deadline);
+        is_http = co_await looking == detail::opening::http;
+    }
+    auto serving = is_http ? self->http_(std::move(from), std::move(first), place)
+                           : one_link(self, std::move(from), std::move(first), place);
+    co_await serving;
+}
+
+SKEIN_INLINE task<void> link_endpoint::one_link(link_endpoint* self, std::unique_ptr<stream> from,
+                                                byte_buffer first, admission* place) {
+    auto* cancel = co_await skein::detail::current_cancel{};
+    link::handle l;
+    {
+        auto greeting =
+            connection::accept(std::move(from), self->options_, std::move(first), place);
+        const connection::handle c = co_await greeting;
+        place->authenticated();
+        auto admitting = self->table_.admit(c);
+        l = co_await admitting;
+    }
+    if (!l) co_return;
+    std::optional<error> fault;
+    try {
+        auto serving = self->handler_(l);
+        co_await serving;
+    } catch (...) {
+        fault = to_error(std::current_exception());
+    }
+    if (fault) l->abort(*fault);
+    auto closing = shield(l->close());
+    co_await closing;
+    if (!fault) co_return;
+    if (fault->code() == errc::cancelled && cancel != nullptr && cancel->requested()) throw *fault;
+    constexpr std::uint64_t all_of_the_first =
+        8; // then ever fewer: how many there are is up to the peers
+    if (++self->failed_ > all_of_the_first && !std::has_single_bit(self->failed_)) co_return;
+    logging::warn("net", "link failed",
+                  {{"peer", l->peer_name()}, {"why", fault->what()}, {"so_far", self->failed_}});
+}
+
+} // namespace skein::net
+
+// ======== skein/net/loop_thread.hpp
+// A thread of its own with a real loop: where sockets live while another thread computes.
+//
+//     net::loop_thread io("comm");
+//     int n = io.run([&] { return count_peers(network); });    // blocks this thread, not the loop
+//     // the destructor stops the loop and joins
+//
+// Signals are blocked on the thread, so that they reach the program's main thread.
+
+
+#include <concepts>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <utility>
+
+namespace skein::net {
+
+/// Stops and joins in the destructor; all tasks started through run() have ended by then.
+class loop_thread {
+public:
+    explicit loop_thread(std::string name);
+    loop_thread(const loop_thread&) = delete;
+    loop_thread& operator=(const loop_thread&) = delete;
+    ~loop_thread();
+
+    /// Calls f() on the loop's thread; f returns task<T>, which is run to its end there.
+    ///   result  T; an exception of f or of the task is rethrown here
+    ///   thread  any except the loop's own; blocks the caller. f lives until the task has ended
+    template <class F>
+        requires std::invocable<F&>
+    auto run(F f) {
+        using T = typename std::invoke_result_t<F&>::value_type;
+        SKEIN_CHECK(std::this_thread::get_id() != thread_.get_id(),
+                    "loop_thread::run on its own thread");
+        outcome<T> answer;
+        loop_->post_from_any_thread(
+            [this, &f, &answer] { tasks_->spawn(deliver<T>(&f, &answer)); });
+        std::unique_lock lock(answer.mutex);
+        answer.ended.wait(lock, [&] { return answer.done; });
+        if (answer.failure) std::rethrow_exception(std::move(answer.failure));
+        if constexpr (!std::is_void_v<T>) return T(std::move(*answer.value));
+    }
+
+    /// The loop; only post_from_any_thread may be called from other threads.
+    [[nodiscard]] real_loop& loop() noexcept { return *loop_; }
+
+private:
+    /// Where the caller waits. An exception is moved through it: no thread keeps a share of it, so
+    /// its last release never races with the reader.
+    template <class T>
+    struct outcome {
+        std::mutex mutex; // guards all
+        std::condition_variable ended;
+        std::optional<std::conditional_t<std::is_void_v<T>, bool, T>> value;
+        std::exception_ptr failure;
+        bool done = false;
+    };
+
+    template <class T, class F>
+    static task<void> deliver(F* f, outcome<T>* answer) {
+        std::optional<std::conditional_t<std::is_void_v<T>, bool, T>> value;
+        std::exception_ptr failure;
+        try {
+            auto work = (*f)();
+            if constexpr (std::is_void_v<T>) {
+                co_await work;
+            } else {
+                value.emplace(co_await work);
+            }
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        const std::lock_guard lock(answer->mutex);
+        answer->value = std::move(value);
+        answer->failure = std::move(failure);
+        failure = nullptr;
+        answer->done = true;
+        answer->ended.notify_one();
+    }
+
+    void main(const std::string& name, outcome<void>& ready);
+
+    // Written by the thread before `ready`, then only read.
+    real_loop* loop_ = nullptr;
+    event* stop_ = nullptr;
+    scope* tasks_ = nullptr;
+    std::thread thread_;
+};
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/loop_thread.ipp
+// The thread behind a loop_thread.
+
+#include <pthread.h>
+#include <signal.h>
+
+namespace skein::net {
+namespace detail {
+
+SKEIN_INLINE task<void> run_until_stopped(event* stop, scope* tasks) {
+    auto stopped = stop->wait();
+    co_await stopped;
+    tasks->cancel();
+    auto joined = tasks->join();
+    co_await joined;
+}
+
+} // namespace detail
+
+SKEIN_INLINE loop_thread::loop_thread(std::string name) {
+    outcome<void> ready;
+    thread_ = std::thread([this, name = std::move(name), &ready] { main(name, ready); });
+    std::unique_lock lock(ready.mutex);
+    ready.ended.wait(lock, [&] { return ready.done; });
+}
+
+SKEIN_INLINE loop_thread::~loop_thread() {
+    SKEIN_CHECK(std::this_thread::get_id() != thread_.get_id(),
+                "a loop_thread is destroyed on its own thread");
+    loop_->post_from_any_thread([this] { stop_->set(); });
+    thread_.join();
+}
+
+SKEIN_INLINE void loop_thread::main(const std::string& name, outcome<void>& ready) {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, nullptr);
+    pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
+    real_loop here;
+    event stop;
+    scope tasks;
+    loop_ = &here;
+    stop_ = &stop;
+    tasks_ = &tasks;
+    {
+        const std::lock_guard lock(ready.mutex); // to the end: who finds it done destroys it
+        ready.done = true;
+        ready.ended.notify_one();
+    }
+    here.run(detail::run_until_stopped(&stop, &tasks));
+}
+
+} // namespace skein::net
+
+// ======== skein/proc.hpp
+// Every public header of the layer proc.
+// Written by scripts/check_mirror.py --write.
+
+
+// ======== skein/proc/build_id.hpp
+// Which build of the program this is: equal for two processes of one executable, different as soon
+// as one byte of code or constants differs. Compared before anything is decoded from a worker.
+//
+// The linker's GNU build-id note if there is one; else a hash over the read-only segments in
+// memory.
+
+
+#include <cstdint>
+
+namespace skein::proc {
+
+namespace detail {
+
+/// The build-id note inside a note segment; empty if there is none.
+[[nodiscard]] byte_span find_build_id(byte_span notes) noexcept;
+
+} // namespace detail
+
+/// The id of the running program; computed once.
+[[nodiscard]] std::uint64_t build_id();
+
+} // namespace skein::proc
+
+
+// ======== skein/proc/detail/build_id.ipp
+// The bodies of proc/build_id.hpp.
+
+
+#include <cstring>
+
+#include <elf.h>
+#include <link.h>
+
+namespace skein::proc {
+
+namespace detail {
+
+SKEIN_INLINE byte_span find_build_id(byte_span notes) noexcept {
+    const auto padded = [](std::size_t n) { return (n + 3) & ~std::size_t{3}; };
+    while (notes.size() >= sizeof(ElfW(Nhdr))) {
+        ElfW(Nhdr) head;
+        std::memcpy(&head, notes.data(), sizeof head);
+        const std::size_t name = sizeof head, desc = name + padded(head.n_namesz);
+        const std::size_t end = desc + padded(head.n_descsz);
+        if (end > notes.size()) return {};
+        if (head.n_type == NT_GNU_BUILD_ID && head.n_namesz == 4 &&
+            std::memcmp(notes.data() + name, "GNU", 4) == 0)
+            return notes.subspan(desc, head.n_descsz);
+        notes = notes.subspan(end);
+    }
+    return {};
+}
+
+SKEIN_INLINE int hash_program(dl_phdr_info* program, std::size_t, void* out) {
+    std::uint32_t low = 1, high = 2;
+    const auto add = [&](byte_span bytes) {
+        low = crc32c(bytes, low);
+        high = crc32c(bytes, high ^ 0x5bd1e995u ^ static_cast<std::uint32_t>(bytes.size()));
+    };
+    const auto segment = [&](const ElfW(Phdr) & h) {
+        return byte_span(reinterpret_cast<const std::byte*>(program->dlpi_addr + h.p_vaddr),
+                         h.p_memsz);
+    };
+    byte_span note;
+    for (int i = 0; i < program->dlpi_phnum; ++i)
+        if (program->dlpi_phdr[i].p_type == PT_NOTE && note.empty())
+            note = find_build_id(segment(program->dlpi_phdr[i]));
+    if (!note.empty()) {
+        add(note);
+    } else {
+        for (int i = 0; i < program->dlpi_phnum; ++i) {
+            const auto& h = program->dlpi_phdr[i];
+            if (h.p_type == PT_LOAD && (h.p_flags & PF_W) == 0) add(segment(h));
+        }
+    }
+    *static_cast<std::uint64_t*>(out) = std::uint64_t{high} << 32 | low;
+    return 1; // the first entry is the program itself
+}
+
+} // namespace detail
+
+SKEIN_INLINE std::uint64_t build_id() {
+    static const std::uint64_t id = [] {
+        std::uint64_t found = 0;
+        ::dl_iterate_phdr(&detail::hash_program, &found);
+        return found;
+    }();
+    return id;
+}
+
+} // namespace skein::proc
+
+// ======== skein/proc/claims.hpp
+// claims: memory that a worker and its driver on the same host share, where the worker notes each
+// call before it runs it. So the driver knows exactly what a dead worker has begun, and can take
+// back what has been sent and not begun, without the worker's help: a call that waits behind a long
+// one is cancelled or moved at once.
+//
+//     claims page(shared_memory::create(claims::bytes));   // driver; the memory goes to the worker
+//     claims page(boot->memory);                           // worker
+//     // worker, for each call in the order in which they were sent
+//     if (page.begin()) run(call);
+//     if (page.take_back(n)) send_elsewhere(n);  // driver, the n-th call that it sent: 1, 2, ...
+//
+// Entry n mod `entries` holds 2n when call n has begun and 2n + 1 when it was taken back: one
+// exchange on the worker's side, one compare-and-swap on the driver's, and whoever comes first has
+// it. Nothing is ever cleared, so in the ordinary course the driver touches no line of it.
+
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace skein::proc {
+
+/// One end of such a page. Copies share the page and each count for themselves: one per side.
+class claims {
+public:
+    /// So many calls after the last one begun can be taken back.
+    static constexpr std::uint64_t entries = 4096;
+
+    /// No page: everything that was sent may have begun.
+    claims() noexcept = default;
+    ///   errors  malformed: the memory is not of the size of a page of claims
+    explicit claims(shared_memory in);
+
+    explicit operator bool() const noexcept { return page_ != nullptr; }
+
+    // The worker's side.
+
+    /// The next call is about to run. False: it was taken back, leave it out.
+    [[nodiscard]] bool begin() noexcept {
+        if (!page_) return true;
+        const std::uint64_t n = ++last_;
+        const auto before = page_->entry[n % entries].exchange(2 * n, std::memory_order_acq_rel);
+        page_->begun.store(n, std::memory_order_release);
+        return before != 2 * n + 1 && !page_->closed.load(std::memory_order_acquire);
+    }
+
+    // The driver's side.
+
+    /// The last one that has begun; 0: none, or it is not known.
+    [[nodiscard]] std::uint64_t last_begun() const noexcept {
+        return page_ ? page_->begun.load(std::memory_order_acquire) : 0;
+    }
+    /// True: call n is over or under way. False: it was not when this was asked.
+    [[nodiscard]] bool has_begun(std::uint64_t n) const noexcept {
+        if (!page_) return true;
+        const auto now = page_->entry[n % entries].load(std::memory_order_acquire);
+        if (now == 2 * n || now == 2 * n + 1) return now == 2 * n;
+        return n <= page_->begun.load(std::memory_order_acquire);
+    }
+    /// No call begins from now on; `sent` is the last one. A worker that lives on behind a
+    /// broken connection only passes them by; what it has passed by may be told as begun later.
+    void close(std::uint64_t sent) noexcept {
+        if (!page_) return;
+        page_->closed.store(true, std::memory_order_release);
+        // The worker cannot get past these without having seen that.
+        const auto first = page_->begun.load(std::memory_order_acquire) + 1;
+        for (auto n = first; n <= sent && n - first < entries; ++n) (void)take_back(n);
+    }
+    /// True: call n will not run; it was sent and had not begun.
+    [[nodiscard]] bool take_back(std::uint64_t n) noexcept {
+        if (!page_) return false;
+        const auto begun = page_->begun.load(std::memory_order_acquire);
+        // Further ahead the entry still belongs to an earlier call.
+        if (n <= begun || n - begun > entries) return false;
+        auto& entry = page_->entry[n % entries];
+        auto now = entry.load(std::memory_order_acquire);
+        return now < 2 * n &&
+               entry.compare_exchange_strong(now, 2 * n + 1, std::memory_order_acq_rel);
+    }
+
+private:
+    struct page {
+        alignas(64) std::atomic<std::uint64_t> begun{0};
+        alignas(64) std::atomic<bool> closed{false};
+        alignas(64) std::array<std::atomic<std::uint64_t>, entries> entry{};
+    };
+    static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "shared by processes");
+
+    shared_memory memory_;
+    page* page_ = nullptr; ///< in memory_
+    std::uint64_t last_ = 0;
+
+public:
+    static constexpr std::size_t bytes = sizeof(page);
+};
+
+} // namespace skein::proc
+
+
+// ======== skein/proc/detail/claims.ipp
+// The bodies of proc/claims.hpp.
+
+
+#include <utility>
+
+namespace skein::proc {
+
+SKEIN_INLINE claims::claims(shared_memory in) : memory_(std::move(in)) {
+    if (memory_.bytes().size() != bytes)
+        throw error(errc::malformed,
+                    "the memory that a worker shares with its driver has not the size "
+                    "of a page of claims");
+    // Zeros are what its constructor would make of it, and it has no destructor.
+    page_ = reinterpret_cast<page*>(memory_.bytes().data());
+}
+
+} // namespace skein::proc
+
+// ======== skein/proc/gpus.hpp
+// The gpus of this host that tasks may have: how many there are, and what each is called, from one
+// place.
+//
+//     // CUDA_VISIBLE_DEVICES=4,5: {"4", "5"}
+//     auto names = proc::gpus_to_offer(std::nullopt, "");
+//     // "5", for CUDA_VISIBLE_DEVICES of the one that has it
+//     auto shown = proc::gpus_by_name(granted, names);
+//
+// They are those of NVIDIA's driver, as far as CUDA_VISIBLE_DEVICES shows them to this process,
+// read as CUDA reads it.
+
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::proc {
+
+/// The variable that says which gpus a process sees.
+inline constexpr const char* gpus_variable = "CUDA_VISIBLE_DEVICES";
+
+/// The gpus that a text of CUDA_VISIBLE_DEVICES leaves of `there` ones, at most 64, by the rules of
+/// CUDA: numbers, or names that begin with GPU- or MIG-, not mixed; what is none of these, or a
+/// number that no gpu has, ends the list, and one that is named twice leaves none at all. Parts of
+/// gpus (MIG) may be more than there are gpus.
+[[nodiscard]] std::vector<std::string> gpus_of_variable(std::string_view text, std::size_t there);
+
+/// What CUDA_VISIBLE_DEVICES may call the gpus that this process sees.
+[[nodiscard]] std::vector<std::string> visible_gpus();
+
+/// The names of the gpus that this host offers: the first `asked` of those that this process sees;
+/// without a number all. Where neither the driver's files nor the variable tell what is there, who
+/// asks is believed: "0", "1", ...
+///   by      who has asked, as an error names it: "--resources"
+///   errors  usage: more than there are to be seen; invalid_argument: no whole number, or more than
+///           64
+[[nodiscard]] std::vector<std::string> gpus_to_offer(std::optional<sched::amount> asked,
+                                                     std::string_view by);
+
+/// What CUDA_VISIBLE_DEVICES of a child says, for some gpus of those; nothing for none; without
+/// names: their indices.
+[[nodiscard]] std::string gpus_by_name(sched::gpu_set gpus, const std::vector<std::string>& names);
+
+/// Whether one process can see so many of these: of MIG parts it sees one only.
+///   errors  invalid_argument
+[[nodiscard]] result<void> check_gpus_together(sched::amount asked,
+                                               const std::vector<std::string>& names);
+
+/// The refusal of so many gpus, with what hides those that are not offered from this process, if
+/// something does.
+[[nodiscard]] error with_gpu_reason(error why, sched::amount asked,
+                                    const std::vector<std::string>& names);
+
+} // namespace skein::proc
+
+
+// ======== skein/proc/detail/gpus.ipp
+// The bodies of proc/gpus.hpp.
+
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <cstdlib>
+#include <system_error>
+
+#include <glob.h>
+
+#include <fmt/format.h>
+
+namespace skein::proc {
+
+namespace detail {
+
+/// Files of NVIDIA's driver, one a gpu.
+[[nodiscard]] SKEIN_INLINE std::size_t gpu_files() {
+    ::glob_t found{};
+    const auto there =
+        ::glob("/dev/nvidia[0-9]*", 0, nullptr, &found) == 0 ? found.gl_pathc : std::size_t{0};
+    ::globfree(&found);
+    return there;
+}
+
+/// As strtol reads it: what follows the digits is not looked at. Nothing: no number, or a negative
+/// one.
+[[nodiscard]] SKEIN_INLINE std::optional<std::size_t> gpu_number(std::string_view text) {
+    text.remove_prefix(std::min(text.find_first_not_of(" \t"), text.size()));
+    if (text.starts_with('+')) text.remove_prefix(1);
+    std::size_t n = 0;
+    const auto [end, bad] = std::from_chars(text.data(), text.data() + text.size(), n);
+    if (bad != std::errc()) return std::nullopt;
+    return n;
+}
+
+} // namespace detail
+
+SKEIN_INLINE std::vector<std::string> gpus_of_variable(std::string_view text, std::size_t there) {
+    std::vector<std::string> names;
+    if (there == 0) return names;
+    std::string_view kind; // of all of them
+    for (const std::string_view one : {"GPU-", "MIG-"})
+        if (text.starts_with(one)) kind = one;
+    while (!text.empty() && names.size() < sched::gpu_set::most) {
+        const auto end = std::min(text.find(','), text.size());
+        std::string name(text.substr(0, end));
+        text.remove_prefix(std::min(end + 1, text.size()));
+        if (kind.empty()) {
+            const auto number = detail::gpu_number(name);
+            if (!number || *number >= there) break;
+            name = std::to_string(*number);
+        } else if (!name.starts_with(kind)) {
+            break;
+        }
+        if (std::find(names.begin(), names.end(), name) != names.end()) return {};
+        names.push_back(std::move(name));
+    }
+    return names;
+}
+
+SKEIN_INLINE std::vector<std::string> visible_gpus() {
+    const auto there = std::min<std::size_t>(detail::gpu_files(), sched::gpu_set::most);
+    if (const char* const seen = std::getenv(gpus_variable)) return gpus_of_variable(seen, there);
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i < there; ++i) names.push_back(std::to_string(i));
+    return names;
+}
+
+SKEIN_INLINE std::vector<std::string> gpus_to_offer(std::optional<sched::amount> asked,
+                                                    std::string_view by) {
+    auto names = visible_gpus();
+    if (!asked) return names;
+    sched::resources wanted;
+    wanted.gpu = *asked;
+    if (const auto good = check_total(wanted); !good) throw good.error();
+    const auto n = static_cast<std::size_t>(asked->in_steps() / sched::amount::steps);
+    const char* const seen = std::getenv(gpus_variable);
+    if (names.empty() && seen == nullptr && detail::gpu_files() == 0) // others than NVIDIA's
+        for (std::size_t i = 0; i < n; ++i) names.push_back(std::to_string(i));
+    if (n > names.size()) {
+        const auto said =
+            seen != nullptr ? fmt::format(": {}={}", gpus_variable, seen) : std::string();
+        throw error(errc::usage, fmt::format("{} offers {} gpus, but of {} on this host this "
+                                             "process sees {}{}",
+                                             by, n, detail::gpu_files(), names.size(), said))
+            .with_hint("offer as many as there are, or none by name: those that can be seen are "
+                       "offered");
+    }
+    names.resize(n);
+    return names;
+}
+
+SKEIN_INLINE std::string gpus_by_name(sched::gpu_set gpus, const std::vector<std::string>& names) {
+    if (names.empty()) return to_string(gpus);
+    std::string out;
+    for (int i = 0; i < sched::gpu_set::most; ++i)
+        if (gpus.has(i) && static_cast<std::size_t>(i) < names.size())
+            out += (out.empty() ? "" : ",") + names[static_cast<std::size_t>(i)];
+    return out;
+}
+
+SKEIN_INLINE result<void> check_gpus_together(sched::amount asked,
+                                              const std::vector<std::string>& names) {
+    if (asked <= sched::amount(1) || names.empty() || !names.front().starts_with("MIG-")) return {};
+    return error(
+               errc::invalid_argument,
+               fmt::format(".gpus = {}: the gpus here are parts of gpus (MIG), of which a process "
+                           "sees one only",
+                           to_string(asked)))
+        .with_hint("ask for .gpus = 1 in each of several tasks, or offer whole gpus");
+}
+
+SKEIN_INLINE error with_gpu_reason(error why, sched::amount asked,
+                                   const std::vector<std::string>& names) {
+    const char* const seen = std::getenv(gpus_variable);
+    const auto offered =
+        sched::amount::of_steps(sched::amount::steps * static_cast<std::int64_t>(names.size()));
+    if (asked > offered && seen != nullptr)
+        why.with_hint(fmt::format("{}={} leaves this process {} of the gpus of this host",
+                                  gpus_variable, seen, names.size()));
+    return why;
+}
+
+} // namespace skein::proc
+
+// ======== skein/proc/standard_files.hpp
+// The standard input, output and error of a process that others have started, and who reads what it
+// prints.
+//
+// A program may be started with one of them closed (`prog >&-`, some launchers and cron). The next
+// file or socket it opens then gets that number, and what it prints goes into it.
+//
+//     skein::proc::open_standard_files();   // first thing in main; skein::run does it
+//     // in a process that may be killed: workers and ranks do it
+//     skein::proc::print_by_lines();
+//     // in one whose output is not what it is for: workers, heads and nodes do it
+//     skein::proc::outlive_readers();
+
+
+namespace skein::proc {
+
+/// Opens /dev/null in the place of each of the descriptors 0, 1 and 2 that is closed. Others stay
+/// as they are. Call it before anything else is opened and before there are threads. Never throws;
+/// where there is no /dev/null the place stays closed.
+void open_standard_files() noexcept;
+
+/// Each whole line that this process prints leaves it at once, also where its output is a file or a
+/// pipe, which it would else keep by some thousand bytes and take along when it is killed: through
+/// `stdout`, fmt, and std::cout. An output that has no buffer, or that has one by lines, stays as
+/// it is.
+void print_by_lines() noexcept;
+
+/// A reader of its output that goes (`prog | head -1`), and a file that may not grow any more, do
+/// not end this process: what it prints from then on is dropped, into /dev/null, and is no failure
+/// of who prints it. What it starts is not touched by that, and where the program has said itself
+/// what SIGPIPE or SIGXFSZ is to do, that stays.
+void outlive_readers() noexcept;
+
+} // namespace skein::proc
+
+
+// ======== skein/proc/detail/standard_files.ipp
+// The bodies of proc/standard_files.hpp.
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstddef>
+#include <cstdio>
+#include <iostream>
+#include <streambuf>
+#include <system_error>
+#include <thread>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio_ext.h>
+#include <sys/stat.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+namespace skein::proc {
+
+namespace detail {
+
+/// std::cout of a program that has parted it from stdout, given back to it.
+class to_stdout final : public std::streambuf {
+    int_type overflow(int_type c) override {
+        if (traits_type::eq_int_type(c, traits_type::eof())) return traits_type::not_eof(c);
+        return std::putc(traits_type::to_char_type(c), stdout) == EOF ? traits_type::eof() : c;
+    }
+    std::streamsize xsputn(const char* text, std::streamsize n) override {
+        return static_cast<std::streamsize>(
+            std::fwrite(text, 1, static_cast<std::size_t>(n), stdout));
+    }
+    int sync() override { return std::fflush(stdout); }
+};
+
+/// /dev/null, for an output that nobody reads any more.
+inline constinit std::atomic<int> nowhere{-1};
+
+/// Safe in a signal handler.
+SKEIN_INLINE void drop_unread() noexcept {
+    const int saved = errno;
+    for (const int fd : {STDOUT_FILENO, STDERR_FILENO}) {
+        ::pollfd one{fd, 0, 0};
+        if (::poll(&one, 1, 0) == 1 && (one.revents & (POLLERR | POLLHUP)) != 0)
+            (void)::dup2(nowhere, fd);
+    }
+    errno = saved;
+}
+
+/// SIGPIPE comes on the thread whose write has failed, before that returns: it returns that one
+/// byte was written, so that who prints goes on with the rest, which is dropped. fmt would throw,
+/// in the middle of a task.
+SKEIN_INLINE void pass_over_failed_print([[maybe_unused]] void* at) noexcept {
+#if defined(__x86_64__) && defined(__linux__)
+    auto& registers = static_cast<::ucontext_t*>(at)->uc_mcontext.gregs;
+    const auto fd = registers[REG_RDI]; // the first argument; the other machines overwrite it
+    if (nowhere >= 0 && registers[REG_RAX] == -EPIPE &&
+        (fd == STDOUT_FILENO || fd == STDERR_FILENO))
+        registers[REG_RAX] = 1;
+#endif
+}
+
+/// Not SIG_IGN: what this process starts would inherit that.
+SKEIN_INLINE void on_unread(int number, ::siginfo_t*, void* at) {
+    if (number != SIGPIPE) return;
+    drop_unread();
+    pass_over_failed_print(at);
+}
+
+/// A print that comes first would fail, and some that print throw then: so the end of a reader is
+/// waited for.
+SKEIN_INLINE void watch_readers() {
+    std::array<::pollfd, 2> both{};
+    std::size_t n = 0;
+    for (const int fd : {STDOUT_FILENO, STDERR_FILENO}) {
+        struct ::stat what{};
+        if (::fstat(fd, &what) == 0 && (S_ISFIFO(what.st_mode) || S_ISSOCK(what.st_mode)))
+            both[n++] = {fd, 0, 0};
+    }
+    if (n == 0) return;
+    sigset_t all, before; // signals are for the program's own threads
+    sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before);
+    try {
+        std::thread([both, n]() mutable {
+            ::pthread_setname_np(::pthread_self(), "skein-output");
+            while (n > 0) {
+                if (::poll(both.data(), n, -1) < 0) continue;
+                drop_unread();
+                const auto* const end = std::remove_if(
+                    both.data(), both.data() + n, [](const auto& f) { return f.revents != 0; });
+                n = static_cast<std::size_t>(end - both.data());
+            }
+        }).detach();
+    } catch (const std::system_error&) { // then the first print fails
+    }
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+} // namespace detail
+
+SKEIN_INLINE void open_standard_files() noexcept {
+    const int saved = errno;
+    for (int fd = 0; fd < 3; ++fd) {
+        if (::fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+        const int got = ::open("/dev/null", O_RDWR); // the lowest number that is free: fd
+        if (got > fd) ::close(got);
+    }
+    errno = saved;
+}
+
+SKEIN_INLINE void print_by_lines() noexcept {
+    const bool has_none = ::__fbufsize(stdout) == 1;
+    if (!has_none && ::__flbf(stdout) == 0) (void)std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
+    if (std::ios_base::sync_with_stdio(true)) return;
+    std::cout.flush();
+    static detail::to_stdout line_by_line;
+    std::cout.rdbuf(&line_by_line);
+}
+
+SKEIN_INLINE void outlive_readers() noexcept {
+    if (detail::nowhere < 0) detail::nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
+    for (const int number : {SIGPIPE, SIGXFSZ}) {
+        struct ::sigaction now{};
+        if (::sigaction(number, nullptr, &now) != 0 || now.sa_handler != SIG_DFL) continue;
+        now = {};
+        now.sa_sigaction = &detail::on_unread;
+        now.sa_flags = SA_RESTART | SA_SIGINFO;
+        (void)::sigaction(number, &now, nullptr);
+    }
+    if (detail::nowhere < 0) return;
+    detail::drop_unread(); // of a reader that has gone already
+    detail::watch_readers();
+}
+
+} // namespace skein::proc
+
+// ======== skein/program.hpp
+// Every public header of the layer program.
+// Written by scripts/check_mirror.py --write.
+
+
+// ======== skein/program/cluster_roles.hpp
+// What a program can be in a cluster, behind a table of functions: a program that is compiled
+// header-only, and never asks for a cluster, pays for no head. program/program.hpp fills the table.
+
+
+// ======== skein/rt/worker_source.hpp
+// Where a driver's workers come from: processes of this host (program/local_workers.hpp), or leases
+// of a cluster (cluster/leased_workers.hpp). run() knows this interface alone; the layer above
+// provides the cluster.
+
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -27606,13 +28955,15 @@ SKEIN_INLINE bool worker_source::want_beside(const net::channel&) { return false
 
 
 // ======== skein/program/cluster_roles.hpp, continued
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 
 namespace skein::spmd {
 struct launch_environment;
-}
+class rank_places;
+} // namespace skein::spmd
 
 namespace skein::program {
 
@@ -27661,6 +29012,14 @@ public:
     virtual void end() = 0;
 };
 
+/// Where the ranks of a training run, by the cluster that the environment names.
+struct ranks_on_cluster {
+    /// As spmd::supervisor_options::places; empty: on this host.
+    std::function<std::unique_ptr<spmd::rank_places>(loop& on, net::network& via)> places{};
+    std::string runs{};    ///< the folder for their runs that all nodes see
+    std::string why_not{}; ///< why they run on this host although a cluster is named
+};
+
 /// What the layer `cluster` gives to programs.
 struct cluster_roles {
     /// The address of the head that flags or environment name; empty: none, the cluster is this
@@ -27679,6 +29038,12 @@ struct cluster_roles {
     std::unique_ptr<job_with_helpers> (*take_helpers)(const spmd::launch_environment& where);
     /// The whole life of a process on a host that helps; gives the exit code, throws error.
     int (*help)(const spmd::launch_environment& where);
+    /// Asks the cluster, if there is one, so it may block for a second. All but places() throws
+    /// nothing.
+    ///   demand   of each rank
+    ///   on_wait  see cluster::leased_ranks_options
+    ranks_on_cluster (*ranks)(const sched::resources& demand,
+                              std::function<void(const std::string& why)> on_wait);
     /// The whole life of a namespace's space server, with the boot message of this process; gives
     /// the exit code.
     int (*keep)();
@@ -45464,8 +46829,9 @@ SKEIN_INLINE task<void> group_client::finish() {
 } // namespace skein::spmd
 
 // ======== skein/spmd/supervisor.hpp
-// The supervisor of one host: starts N copies of this program as ranks, serves their group, and
-// starts all of them again from the last checkpoint when one is lost.
+// The supervisor of a training: starts N copies of this program as ranks, on this host or where it
+// is told, serves their group, and starts all of them again from the last checkpoint when one is
+// lost.
 //
 // What ends a rank for good (a usage error, a NaN, a full disk) is not tried again: it would only
 // fail again. Ranks begin in the folder in which this program was started. Ctrl-C asks the ranks to
@@ -45477,10 +46843,15 @@ SKEIN_INLINE task<void> group_client::finish() {
 #include <cstddef>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
+
+namespace skein {
+class loop;
+}
 
 namespace skein::spmd {
 
@@ -45505,6 +46876,9 @@ struct supervisor_options {
     std::vector<std::pair<std::string, std::string>> variables{};
     byte_buffer given{};       ///< to every rank; see group_options
     std::size_t most_told = 0; ///< by rank 0; see group_options
+    /// Makes the places of the ranks, on the supervisor's loop and network, which outlive them;
+    /// empty: they are processes of this host.
+    std::function<std::unique_ptr<rank_places>(loop& on, net::network& via)> places{};
     /// Told of each restart: the failure and how many restarts there have been, this one included.
     std::function<void(const error& why, int restart, int max_failures)> on_restart{};
     /// Told of the first stop request, when it comes.
@@ -45572,12 +46946,56 @@ SKEIN_INLINE task<void> wait_until_set(event* e) {
     co_await waited;
 }
 
-/// One job of N ranks on this host.
+/// Processes of this host.
+class local_places final : public rank_places {
+public:
+    explicit local_places(net::real_loop& on) : children_(on) {}
+
+    task<void> open() override { co_return; }
+    task<std::vector<rank_place>> reserve(int ranks) override {
+        std::vector<rank_place> all;
+        for (int r = 0; r < ranks; ++r) all.push_back({r, ranks});
+        secret_ = net::token::generate();
+        co_return all;
+    }
+    net::address listen(int attempt) const override {
+        return net::address::abstract_unix(
+            fmt::format("@skein-{}-{}-{:016x}", ::getpid(), attempt, system_random().next()));
+    }
+    net::token secret(int) const override { return secret_; }
+    /// A rank is told its place and the group's secret through a pipe: nothing of it is in its
+    /// environment, so nothing of it reaches what it starts.
+    task<std::unique_ptr<proc::child>> start(int rank, rank_start what) override {
+        what.variables[group_variable] = net::to_string(what.group);
+        what.variables[token_variable] = secret_.to_hex();
+        proc::child_options how;
+        how.role = rank_role;
+        how.name = fmt::format("worker {}", rank);
+        how.message = wire::encode(what.variables);
+        how.socket = false;
+        how.executable = std::move(what.executable);
+        how.argv = std::move(what.argv);
+        how.env = std::move(what.env);
+        how.threads = what.threads;
+        auto starting = children_.start(std::move(how));
+        co_return co_await starting;
+    }
+    void release() override {}
+    task<void> close() override { co_return; }
+
+private:
+    proc::local_children children_;
+    net::token secret_;
+};
+
+/// One job of N ranks.
 class job {
 public:
     job(net::real_loop& loop, supervisor_options options)
-        : options_(std::move(options)), loop_(loop), network_(loop), children_(loop) {
+        : options_(std::move(options)), loop_(loop), network_(loop) {
         if (options_.takes_signals) signals_.emplace(second_signal::is_counted);
+        places_ = options_.places ? options_.places(loop, network_)
+                                  : std::make_unique<local_places>(loop);
     }
 
     task<supervisor_outcome> run() {
@@ -45591,6 +47009,8 @@ public:
         } catch (...) {
             failure = std::current_exception();
         }
+        auto closing = as_result(places_->close());
+        (void)co_await closing; // whatever is wrong there, how the ranks ended is known
         watching.cancel();
         auto joined = shield(watching.join());
         co_await joined;
@@ -45610,6 +47030,7 @@ private:
         std::optional<error> why; ///< of a bad end
     };
     struct attempt {
+        int number = 0;
         std::unique_ptr<group_server> server;
         std::vector<rank_process> ranks;
         std::optional<group_outcome> group; ///< how the group ended
@@ -45624,6 +47045,12 @@ private:
     };
 
     task<void> run_attempts() {
+        auto opened = until_stopped(places_->open());
+        if (auto open = co_await opened; !open) {
+            outcome_.failure = open.error();
+            lasting_ = true;
+            co_return;
+        }
         proc::restart_rules rules;
         rules.most = options_.max_failures;
         rules.first_pause = options_.backoff;
@@ -45654,22 +47081,39 @@ private:
         }
     }
 
+    /// What takes as long as it takes, until a person stops it.
+    template <class T>
+    task<result<T>> until_stopped(task<T> what) {
+        auto stoppable = as_result(with_cancel(stopping_.token(), std::move(what)));
+        co_return co_await stoppable;
+    }
+
     /// Gives nothing when every rank has left in order.
     task<std::optional<error>> run_attempt(int number) {
+        auto reserving = until_stopped(places_->reserve(options_.workers));
+        auto where = co_await reserving;
+        if (!where && stop_signal_ != 0)
+            co_return error(errc::cancelled, "stopped before there was room for the workers");
+        if (!where) co_return where.error();
+        auto run = run_attempt_in(number, std::move(*where));
+        auto how = co_await run;
+        places_->release();
+        co_return how;
+    }
+
+    task<std::optional<error>> run_attempt_in(int number, std::vector<rank_place> where) {
         attempt now;
+        now.number = number;
         group_options group;
         group.world_size = options_.workers;
         group.generation = number;
         group.job = job_id_;
-        group.secret = net::token::generate();
+        group.secret = places_->secret(number);
         group.join_deadline = options_.join_deadline;
         group.alive = options_.alive;
         group.given = options_.given;
         group.most_told = options_.most_told;
-        const auto name =
-            fmt::format("@skein-{}-{}-{:016x}", ::getpid(), number, system_random().next());
-        now.server =
-            std::make_unique<group_server>(network_, net::address::abstract_unix(name), group);
+        now.server = std::make_unique<group_server>(network_, places_->listen(number), group);
         const auto at = now.server->local();
 
         scope watching;
@@ -45682,7 +47126,7 @@ private:
             try {
                 if (stop_signal_ != 0)
                     throw error(errc::cancelled, "stopped while the workers were starting");
-                auto starting = start_rank(&now, r, &group, at);
+                auto starting = start_rank(&now, r, where[static_cast<std::size_t>(r)], at);
                 co_await starting;
                 watching.spawn(watch_rank(&now, r));
             } catch (const error& e) {
@@ -45701,29 +47145,24 @@ private:
         co_return verdict(now);
     }
 
-    /// A rank is told its place and the group's secret through a pipe: nothing of it is in its
-    /// environment, so nothing of it reaches what it starts.
-    task<void> start_rank(attempt* now, int rank, const group_options* group, net::address at) {
-        std::map<std::string, std::string> mine{
-            {"SKEIN_RANK", std::to_string(rank)},
-            {"SKEIN_WORLD_SIZE", std::to_string(group->world_size)},
-            {"SKEIN_LOCAL_RANK", std::to_string(rank)},
-            {"SKEIN_LOCAL_SIZE", std::to_string(group->world_size)},
-            {"SKEIN_ATTEMPT", std::to_string(group->generation)},
-            {"SKEIN_JOB_ID", group->job},
-            {group_variable, net::to_string(at)},
-            {token_variable, group->secret.to_hex()}};
-        for (const auto& [name, value] : options_.variables) mine.try_emplace(name, value);
-        proc::child_options how;
-        how.role = rank_role;
-        how.name = fmt::format("worker {}", rank);
-        how.message = wire::encode(mine);
-        how.socket = false;
-        how.executable = options_.executable;
-        how.argv = options_.argv;
-        how.env = options_.env;
-        how.threads = options_.threads;
-        auto starting = children_.start(std::move(how));
+    task<void> start_rank(attempt* now, int rank, rank_place where, net::address at) {
+        rank_start what;
+        what.variables = {{"SKEIN_RANK", std::to_string(rank)},
+                          {"SKEIN_WORLD_SIZE", std::to_string(options_.workers)},
+                          {"SKEIN_LOCAL_RANK", std::to_string(where.local_rank)},
+                          {"SKEIN_LOCAL_SIZE", std::to_string(where.local_size)},
+                          {"SKEIN_ATTEMPT", std::to_string(now->number)},
+                          {"SKEIN_JOB_ID", job_id_}};
+        for (const auto& [name, value] : options_.variables)
+            what.variables.try_emplace(name, value);
+        what.group = at;
+        what.attempt = now->number;
+        what.executable = options_.executable;
+        what.argv = options_.argv;
+        what.env = options_.env;
+        what.threads = options_.threads;
+        what.stop_grace = options_.stop_grace;
+        auto starting = places_->start(rank, std::move(what));
         auto& place = now->ranks[static_cast<std::size_t>(rank)];
         place.process = co_await starting;
         place.running = true;
@@ -45741,6 +47180,10 @@ private:
         now->changed.set();
     }
 
+    /// "worker 3 (pid 7)", "worker 3 on n2"
+    [[nodiscard]] static std::string name_of(const proc::child& rank) {
+        return rank.pid() == 0 ? rank.name() : fmt::format("{} (pid {})", rank.name(), rank.pid());
+    }
     [[nodiscard]] static error exited_early(int rank) {
         return error(errc::worker_lost,
                      fmt::format("worker {} exited before the job was done", rank))
@@ -45755,11 +47198,18 @@ private:
         // What a program that was stopped in order returns; one that was still starting dies of the
         // signal.
         const int stop = stop_asked(); // maybe before our loop has read it
-        const bool as_asked = stop != 0 && (status.code() == 128 + stop || status.signal() == stop);
-        if (!status.success() && !as_asked && !self.killed_by_us) {
+        const auto is_stop = [&](int signal) {
+            return status.code() == 128 + signal || status.signal() == signal;
+        };
+        // Elsewhere every stop comes as SIGTERM.
+        const bool as_asked = stop != 0 && end.lost.empty() && (is_stop(stop) || is_stop(SIGTERM));
+        const bool is_bad = !status.success() || !end.lost.empty();
+        if (is_bad && !as_asked && !self.killed_by_us) {
             self.why =
-                error(errc::worker_lost, fmt::format("worker {} (pid {}) {}", rank,
-                                                     self.process->pid(), status.describe()));
+                error(errc::worker_lost,
+                      fmt::format("{} {}", name_of(*self.process),
+                                  end.lost.empty() ? status.describe() : "is lost: " + end.lost));
+            lasting_ = lasting_ || end.is_lasting;
             if (!end.last_words.empty()) self.why->with_cause(end.last_words);
             if (status.signal() == SIGPIPE)
                 self.why->with_cause("nobody reads its output any more");
@@ -45774,11 +47224,11 @@ private:
             (void)co_await word;
         }
         const bool early = !now->server->has_left(rank) && !self.killed_by_us;
-        if (early && status.success()) self.why = exited_early(rank);
+        if (early && !is_bad) self.why = exited_early(rank);
         if (!now->group && !now->server->has_left(rank)) {
             auto why =
                 self.why ? *self.why
-                : as_asked && status.signal() == stop
+                : as_asked && status.signal() != 0
                     ? error(errc::cancelled, fmt::format("worker {} was still starting", rank))
                     : exited_early(rank);
             now->server->abort(std::move(why), rank);
@@ -45875,6 +47325,7 @@ private:
         if (first) stop_signal_ = signal;
         if (first && options_.on_stop) options_.on_stop();
         stop_.set();
+        stopping_.request();
         if (current_ != nullptr) current_->changed.set();
     }
     /// The signal by which the ranks are asked to stop, or 0.
@@ -45887,7 +47338,7 @@ private:
     net::real_loop& loop_;
     std::string job_id_ = fmt::format("job-{:016x}", system_random().next());
     net::real_network network_;
-    proc::local_children children_;
+    std::unique_ptr<rank_places> places_;
     std::optional<stop_signals> signals_;
     supervisor_outcome outcome_;
     attempt* current_ = nullptr;
@@ -45896,6 +47347,7 @@ private:
     bool kill_now_ = false;
     bool lasting_ = false; ///< a rank ended in a way that would only come again
     event stop_;
+    cancel_source stopping_; ///< the same, for what waits for others
 };
 
 } // namespace skein::spmd::detail

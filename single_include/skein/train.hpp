@@ -9626,10 +9626,13 @@ struct failure_config {
     time_span stop_grace = time_constants::lan().training_stop_grace;
 };
 
+/// SKEIN_RUNS_DIR, which a cluster sets for its jobs; else "runs", in the current folder.
+[[nodiscard]] std::string default_runs_dir();
+
 /// Settings of one run. All counts are over all ranks together.
 struct run_config {
     // Where its files go: <runs_dir>/<name>/
-    std::string runs_dir = "runs";
+    std::string runs_dir = default_runs_dir();
     std::string name = "run";
     resume_mode resume = resume_mode::fresh;
 
@@ -9720,6 +9723,7 @@ struct skein::wire::codec<skein::train::worker_range> {
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <istream>
 #include <optional>
 #include <string>
@@ -9729,6 +9733,11 @@ struct skein::wire::codec<skein::train::worker_range> {
 #include <fmt/core.h>
 
 namespace skein::train {
+
+SKEIN_INLINE std::string default_runs_dir() {
+    const char* const named = std::getenv("SKEIN_RUNS_DIR");
+    return named != nullptr && *named != '\0' ? named : "runs";
+}
 
 SKEIN_INLINE std::string command_line() {
     std::string out;
@@ -19184,6 +19193,29 @@ SKEIN_INLINE spmd::supervisor_options supervisor_options_of(const run_config& co
     return options;
 }
 
+/// Which nodes of a cluster its ranks may have. Gives the folder for their runs, if they have any.
+SKEIN_INLINE std::string place_ranks(spmd::supervisor_options& options, const run_config& config) {
+    const auto* const roles = program::roles_of_program();
+    const auto named = spmd::process_environment()("SKEIN_ADDRESS").value_or("");
+    if (named.empty() || named == "local") return {};
+    program::ranks_on_cluster where;
+    sched::resources demand;
+    demand.cpu = std::max(config.scaling.threads, 1);
+    if (roles != nullptr)
+        where = roles->ranks(demand, [config](const std::string& why) {
+            say_note(config, why.empty() ? "there is room for all ranks" : "waiting: " + why);
+        });
+    else
+        where.why_not = "this program was compiled header-only without the cluster: include "
+                        "<skein/program/program.hpp>, or link skein::runtime";
+    if (!where.places) {
+        say_note(config, fmt::format("note: the ranks run on this host: {}", where.why_not));
+        return {};
+    }
+    options.places = std::move(where.places);
+    return where.runs;
+}
+
 /// Says how a supervised run ended, if it was not well.
 SKEIN_INLINE int exit_code_after(const run_config& config,
                                  const spmd::supervisor_outcome& outcome) {
@@ -19202,7 +19234,9 @@ SKEIN_INLINE int run_supervised(const run_config& config) {
     try {
         validate(config, config.scaling.workers.most);
         (void)comm_model_of(config);
-        return exit_code_after(config, spmd::supervise(supervisor_options_of(config)));
+        auto options = supervisor_options_of(config);
+        (void)place_ranks(options, config);
+        return exit_code_after(config, spmd::supervise(std::move(options)));
     } catch (...) {
         const auto why = to_error(std::current_exception());
         print_error(config, "", why);
@@ -19221,14 +19255,18 @@ SKEIN_INLINE void say_unused_workers(const spmd::launch_environment& where,
                          to_string(config.scaling.workers), where.source, where.world_size));
 }
 
-/// Who names a cluster for tasks and actors expects it of a training, too.
-SKEIN_INLINE void say_unused_cluster(const run_config& config) {
+/// Who names a cluster for tasks and actors expects it of a training, too. One of several ranks
+/// says it where it places them.
+SKEIN_INLINE void say_unused_cluster(const spmd::launch_environment& where,
+                                     const run_config& config) {
+    const auto& workers = config.scaling.workers;
+    if (workers.is_fixed() && workers != 1 && !where.is_launched()) return;
     const char* const address = std::getenv("SKEIN_ADDRESS");
     const std::string_view at = address != nullptr ? address : "";
     if (at.empty() || at == "local" || spmd::is_supervised() || program::is_worker()) return;
-    say_note(config, fmt::format("note: a training does not use the cluster at {} (SKEIN_ADDRESS) "
-                                 "yet: it runs on this host",
-                                 at));
+    say_note(config, fmt::format("note: a training of {} worker{} does not use the cluster at {} "
+                                 "(SKEIN_ADDRESS): it runs on this host",
+                                 to_string(workers), workers == 1 ? "" : "s", at));
 }
 
 /// Nothing was trained yet and no other rank or host is to blame: another start would come to the
@@ -19409,7 +19447,7 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
         return exit_code::usage;
     }
     if (where.role == spmd::host_role::helps) return detail::run_as_helper(where, config);
-    detail::say_unused_cluster(config);
+    detail::say_unused_cluster(where, config);
     if (where.is_launched()) {
         detail::say_unused_workers(where, config);
         if (where.helper_hosts > 0) return detail::run_with_helpers(where, config, body);
@@ -23975,7 +24013,7 @@ SKEIN_INLINE void run_here(const loop_call& call, loop_end& out) {
 // ---- supervised --------------------------------------------------------------------------------
 
 SKEIN_INLINE void run_ranks(const loop_call& call, loop_end& out) {
-    const auto& config = *call.config;
+    auto config = *call.config;
     refuse_in_task(fmt::format("a run with {} workers", to_string(config.scaling.workers)));
     validate(config, config.scaling.workers.most);
     if (!config.scaling.workers.is_fixed())
@@ -23987,6 +24025,9 @@ SKEIN_INLINE void run_ranks(const loop_call& call, loop_end& out) {
     if (config.output == output_mode::quiet) options.on_restart = {}; // result.restarts has it
     options.takes_signals = may_take_signals();
     options.variables.emplace_back(spmd::entry_variable, call.loop->mangled);
+    const auto asked = run_config().runs_dir;
+    if (const auto runs = place_ranks(options, config); !runs.empty() && config.runs_dir == asked)
+        config.runs_dir = runs;
     options.given = wire::encode(loop_order{config, call.arguments});
     options.most_told = most_loop_bytes + (std::size_t{64} << 10);
     auto outcome = spmd::supervise(std::move(options));
@@ -24188,7 +24229,7 @@ SKEIN_INLINE void run_where_due(const loop_call& call, loop_end& out) {
     if (where.role == spmd::host_role::helps || where.helper_hosts > 0)
         throw error(errc::not_supported, "not supported: hosts that help, with train::run()")
             .with_hint("use train::launch(), or start every host as one that trains");
-    say_unused_cluster(*call.config);
+    say_unused_cluster(where, *call.config);
     if (where.is_launched()) {
         say_unused_workers(where, *call.config);
         return run_in_launched_world(call, where, out);
