@@ -53,6 +53,17 @@ std::size_t number_of(const net::http_call& call, std::string_view name, std::si
     return n;
 }
 
+/// From when on samples are asked for: after `from`, seconds since 1970, or of the last `seconds`.
+std::int64_t moment_of(const net::http_call& call) {
+    const auto now = static_cast<std::int64_t>(skein::to_seconds(skein::loop::current().wall()));
+    const auto seconds = number_of(call, "seconds", 3600);
+    constexpr std::size_t most = INT64_MAX;
+    const auto other =
+        now - static_cast<std::int64_t>(std::min(seconds, static_cast<std::size_t>(now)));
+    return static_cast<std::int64_t>(
+        std::min(number_of(call, "from", static_cast<std::size_t>(other)), most));
+}
+
 /// A job's lines, all that are kept.
 std::string lines_text(const cluster::head& of, const std::string& id) {
     std::string out;
@@ -215,10 +226,25 @@ private:
         co_return json({{"job_id", taken.id}, {"submission_id", taken.id}});
     }
 
+    wire::http_response samples_of(const net::http_call& call, const std::string& node) {
+        return json(samples_json(
+            node, head_.usage_since(node, moment_of(call), number_of(call, "points", 4096))));
+    }
+
     void add_own(net::http_router& to) {
         using net::http_right;
-        to.add("GET", "/api/v1/nodes", http_right::view,
-               now([this](const net::http_call&) { return json(nodes_json(head_.status())); }));
+        to.add("GET", "/api/v1/nodes", http_right::view, now([this](const net::http_call&) {
+                   return json(nodes_json(head_.status(), head_.usage()));
+               }));
+        to.add("GET", "/api/v1/nodes/{name}/samples", http_right::view,
+               now([this](const net::http_call& c) { return samples_of(c, c.part("name")); }));
+        to.add("GET", "/api/v1/samples", http_right::view, now([this](const net::http_call& c) {
+                   // A name with a slash is no part of a path.
+                   if (const auto* const node = c.request.parameter("node"); node != nullptr)
+                       return samples_of(c, *node);
+                   return json(all_samples_json(head_, moment_of(c), number_of(c, "points", 60),
+                                                number_of(c, "after", 0)));
+               }));
         to.add("GET", "/api/v1/programs", http_right::view,
                now([this](const net::http_call&) { return json(programs_json(head_.status())); }));
         to.add("GET", "/api/v1/jobs", http_right::view, now([this](const net::http_call& c) {
@@ -243,9 +269,11 @@ private:
     /// That something has changed, once a second at most.
     static task<std::optional<net::http_event>> next_event(dashboard* self, std::string last) {
         for (;;) {
-            const auto now_is = fmt::to_string(self->head_.changes());
+            const auto changes = self->head_.changes(), samples = self->head_.usage_changes();
+            const auto now_is = fmt::format("{}.{}", changes, samples);
             if (last != now_is)
-                co_return net::http_event(fmt::format("{{\"changes\": {}}}", now_is), now_is);
+                co_return net::http_event(
+                    fmt::format(R"({{"changes":{},"samples":{}}})", changes, samples), now_is);
             co_await skein::sleep_for(std::chrono::seconds(1));
         }
     }

@@ -13,7 +13,9 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -111,7 +113,70 @@ inline skein::ordered_json jobs_json(const cluster::job_list& all, std::size_t f
     return out;
 }
 
-inline skein::ordered_json nodes_json(const cluster::cluster_status& now) {
+/// What is not known is null; `digits` behind the point.
+inline skein::ordered_json known_json(double value, double digits = 1) {
+    if (!(value >= 0)) return nullptr;
+    if (digits == 1) return static_cast<std::int64_t>(std::llround(value));
+    return std::round(value * digits) / digits;
+}
+
+/// How busy a node is, in the words of the page.
+inline skein::ordered_json load_json(const cluster::node_usage& now) {
+    skein::ordered_json out;
+    const auto add = [&](const char* name, skein::ordered_json value) {
+        if (!value.is_null()) out[name] = std::move(value);
+    };
+    out["at"] = now.at;
+    add("cpu", known_json(now.load.cpu, 1000));
+    add("memory_used", known_json(now.load.memory_used));
+    add("memory_total", known_json(now.load.memory_total));
+    add("disk_used", known_json(now.load.disk_used));
+    add("disk_total", known_json(now.load.disk_total));
+    add("net_in", known_json(now.load.network_receive_rate));
+    add("net_out", known_json(now.load.network_send_rate));
+    return out;
+}
+
+/// The columns of rows_of().
+inline constexpr std::array sample_columns{"t",         "cpu",    "memory_used",
+                                           "disk_used", "net_in", "net_out"};
+inline skein::ordered_json rows_of(const cluster::load_curve& curve) {
+    auto rows = skein::ordered_json::array();
+    for (const auto& p : curve.points)
+        rows.push_back({p.at, known_json(static_cast<double>(p.cpu), 1000),
+                        known_json(static_cast<double>(p.memory_used)),
+                        known_json(static_cast<double>(p.disk_used)),
+                        known_json(static_cast<double>(p.network_receive_rate)),
+                        known_json(static_cast<double>(p.network_send_rate))});
+    return rows;
+}
+
+/// One node's past.
+inline skein::ordered_json samples_json(const std::string& node, const cluster::load_curve& curve) {
+    return {{"node", node},
+            {"every_s", curve.every_s},
+            {"columns", sample_columns},
+            {"rows", rows_of(curve)}};
+}
+
+/// That of all nodes, for a page that shows many: from a moment on, thinned; or the last one of each
+/// that has told it after sample number `after`, which costs some 5 KB a second at 100 nodes.
+inline skein::ordered_json all_samples_json(const cluster::head& of, std::int64_t from,
+                                            std::size_t points, std::uint64_t after) {
+    auto nodes = skein::ordered_json::object();
+    const auto all = of.usage();
+    points =
+        std::min(points, std::max<std::size_t>(1, 65'536 / std::max<std::size_t>(1, all.size())));
+    for (const auto& [name, now] : all)
+        if (after == 0)
+            nodes[name] = rows_of(of.usage_since(name, from, points));
+        else if (now.number > after)
+            nodes[name] = rows_of(of.usage_since(name, now.at - 1, 1));
+    return {{"number", of.usage_changes()}, {"columns", sample_columns}, {"nodes", nodes}};
+}
+
+inline skein::ordered_json nodes_json(const cluster::cluster_status& now,
+                                      const std::map<std::string, cluster::node_usage>& usage) {
     auto all = skein::ordered_json::array();
     for (const auto& n : now.nodes) {
         skein::ordered_json one;
@@ -123,6 +188,8 @@ inline skein::ordered_json nodes_json(const cluster::cluster_status& now) {
         one["used"] = resources_json(n.used);
         one["workers"] = n.workers;
         one["labels"] = n.labels;
+        if (const auto known = usage.find(n.name); known != usage.end())
+            one["load"] = load_json(known->second);
         all.push_back(std::move(one));
     }
     for (const auto& n : now.missing) {

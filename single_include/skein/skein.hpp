@@ -2273,7 +2273,8 @@ SKEIN_INLINE void child_process::kill(int signal) noexcept {
 SKEIN_INLINE void child_process::kill_group(int signal) noexcept {
     if (!running()) return;
     if (own_group_) ::kill(-pid_, signal);
-    ::kill(pid_, signal);
+    // Once for each: some programs take a second SIGTERM for "at once".
+    if (!own_group_ || signal == SIGKILL || ::getpgid(pid_) != pid_) ::kill(pid_, signal);
 }
 
 SKEIN_INLINE std::optional<exit_status> child_process::try_wait() noexcept {
@@ -5050,6 +5051,8 @@ private:
 //     node -> head    entry_started, job_rows, ask_package, ask_blob
 //     head -> node    package_found, blob_piece
 //
+//     node -> head    node_load         once a second, how busy it is
+//
 // Both hellos may come again after a lost link, or to a head that knows nothing: its state is what
 // they say.
 
@@ -5069,7 +5072,7 @@ private:
 namespace skein::cluster {
 
 /// The version of these messages; head and peers must have the same.
-inline constexpr std::uint32_t cluster_version = 9;
+inline constexpr std::uint32_t cluster_version = 10;
 
 /// Which lease: of which driver's process, and the how manieth there.
 struct lease_name {
@@ -7541,8 +7544,10 @@ public:
     /// environment that they were started with, whoever started them; gives how many there are. One
     /// that this process has started and not waited for, and that has ended, is none. Reads /proc:
     /// a millisecond for a few hundred processes.
-    virtual std::size_t signal_marked(const std::string& mark, int number) {
-        (void)mark, (void)number;
+    ///   but_not  this process group has been told already and is counted alone; 0: none
+    virtual std::size_t signal_marked(const std::string& mark, int number,
+                                      std::int64_t but_not = 0) {
+        (void)mark, (void)number, (void)but_not;
         return 0;
     }
 
@@ -7579,7 +7584,8 @@ class local_children final : public children {
 public:
     explicit local_children(net::real_loop& on) noexcept : loop_(on) {}
     [[nodiscard]] task<std::unique_ptr<child>> start(child_options how) override;
-    std::size_t signal_marked(const std::string& mark, int number) override;
+    std::size_t signal_marked(const std::string& mark, int number,
+                              std::int64_t but_not = 0) override;
     [[nodiscard]] host_resources resources() override;
 
 private:
@@ -10138,10 +10144,11 @@ SKEIN_INLINE task<std::unique_ptr<child>> local_children::start(child_options ho
         home, by, std::move(how.name), std::move(process), std::move(link.ours), std::move(output));
 }
 
-SKEIN_INLINE std::size_t local_children::signal_marked(const std::string& mark, int number) {
+SKEIN_INLINE std::size_t local_children::signal_marked(const std::string& mark, int number,
+                                                   std::int64_t but_not) {
     const auto found = detail::marked_processes(mark);
     for (const auto pid : found)
-        if (number != 0) (void)::kill(pid, number);
+        if (number != 0 && (but_not == 0 || ::getpgid(pid) != but_not)) (void)::kill(pid, number);
     return found.size();
 }
 
@@ -10910,6 +10917,233 @@ struct ask_blob {
 struct blob_piece {
     static constexpr std::uint16_t number = 67;
     byte_buffer bytes;
+};
+
+} // namespace skein::cluster
+
+// ======== skein/cluster/detail/load_messages.hpp
+// How busy a node is, as its agent tells the head; see cluster/messages.hpp.
+
+
+// ======== skein/proc/host_load.hpp
+// How busy a host is: its processors, memory, network, and the disk of a folder.
+//
+//     proc::local_host here("/var/skein");
+//     (void)here.sample(loop.now());               // shares and rates are since the sample before
+//     const auto load = here.sample(later);        // load.cpu == 0.25: a quarter of all cores
+//
+// `host_watch` is an interface: this host here, one of a simulated world elsewhere.
+
+
+#include <cstdint>
+#include <string>
+
+namespace skein::proc {
+
+/// What a host does at a moment. What is not known is less than zero.
+struct host_load {
+    double cpu = -1; ///< of all its cores: 0 to 1, since the sample before
+    double memory_used = -1, memory_total = -1;               ///< bytes
+    double network_received = -1, network_sent = -1;          ///< bytes, since the host has started
+    double network_receive_rate = -1, network_send_rate = -1; ///< bytes a second, as cpu
+    double disk_used = -1, disk_total = -1;                   ///< bytes, of a folder's file system
+};
+
+/// One host that can be asked. For one thread at a time.
+class host_watch {
+public:
+    host_watch() = default;
+    host_watch(const host_watch&) = delete;
+    host_watch& operator=(const host_watch&) = delete;
+    virtual ~host_watch();
+
+    ///   now  grows from call to call; its distance is that of the rates
+    [[nodiscard]] virtual host_load sample(time_point now) = 0;
+};
+
+/// This host, by /proc and statvfs(): files are read, so not on a loop. Memory is used that the
+/// kernel could not give to a program. Bytes of the network are those of all interfaces but the
+/// loopback and the virtual ones of containers and machines on this host, whose bytes would be
+/// counted twice.
+class local_host final : public host_watch {
+public:
+    /// disk: a folder; empty: nothing is said of a disk. proc: where the kernel tells it.
+    explicit local_host(std::string disk, std::string proc = "/proc")
+        : disk_(std::move(disk)), proc_(std::move(proc)) {}
+    [[nodiscard]] host_load sample(time_point now) override;
+
+private:
+    std::string disk_, proc_;
+    time_point last_{};
+    double busy_ = -1, all_ = 0; ///< ticks of the processors, at the sample before
+    double received_ = -1, sent_ = -1;
+};
+
+namespace detail {
+
+/// Ticks in which the processors worked, and all of them, of the text of /proc/stat.
+struct processor_ticks {
+    double busy = -1, all = 0;
+};
+[[nodiscard]] processor_ticks read_ticks(const std::string& stat);
+/// Of the text of /proc/meminfo.
+void read_memory(const std::string& meminfo, host_load& into);
+/// Of the text of /proc/net/dev.
+void read_network(const std::string& dev, host_load& into);
+
+} // namespace detail
+} // namespace skein::proc
+
+
+// ======== skein/proc/detail/host_load.ipp
+// The bodies of proc/host_load.hpp.
+
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <fstream>
+#include <iterator>
+#include <string_view>
+#include <vector>
+
+#include <sys/statvfs.h>
+
+namespace skein::proc {
+
+SKEIN_INLINE host_watch::~host_watch() = default;
+
+namespace detail {
+
+/// What the kernel tells in one file; empty: nothing.
+[[nodiscard]] inline std::string text_of(const std::string& path) {
+    std::ifstream file(path);
+    return {std::istreambuf_iterator<char>(file), {}};
+}
+
+template <class F>
+void each_line(std::string_view text, F each) {
+    while (!text.empty()) {
+        const auto end = text.find('\n');
+        each(text.substr(0, end));
+        text.remove_prefix(end == text.npos ? text.size() : end + 1);
+    }
+}
+
+/// The numbers of a line; one that is none is where it ends.
+[[nodiscard]] inline std::vector<double> numbers_of(std::string_view line) {
+    std::vector<double> out;
+    while (true) {
+        const auto first = line.find_first_not_of(" \t");
+        if (first == line.npos) return out;
+        line.remove_prefix(first);
+        const auto word = line.substr(0, line.find_first_of(" \t"));
+        const auto value = read_double(word);
+        if (!value || !(*value >= 0)) return out;
+        out.push_back(*value);
+        line.remove_prefix(word.size());
+    }
+}
+
+SKEIN_INLINE processor_ticks read_ticks(const std::string& stat) {
+    processor_ticks out;
+    each_line(stat, [&](std::string_view line) {
+        if (!line.starts_with("cpu ") || out.busy >= 0) return;
+        // user nice system idle iowait irq softirq steal; guests are in user already
+        const auto all = numbers_of(line.substr(4));
+        if (all.size() < 4) return;
+        out.busy = 0;
+        for (std::size_t i = 0; i < std::min<std::size_t>(all.size(), 8); ++i) {
+            out.all += all[i];
+            if (i != 3 && i != 4) out.busy += all[i];
+        }
+    });
+    return out;
+}
+
+SKEIN_INLINE void read_memory(const std::string& meminfo, host_load& into) {
+    double total = -1, available = -1;
+    each_line(meminfo, [&](std::string_view line) {
+        for (auto [name, value] : {std::pair{std::string_view("MemTotal:"), &total},
+                                   std::pair{std::string_view("MemAvailable:"), &available}})
+            if (line.starts_with(name))
+                if (const auto n = numbers_of(line.substr(name.size())); !n.empty())
+                    *value = n[0] * 1024;
+    });
+    if (total <= 0 || available < 0) return;
+    into.memory_total = total;
+    into.memory_used = std::max(0.0, total - available);
+}
+
+/// Whether all of its bytes come by another interface, too, or never leave this host.
+[[nodiscard]] inline bool is_virtual(std::string_view interface) {
+    constexpr std::array<std::string_view, 9> begins{"veth", "docker",  "br-", "virbr", "cni",
+                                                     "cali", "flannel", "tap", "lxc"};
+    return interface == "lo" || std::any_of(begins.begin(), begins.end(),
+                                            [&](auto b) { return interface.starts_with(b); });
+}
+
+SKEIN_INLINE void read_network(const std::string& dev, host_load& into) {
+    double received = 0, sent = 0;
+    bool is_there = false;
+    each_line(dev, [&](std::string_view line) {
+        const auto colon = line.find(':');
+        if (colon == line.npos) return;
+        auto name = line.substr(0, colon);
+        name.remove_prefix(std::min(name.find_first_not_of(' '), name.size()));
+        const auto all = numbers_of(line.substr(colon + 1)); // bytes are the 1st and the 9th
+        if (all.size() < 9) return;
+        is_there = true;
+        if (is_virtual(name)) return;
+        received += all[0];
+        sent += all[8];
+    });
+    if (!is_there) return;
+    into.network_received = received;
+    into.network_sent = sent;
+}
+
+} // namespace detail
+
+SKEIN_INLINE host_load local_host::sample(time_point now) {
+    host_load out;
+    const auto ticks = detail::read_ticks(detail::text_of(proc_ + "/stat"));
+    if (busy_ >= 0 && ticks.busy >= 0 && ticks.all > all_)
+        out.cpu = std::clamp((ticks.busy - busy_) / (ticks.all - all_), 0.0, 1.0);
+    busy_ = ticks.busy;
+    all_ = ticks.all;
+    detail::read_memory(detail::text_of(proc_ + "/meminfo"), out);
+    detail::read_network(detail::text_of(proc_ + "/net/dev"), out);
+    const auto seconds = std::chrono::duration<double>(now - last_).count();
+    const auto rate = [&](double before, double after) {
+        return before < 0 || after < before || seconds <= 0 ? -1 : (after - before) / seconds;
+    };
+    out.network_receive_rate = rate(received_, out.network_received);
+    out.network_send_rate = rate(sent_, out.network_sent);
+    received_ = out.network_received;
+    sent_ = out.network_sent;
+    last_ = now;
+    struct statvfs disk{};
+    if (!disk_.empty() && ::statvfs(disk_.c_str(), &disk) == 0) {
+        const auto block = static_cast<double>(disk.f_frsize);
+        out.disk_total = static_cast<double>(disk.f_blocks) * block;
+        out.disk_used = out.disk_total - static_cast<double>(disk.f_bfree) * block;
+    }
+    return out;
+}
+
+} // namespace skein::proc
+
+
+// ======== skein/cluster/detail/load_messages.hpp, continued
+#include <cstdint>
+
+namespace skein::cluster {
+
+/// Once a second. One that is lost with a link is lost: the next one says how it is then.
+struct node_load {
+    static constexpr std::uint16_t number = 70;
+    proc::host_load load;
 };
 
 } // namespace skein::cluster
@@ -17514,7 +17748,7 @@ using cluster_messages = net::message_table<
     ask_stop_space, stop_space_reply, output_waits, take_output, node_output, worker_output,
     output_printed, submit_job, submit_reply, ask_jobs, job_list, follow_job, job_lines, stop_job,
     stop_job_reply, entry_started, job_rows, offer_package, package_wanted, put_blob, blob_taken,
-    ask_package, package_found, ask_blob, blob_piece, ask_login, login_reply>;
+    ask_package, package_found, ask_blob, blob_piece, ask_login, login_reply, node_load>;
 
 } // namespace skein::cluster
 

@@ -18,6 +18,7 @@
 
 #include <skein/core/config.hpp>
 #include <skein/cluster/access.hpp>
+#include <skein/cluster/load_history.hpp>
 #include <skein/cluster/messages.hpp>
 #include <skein/core/bytes.hpp>
 #include <skein/core/constants.hpp>
@@ -30,6 +31,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -68,6 +70,14 @@ public:
 struct job_table_text {
     std::string run;  ///< the name of its folder
     std::string text; ///< metrics.csv, whole lines
+};
+
+/// What a node has told last of how busy it is.
+struct node_usage {
+    proc::host_load load;
+    std::int64_t at = 0;      ///< seconds since 1970, by the head's clock
+    std::uint64_t number = 0; ///< head::usage_changes() when it was told
+    bool is_there = false;
 };
 
 /// How a head listens, and how patient it is.
@@ -124,6 +134,15 @@ public:
     /// Grows whenever status(), jobs() or what they print and write changes.
     [[nodiscard]] std::uint64_t changes() const noexcept;
 
+    /// How busy the nodes are that tell it, by name; also of those that are gone.
+    [[nodiscard]] std::map<std::string, node_usage> usage() const;
+    /// What came after a moment, seconds since 1970; see load_history::since.
+    ///   errors  not_found: no node of this name has told it
+    [[nodiscard]] load_curve usage_since(const std::string& node, std::int64_t unix_s,
+                                         std::size_t most = load_history::most_points) const;
+    /// Grows whenever usage() changes.
+    [[nodiscard]] std::uint64_t usage_changes() const noexcept;
+
     /// As cluster/jobs.hpp, for who is on this loop; all of them, however many.
     ///   errors  those of ask_to_submit and ask_for_jobs
     [[nodiscard]] job_list jobs(const std::string& id = {}) const;
@@ -150,6 +169,7 @@ private:
 #include <skein/cluster/detail/head_job_service.ipp>
 #include <skein/cluster/detail/head_jobs.ipp>
 #include <skein/cluster/detail/head_leases.ipp>
+#include <skein/cluster/detail/head_loads.ipp>
 #include <skein/cluster/detail/head_nodes.ipp>
 #include <skein/cluster/detail/head_output.ipp>
 #include <skein/cluster/detail/head_packages.ipp>

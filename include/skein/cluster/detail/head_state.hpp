@@ -6,6 +6,7 @@
 #include <skein/cluster/detail/head_jobs.hpp>
 #include <skein/cluster/detail/head_memory.hpp>
 #include <skein/cluster/head.hpp>
+#include <skein/cluster/load_history.hpp>
 #include <skein/cluster/package_store.hpp>
 #include <skein/core/event.hpp>
 #include <skein/core/scope.hpp>
@@ -112,6 +113,14 @@ struct head_group {
     time_point until{};                ///< without an id: so long its nodes are waited for
 };
 
+/// What is known of how busy a node was; so many nodes at most, 225 KB each.
+inline constexpr std::size_t most_loads = 1024;
+struct node_past {
+    load_history history;
+    proc::host_load last;
+    std::uint64_t number = 0; ///< see node_usage
+};
+
 /// What a driver has of the cluster, and wants.
 struct head_share {
     head_job* of = nullptr;
@@ -207,7 +216,9 @@ struct head::state {
     scope writing;             ///< what waits until the log has something of a job
     std::uint64_t changes = 0; ///< see head::changes()
     std::shared_ptr<head_web> web;
-    bool is_restarted = false; ///< somebody had been welcomed by a head before
+    std::map<std::string, detail::node_past> loads; ///< by node, also of those that are gone
+    std::uint64_t load_changes = 0;                 ///< see head::usage_changes()
+    bool is_restarted = false;                      ///< somebody had been welcomed by a head before
     bool over = false, crashed = false;
 
     // head.ipp: who comes and goes
@@ -237,6 +248,12 @@ struct head::state {
     [[nodiscard]] detail::head_node* node_at(std::uint64_t incarnation);
     void tell_all_to_leave();
     static task<void> close_link(net::link::handle l);
+
+    // head_loads.ipp: how busy nodes are
+    void serve_loads(net::request_service& of, const session_ptr& s);
+    void keep_load(const std::string& node, const node_load& said);
+    void make_room_for_load();
+    [[nodiscard]] bool is_there(const std::string& node) const;
 
     // head_output.ipp: what workers print
     void serve_output(net::request_service& of, const session_ptr& s);
