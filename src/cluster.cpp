@@ -20,6 +20,7 @@
 #include <skein/cluster/detail/package_files.hpp>
 #include <skein/cluster/head.hpp>
 #include <skein/cluster/head_log.hpp>
+#include <skein/cluster/job_progress.hpp>
 #include <skein/cluster/jobs.hpp>
 #include <skein/cluster/leased_workers.hpp>
 #include <skein/cluster/load_history.hpp>
@@ -51,6 +52,7 @@
 #include <skein/cluster/detail/head_spaces.ipp>
 #include <skein/cluster/detail/ignore_rules.ipp>
 #include <skein/cluster/detail/job_folder.ipp>
+#include <skein/cluster/detail/job_progress.ipp>
 #include <skein/cluster/detail/jobs.ipp>
 #include <skein/cluster/detail/leased_beside.ipp>
 #include <skein/cluster/detail/leased_broken.ipp>

@@ -254,12 +254,22 @@ private:
                        jobs_json(head_.jobs(), first, most, filter == nullptr ? "" : *filter));
                }));
         to.add("GET", "/api/v1/jobs/{id}", http_right::view, now([this](const net::http_call& c) {
-                   return json(json_of(head_.jobs(c.part("id")).jobs.at(0)));
+                   const auto job = head_.jobs(c.part("id")).jobs.at(0);
+                   auto out = json_of(job);
+                   add_course(out, job, head_.course(job.id));
+                   return json(out);
                }));
         to.add(
             "GET", "/api/v1/jobs/{id}/rows", http_right::view, now([this](const net::http_call& c) {
-                return json(rows_json(head_.job_table(c.part("id")), number_of(c, "points", 4096)));
+                return json(rows_json(head_.job_table(c.part("id")), number_of(c, "points", 4096),
+                                      number_of(c, "from", 0), number_of(c, "edition", 0)));
             }));
+        to.add("GET", "/api/v1/jobs/{id}/lines", http_right::view,
+               now([this](const net::http_call& c) {
+                   return json(lines_json(head_, c.part("id"), number_of(c, "from", 0),
+                                          number_of(c, "last", 1000),
+                                          number_of(c, "bytes", 65'536)));
+               }));
         to.add("GET", "/api/v1/events", http_right::view, now([this](const net::http_call&) {
                    return net::http_answer(net::http_events(
                        [this](std::string last) { return next_event(this, std::move(last)); }));

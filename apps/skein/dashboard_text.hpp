@@ -16,6 +16,7 @@
 #include <cmath>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -66,6 +67,47 @@ inline skein::ordered_json json_of(const cluster::job_info& job) {
     out["lines_left_out"] = job.left_out;
     out["last_lines"] = job.last_lines;
     return out;
+}
+
+/// How far it has come: what its rows say, and the attempts there were.
+inline void add_course(skein::ordered_json& to, const cluster::job_info& job,
+                       const cluster::job_course& course) {
+    const auto add = [&](const char* name, const std::optional<double>& value) {
+        if (value) to[name] = *value;
+    };
+    const auto& now = course.now;
+    add("step", now.step);
+    add("steps", now.steps);
+    add("epoch", now.epoch);
+    add("loss", now.loss);
+    add("learning_rate", now.learning_rate);
+    add("steps_per_s", now.steps_per_s);
+    add("samples_per_s", now.samples_per_s);
+    add("tokens_per_s", now.tokens_per_s);
+    add("workers", now.ranks);
+    if (cluster::state_of(job) == cluster::job_state::running) add("left_s", time_left(now));
+    to["restarts"] = job.attempt == 0 ? 0 : job.attempt - 1;
+    auto attempts = skein::ordered_json::array();
+    const auto add_attempt = [&](const cluster::past_attempt& one) {
+        skein::ordered_json out;
+        out["attempt"] = one.attempt;
+        if (!one.node.empty()) out["node"] = one.node;
+        if (one.started != 0) out["started"] = static_cast<double>(one.started) / 1000;
+        if (one.ended != 0) out["ended"] = static_cast<double>(one.ended) / 1000;
+        if (one.exit_code >= 0) out["exit_code"] = one.exit_code;
+        if (one.signal != 0) out["signal"] = skein::proc::signal_name(one.signal);
+        if (!one.reason.empty()) out["reason"] = one.reason;
+        attempts.push_back(std::move(out));
+    };
+    for (const auto& one : course.attempts) add_attempt(one);
+    const auto state = cluster::state_of(job);
+    if (state != cluster::job_state::retrying && job.attempt != 0)
+        add_attempt({job.attempt, job.node, job.reason, job.exit_code, job.signal,
+                     state == cluster::job_state::pending || state == cluster::job_state::starting
+                         ? 0
+                         : job.started,
+                     job.ended});
+    to["attempts"] = std::move(attempts);
 }
 
 /// A job in Ray's words, which knows five states.
@@ -220,7 +262,9 @@ inline skein::ordered_json programs_json(const cluster::cluster_status& now) {
 
 /// metrics.csv as columns and rows; of more rows than `points` the last one of each of as many
 /// stretches.
-inline skein::ordered_json rows_json(const cluster::job_table_text& table, std::size_t points) {
+///   from     rows that the reader has, of this edition of the table: the others alone
+inline skein::ordered_json rows_json(const cluster::job_table_text& table, std::size_t points,
+                                     std::size_t from = 0, std::size_t edition = 0) {
     auto columns = skein::ordered_json::array(), rows = skein::ordered_json::array();
     std::vector<std::string_view> lines;
     for (std::string_view rest = table.text; !rest.empty();) {
@@ -238,11 +282,12 @@ inline skein::ordered_json rows_json(const cluster::job_table_text& table, std::
     };
     if (!lines.empty()) cells(lines[0], [&](std::string_view name) { columns.push_back(name); });
     const auto count = lines.empty() ? 0 : lines.size() - 1;
+    if (edition != table.edition || from > count) from = 0;
     points = std::clamp<std::size_t>(points, 1, 4096);
-    const auto shown = std::min(count, points);
+    const auto more = count - from, shown = std::min(more, points);
     for (std::size_t i = 1; i <= shown; ++i) {
         auto row = skein::ordered_json::array();
-        cells(lines[count * i / shown], [&](std::string_view cell) {
+        cells(lines[from + more * i / shown], [&](std::string_view cell) {
             double value = 0;
             const auto read = std::from_chars(cell.data(), cell.data() + cell.size(), value);
             if (!cell.empty() && read.ec == std::errc() && read.ptr == cell.data() + cell.size())
@@ -254,7 +299,26 @@ inline skein::ordered_json rows_json(const cluster::job_table_text& table, std::
         });
         rows.push_back(std::move(row));
     }
-    return {{"run", table.run}, {"columns", columns}, {"rows", rows}, {"total", count}};
+    return {{"run", table.run},   {"edition", table.edition},
+            {"columns", columns}, {"from", from},
+            {"rows", rows},       {"total", count}};
+}
+
+/// Lines of a job by number: from one on, or the last ones (`from` 0), whole, as many as fit in so
+/// many bytes; `next` is the first that is not in it.
+inline skein::ordered_json lines_json(const cluster::head& of, const std::string& id,
+                                      std::uint64_t from, std::uint64_t last, std::size_t bytes) {
+    const auto total = of.job_output(id, UINT64_MAX / 2).now.lines;
+    if (from == 0) from = total - std::min(total, std::max<std::uint64_t>(last, 1)) + 1;
+    const auto said = of.job_output(id, from);
+    auto lines = skein::ordered_json::array();
+    for (const auto& line : said.lines) {
+        if (!lines.empty() && line.text.size() + 3 > bytes) break;
+        bytes -= std::min(bytes, line.text.size() + 3);
+        lines.push_back(line.text);
+    }
+    const auto next = said.first + lines.size();
+    return {{"first", said.first}, {"lines", lines}, {"next", next}, {"total", total}};
 }
 
 /// A value of a label: what Prometheus would take for its end is escaped.

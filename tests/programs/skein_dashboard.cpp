@@ -14,6 +14,7 @@
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -96,7 +97,9 @@ std::string job_of(const world& w, std::string_view id) {
             "{{\"id\": \"train-7\", \"state\": \"RUNNING\", \"entrypoint\": \"./110_gpt_ddp "
             "--workers "
             "2\", \"submitted\": {0:.0f}, \"started\": {0:.0f}, \"attempt\": 2, \"step\": {1}, "
-            "\"steps\": 1000, \"loss\": {2:.4f}, \"workers\": 2, \"ranks\": [{{\"rank\": 0, "
+            "\"steps\": 1000, \"loss\": {2:.4f}, \"epoch\": 1, \"steps_per_s\": 4.7, "
+            "\"tokens_per_s\": 39120, \"left_s\": 128, \"retries\": 3, \"node\": \"node-1\", "
+            "\"workers\": 2, \"ranks\": [{{\"rank\": 0, "
             "\"node\": "
             "\"node-1\", \"pid\": 4121, \"state\": \"running\", \"step\": {1}, \"step_s\": "
             "0.212}}, "
@@ -131,20 +134,18 @@ std::string rows_of(const world& w) {
     return out + "]}";
 }
 
-std::string logs_of(const world& w) {
-    std::string out = "attempt 1, rank 0: <img src=x onerror=document.title=2> starts\n";
-    for (int step = 1; step <= w.rows; ++step)
-        out += fmt::format("step {} loss {:.4f}\n", step, loss_at(step));
-    return out;
+std::string lines_of(int total, int from) {
+    from = std::max(from, 1);
+    std::string out = fmt::format(R"({{"first": {}, "next": {}, "total": {}, "lines": [)", from,
+                                  std::max(from, total + 1), total);
+    for (int line = from; line <= total; ++line)
+        out += line == 1 ? "\"attempt 1, rank 0: <img src=x onerror=document.title=2> starts\""
+                         : fmt::format("{}\"step {} loss {:.4f}\"", line == from ? "" : ", ",
+                                       line - 1, loss_at(line - 1));
+    return out + "]}";
 }
 
 task<net::http_answer> give(std::string text) { co_return wire::json_response(std::move(text)); }
-task<net::http_answer> give_log(std::string text) {
-    wire::http_response out;
-    out.type = "text/plain; charset=utf-8";
-    out.body = std::move(text);
-    co_return out;
-}
 task<net::http_answer> no_such_job(std::string id) {
     throw error(errc::not_found, "there is no job " + id).with_hint("skein job list");
     co_return net::http_answer();
@@ -188,8 +189,10 @@ net::http_router routes_of(world* w) {
     to.add("GET", "/api/v1/jobs/{id}/rows", view, [w](net::http_call c) {
         return give(c.part("id") == "train-7" ? rows_of(*w) : "{\"columns\": [], \"rows\": []}");
     });
-    to.add("GET", "/api/jobs/{id}/logs", view, [w](net::http_call c) {
-        return give_log(c.part("id") == "train-7" ? logs_of(*w) : "");
+    to.add("GET", "/api/v1/jobs/{id}/lines", view, [w](net::http_call c) {
+        const auto* const from = c.request.parameter("from");
+        return give(lines_of(c.part("id") == "train-7" ? w->rows + 1 : 0,
+                             from == nullptr ? 0 : std::atoi(from->c_str())));
     });
     to.add("GET", "/api/v1/functions", view, [w](net::http_call) {
         return give(w->empty

@@ -319,6 +319,16 @@
         for (const found of [...left]) draw(found, found[0]);
         return drawn;
     }
+    // The rows of one job, the new ones alone: a table that was begun anew has another edition.
+    const tables = { id: "", edition: 0, total: 0, columns: [], rows: [] };
+    async function rows_of(id, base) {
+        const had = tables.id === id && tables.total > 0 ? `&from=${tables.total}&edition=${tables.edition}` : "";
+        const said = await ask_if_there(`${base}/rows?points=${had ? 4096 : 960}${had}`) || {};
+        if (!had || !is_number(said.from) || said.from !== tables.total || said.edition !== tables.edition) tables.rows = [];
+        tables.rows = tables.rows.concat(said.rows || []);
+        Object.assign(tables, { id, edition: said.edition || 0, total: said.total || tables.rows.length, columns: said.columns || [] });
+        return tables;
+    }
     async function choose_job(id, page) {
         if (id) return [id, null];
         const jobs = list(await ask("/api/v1/jobs"), "jobs");
@@ -329,28 +339,35 @@
         const [id, none] = await choose_job(wanted, "job");
         if (none) return none;
         const base = `/api/v1/jobs/${path_of(id)}`;
-        const [j, rows] = [await ask(base), await ask_if_there(`${base}/rows`)];
-        const now = Date.now() / 1000, drawn = curves(rows || {});
-        const left = is_number(j.step) && is_number(j.steps) && j.step > 0 && is_number(j.started) && !j.ended ? ((now - j.started) / j.step) * (j.steps - j.step) : NaN;
+        const [j, rows] = [await ask(base), await rows_of(id, base)];
+        const now = Date.now() / 1000, drawn = curves(rows);
+        const a_second = is_number(j.tokens_per_s) ? [`${number(j.tokens_per_s)} tokens/s`] : is_number(j.samples_per_s) ? [`${number(j.samples_per_s)} samples/s`] : [];
+        const pace = is_number(j.steps_per_s) ? (j.steps_per_s >= 1 ? `${number(Number(j.steps_per_s.toPrecision(3)))} steps/s` : `${number(Number((1 / j.steps_per_s).toPrecision(3)))} s a step`) : "";
+        const rows_are = rows.total > rows.rows.length ? element("p", { class: "note", text: `${number(rows.rows.length)} of ${number(rows.total)} rows are drawn.` }) : null;
         const ranks = list(j.ranks, "ranks"), attempts = list(j.attempts, "attempts");
         return [
             element("h1", {}, `Job ${id} `, state(job_state(j))),
             element("div", { class: "tiles" },
                 tile(j.ended ? "Ran for" : "Running for", is_number(j.started) ? length_of((j.ended || now) - j.started) : "", is_number(j.submitted) ? `submitted ${moment(j.submitted)}` : ""),
                 tile("Step", is_number(j.step) ? number(j.step) : "", is_number(j.steps) ? `of ${number(j.steps)}` : ""),
-                tile("Time left", length_of(left)), tile("Attempt", number(j.attempt)),
-                tile("Workers", number(j.workers ?? (ranks.length || undefined))),
+                is_number(j.epoch) ? tile("Epoch", number(j.epoch)) : null,
+                is_number(j.loss) ? tile("Loss", number(j.loss)) : null,
+                pace ? tile("Speed", pace, a_second[0]) : a_second.length ? tile("Speed", a_second[0]) : null,
+                is_number(j.left_s) ? tile("Time left", length_of(j.left_s)) : null,
+                tile("Attempt", number(j.attempt), is_number(j.retries) && j.retries ? `of ${number(j.retries + 1)}` : ""),
+                tile("Node", j.node || ""),
+                is_number(j.workers) || ranks.length ? tile("Ranks", number(j.workers ?? ranks.length)) : null,
                 j.ended ? tile("Exit", j.signal ? String(j.signal) : number(j.exit_code)) : null),
             j.reason || j.message ? element("p", { text: j.reason || j.message }) : null,
             element("p", {}, element("code", { text: j.entrypoint || j.command || "" }), " ", element("a", { href: `#/logs/${path_of(id)}`, text: "logs" })),
             heading("Curves"),
-            drawn.length ? element("div", { class: "charts" }, drawn) : empty("No rows yet: a training reports them while it runs."),
+            rows_are, drawn.length ? element("div", { class: "charts" }, drawn) : empty("No rows yet: a training reports them while it runs."),
             ranks.length ? heading("Ranks") : null,
             ranks.length ? table([["Rank", (r) => number(r.rank), { class: "number" }], ["State", (r) => (r.state ? state(r.state) : "")], ["Node", (r) => r.node || ""],
                 ["Process", (r) => (r.pid ? String(r.pid) : ""), { class: "number" }], ["Step", (r) => number(r.step), { class: "number" }],
                 ["Step time", (r) => (is_number(r.step_s) ? `${number(r.step_s)} s` : ""), { class: "number" }]], ranks) : null,
-            attempts.length ? heading("Attempts") : null,
-            attempts.length ? table([["Attempt", (a) => number(a.attempt ?? a.number), { class: "number" }], ["From", (a) => moment(a.started)],
+            attempts.length > 1 ? heading("Attempts") : null,
+            attempts.length > 1 ? table([["Attempt", (a) => number(a.attempt ?? a.number), { class: "number" }], ["Node", (a) => a.node || ""], ["From", (a) => moment(a.started)],
                 ["For", (a) => (is_number(a.started) ? length_of((a.ended || now) - a.started) : ""), { class: "number" }],
                 ["End", (a) => a.reason || a.message || "", { class: "wide" }]], attempts) : null];
     }
@@ -358,7 +375,7 @@
     const column = { t: 0, cpu: 1, memory_used: 2, disk_used: 3, net_in: 4, net_out: 5 };
     const part_of = (rows, name) => rows.filter((r) => is_number(r[column[name]])).map((r) => [r[0], r[column[name]]]);
     const spark_s = 600;
-    const lately = { nodes: [], changes: null, rows: new Map(), number: 0 };
+    const lately = { nodes: [], changes: null, rows: new Map(), number: 0, seconds: 30 };
     async function look_at_nodes() {
         if (lately.changes !== told.changes || lately.changes === -1) {   // who is there changes seldom
             const changes = told.changes;
@@ -375,6 +392,8 @@
             while (had.length && had[0][0] < had[had.length - 1][0] - spark_s) had.shift();
             lately.rows.set(name, had);
         }
+        const all = [...lately.rows.values()].filter((r) => r.length), first = Math.min(...all.map((r) => r[0][0])), last = Math.max(...all.map((r) => r[r.length - 1][0]));
+        lately.seconds = all.length ? Math.max(30, Math.min(spark_s, last - first)) : 30;   // of a young cluster: what there is
         for (const n of lately.nodes) {   // the newest is what stands in the table
             const rows = lately.rows.get(n.name), r = rows && rows[rows.length - 1];
             if (r && n.load) for (const [name, i] of Object.entries(column)) if (i && is_number(r[i])) n.load[name] = r[i];
@@ -388,7 +407,7 @@
     function drawn(n, names, text, top) {
         const lines = names.map((name) => part_of(lately.rows.get(n.name) || [], name));
         if (!lines.some((l) => l.length) || text === "") return "";
-        return element("div", { class: "drawn", title: text }, spark(lines, top, spark_s), element("span", { text }));
+        return element("div", { class: "drawn", title: text }, spark(lines, top, lately.seconds), element("span", { text }));
     }
     async function nodes(wanted) {
         if (wanted) return node(wanted);
@@ -406,7 +425,7 @@
             ["Address", (n) => element("code", { text: n.address || n.host || "" })]];
         return [element("h1", { text: "Nodes" }),
             all.length ? table(columns, all) : empty("No node has joined. Try: skein join HEAD:PORT"),
-            all.some((n) => n.load) ? element("p", { class: "note", text: `Lines: the last ${spark_s / 60} minutes. A node's name leads to its last day.` }) : null];
+            all.some((n) => n.load) ? element("p", { class: "note", text: `Lines: the last ${length_of(lately.seconds)}. A node's name leads to its last day.` }) : null];
     }
     const spans = [[600, "10 min"], [3600, "1 h"], [86400, "24 h"]];
     const watched = { key: "", rows: [], every: 1, seconds: 600, until: 0 };
@@ -453,28 +472,49 @@
                 : empty("There are no actors.")];
     }
     const kept = { filter: "", follow: true }; // what a person has set on the page of logs
+    // Lines of one job, the new ones alone. Of a job that prints more than a page may take the last ones.
+    const log = { id: "", next: 0, total: 0, left: 0, lines: [] };
+    const lines_at_once = 400, bytes_at_once = 14000;
+    async function take_lines(id) {
+        if (log.id !== id) Object.assign(log, { id, next: 0, total: 0, left: 0, lines: [] });
+        let said = await ask(`/api/v1/jobs/${path_of(id)}/lines?from=${log.next}&last=${lines_at_once}&bytes=${log.next ? bytes_at_once : 3 * bytes_at_once}`);
+        if (log.next > said.total + 1) {   // another head, which has fewer
+            Object.assign(log, { next: 0, total: 0, left: 0, lines: [] });
+            said = await ask(`/api/v1/jobs/${path_of(id)}/lines?last=${lines_at_once}&bytes=${bytes_at_once}`);
+        }
+        const add = (from, lines, next) => {
+            const gap = from - (log.next || 1);
+            if (gap > 0) { log.left += gap; log.lines.push(`(${number(gap)} lines are not here)`); }
+            log.lines.push(...lines);
+            log.next = next;
+        };
+        add(said.first, said.lines, said.next);
+        if (said.total - log.next >= lines_at_once) {
+            const end = await ask(`/api/v1/jobs/${path_of(id)}/lines?last=${lines_at_once}&bytes=${bytes_at_once}`);
+            if (end.first >= log.next) add(end.first, end.lines, end.next);
+            said.total = end.total;
+        }
+        log.total = said.total;
+        if (log.next <= log.total) dirty = true;   // the rest in a moment
+        if (log.lines.length > most_lines) log.lines.splice(0, log.lines.length - most_lines);
+    }
     async function logs(wanted) {
         const [id, none] = await choose_job(wanted, "logs");
         if (none) return none;
-        const text = await ask(`/api/jobs/${path_of(id)}/logs`, true);
-        let lines = text;
-        try {
-            const told = JSON.parse(text);
-            if (told && typeof told.logs === "string") lines = told.logs;
-        } catch (e) { /* plain text */ }
-        const all = lines.replace(/\n$/, "").split("\n");
+        await take_lines(id);
+        const all = log.lines;
         const box = element("pre", { class: "log", tabindex: "0", "aria-label": `Lines of ${id}` });
         const fill = () => {
             const found = kept.filter ? all.filter((l) => l.includes(kept.filter)) : all;
             const cut = Math.max(0, found.length - most_lines);
-            box.textContent = lines === "" ? "No line has been printed." : (cut ? `(${number(cut)} earlier lines are left out)\n` : "") + found.slice(cut).join("\n");
+            box.textContent = !all.length ? "No line has been printed." : (cut ? `(${number(cut)} earlier lines are left out)\n` : "") + found.slice(cut).join("\n");
         };
         const filter = element("input", { type: "search", placeholder: "only lines with", value: kept.filter, "aria-label": "Only lines with", oninput: (e) => { kept.filter = e.target.value; fill(); } });
         const follow = element("input", { type: "checkbox", onchange: (e) => { kept.follow = e.target.checked; if (kept.follow) box.scrollTop = box.scrollHeight; } });
         follow.checked = kept.follow;
         fill();
         requestAnimationFrame(() => { if (kept.follow) box.scrollTop = box.scrollHeight; });
-        return [element("h1", {}, "Logs of ", job_link(id)), element("div", { class: "tools" }, filter, element("label", {}, follow, " follow"), element("span", { text: `${number(lines === "" ? 0 : all.length)} lines` })), box];
+        return [element("h1", {}, "Logs of ", job_link(id)), element("div", { class: "tools" }, filter, element("label", {}, follow, " follow"), element("span", { text: `${number(log.total)} lines${log.left ? `, ${number(log.left)} of them not here` : ""}` })), box];
     }
 
     // --- what is shown, and when it is asked for again -------------------------------------------

@@ -18,6 +18,7 @@
 
 #include <skein/core/config.hpp>
 #include <skein/cluster/access.hpp>
+#include <skein/cluster/job_progress.hpp>
 #include <skein/cluster/load_history.hpp>
 #include <skein/cluster/messages.hpp>
 #include <skein/core/bytes.hpp>
@@ -34,6 +35,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace skein {
 class loop;
@@ -68,8 +70,23 @@ public:
 
 /// The table of numbers that a job's newest training has written, as far as it has come.
 struct job_table_text {
-    std::string run;  ///< the name of its folder
-    std::string text; ///< metrics.csv, whole lines
+    std::string run;           ///< the name of its folder
+    std::string text;          ///< metrics.csv, whole lines
+    std::uint64_t edition = 0; ///< another one: it was begun anew
+};
+
+/// An attempt of a job that has failed and was followed by another one.
+struct past_attempt {
+    std::uint32_t attempt = 0;
+    std::string node, reason;
+    std::int32_t exit_code = -1, signal = 0;
+    std::int64_t started = 0, ended = 0; ///< milliseconds since 1970; 0: it did not start
+};
+
+/// How far a job has come.
+struct job_course {
+    job_progress now;                   ///< of its newest training
+    std::vector<past_attempt> attempts; ///< the newest ones that this head has seen fail, in order
 };
 
 /// What a node has told last of how busy it is.
@@ -148,6 +165,7 @@ public:
     [[nodiscard]] job_list jobs(const std::string& id = {}) const;
     [[nodiscard]] job_lines job_output(const std::string& id, std::uint64_t from) const;
     [[nodiscard]] job_table_text job_table(const std::string& id) const;
+    [[nodiscard]] job_course course(const std::string& id) const;
     [[nodiscard]] task<submit_reply> submit(job_request what);
     job_info end_job(const std::string& id, const std::string& by);
     void forget_job(const std::string& id);

@@ -11,6 +11,7 @@
 #include <skein/core/timeout.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include <fmt/format.h>
@@ -85,6 +86,17 @@ SKEIN_INLINE job_list head::state::list_jobs(const ask_jobs& asked, std::size_t 
          one != submitted.in_order.rend() && out.jobs.size() < most; ++one)
         if (at++ >= asked.first) out.jobs.push_back(detail::brief(info_of(*one->second)));
     return out;
+}
+
+/// For people: it is not in the log.
+SKEIN_INLINE void head::state::remember_attempt(detail::submitted_job& job,
+                                                const std::string& reason) const {
+    if (job.failed.size() >= detail::most_past_attempts) job.failed.pop_front();
+    const bool has_started = job.state == job_state::running;
+    job.failed.push_back(
+        {job.attempt, job.node, reason.substr(0, 1024), job.exit_code, job.signal,
+         has_started ? job.started : 0,
+         std::chrono::duration_cast<std::chrono::milliseconds>(on_loop.wall()).count()});
 }
 
 SKEIN_INLINE void head::state::forget_job(const std::string& id) {
@@ -167,12 +179,17 @@ SKEIN_INLINE void head::state::serve_entries(net::request_service& of, const ses
         const auto j = jobs.find(m.lease.driver);
         if (!of_node(m.lease, who) || j == jobs.end() || j->second->submitted.empty()) return;
         auto& job = *submitted.by_id.at(j->second->submitted);
-        if (m.offset == 0) job.rows.clear();
+        if (m.offset == 0) {
+            job.rows.clear();
+            ++job.rows_edition;
+            job.pace.begin_anew();
+        }
         job.run = m.run.substr(0, 256);
         if (m.offset != job.rows.size() ||
             job.rows.size() + m.bytes.size() > detail::most_rows_bytes)
             return;
         job.rows += as_text(m.bytes);
+        job.pace.came(on_loop.now(), progress_of(job.rows).step);
         ++changes;
         job.news.wake_all();
     });
@@ -191,7 +208,16 @@ SKEIN_INLINE job_lines head::job_output(const std::string& id, std::uint64_t fro
 }
 SKEIN_INLINE job_table_text head::job_table(const std::string& id) const {
     const auto job = state_->job_called(id);
-    return {job->run, job->rows};
+    return {job->run, job->rows, job->rows_edition};
+}
+SKEIN_INLINE job_course head::course(const std::string& id) const {
+    const auto job = state_->job_called(id);
+    job_course out;
+    out.now = progress_of(job->rows);
+    if (!out.now.steps_per_s && job->state == job_state::running)
+        out.now.steps_per_s = job->pace.steps_per_s();
+    out.attempts.assign(job->failed.begin(), job->failed.end());
+    return out;
 }
 SKEIN_INLINE task<submit_reply> head::submit(job_request what) {
     submit_job asked;

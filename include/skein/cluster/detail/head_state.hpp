@@ -297,6 +297,7 @@ struct head::state {
     void entry_over(const std::string& id, bool started, const std::string& why,
                     const ended_lease& how);
     void job_over(detail::submitted_job& job, job_state as, std::string reason);
+    void remember_attempt(detail::submitted_job& job, const std::string& reason) const;
     void change(detail::submitted_job& job, job_state to, std::string reason);
     void note(const detail::submitted_job& job);
     void stop_submitted(detail::submitted_job& job, job_state as, std::string reason);
