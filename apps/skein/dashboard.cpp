@@ -2,6 +2,7 @@
 // The bodies of dashboard.hpp.
 #include "dashboard.hpp"
 #include "dashboard_text.hpp"
+#include "metrics_text.hpp"
 #include "page.hpp"
 #include "web.hpp"
 
@@ -245,8 +246,9 @@ private:
                    return json(all_samples_json(head_, moment_of(c), number_of(c, "points", 60),
                                                 number_of(c, "after", 0)));
                }));
-        to.add("GET", "/api/v1/programs", http_right::view,
-               now([this](const net::http_call&) { return json(programs_json(head_.status())); }));
+        to.add("GET", "/api/v1/programs", http_right::view, now([this](const net::http_call&) {
+                   return json(programs_json(head_.status(), head_.counts().by_program));
+               }));
         to.add("GET", "/api/v1/jobs", http_right::view, now([this](const net::http_call& c) {
                    const auto first = number_of(c, "cursor", 0), most = number_of(c, "limit", 100);
                    const auto* const filter = c.request.parameter("filter");

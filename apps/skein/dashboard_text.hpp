@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the head knows, as JSON for pages and scripts, and as text for Prometheus.
+// What the head knows, as JSON for pages and scripts.
 
 #include "status_text.hpp"
 
@@ -246,9 +246,14 @@ inline skein::ordered_json nodes_json(const cluster::cluster_status& now,
     return {{"nodes", all}, {"up_ms", now.up_ms}, {"address", now.address}};
 }
 
-inline skein::ordered_json programs_json(const cluster::cluster_status& now) {
+///   calls    by name of the program: those of one name together
+inline skein::ordered_json programs_json(
+    const cluster::cluster_status& now,
+    const std::map<std::string, cluster::call_counts>& calls = {}) {
     auto all = skein::ordered_json::array();
-    for (const auto& j : now.jobs)
+    for (const auto& j : now.jobs) {
+        const auto found = calls.find(j.name);
+        const auto of = found == calls.end() ? cluster::call_counts() : found->second;
         all.push_back({{"name", j.name},
                        {"host", j.host},
                        {"pid", j.pid},
@@ -256,7 +261,11 @@ inline skein::ordered_json programs_json(const cluster::cluster_status& now) {
                        {"waiting", j.waiting},
                        {"why", j.why},
                        {"connected", j.connected},
-                       {"space", j.space}});
+                       {"space", j.space},
+                       {"calls", of.submitted},
+                       {"calls_done", of.done},
+                       {"calls_failed", of.failed}});
+    }
     return {{"programs", all}};
 }
 
@@ -319,60 +328,6 @@ inline skein::ordered_json lines_json(const cluster::head& of, const std::string
     }
     const auto next = said.first + lines.size();
     return {{"first", said.first}, {"lines", lines}, {"next", next}, {"total", total}};
-}
-
-/// A value of a label: what Prometheus would take for its end is escaped.
-inline std::string label_text(std::string_view text) {
-    std::string out;
-    for (const char c : text) {
-        if (c == '\\' || c == '"') out += '\\';
-        out += c == '\n' ? ' ' : c;
-    }
-    return out;
-}
-
-/// What is counted, in the text form of Prometheus 0.0.4.
-inline std::string metrics_text(const cluster::head& of) {
-    const auto now = of.status();
-    std::string out;
-    const auto begin = [&](const char* name, const char* type, const char* help) {
-        out += fmt::format("# HELP {} {}\n# TYPE {} {}\n", name, help, name, type);
-    };
-    begin("skein_head_uptime_seconds", "gauge", "How long this head has been running.");
-    out += fmt::format("skein_head_uptime_seconds {:.3f}\n", static_cast<double>(now.up_ms) / 1000);
-    begin("skein_cluster_nodes", "gauge", "Nodes by state.");
-    std::array<std::size_t, 4> nodes{};
-    for (const auto& n : now.nodes) ++nodes[n.suspect ? 1 : n.draining ? 2 : 0];
-    nodes[3] = now.missing.size();
-    constexpr std::array names{"ready", "suspect", "draining", "missing"};
-    for (std::size_t i = 0; i < names.size(); ++i)
-        out += fmt::format("skein_cluster_nodes{{state=\"{}\"}} {}\n", names[i], nodes[i]);
-    begin("skein_jobs", "gauge", "Jobs that this head knows, by state.");
-    std::array<std::size_t, 7> jobs{};
-    for (const auto& job : of.jobs().jobs) ++jobs[static_cast<std::size_t>(cluster::state_of(job))];
-    for (std::size_t i = 0; i < jobs.size(); ++i)
-        out += fmt::format("skein_jobs{{state=\"{}\"}} {}\n",
-                           cluster::to_string(static_cast<cluster::job_state>(i)), jobs[i]);
-    begin("skein_programs", "gauge", "Drivers that are connected or may come back.");
-    out += fmt::format("skein_programs {}\n", now.jobs.size());
-    begin("skein_resources", "gauge", "Resources of a node, by name and state; memory in bytes.");
-    for (const auto& n : now.nodes) {
-        const auto total = resources_of(n.resources), used = resources_of(n.used);
-        const auto row = [&](std::string_view name, const char* state, const std::string& value) {
-            out += fmt::format("skein_resources{{node=\"{}\",name=\"{}\",state=\"{}\"}} {}\n",
-                               label_text(n.name), label_text(name), state, value);
-        };
-        row("cpu", "total", sched::to_string(total.cpu));
-        row("cpu", "used", sched::to_string(used.cpu));
-        row("gpu", "total", sched::to_string(total.gpu));
-        row("gpu", "used", sched::to_string(used.gpu));
-        row("memory", "total", fmt::to_string(total.memory));
-        row("memory", "used", fmt::to_string(used.memory));
-    }
-    begin("skein_node_workers", "gauge", "Worker and entry processes of a node.");
-    for (const auto& n : now.nodes)
-        out += fmt::format("skein_node_workers{{node=\"{}\"}} {}\n", label_text(n.name), n.workers);
-    return out;
 }
 
 } // namespace skein_program

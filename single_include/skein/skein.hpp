@@ -5052,6 +5052,7 @@ private:
 //     head -> node    package_found, blob_piece
 //
 //     node -> head    node_load         once a second, how busy it is
+//     driver -> head  driver_calls      the same, how many calls it has made
 //
 // Both hellos may come again after a lost link, or to a head that knows nothing: its state is what
 // they say.
@@ -10922,8 +10923,396 @@ struct blob_piece {
 } // namespace skein::cluster
 
 // ======== skein/cluster/detail/load_messages.hpp
-// How busy a node is, as its agent tells the head; see cluster/messages.hpp.
+// How busy a node is, and what a driver calls, as they tell the head; see cluster/messages.hpp.
 
+
+// ======== skein/core/metric_registry.hpp
+// Numbers of a process that others may read: counters, gauges and histograms, by name and labels.
+//
+//     auto& sent = metric_registry::process().counter("skein_net_sent_bytes_total", "Bytes sent.");
+//     sent.add(n);                                     // one relaxed atomic add
+//     std::string text;                                // for Prometheus
+//     append_prometheus(text, metric_registry::process().collect());
+//
+// Look a number up once and keep the reference: it is good for the registry's life. There are
+// most_series of them at most; what is asked for beyond that is counted as dropped, and what is
+// added to it is nowhere to be seen. Names are those of Prometheus: base units, `_total` for counters.
+
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein {
+
+/// What a number means.
+enum class metric_kind : std::uint8_t {
+    counter,  ///< grows until its process ends
+    gauge,    ///< what is now
+    histogram ///< how often a value was in which range
+};
+
+/// Tells a number from others of its name. Few values: each is a series of its own.
+struct metric_label {
+    std::string name, value;
+    friend bool operator==(const metric_label&, const metric_label&) = default;
+};
+
+/// Grows. Safe on several threads.
+class metric_counter {
+public:
+    void add(std::uint64_t n = 1) noexcept { value_.fetch_add(n, std::memory_order_relaxed); }
+    [[nodiscard]] std::uint64_t value() const noexcept {
+        return value_.load(std::memory_order_relaxed);
+    }
+
+private:
+    std::atomic<std::uint64_t> value_{0};
+};
+
+/// Goes up and down. Safe on several threads.
+class metric_gauge {
+public:
+    void set(std::int64_t to) noexcept { value_.store(to, std::memory_order_relaxed); }
+    void add(std::int64_t n) noexcept { value_.fetch_add(n, std::memory_order_relaxed); }
+    [[nodiscard]] std::int64_t value() const noexcept {
+        return value_.load(std::memory_order_relaxed);
+    }
+
+private:
+    std::atomic<std::int64_t> value_{0};
+};
+
+/// Counts values by range. Safe on several threads; who reads while others add may see a value in
+/// its range and not yet in the sum.
+class metric_histogram {
+public:
+    static constexpr std::size_t most_bounds = 32;
+
+    /// bounds: the greatest value of each range, growing; one more range is above all of them.
+    explicit metric_histogram(std::vector<double> bounds) : bounds_(std::move(bounds)) {}
+    void add(double value) noexcept;
+    /// By range, not added up.
+    [[nodiscard]] std::vector<std::uint64_t> counts() const;
+    [[nodiscard]] double sum() const noexcept { return sum_.load(std::memory_order_relaxed); }
+    [[nodiscard]] const std::vector<double>& bounds() const noexcept { return bounds_; }
+
+private:
+    std::vector<double> bounds_;
+    std::array<std::atomic<std::uint64_t>, most_bounds + 1> counts_{};
+    std::atomic<double> sum_{0};
+};
+
+/// A number, as it was.
+struct metric_series {
+    std::vector<metric_label> labels;  ///< by name
+    double value = 0;                  ///< of a histogram: the sum
+    std::vector<std::uint64_t> counts; ///< of a histogram
+};
+
+/// All numbers of one name, as they were.
+struct metric_family {
+    std::string name, help; ///< help: may be empty
+    metric_kind kind = metric_kind::counter;
+    std::vector<double> bounds; ///< of histograms
+    std::vector<metric_series> series;
+};
+
+/// Safe on several threads.
+class metric_registry {
+public:
+    static constexpr std::size_t most_series = 10'000;
+
+    metric_registry() = default;
+    metric_registry(const metric_registry&) = delete;
+    metric_registry& operator=(const metric_registry&) = delete;
+
+    /// That of this process.
+    [[nodiscard]] static metric_registry& process();
+
+    /// The same one each time for the same name and labels, in whatever order these are.
+    ///   errors  invalid_argument: no name or label for Prometheus; mismatch: the name is taken for
+    ///           another kind, or for other bounds
+    [[nodiscard]] metric_counter& counter(std::string_view name, std::string_view help,
+                                          std::vector<metric_label> labels = {});
+    [[nodiscard]] metric_gauge& gauge(std::string_view name, std::string_view help,
+                                      std::vector<metric_label> labels = {});
+    [[nodiscard]] metric_histogram& histogram(std::string_view name, std::string_view help,
+                                              std::vector<double> bounds,
+                                              std::vector<metric_label> labels = {});
+
+    /// All there are, by name.
+    [[nodiscard]] std::vector<metric_family> collect() const;
+    [[nodiscard]] std::size_t series() const;
+    /// How often a number was asked for that could not be made.
+    [[nodiscard]] std::uint64_t dropped() const noexcept { return dropped_.value(); }
+
+private:
+    struct cell {
+        std::vector<metric_label> labels;
+        metric_counter counter{};
+        metric_gauge gauge{};
+        std::unique_ptr<metric_histogram> histogram{};
+    };
+    struct family {
+        std::string help;
+        metric_kind kind = metric_kind::counter;
+        std::vector<double> bounds;
+        std::map<std::string, cell*> by_labels;
+    };
+    cell* find(std::string_view name, std::string_view help, metric_kind kind,
+               std::vector<double> bounds, std::vector<metric_label> labels);
+
+    mutable std::mutex mutex_; // guards families_ and cells_, not the numbers
+    std::map<std::string, family, std::less<>> families_;
+    std::deque<cell> cells_; // they stay where they are
+    metric_counter dropped_, no_counter_;
+    metric_gauge no_gauge_;
+    metric_histogram no_histogram_{{}};
+};
+
+/// Whether Prometheus takes it for the name of a metric, and of a label.
+[[nodiscard]] bool is_metric_name(std::string_view name) noexcept;
+[[nodiscard]] bool is_label_name(std::string_view name) noexcept;
+
+/// In the text form of Prometheus 0.0.4. Values of labels may be any text.
+void append_prometheus(std::string& out, const std::vector<metric_family>& all);
+
+} // namespace skein
+
+
+// ======== skein/core/detail/metric_registry.ipp
+// The bodies of core/metric_registry.hpp.
+
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein {
+
+SKEIN_INLINE void metric_histogram::add(double value) noexcept {
+    const auto at = std::lower_bound(bounds_.begin(), bounds_.end(), value) - bounds_.begin();
+    counts_[static_cast<std::size_t>(at)].fetch_add(1, std::memory_order_relaxed);
+    sum_.fetch_add(value, std::memory_order_relaxed);
+}
+
+SKEIN_INLINE std::vector<std::uint64_t> metric_histogram::counts() const {
+    std::vector<std::uint64_t> out;
+    for (std::size_t i = 0; i <= bounds_.size(); ++i)
+        out.push_back(counts_[i].load(std::memory_order_relaxed));
+    return out;
+}
+
+namespace detail {
+
+[[nodiscard]] inline bool is_name(std::string_view name, bool colons) noexcept {
+    const auto fits = [&](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+               c == '_' || (colons && c == ':');
+    };
+    return !name.empty() && name.size() <= 200 && (name.front() < '0' || name.front() > '9') &&
+           std::all_of(name.begin(), name.end(), fits);
+}
+
+inline void check_metric(std::string_view name, const std::vector<metric_label>& labels,
+                         const std::vector<double>& bounds) {
+    if (!is_metric_name(name))
+        throw error(errc::invalid_argument,
+                    fmt::format("\"{}\" is no name of a metric", printable(std::string(name))))
+            .with_hint("letters, digits and _, no digit in front");
+    for (std::size_t i = 0; i < labels.size(); ++i)
+        if (!is_label_name(labels[i].name) || (i > 0 && labels[i].name == labels[i - 1].name))
+            throw error(errc::invalid_argument,
+                        fmt::format("\"{}\" of metric {} is no name of a label, or there twice",
+                                    printable(labels[i].name), name));
+    if (bounds.size() > metric_histogram::most_bounds ||
+        std::adjacent_find(bounds.begin(), bounds.end(), std::greater_equal<>()) != bounds.end() ||
+        !std::all_of(bounds.begin(), bounds.end(), [](double b) { return std::isfinite(b); }))
+        throw error(errc::invalid_argument,
+                    fmt::format("the bounds of metric {} do not grow, or are more than {}", name,
+                                metric_histogram::most_bounds));
+}
+
+inline void append_escaped(std::string& out, std::string_view text, bool quotes) {
+    while (!text.empty()) {
+        const auto length = utf8_length(text);
+        const char c = text.front();
+        if (length == 0)
+            out += "\xef\xbf\xbd"; // one byte that is none would cost Prometheus all numbers
+        else if (c == '\n')
+            out += "\\n";
+        else if (c == '\\' || (quotes && c == '"'))
+            (out += '\\') += c;
+        else
+            out += text.substr(0, length);
+        text.remove_prefix(std::max<std::size_t>(length, 1));
+    }
+}
+
+/// `{a="b",le="0.5"}`; nothing where there is none.
+inline void append_labels(std::string& out, const std::vector<metric_label>& labels,
+                          std::string_view bound = {}) {
+    bool is_first = true;
+    const auto add = [&](std::string_view name, std::string_view value) {
+        (out += std::exchange(is_first, false) ? '{' : ',') += name;
+        out += "=\"";
+        append_escaped(out, value, true);
+        out += '"';
+    };
+    for (const auto& l : labels) add(l.name, l.value);
+    if (!bound.empty()) add("le", bound);
+    if (!is_first) out += '}';
+}
+
+[[nodiscard]] inline std::string metric_text(double value) {
+    if (std::isnan(value)) return "NaN";
+    if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
+    return std::abs(value) < 1e15 && value == std::floor(value) ? fmt::format("{:.0f}", value)
+                                                                : fmt::to_string(value);
+}
+
+inline void append_histogram(std::string& out, const metric_family& of, const metric_series& one) {
+    std::uint64_t so_far = 0;
+    for (std::size_t i = 0; i < one.counts.size(); ++i) {
+        so_far += one.counts[i];
+        (out += of.name) += "_bucket";
+        append_labels(out, one.labels, i < of.bounds.size() ? metric_text(of.bounds[i]) : "+Inf");
+        out += fmt::format(" {}\n", so_far);
+    }
+    (out += of.name) += "_sum";
+    append_labels(out, one.labels);
+    out += " " + metric_text(one.value) + "\n";
+    (out += of.name) += "_count";
+    append_labels(out, one.labels);
+    out += fmt::format(" {}\n", so_far);
+}
+
+} // namespace detail
+
+SKEIN_INLINE bool is_metric_name(std::string_view name) noexcept {
+    return detail::is_name(name, true);
+}
+SKEIN_INLINE bool is_label_name(std::string_view name) noexcept {
+    return detail::is_name(name, false) && !name.starts_with("__") && name != "le";
+}
+
+SKEIN_INLINE metric_registry& metric_registry::process() {
+    static metric_registry all;
+    return all;
+}
+
+SKEIN_INLINE metric_registry::cell* metric_registry::find(std::string_view name,
+                                                          std::string_view help, metric_kind kind,
+                                                          std::vector<double> bounds,
+                                                          std::vector<metric_label> labels) {
+    std::sort(labels.begin(), labels.end(),
+              [](const auto& a, const auto& b) { return a.name < b.name; });
+    detail::check_metric(name, labels, bounds);
+    std::string key;
+    detail::append_labels(key, labels);
+    const std::lock_guard held(mutex_);
+    auto at = families_.find(name);
+    if (at != families_.end() && (at->second.kind != kind || at->second.bounds != bounds))
+        throw error(
+            errc::mismatch,
+            fmt::format("metric {} is there already, as another kind or with other bounds", name));
+    if (at != families_.end())
+        if (const auto known = at->second.by_labels.find(key); known != at->second.by_labels.end())
+            return known->second;
+    if (cells_.size() >= most_series) {
+        dropped_.add();
+        return nullptr;
+    }
+    if (at == families_.end())
+        at =
+            families_.emplace(std::string(name), family{std::string(help), kind, bounds, {}}).first;
+    auto& made = cells_.emplace_back();
+    made.labels = std::move(labels);
+    if (kind == metric_kind::histogram)
+        made.histogram = std::make_unique<metric_histogram>(std::move(bounds));
+    at->second.by_labels.emplace(std::move(key), &made);
+    return &made;
+}
+
+SKEIN_INLINE metric_counter& metric_registry::counter(std::string_view name, std::string_view help,
+                                                      std::vector<metric_label> labels) {
+    auto* const found = find(name, help, metric_kind::counter, {}, std::move(labels));
+    return found != nullptr ? found->counter : no_counter_;
+}
+SKEIN_INLINE metric_gauge& metric_registry::gauge(std::string_view name, std::string_view help,
+                                                  std::vector<metric_label> labels) {
+    auto* const found = find(name, help, metric_kind::gauge, {}, std::move(labels));
+    return found != nullptr ? found->gauge : no_gauge_;
+}
+SKEIN_INLINE metric_histogram& metric_registry::histogram(std::string_view name,
+                                                          std::string_view help,
+                                                          std::vector<double> bounds,
+                                                          std::vector<metric_label> labels) {
+    auto* const found =
+        find(name, help, metric_kind::histogram, std::move(bounds), std::move(labels));
+    return found != nullptr ? *found->histogram : no_histogram_;
+}
+
+SKEIN_INLINE std::vector<metric_family> metric_registry::collect() const {
+    std::vector<metric_family> out;
+    const std::lock_guard held(mutex_);
+    for (const auto& [name, of] : families_) {
+        auto& made = out.emplace_back(metric_family{name, of.help, of.kind, of.bounds, {}});
+        for (const auto& [key, one] : of.by_labels) {
+            metric_series s{one->labels, 0, {}};
+            if (of.kind == metric_kind::counter)
+                s.value = static_cast<double>(one->counter.value());
+            if (of.kind == metric_kind::gauge) s.value = static_cast<double>(one->gauge.value());
+            if (of.kind == metric_kind::histogram) {
+                s.counts = one->histogram->counts();
+                s.value = one->histogram->sum();
+            }
+            made.series.push_back(std::move(s));
+        }
+    }
+    return out;
+}
+
+SKEIN_INLINE std::size_t metric_registry::series() const {
+    const std::lock_guard held(mutex_);
+    return cells_.size();
+}
+
+SKEIN_INLINE void append_prometheus(std::string& out, const std::vector<metric_family>& all) {
+    constexpr std::array kinds{"counter", "gauge", "histogram"};
+    for (const auto& of : all) {
+        if (!of.help.empty()) {
+            out += "# HELP " + of.name + " ";
+            detail::append_escaped(out, of.help, false);
+            out += '\n';
+        }
+        const auto kind = std::min<std::size_t>(static_cast<std::size_t>(of.kind), 2);
+        out += fmt::format("# TYPE {} {}\n", of.name, kinds[kind]);
+        for (const auto& one : of.series) {
+            if (of.kind == metric_kind::histogram) {
+                detail::append_histogram(out, of, one);
+                continue;
+            }
+            out += of.name;
+            detail::append_labels(out, one.labels);
+            out += " " + detail::metric_text(one.value) + "\n";
+        }
+    }
+}
+
+} // namespace skein
 
 // ======== skein/proc/host_load.hpp
 // How busy a host is: its processors, memory, network, and the disk of a folder.
@@ -11136,7 +11525,9 @@ SKEIN_INLINE host_load local_host::sample(time_point now) {
 
 
 // ======== skein/cluster/detail/load_messages.hpp, continued
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace skein::cluster {
 
@@ -11144,6 +11535,16 @@ namespace skein::cluster {
 struct node_load {
     static constexpr std::uint16_t number = 70;
     proc::host_load load;
+    std::vector<metric_family> numbers; ///< of the agent's process; at most most_told_series
+};
+
+/// Of one message.
+inline constexpr std::size_t most_told_series = 256;
+
+/// What has become of a driver's calls, at most once a second, and before it says goodbye.
+struct driver_calls {
+    static constexpr std::uint16_t number = 71;
+    std::uint64_t submitted = 0, done = 0, failed = 0; ///< failed ones are done, too
 };
 
 } // namespace skein::cluster
@@ -12419,6 +12820,34 @@ private:
 // gives up self_.
 
 
+// ======== skein/net/detail/traffic.hpp
+// What the connections of this process have sent and received, for who reads its numbers.
+
+
+namespace skein::net::detail {
+
+/// Found once: then each count is one relaxed addition.
+struct traffic_numbers {
+    metric_counter& bytes_out;
+    metric_counter& bytes_in;
+    metric_counter& messages_out;
+    metric_counter& messages_in;
+};
+
+[[nodiscard]] inline const traffic_numbers& traffic() {
+    static auto& all = metric_registry::process();
+    static const traffic_numbers here{
+        all.counter("skein_net_sent_bytes_total", "Bytes sent to peers."),
+        all.counter("skein_net_received_bytes_total", "Bytes received from peers."),
+        all.counter("skein_net_sent_messages_total", "Frames sent to peers."),
+        all.counter("skein_net_received_messages_total", "Frames received from peers.")};
+    return here;
+}
+
+} // namespace skein::net::detail
+
+
+// ======== skein/net/detail/connection.ipp, continued
 #include <algorithm>
 #include <cstring>
 #include <exception>
@@ -12488,6 +12917,7 @@ SKEIN_INLINE void connection::send(std::uint16_t kind, std::uint16_t flags, std:
     check_sendable();
     const auto h = header_for(kind, flags, id, head, body);
     ++statistics_.frames_out;
+    detail::traffic().messages_out.add();
     queued_total_ += frame_header::bytes + h.length;
     if (body.size() >= detail::direct_write_bytes && !blocked_) {
         // The kernel copies a large body straight from the caller; only what it refuses is kept.
@@ -12518,6 +12948,7 @@ SKEIN_INLINE void connection::send(frame f) {
     check_sendable();
     const auto h = header_for(f.kind, f.flags, f.id, f.body, {});
     ++statistics_.frames_out;
+    detail::traffic().messages_out.add();
     queued_total_ += frame_header::bytes + h.length;
     h.encode(out_.grab(frame_header::bytes));
     out_.move(std::move(f.body));
@@ -12533,6 +12964,7 @@ SKEIN_INLINE void connection::send_shared(std::uint16_t kind, std::uint16_t flag
     check_sendable();
     const auto h = header_for(kind, flags, id, *body, {});
     ++statistics_.frames_out;
+    detail::traffic().messages_out.add();
     queued_total_ += frame_header::bytes + h.length;
     h.encode(out_.grab(frame_header::bytes));
     out_.share(std::move(body));
@@ -12550,6 +12982,7 @@ SKEIN_INLINE task<void> connection::send_borrowed(std::uint16_t kind, std::uint1
     const auto keep = self_;
     const auto h = header_for(kind, flags, id, head, body);
     ++statistics_.frames_out;
+    detail::traffic().messages_out.add();
     h.encode(out_.grab(frame_header::bytes));
     out_.copy(head);
     out_.borrow(body);
@@ -12607,6 +13040,7 @@ SKEIN_INLINE void connection::flush() noexcept {
 
 SKEIN_INLINE void connection::progress(std::size_t written) noexcept {
     statistics_.bytes_out += written;
+    detail::traffic().bytes_out.add(written);
     written_total_ += written;
     if (!drained_.empty()) drained_.wake_all();
     if (sent_goodbye_) maybe_finished();
@@ -12713,6 +13147,7 @@ SKEIN_INLINE task<void> connection::read_loop(std::shared_ptr<connection> self) 
                 }
                 c.end_ += got;
                 c.statistics_.bytes_in += got;
+                detail::traffic().bytes_in.add(got);
                 since_yield += got;
                 c.last_heard_ = c.loop_.now();
                 c.suspect_ = false;
@@ -12780,6 +13215,7 @@ SKEIN_INLINE task<void> connection::read_large() {
         }
         large_have_ += got;
         statistics_.bytes_in += got;
+        detail::traffic().bytes_in.add(got);
         last_heard_ = loop_.now();
         suspect_ = false;
     }
@@ -12814,6 +13250,7 @@ SKEIN_INLINE void connection::deliver(const frame_header& h, byte_span body, byt
     }
     if (got_goodbye_) throw error(errc::malformed, "a frame after the goodbye from " + peer_name_);
     ++statistics_.frames_in;
+    detail::traffic().messages_in.add();
     frame_view view;
     view.kind = h.kind;
     view.flags = h.flags & static_cast<std::uint16_t>(~body_crc_flag);
@@ -17748,7 +18185,8 @@ using cluster_messages = net::message_table<
     ask_stop_space, stop_space_reply, output_waits, take_output, node_output, worker_output,
     output_printed, submit_job, submit_reply, ask_jobs, job_list, follow_job, job_lines, stop_job,
     stop_job_reply, entry_started, job_rows, offer_package, package_wanted, put_blob, blob_taken,
-    ask_package, package_found, ask_blob, blob_piece, ask_login, login_reply, node_load>;
+    ask_package, package_found, ask_blob, blob_piece, ask_login, login_reply, node_load,
+    driver_calls>;
 
 } // namespace skein::cluster
 

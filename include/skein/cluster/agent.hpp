@@ -74,6 +74,8 @@ struct agent_options {
     logging::level news = logging::level::info; ///< at which the course of things is logged
     /// Asked once a second how busy its host is, for the head; nullptr: the head is not told.
     std::shared_ptr<proc::host_watch> watch{};
+    /// Whose numbers the head is told with that; nullptr: none. Outlives the agent.
+    const metric_registry* numbers = nullptr;
     /// Told of each welcome: the node's name.
     unique_function<void(const std::string& name)> on_joined{};
 };

@@ -89,6 +89,19 @@ struct job_course {
     std::vector<past_attempt> attempts; ///< the newest ones that this head has seen fail, in order
 };
 
+/// Calls of drivers: of those that are there, and of all that this head has known.
+struct call_counts {
+    std::uint64_t submitted = 0, done = 0, failed = 0; ///< failed ones are done, too
+};
+
+/// What a head counts.
+struct head_counts {
+    std::size_t leases_waiting = 0, leases_granted = 0, leases_expected = 0, leases_stopping = 0;
+    std::size_t node_links = 0, driver_links = 0, other_links = 0;
+    call_counts calls;
+    std::map<std::string, call_counts> by_program; ///< of drivers that are there, by name
+};
+
 /// What a node has told last of how busy it is.
 struct node_usage {
     proc::host_load load;
@@ -157,6 +170,9 @@ public:
     ///   errors  not_found: no node of this name has told it
     [[nodiscard]] load_curve usage_since(const std::string& node, std::int64_t unix_s,
                                          std::size_t most = load_history::most_points) const;
+    [[nodiscard]] head_counts counts() const;
+    /// What nodes have told last of their agents' numbers, by name.
+    [[nodiscard]] std::map<std::string, std::vector<metric_family>> numbers() const;
     /// Grows whenever usage() changes.
     [[nodiscard]] std::uint64_t usage_changes() const noexcept;
 

@@ -14,6 +14,35 @@
 
 namespace skein::cluster {
 
+namespace detail {
+
+/// Of bytes from outside: what Prometheus would not take is left out, and what is too much.
+[[nodiscard]] inline std::vector<metric_family> checked(std::vector<metric_family> told) {
+    std::vector<metric_family> out;
+    std::size_t left = most_told_series;
+    for (auto& one : told) {
+        if (!is_metric_name(one.name) || one.kind > metric_kind::histogram ||
+            one.bounds.size() > metric_histogram::most_bounds)
+            continue;
+        std::erase_if(one.series, [&](const metric_series& s) {
+            const bool is_histogram = one.kind == metric_kind::histogram;
+            return s.labels.size() > 8 ||
+                   s.counts.size() != (is_histogram ? one.bounds.size() + 1 : 0) ||
+                   !std::all_of(s.labels.begin(), s.labels.end(), [](const metric_label& l) {
+                       return is_label_name(l.name) && l.name != "node" && l.name != "process" &&
+                              l.value.size() <= 256;
+                   });
+        });
+        one.series.resize(std::min(one.series.size(), left));
+        left -= one.series.size();
+        one.help.clear();
+        if (!one.series.empty()) out.push_back(std::move(one));
+    }
+    return out;
+}
+
+} // namespace detail
+
 SKEIN_INLINE void head::state::serve_loads(net::request_service& of, const session_ptr& s) {
     const std::weak_ptr<detail::head_session> weak = s;
     of.on_tell<node_load>([this, weak](const node_load& m, const net::caller& who) {
@@ -21,6 +50,14 @@ SKEIN_INLINE void head::state::serve_loads(net::request_service& of, const sessi
         if (here == nullptr || here->node == nullptr)
             throw error(errc::malformed, who.peer + " has not said which node it is");
         keep_load(here->node->name, m);
+    });
+    of.on_tell<driver_calls>([weak](const driver_calls& m, const net::caller& who) {
+        const auto here = weak.lock();
+        if (here == nullptr || here->job == nullptr)
+            throw error(errc::malformed, who.peer + " has not said which driver it is");
+        if (m.failed > m.done || m.done > m.submitted)
+            throw error(errc::malformed, who.peer + " has ended more calls than it has begun");
+        here->job->calls = {m.submitted, m.done, m.failed};
     });
 }
 
@@ -30,6 +67,7 @@ SKEIN_INLINE void head::state::keep_load(const std::string& node, const node_loa
     if (!loads.contains(node) && loads.size() >= detail::most_loads) return;
     auto& past = loads[node];
     past.last = said.load;
+    past.numbers = detail::checked(said.numbers);
     past.history.add(said.load,
                      std::chrono::duration_cast<std::chrono::seconds>(on_loop.wall()).count());
     past.number = ++load_changes;
@@ -75,6 +113,37 @@ SKEIN_INLINE load_curve head::usage_since(const std::string& node, std::int64_t 
                     fmt::format("no node \"{}\" has told how busy it is", printable(node)))
             .with_hint("skein status lists the nodes; they tell it once a second");
     return found->second.history.since(unix_s, most);
+}
+SKEIN_INLINE std::map<std::string, std::vector<metric_family>> head::numbers() const {
+    std::map<std::string, std::vector<metric_family>> out;
+    for (const auto& [number, n] : state_->nodes)
+        if (const auto past = state_->loads.find(n->name); past != state_->loads.end())
+            out.emplace(n->name, past->second.numbers);
+    return out;
+}
+SKEIN_INLINE head_counts head::counts() const {
+    head_counts out;
+    out.calls = state_->calls_of_gone;
+    const auto add = [](call_counts& to, const call_counts& what) {
+        to.submitted += what.submitted;
+        to.done += what.done;
+        to.failed += what.failed;
+    };
+    for (const auto& [number, j] : state_->jobs) {
+        add(out.calls, j->calls);
+        if (j->submitted.empty()) add(out.by_program[j->hello.name], j->calls);
+        for (const auto& [n, l] : j->leases) switch (l->state) {
+            case detail::lease_state::waits: ++out.leases_waiting; break;
+            case detail::lease_state::granted: ++out.leases_granted; break;
+            case detail::lease_state::expected: ++out.leases_expected; break;
+            case detail::lease_state::stopping: ++out.leases_stopping; break;
+            }
+    }
+    for (const auto& s : state_->sessions)
+        ++(s->node != nullptr  ? out.node_links
+           : s->job != nullptr ? out.driver_links
+                               : out.other_links);
+    return out;
 }
 SKEIN_INLINE std::uint64_t head::usage_changes() const noexcept { return state_->load_changes; }
 

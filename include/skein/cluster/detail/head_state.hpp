@@ -119,6 +119,7 @@ struct node_past {
     load_history history;
     proc::host_load last;
     std::uint64_t number = 0; ///< see node_usage
+    std::vector<metric_family> numbers;
 };
 
 /// What a driver has of the cluster, and wants.
@@ -184,6 +185,7 @@ struct head_job {
     std::string space;     ///< it is the space server of this namespace
     std::string submitted; ///< no driver: the entry process of this job is its lease 0
     head_output output;
+    call_counts calls; ///< as it has told last
 
     [[nodiscard]] job_id id() const noexcept { return job_id(incarnation); }
     [[nodiscard]] bool has_come() const noexcept {
@@ -218,6 +220,7 @@ struct head::state {
     std::shared_ptr<head_web> web;
     std::map<std::string, detail::node_past> loads; ///< by node, also of those that are gone
     std::uint64_t load_changes = 0;                 ///< see head::usage_changes()
+    call_counts calls_of_gone;                      ///< of drivers that are no more
     bool is_restarted = false;                      ///< somebody had been welcomed by a head before
     bool over = false, crashed = false;
 

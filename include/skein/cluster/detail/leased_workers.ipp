@@ -78,9 +78,26 @@ SKEIN_INLINE task<void> leased_workers::state::serve() {
     (void)co_await gone;
     auto said = as_result(shield(hear_out(this, !failure && !gave_up)));
     (void)co_await said;
+    tell_calls_now();
     auto parted = shield(head.part());
     co_await parted;
     if (failure) std::rethrow_exception(failure);
+}
+
+/// For the head's numbers: once a second, if there is news.
+SKEIN_INLINE task<void> leased_workers::state::tell_calls(state* self) {
+    while (!self->stopping.is_set()) {
+        auto woken = detail::wait_at_most(&self->stopping, std::chrono::seconds(1));
+        co_await woken;
+        self->tell_calls_now();
+    }
+}
+
+SKEIN_INLINE void leased_workers::state::tell_calls_now() {
+    const auto& now = driver.stats();
+    const driver_calls m{now.submitted, now.done, now.failed};
+    if (m.submitted == told_calls.submitted && m.done == told_calls.done) return;
+    if (head.tell(m)) told_calls = m;
 }
 
 /// Where workers connect: on this host alone if the head listens there alone.
@@ -101,6 +118,7 @@ SKEIN_INLINE void leased_workers::state::open_door() {
                                                 rt::worker_links(driver, how.times.worker_computes),
                                                 net::link_table_bounds{65'536, 65'536}, bounds);
     served.spawn(watch_broken(this));
+    served.spawn(tell_calls(this));
     served.spawn(
         door->serve([this](net::link::handle wire) { return serve_one(this, std::move(wire)); }));
 }

@@ -245,6 +245,7 @@ SKEIN_INLINE int run_agent(const agent_program& how) {
     o.labels = how.labels;
     o.storage = detail::storage_of(
         how.storage, "node-" + detail::file_name(how.name.empty() ? o.host : how.name));
+    o.numbers = &metric_registry::process();
     o.watch = std::make_shared<proc::local_host>(
         detail::folder_on_disk(how.storage.empty() ? detail::cache_folder() : how.storage));
     o.on_joined = [at = to_string(o.head)](const std::string& name) {
