@@ -272,6 +272,19 @@ private:
                                           number_of(c, "last", 1000),
                                           number_of(c, "bytes", 65'536)));
                }));
+        const auto refuse = [&](const char* path, const char* what, const char* hint) {
+            to.add("GET", path, http_right::view,
+                   now([what, hint](const net::http_call&) -> wire::http_response {
+                       throw error(errc::not_supported, fmt::format("not supported: {}", what))
+                           .with_hint(hint);
+                   }));
+        };
+        refuse("/api/v1/functions", "calls by function: drivers tell how many calls they have made",
+               "/api/v1/programs has these numbers");
+        refuse("/api/v1/actors", "a list of actors: programs and namespaces know theirs",
+               "/api/v1/programs has the namespaces");
+        refuse("/api/v1/logs", "logs of nodes and of workers: a driver prints what its workers say",
+               "/api/v1/jobs/ID/lines has what a job prints");
         to.add("GET", "/api/v1/events", http_right::view, now([this](const net::http_call&) {
                    return net::http_answer(net::http_events(
                        [this](std::string last) { return next_event(this, std::move(last)); }));

@@ -109,7 +109,7 @@ def check_data(dark):
         browser.wait_for(f"document.querySelector('.chart').getAttribute('aria-label') !== {label!r}")
         picture(browser, f"node-{colour}")
         text = show(browser, server, "tasks")
-        assert "tokenize" in text and "48,210" in text and "There are no actors" in text, text
+        assert "tokenize" in text and "48,210" in text and "There are no actors" in text and "map_reduce" in text and "48,330" in text, text
         picture(browser, f"tasks-{colour}")
         text = show(browser, server, "logs/train-7")
         assert "step 400 loss" in text and "<img src=x onerror" in text, text[:500]

@@ -9,6 +9,8 @@ By events: what the head says, asked again until it says so.
 # label: runtime
 import json
 import pathlib
+import shutil
+import subprocess
 import sys
 import time
 
@@ -58,6 +60,9 @@ def samples():
         assert all(len(rows) == 1 for rows in newest["nodes"].values()) and newest["number"] > every["number"], newest
         assert "no node" in c.get("/api/v1/nodes/none/samples", 404)["message"]
         assert "is no number" in c.get("/api/v1/samples?seconds=soon", 400)["message"]
+        for path in ("/api/v1/functions", "/api/v1/actors", "/api/v1/logs"):
+            told = c.get(path, 501)
+            assert told["message"].startswith("not supported: ") and told["hint"], told
         c.nodes["n1"].process.kill()    # what it was stays
         c.wait_until(lambda: [n["state"] for n in c.get("/api/v1/nodes")["nodes"] if n["name"] == "n1"] in ([], ["missing"]), "a node that is gone")
         assert c.get("/api/v1/nodes/n1/samples")["rows"]
@@ -109,5 +114,61 @@ def progress():
         c.end()
 
 
+def numbers_of(text):
+    """Prometheus' text as {name and labels: number}; each once."""
+    found = {}
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            name, value = line.rsplit(" ", 1)
+            assert name not in found, f"{name} twice"
+            found[name] = float(value)
+    return found
+
+
+def metrics():
+    """What /metrics counts is what has happened; promtool takes it, whatever nodes are called."""
+    with Api([("n1", []), ('n"2\\ \u00fc{a="b"}', [])]) as c:
+        c.get_when("/api/v1/samples", lambda s: len(s["nodes"]) == 2, "samples of both")
+        for word, code in (("true", 0), ("true", 0), ("false", 1)):
+            c.job("submit", "--", word, code=code)
+        c.job("submit", "--id", "waits", "--no-wait", "--cpus", "99", "--", "true")
+        c.job("submit", "--id", "table", "--no-wait", "--working-dir", c.folder_of("table", TABLE), "--", "./run.sh", c.folder / "never")
+        for _ in range(3):
+            c.check_ends(c.program("010_hello_task"), "010_hello_task")
+        for _ in range(7):
+            assert ask(c, "GET", "/api/v1/none", key=c.view)[0] == 404
+        for _ in range(2):
+            assert ask(c, "GET", "/metrics")[0] == 401
+
+        def look():
+            text = ask(c, "GET", "/metrics", key=c.view)[1]
+            now = numbers_of(text)
+            return now.get('skein_train_step{job="table"}') == 30 and now['skein_calls_started_total'] == 6 and (text, now)
+        text, now = c.wait_until(look, "numbers of all that")
+        for name, wanted in (
+                ('skein_jobs{state="SUCCEEDED"}', 2), ('skein_jobs{state="FAILED"}', 1), ('skein_jobs{state="PENDING"}', 1), ('skein_jobs{state="RUNNING"}', 1),
+                ('skein_cluster_nodes{state="ready"}', 2), ('skein_cluster_nodes{state="missing"}', 0), ('skein_links{peer="node"}', 2), ('skein_leases{state="waiting"}', 1),
+                ('skein_leases{state="granted"}', 1), ('skein_calls_ended_total{result="ok"}', 6), ('skein_calls_ended_total{result="failed"}', 0),
+                ('skein_tasks{state="pending"}', 0), ('skein_http_requests_total{code="404",process="head"}', 7), ('skein_http_requests_total{code="401",process="head"}', 2),
+                ('skein_train_loss{job="table"}', 0.3), ('skein_train_world_size{job="table"}', 2), ('skein_job_restarts_total{job="table"}', 0),
+                ('skein_resources{node="n1",name="cpu",state="total"}', 4), ("skein_metrics_dropped_total", 0)):
+            assert now.get(name) == wanted, f"{name}: {now.get(name)}, not {wanted}\n{text}"
+        other = 'n\\"2\\\\ \u00fc{a=\\"b\\"}'
+        for node in ("n1", other):
+            assert 0 <= now[f'skein_node_cpu_utilization_ratio{{node="{node}"}}'] <= 1 and now[f'skein_node_memory_total_bytes{{node="{node}"}}'] > 2**27, text
+            assert now[f'skein_net_sent_messages_total{{node="{node}",process="agent"}}'] >= 3, text
+        # What agents have sent, the head has received: their numbers are a second old at most.
+        sent = sum(n for name, n in now.items() if name.startswith("skein_net_sent_bytes_total{node="))
+        assert 0 < sent <= now['skein_net_received_bytes_total{process="head"}'], text
+        if not shutil.which("promtool"):
+            print("        promtool: not run, it is not installed (package prometheus)", flush=True)
+        else:
+            checked = subprocess.run(["promtool", "check", "metrics"], input=text, text=True, capture_output=True, timeout=60)
+            assert checked.returncode == 0 and not checked.stdout and not checked.stderr, checked
+        for job in ("waits", "table"):
+            c.job("stop", job)
+        c.end()
+
+
 if __name__ == "__main__":
-    run_cases([("samples", samples), ("progress", progress)], sys.argv[1] if len(sys.argv) > 1 else None)
+    run_cases([("samples", samples), ("progress", progress), ("metrics", metrics)], sys.argv[1] if len(sys.argv) > 1 else None)

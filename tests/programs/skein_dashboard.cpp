@@ -194,6 +194,12 @@ net::http_router routes_of(world* w) {
         return give(lines_of(c.part("id") == "train-7" ? w->rows + 1 : 0,
                              from == nullptr ? 0 : std::atoi(from->c_str())));
     });
+    to.add("GET", "/api/v1/programs", view, [w](net::http_call) {
+        return give(w->empty ? "{\"programs\": []}"
+                             : "{\"programs\": [{\"name\": \"map_reduce\", \"host\": \"desk\", "
+                               "\"workers\": 16, \"waiting\": 2, \"calls\": 48330, \"calls_done\": "
+                               "48210, \"calls_failed\": 2, \"why\": \"\"}]}");
+    });
     to.add("GET", "/api/v1/functions", view, [w](net::http_call) {
         return give(w->empty
                         ? "[]"

@@ -459,17 +459,31 @@
                 : empty("This node has not told how busy it is.")];
     }
     async function tasks() {
-        const [functions, actors] = [list(await ask_if_there("/api/v1/functions"), "functions"), list(await ask_if_there("/api/v1/actors"), "actors")];
+        let why = {};
+        const there = async (name) => {
+            try { return list(await ask(`/api/v1/${name}`), name); } catch (e) {
+                if (e.status !== 404 && e.status !== 501) throw e;
+                why[name] = `${e.message}${e.hint ? `; ${e.hint}` : ""}`;
+                return [];
+            }
+        };
+        const [programs, functions, actors] = [await there("programs"), await there("functions"), await there("actors")];
+        const calls = (key) => (p) => number(p[key]);
         return [
-            element("h1", { text: "Tasks and actors" }), heading("Functions"),
+            element("h1", { text: "Tasks and actors" }), heading("Programs"),
+            programs.length ? table([["Program", (p) => p.name || "", { always: true, class: "wide" }], ["Host", (p) => p.host || ""], ["Workers", calls("workers"), { class: "number" }],
+                ["Leases that wait", calls("waiting"), { class: "number" }], ["Calls", calls("calls"), { class: "number" }], ["Ended", calls("calls_done"), { class: "number" }],
+                ["Failed", calls("calls_failed"), { class: "number" }], ["Why it waits", (p) => p.why || "", { class: "wide" }]], programs)
+                : empty(why.programs || "No program runs on this cluster."),
+            heading("Functions"),
             functions.length ? table([["Function", (f) => f.name || "", { always: true, class: "wide" }], ["Waiting", (f) => number(f.waiting), { class: "number" }],
                 ["Running", (f) => number(f.running), { class: "number" }], ["Done", (f) => number(f.done), { class: "number" }],
                 ["Failed", (f) => number(f.failed), { class: "number" }], ["Mean", (f) => (is_number(f.mean_s) ? `${number(f.mean_s)} s` : ""), { class: "number" }]], functions)
-                : empty("No remote function has been called."),
+                : empty(why.functions || "No remote function has been called."),
             heading("Actors"),
             actors.length ? table([["Actor", (a) => a.name || a.id || "", { always: true, class: "wide" }], ["Type", (a) => a.type || ""], ["State", (a) => state(a.state)],
                 ["Node", (a) => a.node || ""], ["Calls", (a) => number(a.calls), { class: "number" }], ["Restarts", (a) => number(a.restarts), { class: "number" }]], actors)
-                : empty("There are no actors.")];
+                : empty(why.actors || "There are no actors.")];
     }
     const kept = { filter: "", follow: true }; // what a person has set on the page of logs
     // Lines of one job, the new ones alone. Of a job that prints more than a page may take the last ones.
