@@ -76,8 +76,7 @@ TEST_CASE("a head counts leases by state, and says what numbers agents have",
     metric_registry own;
     own.counter("skein_test_total", "Of the test.", {{"a", "x\ny"}}).add(5);
     own.gauge("skein_hosts", "It says who it is.", {{"node", "another"}}).set(1);
-    for (int i = 0; i < 400; ++i)
-        own.gauge("skein_z", "Many.", {{"i", std::to_string(i)}}).set(i);
+    for (int i = 0; i < 400; ++i) own.gauge("skein_z", "Many.", {{"i", std::to_string(i)}}).set(i);
     test::in_world_of_nodes(12, [&](test::sim_nodes& c) -> task<void> { // NOLINT: outlives the run
         c.start_head();
         jobs.attach(c);

@@ -15,6 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from browser import Browser  # noqa: E402
@@ -145,6 +146,14 @@ def check_many():
         assert text.count("GiB / 64 GiB") == 100 and "<img src=x onerror" in text and "&amp;" in text, text[:500]
         assert browser.value("document.documentElement.scrollWidth <= innerWidth"), "the page is wider than the window"
         picture(browser, "many-nodes")
+        # Everything here changes each second; what a viewer costs stays below 20 KB/s all the same.
+        browser.wait_for("document.querySelectorAll('svg.spark').length === 400")
+        browser.value("new Promise((over) => setTimeout(over, 15000))")    # what it takes first is behind it
+        begin = time.monotonic()
+        browser.events.clear()
+        browser.value("new Promise((over) => setTimeout(over, 12000))")
+        taken = sum(e["params"]["dataLength"] + 300 for e in browser.events if e.get("method") == "Network.dataReceived") / (time.monotonic() - begin)
+        assert 500 < taken < 20000, f"{taken:.0f} bytes a second"
         browser.value("document.querySelector('td a').click()")
         browser.wait_for("document.getElementById('page').innerText.includes('Node <img src=x onerror')")
         browser.value("location.hash = '#/nodes'")

@@ -6,8 +6,8 @@
 (() => {
     const $ = (id) => document.getElementById(id);
     const most_lines = 5000, poll_ms = 5000, least_ms = 1000;
-    const bytes_per_ms = 15;   // of the answers to this page, over time: 15 KB/s
-    let taken = 0;             // bytes of answers, since the last refresh began
+    const bytes_per_ms = 15, most_credit = 200000;   // of the answers to this page: 15 KB/s over time, and what a first look takes
+    let taken = 0, credit = most_credit;             // bytes of answers since the last refresh began; that may come at once
     let told = { changes: -1, samples: -1 };   // what the last event has said
 
     // --- elements ------------------------------------------------------------------------------
@@ -184,7 +184,7 @@
         }
         for (const t of x_ticks(x0, x1, 5)) {
             svg.append(shape("line", { class: "axis", x1: px(t), x2: px(t), y1: H - bottom, y2: H - bottom + 4 }),
-                shape("text", { x: px(t), y: H - bottom + 16, "text-anchor": "middle" }, tick_say(t)));
+                shape("text", { x: Math.min(px(t), W - 2), y: H - bottom + 16, "text-anchor": px(t) > W - 30 ? "end" : "middle" }, tick_say(t)));
         }
         svg.append(shape("line", { class: "axis", x1: left, x2: left, y1: top, y2: H - bottom }),
             shape("line", { class: "axis", x1: left, x2: W - right, y1: H - bottom, y2: H - bottom }),
@@ -279,7 +279,7 @@
         const [nodes, jobs] = [list(await ask("/api/v1/nodes"), "nodes"), list(await ask("/api/v1/jobs"), "jobs")];
         const given = (key) => {
             const total = sum_of(nodes, (n) => (n.resources || {})[key]);
-            return total > 0 ? [`${number(sum_of(nodes, (n) => (n.used || {})[key]))} / ${number(total)}`, "given / there"] : ["", ""];
+            return total > 0 ? [`${number(sum_of(nodes, (n) => (n.used || {})[key]))} / ${number(total)}`, "given / there"] : ["none", ""];
         };
         const ready = count_of(nodes, /^(ready|alive)$/i);
         return [
@@ -375,14 +375,17 @@
     const column = { t: 0, cpu: 1, memory_used: 2, disk_used: 3, net_in: 4, net_out: 5 };
     const part_of = (rows, name) => rows.filter((r) => is_number(r[column[name]])).map((r) => [r[0], r[column[name]]]);
     const spark_s = 600;
-    const lately = { nodes: [], changes: null, rows: new Map(), number: 0, seconds: 30 };
+    const lately = { nodes: [], changes: null, rows: new Map(), number: 0, seconds: 30, asked: 0 };
     async function look_at_nodes() {
         if (lately.changes !== told.changes || lately.changes === -1) {   // who is there changes seldom
             const changes = told.changes;
             lately.nodes = list(await ask("/api/v1/nodes"), "nodes");
             lately.changes = changes;
         }
-        const before = lately.number, points = Math.max(8, Math.min(60, Math.floor(2000 / Math.max(1, lately.nodes.length))));
+        // Who comes back from another page wants what was told meanwhile.
+        if (Date.now() > lately.asked + 10 * least_ms + 2 * pause) { lately.number = 0; lately.rows.clear(); }
+        lately.asked = Date.now();
+        const before = lately.number, points = Math.max(8, Math.min(60, Math.floor(1500 / Math.max(1, lately.nodes.length))));
         const said = await ask_if_there(before ? `/api/v1/samples?after=${before}` : `/api/v1/samples?seconds=${spark_s}&points=${points}`) || {};
         lately.number = said.number || 0;
         if (lately.number < before) { lately.number = 0; lately.rows.clear(); }   // another head: all of it anew
@@ -553,6 +556,7 @@
     }
     async function refresh() {
         if (busy) { dirty = true; return; }
+        credit = Math.min(most_credit, credit + (Date.now() - last) * bytes_per_ms);
         busy = true; dirty = false; last = Date.now(); taken = 0;
         const at = where(), key = `${at.page}/${at.id}`, fresh = key !== shown;
         $("tabs").replaceChildren(...Object.entries(pages).map(([name, [title]]) =>
@@ -580,7 +584,8 @@
             document.body.dataset.ready = key;
         }
         busy = false;
-        pause = Math.max(least_ms, taken / bytes_per_ms);
+        credit -= taken;
+        pause = Math.max(least_ms, -credit / bytes_per_ms);
         if (dirty) soon();
     }
     function soon() {

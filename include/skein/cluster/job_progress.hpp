@@ -2,7 +2,7 @@
 #pragma once
 // How far the training of a job has come, by the table of numbers that it writes (metrics.csv).
 //
-//     const auto now = cluster::progress_of("step,loss\n10,0.5\n20,0.4\n");     // step 20, loss 0.4
+//     const auto now = cluster::progress_of(text);     // of "step,loss\n10,0.5\n20,0.4\n": step 20
 
 #include <skein/core/config.hpp>
 

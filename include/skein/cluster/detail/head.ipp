@@ -223,7 +223,6 @@ SKEIN_INLINE std::shared_ptr<net::request_service> head::state::service_of(const
     serve_spaces(*out, s);
     serve_jobs(*out, s);
     serve_packages(*out, s);
-    serve_loads(*out, s);
     serve_tools(*out);
     return out;
 }

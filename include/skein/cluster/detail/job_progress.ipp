@@ -2,7 +2,6 @@
 #pragma once
 // The bodies of cluster/job_progress.hpp.
 
-#include <skein/cluster/job_progress.hpp>
 #include <skein/core/read_number.hpp>
 
 #include <algorithm>

@@ -84,22 +84,6 @@ SKEIN_INLINE task<void> leased_workers::state::serve() {
     if (failure) std::rethrow_exception(failure);
 }
 
-/// For the head's numbers: once a second, if there is news.
-SKEIN_INLINE task<void> leased_workers::state::tell_calls(state* self) {
-    while (!self->stopping.is_set()) {
-        auto woken = detail::wait_at_most(&self->stopping, std::chrono::seconds(1));
-        co_await woken;
-        self->tell_calls_now();
-    }
-}
-
-SKEIN_INLINE void leased_workers::state::tell_calls_now() {
-    const auto& now = driver.stats();
-    const driver_calls m{now.submitted, now.done, now.failed};
-    if (m.submitted == told_calls.submitted && m.done == told_calls.done) return;
-    if (head.tell(m)) told_calls = m;
-}
-
 /// Where workers connect: on this host alone if the head listens there alone.
 SKEIN_INLINE void leased_workers::state::open_door() {
     rt::worker_link ours{detail::job_secret(how.secret, driver.incarnation())};

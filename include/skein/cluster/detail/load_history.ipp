@@ -2,8 +2,6 @@
 #pragma once
 // The bodies of cluster/load_history.hpp.
 
-#include <skein/cluster/load_history.hpp>
-
 #include <algorithm>
 #include <limits>
 #include <span>

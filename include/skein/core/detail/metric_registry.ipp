@@ -3,7 +3,6 @@
 // The bodies of core/metric_registry.hpp.
 
 #include <skein/core/error.hpp>
-#include <skein/core/metric_registry.hpp>
 #include <skein/core/printable.hpp>
 
 #include <algorithm>

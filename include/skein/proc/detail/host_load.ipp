@@ -3,7 +3,6 @@
 // The bodies of proc/host_load.hpp.
 
 #include <skein/core/read_number.hpp>
-#include <skein/proc/host_load.hpp>
 
 #include <algorithm>
 #include <array>
