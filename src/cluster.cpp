@@ -20,9 +20,11 @@
 #include <skein/cluster/detail/package_files.hpp>
 #include <skein/cluster/head.hpp>
 #include <skein/cluster/head_log.hpp>
+#include <skein/cluster/job_progress.hpp>
 #include <skein/cluster/jobs.hpp>
 #include <skein/cluster/leased_ranks.hpp>
 #include <skein/cluster/leased_workers.hpp>
+#include <skein/cluster/load_history.hpp>
 #include <skein/cluster/package.hpp>
 #include <skein/cluster/package_scan.hpp>
 #include <skein/cluster/package_store.hpp>
@@ -32,6 +34,7 @@
 #include <skein/cluster/detail/access.ipp>
 #include <skein/cluster/detail/agent.ipp>
 #include <skein/cluster/detail/agent_entries.ipp>
+#include <skein/cluster/detail/agent_load.ipp>
 #include <skein/cluster/detail/agent_orders.ipp>
 #include <skein/cluster/detail/agent_output.ipp>
 #include <skein/cluster/detail/git_files.ipp>
@@ -42,6 +45,7 @@
 #include <skein/cluster/detail/head_jobs.ipp>
 #include <skein/cluster/detail/head_leases.ipp>
 #include <skein/cluster/detail/head_link.ipp>
+#include <skein/cluster/detail/head_loads.ipp>
 #include <skein/cluster/detail/head_log.ipp>
 #include <skein/cluster/detail/head_memory.ipp>
 #include <skein/cluster/detail/head_nodes.ipp>
@@ -51,6 +55,7 @@
 #include <skein/cluster/detail/head_spaces.ipp>
 #include <skein/cluster/detail/ignore_rules.ipp>
 #include <skein/cluster/detail/job_folder.ipp>
+#include <skein/cluster/detail/job_progress.ipp>
 #include <skein/cluster/detail/jobs.ipp>
 #include <skein/cluster/detail/leased_beside.ipp>
 #include <skein/cluster/detail/leased_broken.ipp>
@@ -61,6 +66,7 @@
 #include <skein/cluster/detail/leased_recalls.ipp>
 #include <skein/cluster/detail/leased_spaces.ipp>
 #include <skein/cluster/detail/leased_workers.ipp>
+#include <skein/cluster/detail/load_history.ipp>
 #include <skein/cluster/detail/package.ipp>
 #include <skein/cluster/detail/package_files.ipp>
 #include <skein/cluster/detail/package_layout.ipp>

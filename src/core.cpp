@@ -18,6 +18,7 @@
 #include <skein/core/known_names.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
+#include <skein/core/metric_registry.hpp>
 #include <skein/core/posix_disk.hpp>
 #include <skein/core/printable.hpp>
 #include <skein/core/read_number.hpp>
@@ -35,6 +36,7 @@
 #include <skein/core/detail/known_names.ipp>
 #include <skein/core/detail/log.ipp>
 #include <skein/core/detail/loop.ipp>
+#include <skein/core/detail/metric_registry.ipp>
 #include <skein/core/detail/posix_disk.ipp>
 #include <skein/core/detail/printable.ipp>
 #include <skein/core/detail/read_number.ipp>

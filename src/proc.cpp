@@ -17,6 +17,7 @@
 #include <skein/proc/detail/process.hpp>
 #include <skein/proc/detail/starter.hpp>
 #include <skein/proc/gpus.hpp>
+#include <skein/proc/host_load.hpp>
 #include <skein/proc/output.hpp>
 #include <skein/proc/process.hpp>
 #include <skein/proc/process_wait.hpp>
@@ -28,6 +29,7 @@
 #include <skein/proc/detail/children.ipp>
 #include <skein/proc/detail/claims.ipp>
 #include <skein/proc/detail/gpus.ipp>
+#include <skein/proc/detail/host_load.ipp>
 #include <skein/proc/detail/output.ipp>
 #include <skein/proc/detail/output_printer.ipp>
 #include <skein/proc/detail/process.ipp>

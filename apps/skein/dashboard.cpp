@@ -2,6 +2,7 @@
 // The bodies of dashboard.hpp.
 #include "dashboard.hpp"
 #include "dashboard_text.hpp"
+#include "metrics_text.hpp"
 #include "page.hpp"
 #include "web.hpp"
 
@@ -51,6 +52,17 @@ std::size_t number_of(const net::http_call& call, std::string_view name, std::si
         throw error(errc::invalid_argument,
                     fmt::format("{}={} is no number", name, skein::printable(*text)));
     return n;
+}
+
+/// From when on samples are asked for: after `from`, seconds since 1970, or of the last `seconds`.
+std::int64_t moment_of(const net::http_call& call) {
+    const auto now = static_cast<std::int64_t>(skein::to_seconds(skein::loop::current().wall()));
+    const auto seconds = number_of(call, "seconds", 3600);
+    constexpr std::size_t most = INT64_MAX;
+    const auto other =
+        now - static_cast<std::int64_t>(std::min(seconds, static_cast<std::size_t>(now)));
+    return static_cast<std::int64_t>(
+        std::min(number_of(call, "from", static_cast<std::size_t>(other)), most));
 }
 
 /// A job's lines, all that are kept.
@@ -215,12 +227,28 @@ private:
         co_return json({{"job_id", taken.id}, {"submission_id", taken.id}});
     }
 
+    wire::http_response samples_of(const net::http_call& call, const std::string& node) {
+        return json(samples_json(
+            node, head_.usage_since(node, moment_of(call), number_of(call, "points", 4096))));
+    }
+
     void add_own(net::http_router& to) {
         using net::http_right;
-        to.add("GET", "/api/v1/nodes", http_right::view,
-               now([this](const net::http_call&) { return json(nodes_json(head_.status())); }));
-        to.add("GET", "/api/v1/programs", http_right::view,
-               now([this](const net::http_call&) { return json(programs_json(head_.status())); }));
+        to.add("GET", "/api/v1/nodes", http_right::view, now([this](const net::http_call&) {
+                   return json(nodes_json(head_.status(), head_.usage()));
+               }));
+        to.add("GET", "/api/v1/nodes/{name}/samples", http_right::view,
+               now([this](const net::http_call& c) { return samples_of(c, c.part("name")); }));
+        to.add("GET", "/api/v1/samples", http_right::view, now([this](const net::http_call& c) {
+                   // A name with a slash is no part of a path.
+                   if (const auto* const node = c.request.parameter("node"); node != nullptr)
+                       return samples_of(c, *node);
+                   return json(all_samples_json(head_, moment_of(c), number_of(c, "points", 60),
+                                                number_of(c, "after", 0)));
+               }));
+        to.add("GET", "/api/v1/programs", http_right::view, now([this](const net::http_call&) {
+                   return json(programs_json(head_.status(), head_.counts().by_program));
+               }));
         to.add("GET", "/api/v1/jobs", http_right::view, now([this](const net::http_call& c) {
                    const auto first = number_of(c, "cursor", 0), most = number_of(c, "limit", 100);
                    const auto* const filter = c.request.parameter("filter");
@@ -228,12 +256,35 @@ private:
                        jobs_json(head_.jobs(), first, most, filter == nullptr ? "" : *filter));
                }));
         to.add("GET", "/api/v1/jobs/{id}", http_right::view, now([this](const net::http_call& c) {
-                   return json(json_of(head_.jobs(c.part("id")).jobs.at(0)));
+                   const auto job = head_.jobs(c.part("id")).jobs.at(0);
+                   auto out = json_of(job);
+                   add_course(out, job, head_.course(job.id));
+                   return json(out);
                }));
         to.add(
             "GET", "/api/v1/jobs/{id}/rows", http_right::view, now([this](const net::http_call& c) {
-                return json(rows_json(head_.job_table(c.part("id")), number_of(c, "points", 4096)));
+                return json(rows_json(head_.job_table(c.part("id")), number_of(c, "points", 4096),
+                                      number_of(c, "from", 0), number_of(c, "edition", 0)));
             }));
+        to.add("GET", "/api/v1/jobs/{id}/lines", http_right::view,
+               now([this](const net::http_call& c) {
+                   return json(lines_json(head_, c.part("id"), number_of(c, "from", 0),
+                                          number_of(c, "last", 1000),
+                                          number_of(c, "bytes", 65'536)));
+               }));
+        const auto refuse = [&](const char* path, const char* what, const char* hint) {
+            to.add("GET", path, http_right::view,
+                   now([what, hint](const net::http_call&) -> wire::http_response {
+                       throw error(errc::not_supported, fmt::format("not supported: {}", what))
+                           .with_hint(hint);
+                   }));
+        };
+        refuse("/api/v1/functions", "calls by function: drivers tell how many calls they have made",
+               "/api/v1/programs has these numbers");
+        refuse("/api/v1/actors", "a list of actors: programs and namespaces know theirs",
+               "/api/v1/programs has the namespaces");
+        refuse("/api/v1/logs", "logs of nodes and of workers: a driver prints what its workers say",
+               "/api/v1/jobs/ID/lines has what a job prints");
         to.add("GET", "/api/v1/events", http_right::view, now([this](const net::http_call&) {
                    return net::http_answer(net::http_events(
                        [this](std::string last) { return next_event(this, std::move(last)); }));
@@ -243,9 +294,11 @@ private:
     /// That something has changed, once a second at most.
     static task<std::optional<net::http_event>> next_event(dashboard* self, std::string last) {
         for (;;) {
-            const auto now_is = fmt::to_string(self->head_.changes());
+            const auto changes = self->head_.changes(), samples = self->head_.usage_changes();
+            const auto now_is = fmt::format("{}.{}", changes, samples);
             if (last != now_is)
-                co_return net::http_event(fmt::format("{{\"changes\": {}}}", now_is), now_is);
+                co_return net::http_event(
+                    fmt::format(R"({{"changes":{},"samples":{}}})", changes, samples), now_is);
             co_await skein::sleep_for(std::chrono::seconds(1));
         }
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the head knows, as JSON for pages and scripts, and as text for Prometheus.
+// What the head knows, as JSON for pages and scripts.
 
 #include "status_text.hpp"
 
@@ -13,7 +13,10 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -66,6 +69,47 @@ inline skein::ordered_json json_of(const cluster::job_info& job) {
     return out;
 }
 
+/// How far it has come: what its rows say, and the attempts there were.
+inline void add_course(skein::ordered_json& to, const cluster::job_info& job,
+                       const cluster::job_course& course) {
+    const auto add = [&](const char* name, const std::optional<double>& value) {
+        if (value) to[name] = *value;
+    };
+    const auto& now = course.now;
+    add("step", now.step);
+    add("steps", now.steps);
+    add("epoch", now.epoch);
+    add("loss", now.loss);
+    add("learning_rate", now.learning_rate);
+    add("steps_per_s", now.steps_per_s);
+    add("samples_per_s", now.samples_per_s);
+    add("tokens_per_s", now.tokens_per_s);
+    add("workers", now.ranks);
+    if (cluster::state_of(job) == cluster::job_state::running) add("left_s", time_left(now));
+    to["restarts"] = job.attempt == 0 ? 0 : job.attempt - 1;
+    auto attempts = skein::ordered_json::array();
+    const auto add_attempt = [&](const cluster::past_attempt& one) {
+        skein::ordered_json out;
+        out["attempt"] = one.attempt;
+        if (!one.node.empty()) out["node"] = one.node;
+        if (one.started != 0) out["started"] = static_cast<double>(one.started) / 1000;
+        if (one.ended != 0) out["ended"] = static_cast<double>(one.ended) / 1000;
+        if (one.exit_code >= 0) out["exit_code"] = one.exit_code;
+        if (one.signal != 0) out["signal"] = skein::proc::signal_name(one.signal);
+        if (!one.reason.empty()) out["reason"] = one.reason;
+        attempts.push_back(std::move(out));
+    };
+    for (const auto& one : course.attempts) add_attempt(one);
+    const auto state = cluster::state_of(job);
+    if (state != cluster::job_state::retrying && job.attempt != 0)
+        add_attempt({job.attempt, job.node, job.reason, job.exit_code, job.signal,
+                     state == cluster::job_state::pending || state == cluster::job_state::starting
+                         ? 0
+                         : job.started,
+                     job.ended});
+    to["attempts"] = std::move(attempts);
+}
+
 /// A job in Ray's words, which knows five states.
 inline skein::ordered_json ray_json_of(const cluster::job_info& job) {
     const auto state = cluster::state_of(job);
@@ -111,7 +155,70 @@ inline skein::ordered_json jobs_json(const cluster::job_list& all, std::size_t f
     return out;
 }
 
-inline skein::ordered_json nodes_json(const cluster::cluster_status& now) {
+/// What is not known is null; `digits` behind the point.
+inline skein::ordered_json known_json(double value, double digits = 1) {
+    if (!(value >= 0)) return nullptr;
+    if (digits == 1) return static_cast<std::int64_t>(std::llround(value));
+    return std::round(value * digits) / digits;
+}
+
+/// How busy a node is, in the words of the page.
+inline skein::ordered_json load_json(const cluster::node_usage& now) {
+    skein::ordered_json out;
+    const auto add = [&](const char* name, skein::ordered_json value) {
+        if (!value.is_null()) out[name] = std::move(value);
+    };
+    out["at"] = now.at;
+    add("cpu", known_json(now.load.cpu, 1000));
+    add("memory_used", known_json(now.load.memory_used));
+    add("memory_total", known_json(now.load.memory_total));
+    add("disk_used", known_json(now.load.disk_used));
+    add("disk_total", known_json(now.load.disk_total));
+    add("net_in", known_json(now.load.network_receive_rate));
+    add("net_out", known_json(now.load.network_send_rate));
+    return out;
+}
+
+/// The columns of rows_of().
+inline constexpr std::array sample_columns{"t",         "cpu",    "memory_used",
+                                           "disk_used", "net_in", "net_out"};
+inline skein::ordered_json rows_of(const cluster::load_curve& curve) {
+    auto rows = skein::ordered_json::array();
+    for (const auto& p : curve.points)
+        rows.push_back({p.at, known_json(static_cast<double>(p.cpu), 1000),
+                        known_json(static_cast<double>(p.memory_used)),
+                        known_json(static_cast<double>(p.disk_used)),
+                        known_json(static_cast<double>(p.network_receive_rate)),
+                        known_json(static_cast<double>(p.network_send_rate))});
+    return rows;
+}
+
+/// One node's past.
+inline skein::ordered_json samples_json(const std::string& node, const cluster::load_curve& curve) {
+    return {{"node", node},
+            {"every_s", curve.every_s},
+            {"columns", sample_columns},
+            {"rows", rows_of(curve)}};
+}
+
+/// That of all nodes, for a page that shows many: from a moment on, thinned; or the last one of each
+/// that has told it after sample number `after`, which costs some 5 KB a second at 100 nodes.
+inline skein::ordered_json all_samples_json(const cluster::head& of, std::int64_t from,
+                                            std::size_t points, std::uint64_t after) {
+    auto nodes = skein::ordered_json::object();
+    const auto all = of.usage();
+    points =
+        std::min(points, std::max<std::size_t>(1, 65'536 / std::max<std::size_t>(1, all.size())));
+    for (const auto& [name, now] : all)
+        if (after == 0)
+            nodes[name] = rows_of(of.usage_since(name, from, points));
+        else if (now.number > after)
+            nodes[name] = rows_of(of.usage_since(name, now.at - 1, 1));
+    return {{"number", of.usage_changes()}, {"columns", sample_columns}, {"nodes", nodes}};
+}
+
+inline skein::ordered_json nodes_json(const cluster::cluster_status& now,
+                                      const std::map<std::string, cluster::node_usage>& usage) {
     auto all = skein::ordered_json::array();
     for (const auto& n : now.nodes) {
         skein::ordered_json one;
@@ -123,6 +230,8 @@ inline skein::ordered_json nodes_json(const cluster::cluster_status& now) {
         one["used"] = resources_json(n.used);
         one["workers"] = n.workers;
         one["labels"] = n.labels;
+        if (const auto known = usage.find(n.name); known != usage.end())
+            one["load"] = load_json(known->second);
         all.push_back(std::move(one));
     }
     for (const auto& n : now.missing) {
@@ -137,9 +246,14 @@ inline skein::ordered_json nodes_json(const cluster::cluster_status& now) {
     return {{"nodes", all}, {"up_ms", now.up_ms}, {"address", now.address}};
 }
 
-inline skein::ordered_json programs_json(const cluster::cluster_status& now) {
+///   calls    by name of the program: those of one name together
+inline skein::ordered_json programs_json(
+    const cluster::cluster_status& now,
+    const std::map<std::string, cluster::call_counts>& calls = {}) {
     auto all = skein::ordered_json::array();
-    for (const auto& j : now.jobs)
+    for (const auto& j : now.jobs) {
+        const auto found = calls.find(j.name);
+        const auto of = found == calls.end() ? cluster::call_counts() : found->second;
         all.push_back({{"name", j.name},
                        {"host", j.host},
                        {"pid", j.pid},
@@ -147,13 +261,19 @@ inline skein::ordered_json programs_json(const cluster::cluster_status& now) {
                        {"waiting", j.waiting},
                        {"why", j.why},
                        {"connected", j.connected},
-                       {"space", j.space}});
+                       {"space", j.space},
+                       {"calls", of.submitted},
+                       {"calls_done", of.done},
+                       {"calls_failed", of.failed}});
+    }
     return {{"programs", all}};
 }
 
 /// metrics.csv as columns and rows; of more rows than `points` the last one of each of as many
 /// stretches.
-inline skein::ordered_json rows_json(const cluster::job_table_text& table, std::size_t points) {
+///   from     rows that the reader has, of this edition of the table: the others alone
+inline skein::ordered_json rows_json(const cluster::job_table_text& table, std::size_t points,
+                                     std::size_t from = 0, std::size_t edition = 0) {
     auto columns = skein::ordered_json::array(), rows = skein::ordered_json::array();
     std::vector<std::string_view> lines;
     for (std::string_view rest = table.text; !rest.empty();) {
@@ -171,11 +291,12 @@ inline skein::ordered_json rows_json(const cluster::job_table_text& table, std::
     };
     if (!lines.empty()) cells(lines[0], [&](std::string_view name) { columns.push_back(name); });
     const auto count = lines.empty() ? 0 : lines.size() - 1;
+    if (edition != table.edition || from > count) from = 0;
     points = std::clamp<std::size_t>(points, 1, 4096);
-    const auto shown = std::min(count, points);
+    const auto more = count - from, shown = std::min(more, points);
     for (std::size_t i = 1; i <= shown; ++i) {
         auto row = skein::ordered_json::array();
-        cells(lines[count * i / shown], [&](std::string_view cell) {
+        cells(lines[from + more * i / shown], [&](std::string_view cell) {
             double value = 0;
             const auto read = std::from_chars(cell.data(), cell.data() + cell.size(), value);
             if (!cell.empty() && read.ec == std::errc() && read.ptr == cell.data() + cell.size())
@@ -187,61 +308,26 @@ inline skein::ordered_json rows_json(const cluster::job_table_text& table, std::
         });
         rows.push_back(std::move(row));
     }
-    return {{"run", table.run}, {"columns", columns}, {"rows", rows}, {"total", count}};
+    return {{"run", table.run},   {"edition", table.edition},
+            {"columns", columns}, {"from", from},
+            {"rows", rows},       {"total", count}};
 }
 
-/// A value of a label: what Prometheus would take for its end is escaped.
-inline std::string label_text(std::string_view text) {
-    std::string out;
-    for (const char c : text) {
-        if (c == '\\' || c == '"') out += '\\';
-        out += c == '\n' ? ' ' : c;
+/// Lines of a job by number: from one on, or the last ones (`from` 0), whole, as many as fit in so
+/// many bytes; `next` is the first that is not in it.
+inline skein::ordered_json lines_json(const cluster::head& of, const std::string& id,
+                                      std::uint64_t from, std::uint64_t last, std::size_t bytes) {
+    const auto total = of.job_output(id, UINT64_MAX / 2).now.lines;
+    if (from == 0) from = total - std::min(total, std::max<std::uint64_t>(last, 1)) + 1;
+    const auto said = of.job_output(id, from);
+    auto lines = skein::ordered_json::array();
+    for (const auto& line : said.lines) {
+        if (!lines.empty() && line.text.size() + 3 > bytes) break;
+        bytes -= std::min(bytes, line.text.size() + 3);
+        lines.push_back(line.text);
     }
-    return out;
-}
-
-/// What is counted, in the text form of Prometheus 0.0.4.
-inline std::string metrics_text(const cluster::head& of) {
-    const auto now = of.status();
-    std::string out;
-    const auto begin = [&](const char* name, const char* type, const char* help) {
-        out += fmt::format("# HELP {} {}\n# TYPE {} {}\n", name, help, name, type);
-    };
-    begin("skein_head_uptime_seconds", "gauge", "How long this head has been running.");
-    out += fmt::format("skein_head_uptime_seconds {:.3f}\n", static_cast<double>(now.up_ms) / 1000);
-    begin("skein_cluster_nodes", "gauge", "Nodes by state.");
-    std::array<std::size_t, 4> nodes{};
-    for (const auto& n : now.nodes) ++nodes[n.suspect ? 1 : n.draining ? 2 : 0];
-    nodes[3] = now.missing.size();
-    constexpr std::array names{"ready", "suspect", "draining", "missing"};
-    for (std::size_t i = 0; i < names.size(); ++i)
-        out += fmt::format("skein_cluster_nodes{{state=\"{}\"}} {}\n", names[i], nodes[i]);
-    begin("skein_jobs", "gauge", "Jobs that this head knows, by state.");
-    std::array<std::size_t, 7> jobs{};
-    for (const auto& job : of.jobs().jobs) ++jobs[static_cast<std::size_t>(cluster::state_of(job))];
-    for (std::size_t i = 0; i < jobs.size(); ++i)
-        out += fmt::format("skein_jobs{{state=\"{}\"}} {}\n",
-                           cluster::to_string(static_cast<cluster::job_state>(i)), jobs[i]);
-    begin("skein_programs", "gauge", "Drivers that are connected or may come back.");
-    out += fmt::format("skein_programs {}\n", now.jobs.size());
-    begin("skein_resources", "gauge", "Resources of a node, by name and state; memory in bytes.");
-    for (const auto& n : now.nodes) {
-        const auto total = resources_of(n.resources), used = resources_of(n.used);
-        const auto row = [&](std::string_view name, const char* state, const std::string& value) {
-            out += fmt::format("skein_resources{{node=\"{}\",name=\"{}\",state=\"{}\"}} {}\n",
-                               label_text(n.name), label_text(name), state, value);
-        };
-        row("cpu", "total", sched::to_string(total.cpu));
-        row("cpu", "used", sched::to_string(used.cpu));
-        row("gpu", "total", sched::to_string(total.gpu));
-        row("gpu", "used", sched::to_string(used.gpu));
-        row("memory", "total", fmt::to_string(total.memory));
-        row("memory", "used", fmt::to_string(used.memory));
-    }
-    begin("skein_node_workers", "gauge", "Worker and entry processes of a node.");
-    for (const auto& n : now.nodes)
-        out += fmt::format("skein_node_workers{{node=\"{}\"}} {}\n", label_text(n.name), n.workers);
-    return out;
+    const auto next = said.first + lines.size();
+    return {{"first", said.first}, {"lines", lines}, {"next", next}, {"total", total}};
 }
 
 } // namespace skein_program

@@ -5051,6 +5051,9 @@ private:
 //     node -> head    entry_started, job_rows, ask_package, ask_blob
 //     head -> node    package_found, blob_piece
 //
+//     node -> head    node_load         once a second, how busy it is
+//     driver -> head  driver_calls      the same, how many calls it has made
+//
 // Both hellos may come again after a lost link, or to a head that knows nothing: its state is what
 // they say.
 
@@ -10946,6 +10949,633 @@ struct blob_piece {
 
 } // namespace skein::cluster
 
+// ======== skein/cluster/detail/load_messages.hpp
+// How busy a node is, and what a driver calls, as they tell the head; see cluster/messages.hpp.
+
+
+// ======== skein/core/metric_registry.hpp
+// Numbers of a process that others may read: counters, gauges and histograms, by name and labels.
+//
+//     auto& sent = metric_registry::process().counter("skein_net_sent_bytes_total", "Bytes sent.");
+//     sent.add(n);                                     // one relaxed atomic add
+//     std::string text;                                // for Prometheus
+//     append_prometheus(text, metric_registry::process().collect());
+//
+// Look a number up once and keep the reference: it is good for the registry's life. There are
+// most_series of them at most; what is asked for beyond that is counted as dropped, and what is
+// added to it is nowhere to be seen. Names are those of Prometheus: base units, `_total` for counters.
+
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein {
+
+/// What a number means.
+enum class metric_kind : std::uint8_t {
+    counter,  ///< grows until its process ends
+    gauge,    ///< what is now
+    histogram ///< how often a value was in which range
+};
+
+/// Tells a number from others of its name. Few values: each is a series of its own.
+struct metric_label {
+    std::string name, value;
+    friend bool operator==(const metric_label&, const metric_label&) = default;
+};
+
+/// Grows. Safe on several threads.
+class metric_counter {
+public:
+    void add(std::uint64_t n = 1) noexcept { value_.fetch_add(n, std::memory_order_relaxed); }
+    [[nodiscard]] std::uint64_t value() const noexcept {
+        return value_.load(std::memory_order_relaxed);
+    }
+
+private:
+    std::atomic<std::uint64_t> value_{0};
+};
+
+/// Goes up and down. Safe on several threads.
+class metric_gauge {
+public:
+    void set(std::int64_t to) noexcept { value_.store(to, std::memory_order_relaxed); }
+    void add(std::int64_t n) noexcept { value_.fetch_add(n, std::memory_order_relaxed); }
+    [[nodiscard]] std::int64_t value() const noexcept {
+        return value_.load(std::memory_order_relaxed);
+    }
+
+private:
+    std::atomic<std::int64_t> value_{0};
+};
+
+/// Counts values by range. Safe on several threads; who reads while others add may see a value in
+/// its range and not yet in the sum.
+class metric_histogram {
+public:
+    static constexpr std::size_t most_bounds = 32;
+
+    /// bounds: the greatest value of each range, growing; one more range is above all of them.
+    explicit metric_histogram(std::vector<double> bounds) : bounds_(std::move(bounds)) {}
+    void add(double value) noexcept;
+    /// By range, not added up.
+    [[nodiscard]] std::vector<std::uint64_t> counts() const;
+    [[nodiscard]] double sum() const noexcept { return sum_.load(std::memory_order_relaxed); }
+    [[nodiscard]] const std::vector<double>& bounds() const noexcept { return bounds_; }
+
+private:
+    std::vector<double> bounds_;
+    std::array<std::atomic<std::uint64_t>, most_bounds + 1> counts_{};
+    std::atomic<double> sum_{0};
+};
+
+/// A number, as it was.
+struct metric_series {
+    std::vector<metric_label> labels;  ///< by name
+    double value = 0;                  ///< of a histogram: the sum
+    std::vector<std::uint64_t> counts; ///< of a histogram
+};
+
+/// All numbers of one name, as they were.
+struct metric_family {
+    std::string name, help; ///< help: may be empty
+    metric_kind kind = metric_kind::counter;
+    std::vector<double> bounds; ///< of histograms
+    std::vector<metric_series> series;
+};
+
+/// Safe on several threads.
+class metric_registry {
+public:
+    static constexpr std::size_t most_series = 10'000;
+
+    metric_registry() = default;
+    metric_registry(const metric_registry&) = delete;
+    metric_registry& operator=(const metric_registry&) = delete;
+
+    /// That of this process.
+    [[nodiscard]] static metric_registry& process();
+
+    /// The same one each time for the same name and labels, in whatever order these are.
+    ///   errors  invalid_argument: no name or label for Prometheus; mismatch: the name is taken for
+    ///           another kind, or for other bounds
+    [[nodiscard]] metric_counter& counter(std::string_view name, std::string_view help,
+                                          std::vector<metric_label> labels = {});
+    [[nodiscard]] metric_gauge& gauge(std::string_view name, std::string_view help,
+                                      std::vector<metric_label> labels = {});
+    [[nodiscard]] metric_histogram& histogram(std::string_view name, std::string_view help,
+                                              std::vector<double> bounds,
+                                              std::vector<metric_label> labels = {});
+
+    /// All there are, by name.
+    [[nodiscard]] std::vector<metric_family> collect() const;
+    [[nodiscard]] std::size_t series() const;
+    /// How often a number was asked for that could not be made.
+    [[nodiscard]] std::uint64_t dropped() const noexcept { return dropped_.value(); }
+
+private:
+    struct cell {
+        std::vector<metric_label> labels;
+        metric_counter counter{};
+        metric_gauge gauge{};
+        std::unique_ptr<metric_histogram> histogram{};
+    };
+    struct family {
+        std::string help;
+        metric_kind kind = metric_kind::counter;
+        std::vector<double> bounds;
+        std::map<std::string, cell*> by_labels;
+    };
+    cell* find(std::string_view name, std::string_view help, metric_kind kind,
+               std::vector<double> bounds, std::vector<metric_label> labels);
+
+    mutable std::mutex mutex_; // guards families_ and cells_, not the numbers
+    std::map<std::string, family, std::less<>> families_;
+    std::deque<cell> cells_; // they stay where they are
+    metric_counter dropped_, no_counter_;
+    metric_gauge no_gauge_;
+    metric_histogram no_histogram_{{}};
+};
+
+/// Whether Prometheus takes it for the name of a metric, and of a label.
+[[nodiscard]] bool is_metric_name(std::string_view name) noexcept;
+[[nodiscard]] bool is_label_name(std::string_view name) noexcept;
+
+/// In the text form of Prometheus 0.0.4. Values of labels may be any text.
+void append_prometheus(std::string& out, const std::vector<metric_family>& all);
+
+} // namespace skein
+
+
+// ======== skein/core/detail/metric_registry.ipp
+// The bodies of core/metric_registry.hpp.
+
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein {
+
+SKEIN_INLINE void metric_histogram::add(double value) noexcept {
+    const auto at = std::lower_bound(bounds_.begin(), bounds_.end(), value) - bounds_.begin();
+    counts_[static_cast<std::size_t>(at)].fetch_add(1, std::memory_order_relaxed);
+    sum_.fetch_add(value, std::memory_order_relaxed);
+}
+
+SKEIN_INLINE std::vector<std::uint64_t> metric_histogram::counts() const {
+    std::vector<std::uint64_t> out;
+    for (std::size_t i = 0; i <= bounds_.size(); ++i)
+        out.push_back(counts_[i].load(std::memory_order_relaxed));
+    return out;
+}
+
+namespace detail {
+
+[[nodiscard]] inline bool is_name(std::string_view name, bool colons) noexcept {
+    const auto fits = [&](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+               c == '_' || (colons && c == ':');
+    };
+    return !name.empty() && name.size() <= 200 && (name.front() < '0' || name.front() > '9') &&
+           std::all_of(name.begin(), name.end(), fits);
+}
+
+inline void check_metric(std::string_view name, const std::vector<metric_label>& labels,
+                         const std::vector<double>& bounds) {
+    if (!is_metric_name(name))
+        throw error(errc::invalid_argument,
+                    fmt::format("\"{}\" is no name of a metric", printable(std::string(name))))
+            .with_hint("letters, digits and _, no digit in front");
+    for (std::size_t i = 0; i < labels.size(); ++i)
+        if (!is_label_name(labels[i].name) || (i > 0 && labels[i].name == labels[i - 1].name))
+            throw error(errc::invalid_argument,
+                        fmt::format("\"{}\" of metric {} is no name of a label, or there twice",
+                                    printable(labels[i].name), name));
+    if (bounds.size() > metric_histogram::most_bounds ||
+        std::adjacent_find(bounds.begin(), bounds.end(), std::greater_equal<>()) != bounds.end() ||
+        !std::all_of(bounds.begin(), bounds.end(), [](double b) { return std::isfinite(b); }))
+        throw error(errc::invalid_argument,
+                    fmt::format("the bounds of metric {} do not grow, or are more than {}", name,
+                                metric_histogram::most_bounds));
+}
+
+inline void append_escaped(std::string& out, std::string_view text, bool quotes) {
+    while (!text.empty()) {
+        const auto length = utf8_length(text);
+        const char c = text.front();
+        if (length == 0)
+            out += "\xef\xbf\xbd"; // one byte that is none would cost Prometheus all numbers
+        else if (c == '\n')
+            out += "\\n";
+        else if (c == '\\' || (quotes && c == '"'))
+            (out += '\\') += c;
+        else
+            out += text.substr(0, length);
+        text.remove_prefix(std::max<std::size_t>(length, 1));
+    }
+}
+
+/// `{a="b",le="0.5"}`; nothing where there is none.
+inline void append_labels(std::string& out, const std::vector<metric_label>& labels,
+                          std::string_view bound = {}) {
+    bool is_first = true;
+    const auto add = [&](std::string_view name, std::string_view value) {
+        (out += std::exchange(is_first, false) ? '{' : ',') += name;
+        out += "=\"";
+        append_escaped(out, value, true);
+        out += '"';
+    };
+    for (const auto& l : labels) add(l.name, l.value);
+    if (!bound.empty()) add("le", bound);
+    if (!is_first) out += '}';
+}
+
+[[nodiscard]] inline std::string metric_text(double value) {
+    if (std::isnan(value)) return "NaN";
+    if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
+    return std::abs(value) < 1e15 && value == std::floor(value) ? fmt::format("{:.0f}", value)
+                                                                : fmt::to_string(value);
+}
+
+inline void append_histogram(std::string& out, const metric_family& of, const metric_series& one) {
+    std::uint64_t so_far = 0;
+    for (std::size_t i = 0; i < one.counts.size(); ++i) {
+        so_far += one.counts[i];
+        (out += of.name) += "_bucket";
+        append_labels(out, one.labels, i < of.bounds.size() ? metric_text(of.bounds[i]) : "+Inf");
+        out += fmt::format(" {}\n", so_far);
+    }
+    (out += of.name) += "_sum";
+    append_labels(out, one.labels);
+    out += " " + metric_text(one.value) + "\n";
+    (out += of.name) += "_count";
+    append_labels(out, one.labels);
+    out += fmt::format(" {}\n", so_far);
+}
+
+} // namespace detail
+
+SKEIN_INLINE bool is_metric_name(std::string_view name) noexcept {
+    return detail::is_name(name, true);
+}
+SKEIN_INLINE bool is_label_name(std::string_view name) noexcept {
+    return detail::is_name(name, false) && !name.starts_with("__") && name != "le";
+}
+
+SKEIN_INLINE metric_registry& metric_registry::process() {
+    static metric_registry all;
+    return all;
+}
+
+SKEIN_INLINE metric_registry::cell* metric_registry::find(std::string_view name,
+                                                          std::string_view help, metric_kind kind,
+                                                          std::vector<double> bounds,
+                                                          std::vector<metric_label> labels) {
+    std::sort(labels.begin(), labels.end(),
+              [](const auto& a, const auto& b) { return a.name < b.name; });
+    detail::check_metric(name, labels, bounds);
+    std::string key;
+    detail::append_labels(key, labels);
+    const std::lock_guard held(mutex_);
+    auto at = families_.find(name);
+    if (at != families_.end() && (at->second.kind != kind || at->second.bounds != bounds))
+        throw error(
+            errc::mismatch,
+            fmt::format("metric {} is there already, as another kind or with other bounds", name));
+    if (at != families_.end())
+        if (const auto known = at->second.by_labels.find(key); known != at->second.by_labels.end())
+            return known->second;
+    if (cells_.size() >= most_series) {
+        dropped_.add();
+        return nullptr;
+    }
+    if (at == families_.end())
+        at =
+            families_.emplace(std::string(name), family{std::string(help), kind, bounds, {}}).first;
+    auto& made = cells_.emplace_back();
+    made.labels = std::move(labels);
+    if (kind == metric_kind::histogram)
+        made.histogram = std::make_unique<metric_histogram>(std::move(bounds));
+    at->second.by_labels.emplace(std::move(key), &made);
+    return &made;
+}
+
+SKEIN_INLINE metric_counter& metric_registry::counter(std::string_view name, std::string_view help,
+                                                      std::vector<metric_label> labels) {
+    auto* const found = find(name, help, metric_kind::counter, {}, std::move(labels));
+    return found != nullptr ? found->counter : no_counter_;
+}
+SKEIN_INLINE metric_gauge& metric_registry::gauge(std::string_view name, std::string_view help,
+                                                  std::vector<metric_label> labels) {
+    auto* const found = find(name, help, metric_kind::gauge, {}, std::move(labels));
+    return found != nullptr ? found->gauge : no_gauge_;
+}
+SKEIN_INLINE metric_histogram& metric_registry::histogram(std::string_view name,
+                                                          std::string_view help,
+                                                          std::vector<double> bounds,
+                                                          std::vector<metric_label> labels) {
+    auto* const found =
+        find(name, help, metric_kind::histogram, std::move(bounds), std::move(labels));
+    return found != nullptr ? *found->histogram : no_histogram_;
+}
+
+SKEIN_INLINE std::vector<metric_family> metric_registry::collect() const {
+    std::vector<metric_family> out;
+    const std::lock_guard held(mutex_);
+    for (const auto& [name, of] : families_) {
+        auto& made = out.emplace_back(metric_family{name, of.help, of.kind, of.bounds, {}});
+        for (const auto& [key, one] : of.by_labels) {
+            metric_series s{one->labels, 0, {}};
+            if (of.kind == metric_kind::counter)
+                s.value = static_cast<double>(one->counter.value());
+            if (of.kind == metric_kind::gauge) s.value = static_cast<double>(one->gauge.value());
+            if (of.kind == metric_kind::histogram) {
+                s.counts = one->histogram->counts();
+                s.value = one->histogram->sum();
+            }
+            made.series.push_back(std::move(s));
+        }
+    }
+    return out;
+}
+
+SKEIN_INLINE std::size_t metric_registry::series() const {
+    const std::lock_guard held(mutex_);
+    return cells_.size();
+}
+
+SKEIN_INLINE void append_prometheus(std::string& out, const std::vector<metric_family>& all) {
+    constexpr std::array kinds{"counter", "gauge", "histogram"};
+    for (const auto& of : all) {
+        if (!of.help.empty()) {
+            out += "# HELP " + of.name + " ";
+            detail::append_escaped(out, of.help, false);
+            out += '\n';
+        }
+        const auto kind = std::min<std::size_t>(static_cast<std::size_t>(of.kind), 2);
+        out += fmt::format("# TYPE {} {}\n", of.name, kinds[kind]);
+        for (const auto& one : of.series) {
+            if (of.kind == metric_kind::histogram) {
+                detail::append_histogram(out, of, one);
+                continue;
+            }
+            out += of.name;
+            detail::append_labels(out, one.labels);
+            out += " " + detail::metric_text(one.value) + "\n";
+        }
+    }
+}
+
+} // namespace skein
+
+// ======== skein/proc/host_load.hpp
+// How busy a host is: its processors, memory, network, and the disk of a folder.
+//
+//     proc::local_host here("/var/skein");
+//     (void)here.sample(loop.now());               // shares and rates are since the sample before
+//     const auto load = here.sample(later);        // load.cpu == 0.25: a quarter of all cores
+//
+// `host_watch` is an interface: this host here, one of a simulated world elsewhere.
+
+
+#include <cstdint>
+#include <string>
+
+namespace skein::proc {
+
+/// What a host does at a moment. What is not known is less than zero.
+struct host_load {
+    double cpu = -1; ///< of all its cores: 0 to 1, since the sample before
+    double memory_used = -1, memory_total = -1;               ///< bytes
+    double network_received = -1, network_sent = -1;          ///< bytes, since the host has started
+    double network_receive_rate = -1, network_send_rate = -1; ///< bytes a second, as cpu
+    double disk_used = -1, disk_total = -1;                   ///< bytes, of a folder's file system
+};
+
+/// One host that can be asked. For one thread at a time.
+class host_watch {
+public:
+    host_watch() = default;
+    host_watch(const host_watch&) = delete;
+    host_watch& operator=(const host_watch&) = delete;
+    virtual ~host_watch();
+
+    ///   now  grows from call to call; its distance is that of the rates
+    [[nodiscard]] virtual host_load sample(time_point now) = 0;
+};
+
+/// This host, by /proc and statvfs(): files are read, so not on a loop. Memory is used that the
+/// kernel could not give to a program. Bytes of the network are those of all interfaces but the
+/// loopback and the virtual ones of containers and machines on this host, whose bytes would be
+/// counted twice.
+class local_host final : public host_watch {
+public:
+    /// disk: a folder; empty: nothing is said of a disk. proc: where the kernel tells it.
+    explicit local_host(std::string disk, std::string proc = "/proc")
+        : disk_(std::move(disk)), proc_(std::move(proc)) {}
+    [[nodiscard]] host_load sample(time_point now) override;
+
+private:
+    std::string disk_, proc_;
+    time_point last_{};
+    double busy_ = -1, all_ = 0; ///< ticks of the processors, at the sample before
+    double received_ = -1, sent_ = -1;
+};
+
+namespace detail {
+
+/// Ticks in which the processors worked, and all of them, of the text of /proc/stat.
+struct processor_ticks {
+    double busy = -1, all = 0;
+};
+[[nodiscard]] processor_ticks read_ticks(const std::string& stat);
+/// Of the text of /proc/meminfo.
+void read_memory(const std::string& meminfo, host_load& into);
+/// Of the text of /proc/net/dev.
+void read_network(const std::string& dev, host_load& into);
+
+} // namespace detail
+} // namespace skein::proc
+
+
+// ======== skein/proc/detail/host_load.ipp
+// The bodies of proc/host_load.hpp.
+
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <fstream>
+#include <iterator>
+#include <string_view>
+#include <vector>
+
+#include <sys/statvfs.h>
+
+namespace skein::proc {
+
+SKEIN_INLINE host_watch::~host_watch() = default;
+
+namespace detail {
+
+/// What the kernel tells in one file; empty: nothing.
+[[nodiscard]] inline std::string text_of(const std::string& path) {
+    std::ifstream file(path);
+    return {std::istreambuf_iterator<char>(file), {}};
+}
+
+template <class F>
+void each_line(std::string_view text, F each) {
+    while (!text.empty()) {
+        const auto end = text.find('\n');
+        each(text.substr(0, end));
+        text.remove_prefix(end == text.npos ? text.size() : end + 1);
+    }
+}
+
+/// The numbers of a line; one that is none is where it ends.
+[[nodiscard]] inline std::vector<double> numbers_of(std::string_view line) {
+    std::vector<double> out;
+    while (true) {
+        const auto first = line.find_first_not_of(" \t");
+        if (first == line.npos) return out;
+        line.remove_prefix(first);
+        const auto word = line.substr(0, line.find_first_of(" \t"));
+        const auto value = read_double(word);
+        if (!value || !(*value >= 0)) return out;
+        out.push_back(*value);
+        line.remove_prefix(word.size());
+    }
+}
+
+SKEIN_INLINE processor_ticks read_ticks(const std::string& stat) {
+    processor_ticks out;
+    each_line(stat, [&](std::string_view line) {
+        if (!line.starts_with("cpu ") || out.busy >= 0) return;
+        // user nice system idle iowait irq softirq steal; guests are in user already
+        const auto all = numbers_of(line.substr(4));
+        if (all.size() < 4) return;
+        out.busy = 0;
+        for (std::size_t i = 0; i < std::min<std::size_t>(all.size(), 8); ++i) {
+            out.all += all[i];
+            if (i != 3 && i != 4) out.busy += all[i];
+        }
+    });
+    return out;
+}
+
+SKEIN_INLINE void read_memory(const std::string& meminfo, host_load& into) {
+    double total = -1, available = -1;
+    each_line(meminfo, [&](std::string_view line) {
+        for (auto [name, value] : {std::pair{std::string_view("MemTotal:"), &total},
+                                   std::pair{std::string_view("MemAvailable:"), &available}})
+            if (line.starts_with(name))
+                if (const auto n = numbers_of(line.substr(name.size())); !n.empty())
+                    *value = n[0] * 1024;
+    });
+    if (total <= 0 || available < 0) return;
+    into.memory_total = total;
+    into.memory_used = std::max(0.0, total - available);
+}
+
+/// Whether all of its bytes come by another interface, too, or never leave this host.
+[[nodiscard]] inline bool is_virtual(std::string_view interface) {
+    constexpr std::array<std::string_view, 9> begins{"veth", "docker",  "br-", "virbr", "cni",
+                                                     "cali", "flannel", "tap", "lxc"};
+    return interface == "lo" || std::any_of(begins.begin(), begins.end(),
+                                            [&](auto b) { return interface.starts_with(b); });
+}
+
+SKEIN_INLINE void read_network(const std::string& dev, host_load& into) {
+    double received = 0, sent = 0;
+    bool is_there = false;
+    each_line(dev, [&](std::string_view line) {
+        const auto colon = line.find(':');
+        if (colon == line.npos) return;
+        auto name = line.substr(0, colon);
+        name.remove_prefix(std::min(name.find_first_not_of(' '), name.size()));
+        const auto all = numbers_of(line.substr(colon + 1)); // bytes are the 1st and the 9th
+        if (all.size() < 9) return;
+        is_there = true;
+        if (is_virtual(name)) return;
+        received += all[0];
+        sent += all[8];
+    });
+    if (!is_there) return;
+    into.network_received = received;
+    into.network_sent = sent;
+}
+
+} // namespace detail
+
+SKEIN_INLINE host_load local_host::sample(time_point now) {
+    host_load out;
+    const auto ticks = detail::read_ticks(detail::text_of(proc_ + "/stat"));
+    if (busy_ >= 0 && ticks.busy >= 0 && ticks.all > all_)
+        out.cpu = std::clamp((ticks.busy - busy_) / (ticks.all - all_), 0.0, 1.0);
+    busy_ = ticks.busy;
+    all_ = ticks.all;
+    detail::read_memory(detail::text_of(proc_ + "/meminfo"), out);
+    detail::read_network(detail::text_of(proc_ + "/net/dev"), out);
+    const auto seconds = std::chrono::duration<double>(now - last_).count();
+    const auto rate = [&](double before, double after) {
+        return before < 0 || after < before || seconds <= 0 ? -1 : (after - before) / seconds;
+    };
+    out.network_receive_rate = rate(received_, out.network_received);
+    out.network_send_rate = rate(sent_, out.network_sent);
+    received_ = out.network_received;
+    sent_ = out.network_sent;
+    last_ = now;
+    struct statvfs disk{};
+    if (!disk_.empty() && ::statvfs(disk_.c_str(), &disk) == 0) {
+        const auto block = static_cast<double>(disk.f_frsize);
+        out.disk_total = static_cast<double>(disk.f_blocks) * block;
+        out.disk_used = out.disk_total - static_cast<double>(disk.f_bfree) * block;
+    }
+    return out;
+}
+
+} // namespace skein::proc
+
+
+// ======== skein/cluster/detail/load_messages.hpp, continued
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace skein::cluster {
+
+/// Once a second. One that is lost with a link is lost: the next one says how it is then.
+struct node_load {
+    static constexpr std::uint16_t number = 70;
+    proc::host_load load;
+    std::vector<metric_family> numbers; ///< of the agent's process; at most most_told_series
+};
+
+/// Of one message.
+inline constexpr std::size_t most_told_series = 256;
+
+/// What has become of a driver's calls, at most once a second, and before it says goodbye.
+struct driver_calls {
+    static constexpr std::uint16_t number = 71;
+    std::uint64_t submitted = 0, done = 0, failed = 0; ///< failed ones are done, too
+};
+
+} // namespace skein::cluster
+
 // ======== skein/cluster/detail/node_messages.hpp
 // Between a node's agent and the head. Both hellos may come again; see cluster/messages.hpp.
 
@@ -12225,6 +12855,34 @@ private:
 // gives up self_.
 
 
+// ======== skein/net/detail/traffic.hpp
+// What the connections of this process have sent and received, for who reads its numbers.
+
+
+namespace skein::net::detail {
+
+/// Found once: then each count is one relaxed addition.
+struct traffic_numbers {
+    metric_counter& bytes_out;
+    metric_counter& bytes_in;
+    metric_counter& messages_out;
+    metric_counter& messages_in;
+};
+
+[[nodiscard]] inline const traffic_numbers& traffic() {
+    static auto& all = metric_registry::process();
+    static const traffic_numbers here{
+        all.counter("skein_net_sent_bytes_total", "Bytes sent to peers."),
+        all.counter("skein_net_received_bytes_total", "Bytes received from peers."),
+        all.counter("skein_net_sent_messages_total", "Frames sent to peers."),
+        all.counter("skein_net_received_messages_total", "Frames received from peers.")};
+    return here;
+}
+
+} // namespace skein::net::detail
+
+
+// ======== skein/net/detail/connection.ipp, continued
 #include <algorithm>
 #include <cstring>
 #include <exception>
@@ -12294,6 +12952,7 @@ SKEIN_INLINE void connection::send(std::uint16_t kind, std::uint16_t flags, std:
     check_sendable();
     const auto h = header_for(kind, flags, id, head, body);
     ++statistics_.frames_out;
+    detail::traffic().messages_out.add();
     queued_total_ += frame_header::bytes + h.length;
     if (body.size() >= detail::direct_write_bytes && !blocked_) {
         // The kernel copies a large body straight from the caller; only what it refuses is kept.
@@ -12324,6 +12983,7 @@ SKEIN_INLINE void connection::send(frame f) {
     check_sendable();
     const auto h = header_for(f.kind, f.flags, f.id, f.body, {});
     ++statistics_.frames_out;
+    detail::traffic().messages_out.add();
     queued_total_ += frame_header::bytes + h.length;
     h.encode(out_.grab(frame_header::bytes));
     out_.move(std::move(f.body));
@@ -12339,6 +12999,7 @@ SKEIN_INLINE void connection::send_shared(std::uint16_t kind, std::uint16_t flag
     check_sendable();
     const auto h = header_for(kind, flags, id, *body, {});
     ++statistics_.frames_out;
+    detail::traffic().messages_out.add();
     queued_total_ += frame_header::bytes + h.length;
     h.encode(out_.grab(frame_header::bytes));
     out_.share(std::move(body));
@@ -12356,6 +13017,7 @@ SKEIN_INLINE task<void> connection::send_borrowed(std::uint16_t kind, std::uint1
     const auto keep = self_;
     const auto h = header_for(kind, flags, id, head, body);
     ++statistics_.frames_out;
+    detail::traffic().messages_out.add();
     h.encode(out_.grab(frame_header::bytes));
     out_.copy(head);
     out_.borrow(body);
@@ -12413,6 +13075,7 @@ SKEIN_INLINE void connection::flush() noexcept {
 
 SKEIN_INLINE void connection::progress(std::size_t written) noexcept {
     statistics_.bytes_out += written;
+    detail::traffic().bytes_out.add(written);
     written_total_ += written;
     if (!drained_.empty()) drained_.wake_all();
     if (sent_goodbye_) maybe_finished();
@@ -12519,6 +13182,7 @@ SKEIN_INLINE task<void> connection::read_loop(std::shared_ptr<connection> self) 
                 }
                 c.end_ += got;
                 c.statistics_.bytes_in += got;
+                detail::traffic().bytes_in.add(got);
                 since_yield += got;
                 c.last_heard_ = c.loop_.now();
                 c.suspect_ = false;
@@ -12586,6 +13250,7 @@ SKEIN_INLINE task<void> connection::read_large() {
         }
         large_have_ += got;
         statistics_.bytes_in += got;
+        detail::traffic().bytes_in.add(got);
         last_heard_ = loop_.now();
         suspect_ = false;
     }
@@ -12620,6 +13285,7 @@ SKEIN_INLINE void connection::deliver(const frame_header& h, byte_span body, byt
     }
     if (got_goodbye_) throw error(errc::malformed, "a frame after the goodbye from " + peer_name_);
     ++statistics_.frames_in;
+    detail::traffic().messages_in.add();
     frame_view view;
     view.kind = h.kind;
     view.flags = h.flags & static_cast<std::uint16_t>(~body_crc_flag);
@@ -17554,7 +18220,8 @@ using cluster_messages = net::message_table<
     ask_stop_space, stop_space_reply, output_waits, take_output, node_output, worker_output,
     output_printed, submit_job, submit_reply, ask_jobs, job_list, follow_job, job_lines, stop_job,
     stop_job_reply, entry_started, job_rows, offer_package, package_wanted, put_blob, blob_taken,
-    ask_package, package_found, ask_blob, blob_piece, ask_login, login_reply>;
+    ask_package, package_found, ask_blob, blob_piece, ask_login, login_reply, node_load,
+    driver_calls>;
 
 } // namespace skein::cluster
 

@@ -8,11 +8,14 @@ By events: the page says what it shows. It asks no other host, and the console h
 """
 # label: runtime
 import contextlib
+import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from browser import Browser  # noqa: E402
@@ -73,7 +76,7 @@ def check_data(dark):
         picture(browser, f"overview-{colour}")
 
         text = show(browser, server, "job/train-7")
-        for word in ("Loss", "Learning rate", "Step time", "Tokens per second", "Evaluation loss", "node-2", "killed by signal 9", "Time left"):
+        for word in ("Loss", "Learning rate", "Step time", "Tokens per second", "Evaluation loss", "node-2", "killed by signal 9", "Time left", "2 min 8 s", "of 1,000", "4.7 steps/s", "39,120 tokens/s", "of 4", "Epoch", "Ranks"):
             assert word in text, f"{word!r} is not on the page of the job:\n{text}"
         # Curves: one per column, with ticks, and a mark where the training went back to its checkpoint.
         assert browser.value("document.querySelectorAll('.chart svg path.curve').length") == 5
@@ -89,10 +92,25 @@ def check_data(dark):
         text = show(browser, server, "job/prep-3")
         assert "FAILED" in text and "No rows yet" in text, text
         text = show(browser, server, "nodes")
-        assert "20 GiB / 64 GiB" in text and "61 %" in text, text
+        assert "20 GiB / 64 GiB" in text and re.search(r"\d+ %", text) and "196 GiB / 500 GiB" in text and re.search(r"B/s, .*B/s", text), text
+        sparks = "[...document.querySelectorAll('svg.spark path')].map((p) => p.getAttribute('d'))"
+        first = browser.value(sparks)
+        assert len(first) == 3 * 5 and all(d.count("L") > 20 and "NaN" not in d for d in first), first   # cpu, memory, in and out, disk
+        browser.wait_for(f"JSON.stringify({sparks}) !== {json.dumps(json.dumps(first, separators=(',', ':')))}")
         picture(browser, f"nodes-{colour}")
+
+        # One node: a line for each of cpu, memory, network, disk; the next second comes by itself.
+        text = show(browser, server, "nodes/node-1")
+        for word in ("Node node-1", "CPU", "Memory", "Network in", "Network out", "Disk", "the last 10 min"):
+            assert word in text, f"{word!r} is not on the page of the node:\n{text}"
+        paths = browser.value("[...document.querySelectorAll('.chart svg path.curve')].map((p) => p.getAttribute('d'))")
+        assert len(paths) == 5 and all(d.count("L") > 400 and d.count("M") == 1 and "NaN" not in d for d in paths), [d[:80] for d in paths]
+        label = browser.value("document.querySelector('.chart').getAttribute('aria-label')")
+        assert re.search(r"CPU, 60\d points, last \d+ % at time \d\d:\d\d:\d\d", label), label
+        browser.wait_for(f"document.querySelector('.chart').getAttribute('aria-label') !== {label!r}")
+        picture(browser, f"node-{colour}")
         text = show(browser, server, "tasks")
-        assert "tokenize" in text and "48,210" in text and "There are no actors" in text, text
+        assert "tokenize" in text and "48,210" in text and "There are no actors" in text and "map_reduce" in text and "48,330" in text, text
         picture(browser, f"tasks-{colour}")
         text = show(browser, server, "logs/train-7")
         assert "step 400 loss" in text and "<img src=x onerror" in text, text[:500]
@@ -115,6 +133,35 @@ def check_empty():
             text = show(browser, server, page)
             assert word in text, f"{page}:\n{text}"
             picture(browser, f"empty-{page}")
+        check_clean(browser, server)
+
+
+def check_many():
+    """A hundred nodes, and names that are markup, paths, or very long: the page stays a page, and what it takes is bounded."""
+    with Server("--nodes", "100", "--rubbish") as server, Browser() as browser:
+        browser.open(server.links[0])
+        browser.wait_for("document.body.dataset.ready === 'overview/'")
+        picture(browser, "many-overview")
+        text = show(browser, server, "nodes")
+        assert text.count("GiB / 64 GiB") == 100 and "<img src=x onerror" in text and "&amp;" in text, text[:500]
+        assert browser.value("document.documentElement.scrollWidth <= innerWidth"), "the page is wider than the window"
+        picture(browser, "many-nodes")
+        # Everything here changes each second; what a viewer costs stays below 20 KB/s all the same.
+        browser.wait_for("document.querySelectorAll('svg.spark').length === 400")
+        browser.value("new Promise((over) => setTimeout(over, 15000))")    # what it takes first is behind it
+        begin = time.monotonic()
+        browser.events.clear()
+        browser.value("new Promise((over) => setTimeout(over, 12000))")
+        taken = sum(e["params"]["dataLength"] + 300 for e in browser.events if e.get("method") == "Network.dataReceived") / (time.monotonic() - begin)
+        assert 500 < taken < 20000, f"{taken:.0f} bytes a second"
+        browser.value("document.querySelector('td a').click()")
+        browser.wait_for("document.getElementById('page').innerText.includes('Node <img src=x onerror')")
+        browser.value("location.hash = '#/nodes'")
+        browser.wait_for("document.querySelectorAll('td a').length === 100")
+        browser.value("document.querySelectorAll('td a')[1].click()")
+        browser.wait_for("document.getElementById('page').innerText.includes('Node \"')")
+        assert browser.value("document.querySelectorAll('.chart').length") == 5
+        assert browser.value("document.title").endswith("skein"), "the name of a node ran as a script"
         check_clean(browser, server)
 
 
@@ -149,6 +196,7 @@ def main():
     for dark in (False, True):
         check_data(dark)
     check_empty()
+    check_many()
     check_doors()
 
 

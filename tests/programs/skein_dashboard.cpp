@@ -2,7 +2,7 @@
 // A head that is none: the page, with what dashboard_test.py wants it to show, behind the door of
 // links. Prints its address and links to log in, ends with its standard input.
 //
-//   skein_dashboard [--empty] [--links N] [--rows N]
+//   skein_dashboard [--empty] [--rubbish] [--links N] [--rows N] [--nodes N]
 #include <apps/skein/page.hpp>
 
 #include <skein/core/log.hpp>
@@ -14,7 +14,9 @@
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
@@ -31,10 +33,42 @@ namespace {
 
 /// What there is to see; grows by itself while somebody looks.
 struct world {
-    bool empty = false;
-    int rows = 400;
-    int changes = 0;
+    bool empty = false, rubbish = false;
+    int rows = 400, nodes = 3;
+    int changes = 0, samples = 0;
 };
+
+/// What somebody may call a node, escaped.
+std::string name_of(const world& w, int i) {
+    if (!w.rubbish) return fmt::format("node-{}", i + 1);
+    if (i == 0) return "<img src=x onerror=document.title=3>";
+    if (i == 1) return "\\\"' \\u202e%2f/../?#&amp;";
+    return fmt::format("{}-{}", std::string(200, 'x'), i + 1);
+}
+
+/// One node at a second, as the head has it: [t, cpu, memory, disk, in, out].
+std::string sample_at(int node, std::int64_t t) {
+    const double turn = static_cast<double>(t % 600) / 600 * 6.2832;
+    return fmt::format("[{}, {:.3f}, {}, 210453397504, {:.0f}, {:.0f}]", t,
+                       0.5 + 0.4 * std::sin(turn * 3 + node), 21474836480LL + node * 1073741824LL,
+                       1e6 * (1 + std::sin(turn * 7)), 3e6 * (1 + std::cos(turn * 5)));
+}
+std::int64_t second_now() { return static_cast<std::int64_t>(to_seconds(loop::current().wall())); }
+
+std::string samples_of(int node, std::int64_t first, std::int64_t last, std::int64_t every) {
+    std::string out = "[";
+    for (auto t = first; t <= last; t += every)
+        out += fmt::format("{}{}", out.size() == 1 ? "" : ", ", sample_at(node, t));
+    return out + "]";
+}
+std::string all_samples_of(const world& w, bool all) {
+    std::string out = fmt::format("{{\"number\": {}, \"nodes\": {{", w.samples + 1);
+    const auto now = second_now();
+    for (int i = 0; i < (w.empty ? 0 : w.nodes); ++i)
+        out += fmt::format("{}\"{}\": {}", i == 0 ? "" : ", ", name_of(w, i),
+                           samples_of(i, all ? now - 600 : now, now, 20));
+    return out + "}}";
+}
 
 double loss_at(int step) {
     return 3.2 * std::exp(-step / 120.0) + 0.9 + 0.08 * std::sin(step * 0.7);
@@ -43,15 +77,15 @@ double loss_at(int step) {
 std::string nodes_of(const world& w) {
     if (w.empty) return "{\"nodes\": []}";
     std::string out = "{\"nodes\": [";
-    for (int i = 0; i < 3; ++i)
+    for (int i = 0; i < w.nodes; ++i)
         out += fmt::format(
-            "{}{{\"name\": \"node-{}\", \"state\": \"{}\", \"address\": \"tcp:10.0.0.{}:6400\", "
+            "{}{{\"name\": \"{}\", \"state\": \"{}\", \"address\": \"tcp:10.0.0.{}:6400\", "
             "\"resources\": {{\"cpu\": 16, \"gpu\": 2}}, \"used\": {{\"cpu\": {}, \"gpu\": {}}}, "
             "\"load\": {{\"cpu\": {:.2f}, \"memory_used\": {}, \"memory_total\": 68719476736, "
             "\"disk_used\": 210453397504, \"disk_total\": 536870912000, \"net_in\": {}, "
             "\"net_out\": {}}}, \"up_s\": {}}}",
-            i == 0 ? "" : ", ", i + 1, i == 2 ? "draining" : "ready", i + 1, i == 2 ? 0 : 8,
-            i == 2 ? 0 : 2, i == 2 ? 0.02 : 0.61 + i * 0.1, 21474836480LL + i * 1073741824LL,
+            i == 0 ? "" : ", ", name_of(w, i), i == 2 ? "draining" : "ready", i + 1, i == 2 ? 0 : 8,
+            i == 2 ? 0 : 2, i == 2 ? 0.02 : 0.61 + i % 4 * 0.1, 21474836480LL + i * 1073741824LL,
             1234567 * (i + 1), 7654321 * (i + 1), 5400 + 60 * i);
     return out + "]}";
 }
@@ -63,7 +97,9 @@ std::string job_of(const world& w, std::string_view id) {
             "{{\"id\": \"train-7\", \"state\": \"RUNNING\", \"entrypoint\": \"./110_gpt_ddp "
             "--workers "
             "2\", \"submitted\": {0:.0f}, \"started\": {0:.0f}, \"attempt\": 2, \"step\": {1}, "
-            "\"steps\": 1000, \"loss\": {2:.4f}, \"workers\": 2, \"ranks\": [{{\"rank\": 0, "
+            "\"steps\": 1000, \"loss\": {2:.4f}, \"epoch\": 1, \"steps_per_s\": 4.7, "
+            "\"tokens_per_s\": 39120, \"left_s\": 128, \"retries\": 3, \"node\": \"node-1\", "
+            "\"workers\": 2, \"ranks\": [{{\"rank\": 0, "
             "\"node\": "
             "\"node-1\", \"pid\": 4121, \"state\": \"running\", \"step\": {1}, \"step_s\": "
             "0.212}}, "
@@ -98,20 +134,18 @@ std::string rows_of(const world& w) {
     return out + "]}";
 }
 
-std::string logs_of(const world& w) {
-    std::string out = "attempt 1, rank 0: <img src=x onerror=document.title=2> starts\n";
-    for (int step = 1; step <= w.rows; ++step)
-        out += fmt::format("step {} loss {:.4f}\n", step, loss_at(step));
-    return out;
+std::string lines_of(int total, int from) {
+    from = std::max(from, 1);
+    std::string out = fmt::format(R"({{"first": {}, "next": {}, "total": {}, "lines": [)", from,
+                                  std::max(from, total + 1), total);
+    for (int line = from; line <= total; ++line)
+        out += line == 1 ? "\"attempt 1, rank 0: <img src=x onerror=document.title=2> starts\""
+                         : fmt::format("{}\"step {} loss {:.4f}\"", line == from ? "" : ", ",
+                                       line - 1, loss_at(line - 1));
+    return out + "]}";
 }
 
 task<net::http_answer> give(std::string text) { co_return wire::json_response(std::move(text)); }
-task<net::http_answer> give_log(std::string text) {
-    wire::http_response out;
-    out.type = "text/plain; charset=utf-8";
-    out.body = std::move(text);
-    co_return out;
-}
 task<net::http_answer> no_such_job(std::string id) {
     throw error(errc::not_found, "there is no job " + id).with_hint("skein job list");
     co_return net::http_answer();
@@ -120,8 +154,11 @@ task<net::http_answer> no_such_job(std::string id) {
 task<std::optional<net::http_event>> next_event(world* w, std::string last) {
     if (!last.empty()) co_await sleep_for(1s);
     ++w->changes;
+    ++w->samples;
     if (!w->empty && w->rows < 1000) ++w->rows;
-    co_return net::http_event("{}", fmt::format("{}", w->changes), "rows");
+    co_return net::http_event(
+        fmt::format("{{\"changes\": {}, \"samples\": {}}}", w->changes, w->samples),
+        fmt::to_string(w->changes));
 }
 
 net::http_router routes_of(world* w) {
@@ -132,6 +169,15 @@ net::http_router routes_of(world* w) {
         return !w->empty && (c.part("id") == "train-7" || c.part("id") == "prep-3");
     };
     to.add("GET", "/api/v1/nodes", view, [w](net::http_call) { return give(nodes_of(*w)); });
+    to.add("GET", "/api/v1/samples", view, [w](net::http_call c) {
+        if (c.request.parameter("node") == nullptr)
+            return give(all_samples_of(*w, c.request.parameter("after") == nullptr));
+        const auto* const from = c.request.parameter("from");
+        const auto now = second_now();
+        return give(fmt::format(
+            "{{\"every_s\": 1, \"rows\": {}}}",
+            samples_of(0, from == nullptr ? now - 600 : std::stoll(*from) + 1, now, 1)));
+    });
     to.add("GET", "/api/v1/jobs", view, [w](net::http_call) {
         return give(w->empty ? "{\"jobs\": []}"
                              : fmt::format("{{\"jobs\": [{}, {}]}}", job_of(*w, "train-7"),
@@ -143,8 +189,16 @@ net::http_router routes_of(world* w) {
     to.add("GET", "/api/v1/jobs/{id}/rows", view, [w](net::http_call c) {
         return give(c.part("id") == "train-7" ? rows_of(*w) : "{\"columns\": [], \"rows\": []}");
     });
-    to.add("GET", "/api/jobs/{id}/logs", view, [w](net::http_call c) {
-        return give_log(c.part("id") == "train-7" ? logs_of(*w) : "");
+    to.add("GET", "/api/v1/jobs/{id}/lines", view, [w](net::http_call c) {
+        const auto* const from = c.request.parameter("from");
+        return give(lines_of(c.part("id") == "train-7" ? w->rows + 1 : 0,
+                             from == nullptr ? 0 : std::atoi(from->c_str())));
+    });
+    to.add("GET", "/api/v1/programs", view, [w](net::http_call) {
+        return give(w->empty ? "{\"programs\": []}"
+                             : "{\"programs\": [{\"name\": \"map_reduce\", \"host\": \"desk\", "
+                               "\"workers\": 16, \"waiting\": 2, \"calls\": 48330, \"calls_done\": "
+                               "48210, \"calls_failed\": 2, \"why\": \"\"}]}");
     });
     to.add("GET", "/api/v1/functions", view, [w](net::http_call) {
         return give(w->empty
@@ -200,6 +254,8 @@ int main(int argc, char** argv) {
     for (int i = 1; i < argc; ++i) {
         const std::string_view word = argv[i];
         if (word == "--empty") w.empty = true;
+        if (word == "--rubbish") w.rubbish = true;
+        if (word == "--nodes" && i + 1 < argc) w.nodes = std::atoi(argv[i + 1]);
         if (word == "--rows" && i + 1 < argc) w.rows = std::atoi(argv[i + 1]);
         if (word == "--links" && i + 1 < argc) links = std::atoi(argv[i + 1]);
     }

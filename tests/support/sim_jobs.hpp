@@ -175,13 +175,17 @@ private:
     /// Numbered lines; `talk` says of which attempt they are.
     static task<void> say(sim::process* self, attempt_record* had, std::string before, int lines) {
         std::string text;
+        std::uint64_t said = 0; // in `text`
         for (int i = 1; i <= lines; ++i) {
-            const auto number = before.empty() ? static_cast<std::uint64_t>(i) : had->printed + 1;
+            ++said;
+            const auto number =
+                before.empty() ? static_cast<std::uint64_t>(i) : had->printed + said;
             text += before + std::to_string(number) + "\n";
-            ++had->printed;
             if (i != lines && text.size() < 4000) continue;
             auto printing = self->print(false, std::exchange(text, {}));
             co_await printing;
+            if (self->is_killed()) co_return; // in the moment in which it was to go on
+            had->printed += std::exchange(said, 0);
         }
     }
     static std::string all_variables(const sim::process& self) {

@@ -22,6 +22,8 @@
 #include <skein/core/error.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
+#include <skein/core/time.hpp>
+#include <skein/proc/host_load.hpp>
 #include <skein/program/local_workers.hpp>
 #include <skein/rt/actor.hpp>
 #include <skein/rt/runtime.hpp>
@@ -30,6 +32,8 @@
 #include <skein/sim/loop.hpp>
 #include <skein/sim/network.hpp>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -63,6 +67,28 @@ public:
         std::string host;
         std::unique_ptr<sim::children> children;
         std::unique_ptr<life<cluster::agent>> agent; ///< nullptr: it is dead
+    };
+    /// How busy a host is, by the model: its processes compute on one core each.
+    class model_host final : public proc::host_watch {
+    public:
+        explicit model_host(const node& of) : of_(of) {}
+        proc::host_load sample(time_point now) override {
+            const auto there = of_.children->resources();
+            const auto run = static_cast<double>(of_.children->running().size());
+            const auto seconds = std::floor(to_seconds(now.time_since_epoch()));
+            proc::host_load out;
+            out.cpu = std::min(1.0, run / there.cores);
+            out.memory_total = static_cast<double>(there.memory_bytes);
+            out.memory_used = std::min(out.memory_total, run * (1 << 20));
+            out.network_received = seconds * 100;
+            out.network_receive_rate = 100;
+            out.network_sent = 0;
+            out.network_send_rate = 0;
+            return out;
+        }
+
+    private:
+        const node& of_; // of its children: an agent that is started again has the same ones
     };
     /// A driver's process.
     struct driver {
@@ -184,6 +210,7 @@ public:
     void start_agent(node& n, cluster::agent_options how) {
         how.host = n.host;
         how.pid = 1;
+        how.watch = std::make_shared<model_host>(n);
         how.incarnation = loop_.random().next();
         auto& there = network_.loop_of(n.host);
         const loop::use on_its_host(there);

@@ -72,6 +72,10 @@ struct agent_options {
         time_constants::lan().shutdown_grace; ///< of a worker, from SIGTERM to the kill
     time_constants times{};
     logging::level news = logging::level::info; ///< at which the course of things is logged
+    /// Asked once a second how busy its host is, for the head; nullptr: the head is not told.
+    std::shared_ptr<proc::host_watch> watch{};
+    /// Whose numbers the head is told with that; nullptr: none. Outlives the agent.
+    const metric_registry* numbers = nullptr;
     /// Told of each welcome: the node's name.
     unique_function<void(const std::string& name)> on_joined{};
 };
@@ -107,6 +111,7 @@ private:
 #if SKEIN_HEADER_ONLY
 #include <skein/cluster/detail/agent.ipp>
 #include <skein/cluster/detail/agent_entries.ipp>
+#include <skein/cluster/detail/agent_load.ipp>
 #include <skein/cluster/detail/agent_orders.ipp>
 #include <skein/cluster/detail/agent_output.ipp>
 #endif

@@ -18,6 +18,8 @@
 
 #include <skein/core/config.hpp>
 #include <skein/cluster/access.hpp>
+#include <skein/cluster/job_progress.hpp>
+#include <skein/cluster/load_history.hpp>
 #include <skein/cluster/messages.hpp>
 #include <skein/core/bytes.hpp>
 #include <skein/core/constants.hpp>
@@ -30,8 +32,10 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace skein {
 class loop;
@@ -66,8 +70,44 @@ public:
 
 /// The table of numbers that a job's newest training has written, as far as it has come.
 struct job_table_text {
-    std::string run;  ///< the name of its folder
-    std::string text; ///< metrics.csv, whole lines
+    std::string run;           ///< the name of its folder
+    std::string text;          ///< metrics.csv, whole lines
+    std::uint64_t edition = 0; ///< another one: it was begun anew
+};
+
+/// An attempt of a job that has failed and was followed by another one.
+struct past_attempt {
+    std::uint32_t attempt = 0;
+    std::string node, reason;
+    std::int32_t exit_code = -1, signal = 0;
+    std::int64_t started = 0, ended = 0; ///< milliseconds since 1970; 0: it did not start
+};
+
+/// How far a job has come.
+struct job_course {
+    job_progress now;                   ///< of its newest training
+    std::vector<past_attempt> attempts; ///< the newest ones that this head has seen fail, in order
+};
+
+/// Calls of drivers: of those that are there, and of all that this head has known.
+struct call_counts {
+    std::uint64_t submitted = 0, done = 0, failed = 0; ///< failed ones are done, too
+};
+
+/// What a head counts.
+struct head_counts {
+    std::size_t leases_waiting = 0, leases_granted = 0, leases_expected = 0, leases_stopping = 0;
+    std::size_t node_links = 0, driver_links = 0, other_links = 0;
+    call_counts calls;
+    std::map<std::string, call_counts> by_program; ///< of drivers that are there, by name
+};
+
+/// What a node has told last of how busy it is.
+struct node_usage {
+    proc::host_load load;
+    std::int64_t at = 0;      ///< seconds since 1970, by the head's clock
+    std::uint64_t number = 0; ///< head::usage_changes() when it was told
+    bool is_there = false;
 };
 
 /// How a head listens, and how patient it is.
@@ -127,11 +167,24 @@ public:
     /// Grows whenever status(), jobs() or what they print and write changes.
     [[nodiscard]] std::uint64_t changes() const noexcept;
 
+    /// How busy the nodes are that tell it, by name; also of those that are gone.
+    [[nodiscard]] std::map<std::string, node_usage> usage() const;
+    /// What came after a moment, seconds since 1970; see load_history::since.
+    ///   errors  not_found: no node of this name has told it
+    [[nodiscard]] load_curve usage_since(const std::string& node, std::int64_t unix_s,
+                                         std::size_t most = load_history::most_points) const;
+    [[nodiscard]] head_counts counts() const;
+    /// What nodes have told last of their agents' numbers, by name.
+    [[nodiscard]] std::map<std::string, std::vector<metric_family>> numbers() const;
+    /// Grows whenever usage() changes.
+    [[nodiscard]] std::uint64_t usage_changes() const noexcept;
+
     /// As cluster/jobs.hpp, for who is on this loop; all of them, however many.
     ///   errors  those of ask_to_submit and ask_for_jobs
     [[nodiscard]] job_list jobs(const std::string& id = {}) const;
     [[nodiscard]] job_lines job_output(const std::string& id, std::uint64_t from) const;
     [[nodiscard]] job_table_text job_table(const std::string& id) const;
+    [[nodiscard]] job_course course(const std::string& id) const;
     [[nodiscard]] task<submit_reply> submit(job_request what);
     job_info end_job(const std::string& id, const std::string& by);
     void forget_job(const std::string& id);
@@ -153,6 +206,7 @@ private:
 #include <skein/cluster/detail/head_job_service.ipp>
 #include <skein/cluster/detail/head_jobs.ipp>
 #include <skein/cluster/detail/head_leases.ipp>
+#include <skein/cluster/detail/head_loads.ipp>
 #include <skein/cluster/detail/head_nodes.ipp>
 #include <skein/cluster/detail/head_orders.ipp>
 #include <skein/cluster/detail/head_output.ipp>

@@ -31,6 +31,9 @@
 //     node -> head    entry_started, job_rows, ask_package, ask_blob
 //     head -> node    package_found, blob_piece
 //
+//     node -> head    node_load         once a second, how busy it is
+//     driver -> head  driver_calls      the same, how many calls it has made
+//
 // Both hellos may come again after a lost link, or to a head that knows nothing: its state is what
 // they say.
 
@@ -38,6 +41,7 @@
 #include <skein/cluster/detail/driver_messages.hpp>
 #include <skein/cluster/detail/job_messages.hpp>
 #include <skein/cluster/detail/lease_messages.hpp>
+#include <skein/cluster/detail/load_messages.hpp>
 #include <skein/cluster/detail/node_messages.hpp>
 #include <skein/cluster/detail/output_messages.hpp>
 #include <skein/cluster/detail/tool_messages.hpp>
@@ -55,6 +59,7 @@ using cluster_messages = net::message_table<
     ask_stop_space, stop_space_reply, output_waits, take_output, node_output, worker_output,
     output_printed, submit_job, submit_reply, ask_jobs, job_list, follow_job, job_lines, stop_job,
     stop_job_reply, entry_started, job_rows, offer_package, package_wanted, put_blob, blob_taken,
-    ask_package, package_found, ask_blob, blob_piece, ask_login, login_reply>;
+    ask_package, package_found, ask_blob, blob_piece, ask_login, login_reply, node_load,
+    driver_calls>;
 
 } // namespace skein::cluster

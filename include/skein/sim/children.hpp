@@ -90,6 +90,8 @@ public:
     /// Writes to its standard output or error; nothing happens where its parent does not read that.
     /// Suspends while the parent has much to read, as before a full pipe.
     task<void> print(bool is_error, std::string text);
+    /// It has had its SIGKILL: what it still does here, nobody sees.
+    [[nodiscard]] bool is_killed() const noexcept { return killed_; }
     /// What child::usage() gives from now on.
     void set_usage(proc::process_usage now) noexcept { usage_ = now; }
 

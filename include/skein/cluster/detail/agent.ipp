@@ -67,6 +67,7 @@ SKEIN_INLINE void agent::state::say_away(const error& why, bool was_joined) {
 SKEIN_INLINE task<void> agent::state::serve() {
     scope beside;
     beside.spawn(watch_orphans(this));
+    beside.spawn(tell_load(this));
     std::exception_ptr failure;
     try {
         auto joining = head.keep();

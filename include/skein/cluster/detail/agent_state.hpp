@@ -106,6 +106,9 @@ struct agent::state {
     void send_rows(const worker& w);
     static task<void> end_what_is_left(state* self, worker* w);
 
+    // agent_load.ipp: how busy the host is
+    static task<void> tell_load(state* self);
+
     // agent_output.ipp: what workers print
     [[nodiscard]] proc::line_queue* has_said(std::uint64_t driver, std::uint64_t lease) const;
     void offer_output(std::uint64_t driver);

@@ -11,6 +11,7 @@
 #include <skein/core/timeout.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include <fmt/format.h>
@@ -87,6 +88,17 @@ SKEIN_INLINE job_list head::state::list_jobs(const ask_jobs& asked, std::size_t 
     return out;
 }
 
+/// For people: it is not in the log.
+SKEIN_INLINE void head::state::remember_attempt(detail::submitted_job& job,
+                                                const std::string& reason) const {
+    if (job.failed.size() >= detail::most_past_attempts) job.failed.pop_front();
+    const bool has_started = job.state == job_state::running;
+    job.failed.push_back(
+        {job.attempt, job.node, reason.substr(0, 1024), job.exit_code, job.signal,
+         has_started ? job.started : 0,
+         std::chrono::duration_cast<std::chrono::milliseconds>(on_loop.wall()).count()});
+}
+
 SKEIN_INLINE void head::state::forget_job(const std::string& id) {
     const auto job = job_called(id);
     if (!is_over(job->shown))
@@ -160,6 +172,7 @@ SKEIN_INLINE void head::state::serve_entries(net::request_service& of, const ses
             throw error(errc::malformed, who.peer + " has not said which node it is");
         return here->node->leases.contains(lease);
     };
+    serve_loads(of, s);
     of.on_tell<entry_started>([this, of_node](const entry_started& m, const net::caller& who) {
         if (of_node(m.lease, who)) entry_runs(m.lease);
     });
@@ -167,12 +180,17 @@ SKEIN_INLINE void head::state::serve_entries(net::request_service& of, const ses
         const auto j = jobs.find(m.lease.driver);
         if (!of_node(m.lease, who) || j == jobs.end() || j->second->submitted.empty()) return;
         auto& job = *submitted.by_id.at(j->second->submitted);
-        if (m.offset == 0) job.rows.clear();
+        if (m.offset == 0) {
+            job.rows.clear();
+            ++job.rows_edition;
+            job.pace.begin_anew();
+        }
         job.run = m.run.substr(0, 256);
         if (m.offset != job.rows.size() ||
             job.rows.size() + m.bytes.size() > detail::most_rows_bytes)
             return;
         job.rows += as_text(m.bytes);
+        job.pace.came(on_loop.now(), progress_of(job.rows).step);
         ++changes;
         job.news.wake_all();
     });
@@ -191,7 +209,16 @@ SKEIN_INLINE job_lines head::job_output(const std::string& id, std::uint64_t fro
 }
 SKEIN_INLINE job_table_text head::job_table(const std::string& id) const {
     const auto job = state_->job_called(id);
-    return {job->run, job->rows};
+    return {job->run, job->rows, job->rows_edition};
+}
+SKEIN_INLINE job_course head::course(const std::string& id) const {
+    const auto job = state_->job_called(id);
+    job_course out;
+    out.now = progress_of(job->rows);
+    if (!out.now.steps_per_s && job->state == job_state::running)
+        out.now.steps_per_s = job->pace.steps_per_s();
+    out.attempts.assign(job->failed.begin(), job->failed.end());
+    return out;
 }
 SKEIN_INLINE task<submit_reply> head::submit(job_request what) {
     submit_job asked;

@@ -5,6 +5,7 @@
 // hears of the end. So an attempt is placed, held and ended as a worker is.
 
 #include <skein/cluster/detail/job_messages.hpp>
+#include <skein/cluster/head.hpp>
 #include <skein/cluster/package_store.hpp>
 #include <skein/core/time.hpp>
 #include <skein/core/wait.hpp>
@@ -16,6 +17,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -93,6 +95,30 @@ private:
     std::uint64_t total_ = 0, left_out_ = 0;
 };
 
+/// How fast a table grows, by the moments at which its rows came: the table has no times.
+class row_pace {
+public:
+    void came(time_point now, const std::optional<double>& step) {
+        if (!step || (!seen_.empty() && *step <= seen_.back().second)) return;
+        seen_.emplace_back(now, *step);
+        while (seen_.size() > 16) seen_.pop_front();
+    }
+    void begin_anew() noexcept { seen_.clear(); }
+    /// Nothing: it has grown once alone.
+    [[nodiscard]] std::optional<double> steps_per_s() const {
+        if (seen_.size() < 2) return std::nullopt;
+        const auto& [first, from] = seen_.front();
+        const auto& [last, to] = seen_.back();
+        const auto seconds = to_seconds(last - first);
+        return seconds > 0 ? std::optional((to - from) / seconds) : std::nullopt;
+    }
+
+private:
+    std::deque<std::pair<time_point, double>> seen_;
+};
+
+inline constexpr std::size_t most_past_attempts = 100;
+
 /// A job, from its submission until it is forgotten.
 struct submitted_job {
     std::uint64_t number = 0; ///< in the order in which they came
@@ -120,8 +146,11 @@ struct submitted_job {
     std::uint64_t next_line = 1;    ///< of this attempt's process
     std::uint64_t lines_before = 0; ///< of the attempts before
     std::vector<std::string> last_lines;
-    std::string run, rows; ///< metrics.csv of its newest training, as far as it has come
-    wait_queue news;       ///< lines, or another state
+    std::string run, rows;          ///< metrics.csv of its newest training, as far as it has come
+    std::uint64_t rows_edition = 0; ///< how often it began anew
+    row_pace pace;
+    std::deque<past_attempt> failed; ///< the newest ones, at most most_past_attempts
+    wait_queue news;                 ///< lines, or another state
 };
 
 /// All of them, by id and in order.

@@ -262,6 +262,7 @@ SKEIN_INLINE void head::state::entry_over(const std::string& id, bool started,
     const auto pause = std::min<std::uint64_t>(std::uint64_t{1} << std::min(job.attempt - 1, 6U),
                                                60); // seconds: 1, 2, 4, ... 60
     job.retry_at = deadline_after(on_loop.now(), std::chrono::seconds(pause));
+    remember_attempt(job, reason);
     change(job, job_state::retrying,
            fmt::format("attempt {} of {} has failed: {}", job.attempt,
                        job.what.retries + 1 + job.not_counted, reason));

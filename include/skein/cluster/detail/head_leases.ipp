@@ -44,6 +44,9 @@ SKEIN_INLINE void head::state::forget(detail::head_job& j) {
     if (!j.ending || !j.leases.empty()) return;
     if (!j.space.empty()) space_server_over(j, "it has ended", true);
     (void)schedule.remove_job(j.id());
+    calls_of_gone.submitted += j.calls.submitted;
+    calls_of_gone.done += j.calls.done;
+    calls_of_gone.failed += j.calls.failed;
     jobs.erase(j.incarnation);
 }
 

@@ -6,6 +6,7 @@
 #include <skein/cluster/detail/head_jobs.hpp>
 #include <skein/cluster/detail/head_memory.hpp>
 #include <skein/cluster/head.hpp>
+#include <skein/cluster/load_history.hpp>
 #include <skein/cluster/package_store.hpp>
 #include <skein/core/event.hpp>
 #include <skein/core/scope.hpp>
@@ -113,6 +114,15 @@ struct head_group {
     time_point until{};                ///< without an id: so long its nodes are waited for
 };
 
+/// What is known of how busy a node was; so many nodes at most, 225 KB each.
+inline constexpr std::size_t most_loads = 1024;
+struct node_past {
+    load_history history;
+    proc::host_load last;
+    std::uint64_t number = 0; ///< see node_usage
+    std::vector<metric_family> numbers;
+};
+
 /// What a driver has of the cluster, and wants.
 struct head_share {
     head_job* of = nullptr;
@@ -176,6 +186,7 @@ struct head_job {
     std::string space;     ///< it is the space server of this namespace
     std::string submitted; ///< no driver: the entry process of this job is its lease 0
     head_output output;
+    call_counts calls; ///< as it has told last
 
     [[nodiscard]] job_id id() const noexcept { return job_id(incarnation); }
     [[nodiscard]] bool has_come() const noexcept {
@@ -208,7 +219,10 @@ struct head::state {
     scope writing;             ///< what waits until the log has something of a job
     std::uint64_t changes = 0; ///< see head::changes()
     std::shared_ptr<head_web> web;
-    bool is_restarted = false; ///< somebody had been welcomed by a head before
+    std::map<std::string, detail::node_past> loads; ///< by node, also of those that are gone
+    std::uint64_t load_changes = 0;                 ///< see head::usage_changes()
+    call_counts calls_of_gone;                      ///< of drivers that are no more
+    bool is_restarted = false;                      ///< somebody had been welcomed by a head before
     bool over = false, crashed = false;
 
     // head.ipp: who comes and goes
@@ -238,6 +252,12 @@ struct head::state {
     [[nodiscard]] detail::head_node* node_at(std::uint64_t incarnation);
     void tell_all_to_leave();
     static task<void> close_link(net::link::handle l);
+
+    // head_loads.ipp: how busy nodes are
+    void serve_loads(net::request_service& of, const session_ptr& s);
+    void keep_load(const std::string& node, const node_load& said);
+    void make_room_for_load();
+    [[nodiscard]] bool is_there(const std::string& node) const;
 
     // head_output.ipp: what workers print
     void serve_output(net::request_service& of, const session_ptr& s);
@@ -281,6 +301,7 @@ struct head::state {
     void entry_over(const std::string& id, bool started, const std::string& why,
                     const ended_lease& how);
     void job_over(detail::submitted_job& job, job_state as, std::string reason);
+    void remember_attempt(detail::submitted_job& job, const std::string& reason) const;
     void change(detail::submitted_job& job, job_state to, std::string reason);
     void note(const detail::submitted_job& job);
     void stop_submitted(detail::submitted_job& job, job_state as, std::string reason);

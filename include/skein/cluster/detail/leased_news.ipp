@@ -80,4 +80,20 @@ SKEIN_INLINE void leased_workers::state::say_lost(const lease& l, std::int64_t p
                    {"then", then}});
 }
 
+/// For the head's numbers: once a second, if there is news.
+SKEIN_INLINE task<void> leased_workers::state::tell_calls(state* self) {
+    while (!self->stopping.is_set()) {
+        auto woken = detail::wait_at_most(&self->stopping, std::chrono::seconds(1));
+        co_await woken;
+        self->tell_calls_now();
+    }
+}
+
+SKEIN_INLINE void leased_workers::state::tell_calls_now() {
+    const auto& now = driver.stats();
+    const driver_calls m{now.submitted, now.done, now.failed};
+    if (m.submitted == told_calls.submitted && m.done == told_calls.done) return;
+    if (head.tell(m)) told_calls = m;
+}
+
 } // namespace skein::cluster

@@ -78,6 +78,7 @@ SKEIN_INLINE task<void> leased_workers::state::serve() {
     (void)co_await gone;
     auto said = as_result(shield(hear_out(this, !failure && !gave_up)));
     (void)co_await said;
+    tell_calls_now();
     auto parted = shield(head.part());
     co_await parted;
     if (failure) std::rethrow_exception(failure);
@@ -101,6 +102,7 @@ SKEIN_INLINE void leased_workers::state::open_door() {
                                                 rt::worker_links(driver, how.times.worker_computes),
                                                 net::link_table_bounds{65'536, 65'536}, bounds);
     served.spawn(watch_broken(this));
+    served.spawn(tell_calls(this));
     served.spawn(
         door->serve([this](net::link::handle wire) { return serve_one(this, std::move(wire)); }));
 }

@@ -144,6 +144,9 @@ struct leased_workers::state {
     [[nodiscard]] bool refuse_own(const lease& l, bool is_lasting);
     static task<void> fill_later(state* self, duration pause);
     static task<void> watch_broken(state* self);
+    static task<void> tell_calls(state* self);
+    void tell_calls_now();
+    driver_calls told_calls; // the last ones
     static task<void> ask_host(state* self, lease_ptr l);
     static task<void> cut_later(state* self, lease_ptr l);
     static task<void> serve_one(state* self, net::link::handle wire);

@@ -8,6 +8,7 @@
 
 #include <skein/core/constants.hpp>
 #include <skein/core/sleep.hpp>
+#include <skein/net/detail/traffic.hpp>
 
 #include <algorithm>
 #include <cstring>
@@ -78,6 +79,7 @@ SKEIN_INLINE void connection::send(std::uint16_t kind, std::uint16_t flags, std:
     check_sendable();
     const auto h = header_for(kind, flags, id, head, body);
     ++statistics_.frames_out;
+    detail::traffic().messages_out.add();
     queued_total_ += frame_header::bytes + h.length;
     if (body.size() >= detail::direct_write_bytes && !blocked_) {
         // The kernel copies a large body straight from the caller; only what it refuses is kept.
@@ -108,6 +110,7 @@ SKEIN_INLINE void connection::send(frame f) {
     check_sendable();
     const auto h = header_for(f.kind, f.flags, f.id, f.body, {});
     ++statistics_.frames_out;
+    detail::traffic().messages_out.add();
     queued_total_ += frame_header::bytes + h.length;
     h.encode(out_.grab(frame_header::bytes));
     out_.move(std::move(f.body));
@@ -123,6 +126,7 @@ SKEIN_INLINE void connection::send_shared(std::uint16_t kind, std::uint16_t flag
     check_sendable();
     const auto h = header_for(kind, flags, id, *body, {});
     ++statistics_.frames_out;
+    detail::traffic().messages_out.add();
     queued_total_ += frame_header::bytes + h.length;
     h.encode(out_.grab(frame_header::bytes));
     out_.share(std::move(body));
@@ -140,6 +144,7 @@ SKEIN_INLINE task<void> connection::send_borrowed(std::uint16_t kind, std::uint1
     const auto keep = self_;
     const auto h = header_for(kind, flags, id, head, body);
     ++statistics_.frames_out;
+    detail::traffic().messages_out.add();
     h.encode(out_.grab(frame_header::bytes));
     out_.copy(head);
     out_.borrow(body);
@@ -197,6 +202,7 @@ SKEIN_INLINE void connection::flush() noexcept {
 
 SKEIN_INLINE void connection::progress(std::size_t written) noexcept {
     statistics_.bytes_out += written;
+    detail::traffic().bytes_out.add(written);
     written_total_ += written;
     if (!drained_.empty()) drained_.wake_all();
     if (sent_goodbye_) maybe_finished();
@@ -303,6 +309,7 @@ SKEIN_INLINE task<void> connection::read_loop(std::shared_ptr<connection> self) 
                 }
                 c.end_ += got;
                 c.statistics_.bytes_in += got;
+                detail::traffic().bytes_in.add(got);
                 since_yield += got;
                 c.last_heard_ = c.loop_.now();
                 c.suspect_ = false;
@@ -370,6 +377,7 @@ SKEIN_INLINE task<void> connection::read_large() {
         }
         large_have_ += got;
         statistics_.bytes_in += got;
+        detail::traffic().bytes_in.add(got);
         last_heard_ = loop_.now();
         suspect_ = false;
     }
@@ -404,6 +412,7 @@ SKEIN_INLINE void connection::deliver(const frame_header& h, byte_span body, byt
     }
     if (got_goodbye_) throw error(errc::malformed, "a frame after the goodbye from " + peer_name_);
     ++statistics_.frames_in;
+    detail::traffic().messages_in.add();
     frame_view view;
     view.kind = h.kind;
     view.flags = h.flags & static_cast<std::uint16_t>(~body_crc_flag);

@@ -6,6 +6,7 @@
 #include <skein/core/error.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
+#include <skein/core/metric_registry.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/core/timeout.hpp>
@@ -14,12 +15,21 @@
 
 #include <array>
 #include <exception>
+#include <string>
 #include <utility>
 
 #include <fmt/core.h>
 
 namespace skein::net {
 namespace detail {
+
+/// Few codes: each is a number of its own.
+inline void count_answer(int status) {
+    metric_registry::process()
+        .counter("skein_http_requests_total", "Requests that were answered, by status code.",
+                 {{"code", std::to_string(status)}})
+        .add();
+}
 
 SKEIN_INLINE task<http_answer> give(http_answer what) { co_return what; }
 
@@ -266,6 +276,7 @@ SKEIN_INLINE task<void> http_server::answer_call(client* c, http_router::match t
 
 SKEIN_INLINE task<void> http_server::respond(client* c, wire::http_response answer, bool keep_alive,
                                              bool is_head) {
+    detail::count_answer(answer.status);
     detail::add_guards(answer.headers);
     const bool no_body = is_head || answer.status == 204 || answer.status == 304;
     const std::size_t bytes = answer.body.size();
@@ -318,6 +329,7 @@ SKEIN_INLINE task<void> http_server::stream_events(client* c, http_answer answer
                                                    std::string last_id) {
     c->open = false;
     answer.response.status = 200;
+    detail::count_answer(200);
     answer.response.type = "text/event-stream";
     detail::add_guards(answer.response.headers);
     auto head = wire::head_of(answer.response, false, nullptr);

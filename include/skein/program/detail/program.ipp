@@ -22,6 +22,7 @@
 #include <skein/net/real_network.hpp>
 #include <skein/proc/children.hpp>
 #include <skein/proc/gpus.hpp>
+#include <skein/proc/host_load.hpp>
 #include <skein/proc/process.hpp>
 #include <skein/proc/standard_files.hpp>
 #include <skein/program/helper_hosts.hpp>
@@ -123,6 +124,15 @@ inline constexpr std::uint64_t job_storage_bytes = std::uint64_t{8} << 30;
     const char* const home = std::getenv("HOME");
     if (cache != nullptr && *cache == '/') return cache;
     return home != nullptr && *home == '/' ? std::string(home) + "/.cache" : "";
+}
+
+/// The nearest folder above it that is there.
+[[nodiscard]] inline std::string folder_on_disk(const std::string& folder) {
+    std::error_code none;
+    auto at = std::filesystem::absolute(folder.empty() ? "/" : folder, none);
+    while (at.has_relative_path() && !std::filesystem::is_directory(at, none))
+        at = at.parent_path();
+    return at.string();
 }
 
 /// `name`, name-2, ... of this user's cache: the first that nobody else has open.
@@ -253,6 +263,9 @@ SKEIN_INLINE int run_agent(const agent_program& how) {
     o.labels = how.labels;
     o.storage = detail::storage_of(
         how.storage, "node-" + detail::file_name(how.name.empty() ? o.host : how.name));
+    o.numbers = &metric_registry::process();
+    o.watch = std::make_shared<proc::local_host>(
+        detail::folder_on_disk(how.storage.empty() ? detail::cache_folder() : how.storage));
     o.on_joined = [at = to_string(o.head)](const std::string& name) {
         fmt::print("skein node {}: joined {}\n", printable(name), at);
         std::fflush(stdout);
