@@ -14,6 +14,7 @@
 
 namespace options_without_warning_test {
 
+using namespace skein;
 using namespace skein::cluster;
 using namespace skein::spmd;
 
