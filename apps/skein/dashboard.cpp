@@ -299,9 +299,9 @@ private:
             const auto samples = self->head_.usage_changes();
             const auto now_is = fmt::format("{}.{}", changes, samples);
             if (last != now_is)
-                co_return net::http_event(
-                    fmt::format(R"({{"changes":{},"nodes":{},"samples":{}}})", changes, nodes, samples),
-                    now_is);
+                co_return net::http_event(fmt::format(R"({{"changes":{},"nodes":{},"samples":{}}})",
+                                                      changes, nodes, samples),
+                                          now_is);
             co_await skein::sleep_for(std::chrono::seconds(1));
         }
     }
