@@ -124,7 +124,7 @@ TEST_CASE("the bundles of a lost node get other places, and actors in them are m
             auto killed = c.kill_agent(c.at(n));
             co_await killed;
         }
-        co_await sleep_for(10s); // a call before its loss is seen may have run there
+        co_await sleep_for(1s); // a call of before it is known may have run, and says so
         auto again = a.call<&bundle_resident::host>();
         const auto after = co_await again;
         CHECK(after != before);
