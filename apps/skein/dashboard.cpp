@@ -294,11 +294,14 @@ private:
     /// That something has changed, once a second at most.
     static task<std::optional<net::http_event>> next_event(dashboard* self, std::string last) {
         for (;;) {
-            const auto changes = self->head_.changes(), samples = self->head_.usage_changes();
+            const auto nodes = self->head_.node_changes();
+            const auto changes = self->head_.changes() + nodes;
+            const auto samples = self->head_.usage_changes();
             const auto now_is = fmt::format("{}.{}", changes, samples);
             if (last != now_is)
-                co_return net::http_event(
-                    fmt::format(R"({{"changes":{},"samples":{}}})", changes, samples), now_is);
+                co_return net::http_event(fmt::format(R"({{"changes":{},"nodes":{},"samples":{}}})",
+                                                      changes, nodes, samples),
+                                          now_is);
             co_await skein::sleep_for(std::chrono::seconds(1));
         }
     }

@@ -23,7 +23,7 @@
 #include <string>
 #include <string_view>
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 using namespace skein;

@@ -6,7 +6,7 @@
 (() => {
     const $ = (id) => document.getElementById(id);
     const most_lines = 5000, poll_ms = 5000, least_ms = 1000;
-    const bytes_per_ms = 15, most_credit = 200000;   // of the answers to this page: 15 KB/s over time, and what a first look takes
+    const bytes_per_ms = 12, most_credit = 200000;   // of the answers to this page: 12 KB/s over time, and what a first look takes
     let taken = 0, credit = most_credit;             // bytes of answers since the last refresh began; that may come at once
     let told = { changes: -1, samples: -1 };   // what the last event has said
 
@@ -375,13 +375,16 @@
     const column = { t: 0, cpu: 1, memory_used: 2, disk_used: 3, net_in: 4, net_out: 5 };
     const part_of = (rows, name) => rows.filter((r) => is_number(r[column[name]])).map((r) => [r[0], r[column[name]]]);
     const spark_s = 600;
-    const lately = { nodes: [], changes: null, rows: new Map(), number: 0, seconds: 30, asked: 0 };
-    async function look_at_nodes() {
-        if (lately.changes !== told.changes || lately.changes === -1) {   // who is there changes seldom
-            const changes = told.changes;
+    const lately = { nodes: [], changes: null, rows: new Map(), number: 0, seconds: 30, asked: 0, listed: 0 };
+    async function list_nodes() {
+        const changes = told.nodes ?? told.changes;
+        if (lately.changes !== changes || Date.now() > lately.listed + 2 * poll_ms) {   // who is there changes seldom
             lately.nodes = list(await ask("/api/v1/nodes"), "nodes");
-            lately.changes = changes;
+            Object.assign(lately, { changes, listed: Date.now() });
         }
+    }
+    async function look_at_nodes() {
+        await list_nodes();
         // Who comes back from another page wants what was told meanwhile.
         if (Date.now() > lately.asked + 10 * least_ms + 2 * pause) { lately.number = 0; lately.rows.clear(); }
         lately.asked = Date.now();
@@ -445,7 +448,8 @@
         watched.until = watched.every > 1 ? Date.now() + watched.every * 500 : 0;
     }
     async function node(name) {
-        const n = list(await ask("/api/v1/nodes"), "nodes").find((one) => one.name === name);
+        await list_nodes();
+        const n = lately.nodes.find((one) => one.name === name);
         await samples_of(name);
         const load = (n && n.load) || {}, every = watched.every > 1 ? `, each point the mean of ${watched.every} s` : "";
         const short = watched.rows.length > 0 && watched.rows[watched.rows.length - 1][0] - watched.rows[0][0] < 300;

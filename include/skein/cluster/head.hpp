@@ -179,6 +179,9 @@ public:
     /// Grows whenever usage() changes.
     [[nodiscard]] std::uint64_t usage_changes() const noexcept;
 
+    /// Grows when nodes come, go or are drained, and when something of them is given to somebody.
+    [[nodiscard]] std::uint64_t node_changes() const noexcept;
+
     /// As cluster/jobs.hpp, for who is on this loop; all of them, however many.
     ///   errors  those of ask_to_submit and ask_for_jobs
     [[nodiscard]] job_list jobs(const std::string& id = {}) const;

@@ -32,6 +32,7 @@ SKEIN_INLINE detail::head_lease& head::state::add_lease(detail::head_job& j, std
 
 /// Gives back what it holds, and forgets it. Its job stays: forget().
 SKEIN_INLINE void head::state::erase(detail::head_lease& l) {
+    ++node_changes;
     if (l.request && !schedule.cancel(l.request)) (void)schedule.release(l.request);
     if (l.at != nullptr) l.at->leases.erase({l.of->incarnation, l.number});
     by_tag.erase(l.tag);
@@ -354,6 +355,7 @@ SKEIN_INLINE void head::state::pump() {
 }
 
 SKEIN_INLINE void head::state::granted(const sched::grant& g) {
+    ++node_changes;
     if (g.resumed) return; // see rest()
     const auto found = by_tag.find(g.tag);
     auto* n = node_at(g.place.value());

@@ -145,6 +145,7 @@ SKEIN_INLINE head_counts head::counts() const {
                                : out.other_links);
     return out;
 }
+SKEIN_INLINE std::uint64_t head::node_changes() const noexcept { return state_->node_changes; }
 SKEIN_INLINE std::uint64_t head::usage_changes() const noexcept { return state_->load_changes; }
 
 } // namespace skein::cluster

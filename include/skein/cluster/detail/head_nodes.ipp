@@ -122,6 +122,7 @@ SKEIN_INLINE detail::head_node& head::state::enter(const session_ptr& s, const n
     logging::at(how.news, "head", "node joined",
                 {{"node", n.name}, {"host", n.host}, {"has", h.resources}});
     ++changes;
+    ++node_changes;
     return n;
 }
 
@@ -168,6 +169,7 @@ SKEIN_INLINE void head::state::lose(detail::head_node& n, const std::string& why
     nodes.erase(n.incarnation);
     tell_size();
     ++changes;
+    ++node_changes;
     pump();
 }
 
@@ -217,6 +219,8 @@ SKEIN_INLINE drain_reply head::state::drain(const ask_drain& what) {
                     fmt::format("node {} is in the cluster, it cannot be forgotten", what.node))
             .with_hint("end its agent first");
     n->draining = what.on;
+    ++changes;
+    ++node_changes;
     memory.node_drains(n->name, what.on);
     (void)schedule.drain(n->place(), what.on);
     n->session->tell(node_drains{what.on});

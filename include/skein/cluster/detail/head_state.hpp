@@ -216,8 +216,9 @@ struct head::state {
     event stopping;
     std::map<std::string, detail::head_space> spaces;
     detail::job_table submitted;
-    scope writing;             ///< what waits until the log has something of a job
-    std::uint64_t changes = 0; ///< see head::changes()
+    scope writing;                  ///< what waits until the log has something of a job
+    std::uint64_t changes = 0;      ///< see head::changes()
+    std::uint64_t node_changes = 0; ///< see head::node_changes()
     std::shared_ptr<head_web> web;
     std::map<std::string, detail::node_past> loads; ///< by node, also of those that are gone
     std::uint64_t load_changes = 0;                 ///< see head::usage_changes()
