@@ -17,6 +17,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from cluster_test import Cluster, ip  # noqa: E402
+from jobs_test import ask  # noqa: E402
 from program import Run, find_program, run_cases  # noqa: E402
 
 SECONDS = 240.0
@@ -36,9 +37,9 @@ def make_folder(at):
 class Ranks(Cluster):
     """Nodes of three cpus each, a folder for runs that they share, and `skein job` at the head."""
 
-    def __init__(self, nodes=("n1", "n2"), state=False, shared=True):
+    def __init__(self, nodes=("n1", "n2"), state=False, shared=True, listen="127.0.0.1:0"):
         self.is_shared = shared
-        super().__init__([(name, ["--resources", "cpu=3"]) for name in nodes], state=state)
+        super().__init__([(name, ["--resources", "cpu=3"]) for name in nodes], listen, state=state)
         self.sent = make_folder(self.cwd / "sent")
 
     def start_head(self, listen):
@@ -52,8 +53,8 @@ class Ranks(Cluster):
         assert code == 0, (out, err)
         return json.loads(out)
 
-    def start(self, name, workers, *more):
-        return self.run(self.skein, "job", "submit", "--address", self.address, "--id", name, "--cpus", 1, "--working-dir", self.sent, "--",
+    def start(self, name, workers, *more, env="NONE=1"):
+        return self.run(self.skein, "job", "submit", "--address", self.address, "--id", name, "--cpus", 1, "--env", env, "--working-dir", self.sent, "--",
                         "./train", "--workers", workers, *ARGUMENTS, *more)
 
     def table(self, name):
@@ -74,6 +75,14 @@ class Ranks(Cluster):
         shutil.rmtree(folder)
         return table
 
+    def curves(self, name):
+        """Columns and points as a page gets them."""
+        key = self.tool("dashboard", self.address, "--key", "view")[1].strip()
+        status, text, _ = ask(self, "GET", f"/api/v1/jobs/{name}/rows", key=key)
+        assert status == 200, text
+        said = json.loads(text)
+        return said["columns"], said["rows"]
+
     def ranks(self):
         """Pids of ranks, by node."""
         return {name: [pid for pid in node.marked.processes() if is_rank(pid)] for name, node in self.nodes.items()}
@@ -88,6 +97,17 @@ def is_rank(pid):
     return False
 
 
+def points(table):
+    """A table's columns, and its cells as numbers; null where there is none."""
+    def cell(text):
+        try:
+            return float(text) if text else None
+        except ValueError:
+            return text
+    lines = [line.split(",") for line in table.splitlines()]
+    return lines[0], [[cell(text) for text in line] for line in lines[1:]]
+
+
 def same_numbers():
     """One, two and four ranks on two nodes: the table is that of one host, byte for byte."""
     with Ranks() as c:
@@ -99,6 +119,7 @@ def same_numbers():
             job.check(job.wait(SECONDS) == 0, "it failed")
             assert c.table(f"gpt{workers}") == c.local(workers), f"other numbers with {workers} ranks"
             assert c.info(f"gpt{workers}")["state"] == "SUCCEEDED"
+            c.wait_until(lambda workers=workers: c.curves(f"gpt{workers}") == points(c.table(f"gpt{workers}")), "the points of its table in a page's answer")
         c.stop()
 
 
@@ -174,6 +195,29 @@ def from_a_shell():
         c.stop()
 
 
+def surroundings():
+    """IPv6, a folder whose name has spaces, variables of the job in its ranks, and two trainings that each need most of the nodes."""
+    with Ranks(listen="[::1]:0") as c:
+        spaced = c.cwd / "my own folder"
+        c.sent.rename(spaced)
+        c.sent = spaced
+        jobs = [c.start(name, 4, env=f"FROM={name}") for name in ("a", "b")]
+        seen = set()
+
+        def variables():
+            for pids in c.ranks().values():
+                for pid in pids:
+                    with contextlib.suppress(OSError):
+                        seen.update(v.decode() for v in pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") if v.startswith(b"FROM="))
+            return len(seen) == 2
+        jobs[0].wait_until(variables, "ranks of both jobs, one after the other, with their variables", SECONDS)
+        for job in jobs:
+            job.check(job.wait(SECONDS) == 0, "it failed")
+        wanted = c.local(4)
+        assert c.table("a") == wanted and c.table("b") == wanted, "other numbers"
+        c.stop()
+
+
 def three_hosts():
     """Network and host names of their own: a head with the job, and two nodes."""
     if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("unshare"):
@@ -221,7 +265,7 @@ def on_three_hosts(names):
         c.stop()
 
 
-CASES = [("same numbers", same_numbers), ("losses", losses), ("stops", stops), ("not there", not_there), ("from a shell", from_a_shell), ("three hosts", three_hosts)]
+CASES = [("same numbers", same_numbers), ("losses", losses), ("stops", stops), ("not there", not_there), ("from a shell", from_a_shell), ("surroundings", surroundings), ("three hosts", three_hosts)]
 
 if __name__ == "__main__":
     run_cases(CASES, sys.argv[1] if len(sys.argv) > 1 else None)

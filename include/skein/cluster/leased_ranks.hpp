@@ -6,7 +6,7 @@
 //     cluster::leased_ranks_options how;
 //     how.head = net::address::parse("tcp:10.0.0.1:7117").value();
 //     how.secret = secret;
-//     how.program = cluster::this_program();          // the same build on every node
+//     how.program = cluster::this_program(how.head);  // the same build on every node
 //     spmd::supervisor_options job;
 //     job.places = [how](loop& on, net::network& via) {
 //         return std::make_unique<cluster::leased_ranks>(on, via, how);
@@ -50,9 +50,10 @@ struct program_place {
     std::string job{};    ///< the id of what was submitted; empty: nothing was
 };
 
-/// This process's program: its executable, the folder in which it was started, and its job.
+/// This process's program: its executable, the folder in which it was started, and its job, if that
+/// is one of this head.
 ///   errors  not_found: the file was replaced while it runs
-[[nodiscard]] program_place this_program();
+[[nodiscard]] program_place this_program(const net::address& head);
 
 /// Which cluster, and what a training wants of it.
 struct leased_ranks_options {
@@ -72,8 +73,7 @@ struct leased_ranks_options {
     proc::print_lines print{};
     /// Told why ranks wait for room, of each reason once; empty text: they have it.
     std::function<void(const std::string& why)> on_wait{};
-    /// Told where runs go that all nodes see, once the cluster has said so.
-    std::function<void(const std::string& runs)> on_runs{};
+    std::string runs{}; ///< their SKEIN_RUNS_DIR; empty: the folder of the cluster
 };
 
 /// Belongs to the supervisor's loop.

@@ -76,6 +76,7 @@ struct child_end {
     /// says how it ended.
     std::string lost{};
     bool is_lasting = false; ///< it could not be started, and could not the next time
+    bool was_asked = false;  ///< to end, before it had started
 };
 
 /// What a process takes.

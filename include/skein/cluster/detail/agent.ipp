@@ -166,6 +166,7 @@ SKEIN_INLINE task<void> agent::state::watch_orphans(state* self) {
     auto& how = self->how;
     while (!self->stopping.is_set()) {
         self->has_joined = self->has_joined || self->head.is_joined();
+        self->is_orphaned = self->is_orphaned && !self->head.is_joined();
         auto woken = detail::wait_at_most(
             &self->stopping,
             std::max<duration>(how.orphan_grace / 8, std::chrono::milliseconds(10)));
@@ -184,6 +185,7 @@ SKEIN_INLINE task<void> agent::state::watch_orphans(state* self) {
         if (!is_alone || all_asked) continue;
         logging::warn("agent", "no head for long: the workers end",
                       {{"head", to_string(how.head)}, {"workers", self->workers.size()}});
+        self->is_orphaned = true;
         self->stop_all();
     }
 }
@@ -327,8 +329,10 @@ SKEIN_INLINE task<void> agent::state::end_now(state* self, worker* w, proc::chil
     if (is_entry) std::tie(until_asked, until_killed) = std::pair(how.stop_grace, time_span());
     if (is_rank) {
         until_asked = {};
+        // Without a head its supervisor counts it as lost soon.
         until_killed = std::min<duration>(std::chrono::milliseconds(w->order.rank.stop_millis),
-                                          detail::most_stop_grace);
+                                          self->is_orphaned ? detail::orphan_stop_grace
+                                                            : detail::most_stop_grace);
     }
     auto stopped = as_result(proc::stop(*process, until_asked, until_killed));
     const auto end = co_await stopped;

@@ -127,7 +127,10 @@ SKEIN_INLINE task<void> agent::state::fetch_package(state* self, worker* w) {
             .with_hint("start its agent with a folder for them: skein join --storage DIR");
     const auto& order = w->order;
     std::error_code none;
-    if (std::filesystem::is_directory(w->folder, none)) co_return;
+    if (std::filesystem::is_directory(w->folder, none)) {
+        detail::touch(w->folder);
+        co_return;
+    }
     auto finding =
         net::offload([kept, id = order.package] { return kept->get().packages->find(id); });
     auto manifest = co_await finding;

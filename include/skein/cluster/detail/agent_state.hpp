@@ -56,6 +56,7 @@ struct agent::state {
     bool draining = false;                         ///< what the head has said last
     bool leaving = false;                          ///< the link to the head has ended for good
     bool has_joined = false, is_abandoned = false; ///< see agent_options::leaves_alone
+    bool is_orphaned = false;                      ///< no head for long: its workers end
     event stopping;
     detail::head_link head;
     scope running; ///< the workers

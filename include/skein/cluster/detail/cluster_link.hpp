@@ -61,6 +61,14 @@ namespace skein::cluster::detail {
     return net::token::from_hex(to_hex(digest)).value();
 }
 
+/// Where a driver listens for what its nodes start: on this host alone if the head does, at the
+/// address by which they reach that, be it 127.0.0.1 or ::1.
+[[nodiscard]] inline net::address driver_door(bool this_host_only, const net::address& head,
+                                              std::uint16_t port) {
+    if (!this_host_only) return net::address::any(port);
+    return net::address::tcp(head.is_loopback() ? head.host : "127.0.0.1", port);
+}
+
 /// The secret of a training's group, of each attempt another: derived from the driver's.
 [[nodiscard]] inline net::token group_secret(const net::token& driver, std::uint32_t attempt) {
     constexpr std::string_view label = "skein group of ranks";
@@ -70,7 +78,9 @@ namespace skein::cluster::detail {
 }
 
 /// A rank that was asked to stop is killed after so long, whatever its training wants.
-inline constexpr auto most_stop_grace = std::chrono::hours(1);
+inline constexpr duration most_stop_grace = std::chrono::hours(1);
+/// And after so long if that is because there is no head any more.
+inline constexpr duration orphan_stop_grace = std::chrono::seconds(5);
 
 /// What to do when a program does not start on a node.
 inline constexpr std::string_view start_hint =

@@ -240,6 +240,7 @@ SKEIN_INLINE void head::state::entry_over(const std::string& id, bool started,
     const auto found = submitted.by_id.find(id);
     if (found == submitted.by_id.end()) return;
     auto& job = *found->second;
+    end_ranks_of(id);
     if (is_over(job.state)) return;
     job.exit_code = ended.code;
     job.signal = ended.signal;

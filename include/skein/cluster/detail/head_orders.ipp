@@ -75,6 +75,17 @@ SKEIN_INLINE std::vector<std::string> head::state::variables_of(
     return all;
 }
 
+/// The supervisor of its ranks has ended with it, or lives no longer than its agent lets it: they
+/// neither save nor hold their nodes for the next attempt.
+SKEIN_INLINE void head::state::end_ranks_of(const std::string& job) {
+    for (const auto& [incarnation, j] : jobs) {
+        if (j->hello.job != job || !j->hello.has_ranks) continue;
+        std::vector<std::uint64_t> all;
+        for (const auto& [number, l] : j->leases) all.push_back(number);
+        for (const auto number : all) give_back(*j, number, true);
+    }
+}
+
 SKEIN_INLINE start_worker_order head::state::order_of(const detail::head_lease& l) const {
     const auto& j = *l.of;
     start_worker_order m;

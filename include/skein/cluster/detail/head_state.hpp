@@ -83,7 +83,7 @@ struct head_lease {
     sched::resources demand;
     std::string label;    ///< of the nodes that it may be on; "": all
     std::string env, cwd; ///< these: see want_lease
-    rank_order rank;
+    rank_order rank; ///< until its node has been told
     bool own = false;
     bool blocked = false; ///< see lease_blocked
     lease_state state = lease_state::waits;
@@ -332,6 +332,7 @@ struct head::state {
     [[nodiscard]] std::string runs_of(const detail::submitted_job* job) const;
     [[nodiscard]] std::vector<std::string> variables_of(const detail::submitted_job& job) const;
     [[nodiscard]] static std::optional<error> objection(const rank_order& rank);
+    void end_ranks_of(const std::string& job);
     [[nodiscard]] start_worker_order order_of(const detail::head_lease& l) const;
 
     // head_leases.ipp: what they hold

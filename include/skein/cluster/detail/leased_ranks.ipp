@@ -24,6 +24,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -37,7 +38,7 @@ inline constexpr auto ranks_lost_after = std::chrono::seconds(45);
 
 } // namespace detail
 
-SKEIN_INLINE program_place this_program() {
+SKEIN_INLINE program_place this_program(const net::address& head) {
     program_place out;
     out.executable = std::filesystem::read_symlink("/proc/self/exe").string();
     if (out.executable.ends_with(" (deleted)"))
@@ -48,11 +49,16 @@ SKEIN_INLINE program_place this_program() {
     if (out.folder.empty()) out.folder = std::filesystem::current_path().string();
     const char* const job = std::getenv("SKEIN_JOB");
     const char* const root = std::getenv(detail::job_folder_variable);
-    if (job == nullptr || *job == '\0') return out;
+    const char* const its_head = std::getenv("SKEIN_ADDRESS");
+    if (job == nullptr || *job == '\0' || its_head == nullptr || its_head != to_string(head))
+        return out; // another head knows nothing of it
     out.job = job;
     if (root == nullptr || *root != '/') return out;
+    std::error_code none; // the kernel's names of this process have no links in them
+    const auto real = std::filesystem::weakly_canonical(root, none);
+    if (none) return out;
     for (auto* path : {&out.executable, &out.folder}) {
-        const auto inside = std::filesystem::path(*path).lexically_relative(root).string();
+        const auto inside = std::filesystem::path(*path).lexically_relative(real).string();
         if (!inside.empty() && !inside.starts_with("..")) *path = inside;
     }
     return out;
@@ -103,6 +109,7 @@ struct leased_ranks::state : std::enable_shared_from_this<leased_ranks::state> {
     detail::head_link head;
     std::optional<error> over; ///< the link to the head has ended for good
     std::optional<std::string> runs;
+    bool this_host_only = false; ///< the head is reached there alone
     std::map<std::uint64_t, lease_ptr> leases;
     std::uint64_t last_number = 0, last_group = 0;
     std::optional<known_group> group;
@@ -199,7 +206,7 @@ SKEIN_INLINE task<void> leased_ranks::state::watch_head(state* self) {
 
 SKEIN_INLINE void leased_ranks::state::lose_all(const std::string& why) {
     const auto all = leases;
-    for (const auto& [number, l] : all) end(l, {proc::exit_status(), {}, why});
+    for (const auto& [number, l] : all) end(l, {proc::exit_status(), {}, why, over.has_value()});
 }
 
 /// Places have gone before their ranks had them. The group gets others, which may take for ever,
@@ -307,6 +314,7 @@ SKEIN_INLINE task<void> leased_ranks::state::say_hello(state* self) {
         if (l->asked) (void)self->head.tell(return_lease{n, l->ends_now});
     }
     self->runs = w.runs;
+    self->this_host_only = self->head.notice().this_host_only;
     self->changed.set();
 }
 
@@ -335,8 +343,13 @@ SKEIN_INLINE void leased_ranks::state::ask_to_end(lease& l, bool at_once) {
     l.asked = true;
     l.ends_now = at_once;
     (void)head.tell(return_lease{l.number, at_once});
-    if (const auto found = leases.find(l.number); l.node == 0 && found != leases.end())
-        end(lease_ptr(found->second), {proc::exit_status(), {}, "it had not been started yet"});
+    const auto found = leases.find(l.number);
+    if (found == leases.end()) return;
+    if (at_once && l.node != 0 && !head.is_joined()) // its group is over, and it ends with that
+        return end(lease_ptr(found->second),
+                   {proc::exit_status(), {}, "the head is away, and cannot have it ended"});
+    if (l.node == 0)
+        end(lease_ptr(found->second), {proc::exit_status(), {}, "it had not been started yet", false, true});
 }
 
 SKEIN_INLINE void leased_ranks::state::on_ended(const lease_ended& m) {
@@ -351,7 +364,8 @@ SKEIN_INLINE void leased_ranks::state::on_ended(const lease_ended& m) {
         beside.spawn(print(this, {std::move(rest)}, 0));
     }
     if (!m.started || (m.code < 0 && m.signal == 0))
-        return end(l, {proc::exit_status(), {}, m.how, m.is_lasting && !m.started});
+        return end(l, {proc::exit_status(), {}, m.how, m.is_lasting && !m.started,
+                       l->asked && !m.started});
     const proc::exit_status status(m.signal != 0 ? m.signal : m.code << 8);
     end(l, {status, m.how == status.describe() ? std::string() : m.how});
 }
@@ -467,7 +481,6 @@ SKEIN_INLINE task<void> leased_ranks::open() {
             .with_hint("start the head with --runs DIR, or set SKEIN_ADDRESS=local to train on "
                        "this host");
     self->beside.spawn(state::watch_head(self));
-    if (self->how.on_runs) self->how.on_runs(*self->runs);
 }
 
 SKEIN_INLINE task<std::vector<spmd::rank_place>> leased_ranks::reserve(int ranks) {
@@ -482,8 +495,7 @@ SKEIN_INLINE task<std::vector<spmd::rank_place>> leased_ranks::reserve(int ranks
 }
 
 SKEIN_INLINE net::address leased_ranks::listen(int) const {
-    return state_->head.notice().this_host_only ? net::address::tcp("127.0.0.1", 0)
-                                                : net::address::any(0);
+    return detail::driver_door(state_->this_host_only, state_->how.head, 0);
 }
 
 SKEIN_INLINE net::token leased_ranks::secret(int attempt) const {
@@ -504,7 +516,8 @@ SKEIN_INLINE task<std::unique_ptr<proc::child>> leased_ranks::start(int rank,
     for (const auto& one : what.env) l->rank.env.push_back(joined(one));
     const auto names_runs = [](const auto& one) { return one.first == runs_variable; };
     if (std::none_of(what.env.begin(), what.env.end(), names_runs))
-        l->rank.env.push_back(fmt::format("{}={}", runs_variable, *self.runs));
+        l->rank.env.push_back(fmt::format("{}={}", runs_variable,
+                                          self.how.runs.empty() ? *self.runs : self.how.runs));
     l->rank.argv = what.argv.empty() ? own_arguments() : std::move(what.argv);
     l->rank.port = what.group.port;
     l->rank.attempt = static_cast<std::uint32_t>(what.attempt);
@@ -528,7 +541,7 @@ SKEIN_INLINE void leased_ranks::release() {
 
 SKEIN_INLINE task<void> leased_ranks::close() {
     auto* const self = state_.get();
-    const auto until = deadline_after(self->on_loop.now(), self->how.times.suspect_after);
+    const auto until = deadline_after(self->on_loop.now(), self->how.times.dead_after);
     while (self->printing != 0 && self->on_loop.now() < until) { // a terminal may be slow
         self->changed.reset();
         auto printed = detail::wait_at_most(&self->changed, until - self->on_loop.now());

@@ -18,6 +18,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <tuple>
@@ -178,7 +179,9 @@ SKEIN_INLINE std::vector<std::string> merged_environment(const process_options& 
     std::vector<std::string> out;
     for (char** entry = environ; *entry != nullptr; ++entry)
         if (!replaced(*entry)) out.emplace_back(*entry);
-    for (auto& [key, value] : how.env) out.push_back(key + "=" + value);
+    std::map<std::string_view, std::string_view> last; // programs read the first of two
+    for (const auto& [key, value] : how.env) last[key] = value;
+    for (const auto& [key, value] : last) out.push_back(fmt::format("{}={}", key, value));
     return out;
 }
 

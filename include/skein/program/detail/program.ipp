@@ -291,7 +291,7 @@ namespace detail {
     how.workers = flags.workers;
     how.program = flags.program;
     how.name = std::filesystem::path(flags.program).filename().string();
-    const auto mine = cluster::this_program();
+    const auto mine = cluster::this_program(how.head);
     how.executable = mine.executable;
     how.folder = mine.folder;
     how.job = mine.job;
@@ -327,7 +327,31 @@ inline std::unique_ptr<program::job_with_helpers> helpers_of(
     return std::make_unique<helped_job>(where);
 }
 
-/// In a job the head has said in its environment whether there is such a folder, and where.
+/// The folder for runs of this program on a cluster; "": the cluster has none. What the user or the
+/// job names counts. Outside of jobs each program has one of its own: all of them share the
+/// cluster's, and their runs have the same names.
+///   errors  those of get_status, unless the head has said so to a job before
+[[nodiscard]] inline std::string runs_on_cluster(const cluster::leased_ranks_options& how) {
+    const char* const named = std::getenv(cluster::runs_variable);
+    const std::string mine = named != nullptr ? named : "";
+    cluster::tool_options asks{how.head, how.secret};
+    asks.within = std::chrono::seconds(2);
+    std::string all;
+    try {
+        all = cluster::get_status(asks).runs;
+    } catch (const error& why) {
+        if (mine.empty() || how.program.job.empty() || !cluster::detail::is_no_answer(why.code()))
+            throw;
+        return mine; // the head is away for a while
+    }
+    if (all.empty() || !mine.empty()) return all.empty() ? "" : mine;
+    if (!how.program.job.empty()) return fmt::format("{}/{}", all, how.program.job);
+    const auto where = how.host + ":" + how.program.folder;
+    return fmt::format("{}/{}-{:.8}", all,
+                       std::filesystem::path(how.program.folder).filename().string(),
+                       to_hex(sha256_of(as_bytes(where))));
+}
+
 [[nodiscard]] inline program::ranks_on_cluster ranks_of(
     const sched::resources& demand, std::function<void(const std::string& why)> on_wait) {
     program::ranks_on_cluster out;
@@ -337,7 +361,7 @@ inline std::unique_ptr<program::job_with_helpers> helpers_of(
         cluster::leased_ranks_options how;
         how.head = cluster::parse_head_address(named);
         how.secret = cluster::find_token("");
-        how.program = cluster::this_program();
+        how.program = cluster::this_program(how.head);
         how.name = std::filesystem::path(how.program.executable).filename().string();
         how.host = proc::host_name();
         how.pid = ::getpid();
@@ -345,13 +369,7 @@ inline std::unique_ptr<program::job_with_helpers> helpers_of(
         how.print = proc::print_to_standard_files(false);
         how.on_wait = std::move(on_wait);
         if (const char* name = std::getenv("SKEIN_ADVERTISE")) how.advertise = name;
-        const char* const runs = std::getenv(cluster::runs_variable);
-        if (runs != nullptr) out.runs = runs;
-        if (how.program.job.empty()) {
-            cluster::tool_options asks{how.head, how.secret};
-            asks.within = std::chrono::seconds(2);
-            out.runs = cluster::get_status(asks).runs;
-        }
+        how.runs = out.runs = runs_on_cluster(how);
         if (out.runs.empty())
             out.why_not = fmt::format("the cluster at {} has no folder for runs that all nodes see "
                                       "(skein head --runs DIR)",

@@ -188,6 +188,7 @@ private:
         auto where = co_await reserving;
         if (!where && stop_signal_ != 0)
             co_return error(errc::cancelled, "stopped before there was room for the workers");
+        lasting_ = lasting_ || !where;
         if (!where) co_return where.error();
         auto run = run_attempt_in(number, std::move(*where));
         auto how = co_await run;
@@ -296,7 +297,7 @@ private:
             return status.code() == 128 + signal || status.signal() == signal;
         };
         // Elsewhere every stop comes as SIGTERM.
-        const bool as_asked = stop != 0 && end.lost.empty() && (is_stop(stop) || is_stop(SIGTERM));
+        const bool as_asked = stop != 0 && (end.lost.empty() ? is_stop(stop) || is_stop(SIGTERM) : end.was_asked);
         const bool is_bad = !status.success() || !end.lost.empty();
         if (is_bad && !as_asked && !self.killed_by_us) {
             self.why =
@@ -322,7 +323,7 @@ private:
         if (!now->group && !now->server->has_left(rank)) {
             auto why =
                 self.why ? *self.why
-                : as_asked && status.signal() != 0
+                : as_asked && (status.signal() != 0 || end.was_asked)
                     ? error(errc::cancelled, fmt::format("worker {} was still starting", rank))
                     : exited_early(rank);
             now->server->abort(std::move(why), rank);

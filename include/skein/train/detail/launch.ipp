@@ -192,6 +192,7 @@ SKEIN_INLINE std::string place_ranks(spmd::supervisor_options& options, const ru
         return {};
     }
     options.places = std::move(where.places);
+    options.join_deadline = std::chrono::minutes(15); // nodes may fetch the job's folder first
     return where.runs;
 }
 
