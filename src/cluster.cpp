@@ -11,6 +11,7 @@
 
 #include <skein/cluster/access.hpp>
 #include <skein/cluster/agent.hpp>
+#include <skein/cluster/attempt_logs.hpp>
 #include <skein/cluster/detail/git_files.hpp>
 #include <skein/cluster/detail/head_jobs.hpp>
 #include <skein/cluster/detail/head_link.hpp>
@@ -31,10 +32,13 @@
 #include <skein/cluster/detail/access.ipp>
 #include <skein/cluster/detail/agent.ipp>
 #include <skein/cluster/detail/agent_entries.ipp>
+#include <skein/cluster/detail/agent_logs.ipp>
 #include <skein/cluster/detail/agent_output.ipp>
+#include <skein/cluster/detail/attempt_logs.ipp>
 #include <skein/cluster/detail/git_files.ipp>
 #include <skein/cluster/detail/head.ipp>
 #include <skein/cluster/detail/head_groups.ipp>
+#include <skein/cluster/detail/head_job_logs.ipp>
 #include <skein/cluster/detail/head_job_memory.ipp>
 #include <skein/cluster/detail/head_job_service.ipp>
 #include <skein/cluster/detail/head_jobs.ipp>

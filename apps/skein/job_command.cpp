@@ -124,7 +124,8 @@ std::string since_text(const cluster::job_info& job) {
 
 // ---- what is printed of a job -------------------------------------------------------------------
 
-void print_lines(const cluster::job_lines& said, std::uint64_t from) {
+template <class Lines>
+void print_lines(const Lines& said, std::uint64_t from) {
     if (said.first > from && (!said.lines.empty() || said.is_all)) {
         std::fflush(stdout);
         say("skein job: {} left out here: too many came at once, or too long ago\n",
@@ -320,12 +321,16 @@ int status(const job_arguments& args) {
 int logs(const job_arguments& args) {
     const auto how = reach(args);
     return with_head([&] {
-        if (args.follow) return watch(how, args.id, 1, true);
-        for (std::uint64_t from = 1;;) {
-            const auto said = cluster::follow(how, args.id, from, 255, skein::time_span());
-            print_lines(said, from);
-            from = said.first + said.lines.size();
-            if (said.lines.empty() || said.is_all) return skein::exit_code::done;
+        cluster::log_question which{args.attempt, 1, args.tail};
+        for (bool is_first = true;; is_first = false) {
+            const auto said = cluster::read_log(how, args.id, which);
+            // What is before an attempt, or before the last ones, was not asked for.
+            const bool begins = is_first && (which.attempt != 0 || which.tail != 0);
+            print_lines(said, begins ? said.first : which.from);
+            which.from = said.first + said.lines.size();
+            which.tail = 0;
+            if (!said.is_all) continue;
+            return args.follow ? watch(how, args.id, which.from, true) : skein::exit_code::done;
         }
     });
 }
@@ -401,8 +406,11 @@ void declare_jobs(CLI::App& app, job_arguments& args, std::function<int()>& chos
         return sub;
     };
     of_one("status", "what is known of a job", &status)->add_flag("--json", args.json, "as JSON");
-    of_one("logs", "what a job has printed", &logs)
-        ->add_flag("-f,--follow", args.follow, "until it has ended");
+    auto* const lines = of_one("logs", "what a job has printed", &logs);
+    auto* const follows = lines->add_flag("-f,--follow", args.follow, "until it has ended");
+    lines->add_option("--attempt", args.attempt, "of this attempt alone, the first is 1")
+        ->excludes(follows);
+    lines->add_option("--tail", args.tail, "the last N lines");
     of_one("wait", "return when it has ended: 0 if it succeeded, else 1", &wait);
     of_one("stop", "end a job", &stop);
     of_one("delete", "forget a job that has ended", &forget);

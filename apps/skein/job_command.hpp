@@ -15,7 +15,8 @@ namespace skein_program {
 struct job_arguments {
     std::string address, token_file, id, folder, memory, resources, on, pending, limit;
     double cpus = 1, gpus = 0;
-    std::uint32_t retries = 0;
+    std::uint32_t retries = 0, attempt = 0;
+    std::uint64_t tail = 0;
     std::vector<std::string> env, command;
     bool no_wait = false, json = false, follow = false;
 };

@@ -2273,7 +2273,8 @@ SKEIN_INLINE void child_process::kill(int signal) noexcept {
 SKEIN_INLINE void child_process::kill_group(int signal) noexcept {
     if (!running()) return;
     if (own_group_) ::kill(-pid_, signal);
-    ::kill(pid_, signal);
+    // Once for each: some programs take a second SIGTERM for "at once".
+    if (!own_group_ || signal == SIGKILL || ::getpgid(pid_) != pid_) ::kill(pid_, signal);
 }
 
 SKEIN_INLINE std::optional<exit_status> child_process::try_wait() noexcept {
@@ -5045,10 +5046,11 @@ private:
 //     head -> driver  worker_output
 //     driver -> head  output_printed
 //
-//     tool -> head    submit_job, ask_jobs, follow_job, stop_job, offer_package, put_blob
-//     head -> tool    submit_reply, job_list, job_lines, stop_job_reply, package_wanted, blob_taken
+//     tool -> head    submit_job, ask_jobs, follow_job, ask_log, stop_job, offer_package, put_blob
+//     head -> tool    submit_reply, job_list, job_lines, job_log, stop_job_reply, package_wanted,
+//                     blob_taken
 //     node -> head    entry_started, job_rows, ask_package, ask_blob
-//     head -> node    package_found, blob_piece
+//     head -> node    package_found, blob_piece, ask_node_log answered by node_log
 //
 // Both hellos may come again after a lost link, or to a head that knows nothing: its state is what
 // they say.
@@ -5069,7 +5071,7 @@ private:
 namespace skein::cluster {
 
 /// The version of these messages; head and peers must have the same.
-inline constexpr std::uint32_t cluster_version = 9;
+inline constexpr std::uint32_t cluster_version = 10;
 
 /// Which lease: of which driver's process, and the how manieth there.
 struct lease_name {
@@ -5819,6 +5821,7 @@ template <class T>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace skein::proc {
@@ -5858,6 +5861,11 @@ public:
     /// There is no rest: what has no line end is a line, too.
     void end();
 
+    /// Called with each line and its number when it comes, before any is left out.
+    void on_line(std::function<void(std::uint64_t, const output_line&)> does) {
+        does_ = std::move(does);
+    }
+
     [[nodiscard]] bool empty() const noexcept { return lines_.empty(); }
     /// The number of the line that take() gives first.
     [[nodiscard]] std::uint64_t next() const noexcept { return total_ + 1 - lines_.size(); }
@@ -5877,6 +5885,7 @@ private:
     std::deque<output_line> lines_;
     std::deque<std::string> errors_;     ///< the last ones
     std::array<std::string, 2> unended_; ///< output, error
+    std::function<void(std::uint64_t, const output_line&)> does_;
 };
 
 /// Reads both outputs of a child until it has ended and all is read, however fast they come.
@@ -7541,8 +7550,10 @@ public:
     /// environment that they were started with, whoever started them; gives how many there are. One
     /// that this process has started and not waited for, and that has ended, is none. Reads /proc:
     /// a millisecond for a few hundred processes.
-    virtual std::size_t signal_marked(const std::string& mark, int number) {
-        (void)mark, (void)number;
+    ///   but_not  this process group has been told already and is counted alone; 0: none
+    virtual std::size_t signal_marked(const std::string& mark, int number,
+                                      std::int64_t but_not = 0) {
+        (void)mark, (void)number, (void)but_not;
         return 0;
     }
 
@@ -7579,7 +7590,8 @@ class local_children final : public children {
 public:
     explicit local_children(net::real_loop& on) noexcept : loop_(on) {}
     [[nodiscard]] task<std::unique_ptr<child>> start(child_options how) override;
-    std::size_t signal_marked(const std::string& mark, int number) override;
+    std::size_t signal_marked(const std::string& mark, int number,
+                              std::int64_t but_not = 0) override;
     [[nodiscard]] host_resources resources() override;
 
 private:
@@ -10138,10 +10150,11 @@ SKEIN_INLINE task<std::unique_ptr<child>> local_children::start(child_options ho
         home, by, std::move(how.name), std::move(process), std::move(link.ours), std::move(output));
 }
 
-SKEIN_INLINE std::size_t local_children::signal_marked(const std::string& mark, int number) {
+SKEIN_INLINE std::size_t local_children::signal_marked(const std::string& mark, int number,
+                                                   std::int64_t but_not) {
     const auto found = detail::marked_processes(mark);
     for (const auto pid : found)
-        if (number != 0) (void)::kill(pid, number);
+        if (number != 0 && (but_not == 0 || ::getpgid(pid) != but_not)) (void)::kill(pid, number);
     return found.size();
 }
 
@@ -10413,6 +10426,7 @@ SKEIN_INLINE void line_queue::push(bool is_error, std::string text) {
     ++total_;
     bytes_ += text.size() + line_cost;
     lines_.push_back({is_error, std::move(text)});
+    if (does_) does_(total_, lines_.back());
     while (bytes_ > most_) {
         bytes_ -= lines_.front().text.size() + line_cost;
         lines_.pop_front();
@@ -10866,6 +10880,40 @@ struct login_reply {
     std::string host; ///< that the head listens at; empty: where it was reached
 };
 
+/// Asks for job_log: lines also from the files of nodes. Waits for none.
+struct ask_log {
+    static constexpr std::uint16_t number = 77;
+    std::uint32_t version = cluster_version;
+    std::string id;
+    std::uint32_t attempt = 0; ///< of this one; 0: of all
+    std::uint64_t from = 1;    ///< the number of the first line
+    std::uint64_t tail = 0;    ///< not 0: the last so many instead
+};
+/// Some of them.
+struct job_log {
+    static constexpr std::uint16_t number = 78;
+    job_info now;
+    std::uint64_t first = 1; ///< the number of the first; those from `from` to it are gone
+    std::vector<proc::output_line> lines;
+    bool is_all = false; ///< there are no more at this time
+};
+/// The head asks a node; answered by node_log.
+struct ask_node_log {
+    static constexpr std::uint16_t number = 79;
+    std::string job;
+    std::int64_t submitted = 0; ///< that job, in milliseconds since 1970
+    std::uint32_t attempt = 0;
+    std::uint64_t from = 1, tail = 0;
+    bool table = false; ///< not lines: the table of its newest training there
+};
+/// What it has; no lines: nothing from that number on.
+struct node_log {
+    static constexpr std::uint16_t number = 80;
+    std::uint64_t first = 0;
+    std::vector<proc::output_line> lines;
+    std::string run, rows; ///< of the table
+};
+
 /// A folder is to be sent: what of it is missing?
 struct offer_package {
     static constexpr std::uint16_t number = 60;
@@ -10967,6 +11015,7 @@ struct start_worker_order {
     std::vector<std::string> variables{}; ///< "NAME=value", of that process
     std::string package{};                ///< the folder that it runs in, see package.hpp
     std::int64_t submitted = 0;           ///< that job, in milliseconds since 1970
+    std::uint64_t first_line = 1;         ///< of this attempt, in that job
 };
 
 /// An agent is to end a worker; the answer is worker_ended.
@@ -17514,7 +17563,8 @@ using cluster_messages = net::message_table<
     ask_stop_space, stop_space_reply, output_waits, take_output, node_output, worker_output,
     output_printed, submit_job, submit_reply, ask_jobs, job_list, follow_job, job_lines, stop_job,
     stop_job_reply, entry_started, job_rows, offer_package, package_wanted, put_blob, blob_taken,
-    ask_package, package_found, ask_blob, blob_piece, ask_login, login_reply>;
+    ask_package, package_found, ask_blob, blob_piece, ask_login, login_reply, ask_log, job_log,
+    ask_node_log, node_log>;
 
 } // namespace skein::cluster
 
@@ -18158,6 +18208,17 @@ namespace skein::cluster {
 [[nodiscard]] task<job_lines> ask_for_lines(net::network& via, tool_options how, std::string id,
                                             std::uint64_t from, std::uint8_t known,
                                             time_span most = std::chrono::seconds(10));
+/// Which lines of a job are meant.
+struct log_question {
+    std::uint32_t attempt = 0; ///< of this one; 0: of all
+    std::uint64_t from = 1;    ///< the number of the first line
+    std::uint64_t tail = 0;    ///< not 0: the last so many instead
+};
+/// What it has printed so far, also what the head keeps no more and a node has in a file; a part of
+/// it: ask again from the next line on until is_all.
+///   errors  those of ask_for_jobs; not_found: it has had no such attempt
+[[nodiscard]] task<job_log> ask_for_log(net::network& via, tool_options how, std::string id,
+                                        log_question which);
 /// All that it prints from this line on, until it has ended; gives how. When the head does not
 /// answer it is asked again for `patience`, also one that was started again, and goes on with the
 /// next line.
@@ -18187,6 +18248,9 @@ namespace skein::cluster {
 /// ask_for_lines(), blocking.
 [[nodiscard]] job_lines follow(const tool_options& how, const std::string& id, std::uint64_t from,
                                std::uint8_t known, time_span most = std::chrono::seconds(10));
+/// ask_for_log(), blocking.
+[[nodiscard]] job_log read_log(const tool_options& how, const std::string& id,
+                               const log_question& which);
 /// follow_to_end(), blocking.
 job_info follow_job_to_end(const tool_options& how, const std::string& id, std::uint64_t from,
                            const std::function<void(const job_lines&)>& each);
@@ -20896,6 +20960,16 @@ SKEIN_INLINE task<job_lines> ask_for_lines(net::network& via, tool_options how, 
     how.within = how.within + most;
     return detail::ask_head<job_lines>(&via, std::move(how), std::move(asked));
 }
+SKEIN_INLINE task<job_log> ask_for_log(net::network& via, tool_options how, std::string id,
+                                       log_question which) {
+    ask_log asked;
+    asked.id = std::move(id);
+    asked.attempt = which.attempt;
+    asked.from = which.from;
+    asked.tail = which.tail;
+    how.within = how.within + std::chrono::seconds(10); // nodes are asked
+    return detail::ask_head<job_log>(&via, std::move(how), std::move(asked));
+}
 SKEIN_INLINE task<stop_job_reply> ask_to_stop_job(net::network& via, tool_options how,
                                                   std::string id, bool forget) {
     stop_job asked;
@@ -21047,6 +21121,10 @@ SKEIN_INLINE job_lines follow(const tool_options& how, const std::string& id, st
                               std::uint8_t known, time_span most) {
     return detail::ask_now(
         [&](net::network& via) { return ask_for_lines(via, how, id, from, known, most); });
+}
+SKEIN_INLINE job_log read_log(const tool_options& how, const std::string& id,
+                              const log_question& which) {
+    return detail::ask_now([&](net::network& via) { return ask_for_log(via, how, id, which); });
 }
 SKEIN_INLINE job_info follow_job_to_end(const tool_options& how, const std::string& id,
                                         std::uint64_t from,

@@ -277,6 +277,45 @@ def much_output():
         c.stop()
 
 
+def lines_on_nodes():
+    """Lines that the head keeps no more come from the node's files: all, the last ones, those of one attempt; also under another head."""
+    with Jobs([("n1", [])], state=True) as c:
+        many = "i=0; while [ $i -lt 3000 ]; do i=$((i+1)); echo a$SKEIN_JOB_ATTEMPT.$i.$(printf %01000d 0); done"
+        out, _ = c.job("submit", "--id", "many", "--retries", "1", "--", "sh", "-c", f"{many}; test $SKEIN_JOB_ATTEMPT = 2")
+
+        def check(*words, wanted):
+            got, err = c.job("logs", "many", *words)
+            got = [line.rsplit(".", 1)[0] for line in got.splitlines()]
+            assert got == wanted and err == [], (words, len(got), got[:3], got[-3:], err[:3])
+
+        first, second = ([f"a{n}.{i}" for i in range(1, 3001)] for n in (1, 2))
+
+        def check_all():
+            check(wanted=first + second)
+            check("--tail", "5", wanted=second[-5:])
+            check("--attempt", "1", wanted=first)
+            check("--attempt", "1", "--tail", "2", wanted=first[-2:])
+            check("--attempt", "2", "--tail", "4000", wanted=second)
+            assert "has had 2 attempts so far, not 3" in c.job("logs", "many", "--attempt", "3", code=1)[1][0]
+
+        check_all()
+        table = c.folder_of("table", 'mkdir -p runs/r; printf "step,loss\\n1,2.5\\n" > runs/r/metrics.csv; sleep 1.5\n')
+        c.job("submit", "--id", "rows", "--working-dir", table, "--", "./run.sh")
+        c.head.process.kill()
+        c.head.wait(SECONDS)
+        c.start_head(c.address)
+        c.wait_until(lambda: c.node("n1") is not None, "the node")
+        check_all()
+        key = c.tool("dashboard", c.address, "--key", "view")[1].strip()
+        assert json.loads(ask(c, "GET", "/api/v1/jobs/rows/rows", key=key)[1])["rows"] == [[1.0, 2.5]]
+        c.nodes["n1"].process.send_signal(signal.SIGTERM)    # without it they are gone, and counted
+        c.nodes.pop("n1").wait(SECONDS)
+        c.wait_until(lambda: c.node("n1") is None or c.node("n1")["state"] != "alive", "a node that has gone")
+        out, err = c.job("logs", "many")
+        assert out == "" and "lines 1 to 6000 are left out" in err[0], (out[:100], err)
+        c.stop()
+
+
 def ask(c, method, path, body=None, key=None, **headers):
     host, port = c.address.rsplit(":", 1)
     link = http.client.HTTPConnection(host, int(port), timeout=SECONDS)
@@ -329,5 +368,5 @@ def over_http():
 
 if __name__ == "__main__":
     CASES = [("first", first), ("failures", failures), ("refusals", refusals), ("leftovers", leftovers), ("kills", kills),
-             ("another head", another_head), ("a killed agent", a_killed_agent), ("a cluster that stops", a_cluster_that_stops), ("nobody reads", nobody_reads), ("much output", much_output), ("over HTTP", over_http)]
+             ("another head", another_head), ("a killed agent", a_killed_agent), ("a cluster that stops", a_cluster_that_stops), ("nobody reads", nobody_reads), ("much output", much_output), ("lines on nodes", lines_on_nodes), ("over HTTP", over_http)]
     run_cases(CASES, sys.argv[1] if len(sys.argv) > 1 else None)

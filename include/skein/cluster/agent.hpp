@@ -107,5 +107,6 @@ private:
 #if SKEIN_HEADER_ONLY
 #include <skein/cluster/detail/agent.ipp>
 #include <skein/cluster/detail/agent_entries.ipp>
+#include <skein/cluster/detail/agent_logs.ipp>
 #include <skein/cluster/detail/agent_output.ipp>
 #endif

@@ -26,10 +26,11 @@
 //     head -> driver  worker_output
 //     driver -> head  output_printed
 //
-//     tool -> head    submit_job, ask_jobs, follow_job, stop_job, offer_package, put_blob
-//     head -> tool    submit_reply, job_list, job_lines, stop_job_reply, package_wanted, blob_taken
+//     tool -> head    submit_job, ask_jobs, follow_job, ask_log, stop_job, offer_package, put_blob
+//     head -> tool    submit_reply, job_list, job_lines, job_log, stop_job_reply, package_wanted,
+//                     blob_taken
 //     node -> head    entry_started, job_rows, ask_package, ask_blob
-//     head -> node    package_found, blob_piece
+//     head -> node    package_found, blob_piece, ask_node_log answered by node_log
 //
 // Both hellos may come again after a lost link, or to a head that knows nothing: its state is what
 // they say.
@@ -55,6 +56,7 @@ using cluster_messages = net::message_table<
     ask_stop_space, stop_space_reply, output_waits, take_output, node_output, worker_output,
     output_printed, submit_job, submit_reply, ask_jobs, job_list, follow_job, job_lines, stop_job,
     stop_job_reply, entry_started, job_rows, offer_package, package_wanted, put_blob, blob_taken,
-    ask_package, package_found, ask_blob, blob_piece, ask_login, login_reply>;
+    ask_package, package_found, ask_blob, blob_piece, ask_login, login_reply, ask_log, job_log,
+    ask_node_log, node_log>;
 
 } // namespace skein::cluster

@@ -108,6 +108,8 @@ SKEIN_INLINE std::shared_ptr<net::request_service> agent::state::make_service() 
         [this](const take_output& m, const net::caller&) { send_output(m.driver); });
     out->on_tell<node_drains>(
         [this](const node_drains& m, const net::caller&) { draining = m.on; });
+    out->on<ask_node_log, node_log>(
+        [this](ask_node_log m, const net::caller&) { return read_log(this, std::move(m)); });
     out->on_tell<leave_cluster>([this](const leave_cluster& m, const net::caller&) {
         logging::at(how.news, "agent", "told to leave", {{"why", m.why}});
         stopping.set();
@@ -247,7 +249,7 @@ SKEIN_INLINE task<ended_lease> agent::state::run(state* self, worker* w) {
     std::unique_ptr<proc::child> process;
     bool has_ended = false;
     std::string silent;
-    scope reading, watching;
+    scope reading, watching, writing;
     try {
         if (!w->order.job.empty()) {
             auto preparing = with_cancel(w->stop.token(), prepare_entry(self, w));
@@ -260,6 +262,7 @@ SKEIN_INLINE task<ended_lease> agent::state::run(state* self, worker* w) {
         out.started = true;
         w->process = process.get();
         if (w->order.prints) reading.spawn(read_output(self, w, process.get()));
+        if (w->log) writing.spawn(write_log(self, w));
         if (!w->order.job.empty())
             self->entry_runs(w, watching);
         else if (w->order.space.empty())
@@ -297,6 +300,10 @@ SKEIN_INLINE task<ended_lease> agent::state::run(state* self, worker* w) {
     (void)co_await watched;
     auto read = as_result(shield(reading.join())); // to its end
     (void)co_await read;
+    w->is_read = true;
+    w->to_write.set();
+    auto written = as_result(shield(writing.join()));
+    (void)co_await written;
     w->process = nullptr;
     if (!silent.empty()) out.how = fmt::format("{}: {}", silent, out.how);
     co_return out;

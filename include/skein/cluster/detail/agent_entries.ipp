@@ -67,6 +67,8 @@ SKEIN_INLINE task<void> agent::state::prepare_entry(state* self, worker* w) {
     for (const auto& v : order.variables)
         if (v.starts_with("PATH=")) path = v.substr(5);
     w->executable = detail::find_command(order.command.front(), w->folder, path);
+    auto logging_it = begin_log(self, w);
+    co_await logging_it;
 }
 
 /// What is missing of its folder comes from the head, and each file is kept: the next job that has

@@ -3,6 +3,7 @@
 // What an agent knows: its link to the head, and the workers that it has started.
 
 #include <skein/cluster/agent.hpp>
+#include <skein/cluster/attempt_logs.hpp>
 #include <skein/cluster/detail/head_link.hpp>
 #include <skein/cluster/detail/job_folder.hpp>
 #include <skein/core/cancel.hpp>
@@ -34,6 +35,10 @@ struct agent::state {
         bool is_asked = false;       ///< its processes have had their SIGTERM
         bool has_own_folder = false; ///< one of the storage, which is removed some day
         std::unique_ptr<detail::table_reader> table; ///< what its training writes there
+        std::shared_ptr<attempt_logs::writer> log;   ///< the file for what it prints
+        log_piece unwritten;                         ///< of that
+        event to_write;                              ///< there is some, or no more comes
+        bool is_read = false;                        ///< no more comes
     };
     /// What a driver's workers have printed, as far as the head knows of it.
     struct driver_output {
@@ -91,6 +96,12 @@ struct agent::state {
     static task<void> watch_rows(state* self, worker* w);
     void send_rows(const worker& w);
     static task<void> end_what_is_left(state* self, worker* w);
+
+    // agent_logs.ipp: what entry processes print, in files
+    std::shared_ptr<attempt_logs> logs; ///< once a job was here, or somebody has asked
+    static task<void> begin_log(state* self, worker* w);
+    static task<void> write_log(state* self, worker* w);
+    static task<node_log> read_log(state* self, ask_node_log asked);
 
     // agent_output.ipp: what workers print
     [[nodiscard]] proc::line_queue* has_said(std::uint64_t driver, std::uint64_t lease) const;

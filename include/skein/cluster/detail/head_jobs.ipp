@@ -23,7 +23,6 @@ namespace skein::cluster {
 
 namespace detail {
 
-inline constexpr std::size_t most_followed = std::size_t{256} << 10; ///< bytes of one answer
 inline constexpr std::uint32_t most_follow_ms = 30'000;
 
 [[nodiscard]] inline std::int64_t unix_ms(loop& on) {
@@ -150,6 +149,8 @@ SKEIN_INLINE void head::state::begin_attempt(detail::submitted_job& job) {
     job.lease_of = drawn;
     job.next_line = 1;
     job.lines_before = job.said.total();
+    job.begins[job.attempt] = job.lines_before + 1;
+    if (job.begins.size() > detail::most_known_attempts) job.begins.erase(job.begins.begin());
     job.exit_code = -1;
     job.signal = 0;
     change(job, job_state::pending, "");
@@ -198,6 +199,7 @@ SKEIN_INLINE start_worker_order head::state::entry_order(const detail::head_leas
     m.variables = job->what.env;
     m.package = job->what.package;
     m.submitted = job->submitted;
+    m.first_line = job->lines_before + 1;
     return m;
 }
 

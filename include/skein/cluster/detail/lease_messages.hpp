@@ -11,7 +11,7 @@
 namespace skein::cluster {
 
 /// The version of these messages; head and peers must have the same.
-inline constexpr std::uint32_t cluster_version = 9;
+inline constexpr std::uint32_t cluster_version = 10;
 
 /// Which lease: of which driver's process, and the how manieth there.
 struct lease_name {

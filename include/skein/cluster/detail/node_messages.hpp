@@ -54,6 +54,7 @@ struct start_worker_order {
     std::vector<std::string> variables{}; ///< "NAME=value", of that process
     std::string package{};                ///< the folder that it runs in, see package.hpp
     std::int64_t submitted = 0;           ///< that job, in milliseconds since 1970
+    std::uint64_t first_line = 1;         ///< of this attempt, in that job
 };
 
 /// An agent is to end a worker; the answer is worker_ended.
