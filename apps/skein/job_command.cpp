@@ -246,6 +246,7 @@ int submit(const job_arguments& args) {
     what.retries = args.retries;
     what.pending_ms = read_time(args.pending, "--pending-timeout");
     what.timeout_ms = read_time(args.limit, "--timeout");
+    what.grace_ms = read_time(args.grace, "--grace");
     what.by = by_whom();
     cluster::package_manifest files;
     if (!args.folder.empty()) {
@@ -259,6 +260,10 @@ int submit(const job_arguments& args) {
         if (!taken.not_durable.empty())
             say("skein job: a head that is started again will not know of it: {}\n",
                 skein::printable(taken.not_durable));
+        if (!taken.has_log)
+            say("skein job: the head has no --state: when it ends, this job ends too, and its "
+                "state "
+                "and lines are lost\n");
         if (args.no_wait) {
             fmt::print("{}\n", taken.id);
             return skein::exit_code::done;
@@ -379,6 +384,8 @@ void declare_submit(CLI::App& sub, job_arguments& args) {
     sub.add_option("--pending-timeout", args.pending,
                    "it fails when no node has had room for so long: 90s, 15m, 2h");
     sub.add_option("--timeout", args.limit, "of each attempt, which is ended then");
+    sub.add_option("--grace", args.grace,
+                   "from SIGTERM to the kill when it is to end: 30s, 5m (default: 2 s)");
     sub.add_flag("--no-wait", args.no_wait, "print its id, and leave it alone");
 }
 

@@ -10761,6 +10761,10 @@ enum class job_state : std::uint8_t {
     stopped,   ///< somebody has stopped it
 };
 
+namespace detail {
+inline constexpr std::uint64_t most_grace_ms = 600'000; ///< see job_request
+}
+
 /// What somebody wants to be run.
 struct job_request {
     std::string id{};                   ///< empty: the head draws one; never used again
@@ -10774,6 +10778,7 @@ struct job_request {
     std::string package{};              ///< of its folder, see package.hpp; empty: it brings none
     std::string folder{};               ///< without a package: where it runs, on its node
     std::string by{};                   ///< "user@host", for people
+    std::uint64_t grace_ms = 0;         ///< from SIGTERM to the kill; 0: as its node has it
 };
 
 /// What is known of a job. Times are in milliseconds since 1970; 0: not yet.
@@ -10803,6 +10808,7 @@ struct submit_reply {
     static constexpr std::uint16_t number = 51;
     std::string id;
     std::string not_durable; ///< why a head that is started again will not know of it
+    bool has_log = false;    ///< the head writes down what it knows; without: it ends with it
 };
 
 /// Asks for job_list: of one job, or of all, the newest first.
@@ -11016,6 +11022,7 @@ struct start_worker_order {
     std::string package{};                ///< the folder that it runs in, see package.hpp
     std::int64_t submitted = 0;           ///< that job, in milliseconds since 1970
     std::uint64_t first_line = 1;         ///< of this attempt, in that job
+    std::uint64_t grace_ms = 0;           ///< see job_request
 };
 
 /// An agent is to end a worker; the answer is worker_ended.

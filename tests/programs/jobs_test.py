@@ -222,7 +222,35 @@ def another_head():
         watching.check(watching.stdout == "1\n2\n3\n", "lines are missing or there twice")
         assert c.info("stays")["attempt"] == 1
         assert c.info("before")["exit_code"] == 7 and c.info("before")["state"] == "FAILED"
+        c.job("delete", "before")    # its name does not return, under no head with that log
+        for _ in range(2):
+            assert "its name does not return" in c.job("submit", "--id", "before", "--", "true", code=1)[1][0]
+            c.head.process.kill()
+            c.head.process.wait()
+            c.start_head(c.address)
         c.stop()
+
+
+def grace():
+    """A job has the time that was asked for between SIGTERM and the kill: when it is stopped, is late, or the cluster ends."""
+    saves = "trap 'echo asked; sleep 3; echo saved; exit 0' TERM; echo on; while :; do sleep 0.05; done"
+    with Jobs([("n1", [])]) as c:
+        assert "600 s" in c.job("submit", "--grace", "11m", "--", "true", code=1)[1][-1]
+        err = c.job("submit", "--timeout", "1s", "--grace", "30s", "--", "sh", "-c", saves, code=1)[1]
+        assert sum("no --state" in line for line in err) == 1, err
+        assert "time limit" in err[-1] and c.job("list", "--json")[0].count('"FAILED"') == 1, err
+        watching = c.start("--id", "brief", "--", "sh", "-c", saves)
+        watching.wait_until(lambda: watching.stdout == "on\n", "its first line", SECONDS)
+        c.job("stop", "brief")
+        watching.check(watching.wait(SECONDS) == 1 and watching.stdout == "on\nasked\n", "it had more than two seconds")
+        watching = c.start("--id", "patient", "--grace", "30s", "--", "sh", "-c", saves)
+        watching.wait_until(lambda: watching.stdout == "on\n", "its first line", SECONDS)
+        last = c.start("--id", "last", "--grace", "30s", "--", "sh", "-c", saves)
+        last.wait_until(lambda: last.stdout == "on\n", "its first line", SECONDS)
+        c.job("stop", "patient")
+        watching.check(watching.wait(SECONDS) == 1 and watching.stdout == "on\nasked\nsaved\n", "it was killed too early")
+        c.stop()
+        last.check(last.stdout == "on\nasked\nsaved\n", "it was killed with the cluster")
 
 
 def a_killed_agent():
@@ -368,5 +396,5 @@ def over_http():
 
 if __name__ == "__main__":
     CASES = [("first", first), ("failures", failures), ("refusals", refusals), ("leftovers", leftovers), ("kills", kills),
-             ("another head", another_head), ("a killed agent", a_killed_agent), ("a cluster that stops", a_cluster_that_stops), ("nobody reads", nobody_reads), ("much output", much_output), ("lines on nodes", lines_on_nodes), ("over HTTP", over_http)]
+             ("another head", another_head), ("a killed agent", a_killed_agent), ("a cluster that stops", a_cluster_that_stops), ("nobody reads", nobody_reads), ("much output", much_output), ("grace", grace), ("lines on nodes", lines_on_nodes), ("over HTTP", over_http)]
     run_cases(CASES, sys.argv[1] if len(sys.argv) > 1 else None)

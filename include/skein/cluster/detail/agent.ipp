@@ -315,8 +315,9 @@ SKEIN_INLINE task<void> agent::state::end_now(state* self, worker* w, proc::chil
     const auto& how = self->how;
     const bool is_entry = !w->order.job.empty();
     if (is_entry) self->ask_entry_to_end(w);
-    auto stopped = as_result(proc::stop(*process, is_entry ? how.stop_grace : how.times.exit_grace,
-                                        is_entry ? time_span() : how.stop_grace));
+    auto stopped = as_result(
+        proc::stop(*process, is_entry ? self->grace_of(*w) : time_span(how.times.exit_grace),
+                   is_entry ? time_span() : how.stop_grace));
     const auto end = co_await stopped;
     into->was_asked = true;
     into->how = end ? end->status.describe() : end.error().what();

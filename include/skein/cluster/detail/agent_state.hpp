@@ -93,6 +93,7 @@ struct agent::state {
     static task<void> fetch_package(state* self, worker* w);
     static task<void> fetch_blob(state* self, sha256_digest digest, std::uint64_t size);
     void ask_entry_to_end(worker* w);
+    [[nodiscard]] time_span grace_of(const worker& w) const;
     static task<void> watch_rows(state* self, worker* w);
     void send_rows(const worker& w);
     static task<void> end_what_is_left(state* self, worker* w);

@@ -26,6 +26,10 @@ enum class job_state : std::uint8_t {
     stopped,   ///< somebody has stopped it
 };
 
+namespace detail {
+inline constexpr std::uint64_t most_grace_ms = 600'000; ///< see job_request
+}
+
 /// What somebody wants to be run.
 struct job_request {
     std::string id{};                   ///< empty: the head draws one; never used again
@@ -39,6 +43,7 @@ struct job_request {
     std::string package{};              ///< of its folder, see package.hpp; empty: it brings none
     std::string folder{};               ///< without a package: where it runs, on its node
     std::string by{};                   ///< "user@host", for people
+    std::uint64_t grace_ms = 0;         ///< from SIGTERM to the kill; 0: as its node has it
 };
 
 /// What is known of a job. Times are in milliseconds since 1970; 0: not yet.
@@ -68,6 +73,7 @@ struct submit_reply {
     static constexpr std::uint16_t number = 51;
     std::string id;
     std::string not_durable; ///< why a head that is started again will not know of it
+    bool has_log = false;    ///< the head writes down what it knows; without: it ends with it
 };
 
 /// Asks for job_list: of one job, or of all, the newest first.

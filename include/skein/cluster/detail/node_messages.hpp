@@ -55,6 +55,7 @@ struct start_worker_order {
     std::string package{};                ///< the folder that it runs in, see package.hpp
     std::int64_t submitted = 0;           ///< that job, in milliseconds since 1970
     std::uint64_t first_line = 1;         ///< of this attempt, in that job
+    std::uint64_t grace_ms = 0;           ///< see job_request
 };
 
 /// An agent is to end a worker; the answer is worker_ended.
