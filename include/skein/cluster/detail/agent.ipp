@@ -242,6 +242,20 @@ SKEIN_INLINE task<void> agent::state::live(state* self, lease_name lease) {
     self->tell_end(std::move(what));
 }
 
+/// What the process has printed is read to its end, and written.
+SKEIN_INLINE task<void> agent::state::end_reading(worker* w, scope* watching, scope* reading,
+                                                  scope* writing) {
+    watching->cancel();
+    auto watched = as_result(watching->join());
+    (void)co_await watched;
+    auto read = as_result(reading->join());
+    (void)co_await read;
+    w->is_read = true;
+    w->to_write.set();
+    auto written = as_result(writing->join());
+    (void)co_await written;
+}
+
 /// From its start to its end. Never throws.
 SKEIN_INLINE task<ended_lease> agent::state::run(state* self, worker* w) {
     ended_lease out;
@@ -295,15 +309,8 @@ SKEIN_INLINE task<ended_lease> agent::state::run(state* self, worker* w) {
         auto swept = as_result(shield(end_what_is_left(self, w)));
         (void)co_await swept;
     }
-    watching.cancel();
-    auto watched = as_result(shield(watching.join()));
-    (void)co_await watched;
-    auto read = as_result(shield(reading.join())); // to its end
-    (void)co_await read;
-    w->is_read = true;
-    w->to_write.set();
-    auto written = as_result(shield(writing.join()));
-    (void)co_await written;
+    auto quiet = shield(end_reading(w, &watching, &reading, &writing));
+    co_await quiet;
     w->process = nullptr;
     if (!silent.empty()) out.how = fmt::format("{}: {}", silent, out.how);
     co_return out;

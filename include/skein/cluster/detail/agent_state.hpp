@@ -78,6 +78,7 @@ struct agent::state {
     void stop_all();
     static task<void> live(state* self, lease_name lease);
     static task<ended_lease> run(state* self, worker* w);
+    static task<void> end_reading(worker* w, scope* watching, scope* reading, scope* writing);
     static task<void> end_now(state* self, worker* w, proc::child* process, ended_lease* into);
     static task<void> end_silent(state* self, worker* w, std::string* why);
     [[nodiscard]] proc::child_options space_server_to_start(const start_worker_order& order) const;
