@@ -11,6 +11,7 @@
 
 #include <skein/cluster/access.hpp>
 #include <skein/cluster/agent.hpp>
+#include <skein/cluster/attempt_logs.hpp>
 #include <skein/cluster/detail/git_files.hpp>
 #include <skein/cluster/detail/head_jobs.hpp>
 #include <skein/cluster/detail/head_link.hpp>
@@ -35,11 +36,14 @@
 #include <skein/cluster/detail/agent.ipp>
 #include <skein/cluster/detail/agent_entries.ipp>
 #include <skein/cluster/detail/agent_load.ipp>
+#include <skein/cluster/detail/agent_logs.ipp>
 #include <skein/cluster/detail/agent_orders.ipp>
 #include <skein/cluster/detail/agent_output.ipp>
+#include <skein/cluster/detail/attempt_logs.ipp>
 #include <skein/cluster/detail/git_files.ipp>
 #include <skein/cluster/detail/head.ipp>
 #include <skein/cluster/detail/head_groups.ipp>
+#include <skein/cluster/detail/head_job_logs.ipp>
 #include <skein/cluster/detail/head_job_memory.ipp>
 #include <skein/cluster/detail/head_job_service.ipp>
 #include <skein/cluster/detail/head_jobs.ipp>

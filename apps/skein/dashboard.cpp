@@ -261,11 +261,12 @@ private:
                    add_course(out, job, head_.course(job.id));
                    return json(out);
                }));
-        to.add(
-            "GET", "/api/v1/jobs/{id}/rows", http_right::view, now([this](const net::http_call& c) {
-                return json(rows_json(head_.job_table(c.part("id")), number_of(c, "points", 4096),
-                                      number_of(c, "from", 0), number_of(c, "edition", 0)));
-            }));
+        to.add("GET", "/api/v1/jobs/{id}/rows", http_right::view,
+               with_table(now([this](const net::http_call& c) {
+                   return json(rows_json(head_.job_table(c.part("id")),
+                                         number_of(c, "points", 4096), number_of(c, "from", 0),
+                                         number_of(c, "edition", 0)));
+               })));
         to.add("GET", "/api/v1/jobs/{id}/lines", http_right::view,
                now([this](const net::http_call& c) {
                    return json(lines_json(head_, c.part("id"), number_of(c, "from", 0),
@@ -289,6 +290,20 @@ private:
                    return net::http_answer(net::http_events(
                        [this](std::string last) { return next_event(this, std::move(last)); }));
                }));
+    }
+
+    /// The same handler, when the table of a job that has ended before was looked for on its node.
+    net::http_handler with_table(net::http_handler answer) {
+        auto then = std::make_shared<net::http_handler>(std::move(answer));
+        return [this, then](net::http_call c) { return find_first(this, then, std::move(c)); };
+    }
+    static task<net::http_answer> find_first(dashboard* self,
+                                             std::shared_ptr<net::http_handler> then,
+                                             net::http_call call) {
+        auto finding = self->head_.find_job_table(call.part("id"));
+        (void)co_await finding;
+        auto answering = (*then)(std::move(call));
+        co_return co_await answering;
     }
 
     /// That something has changed, once a second at most.

@@ -124,7 +124,8 @@ std::string since_text(const cluster::job_info& job) {
 
 // ---- what is printed of a job -------------------------------------------------------------------
 
-void print_lines(const cluster::job_lines& said, std::uint64_t from) {
+template <class Lines>
+void print_lines(const Lines& said, std::uint64_t from) {
     if (said.first > from && (!said.lines.empty() || said.is_all)) {
         std::fflush(stdout);
         say("skein job: {} left out here: too many came at once, or too long ago\n",
@@ -245,6 +246,7 @@ int submit(const job_arguments& args) {
     what.retries = args.retries;
     what.pending_ms = read_time(args.pending, "--pending-timeout");
     what.timeout_ms = read_time(args.limit, "--timeout");
+    what.grace_ms = read_time(args.grace, "--grace");
     what.by = by_whom();
     cluster::package_manifest files;
     if (!args.folder.empty()) {
@@ -258,6 +260,10 @@ int submit(const job_arguments& args) {
         if (!taken.not_durable.empty())
             say("skein job: a head that is started again will not know of it: {}\n",
                 skein::printable(taken.not_durable));
+        if (!taken.has_log)
+            say("skein job: the head has no --state: when it ends, this job ends too, and its "
+                "state "
+                "and lines are lost\n");
         if (args.no_wait) {
             fmt::print("{}\n", taken.id);
             return skein::exit_code::done;
@@ -320,12 +326,16 @@ int status(const job_arguments& args) {
 int logs(const job_arguments& args) {
     const auto how = reach(args);
     return with_head([&] {
-        if (args.follow) return watch(how, args.id, 1, true);
-        for (std::uint64_t from = 1;;) {
-            const auto said = cluster::follow(how, args.id, from, 255, skein::time_span());
-            print_lines(said, from);
-            from = said.first + said.lines.size();
-            if (said.lines.empty() || said.is_all) return skein::exit_code::done;
+        cluster::log_question which{args.attempt, 1, args.tail};
+        for (bool is_first = true;; is_first = false) {
+            const auto said = cluster::read_log(how, args.id, which);
+            // What is before an attempt, or before the last ones, was not asked for.
+            const bool begins = is_first && (which.attempt != 0 || which.tail != 0);
+            print_lines(said, begins ? said.first : which.from);
+            which.from = said.first + said.lines.size();
+            which.tail = 0;
+            if (!said.is_all) continue;
+            return args.follow ? watch(how, args.id, which.from, true) : skein::exit_code::done;
         }
     });
 }
@@ -374,6 +384,8 @@ void declare_submit(CLI::App& sub, job_arguments& args) {
     sub.add_option("--pending-timeout", args.pending,
                    "it fails when no node has had room for so long: 90s, 15m, 2h");
     sub.add_option("--timeout", args.limit, "of each attempt, which is ended then");
+    sub.add_option("--grace", args.grace,
+                   "from SIGTERM to the kill when it is to end: 30s, 5m (default: 2 s)");
     sub.add_flag("--no-wait", args.no_wait, "print its id, and leave it alone");
 }
 
@@ -401,8 +413,11 @@ void declare_jobs(CLI::App& app, job_arguments& args, std::function<int()>& chos
         return sub;
     };
     of_one("status", "what is known of a job", &status)->add_flag("--json", args.json, "as JSON");
-    of_one("logs", "what a job has printed", &logs)
-        ->add_flag("-f,--follow", args.follow, "until it has ended");
+    auto* const lines = of_one("logs", "what a job has printed", &logs);
+    auto* const follows = lines->add_flag("-f,--follow", args.follow, "until it has ended");
+    lines->add_option("--attempt", args.attempt, "of this attempt alone, the first is 1")
+        ->excludes(follows);
+    lines->add_option("--tail", args.tail, "the last N lines");
     of_one("wait", "return when it has ended: 0 if it succeeded, else 1", &wait);
     of_one("stop", "end a job", &stop);
     of_one("delete", "forget a job that has ended", &forget);

@@ -2339,6 +2339,7 @@ SKEIN_INLINE child_process child_process::spawn(process_options how) {
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <tuple>
@@ -2499,7 +2500,9 @@ SKEIN_INLINE std::vector<std::string> merged_environment(const process_options& 
     std::vector<std::string> out;
     for (char** entry = environ; *entry != nullptr; ++entry)
         if (!replaced(*entry)) out.emplace_back(*entry);
-    for (auto& [key, value] : how.env) out.push_back(key + "=" + value);
+    std::map<std::string_view, std::string_view> last; // programs read the first of two
+    for (const auto& [key, value] : how.env) last[key] = value;
+    for (const auto& [key, value] : last) out.push_back(fmt::format("{}={}", key, value));
     return out;
 }
 
@@ -5046,10 +5049,11 @@ private:
 //     head -> driver  worker_output
 //     driver -> head  output_printed
 //
-//     tool -> head    submit_job, ask_jobs, follow_job, stop_job, offer_package, put_blob
-//     head -> tool    submit_reply, job_list, job_lines, stop_job_reply, package_wanted, blob_taken
+//     tool -> head    submit_job, ask_jobs, follow_job, ask_log, stop_job, offer_package, put_blob
+//     head -> tool    submit_reply, job_list, job_lines, job_log, stop_job_reply, package_wanted,
+//                     blob_taken
 //     node -> head    entry_started, job_rows, ask_package, ask_blob
-//     head -> node    package_found, blob_piece
+//     head -> node    package_found, blob_piece, ask_node_log answered by node_log
 //
 //     node -> head    node_load         once a second, how busy it is
 //     driver -> head  driver_calls      the same, how many calls it has made
@@ -5846,6 +5850,7 @@ template <class T>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace skein::proc {
@@ -5885,6 +5890,11 @@ public:
     /// There is no rest: what has no line end is a line, too.
     void end();
 
+    /// Called with each line and its number when it comes, before any is left out.
+    void on_line(std::function<void(std::uint64_t, const output_line&)> does) {
+        does_ = std::move(does);
+    }
+
     [[nodiscard]] bool empty() const noexcept { return lines_.empty(); }
     /// The number of the line that take() gives first.
     [[nodiscard]] std::uint64_t next() const noexcept { return total_ + 1 - lines_.size(); }
@@ -5904,6 +5914,7 @@ private:
     std::deque<output_line> lines_;
     std::deque<std::string> errors_;     ///< the last ones
     std::array<std::string, 2> unended_; ///< output, error
+    std::function<void(std::uint64_t, const output_line&)> does_;
 };
 
 /// Reads both outputs of a child until it has ended and all is read, however fast they come.
@@ -7491,6 +7502,7 @@ struct child_end {
     /// says how it ended.
     std::string lost{};
     bool is_lasting = false; ///< it could not be started, and could not the next time
+    bool was_asked = false;  ///< to end, before it had started
 };
 
 /// What a process takes.
@@ -10448,6 +10460,7 @@ SKEIN_INLINE void line_queue::push(bool is_error, std::string text) {
     ++total_;
     bytes_ += text.size() + line_cost;
     lines_.push_back({is_error, std::move(text)});
+    if (does_) does_(total_, lines_.back());
     while (bytes_ > most_) {
         bytes_ -= lines_.front().text.size() + line_cost;
         lines_.pop_front();
@@ -10782,6 +10795,10 @@ enum class job_state : std::uint8_t {
     stopped,   ///< somebody has stopped it
 };
 
+namespace detail {
+inline constexpr std::uint64_t most_grace_ms = 600'000; ///< see job_request
+}
+
 /// What somebody wants to be run.
 struct job_request {
     std::string id{};                   ///< empty: the head draws one; never used again
@@ -10795,6 +10812,7 @@ struct job_request {
     std::string package{};              ///< of its folder, see package.hpp; empty: it brings none
     std::string folder{};               ///< without a package: where it runs, on its node
     std::string by{};                   ///< "user@host", for people
+    std::uint64_t grace_ms = 0;         ///< from SIGTERM to the kill; 0: as its node has it
 };
 
 /// What is known of a job. Times are in milliseconds since 1970; 0: not yet.
@@ -10824,6 +10842,7 @@ struct submit_reply {
     static constexpr std::uint16_t number = 51;
     std::string id;
     std::string not_durable; ///< why a head that is started again will not know of it
+    bool has_log = false;    ///< the head writes down what it knows; without: it ends with it
 };
 
 /// Asks for job_list: of one job, or of all, the newest first.
@@ -10899,6 +10918,40 @@ struct login_reply {
     static constexpr std::uint16_t number = 69;
     std::string path;
     std::string host; ///< that the head listens at; empty: where it was reached
+};
+
+/// Asks for job_log: lines also from the files of nodes. Waits for none.
+struct ask_log {
+    static constexpr std::uint16_t number = 77;
+    std::uint32_t version = cluster_version;
+    std::string id;
+    std::uint32_t attempt = 0; ///< of this one; 0: of all
+    std::uint64_t from = 1;    ///< the number of the first line
+    std::uint64_t tail = 0;    ///< not 0: the last so many instead
+};
+/// Some of them.
+struct job_log {
+    static constexpr std::uint16_t number = 78;
+    job_info now;
+    std::uint64_t first = 1; ///< the number of the first; those from `from` to it are gone
+    std::vector<proc::output_line> lines;
+    bool is_all = false; ///< there are no more at this time
+};
+/// The head asks a node; answered by node_log.
+struct ask_node_log {
+    static constexpr std::uint16_t number = 79;
+    std::string job;
+    std::int64_t submitted = 0; ///< that job, in milliseconds since 1970
+    std::uint32_t attempt = 0;
+    std::uint64_t from = 1, tail = 0;
+    bool table = false; ///< not lines: the table of its newest training there
+};
+/// What it has; no lines: nothing from that number on.
+struct node_log {
+    static constexpr std::uint16_t number = 80;
+    std::uint64_t first = 0;
+    std::vector<proc::output_line> lines;
+    std::string run, rows; ///< of the table
 };
 
 /// A folder is to be sent: what of it is missing?
@@ -11636,6 +11689,8 @@ struct start_worker_order {
     /// By which the head sees the node, so that ranks of other nodes may reach this one there;
     /// empty: it is on the head's host, see driver_host.
     std::string node_host{};
+    std::uint64_t first_line = 1;         ///< of this attempt, in that job
+    std::uint64_t grace_ms = 0;           ///< see job_request
 };
 
 /// An agent is to end a worker; the answer is worker_ended.
@@ -18221,7 +18276,7 @@ using cluster_messages = net::message_table<
     output_printed, submit_job, submit_reply, ask_jobs, job_list, follow_job, job_lines, stop_job,
     stop_job_reply, entry_started, job_rows, offer_package, package_wanted, put_blob, blob_taken,
     ask_package, package_found, ask_blob, blob_piece, ask_login, login_reply, node_load,
-    driver_calls>;
+    driver_calls, ask_log, job_log, ask_node_log, node_log>;
 
 } // namespace skein::cluster
 
@@ -18646,6 +18701,14 @@ namespace skein::cluster::detail {
     return net::token::from_hex(to_hex(digest)).value();
 }
 
+/// Where a driver listens for what its nodes start: on this host alone if the head does, at the
+/// address by which they reach that, be it 127.0.0.1 or ::1.
+[[nodiscard]] inline net::address driver_door(bool this_host_only, const net::address& head,
+                                              std::uint16_t port) {
+    if (!this_host_only) return net::address::any(port);
+    return net::address::tcp(head.is_loopback() ? head.host : "127.0.0.1", port);
+}
+
 /// The secret of a training's group, of each attempt another: derived from the driver's.
 [[nodiscard]] inline net::token group_secret(const net::token& driver, std::uint32_t attempt) {
     constexpr std::string_view label = "skein group of ranks";
@@ -18655,7 +18718,9 @@ namespace skein::cluster::detail {
 }
 
 /// A rank that was asked to stop is killed after so long, whatever its training wants.
-inline constexpr auto most_stop_grace = std::chrono::hours(1);
+inline constexpr duration most_stop_grace = std::chrono::hours(1);
+/// And after so long if that is because there is no head any more.
+inline constexpr duration orphan_stop_grace = std::chrono::seconds(5);
 
 /// What to do when a program does not start on a node.
 inline constexpr std::string_view start_hint =
@@ -18876,6 +18941,17 @@ namespace skein::cluster {
 [[nodiscard]] task<job_lines> ask_for_lines(net::network& via, tool_options how, std::string id,
                                             std::uint64_t from, std::uint8_t known,
                                             time_span most = std::chrono::seconds(10));
+/// Which lines of a job are meant.
+struct log_question {
+    std::uint32_t attempt = 0; ///< of this one; 0: of all
+    std::uint64_t from = 1;    ///< the number of the first line
+    std::uint64_t tail = 0;    ///< not 0: the last so many instead
+};
+/// What it has printed so far, also what the head keeps no more and a node has in a file; a part of
+/// it: ask again from the next line on until is_all.
+///   errors  those of ask_for_jobs; not_found: it has had no such attempt
+[[nodiscard]] task<job_log> ask_for_log(net::network& via, tool_options how, std::string id,
+                                        log_question which);
 /// All that it prints from this line on, until it has ended; gives how. When the head does not
 /// answer it is asked again for `patience`, also one that was started again, and goes on with the
 /// next line.
@@ -18905,6 +18981,9 @@ namespace skein::cluster {
 /// ask_for_lines(), blocking.
 [[nodiscard]] job_lines follow(const tool_options& how, const std::string& id, std::uint64_t from,
                                std::uint8_t known, time_span most = std::chrono::seconds(10));
+/// ask_for_log(), blocking.
+[[nodiscard]] job_log read_log(const tool_options& how, const std::string& id,
+                               const log_question& which);
 /// follow_to_end(), blocking.
 job_info follow_job_to_end(const tool_options& how, const std::string& id, std::uint64_t from,
                            const std::function<void(const job_lines&)>& each);
@@ -21614,6 +21693,16 @@ SKEIN_INLINE task<job_lines> ask_for_lines(net::network& via, tool_options how, 
     how.within = how.within + most;
     return detail::ask_head<job_lines>(&via, std::move(how), std::move(asked));
 }
+SKEIN_INLINE task<job_log> ask_for_log(net::network& via, tool_options how, std::string id,
+                                       log_question which) {
+    ask_log asked;
+    asked.id = std::move(id);
+    asked.attempt = which.attempt;
+    asked.from = which.from;
+    asked.tail = which.tail;
+    how.within = how.within + std::chrono::seconds(10); // nodes are asked
+    return detail::ask_head<job_log>(&via, std::move(how), std::move(asked));
+}
 SKEIN_INLINE task<stop_job_reply> ask_to_stop_job(net::network& via, tool_options how,
                                                   std::string id, bool forget) {
     stop_job asked;
@@ -21766,6 +21855,10 @@ SKEIN_INLINE job_lines follow(const tool_options& how, const std::string& id, st
     return detail::ask_now(
         [&](net::network& via) { return ask_for_lines(via, how, id, from, known, most); });
 }
+SKEIN_INLINE job_log read_log(const tool_options& how, const std::string& id,
+                              const log_question& which) {
+    return detail::ask_now([&](net::network& via) { return ask_for_log(via, how, id, which); });
+}
 SKEIN_INLINE job_info follow_job_to_end(const tool_options& how, const std::string& id,
                                         std::uint64_t from,
                                         const std::function<void(const job_lines&)>& each) {
@@ -21787,7 +21880,7 @@ SKEIN_INLINE stop_job_reply stop_one_job(const tool_options& how, const std::str
 //     cluster::leased_ranks_options how;
 //     how.head = net::address::parse("tcp:10.0.0.1:7117").value();
 //     how.secret = secret;
-//     how.program = cluster::this_program();          // the same build on every node
+//     how.program = cluster::this_program(how.head);  // the same build on every node
 //     spmd::supervisor_options job;
 //     job.places = [how](loop& on, net::network& via) {
 //         return std::make_unique<cluster::leased_ranks>(on, via, how);
@@ -22355,9 +22448,10 @@ struct program_place {
     std::string job{};    ///< the id of what was submitted; empty: nothing was
 };
 
-/// This process's program: its executable, the folder in which it was started, and its job.
+/// This process's program: its executable, the folder in which it was started, and its job, if that
+/// is one of this head.
 ///   errors  not_found: the file was replaced while it runs
-[[nodiscard]] program_place this_program();
+[[nodiscard]] program_place this_program(const net::address& head);
 
 /// Which cluster, and what a training wants of it.
 struct leased_ranks_options {
@@ -22377,8 +22471,7 @@ struct leased_ranks_options {
     proc::print_lines print{};
     /// Told why ranks wait for room, of each reason once; empty text: they have it.
     std::function<void(const std::string& why)> on_wait{};
-    /// Told where runs go that all nodes see, once the cluster has said so.
-    std::function<void(const std::string& runs)> on_runs{};
+    std::string runs{}; ///< their SKEIN_RUNS_DIR; empty: the folder of the cluster
 };
 
 /// Belongs to the supervisor's loop.
@@ -22820,6 +22913,8 @@ public:
     [[nodiscard]] std::optional<std::pair<std::uint64_t, byte_buffer>> next();
     /// The name of the folder that next() has read from.
     [[nodiscard]] const std::string& run() const noexcept { return run_; }
+    /// The table; empty: there was none.
+    [[nodiscard]] const std::string& file() const noexcept { return file_; }
     void again() noexcept { offset_ = 0; }
 
 private:
@@ -26840,6 +26935,7 @@ SKEIN_INLINE result<demand_id> demand_table::number_on(demand_id number, std::st
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -26853,7 +26949,7 @@ inline constexpr auto ranks_lost_after = std::chrono::seconds(45);
 
 } // namespace detail
 
-SKEIN_INLINE program_place this_program() {
+SKEIN_INLINE program_place this_program(const net::address& head) {
     program_place out;
     out.executable = std::filesystem::read_symlink("/proc/self/exe").string();
     if (out.executable.ends_with(" (deleted)"))
@@ -26864,11 +26960,16 @@ SKEIN_INLINE program_place this_program() {
     if (out.folder.empty()) out.folder = std::filesystem::current_path().string();
     const char* const job = std::getenv("SKEIN_JOB");
     const char* const root = std::getenv(detail::job_folder_variable);
-    if (job == nullptr || *job == '\0') return out;
+    const char* const its_head = std::getenv("SKEIN_ADDRESS");
+    if (job == nullptr || *job == '\0' || its_head == nullptr || its_head != to_string(head))
+        return out; // another head knows nothing of it
     out.job = job;
     if (root == nullptr || *root != '/') return out;
+    std::error_code none; // the kernel's names of this process have no links in them
+    const auto real = std::filesystem::weakly_canonical(root, none);
+    if (none) return out;
     for (auto* path : {&out.executable, &out.folder}) {
-        const auto inside = std::filesystem::path(*path).lexically_relative(root).string();
+        const auto inside = std::filesystem::path(*path).lexically_relative(real).string();
         if (!inside.empty() && !inside.starts_with("..")) *path = inside;
     }
     return out;
@@ -26919,6 +27020,7 @@ struct leased_ranks::state : std::enable_shared_from_this<leased_ranks::state> {
     detail::head_link head;
     std::optional<error> over; ///< the link to the head has ended for good
     std::optional<std::string> runs;
+    bool this_host_only = false; ///< the head is reached there alone
     std::map<std::uint64_t, lease_ptr> leases;
     std::uint64_t last_number = 0, last_group = 0;
     std::optional<known_group> group;
@@ -27015,7 +27117,7 @@ SKEIN_INLINE task<void> leased_ranks::state::watch_head(state* self) {
 
 SKEIN_INLINE void leased_ranks::state::lose_all(const std::string& why) {
     const auto all = leases;
-    for (const auto& [number, l] : all) end(l, {proc::exit_status(), {}, why});
+    for (const auto& [number, l] : all) end(l, {proc::exit_status(), {}, why, over.has_value()});
 }
 
 /// Places have gone before their ranks had them. The group gets others, which may take for ever,
@@ -27123,6 +27225,7 @@ SKEIN_INLINE task<void> leased_ranks::state::say_hello(state* self) {
         if (l->asked) (void)self->head.tell(return_lease{n, l->ends_now});
     }
     self->runs = w.runs;
+    self->this_host_only = self->head.notice().this_host_only;
     self->changed.set();
 }
 
@@ -27151,8 +27254,13 @@ SKEIN_INLINE void leased_ranks::state::ask_to_end(lease& l, bool at_once) {
     l.asked = true;
     l.ends_now = at_once;
     (void)head.tell(return_lease{l.number, at_once});
-    if (const auto found = leases.find(l.number); l.node == 0 && found != leases.end())
-        end(lease_ptr(found->second), {proc::exit_status(), {}, "it had not been started yet"});
+    const auto found = leases.find(l.number);
+    if (found == leases.end()) return;
+    if (at_once && l.node != 0 && !head.is_joined()) // its group is over, and it ends with that
+        return end(lease_ptr(found->second),
+                   {proc::exit_status(), {}, "the head is away, and cannot have it ended"});
+    if (l.node == 0)
+        end(lease_ptr(found->second), {proc::exit_status(), {}, "it had not been started yet", false, true});
 }
 
 SKEIN_INLINE void leased_ranks::state::on_ended(const lease_ended& m) {
@@ -27167,7 +27275,8 @@ SKEIN_INLINE void leased_ranks::state::on_ended(const lease_ended& m) {
         beside.spawn(print(this, {std::move(rest)}, 0));
     }
     if (!m.started || (m.code < 0 && m.signal == 0))
-        return end(l, {proc::exit_status(), {}, m.how, m.is_lasting && !m.started});
+        return end(l, {proc::exit_status(), {}, m.how, m.is_lasting && !m.started,
+                       l->asked && !m.started});
     const proc::exit_status status(m.signal != 0 ? m.signal : m.code << 8);
     end(l, {status, m.how == status.describe() ? std::string() : m.how});
 }
@@ -27283,7 +27392,6 @@ SKEIN_INLINE task<void> leased_ranks::open() {
             .with_hint("start the head with --runs DIR, or set SKEIN_ADDRESS=local to train on "
                        "this host");
     self->beside.spawn(state::watch_head(self));
-    if (self->how.on_runs) self->how.on_runs(*self->runs);
 }
 
 SKEIN_INLINE task<std::vector<spmd::rank_place>> leased_ranks::reserve(int ranks) {
@@ -27298,8 +27406,7 @@ SKEIN_INLINE task<std::vector<spmd::rank_place>> leased_ranks::reserve(int ranks
 }
 
 SKEIN_INLINE net::address leased_ranks::listen(int) const {
-    return state_->head.notice().this_host_only ? net::address::tcp("127.0.0.1", 0)
-                                                : net::address::any(0);
+    return detail::driver_door(state_->this_host_only, state_->how.head, 0);
 }
 
 SKEIN_INLINE net::token leased_ranks::secret(int attempt) const {
@@ -27320,7 +27427,8 @@ SKEIN_INLINE task<std::unique_ptr<proc::child>> leased_ranks::start(int rank,
     for (const auto& one : what.env) l->rank.env.push_back(joined(one));
     const auto names_runs = [](const auto& one) { return one.first == runs_variable; };
     if (std::none_of(what.env.begin(), what.env.end(), names_runs))
-        l->rank.env.push_back(fmt::format("{}={}", runs_variable, *self.runs));
+        l->rank.env.push_back(fmt::format("{}={}", runs_variable,
+                                          self.how.runs.empty() ? *self.runs : self.how.runs));
     l->rank.argv = what.argv.empty() ? own_arguments() : std::move(what.argv);
     l->rank.port = what.group.port;
     l->rank.attempt = static_cast<std::uint32_t>(what.attempt);
@@ -27344,7 +27452,7 @@ SKEIN_INLINE void leased_ranks::release() {
 
 SKEIN_INLINE task<void> leased_ranks::close() {
     auto* const self = state_.get();
-    const auto until = deadline_after(self->on_loop.now(), self->how.times.suspect_after);
+    const auto until = deadline_after(self->on_loop.now(), self->how.times.dead_after);
     while (self->printing != 0 && self->on_loop.now() < until) { // a terminal may be slow
         self->changed.reset();
         auto printed = detail::wait_at_most(&self->changed, until - self->on_loop.now());
@@ -47761,6 +47869,7 @@ private:
         auto where = co_await reserving;
         if (!where && stop_signal_ != 0)
             co_return error(errc::cancelled, "stopped before there was room for the workers");
+        lasting_ = lasting_ || !where;
         if (!where) co_return where.error();
         auto run = run_attempt_in(number, std::move(*where));
         auto how = co_await run;
@@ -47869,7 +47978,7 @@ private:
             return status.code() == 128 + signal || status.signal() == signal;
         };
         // Elsewhere every stop comes as SIGTERM.
-        const bool as_asked = stop != 0 && end.lost.empty() && (is_stop(stop) || is_stop(SIGTERM));
+        const bool as_asked = stop != 0 && (end.lost.empty() ? is_stop(stop) || is_stop(SIGTERM) : end.was_asked);
         const bool is_bad = !status.success() || !end.lost.empty();
         if (is_bad && !as_asked && !self.killed_by_us) {
             self.why =
@@ -47895,7 +48004,7 @@ private:
         if (!now->group && !now->server->has_left(rank)) {
             auto why =
                 self.why ? *self.why
-                : as_asked && status.signal() != 0
+                : as_asked && (status.signal() != 0 || end.was_asked)
                     ? error(errc::cancelled, fmt::format("worker {} was still starting", rank))
                     : exited_early(rank);
             now->server->abort(std::move(why), rank);

@@ -19213,6 +19213,7 @@ SKEIN_INLINE std::string place_ranks(spmd::supervisor_options& options, const ru
         return {};
     }
     options.places = std::move(where.places);
+    options.join_deadline = std::chrono::minutes(15); // nodes may fetch the job's folder first
     return where.runs;
 }
 
@@ -22853,9 +22854,22 @@ SKEIN_INLINE std::string job_of(const context& ctx) {
     return fmt::format("{}/{}/{}", boot_id(), parent, started);
 }
 
+/// A rank 0 of an attempt before may hold it still, on a host that nobody reaches: until that ends
+/// it, or its file server does. To wait is no mistake of the user, and another attempt may help.
+SKEIN_INLINE report::run_dir open_again(const context& ctx, const std::string& root,
+                                        const std::string& name) {
+    report::run_dir_options how{.resume = true};
+    if (ctx.attempt() > 0) how.patience = time_constants::lan().rendezvous_timeout;
+    try {
+        return report::run_dir::create(root, name, how);
+    } catch (const error& why) {
+        if (ctx.attempt() == 0 || why.code() != errc::usage) throw;
+        throw error(errc::timeout, why.text()).with_hint(why.hint());
+    }
+}
+
 SKEIN_INLINE report::run_dir open_run_dir(const context& ctx, const run_config& config) {
-    if (config.resume == resume_mode::latest)
-        return report::run_dir::create(config.runs_dir, config.name, {.resume = true});
+    if (config.resume == resume_mode::latest) return open_again(ctx, config.runs_dir, config.name);
     if (ctx.attempt() == 0) return report::run_dir::create(config.runs_dir, config.name);
     auto name = config.name;
     const auto is_there = [&] {
@@ -22865,7 +22879,7 @@ SKEIN_INLINE report::run_dir open_run_dir(const context& ctx, const run_config& 
     };
     for (int number = 2; is_there(); ++number) {
         if (report::run_dir::written_by(config.runs_dir + "/" + name) == job_of(ctx))
-            return report::run_dir::create(config.runs_dir, name, {.resume = true});
+            return open_again(ctx, config.runs_dir, name);
         name = fmt::format("{}.{}", config.name, number);
     }
     return report::run_dir::create(config.runs_dir,

@@ -222,7 +222,35 @@ def another_head():
         watching.check(watching.stdout == "1\n2\n3\n", "lines are missing or there twice")
         assert c.info("stays")["attempt"] == 1
         assert c.info("before")["exit_code"] == 7 and c.info("before")["state"] == "FAILED"
+        c.job("delete", "before")    # its name does not return, under no head with that log
+        for _ in range(2):
+            assert "its name does not return" in c.job("submit", "--id", "before", "--", "true", code=1)[1][0]
+            c.head.process.kill()
+            c.head.process.wait()
+            c.start_head(c.address)
         c.stop()
+
+
+def grace():
+    """A job has the time that was asked for between SIGTERM and the kill: when it is stopped, is late, or the cluster ends."""
+    saves = "trap 'echo asked; sleep 3; echo saved; exit 0' TERM; echo on; while :; do sleep 0.05; done"
+    with Jobs([("n1", [])]) as c:
+        assert "600 s" in c.job("submit", "--grace", "11m", "--", "true", code=1)[1][-1]
+        err = c.job("submit", "--timeout", "1s", "--grace", "30s", "--", "sh", "-c", saves, code=1)[1]
+        assert sum("no --state" in line for line in err) == 1, err
+        assert "time limit" in err[-1] and c.job("list", "--json")[0].count('"FAILED"') == 1, err
+        watching = c.start("--id", "brief", "--", "sh", "-c", saves)
+        watching.wait_until(lambda: watching.stdout == "on\n", "its first line", SECONDS)
+        c.job("stop", "brief")
+        watching.check(watching.wait(SECONDS) == 1 and watching.stdout == "on\nasked\n", "it had more than two seconds")
+        watching = c.start("--id", "patient", "--grace", "30s", "--", "sh", "-c", saves)
+        watching.wait_until(lambda: watching.stdout == "on\n", "its first line", SECONDS)
+        last = c.start("--id", "last", "--grace", "30s", "--", "sh", "-c", saves)
+        last.wait_until(lambda: last.stdout == "on\n", "its first line", SECONDS)
+        c.job("stop", "patient")
+        watching.check(watching.wait(SECONDS) == 1 and watching.stdout == "on\nasked\nsaved\n", "it was killed too early")
+        c.stop()
+        last.check(last.stdout == "on\nasked\nsaved\n", "it was killed with the cluster")
 
 
 def a_killed_agent():
@@ -274,6 +302,45 @@ def much_output():
         out, _ = c.job("submit", "--id", "binary", "--", "sh", "-c", "head -c 100000 /dev/urandom; echo; echo end")
         assert out.endswith("end\n")
         assert c.info("binary")["state"] == "SUCCEEDED"
+        c.stop()
+
+
+def lines_on_nodes():
+    """Lines that the head keeps no more come from the node's files: all, the last ones, those of one attempt; also under another head."""
+    with Jobs([("n1", [])], state=True) as c:
+        many = "i=0; while [ $i -lt 3000 ]; do i=$((i+1)); echo a$SKEIN_JOB_ATTEMPT.$i.$(printf %01000d 0); done"
+        out, _ = c.job("submit", "--id", "many", "--retries", "1", "--", "sh", "-c", f"{many}; test $SKEIN_JOB_ATTEMPT = 2")
+
+        def check(*words, wanted):
+            got, err = c.job("logs", "many", *words)
+            got = [line.rsplit(".", 1)[0] for line in got.splitlines()]
+            assert got == wanted and err == [], (words, len(got), got[:3], got[-3:], err[:3])
+
+        first, second = ([f"a{n}.{i}" for i in range(1, 3001)] for n in (1, 2))
+
+        def check_all():
+            check(wanted=first + second)
+            check("--tail", "5", wanted=second[-5:])
+            check("--attempt", "1", wanted=first)
+            check("--attempt", "1", "--tail", "2", wanted=first[-2:])
+            check("--attempt", "2", "--tail", "4000", wanted=second)
+            assert "has had 2 attempts so far, not 3" in c.job("logs", "many", "--attempt", "3", code=1)[1][0]
+
+        check_all()
+        table = c.folder_of("table", 'mkdir -p runs/r; printf "step,loss\\n1,2.5\\n" > runs/r/metrics.csv; sleep 1.5\n')
+        c.job("submit", "--id", "rows", "--working-dir", table, "--", "./run.sh")
+        c.head.process.kill()
+        c.head.wait(SECONDS)
+        c.start_head(c.address)
+        c.wait_until(lambda: c.node("n1") is not None, "the node")
+        check_all()
+        key = c.tool("dashboard", c.address, "--key", "view")[1].strip()
+        assert json.loads(ask(c, "GET", "/api/v1/jobs/rows/rows", key=key)[1])["rows"] == [[1.0, 2.5]]
+        c.nodes["n1"].process.send_signal(signal.SIGTERM)    # without it they are gone, and counted
+        c.nodes.pop("n1").wait(SECONDS)
+        c.wait_until(lambda: c.node("n1") is None or c.node("n1")["state"] != "alive", "a node that has gone")
+        out, err = c.job("logs", "many")
+        assert out == "" and "lines 1 to 6000 are left out" in err[0], (out[:100], err)
         c.stop()
 
 
@@ -329,5 +396,5 @@ def over_http():
 
 if __name__ == "__main__":
     CASES = [("first", first), ("failures", failures), ("refusals", refusals), ("leftovers", leftovers), ("kills", kills),
-             ("another head", another_head), ("a killed agent", a_killed_agent), ("a cluster that stops", a_cluster_that_stops), ("nobody reads", nobody_reads), ("much output", much_output), ("over HTTP", over_http)]
+             ("another head", another_head), ("a killed agent", a_killed_agent), ("a cluster that stops", a_cluster_that_stops), ("nobody reads", nobody_reads), ("much output", much_output), ("grace", grace), ("lines on nodes", lines_on_nodes), ("over HTTP", over_http)]
     run_cases(CASES, sys.argv[1] if len(sys.argv) > 1 else None)

@@ -112,6 +112,7 @@ private:
 #include <skein/cluster/detail/agent.ipp>
 #include <skein/cluster/detail/agent_entries.ipp>
 #include <skein/cluster/detail/agent_load.ipp>
+#include <skein/cluster/detail/agent_logs.ipp>
 #include <skein/cluster/detail/agent_orders.ipp>
 #include <skein/cluster/detail/agent_output.ipp>
 #endif

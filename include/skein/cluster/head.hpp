@@ -188,6 +188,8 @@ public:
     [[nodiscard]] job_lines job_output(const std::string& id, std::uint64_t from) const;
     [[nodiscard]] job_table_text job_table(const std::string& id) const;
     [[nodiscard]] job_course course(const std::string& id) const;
+    /// The same; of a job that has ended under another head also from its node.
+    [[nodiscard]] task<job_table_text> find_job_table(std::string id);
     [[nodiscard]] task<submit_reply> submit(job_request what);
     job_info end_job(const std::string& id, const std::string& by);
     void forget_job(const std::string& id);
@@ -205,6 +207,7 @@ private:
 #if SKEIN_HEADER_ONLY
 #include <skein/cluster/detail/head.ipp>
 #include <skein/cluster/detail/head_groups.ipp>
+#include <skein/cluster/detail/head_job_logs.ipp>
 #include <skein/cluster/detail/head_job_memory.ipp>
 #include <skein/cluster/detail/head_job_service.ipp>
 #include <skein/cluster/detail/head_jobs.ipp>

@@ -71,6 +71,17 @@ namespace skein::cluster {
 [[nodiscard]] task<job_lines> ask_for_lines(net::network& via, tool_options how, std::string id,
                                             std::uint64_t from, std::uint8_t known,
                                             time_span most = std::chrono::seconds(10));
+/// Which lines of a job are meant.
+struct log_question {
+    std::uint32_t attempt = 0; ///< of this one; 0: of all
+    std::uint64_t from = 1;    ///< the number of the first line
+    std::uint64_t tail = 0;    ///< not 0: the last so many instead
+};
+/// What it has printed so far, also what the head keeps no more and a node has in a file; a part of
+/// it: ask again from the next line on until is_all.
+///   errors  those of ask_for_jobs; not_found: it has had no such attempt
+[[nodiscard]] task<job_log> ask_for_log(net::network& via, tool_options how, std::string id,
+                                        log_question which);
 /// All that it prints from this line on, until it has ended; gives how. When the head does not
 /// answer it is asked again for `patience`, also one that was started again, and goes on with the
 /// next line.
@@ -100,6 +111,9 @@ namespace skein::cluster {
 /// ask_for_lines(), blocking.
 [[nodiscard]] job_lines follow(const tool_options& how, const std::string& id, std::uint64_t from,
                                std::uint8_t known, time_span most = std::chrono::seconds(10));
+/// ask_for_log(), blocking.
+[[nodiscard]] job_log read_log(const tool_options& how, const std::string& id,
+                               const log_question& which);
 /// follow_to_end(), blocking.
 job_info follow_job_to_end(const tool_options& how, const std::string& id, std::uint64_t from,
                            const std::function<void(const job_lines&)>& each);

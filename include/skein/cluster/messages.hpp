@@ -26,10 +26,11 @@
 //     head -> driver  worker_output
 //     driver -> head  output_printed
 //
-//     tool -> head    submit_job, ask_jobs, follow_job, stop_job, offer_package, put_blob
-//     head -> tool    submit_reply, job_list, job_lines, stop_job_reply, package_wanted, blob_taken
+//     tool -> head    submit_job, ask_jobs, follow_job, ask_log, stop_job, offer_package, put_blob
+//     head -> tool    submit_reply, job_list, job_lines, job_log, stop_job_reply, package_wanted,
+//                     blob_taken
 //     node -> head    entry_started, job_rows, ask_package, ask_blob
-//     head -> node    package_found, blob_piece
+//     head -> node    package_found, blob_piece, ask_node_log answered by node_log
 //
 //     node -> head    node_load         once a second, how busy it is
 //     driver -> head  driver_calls      the same, how many calls it has made
@@ -60,6 +61,6 @@ using cluster_messages = net::message_table<
     output_printed, submit_job, submit_reply, ask_jobs, job_list, follow_job, job_lines, stop_job,
     stop_job_reply, entry_started, job_rows, offer_package, package_wanted, put_blob, blob_taken,
     ask_package, package_found, ask_blob, blob_piece, ask_login, login_reply, node_load,
-    driver_calls>;
+    driver_calls, ask_log, job_log, ask_node_log, node_log>;
 
 } // namespace skein::cluster

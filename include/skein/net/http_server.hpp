@@ -52,6 +52,8 @@ struct http_server_options {
     /// Names in Host besides localhost, 127.0.0.1 and [::1]; without a port, or with the only one.
     std::vector<std::string> hosts{};
     wire::http_limits bounds{};
+    /// That have shown a key; strangers at a door are bounded by its places, and take none of these.
+    /// Without a door: all.
     std::size_t most_connections = 256;
     time_span header_within = std::chrono::seconds(5); ///< from its first byte
     time_span idle = std::chrono::seconds(30);         ///< between requests
@@ -90,6 +92,7 @@ public:
     [[nodiscard]] std::string login_link(http_right right);
 
     [[nodiscard]] std::vector<http_router::route> routes() const { return routes_.routes(); }
+    /// As most_connections counts them.
     [[nodiscard]] std::size_t connections() const noexcept { return connections_; }
     /// Requests so far that a handler was asked for, and those that were refused before.
     [[nodiscard]] std::uint64_t answered() const noexcept { return answered_; }
@@ -105,6 +108,7 @@ private:
     };
 
     static task<void> talk(client* c);
+    static task<void> say_full(client* c);
     static task<void> one_request(client* c);
     static task<bool> read_until(client* c, wire::http_stage wanted);
     static task<void> answer_call(client* c, http_router::match to, http_right right);

@@ -26,6 +26,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace skein::proc {
@@ -65,6 +66,11 @@ public:
     /// There is no rest: what has no line end is a line, too.
     void end();
 
+    /// Called with each line and its number when it comes, before any is left out.
+    void on_line(std::function<void(std::uint64_t, const output_line&)> does) {
+        does_ = std::move(does);
+    }
+
     [[nodiscard]] bool empty() const noexcept { return lines_.empty(); }
     /// The number of the line that take() gives first.
     [[nodiscard]] std::uint64_t next() const noexcept { return total_ + 1 - lines_.size(); }
@@ -84,6 +90,7 @@ private:
     std::deque<output_line> lines_;
     std::deque<std::string> errors_;     ///< the last ones
     std::array<std::string, 2> unended_; ///< output, error
+    std::function<void(std::uint64_t, const output_line&)> does_;
 };
 
 /// Reads both outputs of a child until it has ended and all is read, however fast they come.

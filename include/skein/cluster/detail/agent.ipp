@@ -110,6 +110,8 @@ SKEIN_INLINE std::shared_ptr<net::request_service> agent::state::make_service() 
         [this](const take_output& m, const net::caller&) { send_output(m.driver); });
     out->on_tell<node_drains>(
         [this](const node_drains& m, const net::caller&) { draining = m.on; });
+    out->on<ask_node_log, node_log>(
+        [this](ask_node_log m, const net::caller&) { return read_log(this, std::move(m)); });
     out->on_tell<leave_cluster>([this](const leave_cluster& m, const net::caller&) {
         logging::at(how.news, "agent", "told to leave", {{"why", m.why}});
         stopping.set();
@@ -262,6 +264,20 @@ SKEIN_INLINE void agent::state::watch(worker* w, scope& beside, std::string* sil
         beside.spawn(end_silent(this, w, silent));
 }
 
+/// What the process has printed is read to its end, and written.
+SKEIN_INLINE task<void> agent::state::end_reading(worker* w, scope* watching, scope* reading,
+                                                  scope* writing) {
+    watching->cancel();
+    auto watched = as_result(watching->join());
+    (void)co_await watched;
+    auto read = as_result(reading->join());
+    (void)co_await read;
+    w->is_read = true;
+    w->to_write.set();
+    auto written = as_result(writing->join());
+    (void)co_await written;
+}
+
 /// From its start to its end. Never throws.
 SKEIN_INLINE task<ended_lease> agent::state::run(state* self, worker* w) {
     ended_lease out;
@@ -269,7 +285,7 @@ SKEIN_INLINE task<ended_lease> agent::state::run(state* self, worker* w) {
     std::unique_ptr<proc::child> process;
     bool has_ended = false;
     std::string silent;
-    scope reading, watching;
+    scope reading, watching, writing;
     try {
         auto preparing = with_cancel(w->stop.token(), prepare(self, w));
         co_await preparing;
@@ -280,6 +296,7 @@ SKEIN_INLINE task<ended_lease> agent::state::run(state* self, worker* w) {
         out.started = true;
         w->process = process.get();
         if (w->order.prints) reading.spawn(read_output(self, w, process.get()));
+        if (w->log) writing.spawn(write_log(self, w));
         self->watch(w, watching, &silent);
         auto ended = with_cancel(w->stop.token(), process->ended());
         const auto end = co_await ended;
@@ -309,11 +326,8 @@ SKEIN_INLINE task<ended_lease> agent::state::run(state* self, worker* w) {
         auto swept = as_result(shield(end_what_is_left(self, w)));
         (void)co_await swept;
     }
-    watching.cancel();
-    auto watched = as_result(shield(watching.join()));
-    (void)co_await watched;
-    auto read = as_result(shield(reading.join())); // to its end
-    (void)co_await read;
+    auto quiet = shield(end_reading(w, &watching, &reading, &writing));
+    co_await quiet;
     w->process = nullptr;
     if (!silent.empty()) out.how = fmt::format("{}: {}", silent, out.how);
     co_return out;
@@ -326,7 +340,7 @@ SKEIN_INLINE task<void> agent::state::end_now(state* self, worker* w, proc::chil
     const bool is_entry = !w->order.job.empty(), is_rank = w->order.rank.is_there();
     if (is_entry) self->ask_entry_to_end(w);
     time_span until_asked = how.times.exit_grace, until_killed = how.stop_grace;
-    if (is_entry) std::tie(until_asked, until_killed) = std::pair(how.stop_grace, time_span());
+    if (is_entry) std::tie(until_asked, until_killed) = std::pair(self->grace_of(*w), time_span());
     if (is_rank) {
         until_asked = {};
         // Without a head its supervisor counts it as lost soon.

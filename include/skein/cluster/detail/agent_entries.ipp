@@ -115,6 +115,8 @@ SKEIN_INLINE task<void> agent::state::prepare_entry(state* self, worker* w) {
     for (const auto& v : order.variables)
         if (v.starts_with("PATH=")) path = v.substr(5);
     w->executable = detail::find_command(order.command.front(), w->folder, path);
+    auto logging_it = begin_log(self, w);
+    co_await logging_it;
 }
 
 /// What is missing of its folder comes from the head, and each file is kept: the next job that has
@@ -245,6 +247,12 @@ SKEIN_INLINE void agent::state::remember_end(const ended_lease& what) {
     entry_ends.emplace_back(deadline_after(on_loop.now(), std::chrono::minutes(5)), what);
 }
 
+/// From SIGTERM to the kill.
+SKEIN_INLINE time_span agent::state::grace_of(const worker& w) const {
+    if (w.order.grace_ms == 0) return how.stop_grace;
+    return std::chrono::milliseconds(std::min(w.order.grace_ms, detail::most_grace_ms));
+}
+
 /// What it has started is asked, too: a shell that is asked alone ends alone. Each process once: a
 /// second SIGTERM means "at once" to many.
 SKEIN_INLINE void agent::state::ask_entry_to_end(worker* w) {
@@ -259,11 +267,18 @@ SKEIN_INLINE task<void> agent::state::end_what_is_left(state* self, worker* w) {
     if (w->has_own_folder) detail::touch(w->folder);
     const auto mark = detail::job_mark(w->order);
     if (self->children.signal_marked(mark, w->is_asked ? 0 : SIGTERM) == 0) co_return;
-    const auto until = deadline_after(self->on_loop.now(), self->how.stop_grace);
-    for (;;) {
-        co_await sleep_for(std::chrono::milliseconds(20));
+    const auto until = deadline_after(self->on_loop.now(), self->grace_of(*w));
+    constexpr duration first = std::chrono::milliseconds(20);
+    bool has_killed = false;
+    for (auto pause = first;;) {
+        co_await sleep_for(pause);
         const bool is_late = self->on_loop.now() >= until;
         if (self->children.signal_marked(mark, is_late ? SIGKILL : 0) == 0) co_return;
+        // One that a kill does not end waits for a disk, maybe for hours: each look is at all of
+        // /proc.
+        const duration most =
+            is_late ? std::chrono::milliseconds(5000) : std::chrono::milliseconds(200);
+        pause = is_late && !std::exchange(has_killed, true) ? first : std::min(2 * pause, most);
     }
 }
 

@@ -3,6 +3,7 @@
 // What an agent knows: its link to the head, and the workers that it has started.
 
 #include <skein/cluster/agent.hpp>
+#include <skein/cluster/attempt_logs.hpp>
 #include <skein/cluster/detail/head_link.hpp>
 #include <skein/cluster/detail/job_folder.hpp>
 #include <skein/core/cancel.hpp>
@@ -34,6 +35,10 @@ struct agent::state {
         bool is_asked = false;       ///< its processes have had their SIGTERM
         bool has_own_folder = false; ///< one of the storage, which is removed some day
         std::unique_ptr<detail::table_reader> table; ///< what its training writes there
+        std::shared_ptr<attempt_logs::writer> log;   ///< the file for what it prints
+        log_piece unwritten;                         ///< of that
+        event to_write;                              ///< there is some, or no more comes
+        bool is_read = false;                        ///< no more comes
     };
     /// What a driver's workers have printed, as far as the head knows of it.
     struct driver_output {
@@ -77,6 +82,7 @@ struct agent::state {
     static task<void> prepare(state* self, worker* w);
     void watch(worker* w, scope& beside, std::string* silent);
     static task<ended_lease> run(state* self, worker* w);
+    static task<void> end_reading(worker* w, scope* watching, scope* reading, scope* writing);
     static task<void> end_now(state* self, worker* w, proc::child* process, ended_lease* into);
     static task<void> end_silent(state* self, worker* w, std::string* why);
     void tell_end(ended_lease what);
@@ -103,12 +109,19 @@ struct agent::state {
     static task<void> fetch_package(state* self, worker* w);
     static task<void> fetch_blob(state* self, sha256_digest digest, std::uint64_t size);
     void ask_entry_to_end(worker* w);
+    [[nodiscard]] time_span grace_of(const worker& w) const;
     static task<void> watch_rows(state* self, worker* w);
     void send_rows(const worker& w);
     static task<void> end_what_is_left(state* self, worker* w);
 
     // agent_load.ipp: how busy the host is
     static task<void> tell_load(state* self);
+
+    // agent_logs.ipp: what entry processes print, in files
+    std::shared_ptr<attempt_logs> logs; ///< once a job was here, or somebody has asked
+    static task<void> begin_log(state* self, worker* w);
+    static task<void> write_log(state* self, worker* w);
+    static task<node_log> read_log(state* self, ask_node_log asked);
 
     // agent_output.ipp: what workers print
     [[nodiscard]] proc::line_queue* has_said(std::uint64_t driver, std::uint64_t lease) const;

@@ -81,6 +81,7 @@ SKEIN_INLINE void head::state::remember_jobs() {
             begin_attempt(*job);
         }
         if (job->state != job_state::starting && job->state != job_state::running) continue;
+        job->begins[job->attempt] = job->lines_before + 1;
         const auto demand = sched::parse_resources(job->what.demand);
         if (!demand) continue;
         auto& j = job_of(job->lease_of);

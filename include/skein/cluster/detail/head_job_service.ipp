@@ -145,6 +145,10 @@ SKEIN_INLINE void head::state::serve_jobs(net::request_service& of, const sessio
         detail::check_version(m.version, who.peer);
         return follow(this, std::move(m));
     });
+    of.on<ask_log, job_log>([this](ask_log m, const net::caller& who) -> task<job_log> {
+        detail::check_version(m.version, who.peer);
+        return read_log(this, std::move(m));
+    });
     of.on<stop_job, stop_job_reply>([this](stop_job m, const net::caller& who) {
         detail::check_version(m.version, who.peer);
         return on_stop_job(this, std::move(m), who.peer);
@@ -219,6 +223,9 @@ SKEIN_INLINE job_course head::course(const std::string& id) const {
         out.now.steps_per_s = job->pace.steps_per_s();
     out.attempts.assign(job->failed.begin(), job->failed.end());
     return out;
+}
+SKEIN_INLINE task<job_table_text> head::find_job_table(std::string id) {
+    return state::find_table(state_.get(), std::move(id));
 }
 SKEIN_INLINE task<submit_reply> head::submit(job_request what) {
     submit_job asked;

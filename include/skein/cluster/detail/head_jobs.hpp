@@ -29,7 +29,9 @@ inline constexpr std::size_t most_ended_jobs = 1000;
 inline constexpr std::size_t most_ended_bytes = std::size_t{256} << 20; ///< that these printed
 inline constexpr std::size_t most_command_bytes = 64 << 10; ///< arguments and environment
 inline constexpr std::size_t most_job_id = 64;
-inline constexpr std::uint64_t entry_lease = 1; ///< its number, in each attempt
+inline constexpr std::size_t most_followed = std::size_t{256} << 10; ///< bytes of one answer
+inline constexpr std::size_t most_known_attempts = 100; ///< of a job, for who asks for one
+inline constexpr std::uint64_t entry_lease = 1;         ///< its number, in each attempt
 
 /// The lines of a job that are kept: the last MiB of them, by number.
 class kept_lines {
@@ -145,6 +147,8 @@ struct submitted_job {
     kept_lines said;
     std::uint64_t next_line = 1;    ///< of this attempt's process
     std::uint64_t lines_before = 0; ///< of the attempts before
+    /// The first line of each attempt that began under this head, the last ones.
+    std::map<std::uint32_t, std::uint64_t> begins;
     std::vector<std::string> last_lines;
     std::string run, rows;          ///< metrics.csv of its newest training, as far as it has come
     std::uint64_t rows_edition = 0; ///< how often it began anew

@@ -23,7 +23,6 @@ namespace skein::cluster {
 
 namespace detail {
 
-inline constexpr std::size_t most_followed = std::size_t{256} << 10; ///< bytes of one answer
 inline constexpr std::uint32_t most_follow_ms = 30'000;
 
 [[nodiscard]] inline std::int64_t unix_ms(loop& on) {
@@ -73,6 +72,11 @@ SKEIN_INLINE void head::state::check_request(const job_request& what) const {
                 fmt::format("choose another id, or leave --id out: the head draws one; skein "
                             "job logs {} --follow shows that one",
                             what.id));
+    if (memory.had_submitted(what.id))
+        throw error(errc::already_exists,
+                    fmt::format("there was a job {}, which was forgotten: its name does not return",
+                                what.id))
+            .with_hint("choose another id, or leave --id out: the head draws one");
     if (what.command.empty() || what.command.front().empty())
         throw error(errc::invalid_argument, "a job without a command");
     std::size_t bytes = 0;
@@ -89,6 +93,13 @@ SKEIN_INLINE void head::state::check_request(const job_request& what) const {
                                 bytes, detail::most_command_bytes))
             .with_hint("put them into a file of its folder");
     for (const auto& v : what.env) detail::check_variable(v);
+    if (what.grace_ms > detail::most_grace_ms)
+        throw error(errc::invalid_argument,
+                    fmt::format("{:.4g} s from SIGTERM to the kill are too long, at most {} s are "
+                                "given",
+                                static_cast<double>(what.grace_ms) / 1000,
+                                detail::most_grace_ms / 1000))
+            .with_hint("--grace 10m");
     const auto demand = sched::parse_resources(what.demand);
     if (!demand) throw demand.error();
     if (const auto good = sched::check_demand(*demand); !good) throw good.error();
@@ -139,6 +150,7 @@ SKEIN_INLINE task<submit_reply> head::state::on_submit(state* self, submit_job a
     out.id = job->what.id;
     auto keeping = self->memory.kept(); // who is told that it is taken may rely on it
     out.not_durable = co_await keeping;
+    out.has_log = self->memory.has_log();
     co_return out;
 }
 
@@ -150,6 +162,8 @@ SKEIN_INLINE void head::state::begin_attempt(detail::submitted_job& job) {
     job.lease_of = drawn;
     job.next_line = 1;
     job.lines_before = job.said.total();
+    job.begins[job.attempt] = job.lines_before + 1;
+    if (job.begins.size() > detail::most_known_attempts) job.begins.erase(job.begins.begin());
     job.exit_code = -1;
     job.signal = 0;
     change(job, job_state::pending, "");
@@ -198,6 +212,8 @@ SKEIN_INLINE start_worker_order head::state::entry_order(const detail::head_leas
     m.variables = variables_of(*job);
     m.package = job->what.package;
     m.submitted = job->submitted;
+    m.first_line = job->lines_before + 1;
+    m.grace_ms = job->what.grace_ms;
     return m;
 }
 
@@ -366,8 +382,12 @@ SKEIN_INLINE task<void> head::state::end_all_jobs(state* self) {
         if (!is_over(job->state)) open.push_back(job);
     for (const auto& job : open)
         self->stop_submitted(*job, job_state::stopped, "the cluster was stopped");
+    std::uint64_t grace_ms = 0; // of the most patient one
+    for (const auto& job : open)
+        if (job->state == job_state::running) grace_ms = std::max(grace_ms, job->what.grace_ms);
     const auto until =
-        deadline_after(self->on_loop.now(), 2 * duration(self->how.times.shutdown_grace));
+        deadline_after(self->on_loop.now(), 2 * duration(self->how.times.shutdown_grace) +
+                                                std::chrono::milliseconds(grace_ms));
     const auto runs = [](const job_ptr& job) { return !is_over(job->state); };
     while (self->on_loop.now() < until && std::any_of(open.begin(), open.end(), runs))
         co_await sleep_for(std::chrono::milliseconds(20));

@@ -20,8 +20,10 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -98,6 +100,7 @@ class head_memory {
 public:
     static constexpr std::size_t most_gone_nodes = 4096;
     static constexpr std::size_t most_past_jobs = 1000;
+    static constexpr std::size_t most_forgotten = 10'000; ///< ids of jobs; the oldest may return
     static constexpr std::size_t most_unwritten = 10'000; ///< records; then all is written anew
     static constexpr std::int64_t gone_for =
         7 * 86'400; ///< seconds; then a node that is not drained is forgotten
@@ -153,6 +156,11 @@ public:
 
     // jobs
     void submitted_is(submitted_record j);
+    /// A job of that id was forgotten, one of the last most_forgotten ones.
+    [[nodiscard]] bool had_submitted(const std::string& id) const {
+        return are_forgotten_.contains(id);
+    }
+    [[nodiscard]] bool has_log() const noexcept { return log_ != nullptr; }
     void forget_submitted(const std::string& id);
     /// By id.
     [[nodiscard]] const std::map<std::string, submitted_record>& submitted() const noexcept {
@@ -183,7 +191,7 @@ private:
     }
     void apply(job_record r);
     void apply(submitted_record r) { submitted_.insert_or_assign(r.what.id, std::move(r)); }
-    void apply(const submitted_forgotten_record& r) { submitted_.erase(r.id); }
+    void apply(const submitted_forgotten_record& r);
     [[nodiscard]] std::vector<log_record> everything() const;
     [[nodiscard]] std::int64_t unix_now();
     void wrote(const result<void>& done, std::uint64_t upto);
@@ -197,6 +205,8 @@ private:
     std::map<std::uint64_t, job_record> jobs_;        ///< that have not ended
     std::deque<job_record> past_;
     std::map<std::string, submitted_record> submitted_;
+    std::deque<std::string> forgotten_; ///< ids, the oldest first
+    std::set<std::string, std::less<>> are_forgotten_;
 
     std::vector<log_record> unwritten_; ///< none while all is written anew
     std::uint64_t last_ = 0, tried_ = 0, durable_ = 0;

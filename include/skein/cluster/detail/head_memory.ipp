@@ -82,12 +82,22 @@ SKEIN_INLINE void head_memory::apply(job_record r) {
     if (past_.size() > most_past_jobs) past_.pop_front();
 }
 
+SKEIN_INLINE void head_memory::apply(const submitted_forgotten_record& r) {
+    submitted_.erase(r.id);
+    if (!are_forgotten_.insert(r.id).second) return;
+    forgotten_.push_back(r.id);
+    if (forgotten_.size() <= most_forgotten) return;
+    are_forgotten_.erase(forgotten_.front());
+    forgotten_.pop_front();
+}
+
 SKEIN_INLINE std::vector<log_record> head_memory::everything() const {
     std::vector<log_record> out;
     out.push_back(record_of(start_));
     for (const auto& [name, n] : nodes_) out.push_back(record_of(n));
     for (const auto& j : past_) out.push_back(record_of(j));
     for (const auto& [driver, j] : jobs_) out.push_back(record_of(j));
+    for (const auto& id : forgotten_) out.push_back(record_of(submitted_forgotten_record{id}));
     for (const auto& [id, j] : submitted_) out.push_back(record_of(j));
     return out;
 }

@@ -318,6 +318,10 @@ struct head::state {
     [[nodiscard]] job_list list_jobs(const ask_jobs& asked, std::size_t bound) const;
     [[nodiscard]] job_lines lines_of(const detail::submitted_job& job, std::uint64_t from) const;
     static task<job_lines> follow(state* self, follow_job asked);
+    // head_job_logs.ipp: lines and tables that are on nodes alone
+    static task<node_log> ask_nodes(state* self, job_ptr job, ask_node_log what);
+    static task<job_log> read_log(state* self, ask_log asked);
+    static task<job_table_text> find_table(state* self, std::string id);
     [[nodiscard]] bool claim_entry(const held_lease& held);
 
     // head_packages.ipp: files that jobs bring

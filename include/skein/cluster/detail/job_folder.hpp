@@ -73,6 +73,8 @@ public:
     [[nodiscard]] std::optional<std::pair<std::uint64_t, byte_buffer>> next();
     /// The name of the folder that next() has read from.
     [[nodiscard]] const std::string& run() const noexcept { return run_; }
+    /// The table; empty: there was none.
+    [[nodiscard]] const std::string& file() const noexcept { return file_; }
     void again() noexcept { offset_ = 0; }
 
 private:

@@ -26,6 +26,10 @@ enum class job_state : std::uint8_t {
     stopped,   ///< somebody has stopped it
 };
 
+namespace detail {
+inline constexpr std::uint64_t most_grace_ms = 600'000; ///< see job_request
+}
+
 /// What somebody wants to be run.
 struct job_request {
     std::string id{};                   ///< empty: the head draws one; never used again
@@ -39,6 +43,7 @@ struct job_request {
     std::string package{};              ///< of its folder, see package.hpp; empty: it brings none
     std::string folder{};               ///< without a package: where it runs, on its node
     std::string by{};                   ///< "user@host", for people
+    std::uint64_t grace_ms = 0;         ///< from SIGTERM to the kill; 0: as its node has it
 };
 
 /// What is known of a job. Times are in milliseconds since 1970; 0: not yet.
@@ -68,6 +73,7 @@ struct submit_reply {
     static constexpr std::uint16_t number = 51;
     std::string id;
     std::string not_durable; ///< why a head that is started again will not know of it
+    bool has_log = false;    ///< the head writes down what it knows; without: it ends with it
 };
 
 /// Asks for job_list: of one job, or of all, the newest first.
@@ -143,6 +149,40 @@ struct login_reply {
     static constexpr std::uint16_t number = 69;
     std::string path;
     std::string host; ///< that the head listens at; empty: where it was reached
+};
+
+/// Asks for job_log: lines also from the files of nodes. Waits for none.
+struct ask_log {
+    static constexpr std::uint16_t number = 77;
+    std::uint32_t version = cluster_version;
+    std::string id;
+    std::uint32_t attempt = 0; ///< of this one; 0: of all
+    std::uint64_t from = 1;    ///< the number of the first line
+    std::uint64_t tail = 0;    ///< not 0: the last so many instead
+};
+/// Some of them.
+struct job_log {
+    static constexpr std::uint16_t number = 78;
+    job_info now;
+    std::uint64_t first = 1; ///< the number of the first; those from `from` to it are gone
+    std::vector<proc::output_line> lines;
+    bool is_all = false; ///< there are no more at this time
+};
+/// The head asks a node; answered by node_log.
+struct ask_node_log {
+    static constexpr std::uint16_t number = 79;
+    std::string job;
+    std::int64_t submitted = 0; ///< that job, in milliseconds since 1970
+    std::uint32_t attempt = 0;
+    std::uint64_t from = 1, tail = 0;
+    bool table = false; ///< not lines: the table of its newest training there
+};
+/// What it has; no lines: nothing from that number on.
+struct node_log {
+    static constexpr std::uint16_t number = 80;
+    std::uint64_t first = 0;
+    std::vector<proc::output_line> lines;
+    std::string run, rows; ///< of the table
 };
 
 /// A folder is to be sent: what of it is missing?

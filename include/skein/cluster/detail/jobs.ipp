@@ -50,6 +50,16 @@ SKEIN_INLINE task<job_lines> ask_for_lines(net::network& via, tool_options how, 
     how.within = how.within + most;
     return detail::ask_head<job_lines>(&via, std::move(how), std::move(asked));
 }
+SKEIN_INLINE task<job_log> ask_for_log(net::network& via, tool_options how, std::string id,
+                                       log_question which) {
+    ask_log asked;
+    asked.id = std::move(id);
+    asked.attempt = which.attempt;
+    asked.from = which.from;
+    asked.tail = which.tail;
+    how.within = how.within + std::chrono::seconds(10); // nodes are asked
+    return detail::ask_head<job_log>(&via, std::move(how), std::move(asked));
+}
 SKEIN_INLINE task<stop_job_reply> ask_to_stop_job(net::network& via, tool_options how,
                                                   std::string id, bool forget) {
     stop_job asked;
@@ -201,6 +211,10 @@ SKEIN_INLINE job_lines follow(const tool_options& how, const std::string& id, st
                               std::uint8_t known, time_span most) {
     return detail::ask_now(
         [&](net::network& via) { return ask_for_lines(via, how, id, from, known, most); });
+}
+SKEIN_INLINE job_log read_log(const tool_options& how, const std::string& id,
+                              const log_question& which) {
+    return detail::ask_now([&](net::network& via) { return ask_for_log(via, how, id, which); });
 }
 SKEIN_INLINE job_info follow_job_to_end(const tool_options& how, const std::string& id,
                                         std::uint64_t from,

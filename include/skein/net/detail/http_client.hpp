@@ -16,6 +16,9 @@ struct http_server::client {
     client(http_server& of, std::unique_ptr<stream> over, http_peer who, admission* at)
         : server(of), with(std::move(over)), parser(of.how_.bounds), peer(std::move(who)),
           place(at) {}
+    client(const client&) = delete;
+    client& operator=(const client&) = delete;
+    ~client() { server.connections_ -= is_counted ? 1 : 0; }
 
     http_server& server;
     std::unique_ptr<stream> with;
@@ -23,9 +26,10 @@ struct http_server::client {
     http_peer peer;
     admission* place;
     byte_buffer into = byte_buffer(8 << 10);
-    bool fresh = true; ///< no request has come yet
-    bool open = true;  ///< another request may follow
-    bool gone = false; ///< nothing can be told any more
+    bool fresh = true;       ///< no request has come yet
+    bool open = true;        ///< another request may follow
+    bool gone = false;       ///< nothing can be told any more
+    bool is_counted = false; ///< among the server's connections
 };
 
 /// What becomes of a request whose header is there.

@@ -130,26 +130,13 @@ SKEIN_INLINE task<void> http_server::serve(std::unique_ptr<stream> with, byte_bu
 SKEIN_INLINE task<void> http_server::serve(std::unique_ptr<stream> with, byte_buffer first,
                                            http_peer peer, admission* place) {
     client c(*this, std::move(with), std::move(peer), place);
-    struct counted {
-        explicit counted(std::size_t& of) : n(of) { ++n; }
-        ~counted() { --n; }
-        counted(const counted&) = delete;
-        counted& operator=(const counted&) = delete;
-        std::size_t& n;
-    } one_more(connections_);
+    if (place == nullptr) ++connections_; // no door bounds those without a key
+    c.is_counted = place == nullptr;
     c.parser.feed(first);
     try {
-        if (connections_ > how_.most_connections) {
-            ++refused_;
-            auto why = detail::refusal(503, errc::exhausted,
-                                       fmt::format("{} clients are connected", connections_ - 1),
-                                       "close some pages of the dashboard, or try again");
-            auto telling = respond(&c, std::move(why), false);
-            co_await telling;
-        } else {
-            auto talking = talk(&c);
-            co_await talking;
-        }
+        auto talking =
+            c.is_counted && connections_ > how_.most_connections ? say_full(&c) : talk(&c);
+        co_await talking;
         if (!c.gone) {
             c.with->close_send();
             auto draining =
@@ -159,6 +146,17 @@ SKEIN_INLINE task<void> http_server::serve(std::unique_ptr<stream> with, byte_bu
     } catch (const error& fault) {
         if (!detail::is_of_client(fault)) throw;
     }
+}
+
+SKEIN_INLINE task<void> http_server::say_full(client* c) {
+    auto& self = c->server;
+    ++self.refused_;
+    c->open = false;
+    auto why = detail::refusal(503, errc::exhausted,
+                               fmt::format("{} clients are connected", self.connections_ - 1),
+                               "close some pages of the dashboard, or try again");
+    auto telling = respond(c, std::move(why), false);
+    co_await telling;
 }
 
 SKEIN_INLINE task<void> http_server::talk(client* c) {
@@ -174,7 +172,15 @@ SKEIN_INLINE task<void> http_server::one_request(client* c) {
     if (!co_await header) co_return;
     if (c->place != nullptr) c->place->greeted();
     auto v = c->server.judge(c->parser.request(), c->peer);
-    if (v.has_key && c->place != nullptr) c->place->authenticated();
+    if (v.has_key && c->place != nullptr) {
+        c->place->authenticated();
+        c->server.connections_ += std::exchange(c->is_counted, true) ? 0 : 1;
+        if (c->fresh && c->server.connections_ > c->server.how_.most_connections) {
+            auto telling = say_full(c);
+            co_await telling;
+            co_return;
+        }
+    }
     const bool asked_to_keep = c->parser.request().keep_alive;
     if (v.reply) {
         c->server.refused_ += v.is_refusal ? 1 : 0;

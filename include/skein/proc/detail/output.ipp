@@ -47,6 +47,7 @@ SKEIN_INLINE void line_queue::push(bool is_error, std::string text) {
     ++total_;
     bytes_ += text.size() + line_cost;
     lines_.push_back({is_error, std::move(text)});
+    if (does_) does_(total_, lines_.back());
     while (bytes_ > most_) {
         bytes_ -= lines_.front().text.size() + line_cost;
         lines_.pop_front();
