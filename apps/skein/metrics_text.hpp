@@ -25,7 +25,7 @@ class metric_page {
 public:
     using labels = std::vector<skein::metric_label>;
 
-    void add(const std::string& name, skein::metric_kind kind, const char* help, double value,
+    void add(const std::string& name, skein::series_kind kind, const char* help, double value,
              labels with = {}) {
         auto& of = all_[name];
         of.name = name;
@@ -34,10 +34,10 @@ public:
         of.series.push_back({std::move(with), value, {}});
     }
     void gauge(const std::string& name, const char* help, double value, labels with = {}) {
-        add(name, skein::metric_kind::gauge, help, value, std::move(with));
+        add(name, skein::series_kind::gauge, help, value, std::move(with));
     }
     void counter(const std::string& name, const char* help, double value, labels with = {}) {
-        add(name, skein::metric_kind::counter, help, value, std::move(with));
+        add(name, skein::series_kind::counter, help, value, std::move(with));
     }
     /// Those of one process, each with the labels of that process. A name that is taken for
     /// something else is left out.
@@ -103,11 +103,11 @@ inline void add_cluster(metric_page& to, const cluster::cluster_status& now) {
 inline void add_usage(metric_page& to, const std::map<std::string, cluster::node_usage>& usage) {
     for (const auto& [name, now] : usage) {
         if (!now.is_there) continue;
-        const auto row = [&, node = name](const char* what, skein::metric_kind kind,
+        const auto row = [&, node = name](const char* what, skein::series_kind kind,
                                           const char* help, double value) {
             if (value >= 0) to.add(what, kind, help, value, {{"node", node}});
         };
-        using enum skein::metric_kind;
+        using enum skein::series_kind;
         const auto& l = now.load;
         row("skein_node_cpu_utilization_ratio", gauge, "Of all cores of the host, 0 to 1.", l.cpu);
         row("skein_node_memory_used_bytes", gauge, "Memory of the host that is taken.",

@@ -11034,7 +11034,7 @@ struct blob_piece {
 namespace skein {
 
 /// What a number means.
-enum class metric_kind : std::uint8_t {
+enum class series_kind : std::uint8_t {
     counter,  ///< grows until its process ends
     gauge,    ///< what is now
     histogram ///< how often a value was in which range
@@ -11101,7 +11101,7 @@ struct metric_series {
 /// All numbers of one name, as they were.
 struct metric_family {
     std::string name, help; ///< help: may be empty
-    metric_kind kind = metric_kind::counter;
+    series_kind kind = series_kind::counter;
     std::vector<double> bounds; ///< of histograms
     std::vector<metric_series> series;
 };
@@ -11144,11 +11144,11 @@ private:
     };
     struct family {
         std::string help;
-        metric_kind kind = metric_kind::counter;
+        series_kind kind = series_kind::counter;
         std::vector<double> bounds;
         std::map<std::string, cell*> by_labels;
     };
-    cell* find(std::string_view name, std::string_view help, metric_kind kind,
+    cell* find(std::string_view name, std::string_view help, series_kind kind,
                std::vector<double> bounds, std::vector<metric_label> labels);
 
     mutable std::mutex mutex_; // guards families_ and cells_, not the numbers
@@ -11294,7 +11294,7 @@ SKEIN_INLINE metric_registry& metric_registry::process() {
 }
 
 SKEIN_INLINE metric_registry::cell* metric_registry::find(std::string_view name,
-                                                          std::string_view help, metric_kind kind,
+                                                          std::string_view help, series_kind kind,
                                                           std::vector<double> bounds,
                                                           std::vector<metric_label> labels) {
     std::sort(labels.begin(), labels.end(),
@@ -11320,7 +11320,7 @@ SKEIN_INLINE metric_registry::cell* metric_registry::find(std::string_view name,
             families_.emplace(std::string(name), family{std::string(help), kind, bounds, {}}).first;
     auto& made = cells_.emplace_back();
     made.labels = std::move(labels);
-    if (kind == metric_kind::histogram)
+    if (kind == series_kind::histogram)
         made.histogram = std::make_unique<metric_histogram>(std::move(bounds));
     at->second.by_labels.emplace(std::move(key), &made);
     return &made;
@@ -11328,12 +11328,12 @@ SKEIN_INLINE metric_registry::cell* metric_registry::find(std::string_view name,
 
 SKEIN_INLINE metric_counter& metric_registry::counter(std::string_view name, std::string_view help,
                                                       std::vector<metric_label> labels) {
-    auto* const found = find(name, help, metric_kind::counter, {}, std::move(labels));
+    auto* const found = find(name, help, series_kind::counter, {}, std::move(labels));
     return found != nullptr ? found->counter : no_counter_;
 }
 SKEIN_INLINE metric_gauge& metric_registry::gauge(std::string_view name, std::string_view help,
                                                   std::vector<metric_label> labels) {
-    auto* const found = find(name, help, metric_kind::gauge, {}, std::move(labels));
+    auto* const found = find(name, help, series_kind::gauge, {}, std::move(labels));
     return found != nullptr ? found->gauge : no_gauge_;
 }
 SKEIN_INLINE metric_histogram& metric_registry::histogram(std::string_view name,
@@ -11341,7 +11341,7 @@ SKEIN_INLINE metric_histogram& metric_registry::histogram(std::string_view name,
                                                           std::vector<double> bounds,
                                                           std::vector<metric_label> labels) {
     auto* const found =
-        find(name, help, metric_kind::histogram, std::move(bounds), std::move(labels));
+        find(name, help, series_kind::histogram, std::move(bounds), std::move(labels));
     return found != nullptr ? *found->histogram : no_histogram_;
 }
 
@@ -11352,10 +11352,10 @@ SKEIN_INLINE std::vector<metric_family> metric_registry::collect() const {
         auto& made = out.emplace_back(metric_family{name, of.help, of.kind, of.bounds, {}});
         for (const auto& [key, one] : of.by_labels) {
             metric_series s{one->labels, 0, {}};
-            if (of.kind == metric_kind::counter)
+            if (of.kind == series_kind::counter)
                 s.value = static_cast<double>(one->counter.value());
-            if (of.kind == metric_kind::gauge) s.value = static_cast<double>(one->gauge.value());
-            if (of.kind == metric_kind::histogram) {
+            if (of.kind == series_kind::gauge) s.value = static_cast<double>(one->gauge.value());
+            if (of.kind == series_kind::histogram) {
                 s.counts = one->histogram->counts();
                 s.value = one->histogram->sum();
             }
@@ -11381,7 +11381,7 @@ SKEIN_INLINE void append_prometheus(std::string& out, const std::vector<metric_f
         const auto kind = std::min<std::size_t>(static_cast<std::size_t>(of.kind), 2);
         out += fmt::format("# TYPE {} {}\n", of.name, kinds[kind]);
         for (const auto& one : of.series) {
-            if (of.kind == metric_kind::histogram) {
+            if (of.kind == series_kind::histogram) {
                 detail::append_histogram(out, of, one);
                 continue;
             }
@@ -11689,8 +11689,8 @@ struct start_worker_order {
     /// By which the head sees the node, so that ranks of other nodes may reach this one there;
     /// empty: it is on the head's host, see driver_host.
     std::string node_host{};
-    std::uint64_t first_line = 1;         ///< of this attempt, in that job
-    std::uint64_t grace_ms = 0;           ///< see job_request
+    std::uint64_t first_line = 1; ///< of this attempt, in that job
+    std::uint64_t grace_ms = 0;   ///< see job_request
 };
 
 /// An agent is to end a worker; the answer is worker_ended.
@@ -27260,7 +27260,8 @@ SKEIN_INLINE void leased_ranks::state::ask_to_end(lease& l, bool at_once) {
         return end(lease_ptr(found->second),
                    {proc::exit_status(), {}, "the head is away, and cannot have it ended"});
     if (l.node == 0)
-        end(lease_ptr(found->second), {proc::exit_status(), {}, "it had not been started yet", false, true});
+        end(lease_ptr(found->second),
+            {proc::exit_status(), {}, "it had not been started yet", false, true});
 }
 
 SKEIN_INLINE void leased_ranks::state::on_ended(const lease_ended& m) {
@@ -27275,8 +27276,9 @@ SKEIN_INLINE void leased_ranks::state::on_ended(const lease_ended& m) {
         beside.spawn(print(this, {std::move(rest)}, 0));
     }
     if (!m.started || (m.code < 0 && m.signal == 0))
-        return end(l, {proc::exit_status(), {}, m.how, m.is_lasting && !m.started,
-                       l->asked && !m.started});
+        return end(
+            l,
+            {proc::exit_status(), {}, m.how, m.is_lasting && !m.started, l->asked && !m.started});
     const proc::exit_status status(m.signal != 0 ? m.signal : m.code << 8);
     end(l, {status, m.how == status.describe() ? std::string() : m.how});
 }
@@ -47978,7 +47980,8 @@ private:
             return status.code() == 128 + signal || status.signal() == signal;
         };
         // Elsewhere every stop comes as SIGTERM.
-        const bool as_asked = stop != 0 && (end.lost.empty() ? is_stop(stop) || is_stop(SIGTERM) : end.was_asked);
+        const bool as_asked =
+            stop != 0 && (end.lost.empty() ? is_stop(stop) || is_stop(SIGTERM) : end.was_asked);
         const bool is_bad = !status.success() || !end.lost.empty();
         if (is_bad && !as_asked && !self.killed_by_us) {
             self.why =

@@ -60,14 +60,14 @@ TEST_CASE("numbers are told to Prometheus as it reads them", "[metrics]") {
                           "# TYPE skein_tasks gauge\n"
                           "skein_tasks{node=\"\u00fc <b>\",state=\"run\\\"ning\\\\\\n\"} -3\n");
     std::string odd;
-    append_prometheus(odd, {{"x", "", metric_kind::gauge, {}, {{{}, 0.25, {}}}}});
+    append_prometheus(odd, {{"x", "", series_kind::gauge, {}, {{{}, 0.25, {}}}}});
     CHECK(odd == "# TYPE x gauge\nx 0.25\n");
     odd.clear();
-    append_prometheus(odd, {{"x", "", metric_kind::gauge, {}, {{{{"n", "a\xff\xc3"}}, 1, {}}}}});
+    append_prometheus(odd, {{"x", "", series_kind::gauge, {}, {{{{"n", "a\xff\xc3"}}, 1, {}}}}});
     CHECK(odd == "# TYPE x gauge\nx{n=\"a\ufffd\ufffd\"} 1\n"); // not UTF-8
     odd.clear();
     constexpr auto inf = std::numeric_limits<double>::infinity();
-    append_prometheus(odd, {{"x", "", metric_kind::gauge, {}, {{{}, -inf, {}}, {{}, inf, {}}}}});
+    append_prometheus(odd, {{"x", "", series_kind::gauge, {}, {{{}, -inf, {}}, {{}, inf, {}}}}});
     CHECK(odd == "# TYPE x gauge\nx -Inf\nx +Inf\n");
 }
 

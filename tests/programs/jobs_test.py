@@ -228,6 +228,7 @@ def another_head():
             c.head.process.kill()
             c.head.process.wait()
             c.start_head(c.address)
+        c.wait_until(lambda: len(c.status()["nodes"]) == 2, "nodes that are back: the others would wait for a head for ever")
         c.stop()
 
 

@@ -28,7 +28,7 @@
 namespace skein {
 
 /// What a number means.
-enum class metric_kind : std::uint8_t {
+enum class series_kind : std::uint8_t {
     counter,  ///< grows until its process ends
     gauge,    ///< what is now
     histogram ///< how often a value was in which range
@@ -95,7 +95,7 @@ struct metric_series {
 /// All numbers of one name, as they were.
 struct metric_family {
     std::string name, help; ///< help: may be empty
-    metric_kind kind = metric_kind::counter;
+    series_kind kind = series_kind::counter;
     std::vector<double> bounds; ///< of histograms
     std::vector<metric_series> series;
 };
@@ -138,11 +138,11 @@ private:
     };
     struct family {
         std::string help;
-        metric_kind kind = metric_kind::counter;
+        series_kind kind = series_kind::counter;
         std::vector<double> bounds;
         std::map<std::string, cell*> by_labels;
     };
-    cell* find(std::string_view name, std::string_view help, metric_kind kind,
+    cell* find(std::string_view name, std::string_view help, series_kind kind,
                std::vector<double> bounds, std::vector<metric_label> labels);
 
     mutable std::mutex mutex_; // guards families_ and cells_, not the numbers

@@ -83,7 +83,7 @@ struct head_lease {
     sched::resources demand;
     std::string label;    ///< of the nodes that it may be on; "": all
     std::string env, cwd; ///< these: see want_lease
-    rank_order rank; ///< until its node has been told
+    rank_order rank;      ///< until its node has been told
     bool own = false;
     bool blocked = false; ///< see lease_blocked
     lease_state state = lease_state::waits;

@@ -349,7 +349,8 @@ SKEIN_INLINE void leased_ranks::state::ask_to_end(lease& l, bool at_once) {
         return end(lease_ptr(found->second),
                    {proc::exit_status(), {}, "the head is away, and cannot have it ended"});
     if (l.node == 0)
-        end(lease_ptr(found->second), {proc::exit_status(), {}, "it had not been started yet", false, true});
+        end(lease_ptr(found->second),
+            {proc::exit_status(), {}, "it had not been started yet", false, true});
 }
 
 SKEIN_INLINE void leased_ranks::state::on_ended(const lease_ended& m) {
@@ -364,8 +365,9 @@ SKEIN_INLINE void leased_ranks::state::on_ended(const lease_ended& m) {
         beside.spawn(print(this, {std::move(rest)}, 0));
     }
     if (!m.started || (m.code < 0 && m.signal == 0))
-        return end(l, {proc::exit_status(), {}, m.how, m.is_lasting && !m.started,
-                       l->asked && !m.started});
+        return end(
+            l,
+            {proc::exit_status(), {}, m.how, m.is_lasting && !m.started, l->asked && !m.started});
     const proc::exit_status status(m.signal != 0 ? m.signal : m.code << 8);
     end(l, {status, m.how == status.describe() ? std::string() : m.how});
 }

@@ -91,8 +91,7 @@ SKEIN_INLINE void leased_workers::state::open_door() {
     auto options = rt::worker_connection(driver, ours);
     options.bounds.close_deadline = how.times.shutdown_grace;
     auto at = how.listen;
-    if (at.host.empty())
-        at = detail::driver_door(head.notice().this_host_only, how.head, at.port);
+    if (at.host.empty()) at = detail::driver_door(head.notice().this_host_only, how.head, at.port);
     net::acceptor_options bounds; // all workers of a cluster may come at once; they try again
     bounds.places = 64;
     bounds.places_per_address = 32;

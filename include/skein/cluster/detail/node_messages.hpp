@@ -61,8 +61,8 @@ struct start_worker_order {
     /// By which the head sees the node, so that ranks of other nodes may reach this one there;
     /// empty: it is on the head's host, see driver_host.
     std::string node_host{};
-    std::uint64_t first_line = 1;         ///< of this attempt, in that job
-    std::uint64_t grace_ms = 0;           ///< see job_request
+    std::uint64_t first_line = 1; ///< of this attempt, in that job
+    std::uint64_t grace_ms = 0;   ///< see job_request
 };
 
 /// An agent is to end a worker; the answer is worker_ended.

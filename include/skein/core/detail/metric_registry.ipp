@@ -126,7 +126,7 @@ SKEIN_INLINE metric_registry& metric_registry::process() {
 }
 
 SKEIN_INLINE metric_registry::cell* metric_registry::find(std::string_view name,
-                                                          std::string_view help, metric_kind kind,
+                                                          std::string_view help, series_kind kind,
                                                           std::vector<double> bounds,
                                                           std::vector<metric_label> labels) {
     std::sort(labels.begin(), labels.end(),
@@ -152,7 +152,7 @@ SKEIN_INLINE metric_registry::cell* metric_registry::find(std::string_view name,
             families_.emplace(std::string(name), family{std::string(help), kind, bounds, {}}).first;
     auto& made = cells_.emplace_back();
     made.labels = std::move(labels);
-    if (kind == metric_kind::histogram)
+    if (kind == series_kind::histogram)
         made.histogram = std::make_unique<metric_histogram>(std::move(bounds));
     at->second.by_labels.emplace(std::move(key), &made);
     return &made;
@@ -160,12 +160,12 @@ SKEIN_INLINE metric_registry::cell* metric_registry::find(std::string_view name,
 
 SKEIN_INLINE metric_counter& metric_registry::counter(std::string_view name, std::string_view help,
                                                       std::vector<metric_label> labels) {
-    auto* const found = find(name, help, metric_kind::counter, {}, std::move(labels));
+    auto* const found = find(name, help, series_kind::counter, {}, std::move(labels));
     return found != nullptr ? found->counter : no_counter_;
 }
 SKEIN_INLINE metric_gauge& metric_registry::gauge(std::string_view name, std::string_view help,
                                                   std::vector<metric_label> labels) {
-    auto* const found = find(name, help, metric_kind::gauge, {}, std::move(labels));
+    auto* const found = find(name, help, series_kind::gauge, {}, std::move(labels));
     return found != nullptr ? found->gauge : no_gauge_;
 }
 SKEIN_INLINE metric_histogram& metric_registry::histogram(std::string_view name,
@@ -173,7 +173,7 @@ SKEIN_INLINE metric_histogram& metric_registry::histogram(std::string_view name,
                                                           std::vector<double> bounds,
                                                           std::vector<metric_label> labels) {
     auto* const found =
-        find(name, help, metric_kind::histogram, std::move(bounds), std::move(labels));
+        find(name, help, series_kind::histogram, std::move(bounds), std::move(labels));
     return found != nullptr ? *found->histogram : no_histogram_;
 }
 
@@ -184,10 +184,10 @@ SKEIN_INLINE std::vector<metric_family> metric_registry::collect() const {
         auto& made = out.emplace_back(metric_family{name, of.help, of.kind, of.bounds, {}});
         for (const auto& [key, one] : of.by_labels) {
             metric_series s{one->labels, 0, {}};
-            if (of.kind == metric_kind::counter)
+            if (of.kind == series_kind::counter)
                 s.value = static_cast<double>(one->counter.value());
-            if (of.kind == metric_kind::gauge) s.value = static_cast<double>(one->gauge.value());
-            if (of.kind == metric_kind::histogram) {
+            if (of.kind == series_kind::gauge) s.value = static_cast<double>(one->gauge.value());
+            if (of.kind == series_kind::histogram) {
                 s.counts = one->histogram->counts();
                 s.value = one->histogram->sum();
             }
@@ -213,7 +213,7 @@ SKEIN_INLINE void append_prometheus(std::string& out, const std::vector<metric_f
         const auto kind = std::min<std::size_t>(static_cast<std::size_t>(of.kind), 2);
         out += fmt::format("# TYPE {} {}\n", of.name, kinds[kind]);
         for (const auto& one : of.series) {
-            if (of.kind == metric_kind::histogram) {
+            if (of.kind == series_kind::histogram) {
                 detail::append_histogram(out, of, one);
                 continue;
             }

@@ -297,7 +297,8 @@ private:
             return status.code() == 128 + signal || status.signal() == signal;
         };
         // Elsewhere every stop comes as SIGTERM.
-        const bool as_asked = stop != 0 && (end.lost.empty() ? is_stop(stop) || is_stop(SIGTERM) : end.was_asked);
+        const bool as_asked =
+            stop != 0 && (end.lost.empty() ? is_stop(stop) || is_stop(SIGTERM) : end.was_asked);
         const bool is_bad = !status.success() || !end.lost.empty();
         if (is_bad && !as_asked && !self.killed_by_us) {
             self.why =

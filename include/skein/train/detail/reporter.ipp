@@ -127,17 +127,15 @@ SKEIN_INLINE std::string job_of(const context& ctx) {
     return fmt::format("{}/{}/{}", boot_id(), parent, started);
 }
 
-/// A rank 0 of an attempt before may hold it still, on a host that nobody reaches: until that ends
-/// it, or its file server does. To wait is no mistake of the user, and another attempt may help.
 SKEIN_INLINE report::run_dir open_again(const context& ctx, const std::string& root,
                                         const std::string& name) {
-    report::run_dir_options how{.resume = true};
-    if (ctx.attempt() > 0) how.patience = time_constants::lan().rendezvous_timeout;
+    if (ctx.attempt() == 0) return report::run_dir::create(root, name, {.resume = true});
     try {
-        return report::run_dir::create(root, name, how);
+        const auto patience = time_constants::lan().rendezvous_timeout;
+        return report::run_dir::create(root, name, {.resume = true, .patience = patience});
     } catch (const error& why) {
-        if (ctx.attempt() == 0 || why.code() != errc::usage) throw;
-        throw error(errc::timeout, why.text()).with_hint(why.hint());
+        if (why.code() != errc::usage) throw;
+        throw error(errc::timeout, why.text()).with_hint(why.hint()); // the next may get it
     }
 }
 
@@ -146,8 +144,7 @@ SKEIN_INLINE report::run_dir open_run_dir(const context& ctx, const run_config& 
     if (ctx.attempt() == 0) return report::run_dir::create(config.runs_dir, config.name);
     auto name = config.name;
     const auto is_there = [&] {
-        std::error_code
-            ignored; // what cannot be looked at is not ours; create() says what is wrong
+        std::error_code ignored; // not ours, then; create() says what is wrong
         return std::filesystem::is_directory(config.runs_dir + "/" + name, ignored);
     };
     for (int number = 2; is_there(); ++number) {
@@ -155,8 +152,7 @@ SKEIN_INLINE report::run_dir open_run_dir(const context& ctx, const run_config& 
             return open_again(ctx, config.runs_dir, name);
         name = fmt::format("{}.{}", config.name, number);
     }
-    return report::run_dir::create(config.runs_dir,
-                                   config.name); // the first attempt did not get this far
+    return report::run_dir::create(config.runs_dir, config.name); // none has got this far
 }
 
 SKEIN_INLINE std::string places_text(const std::vector<byte_buffer>& ranks) {
