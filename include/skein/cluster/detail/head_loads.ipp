@@ -21,11 +21,11 @@ namespace detail {
     std::vector<metric_family> out;
     std::size_t left = most_told_series;
     for (auto& one : told) {
-        if (!is_metric_name(one.name) || one.kind > metric_kind::histogram ||
+        if (!is_metric_name(one.name) || one.kind > series_kind::histogram ||
             one.bounds.size() > metric_histogram::most_bounds)
             continue;
         std::erase_if(one.series, [&](const metric_series& s) {
-            const bool is_histogram = one.kind == metric_kind::histogram;
+            const bool is_histogram = one.kind == series_kind::histogram;
             return s.labels.size() > 8 ||
                    s.counts.size() != (is_histogram ? one.bounds.size() + 1 : 0) ||
                    !std::all_of(s.labels.begin(), s.labels.end(), [](const metric_label& l) {
