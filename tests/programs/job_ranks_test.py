@@ -190,7 +190,7 @@ def from_a_shell():
         run = c.run(c.sent / "train", "--workers", 4, *ARGUMENTS[2:], "--text", c.sent / "words.txt", SKEIN_ADDRESS=c.address, SKEIN_TOKEN_FILE=c.folder / "config/skein/token")
         run.wait_until(lambda: sum(map(len, c.ranks().values())) == 4, "four ranks on nodes", SECONDS)
         run.check(run.wait(SECONDS) == 0, "it failed")
-        made = list(c.shared.glob("gpt/metrics.csv"))
+        made = list(c.shared.glob("work-*/gpt/metrics.csv"))    # a folder of its own, by where it was started
         assert len(made) == 1 and made[0].read_text() == c.local(4), made
         c.stop()
 
