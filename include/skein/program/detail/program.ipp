@@ -340,8 +340,8 @@ inline std::unique_ptr<program::job_with_helpers> helpers_of(
     try {
         all = cluster::get_status(asks).runs;
     } catch (const error& why) {
-        if (mine.empty() || how.program.job.empty() || !cluster::detail::is_no_answer(why.code()))
-            throw;
+        const bool is_away = why.code() == errc::refused || why.code() == errc::timeout;
+        if (mine.empty() || how.program.job.empty() || !is_away) throw;
         return mine; // the head is away for a while
     }
     if (all.empty() || !mine.empty()) return all.empty() ? "" : mine;
