@@ -74,7 +74,7 @@ public:
     [[nodiscard]] logged_lines read(const attempt_name& name, std::uint64_t from, std::size_t bytes,
                                     std::uint64_t tail = 0);
     /// Beside the lines: a table of the attempt, for who asks when its folder has gone.
-    void keep_table(const attempt_name& name, const std::string& run, const std::string& file);
+    void keep_table(const attempt_name& name, const std::string& run, const std::string& path);
     /// The newest one of a job: the run, and its bytes; nothing: "".
     [[nodiscard]] std::pair<std::string, std::string> table(const attempt_name& name) const;
 

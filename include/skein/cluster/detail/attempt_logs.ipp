@@ -265,11 +265,11 @@ SKEIN_INLINE logged_lines attempt_logs::read(const attempt_name& name, std::uint
 // ---- tables -------------------------------------------------------------------------------------
 
 SKEIN_INLINE void attempt_logs::keep_table(const attempt_name& name, const std::string& run,
-                                           const std::string& file) {
+                                           const std::string& path) {
     const auto folder = folder_ + "/" + detail::attempt_folder(name);
     std::error_code none;
     if (run.find('/') != run.npos || !std::filesystem::is_directory(folder, none)) return;
-    std::ifstream from(file, std::ios::binary);
+    std::ifstream from(path, std::ios::binary);
     std::string text(detail::most_table_bytes, '\0');
     from.read(text.data(), static_cast<std::streamsize>(text.size()));
     text.resize(static_cast<std::size_t>(std::max<std::streamsize>(from.gcount(), 0)));
