@@ -210,7 +210,7 @@ def surroundings():
                     with contextlib.suppress(OSError):
                         seen.update(v.decode() for v in pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") if v.startswith(b"FROM="))
             return len(seen) == 2
-        jobs[0].wait_until(variables, "ranks of both jobs, one after the other, with their variables", SECONDS)
+        c.head.wait_until(variables, "ranks of both jobs, one after the other, with their variables", SECONDS)
         for job in jobs:
             job.check(job.wait(SECONDS) == 0, "it failed")
         wanted = c.local(4)
