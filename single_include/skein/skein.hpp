@@ -18660,6 +18660,8 @@ stop_space_reply stop_space(const tool_options& how, const std::string& space);
 #include <string_view>
 #include <utility>
 
+#include <fmt/format.h>
+
 namespace skein::cluster::detail {
 
 /// What all ends of a cluster's links say.
@@ -18759,6 +18761,22 @@ inline constexpr std::string_view ended_hint = "it ended before it had reached t
     }
 }
 
+/// Why no link to the head came about, or lasts, with what to do.
+[[nodiscard]] inline error no_cluster(const net::address& head, const error& why,
+                                      std::string hint) {
+    const auto what = is_no_answer(why.code()) ? "no cluster at" : "the head at";
+    return error(why.code(), fmt::format("{} {}: {}", what, to_string(head), why.text()))
+        .with_cause(why.cause())
+        .with_hint(std::move(hint));
+}
+
+/// The same for a driver.
+[[nodiscard]] inline error no_cluster_for_driver(const net::address& head, const error& why) {
+    const bool is_plain = why.code() == errc::refused || why.hint().empty();
+    return no_cluster(head, why,
+                      is_plain ? "skein head starts one, skein status looks at it" : why.hint());
+}
+
 inline task<void> wait_for(event* e) { co_await e->wait(); }
 
 /// Waits until it is set, or so long. Throws cancelled.
@@ -18795,16 +18813,6 @@ inline task<void> wait_end(net::link::handle l, event* stop) {
 
 namespace skein::cluster::detail {
 
-/// Why no session came about, with what to do.
-[[nodiscard]] inline error no_cluster(const net::address& head, const error& why) {
-    const auto hint =
-        !why.hint().empty() ? why.hint() : "start one with skein head, or name another address";
-    const auto what = is_no_answer(why.code()) ? "no cluster at" : "the head at";
-    return error(why.code(), fmt::format("{} {}: {}", what, to_string(head), why.text()))
-        .with_cause(why.cause())
-        .with_hint(hint);
-}
-
 /// A link to the head, for one question or several.
 inline task<net::requests::handle> reach_head(net::network* via, tool_options how) {
     net::link_options once;
@@ -18815,7 +18823,13 @@ inline task<net::requests::handle> reach_head(net::network* via, tool_options ho
         net::link::connect(*via, how.head, std::move(link), std::move(once)), how.within));
     auto linked = co_await dialing;
     if (!linked && linked.error().code() == errc::cancelled) throw linked.error();
-    if (!linked) throw no_cluster(how.head, linked.error());
+    if (!linked) {
+        const auto& why = linked.error();
+        throw no_cluster(how.head, why,
+                         !why.hint().empty()
+                             ? why.hint()
+                             : "start one with skein head, or name another address");
+    }
     co_return net::requests::over(std::move(*linked));
 }
 
@@ -22416,7 +22430,7 @@ public:
     /// All ranks of the attempt have ended.
     virtual void release() = 0;
     /// After everything else, also after a failed open(). Suspends until what the ranks have
-    /// printed is out.
+    /// printed is out, for some seconds at most: a reader may have stopped.
     [[nodiscard]] virtual task<void> close() = 0;
 };
 
@@ -26987,7 +27001,6 @@ struct leased_ranks::state : std::enable_shared_from_this<leased_ranks::state> {
         std::optional<proc::child_end> end;
         event over;
         std::uint64_t next_line = 1; ///< that it has not been heard of
-        std::string node_name;
     };
     using lease_ptr = std::shared_ptr<lease>;
     class rank_child;
@@ -27093,14 +27106,7 @@ SKEIN_INLINE task<void> leased_ranks::state::keep(state* self) {
         self->over = error(errc::closed, "the cluster was stopped");
     } catch (const error& e) {
         if (e.code() == errc::cancelled) throw;
-        self->over = error(e.code(), fmt::format("{} {}: {}",
-                                                 detail::is_no_answer(e.code()) ? "no cluster at"
-                                                                                : "the head at",
-                                                 to_string(self->how.head), e.text()))
-                         .with_cause(e.cause())
-                         .with_hint(e.code() == errc::refused || e.hint().empty()
-                                        ? "skein head starts one, skein status looks at it"
-                                        : e.hint());
+        self->over = detail::no_cluster_for_driver(self->how.head, e);
     }
     self->lose_all(self->over->text());
     self->changed.set();
@@ -27148,7 +27154,6 @@ SKEIN_INLINE std::shared_ptr<net::request_service> leased_ranks::state::make_ser
         if (found == leases.end()) return; // it was given back; the head hears so
         auto& l = *found->second;
         if (std::exchange(l.node, m.node) == 0) l.name += " on " + m.node_name;
-        l.node_name = m.node_name;
     });
     out->on_tell<lease_ended>([this](const lease_ended& m, const net::caller&) { on_ended(m); });
     out->on_tell<worker_output>(

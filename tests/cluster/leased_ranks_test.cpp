@@ -137,6 +137,16 @@ void with_nodes(std::uint64_t seed, std::vector<int> cpus,
                             });
 }
 
+/// A cluster that is joined, with room for so many ranks.
+task<std::unique_ptr<cluster::leased_ranks>> reserved(world* w, int ranks) {
+    auto places = w->make();
+    auto opening = places->open();
+    co_await opening;
+    auto reserving = places->reserve(ranks);
+    (void)co_await reserving;
+    co_return places;
+}
+
 task<void> start_all(spmd::rank_places* places, int ranks, std::vector<std::string> what,
                      children* into, int attempt = 0) {
     for (int r = 0; r < ranks; ++r) {
@@ -158,6 +168,7 @@ task<std::vector<proc::child_end>> all_ends(children* ranks) {
 
 using leased_ranks_test::all_ends;
 using leased_ranks_test::children;
+using leased_ranks_test::reserved;
 using leased_ranks_test::start_all;
 using leased_ranks_test::with_nodes;
 using leased_ranks_test::world;
@@ -206,11 +217,8 @@ TEST_CASE("ranks have places on the nodes, in a row on each, and end as their pr
 
 TEST_CASE("a rank that cannot start, is killed or loses its node says so", "[cluster][ranks]") {
     with_nodes(2, {1, 1, 1}, [](world& w) -> task<void> {
-        const auto places = w.make();
-        auto opening = places->open();
-        co_await opening;
-        auto reserving = places->reserve(3);
-        (void)co_await reserving;
+        auto joining = reserved(&w, 3);
+        const auto places = co_await joining;
         children ranks;
         auto starting = start_all(places.get(), 2, {"sleep", "1000000"}, &ranks);
         co_await starting;
@@ -255,11 +263,8 @@ TEST_CASE("a rank that cannot start, is killed or loses its node says so", "[clu
 TEST_CASE("a rank is asked by SIGTERM, at once, and killed after its own grace",
           "[cluster][ranks]") {
     with_nodes(3, {2}, [](world& w) -> task<void> {
-        const auto places = w.make();
-        auto opening = places->open();
-        co_await opening;
-        auto reserving = places->reserve(2);
-        (void)co_await reserving;
+        auto joining = reserved(&w, 2);
+        const auto places = co_await joining;
         children ranks;
         auto starting = places->start(0, world::does(0, {"sleep", "1000000"}));
         ranks.push_back(co_await starting);
@@ -362,11 +367,8 @@ TEST_CASE("ranks go on without a head, and the next one tells of their ends", "[
     with_nodes(
         7, {2, 2},
         [](world& w) -> task<void> {
-            const auto places = w.make();
-            auto opening = places->open();
-            co_await opening;
-            auto reserving = places->reserve(4);
-            (void)co_await reserving;
+            auto joining = reserved(&w, 4);
+            const auto places = co_await joining;
             children ranks;
             auto starting = start_all(places.get(), 4, {"sleep", "3000", "exit", "5"}, &ranks);
             co_await starting;
@@ -393,11 +395,8 @@ TEST_CASE("ranks go on without a head, and the next one tells of their ends", "[
 
 TEST_CASE("a head that stays away for long has lost the ranks", "[cluster][ranks]") {
     with_nodes(8, {2}, [](world& w) -> task<void> {
-        const auto places = w.make();
-        auto opening = places->open();
-        co_await opening;
-        auto reserving = places->reserve(2);
-        (void)co_await reserving;
+        auto joining = reserved(&w, 2);
+        const auto places = co_await joining;
         children ranks;
         auto starting = start_all(places.get(), 2, {"sleep", "100000000"}, &ranks);
         co_await starting;
@@ -415,11 +414,8 @@ TEST_CASE("a head that stays away for long has lost the ranks", "[cluster][ranks
 
 TEST_CASE("a cluster that is stopped ends its ranks", "[cluster][ranks]") {
     with_nodes(9, {2}, [](world& w) -> task<void> {
-        const auto places = w.make();
-        auto opening = places->open();
-        co_await opening;
-        auto reserving = places->reserve(1);
-        (void)co_await reserving;
+        auto joining = reserved(&w, 1);
+        const auto places = co_await joining;
         children ranks;
         auto starting = start_all(places.get(), 1, {"sleep", "100000000"}, &ranks);
         co_await starting;

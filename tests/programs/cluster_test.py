@@ -784,27 +784,32 @@ def ip(command):
     return subprocess.run(["ip", *command.split()], capture_output=True, check=False).returncode == 0
 
 
-def namespaces():
-    """Three hosts, as far as one machine can be three: network namespaces, joined by a bridge."""
+def in_three_namespaces(prefix, net, body):
+    """Runs body(names of three network namespaces): the first is the switch, too, a bridge with the address NET.1; the others have NET.2
+    and NET.3. Says so where this machine has no such thing."""
     if os.geteuid() != 0 or not shutil.which("ip"):
         print("        three hosts: not run, it needs root and the program ip (package iproute2)", flush=True)
         return
-    names = [f"sk{os.getpid()}{i}" for i in range(3)]
-    # The first is the switch, too: a bridge with its own address.
+    names = [f"{prefix}{os.getpid()}{i}" for i in range(3)]
     made = [f"netns add {name}" for name in names] + [f"-n {name} link set lo up" for name in names]
-    made += [f"-n {names[0]} link add br0 type bridge", f"-n {names[0]} addr add 10.77.0.1/24 dev br0", f"-n {names[0]} link set br0 up"]
+    made += [f"-n {names[0]} link add br0 type bridge", f"-n {names[0]} addr add {net}.1/24 dev br0", f"-n {names[0]} link set br0 up"]
     for i in (1, 2):
         made += [f"-n {names[0]} link add p{i} type veth peer name eth0 netns {names[i]}", f"-n {names[0]} link set p{i} master br0 up",
-                 f"-n {names[i]} addr add 10.77.0.{i + 1}/24 dev eth0", f"-n {names[i]} link set eth0 up"]
+                 f"-n {names[i]} addr add {net}.{i + 1}/24 dev eth0", f"-n {names[i]} link set eth0 up"]
     try:
         for command in made:
             if not ip(command):
                 print(f"        three hosts: not run, this machine cannot do: ip {command}", flush=True)
                 return
-        three_hosts(names)
+        body(names)
     finally:
         for name in names:
             ip(f"netns del {name}")
+
+
+def namespaces():
+    """Three hosts, as far as one machine can be three: network namespaces, joined by a bridge."""
+    in_three_namespaces("sk", "10.77.0", three_hosts)
 
 
 def counts_right(run, begun, go):

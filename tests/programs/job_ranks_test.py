@@ -12,11 +12,10 @@ import os
 import pathlib
 import shutil
 import signal
-import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from cluster_test import Cluster, ip  # noqa: E402
+from cluster_test import Cluster, in_three_namespaces  # noqa: E402
 from jobs_test import ask  # noqa: E402
 from program import Run, find_program, run_cases  # noqa: E402
 
@@ -220,24 +219,10 @@ def surroundings():
 
 def three_hosts():
     """Network and host names of their own: a head with the job, and two nodes."""
-    if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("unshare"):
-        print("        three hosts: not run, it needs root and the programs ip and unshare", flush=True)
+    if not shutil.which("unshare"):
+        print("        three hosts: not run, it needs the program unshare", flush=True)
         return
-    names = [f"sj{os.getpid()}{i}" for i in range(3)]
-    made = [f"netns add {name}" for name in names] + [f"-n {name} link set lo up" for name in names]
-    made += [f"-n {names[0]} link add br0 type bridge", f"-n {names[0]} addr add 10.78.0.1/24 dev br0", f"-n {names[0]} link set br0 up"]
-    for i in (1, 2):
-        made += [f"-n {names[0]} link add p{i} type veth peer name eth0 netns {names[i]}", f"-n {names[0]} link set p{i} master br0 up",
-                 f"-n {names[i]} addr add 10.78.0.{i + 1}/24 dev eth0", f"-n {names[i]} link set eth0 up"]
-    try:
-        for command in made:
-            if not ip(command):
-                print(f"        three hosts: not run, this machine cannot do: ip {command}", flush=True)
-                return
-        on_three_hosts(names)
-    finally:
-        for name in names:
-            ip(f"netns del {name}")
+    in_three_namespaces("sj", "10.78.0", on_three_hosts)
 
 
 def on_three_hosts(names):

@@ -410,12 +410,7 @@ task<void> scenario(sim::world& w) {
     auto jobs = std::make_unique<test::sim_jobs>();
     sim_nodes c(w.loop, w.network);
     jobs->attach(c);
-    c.head_disk = &disk;
-    c.head_log_bounds.grown = 2000;
-    c.head_log_bounds.times = 1;
-    c.agent_times.start_timeout = 5s; // some starts hang
-    c.head_defaults.times.start_timeout = 20s;
-    c.head_defaults.news = logging::level::debug;
+    c.use_log(disk);
     stage s{w, c, *jobs, &disk};
     auto driving = drive(&s);
     co_await driving;

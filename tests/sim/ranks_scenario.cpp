@@ -253,12 +253,7 @@ task<void> scenario(sim::world& w) {
     w.network.draw_clocks();
     sim::disk disk(w.loop.random(), {}, &w.network.counts());
     sim_nodes c(w.loop, w.network);
-    c.head_disk = &disk;
-    c.head_log_bounds.grown = 2000;
-    c.head_log_bounds.times = 1;
-    c.agent_times.start_timeout = 5s; // some starts hang
-    c.head_defaults.times.start_timeout = 20s;
-    c.head_defaults.news = logging::level::debug;
+    c.use_log(disk);
     c.head_defaults.runs = "/runs";
     stage s{w, c, &disk};
     auto driving = drive(&s);

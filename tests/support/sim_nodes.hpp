@@ -157,6 +157,16 @@ public:
         return o;
     }
 
+    /// A head with a short log on this disk, and starts that may hang for a while.
+    void use_log(skein::disk& disk) {
+        head_disk = &disk;
+        head_log_bounds.grown = 2000;
+        head_log_bounds.times = 1;
+        agent_times.start_timeout = std::chrono::seconds(5);
+        head_defaults.times.start_timeout = std::chrono::seconds(20);
+        head_defaults.news = logging::level::debug;
+    }
+
     void start_head() {
         auto how = head_defaults;
         how.listen = head_address();

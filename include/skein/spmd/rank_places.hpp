@@ -72,7 +72,7 @@ public:
     /// All ranks of the attempt have ended.
     virtual void release() = 0;
     /// After everything else, also after a failed open(). Suspends until what the ranks have
-    /// printed is out.
+    /// printed is out, for some seconds at most: a reader may have stopped.
     [[nodiscard]] virtual task<void> close() = 0;
 };
 

@@ -22,16 +22,6 @@
 
 namespace skein::cluster::detail {
 
-/// Why no session came about, with what to do.
-[[nodiscard]] inline error no_cluster(const net::address& head, const error& why) {
-    const auto hint =
-        !why.hint().empty() ? why.hint() : "start one with skein head, or name another address";
-    const auto what = is_no_answer(why.code()) ? "no cluster at" : "the head at";
-    return error(why.code(), fmt::format("{} {}: {}", what, to_string(head), why.text()))
-        .with_cause(why.cause())
-        .with_hint(hint);
-}
-
 /// A link to the head, for one question or several.
 inline task<net::requests::handle> reach_head(net::network* via, tool_options how) {
     net::link_options once;
@@ -42,7 +32,13 @@ inline task<net::requests::handle> reach_head(net::network* via, tool_options ho
         net::link::connect(*via, how.head, std::move(link), std::move(once)), how.within));
     auto linked = co_await dialing;
     if (!linked && linked.error().code() == errc::cancelled) throw linked.error();
-    if (!linked) throw no_cluster(how.head, linked.error());
+    if (!linked) {
+        const auto& why = linked.error();
+        throw no_cluster(how.head, why,
+                         !why.hint().empty()
+                             ? why.hint()
+                             : "start one with skein head, or name another address");
+    }
     co_return net::requests::over(std::move(*linked));
 }
 

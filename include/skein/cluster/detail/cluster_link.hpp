@@ -20,6 +20,8 @@
 #include <string_view>
 #include <utility>
 
+#include <fmt/format.h>
+
 namespace skein::cluster::detail {
 
 /// What all ends of a cluster's links say.
@@ -117,6 +119,22 @@ inline constexpr std::string_view ended_hint = "it ended before it had reached t
     case errc::not_supported: return true;
     default: return false;
     }
+}
+
+/// Why no link to the head came about, or lasts, with what to do.
+[[nodiscard]] inline error no_cluster(const net::address& head, const error& why,
+                                      std::string hint) {
+    const auto what = is_no_answer(why.code()) ? "no cluster at" : "the head at";
+    return error(why.code(), fmt::format("{} {}: {}", what, to_string(head), why.text()))
+        .with_cause(why.cause())
+        .with_hint(std::move(hint));
+}
+
+/// The same for a driver.
+[[nodiscard]] inline error no_cluster_for_driver(const net::address& head, const error& why) {
+    const bool is_plain = why.code() == errc::refused || why.hint().empty();
+    return no_cluster(head, why,
+                      is_plain ? "skein head starts one, skein status looks at it" : why.hint());
 }
 
 inline task<void> wait_for(event* e) { co_await e->wait(); }

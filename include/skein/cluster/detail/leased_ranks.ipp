@@ -76,7 +76,6 @@ struct leased_ranks::state : std::enable_shared_from_this<leased_ranks::state> {
         std::optional<proc::child_end> end;
         event over;
         std::uint64_t next_line = 1; ///< that it has not been heard of
-        std::string node_name;
     };
     using lease_ptr = std::shared_ptr<lease>;
     class rank_child;
@@ -182,14 +181,7 @@ SKEIN_INLINE task<void> leased_ranks::state::keep(state* self) {
         self->over = error(errc::closed, "the cluster was stopped");
     } catch (const error& e) {
         if (e.code() == errc::cancelled) throw;
-        self->over = error(e.code(), fmt::format("{} {}: {}",
-                                                 detail::is_no_answer(e.code()) ? "no cluster at"
-                                                                                : "the head at",
-                                                 to_string(self->how.head), e.text()))
-                         .with_cause(e.cause())
-                         .with_hint(e.code() == errc::refused || e.hint().empty()
-                                        ? "skein head starts one, skein status looks at it"
-                                        : e.hint());
+        self->over = detail::no_cluster_for_driver(self->how.head, e);
     }
     self->lose_all(self->over->text());
     self->changed.set();
@@ -237,7 +229,6 @@ SKEIN_INLINE std::shared_ptr<net::request_service> leased_ranks::state::make_ser
         if (found == leases.end()) return; // it was given back; the head hears so
         auto& l = *found->second;
         if (std::exchange(l.node, m.node) == 0) l.name += " on " + m.node_name;
-        l.node_name = m.node_name;
     });
     out->on_tell<lease_ended>([this](const lease_ended& m, const net::caller&) { on_ended(m); });
     out->on_tell<worker_output>(

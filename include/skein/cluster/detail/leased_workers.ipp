@@ -125,13 +125,7 @@ SKEIN_INLINE task<void> leased_workers::state::keep_joined(state* self) {
     if (!fault && self->stopping.is_set()) co_return;
     if (!fault) throw error(errc::closed, "the cluster was stopped");
     if (fault->code() == errc::cancelled || fault->text().starts_with("listen ")) throw *fault;
-    const auto what = detail::is_no_answer(fault->code()) ? "no cluster at" : "the head at";
-    throw error(fault->code(),
-                fmt::format("{} {}: {}", what, to_string(self->how.head), fault->text()))
-        .with_cause(fault->cause())
-        .with_hint(fault->code() == errc::refused || fault->hint().empty()
-                       ? "skein head starts one, skein status looks at it"
-                       : fault->hint());
+    throw detail::no_cluster_for_driver(self->how.head, *fault);
 }
 
 SKEIN_INLINE std::shared_ptr<net::request_service> leased_workers::state::make_service() {
