@@ -47,16 +47,39 @@ TEST_CASE("a frame may be given back on another thread, and a thread's frames en
 }
 
 #if SKEIN_FRAME_POOL
-TEST_CASE("a thread that only gives frames back keeps a bounded number of them") {
+TEST_CASE("a thread keeps none of the frames that another one made") {
     std::vector<void*> made;
-    for (std::size_t i = 0; i < 3 * frame_pool::most_kept; ++i)
-        made.push_back(frame_pool::allocate(500));
-    std::size_t kept = 0;
+    for (int i = 0; i < 100; ++i) made.push_back(frame_pool::allocate(500));
+    std::size_t kept = 1;
     std::jthread other([&] {
         for (void* p : made) frame_pool::release(p, 500);
         kept = frame_pool::kept(500);
     });
     other.join();
+    CHECK(kept == 0);
+}
+
+TEST_CASE("a thread keeps a bounded number of its free frames") {
+    std::size_t kept = 0;
+    std::jthread other([&] {
+        std::vector<void*> made;
+        for (std::size_t i = 0; i < 3 * frame_pool::most_kept; ++i)
+            made.push_back(frame_pool::allocate(500));
+        for (void* p : made) frame_pool::release(p, 500);
+        kept = frame_pool::kept(500);
+    });
+    other.join();
     CHECK(kept == frame_pool::most_kept);
+}
+
+TEST_CASE("frames of which each byte was written are known to their thread") {
+    for (std::size_t bytes = 1; bytes <= 2100; ++bytes) {
+        void* p = frame_pool::allocate(bytes);
+        std::memset(p, 0xFF, bytes);
+        frame_pool::release(p, bytes);
+        void* again = frame_pool::allocate(bytes);
+        if (bytes <= 2040 && again != p) FAIL(bytes);
+        frame_pool::release(again, bytes);
+    }
 }
 #endif
