@@ -132,6 +132,7 @@ using skein::object_id;
 using skein::object_tag;
 using skein::open_mode;
 using skein::operator+;
+using skein::option_count;
 using skein::option_text;
 using skein::own_arguments;
 using skein::parent_path;
@@ -613,6 +614,7 @@ using skein::sched::whole_cores;
 export namespace skein::spmd {
 using skein::spmd::add_entry;
 using skein::spmd::ask_to_scale;
+using skein::spmd::comes_again;
 using skein::spmd::coordinator_options;
 using skein::spmd::coordinator_place;
 using skein::spmd::difference;

@@ -4,7 +4,7 @@
 
 What a block shows is said by the line before it, as scripts/snippets.py explains; a block that is not
 what its file has fails, and scripts/check --write writes it anew. C++ that must not compile is marked
-`<!-- not a snippet: reason -->`. A path of this repository in backquotes must exist. A page shows its
+`<!-- not a snippet: reason -->`. The numbers of a list go up by one. A path of this repository in backquotes must exist. A page shows its
 code itself: `literalinclude` shows nothing in a Markdown viewer, and fails. A header named as
 [`net/link.hpp`] must exist and be a link.
 """
@@ -22,6 +22,31 @@ INCLUDED = re.compile(r"^```\{literalinclude\} (\S+)", re.M)
 NAMED = re.compile(r"`((?:docs|scripts|examples|bench|include|tests|cmake|packaging)/[\w./-]*\w)`")
 
 
+NUMBERED = re.compile(r"^( *)(\d+)\. ")
+
+
+def misnumbered(text: str) -> "list[tuple[int, str]]":
+    """Lines of numbered lists whose number is not the one behind the last, with what is wrong."""
+    found = []
+    last: dict[int, int] = {}  # by indentation
+    fenced = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            fenced = not fenced
+        if fenced or not line.strip():
+            continue
+        item = NUMBERED.match(line)
+        indent = len(item.group(1)) if item else len(line) - len(line.lstrip())
+        last = {at: n for at, n in last.items() if at < indent or (item and at == indent)}
+        if not item:
+            continue
+        value, before = int(item.group(2)), last.get(indent)
+        if before is not None and value not in (before + 1, 1) or value == 1 == before:
+            found.append((number, f"item {value} of a list behind item {before}"))
+        last[indent] = value
+    return found
+
+
 def main() -> int:
     problems = []
     for page in snippets.pages():
@@ -29,6 +54,7 @@ def main() -> int:
         for name in NAMED.finditer(text):
             if not os.path.exists(os.path.join(checks.ROOT, name.group(1))):
                 problems.append(f"{page}:{checks.line_of(text, name.start())}: {name.group(1)} does not exist")
+        problems += [f"{page}:{line}: {what}" for line, what in misnumbered(text)]
         problems += code_map.problems(page, text)
         for found in INCLUDED.finditer(text):
             problems.append(f"{page}:{checks.line_of(text, found.start())}: literalinclude shows nothing "

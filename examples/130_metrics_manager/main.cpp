@@ -207,7 +207,6 @@ int main(int argc, char** argv) {
     o.run.checkpoint.every = 100;
     o.run.checkpoint.keep_best = {
         .k = 1, .metric = "val_accuracy", .order = skein::train::metric_order::highest};
-    o.run.steps_flag = ""; // epochs say how long it trains
     bool resume = false, plain = false;
     CLI::App app("Trains a small network on digits and measures it.");
     app.option_defaults()->always_capture_default();

@@ -75,7 +75,7 @@ struct program_options {
     std::string folder, make_data;
     std::int32_t image = 64;
     int threads = 0;
-    std::uint64_t skip = 0;
+    int skip = 0;
     std::int64_t make_train = 2000, make_val = 400;
     double lr = 0.05;
 };
@@ -137,7 +137,6 @@ int main(int argc, char** argv) {
     o.run.global_batch = 64;
     o.run.eval_every = 0;
     o.run.checkpoint.every = 0;
-    o.run.steps_flag = ""; // epochs say how long it trains
     bool resume = false, plain = false;
     CLI::App app("Trains a ResNet on a folder of pictures.");
     app.option_defaults()->always_capture_default();

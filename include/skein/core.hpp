@@ -35,6 +35,7 @@
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/mutex.hpp>
+#include <skein/core/option_count.hpp>
 #include <skein/core/permutation.hpp>
 #include <skein/core/philox.hpp>
 #include <skein/core/posix_disk.hpp>

@@ -28020,6 +28020,47 @@ private:
 
 } // namespace skein
 
+// ======== skein/core/option_count.hpp
+// A number of things, as a person types it into a struct of options: any integer that is not
+// negative, of whatever type the program has it in.
+//
+//     struct reading { option_count most = 16; };
+//     const int asked = 4;
+//     reading{.most = asked};                 // as well as a std::size_t, or a constant
+//     reading{.most = asked - 5};             // throws errc::usage: "a count of -1"
+
+
+#include <concepts>
+#include <cstddef>
+#include <string>
+#include <utility>
+
+namespace skein {
+
+/// See the file's head. Works like a std::size_t once it is made.
+class option_count {
+public:
+    constexpr option_count() noexcept = default;
+    /// Throws errc::usage for a negative number; at compile time it does not compile.
+    template <std::integral T>
+        requires(!std::same_as<T, bool>)
+    constexpr option_count(T number) : value_(static_cast<std::size_t>(number)) {
+        if (std::cmp_less(number, 0)) refuse(static_cast<long long>(number));
+    }
+    constexpr operator std::size_t() const noexcept { return value_; }
+    [[nodiscard]] constexpr std::size_t value() const noexcept { return value_; }
+
+private:
+    [[noreturn]] static void refuse(long long number) {
+        throw error(errc::usage, "a count of " + std::to_string(number))
+            .with_hint("options that say how many are 0 or more");
+    }
+
+    std::size_t value_ = 0;
+};
+
+} // namespace skein
+
 // ======== skein/core/permutation.hpp
 // A shuffled order of n items without a table: a keyed bijection on [0, n).
 //
@@ -44445,6 +44486,12 @@ inline constexpr bool is_through_handle<First, A...> =
 /// remote<&f> with its options; call it like f, as often as you like.
 template <auto F, class Options = rt::detail::default_options<call_options>>
 class remote_function {
+    static_assert((std::is_pointer_v<decltype(F)> &&
+                   std::is_function_v<std::remove_pointer_t<decltype(F)>>) ||
+                      std::is_member_function_pointer_v<decltype(F)>,
+                  "skein: remote<> takes the address of a function: remote<&f>, or remote<&T::m> "
+                  "of an actor's method. A lambda is an object: name a function, or write "
+                  "constexpr auto f = +[](int v) { ... }; outside of functions and remote<f>");
     using kept = rt::detail::owned_options<call_options>;
 
 public:
@@ -47616,7 +47663,7 @@ SKEIN_INLINE task<void> group_client::finish() {
 // lost.
 //
 // What ends a rank for good (a usage error, a NaN, a full disk) is not tried again: it would only
-// fail again. Ranks begin in the folder in which this program was started. Ctrl-C asks the ranks to
+// fail again; nor is what has ended two attempts at the same step in the same words. Ranks begin in the folder in which this program was started. Ctrl-C asks the ranks to
 // stop in order; a second one kills them. When the supervisor dies, however it dies, the kernel
 // kills the ranks. A process may have several at once, each on a thread of its own.
 
@@ -47693,6 +47740,14 @@ struct supervisor_outcome {
     case errc::disk_full: return true;
     default: return false;
     }
+}
+
+/// Whether two attempts have ended alike: with the same words about the same step of a rank. The
+/// next would, too.
+[[nodiscard]] inline bool comes_again(const error& before, const error& now) {
+    const bool names_step = (now.text() + " " + now.where()).find(" at step ") != std::string::npos;
+    return names_step && before.code() == now.code() && before.text() == now.text() &&
+           before.where() == now.where();
 }
 
 /// Runs the job to its end; blocks. On any thread, also on several at once: at most one of them
@@ -47837,11 +47892,19 @@ private:
         rules.most = options_.max_failures;
         rules.first_pause = options_.backoff;
         proc::restart_policy restarts(rules);
+        std::optional<error> before;
         for (int number = 0;; ++number) {
             auto attempted = run_attempt(number);
             outcome_.failure = co_await attempted;
             auto& failure = outcome_.failure;
             if (!failure || stop_signal_ != 0 || lasting_ || is_lasting(failure->code())) co_return;
+            if (before && comes_again(*before, *failure)) {
+                failure->with_hint((failure->hint().empty() ? "" : failure->hint() + "; ") +
+                                   "it came again at the same step after a restart: not tried once "
+                                   "more");
+                co_return;
+            }
+            before = *failure;
             const auto pause = restarts.failed(*failure);
             if (!pause) {
                 if (number > 0) {

@@ -8992,7 +8992,8 @@ struct run_summary {
     std::uint64_t val_step = 0;          ///< the step of "val_loss"; 0: the last one
     std::string checkpoint{};            ///< the newest, or empty
     std::string command{};               ///< how the program was called; empty: no resume line
-    /// What goes on, and what gives the steps; empty when the program has no such flags.
+    std::uint64_t epochs = 0;            ///< that were asked for; 0: steps were
+    /// What goes on, and what gives the steps, or epochs; empty when the program has no such flags.
     std::string resume_flag = "--resume", steps_flag = "--steps", name_flag = "--run";
     std::string launcher{}; ///< what started the ranks, or empty: the program itself
     std::string stopped{};  ///< "by SIGINT": why it ended early, or empty
@@ -9003,7 +9004,7 @@ struct run_summary {
 /// A word as one types it into a shell: in quotes when it needs them.
 [[nodiscard]] std::string shell_word(std::string_view word);
 /// The command that goes on with a run: with the resume flag, with the name in use when it is
-/// another than the one asked for, and when it is complete with twice the steps.
+/// another than the one asked for, and when it is complete with twice the steps, or epochs.
 [[nodiscard]] std::string next_command(const run_summary& run);
 /// The screen, lines ending with '\n'.
 [[nodiscard]] std::string summary_text(const run_summary& run);
@@ -9092,7 +9093,8 @@ SKEIN_INLINE std::string shell_word(std::string_view word) {
 SKEIN_INLINE std::string next_command(const run_summary& run) {
     auto command = run.command;
     if (detail::is_complete(run) && !run.steps_flag.empty())
-        detail::set_flag(command, run.steps_flag, std::to_string(2 * run.steps));
+        detail::set_flag(command, run.steps_flag,
+                         std::to_string(2 * (run.epochs > 0 ? run.epochs : run.steps)));
     if (!run.asked.empty() && run.asked != run.name && !run.name_flag.empty())
         detail::set_flag(command, run.name_flag, shell_word(run.name));
     if (!run.resume_flag.empty() &&
@@ -9142,7 +9144,8 @@ SKEIN_INLINE std::string summary_text(const run_summary& run) {
     if (!run.command.empty() && !run.checkpoint.empty()) {
         std::string what =
             complete ? "train on from the last checkpoint" : "go on from the last checkpoint";
-        if (complete && run.steps_flag.empty()) what += ", with more steps";
+        if (complete && run.steps_flag.empty())
+            what += run.epochs > 0 ? ", with more epochs" : ", with more steps";
         if (run.resume_flag.empty()) what += ", with resume_mode::latest in its run_config";
         next((run.launcher.empty() ? "" : "under the same launcher: ") + next_command(run), what);
     }
@@ -9540,6 +9543,7 @@ SKEIN_INLINE keyed_permutation sampler::make_order() const {
 #include <chrono>
 #include <cstdint>
 #include <iosfwd>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -9674,10 +9678,16 @@ struct run_config {
     /// How the program was called, when it has flags to go on with: command_line(). Empty: the hint
     /// how to go on shows the command line as it was.
     std::string command{};
-    /// What those flags are called: the one that resumes, and those that give steps and the run's
-    /// name. Empty for one that the program has not.
-    std::string resume_flag = "--resume", steps_flag = "--steps", name_flag = "--run";
+    /// What those flags are called: the one that resumes, and the one that gives the run's name.
+    /// Empty for one that the program has not.
+    std::string resume_flag = "--resume", name_flag = "--run";
+    /// The same for the one that gives its length: steps, or epochs in a run by epochs. Not given:
+    /// "--steps", and none in a run by epochs, whose length no number of steps changes.
+    std::optional<std::string> steps_flag{};
 };
+
+/// config.steps_flag, or what it is when it was not given; empty: there is none.
+[[nodiscard]] std::string steps_flag_of(const run_config& config);
 
 /// How this process was called, as one would type it again.
 [[nodiscard]] std::string command_line();
@@ -9737,6 +9747,10 @@ namespace skein::train {
 SKEIN_INLINE std::string default_runs_dir() {
     const char* const named = std::getenv("SKEIN_RUNS_DIR");
     return named != nullptr && *named != '\0' ? named : "runs";
+}
+
+SKEIN_INLINE std::string steps_flag_of(const run_config& config) {
+    return config.steps_flag.value_or(config.epochs > 0 ? "" : "--steps");
 }
 
 SKEIN_INLINE std::string command_line() {
@@ -10007,6 +10021,8 @@ struct start_info {
     /// "3 epochs of 120 steps, ..."; empty when the steps were given.
     std::string epochs{};
     std::vector<std::string> evaluations{}; ///< names of the evaluation sets that have samples
+    std::vector<std::string> numbers{}; ///< of evaluations, as far as they are known: "val_loss"
+    std::vector<std::string> open{};    ///< sets whose loss may report numbers besides those
     /// Metrics of training: "train_<name>" and "train_epoch_<name>", in the rows where they are due.
     std::vector<std::string> training{};
 };
@@ -10111,11 +10127,12 @@ struct fit_result {
     /// The newest of each metric of training and of every evaluation set, of this start.
     std::vector<report::metric_value> metrics{};
     std::vector<report::metric_array> arrays{};
-    double peak_rss_bytes = 0.0; ///< the largest of all ranks
-    std::string run_name{}, run_path{}, checkpoint{};
-    bool stopped = false;      ///< ended early because it was asked to
-    int stop_signal = 0;       ///< by SIGINT or SIGTERM on some rank; 0 when it was no signal
-    std::string stop_reason{}; ///< of the callback that asked for it, when it says one
+    double peak_rss_bytes = 0.0;                      ///< the largest of all ranks
+    std::string run_name{}, run_path{}, checkpoint{}; ///< the newest checkpoint
+    std::string best_checkpoint{}; ///< by config's keep_best, of those that are there; or empty
+    bool stopped = false;          ///< ended early because it was asked to
+    int stop_signal = 0;           ///< by SIGINT or SIGTERM on some rank; 0 when it was no signal
+    std::string stop_reason{};     ///< of the callback that asked for it, when it says one
 };
 
 /// Has at least one of the members; whether they fit is checked where they are called.
@@ -10240,6 +10257,67 @@ template <class... C>
 }
 
 } // namespace detail
+
+} // namespace skein::train
+
+// ======== skein/train/description.hpp
+// What an optimizer or a schedule says of itself: a name, and the settings that all ranks must have
+// alike.
+//
+//     void describe(description& to) const { to.add("beta1", beta1).add("beta2", beta2); }
+
+
+#include <concepts>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace skein::train {
+
+/// A name, and settings in the order they were added. Numbers become the shortest text that reads
+/// back as the same number.
+struct description {
+    std::string name{};
+    std::vector<std::pair<std::string, std::string>> settings{};
+
+    description& add(std::string what, double value);
+    description& add(std::string what, std::string_view value);
+    template <std::same_as<bool> T>
+    description& add(std::string what, T value) {
+        return add(std::move(what), std::string_view(value ? "true" : "false"));
+    }
+    template <std::integral T>
+        requires(!std::same_as<T, bool>)
+    description& add(std::string what, T value) {
+        return add(std::move(what), std::string_view(std::to_string(value)));
+    }
+    description& add(std::string what, const char* value) {
+        return add(std::move(what), std::string_view(value));
+    }
+
+    friend bool operator==(const description&, const description&) = default;
+};
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/description.ipp
+// Bodies of <skein/train/description.hpp>.
+
+#include <fmt/format.h>
+
+namespace skein::train {
+
+SKEIN_INLINE description& description::add(std::string what, double value) {
+    return add(std::move(what), std::string_view(fmt::format("{}", value)));
+}
+
+SKEIN_INLINE description& description::add(std::string what, std::string_view value) {
+    settings.emplace_back(std::move(what), value);
+    return *this;
+}
 
 } // namespace skein::train
 
@@ -10380,11 +10458,22 @@ template <class Step>
 
 /// Throws errc::usage when none of the evaluation sets can have the number, or there are none: the
 /// rule would never decide.
-inline void require_evaluated(const std::vector<std::string>& sets, std::string_view metric,
-                              std::string_view rule) {
-    for (const auto& set : sets)
-        if (is_of_set(metric, set)) return;
+///   start  a start_info
+template <class Start>
+void require_evaluated(const Start& start, std::string_view metric, std::string_view rule) {
+    const auto& sets = start.evaluations;
+    bool is_of_one = false;
+    for (const auto& set : sets) {
+        if (!is_of_set(metric, set)) continue;
+        is_of_one = true;
+        if (start.numbers.empty() || std::ranges::find(start.open, set) != start.open.end()) return;
+    }
+    if (is_of_one && std::ranges::find(start.numbers, metric) != start.numbers.end()) return;
     auto why = error(errc::usage, fmt::format("{}: no evaluation has a '{}'", rule, metric));
+    if (is_of_one)
+        throw std::move(why).with_hint(known_names(start.numbers) +
+                                       "; metrics are given to trainer.measure(), and a loss with "
+                                       "a third argument may report more");
     if (sets.empty())
         throw std::move(why).with_hint(
             "this run evaluates nothing: give it an evaluation set with samples, or leave the rule "
@@ -10482,9 +10571,18 @@ public:
     /// Throws errc::usage when no evaluation, or no row, can have the number.
     void require(const start_info& s) const {
         if (options_.at == watched::evaluations)
-            detail::require_evaluated(s.evaluations, options_.metric, rule_);
+            detail::require_evaluated(s, options_.metric, rule_);
         else
             detail::require_in_rows(s.training, options_.metric, rule_);
+    }
+
+    void describe(description& to) const {
+        to.add("metric", options_.metric)
+            .add("patience", options_.patience)
+            .add("threshold", options_.threshold)
+            .add("relative", options_.relative)
+            .add("cooldown", options_.cooldown)
+            .add("lower_is_better", options_.lower_is_better);
     }
 
     [[nodiscard]] const std::string& why() const noexcept { return why_; }
@@ -10546,7 +10644,7 @@ private:
 #include <utility>
 #include <vector>
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 namespace skein {
 
@@ -10592,6 +10690,17 @@ public:
                        rule_name, "nothing says when the batch grows",
                        "give every_epochs, at_epochs, at_steps or plateau");
         if (o.plateau) watch_.emplace(*o.plateau, rule_name);
+    }
+
+    void describe(train::description& to) const {
+        to.add("factor", options_.factor)
+            .add("every_epochs", options_.every_epochs)
+            .add("at_epochs", fmt::format("{}", fmt::join(options_.at_epochs, " ")))
+            .add("at_steps", fmt::format("{}", fmt::join(options_.at_steps, " ")))
+            .add("max", options_.max)
+            .add("rate", static_cast<int>(options_.rate))
+            .add("more_micro_batches", options_.more_micro_batches);
+        if (watch_) watch_->describe(to);
     }
 
     /// Throws errc::usage when no evaluation can have the number of its plateau.
@@ -11131,6 +11240,8 @@ template <class F>
 [[nodiscard]] std::string text_of_field(const F& field) {
     if constexpr (std::same_as<F, bool>)
         return option_text(field);
+    else if constexpr (std::same_as<F, option_count>)
+        return option_text(static_cast<std::int64_t>(field.value()));
     else if constexpr (std::integral<F>)
         return option_text(static_cast<std::int64_t>(field));
     else if constexpr (requires {
@@ -15467,6 +15578,52 @@ namespace skein::train::detail {
     return tensor.unsafeGetTensorImpl()->version_counter().current_version();
 }
 
+// ---- elements in one place ----------------------------------------------------------------------
+
+/// Whether two elements of the tensor are one number in memory: expanded, or with strides that meet.
+/// Nothing can be read into such a tensor.
+[[nodiscard]] inline bool shares_elements(const at::Tensor& tensor) {
+    if (!tensor.defined() || storage_of(tensor) == nullptr || tensor.numel() < 2 ||
+        tensor.unsafeGetTensorImpl()->is_non_overlapping_and_dense())
+        return false;
+    std::vector<std::pair<std::int64_t, std::int64_t>> steps; // stride and extent
+    for (std::int64_t d = 0; d < tensor.dim(); ++d)
+        if (tensor.size(d) > 1) steps.emplace_back(tensor.stride(d), tensor.size(d));
+    std::ranges::sort(steps);
+    std::int64_t reach = 0; // of the dimensions so far
+    bool apart = true;
+    for (const auto& [stride, extent] : steps) {
+        apart = apart && stride > reach;
+        reach += stride * (extent - 1);
+    }
+    if (apart) return false;
+    std::vector<bool> taken(static_cast<std::size_t>(reach) + 1);
+    std::vector<std::int64_t> at(steps.size(), 0);
+    for (std::int64_t place = 0;;) { // all elements in turn
+        if (taken[static_cast<std::size_t>(place)]) return true;
+        taken[static_cast<std::size_t>(place)] = true;
+        std::size_t d = 0;
+        for (; d < steps.size(); ++d) {
+            place += steps[d].first;
+            if (++at[d] < steps[d].second) break;
+            place -= steps[d].first * steps[d].second;
+            at[d] = 0;
+        }
+        if (d == steps.size()) return false;
+    }
+}
+
+/// Throws by name for a tensor whose checkpoint nobody could read back.
+inline void refuse_shared_elements(std::string_view name, const at::Tensor& tensor) {
+    if (!shares_elements(tensor)) return;
+    throw error(errc::not_supported,
+                fmt::format("not supported: elements of {} share memory (it is {} numbers in the "
+                            "place of fewer, as expand() makes them)",
+                            name, tensor.numel()))
+        .with_hint("register it as contiguous(), or register what it is made of and expand that in "
+                   "forward()");
+}
+
 // ---- before -------------------------------------------------------------------------------------
 
 /// Memory of the flat stores of this process, while something lies in it: after a training the
@@ -15557,6 +15714,9 @@ inline void refuse_aliases(const std::vector<flat_segment>& segments,
     for (const auto& s : segments)
         if (s.cut == nullptr) add(s.name, s.parameter, true);
     for (const auto& f : fixed) add(f.name, f.tensor, false);
+    for (const auto& s : segments)
+        if (s.cut == nullptr) refuse_shared_elements(s.name, s.parameter);
+    for (const auto& f : fixed) refuse_shared_elements(f.name, f.tensor);
     for (auto& [storage, in] : by_storage) {
         if (!in.has_trained()) continue;
         in.refuse_overlap();
@@ -15752,6 +15912,7 @@ SKEIN_INLINE void flat_store::require_taken() const {
                        "session");
     };
     if (const auto what = taken_->difference(); !what.empty()) refuse(what);
+    for (const auto& f : fixed_) detail::refuse_shared_elements(f.name, f.tensor); // set_data()
     for (const auto& s : segments_) {
         if (!is_in_place(s)) refuse(fmt::format("parameter {} was moved to other memory", s.name));
         require_written_whole(s);
@@ -18244,67 +18405,6 @@ static_assert(train::strategy<DDP<>>);
 
 } // namespace skein
 
-// ======== skein/train/description.hpp
-// What an optimizer or a schedule says of itself: a name, and the settings that all ranks must have
-// alike.
-//
-//     void describe(description& to) const { to.add("beta1", beta1).add("beta2", beta2); }
-
-
-#include <concepts>
-#include <cstdint>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
-
-namespace skein::train {
-
-/// A name, and settings in the order they were added. Numbers become the shortest text that reads
-/// back as the same number.
-struct description {
-    std::string name{};
-    std::vector<std::pair<std::string, std::string>> settings{};
-
-    description& add(std::string what, double value);
-    description& add(std::string what, std::string_view value);
-    template <std::same_as<bool> T>
-    description& add(std::string what, T value) {
-        return add(std::move(what), std::string_view(value ? "true" : "false"));
-    }
-    template <std::integral T>
-        requires(!std::same_as<T, bool>)
-    description& add(std::string what, T value) {
-        return add(std::move(what), std::string_view(std::to_string(value)));
-    }
-    description& add(std::string what, const char* value) {
-        return add(std::move(what), std::string_view(value));
-    }
-
-    friend bool operator==(const description&, const description&) = default;
-};
-
-} // namespace skein::train
-
-
-// ======== skein/train/detail/description.ipp
-// Bodies of <skein/train/description.hpp>.
-
-#include <fmt/format.h>
-
-namespace skein::train {
-
-SKEIN_INLINE description& description::add(std::string what, double value) {
-    return add(std::move(what), std::string_view(fmt::format("{}", value)));
-}
-
-SKEIN_INLINE description& description::add(std::string what, std::string_view value) {
-    settings.emplace_back(std::move(what), value);
-    return *this;
-}
-
-} // namespace skein::train
-
 // ======== skein/train/early_stopping.hpp
 // Ends training when an evaluation has not improved for a while: a callback with an action and
 // state.
@@ -18354,7 +18454,7 @@ public:
 
     /// Throws errc::usage when no evaluation can have such a number.
     void on_start(const train::start_info& s) {
-        train::detail::require_evaluated(s.evaluations, options_.metric, "early stopping");
+        train::detail::require_evaluated(s, options_.metric, "early stopping");
     }
 
     /// Throws errc::usage when the evaluation has no such number. Those of other sets are passed
@@ -18371,6 +18471,13 @@ public:
         }
         waited_ = better ? 0 : waited_ + 1;
         return waited_ < options_.patience ? train::action::go_on : train::action::stop;
+    }
+
+    void describe(train::description& to) const {
+        to.add("metric", options_.metric)
+            .add("patience", options_.patience)
+            .add("least", options_.least)
+            .add("lower_is_better", options_.lower_is_better);
     }
 
     /// NaN before the first number.
@@ -18870,6 +18977,4345 @@ concept evaluation_input =
     data_source<std::remove_cvref_t<T>> || detail::is_evaluation<std::remove_cvref_t<T>>;
 
 } // namespace skein::train
+
+// ======== skein/train/feed.hpp
+// feed: a pipeline (skein/data.hpp) as the data of a Trainer.
+//
+//     struct points { torch::Tensor pixels_BCHW, label_B; };    // one per field of the row, in order
+//     auto train = data::range(50'000) | data::map<&draw>() | data::shuffle();
+//     auto batches = skein::train::feed<points>(ctx, run, train);
+//     auto held_out = skein::train::numbered<points>(ctx, run, test);
+//     trainer.fit(net, skein::SGD{}, schedule, loss, batches, held_out);
+//
+// Batches are the run's: its seed and last_batch, and the plan in force (train/step_plan.hpp), which
+// begins with its global_batch and accumulation. The rows of step n are
+// the same for any number of ranks, threads and helpers, and after a resume. Tensors lie over the
+// loader's memory, without a copy; it comes back when the last of them has gone, so a tensor that
+// is kept for long should be a clone().
+
+
+// ======== skein/data/detail/loader_core.hpp
+// A row engine on a thread of its own, and the thread that takes its batches.
+
+
+// ======== skein/data/detail/row_engine.hpp
+// What fills batches: a planner, threads and helpers around one desk, on one loop, real or
+// simulated.
+
+
+// ======== skein/data/desk.hpp
+// The desk: gives ranges of rows to those who make them, and takes the results by number.
+//
+// Batches are opened in the order in which they are wanted. Executors (threads here, helpers
+// elsewhere) come for a range when they have nothing to do; it is as long as they make in a few
+// milliseconds. A range is given out again when its helper is lost or takes four times as long as
+// usual, and the first result counts: rows are pure functions of their sample, so whoever makes
+// them makes the same bytes. A thread of this process writes its rows in place and cannot be lost;
+// what a helper sends is written by who was let by begin_write().
+//
+// A state machine without a clock, threads or bytes: the same on real and simulated loops.
+//
+//     data::desk work;
+//     const auto me = work.join(data::desk::place::here);
+//     work.open(0, 64);
+//     if (auto range = work.take(me, loop.now())) { ...; work.finish(me, range->id, loop.now()); }
+//
+// Next users: batch inference (a range is a part of the output), reads from stores.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <vector>
+
+namespace skein::data {
+
+/// How a desk cuts and how long it waits.
+struct desk_options {
+    duration range_time = std::chrono::milliseconds(4);       ///< that a range should take
+    duration least_deadline = std::chrono::milliseconds(100); ///< of a helper's range
+    int deadline_factor = 4;                      ///< times the usual time of so many rows
+    duration most_late = std::chrono::seconds(1); ///< after the usual time, at most
+    std::uint64_t most_rows = 256;                ///< of one range
+};
+
+/// Rows [first, first + count) of an open batch.
+struct work_range {
+    std::uint64_t id = 0; ///< a new one whenever rows are given out
+    std::uint64_t batch = 0;
+    std::uint64_t first = 0, count = 0;
+};
+
+/// Who makes which rows. One thread.
+class desk {
+public:
+    /// Where an executor is.
+    enum class place : std::uint8_t {
+        here,  ///< writes in place, cannot be lost
+        there, ///< sends its results; may be slow, or lost
+    };
+    explicit desk(desk_options how = {}) : how_(how) {}
+
+    /// An executor; its number is never used again.
+    ///   most_rows  of one of its ranges; 0: as the options say
+    [[nodiscard]] std::uint64_t join(place where, std::uint64_t most_rows = 0);
+    /// It takes at most so many rows from now on.
+    void limit(std::uint64_t executor, std::uint64_t most_rows);
+    /// Its ranges are open again.
+    void leave(std::uint64_t executor);
+
+    /// A batch to be made. Numbers ascend.
+    void open(std::uint64_t batch, std::uint64_t rows);
+    /// All batches are forgotten; results of their ranges count no more.
+    void clear() noexcept;
+
+    /// The next range for an executor: an overdue one of the first batch, then rows that nobody
+    /// has, then overdue ones of later batches. Nothing: there is nothing to do now.
+    [[nodiscard]] std::optional<work_range> take(std::uint64_t executor, time_point now);
+    /// Before the result of a helper is written to the batch. False: somebody else writes it, has
+    /// written it, or the batch is forgotten; the result is dropped.
+    [[nodiscard]] bool begin_write(std::uint64_t executor, std::uint64_t range);
+    /// The rows of a range are where they belong.
+    ///   spent  by the executor alone, for all rows; teaches how long its ranges should be
+    ///   result whether its batch is done now
+    bool finish(std::uint64_t executor, std::uint64_t range, duration spent);
+    /// An executor could not make a range: it is open again, for others.
+    void give_up(std::uint64_t executor, std::uint64_t range);
+
+    /// Whether all rows of an open batch are made. It is forgotten with close().
+    [[nodiscard]] bool is_done(std::uint64_t batch) const;
+    void close(std::uint64_t batch);
+
+    /// When the next range is overdue; nothing if none can be.
+    [[nodiscard]] std::optional<time_point> next_deadline() const;
+    /// Seconds per row of an executor; 0: not known.
+    [[nodiscard]] double row_time(std::uint64_t executor) const;
+    /// Ranges that were given out again, and results that came too late.
+    [[nodiscard]] std::uint64_t given_again() const noexcept { return given_again_; }
+    [[nodiscard]] std::uint64_t dropped() const noexcept { return dropped_; }
+    /// Rows that are open or being made.
+    [[nodiscard]] std::uint64_t rows_left() const noexcept;
+
+private:
+    struct executor_state {
+        place where = place::here;
+        std::uint64_t most_rows = 0;
+        double row_seconds = 0; // smoothed
+    };
+    struct holder {
+        std::uint64_t executor = 0, range = 0;
+    };
+    /// Rows of one batch that were cut off together.
+    struct piece {
+        std::uint64_t first = 0, count = 0;
+        std::vector<holder> holders;        // who has them; several when overdue
+        std::vector<std::uint64_t> refused; // executors that could not
+        std::uint64_t writer = 0;           // the range that writes it; 0: none
+        time_point deadline = time_point::max();
+    };
+    struct batch_state {
+        std::uint64_t rows = 0, cut = 0, done = 0; // cut: rows below are pieces or done
+        std::deque<piece> pieces;                  // neither done
+    };
+
+    [[nodiscard]] std::uint64_t rows_for(const executor_state& who, std::uint64_t left) const;
+    [[nodiscard]] work_range give(std::uint64_t executor, std::uint64_t batch, piece& what,
+                                  time_point now);
+    [[nodiscard]] bool may_have(const piece& what, std::uint64_t executor) const;
+    [[nodiscard]] piece* find(std::uint64_t range, batch_state** in = nullptr);
+    void release(std::uint64_t range);
+
+    desk_options how_;
+    std::map<std::uint64_t, batch_state> batches_;
+    std::map<std::uint64_t, executor_state> executors_;
+    std::map<std::uint64_t, std::uint64_t> batch_of_; // range to batch
+    std::uint64_t next_executor_ = 1, next_range_ = 1;
+    std::uint64_t given_again_ = 0, dropped_ = 0;
+    double row_seconds_ = 0; // of those here
+};
+
+} // namespace skein::data
+
+
+// ======== skein/data/detail/desk.ipp
+// Bodies of <skein/data/desk.hpp>.
+
+
+#include <algorithm>
+#include <utility>
+
+namespace skein::data {
+
+namespace detail {
+/// Smoothed as TCP smooths its round trips: one part in eight of the newest.
+SKEIN_INLINE void smooth(double& value, double newest) noexcept {
+    value = value > 0 ? value + (newest - value) / 8 : newest;
+}
+} // namespace detail
+
+SKEIN_INLINE std::uint64_t desk::join(place where, std::uint64_t most_rows) {
+    executors_[next_executor_] = {.where = where, .most_rows = most_rows};
+    return next_executor_++;
+}
+
+SKEIN_INLINE void desk::limit(std::uint64_t executor, std::uint64_t most_rows) {
+    executors_.at(executor).most_rows = most_rows;
+}
+
+SKEIN_INLINE void desk::leave(std::uint64_t executor) {
+    std::vector<std::uint64_t> held;
+    for (auto& [number, batch] : batches_)
+        for (auto& each : batch.pieces)
+            for (const auto& h : each.holders)
+                if (h.executor == executor) held.push_back(h.range);
+    for (const auto range : held) release(range);
+    executors_.erase(executor);
+}
+
+SKEIN_INLINE void desk::open(std::uint64_t batch, std::uint64_t rows) {
+    SKEIN_CHECK(batches_.empty() || batches_.rbegin()->first < batch,
+                "batch {} is opened after a later one", batch);
+    batches_[batch].rows = rows;
+}
+
+SKEIN_INLINE void desk::clear() noexcept {
+    batches_.clear();
+    batch_of_.clear();
+}
+
+SKEIN_INLINE std::uint64_t desk::rows_for(const executor_state& who, std::uint64_t left) const {
+    auto count = std::max<std::uint64_t>(1, left);
+    const double each = who.row_seconds > 0 ? who.row_seconds : row_seconds_;
+    // Whoever is new makes one row, so that it is known how long a row takes.
+    const double fit = each > 0 ? to_seconds(how_.range_time) / each : 1;
+    count = std::min(count, static_cast<std::uint64_t>(
+                                std::clamp(fit, 1.0, static_cast<double>(how_.most_rows))));
+    if (who.most_rows > 0) count = std::min(count, who.most_rows);
+    // What is left of a batch is shared: nobody takes more than his part of it.
+    return std::clamp<std::uint64_t>(left / std::max<std::size_t>(1, executors_.size()), 1, count);
+}
+
+SKEIN_INLINE bool desk::may_have(const piece& what, std::uint64_t executor) const {
+    if (what.writer != 0 || std::ranges::find(what.refused, executor) != what.refused.end())
+        return false;
+    return std::ranges::find(what.holders, executor, &holder::executor) == what.holders.end();
+}
+
+SKEIN_INLINE work_range desk::give(std::uint64_t executor, std::uint64_t batch, piece& what,
+                                   time_point now) {
+    const auto& who = executors_.at(executor);
+    if (!what.holders.empty()) given_again_ += 1;
+    const work_range given{next_range_++, batch, what.first, what.count};
+    what.holders.push_back({executor, given.id});
+    batch_of_[given.id] = batch;
+    if (who.where == place::here) {
+        what.writer = given.id;
+        what.deadline = time_point::max();
+    } else {
+        const double each = who.row_seconds > 0 ? who.row_seconds : row_seconds_;
+        const auto usual = std::chrono::duration_cast<duration>(
+            std::chrono::duration<double>(each * static_cast<double>(what.count)));
+        // A slow one that is lost is waited for no longer than a fast one.
+        const auto late = std::min(usual * (how_.deadline_factor - 1), how_.most_late);
+        what.deadline = now + std::max(how_.least_deadline, usual + late);
+    }
+    return given;
+}
+
+SKEIN_INLINE std::optional<work_range> desk::take(std::uint64_t executor, time_point now) {
+    const auto& who = executors_.at(executor);
+    const auto overdue = [&](std::uint64_t number,
+                             batch_state& batch) -> std::optional<work_range> {
+        for (auto& each : batch.pieces)
+            if ((each.holders.empty() || each.deadline <= now) && may_have(each, executor))
+                return give(executor, number, each, now);
+        return std::nullopt;
+    };
+    const auto open_rows = [&](std::uint64_t number,
+                               batch_state& batch) -> std::optional<work_range> {
+        for (auto& each : batch.pieces)
+            if (each.holders.empty() && may_have(each, executor))
+                return give(executor, number, each, now);
+        if (batch.cut == batch.rows) return std::nullopt;
+        const auto count = rows_for(who, batch.rows - batch.cut);
+        auto& made = batch.pieces.emplace_back();
+        made.first = batch.cut;
+        made.count = count;
+        batch.cut += count;
+        return give(executor, number, made, now);
+    };
+    if (batches_.empty()) return std::nullopt;
+    if (auto found = overdue(batches_.begin()->first, batches_.begin()->second)) return found;
+    for (auto& [number, batch] : batches_)
+        if (auto found = open_rows(number, batch)) return found;
+    for (auto& [number, batch] : batches_)
+        if (auto found = overdue(number, batch)) return found;
+    return std::nullopt;
+}
+
+SKEIN_INLINE desk::piece* desk::find(std::uint64_t range, batch_state** in) {
+    const auto at = batch_of_.find(range);
+    if (at == batch_of_.end()) return nullptr;
+    const auto batch = batches_.find(at->second);
+    if (batch == batches_.end()) return nullptr;
+    for (auto& each : batch->second.pieces)
+        if (std::ranges::find(each.holders, range, &holder::range) != each.holders.end()) {
+            if (in != nullptr) *in = &batch->second;
+            return &each;
+        }
+    return nullptr;
+}
+
+SKEIN_INLINE bool desk::begin_write(std::uint64_t executor, std::uint64_t range) {
+    auto* const what = find(range);
+    if (what == nullptr || what->writer != 0 || !executors_.contains(executor)) {
+        dropped_ += 1;
+        return false;
+    }
+    what->writer = range;
+    return true;
+}
+
+SKEIN_INLINE bool desk::finish(std::uint64_t executor, std::uint64_t range, duration spent) {
+    batch_state* batch = nullptr;
+    auto* const what = find(range, &batch);
+    if (what == nullptr) return false;
+    if (const auto who = executors_.find(executor); who != executors_.end()) {
+        const auto each = to_seconds(spent) / static_cast<double>(what->count);
+        detail::smooth(who->second.row_seconds, each);
+        if (who->second.where == place::here) detail::smooth(row_seconds_, each);
+    }
+    for (const auto& h : what->holders) batch_of_.erase(h.range);
+    batch->done += what->count;
+    std::erase_if(batch->pieces, [what](const piece& each) { return &each == what; });
+    return batch->done == batch->rows;
+}
+
+SKEIN_INLINE void desk::release(std::uint64_t range) {
+    auto* const what = find(range);
+    if (what == nullptr) return;
+    what->holders.erase(std::ranges::find(what->holders, range, &holder::range));
+    batch_of_.erase(range);
+    if (what->writer == range) what->writer = 0;
+    if (what->holders.empty()) what->deadline = time_point::max();
+}
+
+SKEIN_INLINE void desk::give_up(std::uint64_t executor, std::uint64_t range) {
+    if (auto* const what = find(range)) what->refused.push_back(executor);
+    release(range);
+}
+
+SKEIN_INLINE bool desk::is_done(std::uint64_t batch) const {
+    const auto at = batches_.find(batch);
+    return at != batches_.end() && at->second.done == at->second.rows;
+}
+
+SKEIN_INLINE void desk::close(std::uint64_t batch) { batches_.erase(batch); }
+
+SKEIN_INLINE std::optional<time_point> desk::next_deadline() const {
+    auto soonest = time_point::max();
+    for (const auto& [number, batch] : batches_)
+        for (const auto& each : batch.pieces)
+            if (each.writer == 0) soonest = std::min(soonest, each.deadline);
+    if (soonest == time_point::max()) return std::nullopt;
+    return soonest;
+}
+
+SKEIN_INLINE double desk::row_time(std::uint64_t executor) const {
+    const auto who = executors_.find(executor);
+    return who == executors_.end() ? 0 : who->second.row_seconds;
+}
+
+SKEIN_INLINE std::uint64_t desk::rows_left() const noexcept {
+    std::uint64_t sum = 0;
+    for (const auto& [number, batch] : batches_) sum += batch.rows - batch.done;
+    return sum;
+}
+
+} // namespace skein::data
+
+// ======== skein/data/detail/row_messages.hpp
+// What a rank and its helpers say to each other, and both without the type of the rows.
+
+
+// ======== skein/data/detail/rows.hpp
+// Rows without their type: where the values of each field are, and how a row travels.
+
+
+// ======== skein/data/arena.hpp
+// Memory of the rows that one thread makes at a time: handed out in order, taken back at once.
+//
+// Row functions allocate pixels and text here; nothing in a row has a destructor. Who runs the
+// functions resets the arena when the rows have been copied into their batch.
+//
+//     data::arena memory;
+//     const data::arena_scope scope(memory);          // current() of this thread from here on
+//     auto pixels = data::arena::current().array<float>(3 * 224 * 224);
+
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+namespace skein::data {
+
+/// Bytes that live until reset(). Not thread-safe: every thread that makes rows has its own.
+class arena {
+public:
+    arena() = default;
+    arena(const arena&) = delete;
+    arena& operator=(const arena&) = delete;
+
+    /// `size` bytes on a border of 64; what they hold is indeterminate.
+    ///   errors  std::bad_alloc
+    [[nodiscard]] std::byte* allocate(std::size_t size);
+
+    /// `count` values, indeterminate.
+    template <class T>
+        requires std::is_trivially_destructible_v<T>
+    [[nodiscard]] std::span<T> array(std::size_t count) {
+        static_assert(alignof(T) <= alignment);
+        return {reinterpret_cast<T*>(allocate(count * sizeof(T))), count};
+    }
+
+    /// Takes everything back: what allocate() gave must not be used any more. Memory for the largest
+    /// row so far is kept, as one block: rows of that size or less take none from the system.
+    void reset() noexcept;
+
+    /// Bytes handed out since the last reset().
+    [[nodiscard]] std::size_t used() const noexcept { return used_; }
+    /// Bytes taken from the system.
+    [[nodiscard]] std::size_t reserved() const noexcept;
+
+    /// The arena of the arena_scope that this thread is in.
+    ///   errors  usage: it is in none
+    [[nodiscard]] static arena& current();
+
+private:
+    friend class arena_scope;
+    static constexpr std::size_t alignment = 64, first_block = std::size_t{1} << 20;
+
+    struct release {
+        void operator()(std::byte* memory) const noexcept;
+    };
+    struct block {
+        std::unique_ptr<std::byte, release> memory;
+        std::size_t size = 0;
+    };
+    static arena*& of_thread() noexcept;
+    /// Rounded up, so that rows that grow little by little do not take a new block each time.
+    [[nodiscard]] static std::size_t size_class(std::size_t bytes) noexcept;
+
+    std::vector<block> blocks_;
+    std::size_t now_ = 0, at_ = 0; // the next byte: in blocks_[now_], or there is no such block yet
+    std::size_t used_ = 0, largest_ = 0; // largest_: class of the largest row
+};
+
+/// While it lives, its arena is the current one of this thread.
+class arena_scope {
+public:
+    explicit arena_scope(arena& memory) noexcept;
+    arena_scope(const arena_scope&) = delete;
+    arena_scope& operator=(const arena_scope&) = delete;
+    ~arena_scope();
+
+private:
+    arena* outer_;
+};
+
+} // namespace skein::data
+
+
+// ======== skein/data/detail/arena.ipp
+// Bodies of <skein/data/arena.hpp>.
+
+
+#include <algorithm>
+#include <bit>
+#include <new>
+
+namespace skein::data {
+
+SKEIN_INLINE void arena::release::operator()(std::byte* memory) const noexcept {
+    ::operator delete(memory, std::align_val_t{alignment});
+}
+
+SKEIN_INLINE std::byte* arena::allocate(std::size_t size) {
+    const auto rounded = (size + alignment - 1) / alignment * alignment;
+    if (rounded < size) throw std::bad_alloc();
+    // The first block from here on that has room.
+    while (now_ < blocks_.size() && blocks_[now_].size - at_ < rounded) {
+        now_ += 1;
+        at_ = 0;
+    }
+    if (now_ == blocks_.size()) {
+        const auto wanted =
+            std::max({rounded, first_block, blocks_.empty() ? largest_ : blocks_.back().size});
+        blocks_.push_back({std::unique_ptr<std::byte, release>(static_cast<std::byte*>(
+                               ::operator new(wanted, std::align_val_t{alignment}))),
+                           wanted});
+    }
+    auto* const given = blocks_[now_].memory.get() + at_;
+    at_ += rounded;
+    used_ += rounded;
+    return given;
+}
+
+SKEIN_INLINE std::size_t arena::size_class(std::size_t size) noexcept {
+    const auto step = std::max(std::bit_floor(size) / 8, alignment);
+    return (size + step - 1) / step * step;
+}
+
+SKEIN_INLINE void arena::reset() noexcept {
+    // Blocks that were too small for a row would be kept for ever, one for each larger row.
+    if (blocks_.size() > 1) {
+        largest_ = std::max(largest_, size_class(used_));
+        blocks_.clear();
+    }
+    now_ = 0;
+    at_ = 0;
+    used_ = 0;
+}
+
+SKEIN_INLINE std::size_t arena::reserved() const noexcept {
+    std::size_t sum = 0;
+    for (const auto& each : blocks_) sum += each.size;
+    return sum;
+}
+
+SKEIN_INLINE arena*& arena::of_thread() noexcept {
+    static thread_local arena* here = nullptr;
+    return here;
+}
+
+SKEIN_INLINE arena& arena::current() {
+    if (auto* const here = of_thread()) return *here;
+    throw error(errc::usage, "rows are made outside a pipeline: this thread has no arena")
+        .with_hint("call it in a map of a pipeline, or make a data::arena and a data::arena_scope");
+}
+
+SKEIN_INLINE arena_scope::arena_scope(arena& memory) noexcept : outer_(arena::of_thread()) {
+    arena::of_thread() = &memory;
+}
+SKEIN_INLINE arena_scope::~arena_scope() { arena::of_thread() = outer_; }
+
+} // namespace skein::data
+
+// ======== skein/data/image.hpp
+// Fields of rows whose size is known when they run: bytes, text, arrays and images.
+//
+// All are handles into an arena: trivially copyable, and dead when the arena is reset. A row is a
+// plain aggregate of numbers, enums, std::array of numbers and handles.
+//
+//     struct sample { data::image<float, 3> pixels; std::int64_t label = 0; };
+//     auto image = data::make_image<float, 3>(224, 224);     // in the current arena
+
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <type_traits>
+
+namespace skein::data {
+
+/// Bytes of a file or a message.
+using bytes = std::span<const std::byte>;
+/// Text, UTF-8 unless its source says otherwise.
+using text = std::string_view;
+/// Numbers, as many as the row says.
+template <class T>
+    requires std::is_arithmetic_v<T>
+using array = std::span<const T>;
+
+/// An image of C channels.
+///   T = std::uint8_t  as decoders give it: [height, width, C], values 0 to 255
+///   T = float         as models take it: [C, height, width]
+template <class T, int C>
+    requires(std::same_as<T, std::uint8_t> || std::same_as<T, float>)
+struct image {
+    using value_type = T;
+    static constexpr int channels = C;
+    static constexpr bool is_planar = std::same_as<T, float>;
+
+    T* data = nullptr; ///< into an arena, without gaps
+    std::int32_t height = 0, width = 0;
+
+    /// Values: C * height * width.
+    [[nodiscard]] std::size_t size() const noexcept {
+        return static_cast<std::size_t>(C) * static_cast<std::size_t>(height) *
+               static_cast<std::size_t>(width);
+    }
+    [[nodiscard]] std::span<T> values() const noexcept { return {data, size()}; }
+};
+
+/// An image in the current arena; its values are indeterminate.
+template <class T, int C>
+[[nodiscard]] image<T, C> make_image(std::int32_t height, std::int32_t width) {
+    image<T, C> made{nullptr, height, width};
+    made.data = arena::current().array<T>(made.size()).data();
+    return made;
+}
+
+} // namespace skein::data
+
+
+// ======== skein/data/detail/rows.hpp, continued
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace skein::data {
+
+/// Numbers that a column of a batch may have.
+enum class number_type : std::uint8_t { u8, i8, i16, i32, i64, f32, f64, boolean };
+
+namespace detail {
+
+template <class T>
+inline constexpr bool is_image = false;
+template <class T, int C>
+inline constexpr bool is_image<image<T, C>> = true;
+template <class T>
+inline constexpr bool is_span = false;
+template <class T>
+inline constexpr bool is_span<std::span<T>> = true;
+template <class T>
+inline constexpr bool is_std_array = false;
+template <class T, std::size_t N>
+inline constexpr bool is_std_array<std::array<T, N>> = true;
+
+/// A row of several fields; else it is one field itself.
+template <class T>
+inline constexpr bool is_struct = std::is_class_v<T> && !is_image<T> && !is_span<T> &&
+                                  !is_std_array<T> && !std::is_same_v<T, text>;
+
+/// Values of one field of one row.
+struct cell {
+    number_type type = number_type::u8;
+    std::uint8_t width = 1; ///< bytes of a number
+    std::uint8_t rank = 0;
+    std::array<std::int64_t, 3> dims{};
+    const std::byte* data = nullptr;
+
+    [[nodiscard]] std::size_t size() const noexcept {
+        std::size_t bytes = width;
+        for (int i = 0; i < rank; ++i) bytes *= static_cast<std::size_t>(dims[std::size_t(i)]);
+        return bytes;
+    }
+    [[nodiscard]] bool is_like(const cell& other) const noexcept {
+        return type == other.type && rank == other.rank && dims == other.dims;
+    }
+};
+/// One row; refers to it and to its arena.
+using cells = std::vector<cell>;
+
+/// "float32[3, 224, 224]".
+[[nodiscard]] std::string text_of(const cell& shape);
+/// "1.23 ms", "4.56 us".
+[[nodiscard]] std::string time_text(double seconds);
+/// "12 bytes", "602.1 kB".
+[[nodiscard]] std::string bytes_text(double bytes);
+
+template <class T>
+consteval number_type number_type_of() {
+    if constexpr (std::is_same_v<T, bool>)
+        return number_type::boolean;
+    else if constexpr (std::is_enum_v<T>)
+        return number_type_of<std::underlying_type_t<T>>();
+    else if constexpr (std::is_same_v<T, float>)
+        return number_type::f32;
+    else if constexpr (std::is_same_v<T, double>)
+        return number_type::f64;
+    else if constexpr (sizeof(T) == 1)
+        return std::is_signed_v<T> ? number_type::i8 : number_type::u8;
+    else {
+        static_assert(std::is_integral_v<T>, "skein: a column holds numbers");
+        static_assert(std::is_signed_v<T>,
+                      "skein: a column has no unsigned numbers but bytes, as tensors: "
+                      "use std::int64_t");
+        return sizeof(T) == 2   ? number_type::i16
+               : sizeof(T) == 4 ? number_type::i32
+                                : number_type::i64;
+    }
+}
+template <class T>
+constexpr cell number_cell() {
+    return {.type = number_type_of<T>(), .width = sizeof(T)};
+}
+
+template <class T>
+void describe_field(const T& field, cells& out) {
+    if constexpr (is_image<T>) {
+        auto made = number_cell<typename T::value_type>();
+        made.rank = 3;
+        if constexpr (T::is_planar)
+            made.dims = {T::channels, field.height, field.width};
+        else
+            made.dims = {field.height, field.width, T::channels};
+        made.data = reinterpret_cast<const std::byte*>(field.data);
+        out.push_back(made);
+    } else if constexpr (is_span<T>) {
+        using number = std::remove_cv_t<typename T::element_type>;
+        using value = std::conditional_t<std::is_same_v<number, std::byte>, std::uint8_t, number>;
+        auto made = number_cell<value>();
+        made.rank = 1;
+        made.dims[0] = static_cast<std::int64_t>(field.size());
+        made.data = reinterpret_cast<const std::byte*>(field.data());
+        out.push_back(made);
+    } else if constexpr (is_std_array<T>) {
+        auto made = number_cell<typename T::value_type>();
+        made.rank = 1;
+        made.dims[0] = static_cast<std::int64_t>(field.size());
+        made.data = reinterpret_cast<const std::byte*>(field.data());
+        out.push_back(made);
+    } else if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T>) {
+        auto made = number_cell<T>();
+        made.data = reinterpret_cast<const std::byte*>(&field);
+        out.push_back(made);
+    } else {
+        static_assert(!sizeof(T),
+                      "skein: the last row of a pipeline for training has fields that are "
+                      "numbers, enums, std::array, data::array or data::image: "
+                      "map text and bytes to one of these");
+    }
+}
+
+/// The fields of a row, in order; they refer to it.
+template <class Row>
+void describe_row(const Row& row, cells& out) {
+    out.clear();
+    if constexpr (!is_struct<Row>)
+        describe_field(row, out);
+    else
+        std::apply([&](const auto&... field) { (describe_field(field, out), ...); },
+                   tie_fields(row));
+}
+
+/// Whether the bytes of a field are all there is to it.
+template <class T>
+inline constexpr bool is_numbers = std::is_arithmetic_v<T> || std::is_enum_v<T>;
+template <class T, std::size_t N>
+inline constexpr bool is_numbers<std::array<T, N>> = is_numbers<T>;
+
+/// How a row travels: its numbers as they are, handles as their lengths and their values.
+template <class T>
+void write_field(wire::writer& out, const T& field) {
+    if constexpr (is_image<T>) {
+        out.fixed(field.height);
+        out.fixed(field.width);
+        out.raw(as_bytes(std::span<const typename T::value_type>(field.values())));
+    } else if constexpr (is_span<T>) {
+        out.varint(field.size());
+        out.raw(std::as_bytes(field));
+    } else if constexpr (std::is_same_v<T, text>) {
+        out.varint(field.size());
+        out.raw(as_bytes(field));
+    } else {
+        static_assert(is_numbers<T>,
+                      "skein: rows left of on() travel: their fields are numbers, enums, "
+                      "std::array of these, data::text, data::bytes, data::array or data::image");
+        out.fixed(field);
+    }
+}
+template <class Row>
+void write_row(wire::writer& out, const Row& row) {
+    if constexpr (!is_struct<Row>)
+        write_field(out, row);
+    else
+        std::apply([&](const auto&... field) { (write_field(out, field), ...); }, tie_fields(row));
+}
+
+/// Bytes for the values of a field, copied into the current arena: what came is not aligned.
+[[nodiscard]] const std::byte* read_values(wire::reader& from, std::uint64_t bytes);
+
+template <class T>
+[[nodiscard]] bool read_field(wire::reader& from, T& field) {
+    if constexpr (is_image<T>) {
+        if (!from.fixed(field.height) || !from.fixed(field.width)) return false;
+        if (field.height < 0 || field.width < 0 || field.height > 1'000'000 ||
+            field.width > 1'000'000)
+            return from.fail(errc::malformed, "an image of a size that none has");
+        const auto* const values = read_values(from, field.size() * sizeof(typename T::value_type));
+        field.data = const_cast<typename T::value_type*>(
+            reinterpret_cast<const typename T::value_type*>(values));
+        return values != nullptr;
+    } else if constexpr (is_span<T> || std::is_same_v<T, text>) {
+        using number = std::conditional_t<is_span<T>, typename T::value_type, char>;
+        std::uint64_t count = 0;
+        if (!from.varint(count)) return false;
+        if (count > from.remaining() / sizeof(number))
+            return from.fail(errc::malformed, "a field that is longer than its message");
+        const auto* const values = read_values(from, count * sizeof(number));
+        field = T(reinterpret_cast<const number*>(values), count);
+        return values != nullptr;
+    } else if constexpr (std::is_same_v<T, bool>) {
+        std::uint8_t value = 0;
+        if (!from.fixed(value)) return false;
+        field = value != 0;
+        return true;
+    } else {
+        return from.fixed(field);
+    }
+}
+template <class Row>
+[[nodiscard]] bool read_row(wire::reader& from, Row& row) {
+    if constexpr (!is_struct<Row>)
+        return read_field(from, row);
+    else
+        return std::apply([&](auto&... field) { return (read_field(from, field) && ...); },
+                          tie_fields(row));
+}
+
+} // namespace detail
+} // namespace skein::data
+
+
+// ======== skein/data/detail/rows.ipp
+// Bodies of <skein/data/detail/rows.hpp>.
+
+#include <fmt/format.h>
+
+namespace skein::data::detail {
+
+SKEIN_INLINE std::string text_of(const cell& shape) {
+    static constexpr const char* names[] = {"uint8", "int8",    "int16",   "int32",
+                                            "int64", "float32", "float64", "bool"};
+    std::string out = names[static_cast<std::size_t>(shape.type)];
+    if (shape.rank == 0) return out;
+    for (int i = 0; i < shape.rank; ++i)
+        out += fmt::format("{}{}", i == 0 ? "[" : ", ", shape.dims[std::size_t(i)]);
+    return out + "]";
+}
+
+SKEIN_INLINE std::string time_text(double seconds) {
+    return seconds < 1e-4 ? fmt::format("{:.2f} us", seconds * 1e6)
+           : seconds < 1  ? fmt::format("{:.2f} ms", seconds * 1e3)
+                          : fmt::format("{:.2f} s", seconds);
+}
+
+SKEIN_INLINE std::string bytes_text(double bytes) {
+    return bytes < 1000        ? fmt::format("{:.0f} bytes", bytes)
+           : bytes < 1'000'000 ? fmt::format("{:.1f} kB", bytes / 1e3)
+                               : fmt::format("{:.1f} MB", bytes / 1e6);
+}
+
+SKEIN_INLINE const std::byte* read_values(wire::reader& from, std::uint64_t bytes) {
+    byte_span view;
+    if (bytes > from.remaining() || !from.raw(static_cast<std::size_t>(bytes), view)) {
+        (void)from.fail(errc::malformed, "a field that is longer than its message");
+        return nullptr;
+    }
+    auto* const kept = arena::current().allocate(view.size() + 1); // never null, empty ones too
+    if (!view.empty()) std::memcpy(kept, view.data(), view.size());
+    return kept;
+}
+
+} // namespace skein::data::detail
+
+// ======== skein/data/helpers.hpp
+// Helpers of a pipeline: actors on other cores or other hosts that make rows for a rank.
+//
+//     auto made = data::range(50'000) | data::map<&draw>() | data::map<&blur>()
+//               | data::on(data::helpers{.most = 2})          // what stands left of it may go there
+//               | data::shuffle();
+//
+// Without a cluster they are child processes of this program; with SKEIN_ADDRESS they are on its
+// nodes. Rows are the same wherever they are made.
+
+#include <cstddef>
+#include <string>
+
+namespace skein::data {
+
+/// How many helpers a rank takes, and where.
+struct helpers {
+    int most = 0;     ///< at most so many per rank; 0: none, the rank makes all rows itself
+    int cpus = 1;     ///< cores that each holds, and threads that it makes rows with
+    std::string on{}; ///< only on nodes with these labels: "role=cpu"; empty: anywhere
+};
+
+} // namespace skein::data
+
+
+// ======== skein/data/detail/row_messages.hpp, continued
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace skein::data::detail {
+
+/// Rows that a helper is to make.
+struct rows_request {
+    std::uint64_t seed = 0, epoch = 0;
+    std::vector<std::uint64_t> samples;
+    byte_buffer places; ///< of the samples, encoded one after the other
+};
+
+/// What became of one row.
+enum class row_fate : std::uint8_t {
+    made,    ///< its values are in the answer
+    dropped, ///< a filter left it out
+    bad,     ///< its function threw
+    away     ///< this host has not what it reads
+};
+
+/// A row that could not be made, and why.
+struct bad_row {
+    std::uint64_t sample = 0;
+    error why{errc::unknown, ""};
+    /// It is of another shape than the first row that this rank happened to make: leaving it out
+    /// would leave out others on another rank.
+    bool is_unlike = false;
+};
+
+struct rows_answer {
+    std::vector<row_fate> fates;
+    std::vector<bad_row> bad;      ///< of rows that are bad or away, in their order
+    byte_buffer rows;              ///< those that were made, one after the other
+    std::uint64_t nanoseconds = 0; ///< that making them took there
+};
+
+/// A helper that was made.
+class row_helper {
+public:
+    virtual ~row_helper() = default;
+    /// Makes rows. Resumes the caller on its loop.
+    ///   errors  those of a call of an actor
+    [[nodiscard]] virtual task<rows_answer> make(rows_request wanted) = 0;
+    /// For people.
+    [[nodiscard]] virtual std::string name() const = 0;
+};
+
+/// A pipeline without its types. Thread-safe: nothing in it changes.
+class row_program {
+public:
+    virtual ~row_program() = default;
+    /// Samples of an epoch, before filters.
+    [[nodiscard]] virtual std::uint64_t size() const = 0;
+    /// The sample at a place of an epoch's order.
+    [[nodiscard]] virtual std::uint64_t sample_at(std::uint64_t seed, std::uint64_t epoch,
+                                                  std::uint64_t place) const = 0;
+    /// How the source calls a sample, for messages: "cat/1.jpg". Empty: by its number alone.
+    [[nodiscard]] virtual std::string name_of(std::uint64_t) const { return {}; }
+    /// What a pipeline is, in one line: equal texts give equal rows.
+    [[nodiscard]] virtual std::string describe() const = 0;
+    /// Makes a row in the current arena, which the cells refer to.
+    ///   result  false: a filter left it out
+    ///   errors  what its functions throw
+    [[nodiscard]] virtual bool make(std::uint64_t seed, std::uint64_t epoch, std::uint64_t sample,
+                                    cells& out) const = 0;
+
+    /// What of it runs on helpers.
+    [[nodiscard]] virtual helpers wanted() const { return {}; }
+    /// The places of samples, for a request.
+    [[nodiscard]] virtual byte_buffer locate(const std::vector<std::uint64_t>&) const { return {}; }
+    /// Reads the next row of an answer and does what is left to do with it.
+    ///   result  as of make()
+    ///   errors  malformed; what its functions throw
+    [[nodiscard]] virtual bool finish(wire::reader&, std::uint64_t seed, std::uint64_t epoch,
+                                      std::uint64_t sample, cells&) const;
+    /// Makes a helper; on a loop of a runtime.
+    ///   errors  those of making an actor
+    [[nodiscard]] virtual task<std::unique_ptr<row_helper>> make_helper() const;
+};
+
+} // namespace skein::data::detail
+
+
+// ======== skein/data/detail/row_messages.ipp
+// Bodies of <skein/data/detail/row_messages.hpp>.
+
+namespace skein::data::detail {
+
+SKEIN_INLINE bool row_program::finish(wire::reader&, std::uint64_t, std::uint64_t, std::uint64_t,
+                                      cells&) const {
+    throw error(errc::not_supported, "not supported: helpers of a pipeline without on()");
+}
+
+SKEIN_INLINE task<std::unique_ptr<row_helper>> row_program::make_helper() const {
+    throw error(errc::not_supported, "not supported: helpers of a pipeline without on()");
+    co_return nullptr;
+}
+
+} // namespace skein::data::detail
+
+// ======== skein/data/slots.hpp
+// Slots: the memory of batches, taken whole from one pool that counts its bytes.
+//
+// A slot holds the columns of one batch: each column is one block of numbers [rows, ...]. Rows are
+// made in place; nothing else holds finished rows, so the pool's budget bounds how far ahead a
+// loader may be. A slot goes back when the last batch or tensor over it has gone, on any thread.
+//
+//     auto pool = std::make_shared<data::slot_pool>(512u << 20);
+//     auto slot = pool->take(layout, 64);            // null: the budget is out
+//
+// Next users: pinned memory (another allocation behind the same pool), padded batches (another
+// layout).
+
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace skein::data {
+
+/// What rows of one data set look like: a cell per column, without values.
+struct row_layout {
+    detail::cells columns;
+
+    /// Bytes of the values of one row.
+    [[nodiscard]] std::size_t row_bytes() const noexcept;
+    /// Bytes of a slot of so many rows.
+    [[nodiscard]] std::size_t slot_bytes(std::uint64_t rows) const noexcept;
+};
+
+/// The memory of one batch. Rows are written by those to whom the loader gave them.
+class slot {
+public:
+    slot(std::shared_ptr<const row_layout> layout, std::uint64_t rows, std::byte* memory);
+    slot(const slot&) = delete;
+    slot& operator=(const slot&) = delete;
+
+    [[nodiscard]] const row_layout& layout() const noexcept { return *layout_; }
+    /// Rows that fit in.
+    [[nodiscard]] std::uint64_t capacity() const noexcept { return rows_; }
+    /// The first value of a column: [rows, dims of its cell], without gaps, on a border of 64 bytes.
+    [[nodiscard]] std::byte* column(std::size_t index) const noexcept {
+        return memory_ + begins_[index];
+    }
+    /// Copies a row's values to their places. The row is of this layout.
+    void write(std::uint64_t row, const detail::cells& values) const noexcept;
+    /// Copies a row of this slot onto another one before it.
+    void move_row(std::uint64_t from, std::uint64_t to) const noexcept;
+
+private:
+    std::shared_ptr<const row_layout> layout_;
+    std::uint64_t rows_;
+    std::byte* memory_;
+    std::vector<std::size_t> begins_;
+};
+
+/// Gives out slots within a budget of bytes. Thread-safe; made by make_shared: slots keep it alive.
+class slot_pool : public std::enable_shared_from_this<slot_pool> {
+public:
+    explicit slot_pool(std::size_t budget) : budget_(budget) {}
+    slot_pool(const slot_pool&) = delete;
+    slot_pool& operator=(const slot_pool&) = delete;
+    ~slot_pool();
+
+    /// A slot, or null when the budget has no room for it. One slot is always given while none is
+    /// out: a budget below one batch stops nobody.
+    ///   errors  std::bad_alloc
+    [[nodiscard]] std::shared_ptr<slot> take(const std::shared_ptr<const row_layout>& layout,
+                                             std::uint64_t rows);
+
+    /// Called after each slot that came back, on the thread that let it go; must not throw. Empty:
+    /// nobody is told any more.
+    void on_return(unique_function<void()> tell);
+
+    [[nodiscard]] std::size_t budget() const noexcept { return budget_; }
+    /// Bytes that are out, the most that ever were, and slots that are out.
+    [[nodiscard]] std::size_t used() const;
+    [[nodiscard]] std::size_t peak() const;
+    [[nodiscard]] std::size_t slots() const;
+
+private:
+    struct memory {
+        std::byte* data;
+        std::size_t size;
+    };
+    void give_back(memory block) noexcept;
+
+    const std::size_t budget_;
+    mutable std::mutex mutex_; // guards what follows
+    std::vector<memory> free_; // of the size that was asked for last
+    std::size_t used_ = 0, peak_ = 0, slots_ = 0;
+    std::mutex telling_; // held while tell_ is called or changed
+    unique_function<void()> tell_;
+};
+
+} // namespace skein::data
+
+
+// ======== skein/data/detail/slots.ipp
+// Bodies of <skein/data/slots.hpp>.
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <utility>
+
+namespace skein::data {
+
+namespace detail {
+inline constexpr std::size_t slot_alignment = 64;
+
+SKEIN_INLINE std::size_t aligned(std::size_t bytes) noexcept {
+    return (bytes + slot_alignment - 1) / slot_alignment * slot_alignment;
+}
+} // namespace detail
+
+SKEIN_INLINE std::size_t row_layout::row_bytes() const noexcept {
+    std::size_t sum = 0;
+    for (const auto& column : columns) sum += column.size();
+    return sum;
+}
+
+SKEIN_INLINE std::size_t row_layout::slot_bytes(std::uint64_t rows) const noexcept {
+    std::size_t sum = 0;
+    for (const auto& column : columns)
+        sum += detail::aligned(column.size() * static_cast<std::size_t>(rows));
+    return std::max(sum, detail::slot_alignment);
+}
+
+SKEIN_INLINE slot::slot(std::shared_ptr<const row_layout> layout, std::uint64_t rows,
+                        std::byte* memory)
+    : layout_(std::move(layout)), rows_(rows), memory_(memory) {
+    std::size_t at = 0;
+    for (const auto& column : layout_->columns) {
+        begins_.push_back(at);
+        at += detail::aligned(column.size() * static_cast<std::size_t>(rows));
+    }
+}
+
+SKEIN_INLINE void slot::write(std::uint64_t row, const detail::cells& values) const noexcept {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+        const auto size = values[i].size();
+        if (size > 0) std::memcpy(column(i) + row * size, values[i].data, size);
+    }
+}
+
+SKEIN_INLINE void slot::move_row(std::uint64_t from, std::uint64_t to) const noexcept {
+    for (std::size_t i = 0; i < begins_.size(); ++i) {
+        const auto size = layout_->columns[i].size();
+        if (size > 0) std::memmove(column(i) + to * size, column(i) + from * size, size);
+    }
+}
+
+SKEIN_INLINE slot_pool::~slot_pool() {
+    for (const auto& block : free_)
+        ::operator delete(block.data, std::align_val_t{detail::slot_alignment});
+}
+
+SKEIN_INLINE std::shared_ptr<slot> slot_pool::take(const std::shared_ptr<const row_layout>& layout,
+                                                   std::uint64_t rows) {
+    const auto size = layout->slot_bytes(rows);
+    memory block{nullptr, size};
+    {
+        const std::lock_guard lock(mutex_);
+        if (slots_ > 0 && (size > budget_ || used_ > budget_ - size)) return nullptr;
+        // Blocks of another size are not worth their bytes.
+        std::erase_if(free_, [&](const memory& each) {
+            if (each.size == size) return false;
+            ::operator delete(each.data, std::align_val_t{detail::slot_alignment});
+            return true;
+        });
+        if (!free_.empty()) {
+            block = free_.back();
+            free_.pop_back();
+        } else {
+            block.data = static_cast<std::byte*>(
+                ::operator new(size, std::align_val_t{detail::slot_alignment}));
+        }
+        used_ += size;
+        slots_ += 1;
+        peak_ = std::max(peak_, used_);
+    }
+    const auto deleter = [pool = shared_from_this(), block](slot* made) {
+        delete made;
+        pool->give_back(block);
+    };
+    slot* made = nullptr;
+    try {
+        made = new slot(layout, rows, block.data);
+    } catch (...) {
+        give_back(block);
+        throw;
+    }
+    return {made, deleter};
+}
+
+SKEIN_INLINE void slot_pool::give_back(memory block) noexcept {
+    {
+        const std::lock_guard lock(mutex_);
+        used_ -= block.size;
+        slots_ -= 1;
+        try {
+            free_.push_back(block);
+        } catch (...) {
+            ::operator delete(block.data, std::align_val_t{detail::slot_alignment});
+        }
+    }
+    const std::lock_guard lock(telling_);
+    if (tell_) tell_();
+}
+
+SKEIN_INLINE void slot_pool::on_return(unique_function<void()> tell) {
+    const std::lock_guard lock(telling_);
+    tell_ = std::move(tell);
+}
+
+SKEIN_INLINE std::size_t slot_pool::used() const {
+    const std::lock_guard lock(mutex_);
+    return used_;
+}
+SKEIN_INLINE std::size_t slot_pool::peak() const {
+    const std::lock_guard lock(mutex_);
+    return peak_;
+}
+SKEIN_INLINE std::size_t slot_pool::slots() const {
+    const std::lock_guard lock(mutex_);
+    return slots_;
+}
+
+} // namespace skein::data
+
+
+// ======== skein/data/detail/row_engine.hpp, continued
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace skein::data::detail {
+
+/// How an epoch's order is dealt: into global batches, ranks and parts of a rank's share.
+struct dealing {
+    std::uint64_t size = 0, global_batch = 1;
+    std::uint64_t epochs = 0; ///< 0: no end
+    int rank = 0, world_size = 1, parts = 1;
+    bool drop_last = false; ///< a last batch that is not full is left out
+
+    /// Samples of the global batch that begins at `begin`; 0: the epoch has none left.
+    [[nodiscard]] std::uint64_t samples_at(std::uint64_t begin) const noexcept;
+    friend bool operator==(const dealing&, const dealing&) = default;
+};
+
+/// Places [first, first + count) of an epoch's order: one part of one rank's share of the global
+/// batch that begins at `begin`.
+struct batch_request {
+    dealing deal;
+    std::uint64_t epoch = 0, begin = 0;
+    int part = 0;
+    std::uint64_t first = 0, count = 0;
+
+    [[nodiscard]] static batch_request of(const dealing& deal, std::uint64_t epoch,
+                                          std::uint64_t begin, int part) noexcept;
+    /// The one that will be asked for behind it; nothing: the last epoch ends.
+    [[nodiscard]] std::optional<batch_request> after() const noexcept;
+    friend bool operator==(const batch_request&, const batch_request&) = default;
+};
+
+/// A batch, full.
+struct finished_batch {
+    std::uint64_t generation = 0;
+    batch_request wanted;
+    std::shared_ptr<slot> memory;       ///< null when it has no rows
+    std::vector<std::uint64_t> samples; ///< of its rows, in order
+    std::vector<bad_row> bad;           ///< rows that could not be made, by place
+};
+
+/// What rows of one place of work have cost.
+struct executor_stats {
+    std::string name;
+    std::uint64_t rows = 0, lost = 0, away = 0;
+    double seconds = 0;         ///< that it spent on them
+    double receive_seconds = 0; ///< that the rank spent to take them in
+};
+
+/// What taking a row in costs the rank, in seconds: what was measured is the copy into the batch, a
+/// quarter of what the kernel, the checksum and the decoder cost together (docs/benchmarks.md).
+[[nodiscard]] double receive_cost(const executor_stats& helper) noexcept;
+/// Whether that is much less than making it: less than four fifths. Open, and taken for true, before
+/// both have done 64 rows.
+[[nodiscard]] bool pays(const executor_stats& here, const executor_stats& helper) noexcept;
+
+struct engine_options {
+    std::uint64_t seed = 0;
+    int threads = 1;
+    std::size_t most_ahead = 64; ///< batches that are being made or wait, within the budget
+    desk_options desk{};
+    std::size_t most_answer = std::size_t{4} << 20;         ///< bytes of a helper's answer
+    duration helper_reminder = std::chrono::seconds(10);    ///< until it is said that none comes
+    duration helper_retry = std::chrono::milliseconds(500); ///< doubles, up to 64 times of it
+};
+
+/// One loader's work on its loop. Not thread-safe, but for what is said. Destroyed on its loop or
+/// after it, when serve() has ended.
+class row_engine {
+public:
+    ///   deliver  gets finished batches in the order of their requests, on the loop
+    ///   note     gets a line for people, now and then
+    row_engine(std::shared_ptr<const row_program> program, engine_options how,
+               std::shared_ptr<slot_pool> slots, net::offload_pool* pool,
+               unique_function<void(finished_batch)> deliver,
+               unique_function<void(std::string)> note);
+    row_engine(const row_engine&) = delete;
+    row_engine& operator=(const row_engine&) = delete;
+
+    /// Makes rows until it is cancelled.
+    ///   errors  cancelled; std::bad_alloc and what a source's locate() throws
+    [[nodiscard]] task<void> serve();
+
+    /// Goes on from there; what was made of other requests is forgotten.
+    void restart(std::uint64_t generation, batch_request first);
+    /// A slot came back.
+    void room_changed() noexcept { room_.set(); }
+    /// A batch that was delivered has been taken: another one may be begun.
+    void taken(std::uint64_t generation) noexcept {
+        if (generation != generation_) return;
+        waiting_ -= 1;
+        room_.set();
+    }
+
+    /// Whether nothing goes on because all slots are out.
+    [[nodiscard]] bool is_out_of_slots() const noexcept { return out_of_slots_; }
+    [[nodiscard]] const desk& work() const noexcept { return desk_; }
+    /// The threads together, then each helper.
+    [[nodiscard]] std::vector<executor_stats> stats() const;
+    /// Bytes of a row; 0: not known.
+    [[nodiscard]] std::size_t row_bytes() const noexcept {
+        return layout_ ? layout_->row_bytes() : 0;
+    }
+
+private:
+    struct filling {
+        std::uint64_t number = 0;
+        finished_batch out;
+        std::vector<std::uint64_t> samples; // of all its places
+        std::vector<row_fate> fates;
+        bool is_done = false;
+    };
+    using batch_ptr = std::shared_ptr<filling>;
+    struct probed {
+        std::shared_ptr<const row_layout> layout; // null: no row of the batch was made
+        std::vector<bad_row> bad;
+    };
+    struct helper_state {
+        std::unique_ptr<row_helper> remote;
+        std::uint64_t executor = 0;
+        std::size_t index = 0; // into stats
+        bool broken = false;
+        int failures = 0;
+    };
+
+    task<void> plan();
+    task<void> make_here(std::uint64_t me);
+    task<void> watch_deadlines();
+    task<void> remind();
+    task<std::unique_ptr<row_helper>> wait_for_helper();
+    task<void> keep_helper();
+    task<void> use_helper(helper_state* it);
+    task<bool> one_range(helper_state* it);
+    /// What a range asks a helper for; nothing: the source does not say where its samples are.
+    [[nodiscard]] std::optional<rows_request> request_for(helper_state& it, const filling& batch,
+                                                          work_range range);
+    void say_if_it_does_not_pay(const executor_stats& helper);
+    void hand_back(const helper_state& it, const work_range& range);
+    [[nodiscard]] bool is_usable(helper_state& it, const work_range& range,
+                                 const rows_answer& answer);
+    [[nodiscard]] probed probe(const filling& batch) const;
+    /// Makes the rows of a range, one by one, by row(index in the range, sample, values): each is
+    /// written to its place. Other threads write the other rows of the batch meanwhile.
+    ///   result  those that could not be made
+    ///   errors  those that row() throws when `fatal` says so
+    template <class Row, class Fatal>
+    [[nodiscard]] std::vector<bad_row> each_row(filling& batch, work_range range, Row row,
+                                                Fatal fatal) const;
+    [[nodiscard]] std::vector<bad_row> fill(filling& batch, work_range range) const;
+    [[nodiscard]] std::vector<bad_row> take_in(filling& batch, work_range range,
+                                               const rows_answer& answer,
+                                               const std::string& maker) const;
+    void write(const filling& batch, std::uint64_t row, const cells& values) const;
+    void finish(std::uint64_t executor, const work_range& range, const batch_ptr& batch,
+                std::vector<bad_row> bad, duration spent);
+    void hand_out();
+    [[nodiscard]] std::uint64_t most_rows() const noexcept;
+
+    std::shared_ptr<const row_program> program_;
+    engine_options how_;
+    std::shared_ptr<slot_pool> slots_;
+    net::offload_pool* pool_;
+    unique_function<void(finished_batch)> deliver_;
+    unique_function<void(std::string)> note_;
+
+    desk desk_;
+    event work_, room_, given_, asked_;
+    std::map<std::uint64_t, batch_ptr> batches_; // open, in order
+    std::uint64_t next_number_ = 1, generation_ = 0, slot_rows_ = 0;
+    std::optional<batch_request> wanted_;
+    std::shared_ptr<const row_layout> layout_;
+    std::size_t waiting_ = 0;      // delivered, not taken
+    std::size_t travel_bytes_ = 0; // of a row in an answer, at most; 0: there was none yet
+    bool out_of_slots_ = false;
+    bool has_reminded_ = false, has_said_pay_ = false;
+    std::vector<executor_stats> stats_;
+};
+
+} // namespace skein::data::detail
+
+
+// ======== skein/data/detail/row_engine.ipp
+// Bodies of <skein/data/detail/row_engine.hpp>.
+
+
+// ======== skein/data/detail/row_program.hpp
+// A pipeline behind row_program, and the actor that makes its rows elsewhere.
+
+
+// ======== skein/data/pipeline.hpp
+// Pipelines: a source and what is done to each of its rows, as a value whose type is the plan.
+//
+//     struct sample { data::image<float, 3> pixels; std::int64_t label = 0; };
+//     sample draw(std::int64_t i, data::draws& random);
+//     bool is_bright(const sample& s);
+//
+//     auto train = data::range(50'000) | data::map<&draw>() | data::filter<&is_bright>()
+//                | data::shuffle();
+//
+// Nothing runs before a loader asks. A row is a pure function of (seed, epoch, sample, pipeline):
+// `random` draws the same numbers for the same sample of the same epoch on every machine, so rows
+// may be made by any thread or host, and again. Functions must keep to that: no state, no clock, no
+// other randomness.
+//
+// Sources: range(n); any struct with size() and read(i), where i is a std::uint64_t; image_folder
+// (data/folder.hpp). A source with locate(i) is asked on the rank where sample i is, and what it
+// answers is read by reader().read(place), on any host: helpers then need no index.
+
+
+// ======== skein/data/detail/pipeline_parts.hpp
+// Machinery of <skein/data/pipeline.hpp>: chosen samples, tuples of operators, names.
+
+
+// ======== skein/data/draws.hpp
+// Random numbers of a row: a pure function of (seed, epoch, sample, operator).
+//
+// A row that is made again, on another thread, host or compiler, draws the same numbers, bit for
+// bit: Philox gives the bits, and logarithm, sine and cosine are polynomials of our own.
+//
+//     data::draws random(seed, epoch, sample, 0);
+//     float sigma = random.uniform(0.1f, 2.0f);
+//     random.fill_normal(pixels);
+//
+//   source: Philox4x32-10 of <skein/core/philox.hpp>; Box and Muller 1958; polynomials of Cephes
+
+
+#include <cstdint>
+#include <span>
+
+namespace skein::data {
+
+/// The draws of one operator for one row, one after the other.
+class draws {
+public:
+    /// The key is splitmix64 of (seed, epoch, operation), the stream is the sample. Fixed for ever.
+    draws(std::uint64_t seed, std::uint64_t epoch, std::uint64_t sample, std::uint64_t operation);
+
+    /// 64 uniform bits.
+    std::uint64_t bits() noexcept { return stream_.next(); }
+    /// Uniform in [0, 1) with 53 random bits.
+    double unit() noexcept { return stream_.unit(); }
+    /// Uniform in [lo, hi); hi only if rounding says so. 24 random bits.
+    float uniform(float lo, float hi) noexcept;
+    /// Uniform in [0, n), without bias; n > 0. May use more than one draw.
+    std::uint64_t integer(std::uint64_t n) noexcept { return stream_.below(n); }
+    /// Normal, mean 0, standard deviation 1; no further out than 5.8.
+    float normal();
+    /// True with probability p.
+    bool flip(double p) noexcept { return unit() < p; }
+
+    /// Uniform values in [0, 1), 24 random bits each.
+    ///   cost  0.8 ns a value with AVX2; whole groups of 32 are drawn
+    void fill_uniform(std::span<float> values);
+    /// Normal values, as normal() has them.
+    ///   cost  2 ns a value with AVX2; whole groups of 32 are drawn
+    ///   errors  mismatch: this program was compiled with -ffast-math
+    void fill_normal(std::span<float> values);
+
+private:
+    void fill(std::span<float> values, bool normal);
+
+    philox_stream stream_;
+    std::uint64_t key_, sample_;
+};
+
+} // namespace skein::data
+
+
+// ======== skein/data/detail/draws.ipp
+// Bodies of <skein/data/draws.hpp>.
+
+
+// ======== skein/data/detail/draws_kernels.hpp
+// Philox and Box-Muller, eight blocks at a time.
+//
+// A group is eight blocks of four words, and 32 values: value 8 w + l comes from word w of block l.
+
+
+// ======== skein/data/detail/vectors.hpp
+// How the kernels are compiled: eight lanes, no contraction, and a second copy for AVX2.
+//
+// Bodies stand between SKEIN_EXACT_BEGIN and SKEIN_EXACT_END: a * b + c stays two roundings whatever
+// the user's -march, so every machine and compiler gives the same bits. A kernel is one body,
+// SKEIN_ALWAYS_INLINE, over lanes of eight; it is compiled once as the user says and once with
+// SKEIN_AVX2, and has_avx2() chooses. Vectors are never parameters by value: their ABI depends on
+// the target.
+
+
+#include <cstdint>
+
+#if defined(__clang__)
+#define SKEIN_EXACT_BEGIN _Pragma("float_control(push)") _Pragma("clang fp contract(off)")
+#define SKEIN_EXACT_END _Pragma("float_control(pop)")
+#else
+// g++ warns of the ABI of vectors that the plain copy could pass; none is passed.
+#define SKEIN_EXACT_BEGIN                                                                          \
+    _Pragma("GCC push_options") _Pragma("GCC optimize(\"fp-contract=off\")")                       \
+        _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wpsabi\"")
+#define SKEIN_EXACT_END _Pragma("GCC diagnostic pop") _Pragma("GCC pop_options")
+#endif
+
+#define SKEIN_ALWAYS_INLINE [[gnu::always_inline]] inline
+
+#if defined(__x86_64__)
+#define SKEIN_AVX2 [[gnu::target("avx2")]]
+#else
+#define SKEIN_AVX2
+#endif
+
+namespace skein::data::detail {
+
+using f32x8 [[gnu::vector_size(32)]] = float;
+using i32x8 [[gnu::vector_size(32)]] = std::int32_t;
+using u32x8 [[gnu::vector_size(32)]] = std::uint32_t;
+using i32x4 [[gnu::vector_size(16)]] = std::int32_t;
+
+/// Whether this processor has AVX2.
+[[nodiscard]] inline bool has_avx2() noexcept {
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("avx2") != 0;
+#else
+    return false;
+#endif
+}
+
+/// Eight values that need not be aligned.
+SKEIN_ALWAYS_INLINE void load(f32x8& to, const float* from) {
+    __builtin_memcpy(&to, from, sizeof to);
+}
+SKEIN_ALWAYS_INLINE void store(float* to, const f32x8& from) {
+    __builtin_memcpy(to, &from, sizeof from);
+}
+
+} // namespace skein::data::detail
+
+
+// ======== skein/data/detail/draws_kernels.hpp, continued
+#include <cstddef>
+#include <cstdint>
+
+namespace skein::data::detail {
+
+/// Blocks `block` to `block + 7` of a stream.
+struct philox_place {
+    std::uint64_t key = 0, stream = 0, block = 0;
+};
+
+/// Fills whole groups: count is a multiple of 32.
+///   normal  normal values; else uniform in [0, 1)
+void fill_groups(float* to, std::size_t count, philox_place from, bool normal);
+SKEIN_AVX2 void fill_groups_avx2(float* to, std::size_t count, philox_place from, bool normal);
+
+/// The cosine and sine half of Box and Muller for one pair of words.
+struct normal_pair {
+    float cosine = 0, sine = 0;
+};
+normal_pair normal_of(std::uint32_t radius, std::uint32_t angle);
+
+} // namespace skein::data::detail
+
+
+// ======== skein/data/detail/draws_kernels.ipp
+// Bodies of <skein/data/detail/draws_kernels.hpp>.
+
+#include <cmath>
+
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
+
+SKEIN_EXACT_BEGIN
+namespace skein::data::detail {
+
+using f32x4 [[gnu::vector_size(16)]] = float;
+using u64x2 [[gnu::vector_size(16)]] = std::uint64_t;
+using u64x4 [[gnu::vector_size(32)]] = std::uint64_t;
+
+/// The products of the low halves of a's lanes and factor.
+template <bool Avx2>
+SKEIN_ALWAYS_INLINE void multiply_low(u64x4& to, const u64x4& a, std::uint32_t factor) {
+#if defined(__x86_64__) && !defined(__clang__)
+    // g++ multiplies 64 by 64 bits otherwise.
+    if constexpr (Avx2) {
+        const i32x8 by = i32x8{} + static_cast<int>(factor);
+        to = (u64x4)__builtin_ia32_pmuludq256((i32x8)a, by);
+    } else {
+        __m128i half[2];
+        __builtin_memcpy(half, &a, sizeof a);
+        const auto by = _mm_set1_epi32(static_cast<int>(factor));
+        half[0] = _mm_mul_epu32(half[0], by);
+        half[1] = _mm_mul_epu32(half[1], by);
+        __builtin_memcpy(&to, half, sizeof to);
+    }
+#else
+    to = (a & 0xffffffffU) * std::uint64_t{factor};
+#endif
+}
+
+/// The high and low halves of lane * factor.
+template <bool Avx2>
+SKEIN_ALWAYS_INLINE void multiply_wide(u32x8& high, u32x8& low, const u32x8& a,
+                                       std::uint32_t factor) {
+    u64x4 even, odd;
+    multiply_low<Avx2>(even, (u64x4)a, factor);
+    multiply_low<Avx2>(odd, (u64x4)a >> 32, factor);
+    constexpr auto upper = ~std::uint64_t{0xffffffff};
+    low = (u32x8)((even & ~upper) | (odd << 32));
+    high = (u32x8)((even >> 32) | (odd & upper));
+}
+
+template <bool Avx2>
+SKEIN_ALWAYS_INLINE void philox_group(u32x8 (&word)[4], const philox_place& from) {
+    const u32x8 lane = {0, 1, 2, 3, 4, 5, 6, 7};
+    const auto low = static_cast<std::uint32_t>(from.block);
+    word[0] = low + lane;
+    word[1] = static_cast<std::uint32_t>(from.block >> 32) - (u32x8)(word[0] < low);
+    word[2] = u32x8{} + static_cast<std::uint32_t>(from.stream);
+    word[3] = u32x8{} + static_cast<std::uint32_t>(from.stream >> 32);
+    auto key0 = static_cast<std::uint32_t>(from.key);
+    auto key1 = static_cast<std::uint32_t>(from.key >> 32);
+    for (int round = 0; round < 10; ++round) {
+        u32x8 high0, low0, high1, low1;
+        multiply_wide<Avx2>(high0, low0, word[0], 0xD2511F53u);
+        multiply_wide<Avx2>(high1, low1, word[2], 0xCD9E8D57u);
+        word[0] = high1 ^ word[1] ^ key0;
+        word[1] = low1;
+        word[2] = high0 ^ word[3] ^ key1;
+        word[3] = low0;
+        key0 += 0x9E3779B9u;
+        key1 += 0xBB67AE85u;
+    }
+}
+
+SKEIN_ALWAYS_INLINE void square_root(f32x8& of) {
+#if defined(__x86_64__)
+    const auto low = (f32x4)_mm_sqrt_ps((__m128)__builtin_shufflevector(of, of, 0, 1, 2, 3));
+    const auto high = (f32x4)_mm_sqrt_ps((__m128)__builtin_shufflevector(of, of, 4, 5, 6, 7));
+    of = __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
+#else
+    for (int lane = 0; lane < 8; ++lane) of[lane] = std::sqrt(of[lane]);
+#endif
+}
+
+/// sqrt(-2 ln u), u = (word >> 8) + 1 over 2^24, in (0, 1].
+SKEIN_ALWAYS_INLINE void radius_of(f32x8& to, const u32x8& word) {
+    // u = 2^e m with m in [sqrt(1/2), sqrt(2)).
+    const f32x8 whole = __builtin_convertvector((i32x8)(word >> 8) + 1, f32x8);
+    const i32x8 shifted = (i32x8)whole + (0x3f800000 - 0x3f3504f3);
+    const f32x8 e = __builtin_convertvector((shifted >> 23) - (127 + 24), f32x8);
+    const f32x8 x = (f32x8)((shifted & 0x7fffff) + 0x3f3504f3) - 1.0f;
+    const f32x8 z = x * x;
+    f32x8 y = x * 7.0376836292e-2f - 1.1514610310e-1f;
+    y = y * x + 1.1676998740e-1f;
+    y = y * x - 1.2420140846e-1f;
+    y = y * x + 1.4249322787e-1f;
+    y = y * x - 1.6668057665e-1f;
+    y = y * x + 2.0000714765e-1f;
+    y = y * x - 2.4999993993e-1f;
+    y = y * x + 3.3333331174e-1f;
+    y = y * x * z;
+    y = y - e * 2.12194440e-4f;
+    y = y - z * 0.5f;
+    // Never negative: x + y is not above 0 where e is 0, and -16.6 or less times ln 2 elsewhere.
+    to = (x + y + e * 0.693359375f) * -2.0f;
+    square_root(to);
+}
+
+/// Cosine and sine of word >> 8 times 2 pi / 2^24, less an eighth of a turn.
+SKEIN_ALWAYS_INLINE void turn_of(f32x8& cosine, f32x8& sine, const u32x8& word) {
+    const u32x8 quarter = word >> 30;
+    const i32x8 within = (i32x8)(word >> 8 & 0x3fffff) - 0x200000;
+    const f32x8 x = __builtin_convertvector(within, f32x8) * 3.7450702829238413e-7f;
+    const f32x8 z = x * x;
+    const f32x8 s = ((z * -1.9515295891e-4f + 8.3321608736e-3f) * z - 1.6666654611e-1f) * z * x + x;
+    const f32x8 c =
+        ((z * 2.443315711809948e-5f - 1.388731625493765e-3f) * z + 4.166664568298827e-2f) * z * z -
+        z * 0.5f + 1.0f;
+    // Turned by `quarter`: (c, s), (-s, c), (-c, -s), (s, -c).
+    const i32x8 swap = (i32x8)((quarter & 1) == 1);
+    const u32x8 minus_cosine = ((quarter + 1) & 2) << 30, minus_sine = (quarter & 2) << 30;
+    cosine = (f32x8)((u32x8)((swap & (i32x8)s) | (~swap & (i32x8)c)) ^ minus_cosine);
+    sine = (f32x8)((u32x8)((swap & (i32x8)c) | (~swap & (i32x8)s)) ^ minus_sine);
+}
+
+template <bool Avx2>
+SKEIN_ALWAYS_INLINE void fill_body(float* to, std::size_t count, philox_place from, bool normal) {
+    for (std::size_t at = 0; at < count; at += 32, from.block += 8) {
+        u32x8 word[4];
+        philox_group<Avx2>(word, from);
+        for (int pair = 0; pair < 4; pair += 2) {
+            f32x8 first, second;
+            if (normal) {
+                f32x8 radius;
+                radius_of(radius, word[pair]);
+                turn_of(first, second, word[pair + 1]);
+                first *= radius;
+                second *= radius;
+            } else {
+                first = __builtin_convertvector((i32x8)(word[pair] >> 8), f32x8) * 0x1p-24f;
+                second = __builtin_convertvector((i32x8)(word[pair + 1] >> 8), f32x8) * 0x1p-24f;
+            }
+            store(to + at + 8 * pair, first);
+            store(to + at + 8 * pair + 8, second);
+        }
+    }
+}
+
+SKEIN_INLINE void fill_groups(float* to, std::size_t count, philox_place from, bool normal) {
+    fill_body<false>(to, count, from, normal);
+}
+SKEIN_AVX2 SKEIN_INLINE void fill_groups_avx2(float* to, std::size_t count, philox_place from,
+                                              bool normal) {
+    fill_body<true>(to, count, from, normal);
+}
+
+SKEIN_INLINE normal_pair normal_of(std::uint32_t radius, std::uint32_t angle) {
+    f32x8 r, cosine, sine;
+    radius_of(r, u32x8{radius});
+    turn_of(cosine, sine, u32x8{angle});
+    return {r[0] * cosine[0], r[0] * sine[0]};
+}
+
+} // namespace skein::data::detail
+SKEIN_EXACT_END
+
+// ======== skein/data/detail/self_test.hpp
+// Whether the kernels give the bits that they give elsewhere: -ffast-math changes them.
+
+
+#include <cstdint>
+
+namespace skein::data::detail {
+
+/// A hash over what the kernels make of a known block.
+[[nodiscard]] std::uint64_t hash_of_kernels();
+/// What hash_of_kernels() is on every machine and compiler.
+inline constexpr std::uint64_t expected_hash = 0xa59f2317e591b66eULL;
+
+/// Looks once per program.
+///   errors  mismatch: the hash is another
+void require_exact_kernels();
+
+} // namespace skein::data::detail
+
+
+// ======== skein/data/detail/self_test.ipp
+// Bodies of <skein/data/detail/self_test.hpp>.
+
+
+// ======== skein/data/detail/blur_kernels.hpp
+// Symmetric filters over rows and columns, reflected at the borders.
+
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+namespace skein::data::detail {
+
+/// The middle tap of a kernel and those to its right: as torchvision computes it, in double.
+[[nodiscard]] std::vector<double> gaussian_half(int taps, double sigma);
+
+/// The half of the kernels one after the other, without taps under 1e-7 at its ends.
+[[nodiscard]] std::vector<double> folded_half(int taps, std::span<const float> sigmas);
+
+/// One plane, filtered by columns, then by rows.
+struct filter_run {
+    static constexpr std::ptrdiff_t band = 8; ///< rows that are made together
+
+    float* to = nullptr;
+    const float* from = nullptr;
+    std::ptrdiff_t height = 0, width = 0, radius = 0; ///< both larger than the radius
+    const float* half = nullptr;                      ///< radius + 1 taps
+    float* columns = nullptr;                         ///< scratch: band (width + 2 radius)
+    const float** rows = nullptr;                     ///< scratch: band + 2 radius
+};
+void filter_plane(const filter_run& run);
+SKEIN_AVX2 void filter_plane_avx2(const filter_run& run);
+
+} // namespace skein::data::detail
+
+
+// ======== skein/data/detail/blur_kernels.ipp
+// Bodies of <skein/data/detail/blur_kernels.hpp>.
+
+
+// ======== skein/data/detail/exact_math.hpp
+// Exponent and logarithm that are the same on every machine: those of libm differ in their last bits.
+
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+SKEIN_EXACT_BEGIN
+namespace skein::data::detail {
+
+/// e^x for |x| <= 700, near to 1e-15 of it; 0 below.
+[[nodiscard]] inline double exponent_of(double x) {
+    if (x < -700) return 0;
+    // 2^k e^r, |r| <= ln 2 / 2; ln 2 in two parts, the first with zeros at its end.
+    const double k = std::floor(x * 1.4426950408889634 + 0.5);
+    const double r = (x - k * 0.693147180369123816490) - k * 1.90821492927058770002e-10;
+    double sum = 1, term = 1;
+    for (int n = 1; n <= 14; ++n) {
+        term = term * r / n;
+        sum = sum + term;
+    }
+    return sum *
+           std::bit_cast<double>(static_cast<std::uint64_t>(1023 + static_cast<int>(k)) << 52);
+}
+
+/// ln x for normal numbers above 0, near to 1e-15.
+[[nodiscard]] inline double logarithm_of(double x) {
+    // 2^k m, m in [sqrt(1/2), sqrt(2)); ln m = 2 artanh((m - 1) / (m + 1)).
+    auto bits = std::bit_cast<std::int64_t>(x) - 0x3fe6a09e667f3bcdLL;
+    const auto k = static_cast<double>(bits >> 52);
+    bits = (bits & 0xfffffffffffffLL) + 0x3fe6a09e667f3bcdLL;
+    const double m = std::bit_cast<double>(bits), s = (m - 1) / (m + 1), z = s * s;
+    double sum = 0;
+    for (int n = 23; n >= 1; n -= 2) sum = sum * z + 1.0 / n;
+    return k * 0.6931471805599453 + 2 * s * sum;
+}
+
+} // namespace skein::data::detail
+SKEIN_EXACT_END
+
+
+// ======== skein/data/detail/blur_kernels.ipp, continued
+#include <algorithm>
+#include <utility>
+
+SKEIN_EXACT_BEGIN
+namespace skein::data::detail {
+
+SKEIN_INLINE std::vector<double> gaussian_half(int taps, double sigma) {
+    std::vector<double> half(static_cast<std::size_t>(taps / 2) + 1);
+    double sum = 0;
+    for (std::size_t i = half.size(); i-- > 0;) {
+        const double x = static_cast<double>(i) / sigma;
+        half[i] = exponent_of(-0.5 * x * x);
+        sum = sum + (i == 0 ? half[i] : 2 * half[i]);
+    }
+    for (auto& each : half) each = each / sum;
+    return half;
+}
+
+SKEIN_INLINE std::vector<double> folded_half(int taps, std::span<const float> sigmas) {
+    std::vector<double> whole{1.0}; // symmetric: its middle is at size / 2
+    for (const float sigma : sigmas) {
+        const auto half = gaussian_half(taps, static_cast<double>(sigma));
+        const auto radius = half.size() - 1;
+        std::vector<double> next(whole.size() + 2 * radius);
+        for (std::size_t at = 0; at < whole.size(); ++at)
+            for (std::size_t j = 0; j <= 2 * radius; ++j)
+                next[at + j] =
+                    next[at + j] + whole[at] * half[j < radius ? radius - j : j - radius];
+        whole = std::move(next);
+    }
+    std::vector<double> half(whole.begin() + static_cast<std::ptrdiff_t>(whole.size() / 2),
+                             whole.end());
+    while (half.size() > 1 && half.back() < 1e-7) half.pop_back();
+    return half;
+}
+
+SKEIN_ALWAYS_INLINE std::ptrdiff_t reflected(std::ptrdiff_t at, std::ptrdiff_t size) {
+    if (at < 0) return -at;
+    return at < size ? at : 2 * size - 2 - at;
+}
+
+SKEIN_ALWAYS_INLINE void add_pair(f32x8& sum, const float* left, const float* right, float tap) {
+    f32x8 a, b;
+    load(a, left);
+    load(b, right);
+    sum += (a + b) * tap;
+}
+
+/// 8 sizeof...(I) values at `to`: half[0] rows[0] + the sum of half[j] (rows[-j] + rows[j]).
+template <std::size_t... I>
+SKEIN_ALWAYS_INLINE void filter_block(float* to, const filter_run& run, const float* const* rows,
+                                      std::ptrdiff_t x, std::index_sequence<I...>) {
+    f32x8 sum[sizeof...(I)];
+    (load(sum[I], rows[0] + x + 8 * I), ...);
+    ((sum[I] *= run.half[0]), ...);
+    for (std::ptrdiff_t j = 1; j <= run.radius; ++j) {
+        const float *const left = rows[-j] + x, *const right = rows[j] + x, tap = run.half[j];
+        (add_pair(sum[I], left + 8 * I, right + 8 * I, tap), ...);
+    }
+    (store(to + x + 8 * I, sum[I]), ...);
+}
+
+/// Values [x, last) of one row.
+SKEIN_ALWAYS_INLINE void filter_row(float* to, const filter_run& run, const float* const* rows,
+                                    std::ptrdiff_t x, std::ptrdiff_t last) {
+    for (; x + 64 <= last; x += 64) filter_block(to, run, rows, x, std::make_index_sequence<8>());
+    for (; x + 32 <= last; x += 32) filter_block(to, run, rows, x, std::make_index_sequence<4>());
+    for (; x + 8 <= last; x += 8) filter_block(to, run, rows, x, std::make_index_sequence<1>());
+    for (; x < last; ++x) {
+        float sum = rows[0][x] * run.half[0];
+        for (std::ptrdiff_t j = 1; j <= run.radius; ++j)
+            sum = sum + (rows[-j][x] + rows[j][x]) * run.half[j];
+        to[x] = sum;
+    }
+}
+
+SKEIN_ALWAYS_INLINE void filter_body(const filter_run& run) {
+    const auto radius = run.radius, width = run.width, padded = width + 2 * radius;
+    // Down the columns in strips, if the rows that one result needs would not stay in the
+    // first-level cache.
+    const auto strip = (filter_run::band + 2 * radius) * width > 5000 ? 64 : width;
+    for (std::ptrdiff_t first = 0; first < run.height; first += filter_run::band) {
+        const auto end = std::min(run.height, first + filter_run::band);
+        for (std::ptrdiff_t i = 0; i < end - first + 2 * radius; ++i)
+            run.rows[i] = run.from + reflected(first - radius + i, run.height) * width;
+        for (std::ptrdiff_t x = 0; x < width; x += strip)
+            for (std::ptrdiff_t y = first; y < end; ++y)
+                filter_row(run.columns + (y - first) * padded + radius, run,
+                           run.rows + (y - first) + radius, x, std::min(width, x + strip));
+        for (std::ptrdiff_t y = first; y < end; ++y) {
+            float* const row = run.columns + (y - first) * padded + radius;
+            for (std::ptrdiff_t j = 1; j <= radius; ++j) {
+                row[-j] = row[j];
+                row[width - 1 + j] = row[width - 1 - j];
+            }
+            for (std::ptrdiff_t j = 0; j <= 2 * radius; ++j) run.rows[j] = row - radius + j;
+            filter_row(run.to + y * width, run, run.rows + radius, 0, width);
+        }
+    }
+}
+
+SKEIN_INLINE void filter_plane(const filter_run& run) { filter_body(run); }
+SKEIN_AVX2 SKEIN_INLINE void filter_plane_avx2(const filter_run& run) { filter_body(run); }
+
+} // namespace skein::data::detail
+SKEIN_EXACT_END
+
+
+// ======== skein/data/detail/self_test.ipp, continued
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <span>
+
+#include <fmt/format.h>
+
+namespace skein::data::detail {
+
+SKEIN_INLINE std::uint64_t hash_of_kernels() {
+    std::uint64_t hash = 0xcbf29ce484222325ULL;
+    const auto add = [&](std::span<const float> values) {
+        for (const float each : values)
+            hash = (hash ^ std::bit_cast<std::uint32_t>(each)) * 0x100000001b3ULL;
+    };
+    std::array<float, 1024> values{};
+    const auto fill = has_avx2() ? fill_groups_avx2 : fill_groups;
+    fill(values.data(), values.size(), {1, 2, 3}, true);
+    add(values);
+    fill(values.data(), values.size(), {1, 2, 3}, false);
+    add(values);
+    // A width that has blocks of 32, of 8, and single values.
+    constexpr std::ptrdiff_t height = 20, width = 45, radius = 3;
+    constexpr std::array<float, radius + 1> half{0.4f, 0.2f, 0.07f, 0.03f};
+    std::array<float, height * width> filtered{};
+    std::array<float, filter_run::band*(width + 2 * radius)> columns{};
+    std::array<const float*, filter_run::band + 2 * radius> rows{};
+    const auto filter = has_avx2() ? filter_plane_avx2 : filter_plane;
+    filter({filtered.data(), values.data(), height, width, radius, half.data(), columns.data(),
+            rows.data()});
+    add(filtered);
+    return (hash ^ std::bit_cast<std::uint64_t>(exponent_of(-1.7) + logarithm_of(1.3))) *
+           0x100000001b3ULL;
+}
+
+SKEIN_INLINE void require_exact_kernels() {
+    static const std::uint64_t seen = hash_of_kernels();
+    if (seen == expected_hash) return;
+    throw error(errc::mismatch, fmt::format("kernels of skein::data give other bits here ({:016x}) "
+                                            "than elsewhere ({:016x})",
+                                            seen, expected_hash))
+        .with_hint("compile without -ffast-math, -Ofast and -ffp-contract=fast");
+}
+
+} // namespace skein::data::detail
+
+
+// ======== skein/data/detail/draws.ipp, continued
+#include <algorithm>
+#include <array>
+
+SKEIN_EXACT_BEGIN
+namespace skein::data {
+
+SKEIN_INLINE draws::draws(std::uint64_t seed, std::uint64_t epoch, std::uint64_t sample,
+                          std::uint64_t operation)
+    : stream_(0), key_(epoch_key(epoch_key(seed, epoch), operation)), sample_(sample) {
+    stream_ = philox_stream(key_, sample_);
+}
+
+SKEIN_INLINE float draws::uniform(float lo, float hi) noexcept {
+    const auto part = static_cast<float>(stream_.next() >> 40) * 0x1p-24f;
+    return lo + (hi - lo) * part;
+}
+
+SKEIN_INLINE float draws::normal() {
+    detail::require_exact_kernels();
+    const auto words = stream_.next();
+    return detail::normal_of(static_cast<std::uint32_t>(words),
+                             static_cast<std::uint32_t>(words >> 32))
+        .cosine;
+}
+
+SKEIN_INLINE void draws::fill(std::span<float> values, bool normal) {
+    detail::require_exact_kernels();
+    const auto run = detail::has_avx2() ? detail::fill_groups_avx2 : detail::fill_groups;
+    detail::philox_place at{key_, sample_, (stream_.position() + 1) / 2};
+    const auto whole = values.size() / 32 * 32;
+    run(values.data(), whole, at, normal);
+    at.block += whole / 4;
+    if (whole < values.size()) {
+        std::array<float, 32> last;
+        run(last.data(), last.size(), at, normal);
+        std::copy_n(last.begin(), values.size() - whole, values.begin() + whole);
+        at.block += 8;
+    }
+    stream_.seek(at.block * 2);
+}
+
+SKEIN_INLINE void draws::fill_uniform(std::span<float> values) { fill(values, false); }
+SKEIN_INLINE void draws::fill_normal(std::span<float> values) { fill(values, true); }
+
+} // namespace skein::data
+SKEIN_EXACT_END
+
+
+// ======== skein/data/detail/pipeline_parts.hpp, continued
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <typeinfo>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::data {
+
+namespace detail {
+
+/// What a row is a function of, beside the operator.
+struct row_key {
+    std::uint64_t seed = 0, epoch = 0, sample = 0;
+};
+
+/// The last identifier of the function that a type names as its argument: the same under every
+/// compiler.
+[[nodiscard]] std::string function_name(const std::type_info& of);
+/// The last identifier of a type's name.
+[[nodiscard]] std::string short_name(const std::type_info& of);
+
+/// A number as short as it can be read back.
+[[nodiscard]] std::string number_text(float value);
+
+/// A row function, called: with draws of its own if it takes some.
+template <class F, class Row>
+[[nodiscard]] auto call_of_row(const F& function, const row_key& key, std::uint64_t number,
+                               const Row& row) {
+    if constexpr (std::invocable<const F&, const Row&, draws&>) {
+        draws random(key.seed, key.epoch, key.sample, number);
+        return function(row, random);
+    } else {
+        static_assert(std::invocable<const F&, const Row&>,
+                      "skein: a function of map or filter takes the row that stands left of it, "
+                      "and data::draws& if it draws random numbers; one with fields is const");
+        return function(row);
+    }
+}
+
+/// What the values of a function's fields are, for describe().
+template <class T>
+void append_value(std::string& to, const T& value) {
+    if constexpr (std::is_enum_v<T>) {
+        append_value(to, static_cast<std::underlying_type_t<T>>(value));
+    } else if constexpr (std::is_arithmetic_v<T>) {
+        to += fmt::format("{}", value);
+    } else if constexpr (std::convertible_to<const T&, std::string_view>) {
+        to += fmt::format("\"{}\"", std::string_view(value));
+    } else if constexpr (requires { std::begin(value); }) {
+        to += '[';
+        for (const auto& each : value) {
+            if (to.back() != '[') to += ", ";
+            append_value(to, each);
+        }
+        to += ']';
+    } else {
+        static_assert(plain_aggregate<T>,
+                      "skein: a function of map or filter is a pointer, map<&f>(), or a struct "
+                      "whose fields are numbers, enums, text, arrays and structs of them; or it "
+                      "has describe(). Captures of a lambda cannot travel");
+        to += '(';
+        std::apply(
+            [&](const auto&... each) {
+                ((to += to.back() == '(' ? "" : ", ", append_value(to, each)), ...);
+            },
+            tie_fields(value));
+        to += ')';
+    }
+}
+/// Whether append_value() has a text for it.
+template <class T>
+constexpr bool has_text();
+template <class Fields>
+inline constexpr bool all_have_text = false;
+template <class... T>
+inline constexpr bool all_have_text<std::tuple<T...>> = (has_text<std::remove_cvref_t<T>>() && ...);
+template <class T>
+constexpr bool has_text() {
+    if constexpr (std::is_enum_v<T> || std::is_arithmetic_v<T> ||
+                  std::convertible_to<const T&, std::string_view>)
+        return true;
+    else if constexpr (requires(const T& v) { std::begin(v); })
+        return has_text<std::remove_cvref_t<decltype(*std::begin(std::declval<const T&>()))>>();
+    else if constexpr (plain_aggregate<T>)
+        return all_have_text<decltype(tie_fields(std::declval<const T&>()))>;
+    else
+        return false;
+}
+
+/// A source by its describe(); else by its name, its fields if they have a text, and its size.
+template <class Source>
+[[nodiscard]] std::string describe_source(const Source& source) {
+    if constexpr (requires {
+                      { source.describe() } -> std::convertible_to<std::string>;
+                  }) {
+        return source.describe();
+    } else {
+        auto line = short_name(typeid(Source));
+        if constexpr (has_text<Source>() && !std::is_empty_v<Source>)
+            append_value(line, source);
+        else
+            line += "(" + std::to_string(source.size()) + ")";
+        return line;
+    }
+}
+
+/// "crop(64, 0.5)".
+template <class F>
+[[nodiscard]] std::string describe_function(const F& function) {
+    if constexpr (requires {
+                      { function.describe() } -> std::convertible_to<std::string>;
+                  }) {
+        return function.describe();
+    } else if constexpr (std::is_empty_v<F>) {
+        return short_name(typeid(F));
+    } else {
+        auto line = short_name(typeid(F));
+        append_value(line, function);
+        return line;
+    }
+}
+
+/// Samples of a source that a pipeline visits: [begin, end) of its numbers, or of a fixed shuffle.
+struct selection {
+    std::uint64_t begin = 0, end = ~std::uint64_t{0};
+    bool is_split = false;
+    std::uint64_t key = 0;
+
+    [[nodiscard]] std::uint64_t size(std::uint64_t of) const noexcept {
+        const auto last = end < of ? end : of;
+        return begin < last ? last - begin : 0;
+    }
+    [[nodiscard]] std::uint64_t sample(std::uint64_t place, std::uint64_t of) const {
+        return is_split ? keyed_permutation(of, key)(begin + place) : begin + place;
+    }
+    /// Keeps [first, first + count) of what is kept.
+    void keep(std::uint64_t first, std::uint64_t count) noexcept;
+    /// Chooses from a shuffle; the samples of the first part.
+    [[nodiscard]] std::uint64_t split(std::uint64_t of, double fraction, std::uint64_t seed);
+    [[nodiscard]] std::string describe() const;
+};
+
+template <class Ops>
+void describe_operators(const Ops& ops, std::string& line) {
+    std::apply([&](const auto&... op) { ((line += " | " + op.describe()), ...); }, ops);
+}
+
+/// How many operators of the user one of a plan stands for: folded ones draw as themselves.
+template <class Op>
+constexpr std::size_t width_of() {
+    if constexpr (requires { Op::width; })
+        return Op::width;
+    else
+        return 1;
+}
+template <class Ops, std::size_t Count>
+constexpr std::size_t width_before() {
+    return []<std::size_t... I>(std::index_sequence<I...>) {
+        return (std::size_t{0} + ... + width_of<std::tuple_element_t<I, Ops>>());
+    }(std::make_index_sequence<Count>{});
+}
+template <class Ops>
+inline constexpr std::size_t whole_width = width_before<Ops, std::tuple_size_v<Ops>>();
+
+template <class Ops, std::size_t... I>
+auto all_but_last(Ops&& ops, std::index_sequence<I...>) {
+    return std::tuple(std::get<I>(std::move(ops))...);
+}
+
+/// Appends an operator, or folds it into the last one where an overload fuse(last, op) says how.
+template <class... Ops, class Op>
+auto add_operator(std::tuple<Ops...> ops, Op op) {
+    constexpr std::size_t count = sizeof...(Ops);
+    if constexpr (count > 0) {
+        if constexpr (requires { fuse(std::get<count - 1>(ops), op); }) {
+            auto folded = fuse(std::get<count - 1>(ops), op);
+            auto before = all_but_last(std::move(ops), std::make_index_sequence<count - 1>{});
+            return std::tuple_cat(std::move(before), std::tuple(std::move(folded)));
+        } else {
+            return std::tuple_cat(std::move(ops), std::tuple(std::move(op)));
+        }
+    } else {
+        return std::tuple(std::move(op));
+    }
+}
+
+template <class Op>
+concept filtering = requires { requires Op::is_filter; };
+
+/// What a row function has thrown. Memory that is out is exhausted, all else a fault of the row.
+[[nodiscard]] error error_of_throw(std::exception_ptr thrown);
+/// The exception that is being handled, as an error of this operator.
+[[noreturn]] void rethrow_in_operator(const std::string& what);
+
+/// What an operator gives; what it throws names it.
+template <class Op, class Call>
+[[nodiscard]] auto in_operator(const Op& op, Call call) {
+    try {
+        return call();
+    } catch (...) {
+        rethrow_in_operator(op.describe());
+    }
+}
+
+/// Runs operators At.. on a row; nothing when a filter leaves it out.
+///   first  number of the first operator of `ops` in its pipeline
+template <std::size_t At, class Ops, class Row>
+[[nodiscard]] auto run_operators(const Ops& ops, const row_key& key, std::size_t first,
+                                 const Row& row) {
+    if constexpr (At == std::tuple_size_v<Ops>) {
+        return std::optional<Row>(row);
+    } else {
+        const auto& op = std::get<At>(ops);
+        const auto number = first + width_before<Ops, At>();
+        using op_type = std::tuple_element_t<At, Ops>;
+        if constexpr (filtering<op_type>) {
+            using result = decltype(run_operators<At + 1>(ops, key, first, row));
+            if (!in_operator(op, [&] { return op.keeps(key, number, row); })) return result();
+            return run_operators<At + 1>(ops, key, first, row);
+        } else {
+            const auto next = in_operator(op, [&] { return op.apply(key, number, row); });
+            return run_operators<At + 1>(ops, key, first, next);
+        }
+    }
+}
+template <class Ops, class Row>
+using row_after = typename decltype(run_operators<0>(std::declval<const Ops&>(), row_key{}, 0,
+                                                     std::declval<const Row&>()))::value_type;
+
+/// How a source is read: through its reader where it has one.
+template <class Source>
+[[nodiscard]] auto reader_of(const Source& source) {
+    if constexpr (requires { source.locate(std::uint64_t{0}); })
+        return source.reader();
+    else
+        return source;
+}
+template <class Source>
+[[nodiscard]] auto place_of(const Source& source, std::uint64_t sample) {
+    if constexpr (requires { source.locate(sample); })
+        return source.locate(sample);
+    else
+        return sample;
+}
+template <class Source>
+using reader_type = decltype(reader_of(std::declval<const Source&>()));
+template <class Source>
+using place_type = decltype(place_of(std::declval<const Source&>(), std::uint64_t{0}));
+template <class Source>
+using source_row = std::remove_cvref_t<decltype(std::declval<const reader_type<Source>&>().read(
+    std::declval<const place_type<Source>&>()))>;
+
+template <class P>
+struct pipeline_rows {
+    using source = decltype(P::source);
+    using left = row_after<decltype(P::left), source_row<source>>;
+    using type = row_after<decltype(P::right), left>;
+};
+
+} // namespace detail
+} // namespace skein::data
+
+
+// ======== skein/data/detail/pipeline_parts.ipp
+// Bodies of <skein/data/detail/pipeline_parts.hpp>.
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <new>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::data::detail {
+
+SKEIN_INLINE error error_of_throw(std::exception_ptr thrown) {
+    try {
+        std::rethrow_exception(thrown);
+    } catch (const std::bad_alloc&) {
+        return error(errc::exhausted, "no memory (std::bad_alloc)");
+    } catch (...) {
+        return to_error(std::move(thrown), errc::invalid_argument);
+    }
+}
+
+SKEIN_INLINE void rethrow_in_operator(const std::string& what) {
+    auto why = error_of_throw(std::current_exception());
+    throw std::move(why).with_where(why.where().empty() ? what : what + ", " + why.where());
+}
+
+/// Places in a name that are in no brackets and hold this character.
+struct outer_place {
+    std::size_t first = std::string::npos, last = std::string::npos;
+};
+SKEIN_INLINE outer_place outside_brackets(std::string_view name, char wanted) {
+    outer_place found;
+    int depth = 0;
+    for (std::size_t i = 0; i < name.size(); ++i) {
+        const char c = name[i];
+        if (depth == 0 && c == wanted) {
+            if (found.first == std::string::npos) found.first = i;
+            found.last = i;
+        }
+        depth += c == '<' || c == '(' ? 1 : c == '>' || c == ')' ? -1 : 0;
+    }
+    return found;
+}
+
+/// Without "(anonymous namespace)::", which compilers spell in their own ways.
+SKEIN_INLINE std::string named_type(const std::type_info& of) {
+    auto name = type_name(of);
+    for (const std::string_view nameless : {"(anonymous namespace)::", "{anonymous}::"})
+        for (auto at = name.find(nameless); at != std::string::npos; at = name.find(nameless))
+            name.erase(at, nameless.size());
+    return name;
+}
+
+SKEIN_INLINE std::string short_name(const std::type_info& of) {
+    const auto name = named_type(of);
+    if (name.find("lambda") != std::string::npos || name.find("$_") != std::string::npos)
+        return "lambda";
+    const auto at = outside_brackets(name, ':').last; // what a template was made with stays
+    return at == std::string::npos ? name : name.substr(at + 1);
+}
+
+SKEIN_INLINE std::string function_name(const std::type_info& of) {
+    // "map_operator<&ns::draw>"; of a template with all of it: "map_operator<&(ns::row ns::cut<64>(long))>".
+    auto name = named_type(of);
+    const auto end = std::min(name.rfind('>'), name.size());
+    const auto begin = std::min(name.find('<'), end);
+    name = name.substr(begin, end - begin);
+    if (name.find("lambda") != std::string::npos || name.find("$_") != std::string::npos)
+        return "lambda";
+    std::string_view rest = name;
+    rest.remove_prefix(std::min(rest.find_first_not_of("<(&"), rest.size()));
+    rest = rest.substr(0, outside_brackets(rest, '(').first); // the signature
+    if (const auto at = outside_brackets(rest, ' ').last; at != std::string::npos)
+        rest.remove_prefix(at + 1); // what it gives
+    if (const auto at = outside_brackets(rest, ':').last; at != std::string::npos)
+        rest.remove_prefix(at + 1);
+    while (rest.ends_with(')') && outside_brackets(rest, ')').last == rest.size() - 1)
+        rest.remove_suffix(1);
+    return std::string(rest);
+}
+
+SKEIN_INLINE std::string number_text(float value) { return fmt::format("{}", value); }
+
+SKEIN_INLINE void selection::keep(std::uint64_t first, std::uint64_t count) noexcept {
+    const auto held = end > begin ? end - begin : 0;
+    const auto skipped = std::min(first, held);
+    begin += skipped;
+    end = begin + std::min(count, held - skipped);
+}
+
+SKEIN_INLINE std::uint64_t selection::split(std::uint64_t of, double fraction, std::uint64_t seed) {
+    if (!(fraction >= 0 && fraction <= 1))
+        throw error(errc::invalid_argument,
+                    fmt::format("a pipeline cannot be split at {}", fraction))
+            .with_hint("give the part of the first one, from 0 to 1");
+    if (is_split || begin != 0 || end != ~std::uint64_t{0})
+        throw error(errc::not_supported,
+                    "not supported: a split of a pipeline that is split or cut already")
+            .with_hint("split first, then take or skip of the parts");
+    if (of == 0) return 0;
+    is_split = true;
+    key = seed * 0x9e3779b97f4a7c15ULL + 0x5bf0a8b145769337ULL;
+    end = of;
+    return static_cast<std::uint64_t>(std::llround(fraction * static_cast<double>(of)));
+}
+
+SKEIN_INLINE std::string selection::describe() const {
+    std::string line;
+    if (is_split) line += fmt::format(" | split({:x})", key);
+    if (begin != 0) line += fmt::format(" | skip({})", begin);
+    if (end != ~std::uint64_t{0}) line += fmt::format(" | take({})", end - begin);
+    return line;
+}
+
+} // namespace skein::data::detail
+
+
+// ======== skein/data/pipeline.hpp, continued
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+namespace skein::data {
+
+/// Samples by number, each read by itself. Laws: read(i) depends on i alone and may be called by
+/// several threads at a time. size() counts once, when a loader is made: what is added later is seen
+/// by the next loader.
+template <class S>
+concept row_source = requires(const S& source) {
+    { source.size() } -> std::convertible_to<std::uint64_t>;
+} && (requires(const S& source) { source.read(std::uint64_t{0}); } || requires(const S& source) {
+    source.reader().read(source.locate(std::uint64_t{0}));
+});
+
+/// The numbers 0 to count - 1, as rows of std::int64_t.
+struct range {
+    std::uint64_t count = 0;
+
+    [[nodiscard]] std::uint64_t size() const noexcept { return count; }
+    [[nodiscard]] std::int64_t read(std::uint64_t i) const noexcept {
+        return static_cast<std::int64_t>(i);
+    }
+};
+
+/// F(row) or F(row, draws&): the next row.
+template <auto F>
+struct map_operator {
+    template <class Row>
+    [[nodiscard]] static auto apply(const detail::row_key& key, std::uint64_t number,
+                                    const Row& row) {
+        return detail::call_of_row(F, key, number, row);
+    }
+    [[nodiscard]] static std::string describe() {
+        return "map(" + detail::function_name(typeid(map_operator)) + ")";
+    }
+};
+/// Rows of another kind, or the same changed: F(row) or F(row, draws&).
+template <auto F>
+[[nodiscard]] constexpr map_operator<F> map() {
+    return {};
+}
+
+/// A function with fields: they travel to helpers, and tell checkpoints apart.
+template <class F>
+struct map_with_operator {
+    static constexpr bool is_stateless = std::is_empty_v<F>;
+    F function;
+    template <class Row>
+    [[nodiscard]] auto apply(const detail::row_key& key, std::uint64_t number,
+                             const Row& row) const {
+        return detail::call_of_row(function, key, number, row);
+    }
+    [[nodiscard]] std::string describe() const {
+        return "map(" + detail::describe_function(function) + ")";
+    }
+};
+/// function(row) or function(row, draws&), by an object that is const: struct crop { int side; };
+/// its fields are numbers, enums, text, std::array or std::vector of them, and structs of these;
+/// or it has describe(). Called by several threads at a time.
+template <class F>
+    requires std::is_class_v<F>
+[[nodiscard]] constexpr map_with_operator<F> map(F function) {
+    return {std::move(function)};
+}
+
+/// Leaves out rows for which F(row) is false.
+template <auto F>
+struct filter_operator {
+    static constexpr bool is_filter = true;
+    template <class Row>
+    [[nodiscard]] static bool keeps(const detail::row_key& key, std::uint64_t number,
+                                    const Row& row) {
+        return detail::call_of_row(F, key, number, row);
+    }
+    [[nodiscard]] static std::string describe() {
+        return "filter(" + detail::function_name(typeid(filter_operator)) + ")";
+    }
+};
+/// Leaves out rows for which F(row) or F(row, draws&) is false: batches get smaller, alike on every
+/// number of ranks.
+template <auto F>
+[[nodiscard]] constexpr filter_operator<F> filter() {
+    return {};
+}
+
+/// A filter with fields, as map_with_operator.
+template <class F>
+struct filter_with_operator {
+    static constexpr bool is_filter = true, is_stateless = std::is_empty_v<F>;
+    F function;
+    template <class Row>
+    [[nodiscard]] bool keeps(const detail::row_key& key, std::uint64_t number,
+                             const Row& row) const {
+        return detail::call_of_row(function, key, number, row);
+    }
+    [[nodiscard]] std::string describe() const {
+        return "filter(" + detail::describe_function(function) + ")";
+    }
+};
+/// Leaves out rows for which function(row) or function(row, draws&) is false.
+template <class F>
+    requires std::is_class_v<F>
+[[nodiscard]] constexpr filter_with_operator<F> filter(F function) {
+    return {std::move(function)};
+}
+
+/// An operator that is not folded with its neighbours.
+template <class Op>
+struct apart_operator {
+    Op op;
+    template <class Row>
+    [[nodiscard]] auto apply(const detail::row_key& key, std::uint64_t number,
+                             const Row& row) const {
+        return op.apply(key, number, row);
+    }
+    [[nodiscard]] std::string describe() const { return op.describe(); }
+};
+/// Keeps an operator as it stands: to compare with what folding makes of it.
+template <class Op>
+[[nodiscard]] constexpr apart_operator<Op> apart(Op op) {
+    return {std::move(op)};
+}
+
+/// The same operator, Count times in a row; each time it draws other numbers.
+template <std::size_t Count, class Op>
+struct repeated {
+    Op op;
+};
+/// op | op | ... , Count times.
+template <std::size_t Count, class Op>
+[[nodiscard]] constexpr repeated<Count, Op> repeat(Op op) {
+    return {std::move(op)};
+}
+
+/// What stands left of it may run on helpers.
+struct on {
+    helpers where;
+    explicit on(helpers how) : where(std::move(how)) {}
+};
+/// Every epoch visits the samples in another order, a function of (seed, epoch).
+struct shuffle {};
+/// Samples of a global batch, over all ranks; for loaders. A Trainer's are in its run_config.
+struct batch {
+    std::uint64_t samples = 1;
+    constexpr explicit batch(std::uint64_t count) : samples(count) {}
+};
+/// The first samples only.
+struct take {
+    std::uint64_t count = 0;
+    constexpr explicit take(std::uint64_t samples) : count(samples) {}
+};
+/// All but the first samples.
+struct skip {
+    std::uint64_t count = 0;
+    constexpr explicit skip(std::uint64_t samples) : count(samples) {}
+};
+
+/// A source, the operators left and right of on(), and how its samples are visited.
+template <row_source Source, class Left = std::tuple<>, class Right = std::tuple<>,
+          bool Shipped = false>
+struct pipeline {
+    Source source;
+    Left left{};
+    Right right{};
+    helpers where{};
+    detail::selection chosen{};
+    bool is_shuffled = false;
+    std::uint64_t global_batch = 0; ///< of batch(); 0: nobody said
+
+    /// Samples of an epoch, before filters.
+    [[nodiscard]] std::uint64_t size() const {
+        return chosen.size(static_cast<std::uint64_t>(source.size()));
+    }
+    /// The pipeline in one line.
+    [[nodiscard]] std::string describe() const {
+        auto line = detail::describe_source(source);
+        line += chosen.describe();
+        detail::describe_operators(left, line);
+        detail::describe_operators(right, line);
+        if (is_shuffled) line += " | shuffle";
+        return line;
+    }
+};
+
+namespace detail {
+template <class T>
+inline constexpr bool is_pipeline = false;
+template <class S, class L, class R, bool O>
+inline constexpr bool is_pipeline<pipeline<S, L, R, O>> = true;
+template <class... Ops>
+constexpr bool any_filter(const std::tuple<Ops...>*) {
+    return (filtering<Ops> || ...);
+}
+template <class Pipeline>
+inline constexpr bool has_filter =
+    any_filter(static_cast<const decltype(Pipeline::left)*>(nullptr)) ||
+    any_filter(static_cast<const decltype(Pipeline::right)*>(nullptr));
+template <class T>
+concept row_operator = requires { requires T::is_filter; } || requires {
+    { T::describe() } -> std::convertible_to<std::string>;
+} || requires(const T& op) {
+    { op.describe() } -> std::convertible_to<std::string>;
+};
+} // namespace detail
+
+/// Adds an operator on rows.
+template <class S, class L, class R, bool Shipped, detail::row_operator Op>
+[[nodiscard]] auto operator|(pipeline<S, L, R, Shipped> p, Op op) {
+    if constexpr (Shipped) {
+        auto more = detail::add_operator(std::move(p.right), std::move(op));
+        return pipeline<S, L, decltype(more), true>{
+            std::move(p.source), std::move(p.left), std::move(more), std::move(p.where), p.chosen,
+            p.is_shuffled,       p.global_batch};
+    } else {
+        auto more = detail::add_operator(std::move(p.left), std::move(op));
+        return pipeline<S, decltype(more), R, false>{
+            std::move(p.source), std::move(more), std::move(p.right), std::move(p.where), p.chosen,
+            p.is_shuffled,       p.global_batch};
+    }
+}
+template <class S, class L, class R, bool Shipped, std::size_t Count, class Op>
+[[nodiscard]] auto operator|(pipeline<S, L, R, Shipped> p, repeated<Count, Op> more) {
+    if constexpr (Count == 0)
+        return p;
+    else
+        return (std::move(p) | more.op) | repeated<Count - 1, Op>{more.op};
+}
+template <class S, class L, class R, bool Shipped>
+[[nodiscard]] auto operator|(pipeline<S, L, R, Shipped> p, on where) {
+    static_assert(!Shipped,
+                  "skein: a pipeline has one on(): what stands left of it runs on helpers");
+    return pipeline<S, L, R, true>{std::move(p.source),    std::move(p.left), std::move(p.right),
+                                   std::move(where.where), p.chosen,          p.is_shuffled,
+                                   p.global_batch};
+}
+template <class S, class L, class R, bool Shipped>
+[[nodiscard]] auto operator|(pipeline<S, L, R, Shipped> p, shuffle) {
+    p.is_shuffled = true;
+    return p;
+}
+template <class S, class L, class R, bool Shipped>
+[[nodiscard]] auto operator|(pipeline<S, L, R, Shipped> p, batch size) {
+    p.global_batch = size.samples;
+    return p;
+}
+/// take and skip choose from the samples as the source numbers them, whether or not the pipeline
+/// shuffles: the same ones in every epoch.
+template <class S, class L, class R, bool Shipped>
+[[nodiscard]] auto operator|(pipeline<S, L, R, Shipped> p, take how) {
+    static_assert(!detail::has_filter<pipeline<S, L, R, Shipped>>,
+                  "skein: take(n) counts samples of the source, not rows that a filter keeps: it "
+                  "stands left of filter()");
+    p.chosen.keep(0, how.count);
+    return p;
+}
+template <class S, class L, class R, bool Shipped>
+[[nodiscard]] auto operator|(pipeline<S, L, R, Shipped> p, skip how) {
+    static_assert(!detail::has_filter<pipeline<S, L, R, Shipped>>,
+                  "skein: skip(n) counts samples of the source, not rows that a filter keeps: it "
+                  "stands left of filter()");
+    p.chosen.keep(how.count, ~std::uint64_t{0});
+    return p;
+}
+/// Starts a pipeline.
+template <row_source Source, class Op>
+    requires(!detail::is_pipeline<Source>)
+[[nodiscard]] auto operator|(Source source, Op op) {
+    return pipeline<Source>{.source = std::move(source)} | std::move(op);
+}
+
+/// Two parts of one pipeline that share no sample: `fraction` of its samples in the first, the rest
+/// in the second. Which ones is drawn once by `seed`, and is the same in every epoch.
+///   errors  invalid_argument: a fraction outside [0, 1]; not_supported: one that is split or cut
+///           already
+template <class S, class L, class R, bool Shipped>
+[[nodiscard]] auto split(pipeline<S, L, R, Shipped> whole, double fraction,
+                         std::uint64_t seed = 0) {
+    auto rest = whole;
+    const auto first =
+        whole.chosen.split(static_cast<std::uint64_t>(whole.source.size()), fraction, seed);
+    rest.chosen = whole.chosen;
+    whole.chosen.keep(0, first);
+    rest.chosen.keep(first, ~std::uint64_t{0});
+    return std::pair(std::move(whole), std::move(rest));
+}
+
+/// The rows that a pipeline gives.
+template <class Pipeline>
+using row_of = typename detail::pipeline_rows<Pipeline>::type;
+
+} // namespace skein::data
+
+
+// ======== skein/data/detail/row_program.hpp, continued
+#include <chrono>
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace skein::data::detail {
+
+/// What of a pipeline travels: how its source is read, and the operators left of on().
+template <class Reader, class Ops>
+struct segment {
+    Reader reader{};
+    Ops ops{};
+};
+
+/// "pid@host", as the runtime of this thread knows them.
+[[nodiscard]] std::string name_of_this_process();
+
+/// An error of a row, with its sample in front: "sample 17 (cat/1.jpg)".
+[[nodiscard]] error error_of_row(std::exception_ptr failure, std::uint64_t sample,
+                                 const row_program& program);
+
+/// Makes the rows of a request, one after the other; what a helper does. The rest is type-free.
+///   make  writes row `index` of the request to the writer
+[[nodiscard]] rows_answer make_rows(
+    const rows_request& wanted,
+    unique_function<row_fate(std::uint64_t, std::uint64_t, wire::reader&, wire::writer&)> make);
+
+/// Thrown by make() of make_rows: the row cannot be read on this host.
+struct not_here {
+    std::exception_ptr why;
+};
+
+/// The helper's side: lives on another core or host.
+template <class Segment>
+class row_maker {
+public:
+    explicit row_maker(Segment plan, int threads)
+        : plan_(std::make_shared<const Segment>(std::move(plan))),
+          pool_(std::make_shared<net::offload_pool>(static_cast<unsigned>(threads))) {}
+
+    /// "pid@host".
+    [[nodiscard]] std::string name() const { return name_of_this_process(); }
+    /// Makes rows on a thread of its own: the loop goes on sending meanwhile.
+    task<rows_answer> make(rows_request wanted) {
+        auto work = [plan = plan_, wanted = std::move(wanted)] { return run(*plan, wanted); };
+        duration spent{};
+        auto done = net::offload(std::move(work), pool_.get(), &spent);
+        auto answer = co_await done;
+        answer.nanoseconds = static_cast<std::uint64_t>(spent.count());
+        co_return answer;
+    }
+
+private:
+    static rows_answer run(const Segment& plan, const rows_request& wanted) {
+        using place = std::decay_t<decltype(place_in(plan))>;
+        return make_rows(wanted, [&](std::uint64_t, std::uint64_t sample, wire::reader& places,
+                                     wire::writer& out) {
+            place at{};
+            wire::decode(places, at).value();
+            const row_key key{wanted.seed, wanted.epoch, sample};
+            auto row = [&] {
+                try {
+                    return plan.reader.read(std::as_const(at));
+                } catch (...) {
+                    throw not_here{std::current_exception()};
+                }
+            }();
+            const auto made = run_operators<0>(plan.ops, key, 0, row);
+            if (!made) return row_fate::dropped;
+            write_row(out, *made);
+            return row_fate::made;
+        });
+    }
+    template <class S>
+    static auto place_in(const S&) -> typename S::place;
+
+    std::shared_ptr<const Segment> plan_;
+    std::shared_ptr<net::offload_pool> pool_; // last: it ends before what it works on
+};
+
+/// A segment with the type of its places.
+template <class Source, class Ops>
+struct segment_of : segment<reader_type<Source>, Ops> {
+    using place = place_type<Source>;
+};
+
+/// The rank's side of a helper.
+template <class Segment>
+class actor_helper final : public row_helper {
+public:
+    actor_helper(actor_handle<row_maker<Segment>> at, std::string name)
+        : at_(std::move(at)), name_(std::move(name)) {}
+    task<rows_answer> make(rows_request wanted) override {
+        auto answer = at_.template call<&row_maker<Segment>::make>(std::move(wanted));
+        co_return co_await answer;
+    }
+    std::string name() const override { return name_; }
+
+private:
+    actor_handle<row_maker<Segment>> at_;
+    std::string name_;
+};
+
+template <class P>
+class typed_program;
+
+template <class Source, class Left, class Right, bool Shipped>
+class typed_program<pipeline<Source, Left, Right, Shipped>> final : public row_program {
+    using plan_type = pipeline<Source, Left, Right, Shipped>;
+    using left_row = row_after<Left, source_row<Source>>;
+
+public:
+    explicit typed_program(plan_type plan)
+        : plan_(std::move(plan)), reader_(reader_of(plan_.source)),
+          source_size_(static_cast<std::uint64_t>(plan_.source.size())),
+          size_(plan_.chosen.size(source_size_)), line_(plan_.describe()) {}
+
+    std::uint64_t size() const override { return size_; }
+    std::uint64_t sample_at(std::uint64_t seed, std::uint64_t epoch,
+                            std::uint64_t place) const override {
+        const auto visited = plan_.is_shuffled ? epoch_order(size_, seed, epoch)(place) : place;
+        return plan_.chosen.sample(visited, source_size_);
+    }
+    std::string name_of(std::uint64_t sample) const override {
+        using place = place_type<Source>;
+        if constexpr (requires(const place& at) {
+                          { at.name() } -> std::convertible_to<std::string>;
+                      })
+            return place_of(plan_.source, sample).name();
+        else
+            return {};
+    }
+    std::string describe() const override { return line_; }
+    bool make(std::uint64_t seed, std::uint64_t epoch, std::uint64_t sample,
+              cells& out) const override {
+        const row_key key{seed, epoch, sample};
+        const auto read = reader_.read(place_of(plan_.source, sample));
+        const auto left = run_operators<0>(plan_.left, key, 0, read);
+        return left && finish_row(key, *left, out);
+    }
+
+    helpers wanted() const override { return Shipped ? plan_.where : helpers{}; }
+
+    byte_buffer locate(const std::vector<std::uint64_t>& samples) const override {
+        if constexpr (Shipped) {
+            wire::writer out;
+            for (const auto sample : samples) wire::encode(out, place_of(plan_.source, sample));
+            return std::move(out).take();
+        } else {
+            return {};
+        }
+    }
+    bool finish(wire::reader& from, std::uint64_t seed, std::uint64_t epoch, std::uint64_t sample,
+                cells& out) const override {
+        if constexpr (Shipped) {
+            left_row row{};
+            if (!read_row(from, row)) from.status().value();
+            return finish_row({seed, epoch, sample}, row, out);
+        } else {
+            return row_program::finish(from, seed, epoch, sample, out);
+        }
+    }
+    task<std::unique_ptr<row_helper>> make_helper() const override {
+        if constexpr (Shipped) {
+            using travels = segment_of<Source, Left>;
+            travels plan;
+            plan.reader = reader_;
+            plan.ops = plan_.left;
+            actor_options how;
+            how.cpus = plan_.where.cpus;
+            if (!plan_.where.on.empty()) how.on = label(plan_.where.on);
+            auto making = actor<row_maker<travels>>.with(how)(std::move(plan), plan_.where.cpus);
+            auto made = co_await making;
+            auto asked = made.template call<&row_maker<travels>::name>();
+            auto name = co_await asked;
+            co_return std::make_unique<actor_helper<travels>>(std::move(made), std::move(name));
+        } else {
+            auto none = row_program::make_helper();
+            co_return co_await none;
+        }
+    }
+
+private:
+    template <class Row>
+    bool finish_row(const row_key& key, const Row& left, cells& out) const {
+        const auto made = run_operators<0>(plan_.right, key, whole_width<Left>, left);
+        if (!made) return false;
+        // The cells refer to it: it lives as long as what its handles refer to.
+        using last = typename decltype(made)::value_type;
+        static_assert(
+            std::is_trivially_destructible_v<last>,
+            "skein: the last row of a pipeline has fields that a batch can hold: numbers, "
+            "enums, std::array, data::array or data::image");
+        auto* const kept = new (arena::current().allocate(sizeof(last))) last(*made);
+        describe_row(*kept, out);
+        return true;
+    }
+
+    plan_type plan_;
+    reader_type<Source> reader_;
+    // As they were at the start: a source that grows meanwhile would change the order of an epoch.
+    std::uint64_t source_size_, size_;
+    std::string line_;
+};
+
+template <class P>
+typed_program(P) -> typed_program<P>;
+
+} // namespace skein::data::detail
+
+/// How a segment travels: the fields of its reader and of its operators; code does not.
+template <class Source, class Ops>
+struct skein::wire::codec<skein::data::detail::segment_of<Source, Ops>> {
+    using segment = skein::data::detail::segment_of<Source, Ops>;
+    static constexpr const char* schema = "row segment";
+    static void encode(writer& to, const segment& s) {
+        put(to, s.reader);
+        std::apply([&](const auto&... op) { (put(to, op), ...); }, s.ops);
+    }
+    static skein::result<void> decode(reader& from, segment& into) {
+        get(from, into.reader);
+        std::apply([&](auto&... op) { (get(from, op), ...); }, into.ops);
+        return from.status();
+    }
+
+private:
+    template <class T>
+    static constexpr bool is_stateless =
+        std::is_empty_v<T> || requires { requires T::is_stateless; };
+    template <class T>
+    static void put(writer& to, const T& part) {
+        if constexpr (!is_stateless<T>) {
+            static_assert(encodable<T>,
+                          "skein: what stands left of on() travels to helpers: the source (or its "
+                          "reader()) and the operators are plain aggregates of values");
+            skein::wire::encode(to, part);
+        }
+    }
+    template <class T>
+    static void get(reader& from, T& part) {
+        if constexpr (!is_stateless<T>) {
+            if (from.ok()) (void)skein::wire::decode(from, part);
+        }
+    }
+};
+
+
+// ======== skein/data/detail/row_program.ipp
+// Bodies of <skein/data/detail/row_program.hpp>.
+
+
+#include <fmt/core.h>
+
+namespace skein::data::detail {
+
+SKEIN_INLINE std::string name_of_this_process() {
+    // Of the runtime, not of the system: what a simulated helper answers must not be longer on a
+    // machine whose process ids have one more digit.
+    const auto here = runtime_context();
+    return fmt::format("{}@{}", here.pid, here.host);
+}
+
+SKEIN_INLINE error error_of_row(std::exception_ptr failure, std::uint64_t sample,
+                                const row_program& program) {
+    auto why = error_of_throw(std::move(failure));
+    auto where = fmt::format("sample {}", sample);
+    if (const auto name = program.name_of(sample); !name.empty())
+        where += fmt::format(" ({})", printable(name));
+    if (!why.where().empty()) where += ", " + why.where();
+    return std::move(why).with_where(std::move(where));
+}
+
+SKEIN_INLINE rows_answer make_rows(
+    const rows_request& wanted,
+    unique_function<row_fate(std::uint64_t, std::uint64_t, wire::reader&, wire::writer&)> make) {
+    static thread_local arena memory; // its blocks serve the next request, too
+    const arena_scope scope(memory);
+    rows_answer answer;
+    wire::writer out;
+    wire::reader places(wanted.places);
+    for (std::uint64_t i = 0; i < wanted.samples.size(); ++i) {
+        const auto sample = wanted.samples[i];
+        const auto before = out.size();
+        memory.reset();
+        try {
+            answer.fates.push_back(make(i, sample, places, out));
+            // Rows are much alike; without this every few of them would be copied once more.
+            if (before == 0) out.reserve(out.size() * (wanted.samples.size() - i - 1));
+        } catch (const not_here& e) {
+            answer.fates.push_back(row_fate::away);
+            answer.bad.push_back({sample, to_error(e.why, errc::io)});
+        } catch (...) {
+            // Half a row may be written: no operator writes, but write_row of a large one may
+            // throw.
+            if (out.size() != before) throw;
+            auto why = error_of_throw(std::current_exception());
+            // What this host is short of another one may have.
+            const bool is_short = why.code() == errc::exhausted;
+            answer.fates.push_back(is_short ? row_fate::away : row_fate::bad);
+            answer.bad.push_back({sample, std::move(why)});
+        }
+    }
+    answer.rows = std::move(out).take();
+    return answer;
+}
+
+} // namespace skein::data::detail
+
+
+// ======== skein/data/detail/row_engine.ipp, continued
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::data::detail {
+
+SKEIN_INLINE std::uint64_t dealing::samples_at(std::uint64_t begin) const noexcept {
+    const auto left = begin < size ? size - begin : 0;
+    if (left < global_batch && drop_last) return 0;
+    return std::min(left, global_batch);
+}
+
+SKEIN_INLINE batch_request batch_request::of(const dealing& deal, std::uint64_t epoch,
+                                             std::uint64_t begin, int part) noexcept {
+    const auto [first, last] = rank_range(deal.samples_at(begin), deal.rank, deal.world_size);
+    const auto [from, to] = rank_range(last - first, part, deal.parts);
+    return {deal, epoch, begin, part, begin + first + from, to - from};
+}
+
+SKEIN_INLINE std::optional<batch_request> batch_request::after() const noexcept {
+    if (part + 1 < deal.parts) return of(deal, epoch, begin, part + 1);
+    const auto next = begin + deal.samples_at(begin);
+    if (deal.samples_at(next) > 0) return of(deal, epoch, next, 0);
+    if (deal.epochs > 0 && epoch + 1 >= deal.epochs) return std::nullopt;
+    return of(deal, epoch + 1, 0, 0);
+}
+
+SKEIN_INLINE row_engine::row_engine(std::shared_ptr<const row_program> program, engine_options how,
+                                    std::shared_ptr<slot_pool> slots, net::offload_pool* pool,
+                                    unique_function<void(finished_batch)> deliver,
+                                    unique_function<void(std::string)> note)
+    : program_(std::move(program)), how_(how), slots_(std::move(slots)), pool_(pool),
+      deliver_(std::move(deliver)), note_(std::move(note)), desk_(how.desk) {
+    stats_.push_back({.name = "here"});
+}
+
+SKEIN_INLINE task<void> row_engine::serve() {
+    scope parts;
+    parts.spawn(plan());
+    for (int i = 0; i < how_.threads; ++i) parts.spawn(make_here(desk_.join(desk::place::here)));
+    if (const auto wanted = program_->wanted(); wanted.most > 0) {
+        parts.spawn(watch_deadlines());
+        for (int i = 0; i < wanted.most; ++i) parts.spawn(keep_helper());
+    }
+    auto joined = parts.join();
+    co_await joined;
+}
+
+SKEIN_INLINE void row_engine::restart(std::uint64_t generation, batch_request first) {
+    generation_ = generation;
+    wanted_ = first;
+    desk_.clear();
+    batches_.clear();
+    waiting_ = 0;
+    out_of_slots_ = false;
+    asked_.set();
+    room_.set();
+}
+
+SKEIN_INLINE std::uint64_t row_engine::most_rows() const noexcept {
+    if (!layout_ || travel_bytes_ == 0) return 1; // not known before the first answer
+    const auto bytes = std::max(travel_bytes_, layout_->row_bytes());
+    return std::max<std::uint64_t>(1, how_.most_answer / bytes);
+}
+
+// ---- the planner ---------------------------------------------------------------------------------
+
+SKEIN_INLINE task<void> row_engine::plan() {
+    for (;;) {
+        if (!wanted_) {
+            asked_.reset();
+            auto asked = asked_.wait();
+            co_await asked;
+            continue;
+        }
+        if (batches_.size() + waiting_ >= how_.most_ahead) {
+            room_.reset();
+            auto room = room_.wait();
+            co_await room;
+            continue;
+        }
+        const auto generation = generation_;
+        auto batch = std::make_shared<filling>();
+        batch->out.generation = generation;
+        batch->out.wanted = *wanted_;
+        const auto& r = batch->out.wanted;
+        batch->samples.reserve(r.count);
+        for (auto place = r.first; place < r.first + r.count; ++place)
+            batch->samples.push_back(program_->sample_at(how_.seed, r.epoch, place));
+        if (!layout_ && r.count > 0) {
+            auto looking = net::offload([this, batch] { return probe(*batch); }, pool_);
+            auto found = co_await looking;
+            if (generation != generation_) continue;
+            layout_ = std::move(found.layout);
+            if (!layout_) batch->out.bad = std::move(found.bad);
+        }
+        if (layout_ && r.count > 0) {
+            slot_rows_ = std::max(slot_rows_, r.count);
+            batch->out.memory = slots_->take(layout_, slot_rows_);
+            if (!batch->out.memory) {
+                out_of_slots_ = batches_.empty();
+                room_.reset();
+                auto room = room_.wait();
+                co_await room;
+                continue;
+            }
+        }
+        out_of_slots_ = false;
+        batch->number = next_number_++;
+        batch->fates.assign(r.count, row_fate::dropped);
+        batches_[batch->number] = batch;
+        wanted_ = r.after();
+        if (batch->out.memory) {
+            desk_.open(batch->number, r.count);
+            work_.set();
+            auto others = yield(); // large batches: the first is begun before the last is planned
+            co_await others;
+        } else {
+            batch->is_done = true;
+            hand_out();
+        }
+    }
+}
+
+/// Batches leave in order.
+SKEIN_INLINE void row_engine::hand_out() {
+    while (!batches_.empty() && batches_.begin()->second->is_done) {
+        const auto batch = batches_.begin()->second;
+        batches_.erase(batches_.begin());
+        desk_.close(batch->number);
+        auto& out = batch->out;
+        // Errors come in the order of the places, whoever found them first.
+        const auto place_of = [&](const bad_row& one) {
+            return std::ranges::find(batch->samples, one.sample) - batch->samples.begin();
+        };
+        std::ranges::sort(out.bad, {}, place_of);
+        // Rows move up to where filters left holes.
+        if (out.memory) {
+            std::uint64_t kept = 0;
+            for (std::uint64_t row = 0; row < batch->fates.size(); ++row) {
+                if (batch->fates[row] != row_fate::made) continue;
+                if (kept != row) out.memory->move_row(row, kept);
+                out.samples.push_back(batch->samples[row]);
+                kept += 1;
+            }
+        }
+        waiting_ += 1;
+        deliver_(std::move(out));
+    }
+}
+
+// ---- rows made here ------------------------------------------------------------------------------
+
+SKEIN_INLINE row_engine::probed row_engine::probe(const filling& batch) const {
+    static thread_local arena memory;
+    const arena_scope scope(memory);
+    probed found;
+    cells values;
+    for (const auto sample : batch.samples) {
+        memory.reset();
+        try {
+            if (!program_->make(how_.seed, batch.out.wanted.epoch, sample, values)) continue;
+        } catch (...) {
+            found.bad.push_back(
+                {sample, error_of_row(std::current_exception(), sample, *program_)});
+            continue;
+        }
+        auto layout = std::make_shared<row_layout>();
+        layout->columns = values;
+        for (auto& column : layout->columns) column.data = nullptr;
+        found.layout = std::move(layout);
+        break;
+    }
+    return found;
+}
+
+SKEIN_INLINE void row_engine::write(const filling& batch, std::uint64_t row,
+                                    const cells& values) const {
+    const auto& columns = batch.out.memory->layout().columns;
+    for (std::size_t i = 0; i < columns.size(); ++i)
+        if (!values[i].is_like(columns[i]))
+            throw error(errc::mismatch, fmt::format("column {} is {}, in the rows before it was {}",
+                                                    i, text_of(values[i]), text_of(columns[i])))
+                .with_hint("rows of one batch have one shape: resize or crop images, pad arrays");
+    batch.out.memory->write(row, values);
+}
+
+template <class Row, class Fatal>
+std::vector<bad_row> row_engine::each_row(filling& batch, work_range range, Row row,
+                                          Fatal fatal) const {
+    static thread_local arena memory; // its blocks serve the next range, too
+    const arena_scope scope(memory);
+    std::vector<bad_row> bad;
+    cells values;
+    for (std::uint64_t i = 0; i < range.count; ++i) {
+        const auto at = range.first + i;
+        memory.reset();
+        bool is_made = false;
+        try {
+            batch.fates[at] = row(i, batch.samples[at], values);
+            is_made = batch.fates[at] == row_fate::made;
+            if (is_made) write(batch, at, values);
+        } catch (...) {
+            if (fatal()) throw;
+            batch.fates[at] = row_fate::bad;
+            bad.push_back({batch.samples[at],
+                           error_of_row(std::current_exception(), batch.samples[at], *program_),
+                           is_made});
+        }
+    }
+    return bad;
+}
+
+SKEIN_INLINE std::vector<bad_row> row_engine::fill(filling& batch, work_range range) const {
+    return each_row(
+        batch, range,
+        [&](std::uint64_t, std::uint64_t sample, cells& values) {
+            const auto epoch = batch.out.wanted.epoch;
+            return program_->make(how_.seed, epoch, sample, values) ? row_fate::made
+                                                                    : row_fate::dropped;
+        },
+        [] { return false; });
+}
+
+SKEIN_INLINE task<void> row_engine::make_here(std::uint64_t me) {
+    auto* const cancel = co_await skein::detail::current_cancel{};
+    for (;;) {
+        // Work on a thread is waited for, cancelled or not: while there is more of it nothing throws.
+        if (cancel != nullptr && cancel->requested())
+            throw error(errc::cancelled, "the loader goes");
+        const auto range = desk_.take(me, loop::current().exact_now());
+        if (!range) {
+            work_.reset();
+            auto more = work_.wait();
+            co_await more;
+            continue;
+        }
+        const auto batch = batches_.at(range->batch);
+        duration spent{};
+        auto filled =
+            net::offload([this, batch, r = *range] { return fill(*batch, r); }, pool_, &spent);
+        auto bad = co_await filled;
+        stats_[0].rows += range->count;
+        stats_[0].seconds += to_seconds(spent);
+        finish(me, *range, batch, std::move(bad), spent);
+    }
+}
+
+SKEIN_INLINE void row_engine::finish(std::uint64_t executor, const work_range& range,
+                                     const batch_ptr& batch, std::vector<bad_row> bad,
+                                     duration spent) {
+    for (auto& each : bad) batch->out.bad.push_back(std::move(each));
+    if (desk_.finish(executor, range.id, spent)) {
+        batch->is_done = true;
+        hand_out();
+        room_.set(); // the planner looks whether all slots are out
+    }
+}
+
+// ---- rows made by helpers ------------------------------------------------------------------------
+
+SKEIN_INLINE task<void> row_engine::watch_deadlines() {
+    for (;;) {
+        const auto next = desk_.next_deadline();
+        if (!next) {
+            given_.reset();
+            auto given = given_.wait();
+            co_await given;
+            continue;
+        }
+        // Not at once again: whoever may take an overdue range looks when it is free. Nor late: a
+        // range that is given meanwhile may be overdue before this one.
+        const auto now = loop::current().exact_now();
+        const auto until = std::min(*next, now + how_.desk.least_deadline);
+        auto slept = sleep_until(std::max(until, now + how_.desk.range_time));
+        co_await slept;
+        work_.set();
+    }
+}
+
+/// Says once that a helper is waited for: nobody else would.
+SKEIN_INLINE task<void> row_engine::remind() {
+    auto slept = sleep_for(how_.helper_reminder);
+    co_await slept;
+    if (!std::exchange(has_reminded_, true))
+        note_(fmt::format("no helper has come in {:.0f} s: its rows are made here until one does; "
+                          "without a cluster the program's main begins with "
+                          "skein::serve_if_worker()",
+                          to_seconds(how_.helper_reminder)));
+}
+
+/// A helper, whenever there is one to be had.
+SKEIN_INLINE task<std::unique_ptr<row_helper>> row_engine::wait_for_helper() {
+    std::unique_ptr<row_helper> made;
+    std::exception_ptr failure;
+    scope reminder;
+    reminder.spawn(remind());
+    try {
+        auto making = program_->make_helper();
+        made = co_await making;
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    reminder.cancel();
+    try {
+        auto joined = reminder.join();
+        co_await joined;
+    } catch (const error&) { // cancelled
+    }
+    if (failure) std::rethrow_exception(failure);
+    co_return made;
+}
+
+/// One place for a helper: makes it, works with it, and makes another one when it is lost.
+SKEIN_INLINE task<void> row_engine::keep_helper() {
+    const auto wanted = program_->wanted();
+    int in_vain = 0;
+    // A loader that nobody asks takes no cores from one that somebody does.
+    while (generation_ == 0) {
+        auto asked = asked_.wait();
+        co_await asked;
+    }
+    for (;;) {
+        helper_state it;
+        std::optional<error> failed;
+        try {
+            auto making = wait_for_helper();
+            it.remote = co_await making;
+        } catch (const error& e) {
+            if (e.code() == errc::cancelled) throw;
+            failed = e;
+        }
+        if (!failed) {
+            it.executor = desk_.join(desk::place::there, most_rows());
+            it.index = stats_.size();
+            stats_.push_back({.name = it.remote->name()});
+            {
+                scope streams; // one range more than it has threads, so that it never waits
+                for (int i = 0; i <= wanted.cpus; ++i) streams.spawn(use_helper(&it));
+                try {
+                    auto ended = streams.join();
+                    co_await ended;
+                } catch (const error& e) {
+                    if (e.code() == errc::cancelled) {
+                        desk_.leave(it.executor);
+                        throw;
+                    }
+                    failed = e;
+                }
+            }
+            if (stats_[it.index].rows > 0) in_vain = 0;
+            stats_[it.index].lost += 1;
+            desk_.leave(it.executor);
+            work_.set();
+            if (it.broken) {
+                note_(fmt::format("helper {} is left out: {}", stats_[it.index].name,
+                                  failed ? failed->what() : "it cannot make these rows"));
+                co_return;
+            }
+        }
+        if (in_vain == 0 && failed)
+            note_(failed->code() == errc::worker_lost && it.remote
+                      ? fmt::format("helper {} was lost; its rows are made again, another one is "
+                                    "made",
+                                    it.remote->name())
+                      : fmt::format("a helper cannot be had, tried again: {}", failed->what()));
+        in_vain = std::min(in_vain + 1, 6);
+        auto slept = sleep_for(how_.helper_retry * (1 << in_vain) / 2);
+        co_await slept;
+    }
+}
+
+SKEIN_INLINE task<void> row_engine::use_helper(helper_state* it) {
+    for (;;) {
+        auto ranged = one_range(it);
+        if (!co_await ranged) {
+            work_.reset();
+            auto more = work_.wait();
+            co_await more;
+        }
+    }
+}
+
+/// What a range asks a helper for.
+SKEIN_INLINE std::optional<rows_request> row_engine::request_for(helper_state& it,
+                                                                 const filling& batch,
+                                                                 work_range range) {
+    rows_request request;
+    request.seed = how_.seed;
+    request.epoch = batch.out.wanted.epoch;
+    const auto from = batch.samples.begin() + static_cast<std::ptrdiff_t>(range.first);
+    request.samples.assign(from, from + static_cast<std::ptrdiff_t>(range.count));
+    try {
+        request.places = program_->locate(request.samples);
+        return request;
+    } catch (...) {
+        const auto why = to_error(std::current_exception(), errc::invalid_argument);
+        hand_back(it, range);
+        if (++it.failures < 3) return std::nullopt;
+        it.broken = true;
+        throw why;
+    }
+}
+
+/// Somebody else makes the range.
+SKEIN_INLINE void row_engine::hand_back(const helper_state& it, const work_range& range) {
+    desk_.give_up(it.executor, range.id);
+    work_.set();
+}
+
+/// Whether an answer has every row that was wanted, each made, dropped or bad. False: its rows are
+/// made elsewhere.
+///   errors  not_found, mismatch: the helper is of no use
+SKEIN_INLINE bool row_engine::is_usable(helper_state& it, const work_range& range,
+                                        const rows_answer& answer) {
+    const auto count = [&](row_fate fate) {
+        return static_cast<std::size_t>(std::ranges::count(answer.fates, fate));
+    };
+    const auto away = count(row_fate::away);
+    if (answer.fates.size() != range.count || answer.bad.size() != away + count(row_fate::bad)) {
+        hand_back(it, range);
+        it.broken = true;
+        throw error(errc::mismatch,
+                    fmt::format("it answered with {} rows and {} errors where {} rows were wanted",
+                                answer.fates.size(), answer.bad.size(), range.count))
+            .with_hint("is it the same build of the program?");
+    }
+    if (away == 0) {
+        it.failures = 0;
+        return true;
+    }
+    // What a host cannot read is made here; one that cannot read again and again is left out.
+    hand_back(it, range);
+    auto& mine = stats_[it.index];
+    if (mine.away == 0)
+        note_(fmt::format("helper {} cannot read: {}; its rows are made here", mine.name,
+                          answer.bad.front().why.what()));
+    mine.away += away;
+    if (++it.failures < 3) return false;
+    it.broken = true;
+    throw error(errc::not_found, fmt::format("it cannot read: {}", answer.bad.front().why.what()));
+}
+
+/// False: there is nothing to do for it.
+SKEIN_INLINE task<bool> row_engine::one_range(helper_state* it) {
+    desk_.limit(it->executor, most_rows());
+    const auto range = desk_.take(it->executor, loop::current().exact_now());
+    if (!range) co_return false;
+    given_.set();
+    rows_answer answer;
+    std::optional<error> failed;
+    const auto begin = loop::current().exact_now();
+    auto request = request_for(*it, *batches_.at(range->batch), *range);
+    if (!request) co_return true; // made here: its rows say why they cannot be
+    try {
+        auto asked = it->remote->make(std::move(*request));
+        answer = co_await asked;
+    } catch (const error& e) {
+        failed = e;
+    }
+    if (failed) {
+        hand_back(*it, *range);
+        throw *failed;
+    }
+    travel_bytes_ = std::max(travel_bytes_, answer.rows.size() / range->count + 1);
+    if (!is_usable(*it, *range, answer)) co_return true;
+    if (!desk_.begin_write(it->executor, range->id)) co_return true;
+    const auto there = between(begin, loop::current().exact_now());
+    // Not before: the memory of a batch that was forgotten would stay out as long as it is silent.
+    const auto batch = batches_.at(range->batch);
+    std::optional<std::vector<bad_row>> bad;
+    duration receiving{};
+    try {
+        auto taken =
+            net::offload([this, it, batch, r = *range,
+                          &answer] { return take_in(*batch, r, answer, it->remote->name()); },
+                         pool_, &receiving);
+        bad = co_await taken;
+    } catch (const error& e) {
+        failed = e;
+    }
+    if (!bad) {
+        hand_back(*it, *range);
+        it->broken = failed->code() != errc::cancelled;
+        throw *failed;
+    }
+    auto& mine = stats_[it->index];
+    mine.rows += range->count;
+    mine.seconds += static_cast<double>(answer.nanoseconds) * 1e-9;
+    mine.receive_seconds += to_seconds(receiving);
+    say_if_it_does_not_pay(mine);
+    finish(it->executor, *range, batch, std::move(*bad), there);
+    co_return true;
+}
+
+SKEIN_INLINE bool pays(const executor_stats& here, const executor_stats& helper) noexcept {
+    if (here.rows < 64 || helper.rows < 64) return true;
+    const auto making = here.seconds / static_cast<double>(here.rows);
+    return receive_cost(helper) < 0.8 * making;
+}
+
+SKEIN_INLINE double receive_cost(const executor_stats& helper) noexcept {
+    return 4 * helper.receive_seconds /
+           static_cast<double>(std::max<std::uint64_t>(1, helper.rows));
+}
+
+SKEIN_INLINE void row_engine::say_if_it_does_not_pay(const executor_stats& helper) {
+    if (pays(stats_[0], helper) || std::exchange(has_said_pay_, true)) return;
+    const auto making = stats_[0].seconds / static_cast<double>(stats_[0].rows);
+    note_(fmt::format("helpers do not pay here: taking a row in costs about {}, making it {}; "
+                      "helpers{{.most = 0}} leaves them out",
+                      time_text(receive_cost(helper)), time_text(making)));
+}
+
+SKEIN_INLINE std::vector<bad_row> row_engine::take_in(filling& batch, work_range range,
+                                                      const rows_answer& answer,
+                                                      const std::string& maker) const {
+    wire::reader from(answer.rows);
+    std::size_t next_bad = 0;
+    auto bad = each_row(
+        batch, range,
+        [&](std::uint64_t i, std::uint64_t sample, cells& values) {
+            if (answer.fates[i] == row_fate::bad) {
+                auto why = answer.bad[next_bad++].why;
+                throw std::move(why).with_where(
+                    fmt::format("{}{}on {}", why.where(), why.where().empty() ? "" : ", ", maker));
+            }
+            if (answer.fates[i] != row_fate::made) return row_fate::dropped;
+            const auto epoch = batch.out.wanted.epoch;
+            return program_->finish(from, how_.seed, epoch, sample, values) ? row_fate::made
+                                                                            : row_fate::dropped;
+        },
+        [&] { return !from.ok(); }); // the answer itself is wrong
+    if (!from.finish()) from.status().value();
+    return bad;
+}
+
+SKEIN_INLINE std::vector<executor_stats> row_engine::stats() const { return stats_; }
+
+} // namespace skein::data::detail
+
+
+// ======== skein/data/detail/loader_core.hpp, continued
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace skein::data {
+
+/// How rows are made and what becomes of those that cannot be.
+struct loader_options {
+    int rank = 0, world_size = 1; ///< batches are this rank's parts of the global ones
+    std::uint64_t seed = 0;
+    int threads = 0;    ///< that make rows, at most 4096; 0: the cores of this process, shared with
+                        ///< the ranks here
+    int local_size = 1; ///< ranks of this host
+    std::size_t budget = std::size_t{512} << 20; ///< bytes of all batches that are being made,
+                                                 ///< wait, or are still held
+    option_count bad_rows = 0; ///< samples that may be left out before it is an error, of each
+                               ///< rank; one that is bad in every epoch counts once
+    bool drop_last = false;    ///< the last batch of an epoch only if it is full
+    std::uint64_t epochs = 0;  ///< passes over the data; 0: until nobody asks any more
+};
+
+/// What a loader has done so far.
+struct loader_stats {
+    std::uint64_t batches = 0, rows = 0, dropped = 0, bad = 0;
+    double waited = 0; ///< seconds that its batches were waited for
+    double lasted = 0; ///< seconds since the first one was asked for
+    std::size_t row_bytes = 0, peak_bytes = 0, budget = 0;
+    std::uint64_t given_again = 0, late = 0; ///< ranges that were given out again, and came late
+    std::vector<detail::executor_stats> makers{};
+
+    /// Part of the time in which nothing was done but waiting for data, from 0 to 1.
+    [[nodiscard]] double wait_fraction() const noexcept { return lasted > 0 ? waited / lasted : 0; }
+    /// A table for people.
+    [[nodiscard]] std::string text() const;
+};
+
+namespace detail {
+
+class loader_core {
+public:
+    loader_core(std::shared_ptr<const row_program> program, loader_options how);
+    loader_core(const loader_core&) = delete;
+    loader_core& operator=(const loader_core&) = delete;
+    ~loader_core();
+
+    /// The rows of a request; blocks this thread, one at a time. What comes after the last request
+    /// is being made; anything else begins anew.
+    ///   errors  of the first row that could not be made, in the order of the places; exhausted:
+    ///           all memory of the budget is held by batches that were given out, or this host has
+    ///           no memory or open files for a row; usage: in a child that was forked. What failed
+    ///           may be asked for again
+    [[nodiscard]] finished_batch next(const batch_request& wanted);
+
+    [[nodiscard]] loader_stats stats() const;
+    [[nodiscard]] const row_program& program() const noexcept;
+    [[nodiscard]] const loader_options& options() const noexcept;
+    /// Of what the rows are a function: pipeline and seed.
+    [[nodiscard]] std::uint64_t fingerprint() const noexcept;
+
+private:
+    class impl;
+    std::unique_ptr<impl> impl_;
+};
+
+/// Threads that make rows, of so many on this host.
+[[nodiscard]] int row_threads(const loader_options& how);
+
+/// Where a loader stands, for checkpoints: the same on all ranks.
+struct loader_place {
+    std::uint64_t fingerprint = 0, seed = 0, epoch = 0, consumed = 0;
+
+    /// At most 64 bytes.
+    [[nodiscard]] std::string save() const;
+    /// The place that `saved` is.
+    ///   errors  malformed; mismatch: of another pipeline or seed than this one's
+    [[nodiscard]] loader_place restored(std::string_view saved, std::string_view pipeline) const;
+};
+
+} // namespace detail
+} // namespace skein::data
+
+
+// ======== skein/data/detail/loader_core.ipp
+// Bodies of <skein/data/detail/loader_core.hpp>.
+
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <set>
+#include <stdexcept>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+namespace skein::data::detail {
+
+SKEIN_INLINE int row_threads(const loader_options& how) {
+    if (how.threads > 0) return how.threads;
+    return std::max(1, static_cast<int>(available_cores()) / std::max(1, how.local_size));
+}
+
+// ---- places --------------------------------------------------------------------------------------
+
+SKEIN_INLINE std::string loader_place::save() const {
+    const std::uint64_t numbers[] = {0x31646b73u, fingerprint, seed, epoch, consumed}; // "skd1"
+    return std::string(as_text(std::as_bytes(std::span(numbers))));
+}
+
+SKEIN_INLINE loader_place loader_place::restored(std::string_view saved,
+                                                 std::string_view pipeline) const {
+    std::uint64_t numbers[5] = {};
+    if (saved.size() != sizeof(numbers))
+        throw error(errc::malformed, fmt::format("the saved place of a loader has {} bytes, not {}",
+                                                 saved.size(), sizeof(numbers)));
+    std::memcpy(numbers, saved.data(), sizeof(numbers));
+    if (numbers[0] != 0x31646b73u)
+        throw error(errc::malformed, "the saved place of a loader is of no format that is known");
+    if (numbers[2] != seed)
+        throw error(errc::mismatch,
+                    fmt::format("the run was started with seed {}, now it is {}", numbers[2], seed))
+            .with_hint("go on with the same seed, or start anew");
+    if (numbers[1] != fingerprint)
+        throw error(errc::mismatch,
+                    fmt::format("the checkpoint is of other data than {}", pipeline))
+            .with_hint("go on with the pipeline and the data that it was started with, or start "
+                       "anew");
+    return {numbers[1], numbers[2], numbers[3], numbers[4]};
+}
+
+// ---- the thread that takes -----------------------------------------------------------------------
+
+class loader_core::impl {
+public:
+    impl(std::shared_ptr<const row_program> program, loader_options how)
+        : program_(std::move(program)), how_(how), fingerprint_(hash_of(program_->describe())) {
+        if (program_->size() == 0)
+            throw error(errc::usage, "the data set has no samples")
+                .with_where(program_->describe());
+        if (how_.threads < 0 || how_.threads > 4096 || how_.world_size < 1 || how_.rank < 0 ||
+            how_.rank >= how_.world_size)
+            throw error(errc::invalid_argument,
+                        fmt::format("a loader of {} threads for rank {} of {}", how_.threads,
+                                    how_.rank, how_.world_size));
+        const int threads = row_threads(how_);
+        const auto wanted = program_->wanted();
+        if (wanted.most < 0 || wanted.cpus < 1 || wanted.most > 1024 || wanted.cpus > 1024)
+            throw error(errc::invalid_argument,
+                        fmt::format("{} helpers of {} cpus each", wanted.most, wanted.cpus))
+                .with_hint("give 0 to 1024, of 1 to 1024 cpus");
+        pool_.emplace(static_cast<unsigned>(threads));
+        // What is under way at helpers counts, too: half of the budget at most.
+        engine_options make{.seed = how_.seed, .threads = threads};
+        const auto answers =
+            static_cast<std::size_t>(wanted.most) * static_cast<std::size_t>(wanted.cpus + 1);
+        if (answers > 0) make.most_answer = std::min(make.most_answer, how_.budget / 2 / answers);
+        slots_ = std::make_shared<slot_pool>(how_.budget - answers * make.most_answer);
+        if (wanted.most > 0) {
+            run_options to;
+            to.workers = 1; // helpers hold cores, so each has a process of its own
+            session_.emplace(to);
+        } else {
+            thread_.emplace("data");
+        }
+        run([this, make]() -> task<void> { return start(make); });
+        slots_->on_return([this] { post([this] { engine_->room_changed(); }); });
+    }
+    impl(const impl&) = delete;
+    impl& operator=(const impl&) = delete;
+    ~impl() {
+        slots_->on_return({});
+        run([this]() -> task<void> { return stop(); });
+    }
+
+    finished_batch next(const batch_request& wanted) {
+        require_own_process();
+        const auto begin = system_clock().now();
+        std::unique_lock lock(mutex_);
+        if (!begun_) first_ = begin;
+        if (!begun_ || !expected_ || *expected_ != wanted) {
+            begun_ = true;
+            ready_.clear();
+            const auto generation = ++generation_;
+            post([this, generation, wanted] { engine_->restart(generation, wanted); });
+        }
+        expected_ = wanted.after();
+        auto out = wait(lock);
+        ready_.pop_front();
+        post([this, generation = generation_] { engine_->taken(generation); });
+        waited_ += to_seconds(between(begin, system_clock().now()));
+        SKEIN_CHECK(out.wanted == wanted, "a loader made places {} to {} where {} were wanted",
+                    out.wanted.first, out.wanted.first + out.wanted.count, wanted.first);
+        refuse_bad(out);
+        counts_.batches += 1;
+        counts_.rows += out.samples.size();
+        counts_.bad += out.bad.size();
+        counts_.dropped += wanted.count - out.samples.size() - out.bad.size();
+        return out;
+    }
+
+    loader_stats stats() {
+        require_own_process();
+        loader_stats now;
+        {
+            const std::lock_guard lock(mutex_);
+            now = counts_;
+            now.waited = waited_;
+            if (begun_)
+                now.lasted = std::chrono::duration<double>(system_clock().now() - first_).count();
+        }
+        run([&]() -> task<void> { return look(now); });
+        now.peak_bytes = slots_->peak();
+        now.budget = how_.budget;
+        return now;
+    }
+
+    [[nodiscard]] const row_program& program() const noexcept { return *program_; }
+    [[nodiscard]] const loader_options& options() const noexcept { return how_; }
+    [[nodiscard]] std::uint64_t fingerprint() const noexcept { return fingerprint_; }
+    /// False in a child that was forked: the threads have stayed with its parent.
+    [[nodiscard]] bool is_own_process() const noexcept { return ::getpid() == process_; }
+
+private:
+    void require_own_process() const {
+        if (!is_own_process())
+            throw error(errc::usage, fmt::format("process {} asks a loader that process {} has "
+                                                 "made: its threads are not here",
+                                                 ::getpid(), process_))
+                .with_hint("make the loader after the fork");
+    }
+    static std::uint64_t hash_of(std::string_view line) {
+        fnv1a hash;
+        hash.text(line);
+        return hash.value();
+    }
+    template <class F>
+    void run(F f) {
+        if (session_)
+            session_->run(std::move(f));
+        else
+            thread_->run(std::move(f));
+    }
+    void post(unique_function<void()> call) {
+        if (session_)
+            (void)session_->door()->post(std::move(call));
+        else
+            thread_->loop().post_from_any_thread(std::move(call));
+    }
+
+    task<void> start(engine_options make) {
+        engine_.emplace(
+            program_, make, slots_, &*pool_,
+            [this](finished_batch made) { deliver(std::move(made)); },
+            [](const std::string& line) { logging::warn("data", line); });
+        work_.emplace();
+        work_->spawn(serve());
+        co_return;
+    }
+    task<void> serve() {
+        std::exception_ptr failure;
+        try {
+            auto served = engine_->serve();
+            co_await served;
+        } catch (const std::bad_alloc&) {
+            failure = no_memory();
+        } catch (const std::length_error&) { // of a vector
+            failure = no_memory();
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        const std::lock_guard lock(mutex_);
+        failure_ = std::move(failure);
+        changed_.notify_all();
+    }
+    [[nodiscard]] std::exception_ptr no_memory() const {
+        const auto row = engine_->row_bytes();
+        return std::make_exception_ptr(
+            error(errc::exhausted,
+                  row == 0 ? std::string("no memory for the numbers of the samples of a batch")
+                           : fmt::format("no memory for a batch of rows of {} bytes, {} MiB of "
+                                         "others are in use",
+                                         row, slots_->used() >> 20))
+                .with_where(program_->describe())
+                .with_hint("take smaller batches, or give the loader a smaller budget"));
+    }
+    task<void> stop() {
+        if (work_) {
+            work_->cancel();
+            auto joined = work_->join();
+            co_await joined;
+        }
+        work_.reset();
+        engine_.reset();
+    }
+    task<void> look(loader_stats& now) {
+        now.makers = engine_->stats();
+        now.row_bytes = engine_->row_bytes();
+        now.given_again = engine_->work().given_again();
+        now.late = engine_->work().dropped();
+        co_return;
+    }
+
+    void deliver(finished_batch made) {
+        const std::lock_guard lock(mutex_);
+        if (made.generation != generation_) return;
+        ready_.push_back(std::move(made));
+        changed_.notify_all();
+    }
+
+    finished_batch wait(std::unique_lock<std::mutex>& lock) {
+        // While nothing moves because all slots are out, nobody but the caller can give one back.
+        auto looked = system_clock().now();
+        while (ready_.empty()) {
+            if (failure_) std::rethrow_exception(failure_);
+            (void)changed_.wait_for(lock, std::chrono::milliseconds(200));
+            const auto now = system_clock().now();
+            if (!ready_.empty() || between(looked, now) < std::chrono::seconds(5)) continue;
+            looked = now;
+            lock.unlock();
+            bool is_out = false;
+            run([this, &is_out]() -> task<void> { return ask_slots(is_out); });
+            lock.lock();
+            if (is_out && ready_.empty())
+                throw error(errc::exhausted,
+                            fmt::format("the loader's budget of {} MiB is out: {} batches that it "
+                                        "gave are still held",
+                                        how_.budget >> 20, slots_->slots()))
+                    .with_hint("copy what has to be kept (clone() of a tensor), or give the loader "
+                               "a larger budget: a step holds all of its micro-batches at once");
+        }
+        return std::move(ready_.front());
+    }
+    task<void> ask_slots(bool& out) {
+        out = engine_->is_out_of_slots();
+        co_return;
+    }
+
+    /// Throws unless the bad rows of a batch may be left out. A batch that is refused counts
+    /// nothing: who asks for it again has it made again.
+    void refuse_bad(const finished_batch& out) {
+        if (out.bad.empty()) return;
+        if (const auto unlike = std::ranges::find_if(out.bad, &bad_row::is_unlike);
+            unlike != out.bad.end())
+            throw unlike->why;
+        // What this host is short of now says nothing of the row.
+        const auto is_short = [](const bad_row& one) { return one.why.code() == errc::exhausted; };
+        if (const auto found = std::ranges::find_if(out.bad, is_short); found != out.bad.end())
+            throw found->why;
+        std::set<std::uint64_t> bad; // new ones: a sample counts once, in however many epochs
+        for (const auto& one : out.bad)
+            if (!bad_samples_.contains(one.sample)) bad.insert(one.sample);
+        if (bad_samples_.size() + bad.size() > how_.bad_rows) {
+            auto why = out.bad.front().why;
+            if (how_.bad_rows > 0)
+                (void)why.with_hint(fmt::format("{} samples could not be made, {} may be left out",
+                                                bad_samples_.size() + bad.size(),
+                                                how_.bad_rows.value()));
+            throw why;
+        }
+        bad_samples_.merge(bad);
+    }
+
+    const pid_t process_ = ::getpid();
+    std::shared_ptr<const row_program> program_;
+    const loader_options how_;
+    const std::uint64_t fingerprint_;
+    std::shared_ptr<slot_pool> slots_;
+    std::optional<net::offload_pool> pool_;
+    std::optional<net::loop_thread> thread_;
+    std::optional<session> session_;
+    std::optional<row_engine> engine_; // of the loop, as work_
+    std::optional<scope> work_;
+
+    std::mutex mutex_; // guards what follows
+    std::condition_variable changed_;
+    std::deque<finished_batch> ready_;
+    std::exception_ptr failure_;
+    std::optional<batch_request> expected_;
+    bool begun_ = false;
+    std::uint64_t generation_ = 0;
+    loader_stats counts_;
+    std::set<std::uint64_t> bad_samples_; // left out so far
+    double waited_ = 0;
+    time_point first_{};
+};
+
+SKEIN_INLINE loader_core::loader_core(std::shared_ptr<const row_program> program,
+                                      loader_options how)
+    : impl_(std::make_unique<impl>(std::move(program), how)) {}
+SKEIN_INLINE loader_core::~loader_core() {
+    if (!impl_->is_own_process()) (void)impl_.release(); // there is nobody whose end to wait for
+}
+SKEIN_INLINE finished_batch loader_core::next(const batch_request& wanted) {
+    return impl_->next(wanted);
+}
+SKEIN_INLINE loader_stats loader_core::stats() const { return impl_->stats(); }
+SKEIN_INLINE const row_program& loader_core::program() const noexcept { return impl_->program(); }
+SKEIN_INLINE const loader_options& loader_core::options() const noexcept {
+    return impl_->options();
+}
+SKEIN_INLINE std::uint64_t loader_core::fingerprint() const noexcept {
+    return impl_->fingerprint();
+}
+
+} // namespace skein::data::detail
+
+namespace skein::data {
+
+SKEIN_INLINE std::string loader_stats::text() const {
+    std::string out = fmt::format("{} batches, {} rows of {} bytes, {} left out by filters, {} "
+                                  "bad; waited {:.1f} % of {:.2f} s; "
+                                  "at most {} of {} MiB\n",
+                                  batches, rows, row_bytes, dropped, bad, 100 * wait_fraction(),
+                                  lasted, peak_bytes >> 20, budget >> 20);
+    if (given_again > 0)
+        out += fmt::format("  {} ranges were given out again, {} answers came too late\n",
+                           given_again, late);
+    std::uint64_t all = 0;
+    for (const auto& each : makers) all += each.rows;
+    for (const auto& each : makers)
+        out += fmt::format(
+            "  {:<12} {:>8} rows {:>5.1f} % {:>10} per row{}{}{}{}\n", each.name, each.rows,
+            all > 0 ? 100.0 * static_cast<double>(each.rows) / static_cast<double>(all) : 0.0,
+            detail::time_text(each.seconds /
+                              static_cast<double>(std::max<std::uint64_t>(1, each.rows))),
+            each.receive_seconds > 0 ? fmt::format(", about {} to receive",
+                                                   detail::time_text(detail::receive_cost(each)))
+                                     : "",
+            !detail::pays(makers.front(), each) ? ", which does not pay" : "",
+            each.lost > 0 ? ", lost" : "",
+            each.away > 0 ? fmt::format(", {} rows not readable there", each.away) : "");
+    return out;
+}
+
+} // namespace skein::data
+
+
+// ======== skein/train/feed.hpp, continued
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+namespace skein::train {
+
+/// What feed() does beside what the run says.
+struct feed_options {
+    int threads = 0; ///< that make rows; 0: the cores of this process, shared with the ranks here
+    std::size_t budget = std::size_t{512} << 20; ///< bytes of all batches that are made or held
+    option_count bad_rows = 0; ///< samples that cannot be made and are left out, of each rank; one
+                               ///< that is bad in every epoch counts once
+};
+
+namespace detail {
+
+/// Column `index` of a batch, over its slot: [rows, dims].
+[[nodiscard]] torch::Tensor column_tensor(const data::detail::finished_batch& made,
+                                          std::size_t index);
+
+template <class Batch, class Pipeline>
+[[nodiscard]] Batch tensors_of(const data::detail::finished_batch& made) {
+    using row = data::row_of<Pipeline>;
+    static_assert(plain_aggregate<Batch>, "skein: a batch of feed<> is a struct of torch::Tensor");
+    static_assert(
+        field_count<Batch> == field_count<row>,
+        "skein: a batch of feed<> has one torch::Tensor per field of the pipeline's rows");
+    return [&]<std::size_t... I>(std::index_sequence<I...>) {
+        static_assert((std::is_same_v<field_type<Batch, I>, torch::Tensor> && ...),
+                      "skein: a batch of feed<> is a struct of torch::Tensor");
+        return Batch{column_tensor(made, I)...};
+    }(std::make_index_sequence<field_count<Batch>>{});
+}
+
+[[nodiscard]] data::loader_options loader_options_of(const context& ctx, const run_config& run,
+                                                     const feed_options& how);
+[[nodiscard]] data::detail::dealing dealing_of(const run_config& run, std::uint64_t size);
+
+/// The place of a pipeline in a run, without its types.
+class fed_places {
+public:
+    fed_places(std::shared_ptr<const data::detail::row_program> program, const context& ctx,
+               const run_config& run, const feed_options& how);
+
+    [[nodiscard]] std::optional<data::detail::finished_batch> next(const stream_share& share);
+    [[nodiscard]] std::string state() const { return place_.save(); }
+    void restore(std::string_view saved);
+    [[nodiscard]] std::string describe() const { return core_->program().describe(); }
+    [[nodiscard]] std::uint64_t size() const { return core_->program().size(); }
+    [[nodiscard]] data::loader_stats stats() const { return core_->stats(); }
+
+private:
+    data::detail::dealing deal_;
+    data::detail::loader_place place_;
+    int part_ = 0; // of the step that is being asked for
+    std::unique_ptr<data::detail::loader_core> core_;
+};
+
+/// Batches by number, the ones behind the last read ahead.
+class numbered_places {
+public:
+    numbered_places(std::shared_ptr<const data::detail::row_program> program, const context& ctx,
+                    const run_config& run, const feed_options& how);
+
+    [[nodiscard]] std::uint64_t size() const { return size_; }
+    [[nodiscard]] data::detail::finished_batch batch(std::span<const std::uint64_t> ids) const;
+
+private:
+    std::uint64_t size_ = 0;
+    std::unique_ptr<data::detail::loader_core> core_;
+};
+
+} // namespace detail
+
+/// A pipeline as a batch_stream; made by feed(). One thread.
+template <class Batch, class Pipeline>
+class fed_stream {
+public:
+    static constexpr bool reads_ahead = true;
+
+    fed_stream(const context& ctx, const run_config& run, Pipeline plan, feed_options how)
+        : places_(std::make_shared<data::detail::typed_program<Pipeline>>(std::move(plan)), ctx,
+                  run, how),
+          is_filtered_(data::detail::has_filter<Pipeline> || how.bad_rows > 0) {}
+
+    /// The rows of a share. Blocks while they are being made.
+    ///   errors  of the first row that could not be made; exhausted: tensors of too many batches
+    ///           are still held
+    [[nodiscard]] std::optional<Batch> next(const stream_share& share) {
+        auto made = places_.next(share);
+        if (!made) return std::nullopt;
+        samples_ = made->samples.size();
+        return detail::tensors_of<Batch, Pipeline>(*made);
+    }
+    /// Rows of the batch that next() gave last.
+    [[nodiscard]] std::uint64_t samples(const Batch&) const noexcept { return samples_; }
+    [[nodiscard]] std::string state() const { return places_.state(); }
+    ///   errors  malformed; mismatch: it is of another pipeline or seed
+    void restore(std::string_view saved) { places_.restore(saved); }
+    [[nodiscard]] std::string describe() const { return places_.describe(); }
+    /// Rows of an epoch; 0: filters decide.
+    [[nodiscard]] std::uint64_t size() const { return is_filtered_ ? 0 : places_.size(); }
+    /// What making rows has cost so far, here and at helpers.
+    [[nodiscard]] data::loader_stats stats() const { return places_.stats(); }
+
+private:
+    detail::fed_places places_;
+    bool is_filtered_;
+    std::uint64_t samples_ = 0;
+};
+
+/// A pipeline as the training data of a run; ctx and run must outlive it.
+///   Batch   a struct of torch::Tensor, one per field of the pipeline's rows: an image<float, C>
+///           becomes [rows, C, height, width], an image<std::uint8_t, C> [rows, height, width, C],
+///           a number [rows]
+///   errors  usage: no samples
+template <class Batch, class Pipeline>
+[[nodiscard]] fed_stream<Batch, Pipeline> feed(const context& ctx, const run_config& run,
+                                               Pipeline plan, feed_options how = {}) {
+    return {ctx, run, std::move(plan), how};
+}
+
+/// A pipeline as a data_source; made by numbered(). One thread.
+template <class Batch, class Pipeline>
+class numbered_rows {
+public:
+    numbered_rows(const context& ctx, const run_config& run, Pipeline plan, feed_options how)
+        : places_(std::make_shared<data::detail::typed_program<Pipeline>>(std::move(plan)), ctx,
+                  run, how) {
+        static_assert(!data::detail::has_filter<Pipeline>,
+                      "skein: not supported: a filter in an evaluation set, whose batches have a "
+                      "number of samples that is known before; filter its source");
+    }
+    [[nodiscard]] std::uint64_t size() const { return places_.size(); }
+    /// Rows of samples that follow each other; the next ones are made meanwhile.
+    ///   errors  of rows that cannot be made; not_supported: numbers that do not follow each other
+    [[nodiscard]] Batch batch(std::span<const std::uint64_t> ids) const {
+        return detail::tensors_of<Batch, Pipeline>(places_.batch(ids));
+    }
+
+private:
+    detail::numbered_places places_;
+};
+
+/// A pipeline as the evaluation set of a run, in the order of its samples, with the draws of epoch
+/// 0. ctx and run must outlive it.
+template <class Batch, class Pipeline>
+[[nodiscard]] numbered_rows<Batch, Pipeline> numbered(const context& ctx, const run_config& run,
+                                                      Pipeline plan, feed_options how = {}) {
+    return {ctx, run, std::move(plan), how};
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/feed.ipp
+// Bodies of <skein/train/feed.hpp>.
+
+#include <algorithm>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train::detail {
+
+SKEIN_INLINE torch::Tensor column_tensor(const data::detail::finished_batch& made,
+                                         std::size_t index) {
+    if (!made.memory) return {};
+    const auto& column = made.memory->layout().columns[index];
+    std::vector<std::int64_t> sizes{static_cast<std::int64_t>(made.samples.size())};
+    sizes.insert(sizes.end(), column.dims.begin(), column.dims.begin() + column.rank);
+    static constexpr torch::ScalarType types[] = {torch::kUInt8,   torch::kInt8,  torch::kInt16,
+                                                  torch::kInt32,   torch::kInt64, torch::kFloat32,
+                                                  torch::kFloat64, torch::kBool};
+    // The slot lives as long as the tensor does.
+    return torch::from_blob(
+        made.memory->column(index), sizes, [held = made.memory](void*) {},
+        torch::TensorOptions(types[static_cast<std::size_t>(column.type)]));
+}
+
+SKEIN_INLINE data::loader_options loader_options_of(const context& ctx, const run_config& run,
+                                                    const feed_options& how) {
+    data::loader_options out;
+    out.rank = ctx.rank();
+    out.world_size = ctx.world_size();
+    out.seed = run.seed;
+    out.threads = how.threads;
+    out.local_size = ctx.local_size();
+    out.budget = how.budget;
+    out.bad_rows = how.bad_rows;
+    return out;
+}
+
+SKEIN_INLINE data::detail::dealing dealing_of(const run_config& run, std::uint64_t size) {
+    data::detail::dealing deal;
+    deal.size = size;
+    deal.global_batch = static_cast<std::uint64_t>(std::max<std::int64_t>(1, run.global_batch));
+    deal.parts = static_cast<int>(std::max<std::int64_t>(1, run.accumulation));
+    deal.drop_last = run.last == last_batch::drop;
+    deal.epochs = static_cast<std::uint64_t>(std::max<std::int64_t>(0, run.epochs));
+    return deal;
+}
+
+SKEIN_INLINE fed_places::fed_places(std::shared_ptr<const data::detail::row_program> program,
+                                    const context& ctx, const run_config& run,
+                                    const feed_options& how)
+    : deal_(dealing_of(run, program->size())) {
+    core_ = std::make_unique<data::detail::loader_core>(std::move(program),
+                                                        loader_options_of(ctx, run, how));
+    place_ = {.fingerprint = core_->fingerprint(), .seed = run.seed};
+    deal_.rank = ctx.rank();
+    deal_.world_size = ctx.world_size();
+}
+
+SKEIN_INLINE std::optional<data::detail::finished_batch> fed_places::next(
+    const stream_share& share) {
+    deal_.rank = share.rank;
+    deal_.world_size = share.world_size;
+    if (share.epoch > place_.epoch) {
+        place_.epoch = share.epoch;
+        place_.consumed = 0;
+        part_ = 0;
+    }
+    if (part_ == 0) { // the plan of the run may be another one than that of the step before
+        deal_.global_batch = share.global_batch;
+        deal_.parts = share.parts;
+    }
+    const auto samples = deal_.samples_at(place_.consumed);
+    if (samples == 0) return std::nullopt;
+    if (share.global_batch != deal_.global_batch || part_ >= deal_.parts)
+        throw error(errc::usage,
+                    fmt::format("a pipeline that gives a step of {} samples in {} parts is asked "
+                                "for {} in more",
+                                deal_.global_batch, deal_.parts, share.global_batch))
+            .with_hint("one Trainer at a time asks it, for whole steps");
+    auto made =
+        core_->next(data::detail::batch_request::of(deal_, place_.epoch, place_.consumed, part_));
+    part_ += 1;
+    if (share.is_last) {
+        place_.consumed += samples;
+        part_ = 0;
+    }
+    return made;
+}
+
+SKEIN_INLINE void fed_places::restore(std::string_view saved) {
+    place_ = place_.restored(saved, core_->program().describe());
+    part_ = 0;
+}
+
+SKEIN_INLINE numbered_places::numbered_places(
+    std::shared_ptr<const data::detail::row_program> program, const context& ctx,
+    const run_config& run, const feed_options& how)
+    : size_(program->size()) {
+    if (size_ == 0) return; // an evaluation set may be empty
+    core_ = std::make_unique<data::detail::loader_core>(std::move(program),
+                                                        loader_options_of(ctx, run, how));
+}
+
+SKEIN_INLINE data::detail::finished_batch numbered_places::batch(
+    std::span<const std::uint64_t> ids) const {
+    for (std::size_t i = 0; i < ids.size(); ++i)
+        if (ids[i] != ids[0] + i || ids[i] >= size_)
+            throw error(errc::not_supported,
+                        fmt::format("not supported: sample {} behind sample {} of {} of a pipeline "
+                                    "that is read in order",
+                                    ids[i], i > 0 ? ids[i - 1] : 0, size_))
+                .with_hint("train on feed<>(), which shuffles as the pipeline says");
+    // What follows in this evaluation is foreseen: batches of this size.
+    data::detail::dealing deal;
+    deal.size = size_;
+    deal.global_batch = std::max<std::size_t>(1, ids.size());
+    deal.epochs = 1;
+    auto made = core_->next({deal, 0, ids[0], 0, ids[0], ids.size()});
+    if (made.samples.size() != ids.size())
+        throw error(errc::mismatch, fmt::format("{} of {} samples of an evaluation could be made",
+                                                made.samples.size(), ids.size()))
+            .with_hint("leave bad samples out of the evaluation set");
+    return made;
+}
+
+} // namespace skein::train::detail
 
 // ======== skein/train/fsdp.hpp
 // Fully sharded data parallel training (ZeRO-3): parameters, gradients and optimizer states are cut
@@ -19864,6 +24310,16 @@ public:
                        "choose verdict::leave_out or verdict::end");
         require_option(o.most >= 0, rule_name, fmt::format("at most {} steps in a row", o.most),
                        "use 0 or more");
+    }
+
+    void describe(train::description& to) const {
+        to.add("metric", options_.metric)
+            .add("factor", options_.factor)
+            .add("deviations", options_.deviations)
+            .add("memory", options_.memory)
+            .add("warmup", options_.warmup)
+            .add("then", options_.then == train::verdict::end ? "end" : "leave_out")
+            .add("most", options_.most);
     }
 
     /// Throws errc::usage when the number is not there.
@@ -22182,6 +26638,11 @@ public:
     train::decision on_eval(const train::eval_info& e) { return take(e); }
     train::decision on_step(const train::step_info& s) { return take(s); }
 
+    void describe(train::description& to) const {
+        watch_.describe(to);
+        to.add("factor", options_.factor).add("min_lr", options_.min_lr).add("eps", options_.eps);
+    }
+
     [[nodiscard]] double best() const noexcept { return watch_.best(); }
 
     /// What plateau::state() says.
@@ -22249,6 +26710,10 @@ namespace skein::train {
 /// "text: "a.txt" -> "b.txt", heads: 2 -> 4" against the config.json that is there; empty when
 /// nothing differs or nothing can be read.
 [[nodiscard]] std::string changed_settings(const report::run_dir& dir, const report::settings& now);
+/// The same for what steers the run in its run_config: batch, accumulation, clip, precision, what
+/// is evaluated and what is the best. How long it is, where it runs and what it keeps may change
+/// without a word.
+[[nodiscard]] std::string changed_config(const report::run_dir& dir, const run_config& now);
 
 /// One change that a rule decided: a line for people and a row of events.jsonl.
 struct run_event {
@@ -22331,7 +26796,7 @@ private:
     const run_config* config_;
     bool first_;                      ///< it writes and speaks
     std::vector<byte_buffer> places_; // "<pid> <host>" of every rank
-    std::string path_, name_;
+    std::string path_, name_;         // the path is absolute: main() may go to another folder
     std::string changed_;     // the user's settings that differ from those the run had before
     std::string config_text_; // config.json, until it is known that the run goes on
     bool rows_failing_ = false, curve_failing_ = false, events_failing_ = false;
@@ -22361,6 +26826,147 @@ void leave_screen(const context& ctx, const run_config& config, const fit_result
 // Bodies of <skein/train/reporter.hpp>.
 
 
+// ======== skein/train/detail/reporter_settings.ipp
+// Bodies of <skein/train/reporter.hpp>: what a run's config.json says and said before, and where its
+// files are.
+
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+namespace detail {
+
+/// The settings of a run as JSON, for config.json and for people.
+SKEIN_INLINE json config_json(const run_config& c) {
+    const auto& saves = c.checkpoint;
+    const bool lowest = saves.keep_best.order == metric_order::lowest;
+    const auto seconds = [](duration d) { return std::chrono::duration<double>(d).count(); };
+    return json{
+        {"name", c.name},
+        {"max_steps", c.max_steps},
+        {"epochs", c.epochs},
+        {"last_batch", c.last == last_batch::drop      ? "drop"
+                       : c.last == last_batch::shorten ? "shorten"
+                                                       : "carry"},
+        {"global_batch", c.global_batch},
+        {"accumulation", c.accumulation},
+        {"seed", c.seed},
+        {"clip", c.clip},
+        {"clip_value", c.clip_value},
+        {"precision", c.precision},
+        {"eval_every", c.eval_every},
+        {"eval_samples", c.eval_samples},
+        {"eval_batch", c.eval_batch},
+        {"scaling",
+         {{"workers", c.scaling.workers.is_fixed() ? json(c.scaling.workers.most)
+                                                   : json(to_string(c.scaling.workers))},
+          {"threads", std::max(c.scaling.threads, 1)},
+          {"logical_shards", c.scaling.logical_shards}}},
+        {"checkpoint",
+         {{"enabled", saves.enabled},
+          {"every", saves.every},
+          {"keep_last", std::max(saves.keep_last, 1)},
+          {"keep_best",
+           {{"k", std::max(saves.keep_best.k, 0)},
+            {"metric", saves.keep_best.metric},
+            {"order", lowest ? "lowest" : "highest"},
+            {"value", saves.keep_best.value == best_value::newest ? "newest" : "evaluated"}}},
+          {"on_stop", saves.on_stop}}},
+        {"failure",
+         {{"max_failures", c.failure.max_failures},
+          {"backoff_s", seconds(c.failure.backoff)},
+          {"collective_timeout_s", seconds(c.failure.collective_timeout)},
+          {"stop_grace_s", seconds(c.failure.stop_grace)}}},
+        {"tokens_per_sample", c.tokens_per_sample}};
+}
+
+/// The same place whatever folder the program goes to.
+[[nodiscard]] SKEIN_INLINE std::string whole_path(const std::string& path) {
+    std::error_code failed;
+    const auto whole = std::filesystem::absolute(path, failed);
+    return path.empty() || failed ? path : whole.lexically_normal().string();
+}
+
+/// Rank 0's on its host; elsewhere the same by the configuration, below the folder that this rank is
+/// in now. Collective.
+[[nodiscard]] SKEIN_INLINE std::string path_of_run(const context& ctx, const run_config& config,
+                                                   const std::string& name) {
+    const auto typed = from_first(ctx, config.runs_dir);
+    const auto place = from_first(ctx, ctx.host() + "\n" + whole_path(config.runs_dir));
+    const auto end = place.find('\n');
+    const bool is_here = place.substr(0, end) == ctx.host();
+    return join_path(is_here ? place.substr(end + 1) : whole_path(typed), name);
+}
+
+/// A path as a person writes it where the program was started: relative below that folder, unless
+/// the program has left it or was given an absolute one.
+[[nodiscard]] SKEIN_INLINE std::string path_for_people(const run_config& config,
+                                                       const std::string& path) {
+    if (path.empty() || config.runs_dir.starts_with('/')) return path;
+    if (has_left_start_folder()) return whole_path(path);
+    if (!path.starts_with('/')) return path;
+    std::error_code failed;
+    const auto here = std::filesystem::current_path(failed);
+    const auto relative = std::filesystem::path(path).lexically_relative(here).string();
+    return failed || relative.empty() || relative.starts_with("..") ? path : relative;
+}
+/// config.json as it is; nothing when it cannot be read.
+[[nodiscard]] SKEIN_INLINE json config_before(const report::run_dir& dir) {
+    try {
+        if (const auto text = dir.read_config())
+            if (auto all = parse_json(std::string_view(*text)).value(); all.is_object()) return all;
+    } catch (const error&) { // a damaged one is written anew
+    }
+    return json::object();
+}
+
+/// "heads: 2 -> 4" for each name that both have with different values.
+SKEIN_INLINE void add_changes(std::string& to, const json& before, const json& now,
+                              const std::string& prefix = {}) {
+    if (!before.is_object()) return;
+    for (const auto& [key, value] : now.items()) {
+        const auto old = before.find(key);
+        if (old == before.end() || *old == value) continue;
+        if (value.is_object())
+            add_changes(to, *old, value, prefix + key + ".");
+        else
+            to += fmt::format("{}{}{}: {} -> {}", to.empty() ? "" : ", ", prefix, key,
+                              dump_json(*old), dump_json(value));
+    }
+}
+} // namespace detail
+
+SKEIN_INLINE std::string changed_settings(const report::run_dir& dir,
+                                          const report::settings& settings) {
+    std::string out;
+    detail::add_changes(out, detail::config_before(dir).value("settings", json::object()),
+                        parse_json(settings.text()).value());
+    return out;
+}
+
+SKEIN_INLINE std::string changed_config(const report::run_dir& dir, const run_config& config) {
+    auto now = detail::config_json(config);
+    for (const char* const free : {"name", "max_steps", "epochs", "failure", "tokens_per_sample"})
+        now.erase(free);
+    now["scaling"].erase("workers");
+    for (const char* const free : {"enabled", "every", "keep_last", "on_stop"})
+        now["checkpoint"].erase(free);
+    now["checkpoint"]["keep_best"].erase("k");
+    std::string out;
+    detail::add_changes(out, detail::config_before(dir), now);
+    return out;
+}
+
+} // namespace skein::train
+
 // ======== skein/train/run_result.hpp
 // How a run ended, for the program that asked for it and for those that come later.
 //
@@ -22386,6 +26992,7 @@ void leave_screen(const context& ctx, const run_config& config, const fit_result
 namespace skein::train {
 
 struct run_note;
+struct run_config;
 
 /// One number of a run, and the step after which it was measured.
 struct measured {
@@ -22400,11 +27007,11 @@ struct measured {
 /// folder, and what is in it is not known.
 struct finished_run {
     std::string name{}, path{}; ///< of its folder; empty: it wrote none
-    std::uint64_t steps = 0;    ///< finished, of the whole run; 0 when its fit() did not end
-    double seconds = 0.0;       ///< of the last start
-    int world_size = 1;         ///< ranks
-    int restarts = 0;           ///< after failures
-    std::string stopped_by{};   ///< "SIGTERM", or what a callback says; empty: it ended as planned
+    std::uint64_t steps = 0; ///< finished, of the whole run; by its rows when its fit() did not end
+    double seconds = 0.0;    ///< of the last start
+    int world_size = 1;      ///< ranks
+    int restarts = 0;        ///< after failures
+    std::string stopped_by{}; ///< "SIGTERM", or what a callback says; empty: it ended as planned
     std::vector<measured> metrics{}; ///< the last value of each column of metrics.csv
     std::optional<measured> best{};  ///< of config's best metric; nothing: it was not measured
     std::string newest_checkpoint{}, best_checkpoint{}; ///< those that are there; or empty
@@ -22471,6 +27078,9 @@ public:
 namespace detail {
 /// What a run's folder tells; without a folder what the note has.
 [[nodiscard]] finished_run finished_of(const run_note& run);
+/// The checkpoint in a run's folder that config's keep_best calls the best; empty: none has the
+/// metric.
+[[nodiscard]] std::string best_checkpoint_of(const run_config& config, const std::string& path);
 /// result.json, durably; says in the log what went wrong. Without a folder it does nothing.
 void write_result(const finished_run& run);
 /// The bytes of the file, and back. `folder` is where it lies.
@@ -22549,6 +27159,16 @@ SKEIN_INLINE void find_checkpoints(const run_note& run, finished_run& out) {
     }
 }
 
+SKEIN_INLINE std::string best_checkpoint_of(const run_config& config, const std::string& path) {
+    run_note run;
+    run.path = path;
+    run.best_metric = config.checkpoint.keep_best.metric;
+    run.best_is_lowest = config.checkpoint.keep_best.order == metric_order::lowest;
+    finished_run out;
+    if (config.checkpoint.keep_best.k > 0 && !path.empty()) find_checkpoints(run, out);
+    return out.best_checkpoint;
+}
+
 SKEIN_INLINE finished_run finished_of(const run_note& run) {
     finished_run out;
     out.name = run.name;
@@ -22561,6 +27181,7 @@ SKEIN_INLINE finished_run finished_of(const run_note& run) {
             if (column.points.empty()) continue;
             const auto& last = column.points.back();
             out.metrics.push_back({column.name, last.y, static_cast<std::uint64_t>(last.x)});
+            if (!run.has_ended) out.steps = std::max(out.steps, static_cast<std::uint64_t>(last.x));
             if (column.name == run.best_metric) out.best = best_of(column, run.best_is_lowest);
         }
         find_checkpoints(run, out);
@@ -22754,45 +27375,6 @@ SKEIN_INLINE finished_run load_result(const std::string& path) {
 namespace skein::train {
 
 namespace detail {
-/// The settings of a run as JSON, for config.json and for people.
-SKEIN_INLINE json config_json(const run_config& c) {
-    const auto& saves = c.checkpoint;
-    const bool lowest = saves.keep_best.order == metric_order::lowest;
-    const auto seconds = [](duration d) { return std::chrono::duration<double>(d).count(); };
-    return json{
-        {"name", c.name},
-        {"max_steps", c.max_steps},
-        {"epochs", c.epochs},
-        {"global_batch", c.global_batch},
-        {"accumulation", c.accumulation},
-        {"seed", c.seed},
-        {"clip", c.clip},
-        {"clip_value", c.clip_value},
-        {"precision", c.precision},
-        {"eval_every", c.eval_every},
-        {"eval_samples", c.eval_samples},
-        {"scaling",
-         {{"workers", c.scaling.workers.is_fixed() ? json(c.scaling.workers.most)
-                                                   : json(to_string(c.scaling.workers))},
-          {"threads", std::max(c.scaling.threads, 1)},
-          {"logical_shards", c.scaling.logical_shards}}},
-        {"checkpoint",
-         {{"enabled", saves.enabled},
-          {"every", saves.every},
-          {"keep_last", std::max(saves.keep_last, 1)},
-          {"keep_best",
-           {{"k", std::max(saves.keep_best.k, 0)},
-            {"metric", saves.keep_best.metric},
-            {"order", lowest ? "lowest" : "highest"},
-            {"value", saves.keep_best.value == best_value::newest ? "newest" : "evaluated"}}},
-          {"on_stop", saves.on_stop}}},
-        {"failure",
-         {{"max_failures", c.failure.max_failures},
-          {"backoff_s", seconds(c.failure.backoff)},
-          {"collective_timeout_s", seconds(c.failure.collective_timeout)},
-          {"stop_grace_s", seconds(c.failure.stop_grace)}}},
-        {"tokens_per_sample", c.tokens_per_sample}};
-}
 SKEIN_INLINE std::vector<report::metric_value> timings(const step_timing& t) {
     return {{"data_s", t.data},       {"forward_s", t.forward},     {"backward_s", t.backward},
             {"exposed_s", t.exposed}, {"optimizer_s", t.optimizer}, {"overlap", t.overlap}};
@@ -22804,9 +27386,7 @@ SKEIN_INLINE run_note note_of(const run_config& config, const std::string& name,
                               const std::string& path) {
     run_note note;
     note.name = name.empty() ? config.name : name;
-    std::error_code failed; // main() may go to another folder
-    if (!path.empty()) note.path = std::filesystem::absolute(path, failed).lexically_normal();
-    if (failed) note.path = path;
+    note.path = whole_path(path);
     note.best_metric = config.checkpoint.keep_best.metric;
     note.best_is_lowest = config.checkpoint.keep_best.order == metric_order::lowest;
     return note;
@@ -22900,45 +27480,31 @@ SKEIN_INLINE std::string places_text(const std::vector<byte_buffer>& ranks) {
     return out;
 }
 
-SKEIN_INLINE std::string changed_settings(const report::run_dir& dir,
-                                          const report::settings& settings) {
-    std::optional<json> old;
-    try {
-        if (const auto text = dir.read_config()) old = parse_json(std::string_view(*text)).value();
-    } catch (const error&) { // a damaged one is written anew
-    }
-    const json now = parse_json(settings.text()).value();
-    std::string out;
-    if (!old || !old->contains("settings") || !old->at("settings").is_object()) return out;
-    for (const auto& [key, before] : old->at("settings").items())
-        if (now.contains(key) && now.at(key) != before)
-            out += fmt::format("{}{}: {} -> {}", out.empty() ? "" : ", ", key, dump_json(before),
-                               dump_json(now.at(key)));
-    return out;
-}
-
 SKEIN_INLINE reporter::reporter(const context& ctx, const run_config& config,
                                 const report::settings& settings)
     : ctx_(&ctx), config_(&config), first_(ctx.is_first()) {
     places_ = gather_bytes(ctx, as_bytes(fmt::format("{} {}", ::getpid(), ctx.host())));
     if (!config.write_files && !config.checkpoint.enabled) return;
     if (first_) {
-        dir_.emplace(open_run_dir(ctx, config));
+        auto there = config;
+        there.runs_dir = detail::whole_path(config.runs_dir);
+        dir_.emplace(open_run_dir(ctx, there));
         auto all = detail::config_json(config);
         all["name"] = dir_->name(); // the one in use
         all["world_size"] = ctx.world_size();
         all["job_id"] = job_of(ctx);
         all["settings"] = parse_json(settings.text()).value();
-        changed_ = changed_settings(*dir_, settings);
+        changed_ = changed_config(*dir_, config);
+        if (auto more = changed_settings(*dir_, settings); !more.empty())
+            changed_ += (changed_.empty() ? "" : ", ") + more;
         config_text_ = dump_json(all, 2) + "\n";
         // The folder of a run that may refuse to go on stays as it is until begin().
         if (config.resume != resume_mode::latest && ctx.attempt() == 0)
             dir_->write_config(std::exchange(config_text_, {}));
-        path_ = dir_->path();
         name_ = dir_->name();
     }
-    path_ = from_first(ctx, path_);
     name_ = from_first(ctx, name_);
+    path_ = detail::path_of_run(ctx, config, name_);
     ctx.note_run(detail::note_of(config, name_, path_));
 }
 
@@ -22994,7 +27560,7 @@ SKEIN_INLINE void reporter::rebind(const start_info& start, std::uint64_t rows,
     if (!show_ && first_) show(start); // the world broke before it was told where the run begins
     if (!std::exchange(first_, true)) {
         if (!path_.empty())
-            dir_.emplace(report::run_dir::create(config_->runs_dir, name_, {.resume = true}));
+            dir_.emplace(report::run_dir::create(parent_path(path_), name_, {.resume = true}));
         show(start);
     }
     if (dir_) dir_->truncate_after(rows);
@@ -23188,7 +27754,7 @@ SKEIN_INLINE void reporter::tell_start(const start_info& start, const std::strin
                                 report::human_count(static_cast<double>(start.parameters)), steps,
                                 config_->global_batch);
         if (!start.epochs.empty()) what += ", " + start.epochs;
-        if (!path_.empty()) what += ", files in " + path_;
+        if (!path_.empty()) what += ", files in " + detail::path_for_people(*config_, path_);
         show_->note(what);
         show_->note(fmt::format(
             "{}{}{}{} worker{}: {}", start.strategy, comm != nullptr ? " over " + comm->name() : "",
@@ -23204,19 +27770,21 @@ SKEIN_INLINE void reporter::greet(const start_info& start) {
     if (dir_)
         for (const auto& text : dir_->notices()) show_->notice(text);
     if (!start.resumed_from.empty()) {
-        show_->note(
-            fmt::format("resumed after step {} from {}", start.first_step, start.resumed_from));
+        show_->note(fmt::format("resumed after step {} from {}", start.first_step,
+                                detail::path_for_people(*config_, start.resumed_from)));
         if (!changed_.empty()) show_->notice("the run goes on with other settings: " + changed_);
     } else if (config_->resume == resume_mode::latest && ctx_->attempt() == 0) {
         show_->notice(fmt::format("nothing to resume in {}: starting at step 0",
-                                  path_.empty() ? config_->runs_dir + "/" + name : path_));
+                                  path_.empty() ? config_->runs_dir + "/" + name
+                                                : detail::path_for_people(*config_, path_)));
     }
-    if (start.first_step > 0 && start.total_steps > 0 && start.first_step >= start.total_steps)
-        show_->notice(fmt::format("nothing left to train: step {} of {}; give more steps{}",
-                                  start.first_step, start.total_steps,
-                                  config_->command.empty() || config_->steps_flag.empty()
-                                      ? ""
-                                      : " (" + config_->steps_flag + ")"));
+    if (start.first_step > 0 && start.total_steps > 0 && start.first_step >= start.total_steps) {
+        const auto flag = steps_flag_of(*config_);
+        show_->notice(
+            fmt::format("nothing left to train: step {} of {}; give more {}{}", start.first_step,
+                        start.total_steps, config_->epochs > 0 ? "epochs" : "steps",
+                        config_->command.empty() || flag.empty() ? "" : " (" + flag + ")"));
+    }
 }
 
 SKEIN_INLINE void reporter::draw() {
@@ -23255,22 +27823,13 @@ private:
     std::vector<screen_text> texts_;
 };
 
-/// A path as it works where the program was started, to which a person goes: main() may have gone
-/// to another folder.
-[[nodiscard]] SKEIN_INLINE std::string path_for_people(const std::string& path) {
-    if (path.empty() || path.starts_with('/') || !has_left_start_folder()) return path;
-    std::error_code failed;
-    const auto whole = std::filesystem::absolute(path, failed);
-    return failed ? path : whole.lexically_normal().string();
-}
-
 [[nodiscard]] SKEIN_INLINE report::run_summary summary_of(const context& ctx,
                                                           const run_config& config,
                                                           const fit_result& result) {
     report::run_summary out;
     out.name = result.run_name.empty() ? config.name : result.run_name;
     out.asked = config.name;
-    out.path = path_for_people(result.run_path);
+    out.path = path_for_people(config, result.run_path);
     out.steps = result.steps;
     out.first = result.first_step;
     out.total = result.total > 0 ? result.total : static_cast<std::uint64_t>(config.max_steps);
@@ -23287,11 +27846,12 @@ private:
         if (each.name != "val_loss" && !each.name.starts_with("train_") && out.results.size() < 14)
             out.results.push_back(each);
     out.val_step = result.val_step;
-    out.checkpoint = path_for_people(result.checkpoint);
+    out.checkpoint = path_for_people(config, result.checkpoint);
     out.command = config.command;
     out.launcher = ctx.launcher();
     out.resume_flag = config.resume_flag;
-    out.steps_flag = config.steps_flag;
+    out.steps_flag = steps_flag_of(config);
+    out.epochs = static_cast<std::uint64_t>(std::max<std::int64_t>(0, config.epochs));
     out.name_flag = config.name_flag;
     if (config.command.empty()) { // a program whose flags nobody knows
         out.command = command_line();
@@ -23439,6 +27999,8 @@ public:
                     .strategy = {},
                     .epochs = {},
                     .evaluations = {},
+                    .numbers = {},
+                    .open = {},
                     .training = {}});
         result_.rank = ctx.rank();
         result_.first_step = first;
@@ -24891,6 +29453,7 @@ struct session_request {
     const report::settings* described; ///< the user's part of config.json
     report::metric_set* reported;      ///< what the user reports for the step that is running
     const metrics_manager* declared;   ///< its metrics
+    std::vector<description> rules;    ///< its callbacks
     optimizer_options options;
     schedule rate;
 };
@@ -24898,6 +29461,11 @@ struct session_request {
 } // namespace skein::train
 
 namespace skein::train::detail {
+
+/// In a handler, of what a callback threw: throws it as an error that says who, where and when. As
+/// what model, loss and data throw it lasts; a skein::error keeps its code.
+///   what  "on_eval of thrower"
+[[noreturn]] void callback_failed(const std::string& what, int rank, std::uint64_t step);
 
 /// State of a callback, by the name of its type.
 struct callback_state {
@@ -25011,7 +29579,7 @@ inline constexpr std::string_view taken_names[] = {
 
 class session_core;
 
-/// Checks the configuration and sets this process up for computing.
+/// Checks the configuration and sets this process up for training.
 ///   is_elastic  the strategy bears that ranks change
 ///   errors      usage: of an elastic job, and the strategy is not
 void begin_training(const context& ctx, const run_config& config, bool is_elastic);
@@ -25114,7 +29682,8 @@ public:
             set.name(), static_cast<std::uint64_t>(data->size()), set.options(),
             [&loss, &model, data](std::span<const std::uint64_t> ids, train::stage& here) {
                 return detail::call_loss(loss, model, data->batch(ids), here);
-            });
+            },
+            detail::loss_reports<Loss, Model, batch_of<decltype(*data)>>);
     }
     /// Training, for loops of your own: shows its metrics what the model said. An evaluation's
     /// stage is the third argument of its loss.
@@ -25189,8 +29758,9 @@ public:
 
     /// All steps with a loss that is called here: fit().
     [[nodiscard]] fit_result run(const detail::batch_loss& loss);
+    ///   reports  the loss may report numbers of its own
     void use_evaluation(std::string name, std::uint64_t samples, const evaluation_options& how,
-                        detail::numbered_loss loss);
+                        detail::numbered_loss loss, bool reports = true);
 
 private:
     std::unique_ptr<detail::session_core> core_;
@@ -25395,13 +29965,14 @@ public:
     training_state(flat_store& store, flat_optimizer& optimizer, sampler& order)
         : training_state(store, optimizer, &order) {}
     ///   order  null: the data is a stream, whose place is in what `extra` of save() says
-    training_state(flat_store& store, flat_optimizer& optimizer, sampler* order)
-        : store_(&store), optimizer_(&optimizer), order_(order) {}
+    training_state(flat_store& store, flat_optimizer& optimizer, sampler* order);
 
     /// Tells a model or optimizer with other tensors.
     [[nodiscard]] std::string config_hash() const;
 
-    /// What to save after `step` finished steps. The views stay valid until the next step.
+    /// What to save after `step` finished steps. The views stay valid until the next step. Throws,
+    /// by name, for what nobody could read back: a tensor whose elements share memory, or of another
+    /// shape or type than when this was made.
     ///   more   numbers that go into checkpoint_state::extra besides its own
     ///   extra  likewise: the text of a JSON object
     [[nodiscard]] checkpoint_state save(std::uint64_t step, std::uint64_t seed,
@@ -25433,6 +30004,7 @@ private:
         bool everywhere = true;
     };
 
+    void require_readable() const;
     void restore_place(const std::string& extra, const std::string& where);
     void restore_left_out(const std::string& text);
     /// Every tensor to save, in one order on all ranks.
@@ -25442,6 +30014,7 @@ private:
     flat_optimizer* optimizer_;
     sampler* order_;
     std::vector<at::Tensor> held_;
+    std::vector<std::string> fixed_; // types and shapes of the store's fixed()
 };
 
 } // namespace skein::train
@@ -25458,7 +30031,8 @@ private:
 #include <utility>
 #include <vector>
 
-#include <fmt/core.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace skein::train {
 
@@ -25522,6 +30096,34 @@ SKEIN_INLINE void spread_bytes(const context& ctx, mut_byte_span bytes,
 }
 } // namespace detail
 
+namespace detail {
+/// "Float [2, 3]"
+SKEIN_INLINE std::string type_and_shape(const at::Tensor& tensor) {
+    return fmt::format("{} [{}]", c10::toString(tensor.scalar_type()),
+                       fmt::join(tensor.sizes(), ", "));
+}
+} // namespace detail
+
+SKEIN_INLINE training_state::training_state(flat_store& store, flat_optimizer& optimizer,
+                                            sampler* order)
+    : store_(&store), optimizer_(&optimizer), order_(order) {
+    for (const auto& f : store.fixed()) fixed_.push_back(detail::type_and_shape(f.tensor));
+}
+
+SKEIN_INLINE void training_state::require_readable() const {
+    for (std::size_t i = 0; i < fixed_.size(); ++i) {
+        const auto& f = store_->fixed()[i];
+        detail::refuse_shared_elements(f.name, f.tensor);
+        if (const auto now = detail::type_and_shape(f.tensor); now != fixed_[i])
+            throw error(errc::not_supported,
+                        fmt::format("not supported: a checkpoint of {}, which is {} and was {} "
+                                    "when the run began: a run that goes on could not read it",
+                                    f.name, now, fixed_[i]))
+                .with_hint("give it its largest shape from the beginning, or keep it outside of "
+                           "the model");
+    }
+}
+
 SKEIN_INLINE std::string training_state::config_hash() const {
     return fmt::format("{:016x}-{}", store_->layout_hash(), optimizer_->name());
 }
@@ -25532,6 +30134,7 @@ SKEIN_INLINE checkpoint_state training_state::save(std::uint64_t step, std::uint
     checkpoint_state state;
     state.step = step;
     state.config_hash = config_hash();
+    require_readable();
     held_.clear();
     for (auto& t : tensors()) {
         held_.push_back(t.rows.contiguous());
@@ -26713,8 +31316,10 @@ private:
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <exception>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <system_error>
 #include <typeinfo>
@@ -26737,6 +31342,37 @@ SKEIN_INLINE double peak_rss_bytes() {
     return static_cast<double>(usage.ru_maxrss) * 1024.0;
 }
 
+/// Settings of LibTorch for this process that a training changes; as they were when it is over. What
+/// the program draws behind a fit() would else be the same behind each.
+class process_settings {
+public:
+    explicit process_settings(const run_config& config) : threads_(at::get_num_threads()) {
+        auto generator = at::detail::getDefaultCPUGenerator();
+        const std::lock_guard lock(generator.mutex());
+        drawn_ = generator.get_state();
+        at::set_num_threads(config.scaling.threads > 0 ? config.scaling.threads : 1);
+    }
+    ~process_settings() { put_back(); }
+    process_settings(const process_settings&) = delete;
+    process_settings& operator=(const process_settings&) = delete;
+
+    void put_back() noexcept {
+        if (!std::exchange(changed_, false)) return;
+        try {
+            auto generator = at::detail::getDefaultCPUGenerator();
+            const std::lock_guard lock(generator.mutex());
+            generator.set_state(drawn_);
+            at::set_num_threads(threads_);
+        } catch (...) { // the state is one that it gave: no memory, at most
+        }
+    }
+
+private:
+    int threads_;
+    at::Tensor drawn_;
+    bool changed_ = true;
+};
+
 // ---- what all ranks must have alike -------------------------------------------------------------
 
 SKEIN_INLINE void add_settings(std::vector<spmd::setting>& to, const char* what,
@@ -26752,6 +31388,10 @@ SKEIN_INLINE std::vector<spmd::setting> all_settings(const session_request& requ
     add_settings(all, "optimizer", describe(request.options));
     add_settings(all, "schedule", request.rate.describe(steps));
     add_settings(all, *request.declared);
+    for (const auto& rule : request.rules) add_settings(all, "callback", rule);
+    const json described = parse_json(request.described->text()).value();
+    for (const auto& [name, value] : described.items())
+        all.push_back({"described " + name, dump_json(value)});
     return all;
 }
 
@@ -26765,6 +31405,13 @@ SKEIN_INLINE report::settings described_settings(const session_request& request)
     };
     add("optimizer", describe(request.options));
     add("schedule", request.rate.describe(static_cast<std::uint64_t>(request.config->max_steps)));
+    std::string callbacks;
+    for (const auto& rule : request.rules) {
+        callbacks += (callbacks.empty() ? "" : ", ") + rule.name;
+        for (const auto& [name, value] : rule.settings)
+            all.set(fmt::format("{}: {}", rule.name, name), value);
+    }
+    all.set("callbacks", callbacks);
     all.append(*request.described);
     return all;
 }
@@ -26841,10 +31488,15 @@ private:
             error(code, fmt::format("{} threw {} on rank {} at step {}: {}", what, type, rank, step,
                                     text.substr(0, text.find("\nException raised"))));
         if (code == errc::invalid_argument)
-            why.with_hint("a restart would come to the same: mend the model, the loss or the data");
+            why.with_hint("a restart would come to the same: mend what threw");
         return why;
     }
 };
+
+SKEIN_INLINE void callback_failed(const std::string& what, int rank, std::uint64_t step) {
+    user_code{rank, step}.run(what, [] { throw; });
+    std::terminate(); // not reached: a handler has something to throw on
+}
 
 /// The loss, if it is one number.
 SKEIN_INLINE at::Tensor one_number(at::Tensor loss) {
@@ -27086,8 +31738,9 @@ public:
         : parts_(parts), ctx_(ctx), config_(config), declared_(declared) {}
 
     /// One more set. Errors: already_exists, usage for a name that cannot be one.
+    ///   reports  the loss may report numbers of its own
     void use(std::string name, std::uint64_t samples, numbered_loss loss,
-             const evaluation_options& how) {
+             const evaluation_options& how, bool reports) {
         require_name(name);
         if (how.every < -1 || how.samples < -1 || how.batch < -1)
             throw error(errc::usage,
@@ -27101,6 +31754,7 @@ public:
                          .how = how,
                          .list = list != nullptr ? *list : metrics::metric_list(),
                          .is_measured = list != nullptr,
+                         .reports = reports,
                          .names = {},
                          .by_shard = shard_names(config_.scaling.logical_shards)});
     }
@@ -27147,12 +31801,30 @@ public:
         }
     }
     /// Names of numbers that are known before the first step.
-    void add_known(name_list& to) const {
+    [[nodiscard]] std::vector<std::string> known() const {
+        std::vector<std::string> all;
         for (const auto& set : sets_) {
             if (set.samples == 0) continue;
-            to.add(set.name + "_loss");
-            for (const auto& name : number_names(set.list)) to.add(set.name + "_" + name);
+            all.push_back(set.name + "_loss");
+            for (const auto& name : number_names(set.list)) all.push_back(set.name + "_" + name);
         }
+        return all;
+    }
+    void add_known(name_list& to) const {
+        for (const auto& name : known()) to.add(name);
+    }
+    /// Sets that may have numbers besides those, since their loss may report some.
+    [[nodiscard]] std::vector<std::string> open() const {
+        std::vector<std::string> all;
+        for (const auto& set : sets_)
+            if (set.samples > 0 && set.reports) all.push_back(set.name);
+        return all;
+    }
+    [[nodiscard]] bool is_measured(std::size_t set) const { return sets_[set].is_measured; }
+    [[nodiscard]] bool reports(std::size_t set) const { return sets_[set].reports; }
+    [[nodiscard]] bool is_known(std::string_view metric) const {
+        const auto all = known();
+        return std::ranges::find(all, metric) != all.end();
     }
     /// Whether this is a metric that comes to more than one number.
     [[nodiscard]] bool has_shape(std::string_view metric) const {
@@ -27224,7 +31896,7 @@ private:
         numbered_loss loss;
         evaluation_options how;
         metrics::metric_list list;
-        bool is_measured;
+        bool is_measured, reports;
         shared_names names;
         shard_names by_shard; // with logical shards, in place of `names`
     };
@@ -27576,8 +32248,8 @@ public:
     /// Once the strategy is made.
     void open() { evaluator_.emplace(*run_.parts, ctx_, config_, run_.declared); }
     void evaluate_on(std::string name, std::uint64_t samples, const evaluation_options& how,
-                     numbered_loss loss) {
-        evaluator_->use(std::move(name), samples, std::move(loss), how);
+                     numbered_loss loss, bool reports) {
+        evaluator_->use(std::move(name), samples, std::move(loss), how, reports);
         evaluated_at_.push_back(std::numeric_limits<std::uint64_t>::max());
         told_at_.push_back(std::numeric_limits<std::uint64_t>::max());
     }
@@ -27771,6 +32443,8 @@ private:
                 .strategy = run_.parts->strategy_name(),
                 .epochs = epochs_text(config_, *run_.input),
                 .evaluations = evaluator_->names(),
+                .numbers = evaluator_->known(),
+                .open = evaluator_->open(),
                 .training = run_.training->names()};
     }
 
@@ -27807,11 +32481,21 @@ private:
         return evaluator_->set_of(best.metric);
     }
 
-    /// A metric that no evaluation can have is refused before the first step.
-    void check_best() const {
+    /// A metric that no evaluation can have is refused before the first step; one that only the
+    /// loss may report is told.
+    void check_best() {
         const auto& best = config_.checkpoint.keep_best;
         if (!config_.checkpoint.enabled || best.k < 1 || best.metric == "loss") return;
-        if (evaluator_->set_of(best.metric) && !evaluator_->has_shape(best.metric)) return;
+        const auto set = evaluator_->set_of(best.metric);
+        if (set && evaluator_->is_known(best.metric)) return;
+        if (set && !evaluator_->has_shape(best.metric) && evaluator_->reports(*set)) {
+            if (evaluator_->is_measured(*set))
+                notices_.push_back(
+                    fmt::format("checkpoint.keep_best.metric '{}' is a number that the loss has to "
+                                "report; without it {}",
+                                best.metric, known_names(evaluator_->known())));
+            return;
+        }
         if (evaluator_->samples() == 0 && best.metric == keep_best_config{}.metric)
             return; // nobody has asked for it
         name_list list;
@@ -27960,6 +32644,8 @@ private:
             out["loss_scale"] = {{"value", run_.scale->value()},
                                  {"good_steps", run_.scale->good_steps()}};
         out["stop_wanted"] = stop_wanted;
+        if (const auto* const average = run_.optimizer->average())
+            out["evaluates_average"] = average->options().evaluate;
         if (config_.scaling.logical_shards > 0)
             out["logical_shards"] = config_.scaling.logical_shards;
         if (run_.plan != plan_of(config_) || run_.feeder->units())
@@ -28006,6 +32692,10 @@ private:
         run_.result.tokens_per_s = tokens_per_s;
         run_.result.run_name = report_->name();
         run_.result.run_path = report_->path();
+        if (config_.checkpoint.enabled)
+            run_.result.best_checkpoint =
+                from_first(ctx_, ctx_.is_first() ? best_checkpoint_of(config_, report_->path())
+                                                 : std::string());
         run_.result.stopped = run_.stopped && !run_.is_last();
     }
 
@@ -28360,8 +33050,8 @@ public:
     }
 
     session_core(const session_request& request, const make_parts& make)
-        : ctx_(*request.ctx), place_(request.ctx->elastic()), moving_(request.ctx),
-          config_(*request.config), described_(described_settings(request)),
+        : process_(*request.config), ctx_(*request.ctx), place_(request.ctx->elastic()),
+          moving_(request.ctx), config_(*request.config), described_(described_settings(request)),
           reported_(*request.reported), run_{.ctx = ctx_,
                                              .config = config_,
                                              .rate = request.rate,
@@ -28432,6 +33122,7 @@ public:
         if (run_.total == 0 && !run_.stopped) run_.total = run_.step;
         fit_result out;
         while (!in_world([&] { out = between_.finish(begun_, clock_.tokens_per_s()); })) {}
+        process_.put_back();
         return out;
     }
 
@@ -28649,11 +33340,11 @@ public:
 
     void rebind();
     void use_evaluation(std::string name, std::uint64_t samples, const evaluation_options& how,
-                        numbered_loss loss) {
+                        numbered_loss loss, bool reports) {
         if (run_.input)
             throw error(errc::usage, "an evaluation set for a session that has begun")
                 .with_hint("call evaluate_on() before the first step");
-        between_.evaluate_on(std::move(name), samples, how, std::move(loss));
+        between_.evaluate_on(std::move(name), samples, how, std::move(loss), reports);
     }
     [[nodiscard]] stage& training() noexcept { return run_.training->stage(); }
     void expect_weights() noexcept { weighted_ = true; }
@@ -28828,6 +33519,7 @@ private:
         between_.end_of_step(now_);
     }
 
+    process_settings process_; // first: until all else is gone
     const context& ctx_;
     elastic_place* const place_; // null: the ranks stay
     context* const moving_;      // ctx_, which place_ brings into other worlds
@@ -29177,7 +33869,6 @@ SKEIN_INLINE void begin_training(const context& ctx, const run_config& config, b
                                              place->job().least(), place->job().most()))
             .with_hint("use Trainer<Elastic<DDP<>>>, or a fixed number of workers");
     validate(config, place != nullptr ? place->job().most() : ctx.world_size());
-    at::set_num_threads(config.scaling.threads > 0 ? config.scaling.threads : 1);
     keep_freed_memory();
 }
 
@@ -29194,9 +33885,10 @@ SKEIN_INLINE step_phase session::phase() const noexcept { return core_->phase();
 SKEIN_INLINE std::uint64_t session::finished() const noexcept { return core_->finished(); }
 SKEIN_INLINE double session::micro_loss() const noexcept { return core_->micro_loss(); }
 SKEIN_INLINE void session::use_evaluation(std::string name, std::uint64_t samples,
-                                          const evaluation_options& how,
-                                          detail::numbered_loss loss) {
-    core_->guarded([&] { core_->use_evaluation(std::move(name), samples, how, std::move(loss)); });
+                                          const evaluation_options& how, detail::numbered_loss loss,
+                                          bool reports) {
+    core_->guarded(
+        [&] { core_->use_evaluation(std::move(name), samples, how, std::move(loss), reports); });
 }
 SKEIN_INLINE train::stage& session::stage() { return core_->training(); }
 SKEIN_INLINE void session::report(report::metric_kind kind, std::string_view name, double value,
@@ -29404,9 +34096,10 @@ public:
     }
 
     /// Throws errc::usage when no evaluation, or no row, can have such a number.
-    void on_start(const train::start_info& s) const {
+    void on_start(const train::start_info& s) {
+        reason_.clear(); // of a run before
         if (options_.at == train::watched::evaluations)
-            train::detail::require_evaluated(s.evaluations, options_.metric, rule_name);
+            train::detail::require_evaluated(s, options_.metric, rule_name);
         else
             train::detail::require_in_rows(s.training, options_.metric, rule_name);
     }
@@ -29421,6 +34114,12 @@ public:
         if (options_.at != train::watched::steps) return {};
         const auto now = train::detail::number_of_row(s, options_.metric, rule_name);
         return now ? look(*now) : train::decision{};
+    }
+
+    void describe(train::description& to) const {
+        to.add("metric", options_.metric)
+            .add("value", options_.value)
+            .add("at_least", options_.at_least);
     }
 
     /// For a person, once it is reached; else empty.
@@ -29509,6 +34208,57 @@ template <class C>
         return type_name(typeid(C));
 }
 
+/// What each callback is called, and its settings where it says them by
+/// `void describe(description&) const`.
+template <class... Callbacks>
+[[nodiscard]] std::vector<description> rules_of(const std::tuple<Callbacks...>& callbacks) {
+    std::vector<description> all;
+    const auto add = [&](const auto& c) {
+        auto& one = all.emplace_back();
+        one.name = rule_name_of(c);
+        if constexpr (requires { c.describe(one); }) c.describe(one);
+    };
+    std::apply([&](const auto&... c) { (add(c), ...); }, callbacks);
+    return all;
+}
+
+/// States of the callbacks that keep one, by the names of their types; and back.
+template <class... Callbacks>
+[[nodiscard]] std::vector<callback_state> states_of(const std::tuple<Callbacks...>& callbacks) {
+    std::vector<callback_state> all;
+    const auto add = [&](const auto& c) {
+        using type = std::remove_cvref_t<decltype(c)>;
+        if constexpr (keeps_state<type>) all.push_back({type_name(typeid(type)), c.state()});
+    };
+    std::apply([&](const auto&... c) { (add(c), ...); }, callbacks);
+    return all;
+}
+template <class... Callbacks>
+void restore_states(std::tuple<Callbacks...>& callbacks, const std::vector<callback_state>& saved) {
+    const auto take = [&](auto& c) {
+        using type = std::remove_cvref_t<decltype(c)>;
+        if constexpr (keeps_state<type>)
+            for (const auto& one : saved)
+                if (type_name(typeid(type)) == one.name) c.restore(one.state);
+    };
+    std::apply([&](auto&... c) { (take(c), ...); }, callbacks);
+}
+
+/// The member of a callback that hears of it, and the steps that are finished then.
+[[nodiscard]] inline const char* member_of(const start_info&) noexcept { return "on_start"; }
+[[nodiscard]] inline const char* member_of(const step_info&) noexcept { return "on_step"; }
+[[nodiscard]] inline const char* member_of(const eval_info&) noexcept { return "on_eval"; }
+[[nodiscard]] inline const char* member_of(const checkpoint_info&) noexcept {
+    return "on_checkpoint";
+}
+[[nodiscard]] inline const char* member_of(const fit_result&) noexcept { return "on_end"; }
+template <class Event>
+[[nodiscard]] std::uint64_t step_of(const Event& event) noexcept {
+    return event.step;
+}
+[[nodiscard]] inline std::uint64_t step_of(const start_info& s) noexcept { return s.first_step; }
+[[nodiscard]] inline std::uint64_t step_of(const fit_result& s) noexcept { return s.steps; }
+
 template <class Strategy, class... Callbacks>
 class parts_of final : public session_parts {
 public:
@@ -29547,7 +34297,7 @@ public:
     ruling judge(const step_info& event, std::string& rule) override {
         ruling strongest;
         each([&](auto& c) {
-            auto one = detail::judge(c, event);
+            auto one = heard(c, event, "on_agreed", [&] { return detail::judge(c, event); });
             if (one.what <= strongest.what) return;
             strongest = std::move(one);
             rule = rule_name_of(c);
@@ -29567,36 +34317,34 @@ public:
         });
         return reason;
     }
-    std::vector<callback_state> states() const override {
-        std::vector<callback_state> all;
-        each([&](const auto& c) {
-            using type = std::remove_cvref_t<decltype(c)>;
-            if constexpr (keeps_state<type>) all.push_back({type_name(typeid(type)), c.state()});
-        });
-        return all;
-    }
-    void restore(const callback_state& saved) override {
-        each([&](auto& c) {
-            using type = std::remove_cvref_t<decltype(c)>;
-            if constexpr (keeps_state<type>)
-                if (type_name(typeid(type)) == saved.name) c.restore(saved.state);
-        });
-    }
+    std::vector<callback_state> states() const override { return states_of(callbacks_); }
+    void restore(const callback_state& saved) override { restore_states(callbacks_, {saved}); }
 
 private:
     template <class Call>
     void each(Call call) const {
         std::apply([&](auto&... c) { (call(c), ...); }, callbacks_);
     }
+    /// What a callback throws says which, on which rank and at which step.
+    template <class C, class Event, class Call>
+    static auto heard(const C& c, const Event& event, const char* member, Call call) {
+        try {
+            return call();
+        } catch (...) {
+            callback_failed(fmt::format("{} of {}", member, rule_name_of(c)), event.rank,
+                            step_of(event));
+        }
+    }
     template <class Event>
     void tell_all(const Event& event) {
-        each([&](auto& c) { detail::tell(c, event); });
+        each([&](auto& c) { heard(c, event, member_of(event), [&] { detail::tell(c, event); }); });
     }
     template <class Event>
     void ask_all(Event event, decisions& to) {
         event.plan = &to.plan;
         each([&](auto& c) {
-            const auto one = detail::tell(c, event);
+            const auto one =
+                heard(c, event, member_of(event), [&] { return detail::tell(c, event); });
             if (one.act == action::stop) to.wanted = action::stop;
             using type = std::remove_cvref_t<decltype(c)>;
             if constexpr (detail::plans<type>) {
@@ -29726,7 +34474,8 @@ public:
         return train::build_for<Strategy>(*ctx_, std::move(make));
     }
 
-    /// More settings for the run's config.json: model sizes and the like.
+    /// More settings for the run's config.json: model sizes, names of the data and the like. Ranks
+    /// must have them alike, and a resume tells those that are others than before.
     void describe(report::settings settings) { settings_ = std::move(settings); }
 
     /// A number of this rank for the row of the step that is running (from a callback: of the next
@@ -29793,11 +34542,16 @@ public:
                                       train::schedule schedule) {
         require_holder<Model>();
         using parts = train::detail::parts_of<Strategy, Callbacks...>;
+        if (first_states_) // each run begins with its callbacks as they were given
+            train::detail::restore_states(callbacks_, *first_states_);
+        else
+            first_states_ = train::detail::states_of(callbacks_);
         const train::session_request request{.ctx = ctx_,
                                              .config = &config_,
                                              .described = &settings_,
                                              .reported = &reported_,
                                              .declared = &metrics_,
+                                             .rules = train::detail::rules_of(callbacks_),
                                              .options = std::move(options),
                                              .rate = std::move(schedule)};
         return train::session(request, [&] {
@@ -29829,6 +34583,7 @@ private:
     report::settings settings_;
     report::metric_set reported_{train::detail::taken_names};
     metrics_manager metrics_;
+    std::optional<std::vector<train::detail::callback_state>> first_states_;
 };
 
 } // namespace skein
@@ -29860,6 +34615,10 @@ struct loaded_weights {
     std::uint64_t step = 0; ///< finished optimizer steps
     /// Why newer checkpoints of the run were passed over; each is also a warning in the log.
     std::vector<std::string> passed_over{};
+    /// Empty, or: the numbers of the checkpoint (val_loss and the like) were measured with other
+    /// weights, its averages in place of the weights or the other way round, and how to load those;
+    /// also a warning in the log.
+    std::string other_numbers{};
 };
 
 /// Opens a run folder's newest whole checkpoint, or the checkpoint folder itself; every byte is
@@ -29950,6 +34709,25 @@ SKEIN_INLINE void require_average(const loaded_checkpoint& from) {
         .with_hint("train with {.average = average_options{}}, or load the weights themselves");
 }
 
+/// Whether the checkpoint's evaluations were of these weights; else what to say.
+SKEIN_INLINE std::string numbers_of_others(const loaded_checkpoint& from, bool average) {
+    std::string numbers;
+    for (const auto& [name, value] : from.manifest().metrics)
+        if (name != "loss" && !name.starts_with("train_"))
+            numbers += fmt::format("{}{} {:.6g}", numbers.empty() ? "" : ", ", name, value);
+    const auto extra = parse_json(from.extra(), {.max_bytes = 256u << 20, .max_depth = 64});
+    if (numbers.empty() || !extra) return {};
+    const auto averaged = extra->find("evaluates_average");
+    if (averaged == extra->end() || !averaged->is_boolean() || averaged->get<bool>() == average)
+        return {};
+    return fmt::format("{} of {} {} of {}, loaded were {}: load with {{.average = {}}} for the "
+                       "weights that were measured",
+                       numbers, from.path(), numbers.find(',') == std::string::npos ? "is" : "are",
+                       average ? "the weights themselves" : "the averages of the weights",
+                       average ? "the averages" : "the weights themselves",
+                       average ? "false" : "true");
+}
+
 /// Throws when the checkpoint has weights that the module has not.
 SKEIN_INLINE void refuse_additional(const loaded_checkpoint& from,
                                     const std::vector<std::pair<std::string, at::Tensor>>& wanted) {
@@ -29977,8 +34755,10 @@ SKEIN_INLINE loaded_weights load_weights(torch::nn::Module& module, const std::s
     loaded_weights out;
     const auto from = open_checkpoint(here, path, &out.passed_over);
     const auto wanted = detail::saved_tensors(module);
-    for (const auto& [name, tensor] : wanted)
+    for (const auto& [name, tensor] : wanted) {
         if (!from.contains(name)) (void)from.read(name); // not_found, by name
+        detail::refuse_shared_elements(name, tensor);
+    }
     if (options.strict) detail::refuse_additional(from, wanted);
     if (options.average) detail::require_average(from);
     for (const auto& [name, tensor] : wanted) {
@@ -29989,6 +34769,8 @@ SKEIN_INLINE loaded_weights load_weights(torch::nn::Module& module, const std::s
     }
     out.path = from.path();
     out.step = from.step();
+    out.other_numbers = detail::numbers_of_others(from, options.average);
+    if (!out.other_numbers.empty()) logging::warn("weights", out.other_numbers);
     return out;
 }
 

@@ -174,4 +174,17 @@ TEST_CASE("classification: names, options and what makes no sense") {
     CHECK_THROWS_AS(any_metric("it", jaccard{.classes = 1}), error);
 }
 
+TEST_CASE("options of metrics take counts as a program has them, and refuse negative ones") {
+    volatile int typed = 3; // no constant: an unsigned option would be a narrowing
+    const int classes = typed;
+    const std::vector<std::string> names(3);
+    CHECK(any_metric("it", accuracy{.classes = classes, .top_k = classes - 1}).describe() ==
+          any_metric("it", accuracy{.classes = 3, .top_k = 2}).describe());
+    CHECK(any_metric("it", f1{.classes = names.size()}).describe() ==
+          any_metric("it", f1{.classes = 3}).describe());
+    CHECK(any_metric("it", accuracy{.classes = classes}).describe().find("classes 3") !=
+          std::string::npos);
+    CHECK_THROWS_WITH(f1{.classes = classes - 4}, ContainsSubstring("a count of -1"));
+}
+
 } // namespace classification_test

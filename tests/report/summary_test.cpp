@@ -94,6 +94,18 @@ TEST_CASE("the next command has twice the steps in place of those it had") {
     CHECK_THAT(summary_text(run), ContainsSubstring("\n  under the same launcher: ./t\n"));
 }
 
+TEST_CASE("the next command of a run by epochs has twice the epochs, or no number at all") {
+    auto run = sample();
+    run.epochs = 4;
+    run.command = "./t --epochs 4";
+    run.steps_flag = "--epochs";
+    CHECK(next_command(run) == "./t --epochs 8 --resume");
+    run.steps_flag = "";
+    CHECK(next_command(run) == "./t --epochs 4 --resume");
+    CHECK_THAT(summary_text(run), ContainsSubstring("train on from the last checkpoint, with more "
+                                                    "epochs"));
+}
+
 TEST_CASE("the next command of a run whose name was taken names the run that there is") {
     auto run = sample();
     run.name = "gpt.2";

@@ -108,6 +108,10 @@ inline int run_rank_program(std::string_view program) {
             world.fail(error(errc::io, "the disk made a noise").with_hint("listen to it"));
             return 1;
         }
+        if (program == "fails at a step" && second) {
+            world.fail(error(errc::io, "on_step of writer on rank 1 at step 4: no answer"));
+            return 1;
+        }
         if (program == "finds a nan" && second) {
             world.fail(error(errc::not_finite, "loss is nan at step 3"));
             return 1;

@@ -142,6 +142,19 @@ TEST_CASE("a lasting failure is not tried again") {
     CHECK(t.outcome.restarts == 0);
 }
 
+TEST_CASE("what ends two attempts at the same step in the same words is not tried a third time") {
+    const auto t = supervise_program("fails at a step", 2, 5);
+    REQUIRE(t.outcome.failure);
+    CHECK(t.outcome.failure->code() == errc::io);
+    CHECK(t.outcome.restarts == 1);
+    CHECK_THAT(t.outcome.failure->what(), ContainsSubstring("came again at the same step"));
+
+    const auto at = [](const char* text) { return error(errc::io, text); };
+    CHECK(comes_again(at("the log on rank 1 at step 4"), at("the log on rank 1 at step 4")));
+    CHECK_FALSE(comes_again(at("the log on rank 1 at step 4"), at("the log on rank 1 at step 6")));
+    CHECK_FALSE(comes_again(at("the disk is away"), at("the disk is away"))); // it may come back
+}
+
 TEST_CASE("a rank that is silent while all are asked to stop does not hold up the end") {
     spmd::supervisor_options options;
     options.stop_grace = 1h; // only its silence may end it

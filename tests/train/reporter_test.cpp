@@ -259,6 +259,21 @@ TEST_CASE("the summary takes over what fit() returned") {
     CHECK(unknown.steps_flag.empty());
 }
 
+TEST_CASE("a run by epochs ends with a command without a flag for steps, unless one is named") {
+    const auto ctx = context::single();
+    run_config config;
+    config.command = "./train --epochs 2";
+    config.epochs = 2;
+    fit_result result;
+    result.steps = result.total = 8;
+    CHECK(next_command(summarize(ctx, config, result)) == "./train --epochs 2 --resume");
+    config.steps_flag = "--epochs";
+    CHECK(next_command(summarize(ctx, config, result)) == "./train --epochs 4 --resume");
+    config.epochs = 0;
+    config.steps_flag.reset();
+    CHECK(next_command(summarize(ctx, config, result)) == "./train --epochs 2 --steps 16 --resume");
+}
+
 TEST_CASE("settings that differ from the run's earlier ones are told with both values") {
     folder where;
     auto run = run_dir::create(where.path, "run");
@@ -269,6 +284,75 @@ TEST_CASE("settings that differ from the run's earlier ones are told with both v
           "heads: 2 -> 4, text: \"a\" -> \"b\"");
     std::ofstream(where.path + "/run/config.json") << "{"; // damaged: no reason to refuse a run
     CHECK(changed_settings(run, settings{{"text", "b"}}).empty());
+}
+
+namespace {
+
+/// What is written to stdout and stderr meanwhile.
+std::pair<std::string, std::string> printed(const std::function<void()>& call) {
+    std::pair<std::string, std::string> out;
+    std::fflush(stdout);
+    std::FILE* const files[] = {std::tmpfile(), std::tmpfile()};
+    const int before[] = {::dup(1), ::dup(2)};
+    for (int i = 0; i < 2; ++i) ::dup2(::fileno(files[i]), i + 1);
+    call();
+    std::fflush(stdout);
+    for (int i = 0; i < 2; ++i) {
+        ::dup2(before[i], i + 1);
+        ::close(before[i]);
+        std::rewind(files[i]);
+        char text[4096];
+        const auto n = std::fread(text, 1, sizeof text, files[i]);
+        (i == 0 ? out.first : out.second).assign(text, n);
+        std::fclose(files[i]);
+    }
+    return out;
+}
+
+} // namespace
+
+TEST_CASE("all that steers a run is told with both values when it goes on with another") {
+    folder where;
+    auto config = config_in(where);
+    config.output = output_mode::plain;
+    config.global_batch = 8;
+    const auto ctx = context::single();
+    {
+        reporter first(ctx, config, settings{{"dim", 64}});
+        (void)printed([&] { first.begin({.total_steps = 5}); });
+    }
+    config.resume = resume_mode::latest;
+    const auto told = [&](const run_config& now) {
+        reporter next(ctx, now, settings{{"dim", 64}});
+        return printed(
+                   [&] { next.begin({.first_step = 2, .total_steps = 9, .resumed_from = "x"}); })
+            .second;
+    };
+    auto other = config;
+    other.max_steps = 9000; // longer, elsewhere, and with other things kept: without a word
+    other.scaling.workers = 3;
+    other.checkpoint.every = 7;
+    CHECK(told(other).find("other settings") == std::string::npos);
+    const std::pair<std::function<void(run_config&)>, const char*> steering[] = {
+        {[](run_config& c) { c.global_batch = 16; }, "global_batch: 8 -> 16"},
+        {[](run_config& c) { c.accumulation = 2; }, "accumulation: 1 -> 2"},
+        {[](run_config& c) { c.clip = 0.5; }, "clip: 1.0 -> 0.5"},
+        {[](run_config& c) { c.clip_value = 2; }, "clip_value: 0.0 -> 2.0"},
+        {[](run_config& c) { c.last = last_batch::carry; }, "last_batch: \"drop\" -> \"carry\""},
+        {[](run_config& c) { c.precision = "bf16"; }, "precision: \"float32\" -> \"bf16\""},
+        {[](run_config& c) { c.eval_every += 3; }, "eval_every: "},
+        {[](run_config& c) { c.eval_samples = 3; }, "eval_samples: 0 -> 3"},
+        {[](run_config& c) { c.scaling.threads = 2; }, "scaling.threads: 1 -> 2"},
+        {[](run_config& c) { c.checkpoint.keep_best.metric = "val_f1"; },
+         "checkpoint.keep_best.metric: \"val_loss\" -> \"val_f1\""},
+    };
+    for (const auto& [change, words] : steering) {
+        auto now = config;
+        change(now);
+        INFO(words);
+        CHECK(told(now).find(std::string("other settings: ") + words) != std::string::npos);
+        (void)told(config); // back
+    }
 }
 
 TEST_CASE("config.json of a run that is there changes only when it is known to go on") {
@@ -301,31 +385,6 @@ TEST_CASE("the command that goes on with a run whose name was taken names the ru
     auto s = summarize(ctx, config, result);
     CHECK(next_command(s) == "./train --run gpt.2 --resume");
 }
-
-namespace {
-
-/// What is written to stdout and stderr meanwhile.
-std::pair<std::string, std::string> printed(const std::function<void()>& call) {
-    std::pair<std::string, std::string> out;
-    std::fflush(stdout);
-    std::FILE* const files[] = {std::tmpfile(), std::tmpfile()};
-    const int before[] = {::dup(1), ::dup(2)};
-    for (int i = 0; i < 2; ++i) ::dup2(::fileno(files[i]), i + 1);
-    call();
-    std::fflush(stdout);
-    for (int i = 0; i < 2; ++i) {
-        ::dup2(before[i], i + 1);
-        ::close(before[i]);
-        std::rewind(files[i]);
-        char text[4096];
-        const auto n = std::fread(text, 1, sizeof text, files[i]);
-        (i == 0 ? out.first : out.second).assign(text, n);
-        std::fclose(files[i]);
-    }
-    return out;
-}
-
-} // namespace
 
 TEST_CASE(
     "the last screen comes when the context ends, unless the program prints its own or is quiet") {

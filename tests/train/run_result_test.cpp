@@ -82,6 +82,14 @@ TEST_CASE("a run's folder tells its last and best numbers and its checkpoints") 
     CHECK(train::detail::finished_of(note).best_checkpoint.empty());
 }
 
+TEST_CASE("a run whose fit did not end tells the steps that its rows have") {
+    const test::temporary_folder folder;
+    auto note = write_run(folder.path);
+    note.has_ended = false;
+    note.steps = 0;
+    CHECK(train::detail::finished_of(note).steps == 6);
+}
+
 TEST_CASE("a run without a folder tells what its fit() said, and has no history") {
     run_note note;
     note.has_ended = true;

@@ -7,6 +7,7 @@
 
 #include <catch2/catch_test_macros.hpp>
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <sstream>
@@ -472,4 +473,67 @@ TEST_CASE("a block whose second call returns other tensors is not computed again
     check_told(
         told_by([&] { block->forward(torch::ones({4}, torch::requires_grad())).sum().backward(); }),
         {"returned other tensors", "buffers"});
+}
+
+// ---- elements in one place ----------------------------------------------------------------------
+
+TEST_CASE("a tensor whose elements share memory is refused by name before the first step") {
+    const auto told = [](const std::function<void(Net&)>& change) {
+        return told_by([&] {
+            auto ctx = context::single();
+            auto net = make_net();
+            change(net);
+            auto config = quiet_config("unused");
+            sk::Trainer<sk::Single> trainer(ctx, config);
+            (void)trainer.open(net, sk::SGD{}, constant_rate{0.1});
+        });
+    };
+    const auto buffer = [&](const torch::Tensor& of) {
+        return told([&](Net& net) { net->register_buffer("scale", of); });
+    };
+    const auto some = torch::arange(12).to(torch::kFloat);
+    check_told(buffer(torch::ones({1}).expand({4})), {"elements of scale share memory", "expand"});
+    check_told(buffer(torch::ones({2, 1}).expand({2, 3})), {"elements of scale share memory"});
+    check_told(buffer(some.as_strided({3, 4}, {2, 1})), {"elements of scale share memory"});
+    check_told(buffer(some.as_strided({2, 3}, {1, 1})), {"elements of scale share memory"});
+    check_told(told([](Net& net) {
+                   auto frozen = torch::ones({1}).expand({3});
+                   net->register_parameter("frozen", frozen, false);
+               }),
+               {"elements of frozen share memory"});
+    check_told(told([](Net& net) { net->register_parameter("w", torch::ones({1}).expand({3})); }),
+               {"elements of w share memory"});
+    // What only looks like it: every element has a place of its own.
+    CHECK(buffer(some.view({3, 4}).t()).empty());
+    CHECK(buffer(some.slice(0, 0, 12, 3)).empty());
+    CHECK(buffer(some.as_strided({2, 3}, {3, 2})).empty());
+    CHECK(buffer(some.view({3, 4}).slice(1, 0, 2)).empty());
+    CHECK(buffer(torch::ones({1}).expand({1, 1})).empty());
+}
+
+TEST_CASE("a buffer that nobody could read back is refused by name when it came to be so") {
+    const auto told = [](const std::function<void(at::Tensor&)>& change) {
+        scratch dir;
+        auto config = quiet_config(dir.path);
+        config.max_steps = 3;
+        config.checkpoint.enabled = true;
+        auto net = make_net();
+        auto scale = net->register_buffer("scale", torch::ones({4}));
+        auto text = told_by([&] {
+            auto ctx = context::single();
+            sk::Trainer<sk::Single, at_step> trainer(ctx, config, at_step{[&](std::uint64_t step) {
+                                                         if (step == 3) change(scale);
+                                                     }});
+            (void)trainer.fit(net, sk::SGD{}, constant_rate{0.1}, class_loss, numbers{},
+                              numbers{.n = 0});
+        });
+        const auto saved = dir.path + "/run/checkpoints/step-00000003";
+        CHECK(std::filesystem::exists(saved) == text.empty());
+        return text;
+    };
+    CHECK(told([](at::Tensor& scale) { scale.mul_(2); }).empty());
+    check_told(told([](at::Tensor& scale) { scale.set_data(torch::ones({1}).expand({4})); }),
+               {"elements of scale share memory"});
+    check_told(told([](at::Tensor& scale) { scale.resize_({6}); }),
+               {"a checkpoint of scale", "Float [6]", "Float [4]"});
 }

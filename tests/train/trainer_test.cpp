@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tests/train/train_support.hpp>
 
+#include <skein/train/early_stopping.hpp>
+#include <skein/train/run_result.hpp>
+
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
 
 #include <atomic>
 #include <csignal>
 #include <map>
 #include <mutex>
+#include <stdexcept>
+#include <utility>
 
 using namespace train_test;
 
@@ -501,4 +507,222 @@ TEST_CASE("dropout draws the same numbers in a resumed run") {
     (void)fit(4);
     config.resume = resume_mode::latest;
     CHECK(fit(10) == whole);
+}
+
+// ---- callbacks, settings and places ------------------------------------------------------------
+
+namespace {
+
+/// Throws in one of its members, on the last rank.
+struct thrower {
+    static constexpr std::string_view rule_name = "thrower";
+    std::string where;
+    int rank = 0;
+    template <class Event>
+    void may(const char* here, const Event& e, std::uint64_t step) const {
+        if (where == here && e.rank == rank && (step >= 3 || where == "on_start"))
+            throw std::runtime_error("disk of " + where);
+    }
+    void on_start(const start_info& s) const { may("on_start", s, 0); }
+    void on_agreed(const step_info& s) const { may("on_agreed", s, s.step); }
+    void on_step(const step_info& s) const { may("on_step", s, s.step); }
+    void on_eval(const eval_info& s) const { may("on_eval", s, s.step); }
+    void on_checkpoint(const checkpoint_info& s) const { may("on_checkpoint", s, s.step); }
+    void on_end(const fit_result& s) const { may("on_end", s, s.steps); }
+};
+
+} // namespace
+
+TEST_CASE(
+    "what a callback throws says which, in what, on which rank and at which step, and lasts") {
+    for (const auto& [where, step] :
+         {std::pair{"on_start", 0}, std::pair{"on_agreed", 3}, std::pair{"on_step", 3},
+          std::pair{"on_eval", 4}, std::pair{"on_checkpoint", 4}, std::pair{"on_end", 6}}) {
+        scratch dir;
+        auto config = quiet_config(dir.path);
+        config.max_steps = 6;
+        config.eval_every = config.checkpoint.every = 2;
+        config.checkpoint.enabled = true;
+        const auto errors = try_world(2, [&](context& ctx) {
+            auto net = make_net();
+            sk::Trainer<sk::DDP<>, thrower> trainer(ctx, config, thrower{where, 1});
+            (void)trainer.fit(net, sk::SGD{}, constant_rate{0.1}, class_loss, numbers{64},
+                              numbers{6});
+        });
+        INFO(where);
+        REQUIRE(errors[1]);
+        CHECK(errors[1]->code() == sk::errc::invalid_argument);
+        CHECK(
+            std::string(errors[1]->what())
+                .find(fmt::format("{0} of thrower threw std::runtime_error on rank 1 at step {1}: "
+                                  "disk of {0}",
+                                  where, step)) != std::string::npos);
+    }
+}
+
+TEST_CASE("the result of a fit names the best checkpoint, as the run's folder does") {
+    scratch dir;
+    auto config = quiet_config(dir.path);
+    config.max_steps = 8;
+    config.checkpoint = {.every = 2, .keep_last = 1, .keep_best = {.metric = "val_loss"}};
+    config.write_files = true;
+    std::vector<fit_result> results(2);
+    run_world(2, [&](context& ctx) {
+        auto net = make_net();
+        sk::Trainer<sk::DDP<>> trainer(ctx, config);
+        const auto rising = [&](Net& m, const sample_batch& b) { // the first is the best
+            auto loss = class_loss(m, b);
+            return m->is_training() ? -loss : loss;
+        };
+        results[static_cast<std::size_t>(ctx.rank())] =
+            trainer.fit(net, sk::SGD{}, constant_rate{0.5}, rising, numbers{64}, numbers{6});
+    });
+    CHECK(results[0].best_checkpoint == dir.path + "/run/checkpoints/step-00000002");
+    CHECK(results[1].best_checkpoint == results[0].best_checkpoint);
+    CHECK(load_result(dir.path + "/run").best_checkpoint == results[0].best_checkpoint);
+    CHECK(results[0].checkpoint != results[0].best_checkpoint);
+}
+
+TEST_CASE("a metric that no evaluation can have is refused before the first step") {
+    const auto told = [](auto loss, const char* best, const char* stop) {
+        scratch dir;
+        auto config = quiet_config(dir.path);
+        config.checkpoint.enabled = true;
+        config.checkpoint.keep_best.metric = best;
+        int steps = 0;
+        try {
+            auto ctx = context::single();
+            auto net = make_net();
+            sk::Trainer<sk::Single, sk::early_stopping> trainer(
+                ctx, config, sk::early_stopping({.metric = stop}));
+            const auto counted = [&](Net& m, const sample_batch& b) {
+                steps += m->is_training() ? 1 : 0;
+                return loss(m, b);
+            };
+            (void)trainer.fit(net, sk::SGD{}, constant_rate{0.1}, counted, numbers{64}, numbers{6});
+        } catch (const sk::error& why) {
+            CHECK(why.code() == sk::errc::usage);
+            return fmt::format("{} steps: {}", steps, why.what());
+        }
+        return std::string();
+    };
+    CHECK(told(class_loss, "val_loss", "val_loss").empty());
+    CHECK_THAT(told(class_loss, "val_acuracy", "val_loss"),
+               Catch::Matchers::StartsWith("0 steps") &&
+                   Catch::Matchers::ContainsSubstring("'val_acuracy' is no number of this run") &&
+                   Catch::Matchers::ContainsSubstring("val_loss"));
+    CHECK_THAT(told(class_loss, "val_loss", "val_f2"),
+               Catch::Matchers::StartsWith("0 steps") &&
+                   Catch::Matchers::ContainsSubstring("no evaluation has a 'val_f2'") &&
+                   Catch::Matchers::ContainsSubstring("val_loss"));
+}
+
+TEST_CASE("what is described of model and data is alike on all ranks, or told with both values") {
+    scratch dir;
+    const auto config = quiet_config(dir.path);
+    const auto errors = try_world(2, [&](context& ctx) {
+        auto net = make_net();
+        sk::Trainer<sk::DDP<>> trainer(ctx, config);
+        trainer.describe({{"text", "a.txt"}, {"heads", ctx.is_first() ? 2 : 4}});
+        (void)trainer.fit(net, sk::SGD{}, constant_rate{0.1}, class_loss, numbers{64}, numbers{0});
+    });
+    for (const auto& each : errors) {
+        REQUIRE(each);
+        CHECK(each->code() == sk::errc::mismatch);
+        CHECK_THAT(each->what(), Catch::Matchers::ContainsSubstring("described heads") &&
+                                     Catch::Matchers::ContainsSubstring("4") &&
+                                     Catch::Matchers::ContainsSubstring("2"));
+    }
+}
+
+TEST_CASE(
+    "a program that goes to another folder in the middle of its training leaves the run where "
+    "it began") {
+    scratch home, other;
+    const auto start = std::filesystem::current_path();
+    std::filesystem::current_path(home.path);
+    auto config = quiet_config("runs");
+    config.max_steps = 6;
+    config.eval_every = config.checkpoint.every = 2;
+    config.checkpoint.enabled = config.write_files = true;
+    struct wanderer {
+        std::string to;
+        void on_step(const step_info& s) const {
+            if (s.step == 3) std::filesystem::current_path(to);
+        }
+    };
+    auto ctx = context::single();
+    auto net = make_net();
+    sk::Trainer<sk::Single, wanderer> trainer(ctx, config, wanderer{other.path});
+    fit_result result;
+    try {
+        result =
+            trainer.fit(net, sk::SGD{}, constant_rate{0.1}, class_loss, numbers{64}, numbers{6});
+    } catch (const sk::error& why) {
+        std::filesystem::current_path(start);
+        FAIL(why.what());
+    }
+    std::filesystem::current_path(start);
+    CHECK(std::filesystem::equivalent(result.run_path, home.path + "/runs/run"));
+    CHECK(std::filesystem::exists(home.path + "/runs/run/checkpoints/step-00000006"));
+    CHECK(std::filesystem::exists(home.path + "/runs/run/result.json"));
+    CHECK(load_result(result.run_path).steps == 6);
+    CHECK(std::filesystem::is_empty(other.path));
+}
+
+// ---- a training and what comes behind it -------------------------------------------------------
+
+TEST_CASE("a second fit of a trainer begins with its callbacks as they were given") {
+    scratch dir;
+    auto config = quiet_config(dir.path);
+    config.max_steps = 30;
+    config.eval_every = 1;
+    auto ctx = context::single();
+    sk::Trainer<sk::Single, sk::early_stopping> trainer(ctx, config,
+                                                        sk::early_stopping({.patience = 2}));
+    std::uint64_t steps[2] = {};
+    for (auto& each : steps) {
+        auto net = make_net();
+        const auto worse = [&](Net& m, const sample_batch& b) { // the first evaluation is the best
+            auto loss = class_loss(m, b);
+            return m->is_training() ? -loss : loss;
+        };
+        each =
+            trainer.fit(net, sk::SGD{}, constant_rate{0.5}, worse, numbers{64}, numbers{6}).steps;
+        CHECK(trainer.callback<sk::early_stopping>().waited() >= 2);
+    }
+    CHECK(steps[0] < 10);
+    CHECK(steps[1] == steps[0]);
+}
+
+TEST_CASE("a training leaves the generator and the threads of its process as they were") {
+    scratch dir;
+    const auto config = quiet_config(dir.path);
+    const int threads = at::get_num_threads();
+    at::set_num_threads(3);
+    const auto draw_behind_fit = [&](std::uint64_t seed, bool fails) {
+        auto ctx = context::single();
+        auto net = make_net();
+        torch::manual_seed(seed);
+        sk::Trainer<sk::Single> trainer(ctx, config);
+        const auto loss = [&](Net& m, const sample_batch& b) {
+            if (fails) throw std::runtime_error("no loss");
+            return torch::dropout(m->forward(b.x), 0.5, true).pow(2).mean();
+        };
+        try {
+            (void)trainer.fit(net, sk::SGD{}, constant_rate{0.1}, loss, numbers{64}, numbers{6});
+            CHECK_FALSE(fails);
+        } catch (const sk::error&) {
+            CHECK(fails);
+        }
+        return torch::rand({1}).item<float>();
+    };
+    for (const bool fails : {false, true}) {
+        torch::manual_seed(7);
+        const auto without = torch::rand({1}).item<float>();
+        CHECK(draw_behind_fit(7, fails) == without);
+        CHECK(draw_behind_fit(8, fails) != without);
+        CHECK(at::get_num_threads() == 3);
+    }
+    at::set_num_threads(threads);
 }

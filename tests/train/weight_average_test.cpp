@@ -181,3 +181,19 @@ TEST_CASE("a run goes on with its average, and one that had none begins it with 
     (void)run("gone", 3, true, resume_mode::fresh); // and without it, the weights are the same
     CHECK(run("gone", 8, false, resume_mode::latest) == whole);
 }
+
+TEST_CASE(
+    "weights that are not those whose numbers a checkpoint has are told where they are loaded") {
+    for (const bool evaluates : {true, false}) {
+        scratch dir;
+        (void)run_averaged<sk::Single>(1, dir.path, {.evaluate = evaluates});
+        auto net = make_zoo(shape::uneven);
+        const auto alike = load_weights(*net, dir.path + "/run", {.average = evaluates});
+        CHECK(alike.other_numbers.empty());
+        const auto other = load_weights(*net, dir.path + "/run", {.average = !evaluates});
+        INFO(other.other_numbers);
+        CHECK(other.other_numbers.find("val_loss") != std::string::npos);
+        CHECK(other.other_numbers.find(evaluates ? "{.average = true}" : "{.average = false}") !=
+              std::string::npos);
+    }
+}

@@ -13,6 +13,7 @@
 // are NaN.
 
 #include <skein/core/error.hpp>
+#include <skein/core/option_count.hpp>
 #include <skein/metrics/average.hpp>
 #include <skein/metrics/stat_scores.hpp>
 
@@ -27,9 +28,9 @@ namespace skein::metrics {
 /// Multilabel and binary: (tp + tn) / (tp + tn + fp + fn).
 struct accuracy {
     static constexpr std::string_view name = "accuracy";
-    std::size_t classes = 0, labels = 0;
+    option_count classes = 0, labels = 0;
     metrics::average average = metrics::average::micro;
-    std::size_t top_k = 1;
+    option_count top_k = 1;
     double threshold = 0.5;
     std::optional<bool> logits{}; ///< of multilabel and binary: see stat_options
     std::optional<std::int64_t> ignore_index{};
@@ -50,9 +51,9 @@ struct accuracy {
 /// How much of what was predicted is right: tp / (tp + fp).
 struct precision {
     static constexpr std::string_view name = "precision";
-    std::size_t classes = 0, labels = 0;
+    option_count classes = 0, labels = 0;
     metrics::average average = metrics::average::micro;
-    std::size_t top_k = 1;
+    option_count top_k = 1;
     double threshold = 0.5;
     std::optional<bool> logits{}; ///< of multilabel and binary: see stat_options
     std::optional<std::int64_t> ignore_index{};
@@ -73,9 +74,9 @@ struct precision {
 /// How much of what should be predicted is: tp / (tp + fn).
 struct recall {
     static constexpr std::string_view name = "recall";
-    std::size_t classes = 0, labels = 0;
+    option_count classes = 0, labels = 0;
     metrics::average average = metrics::average::micro;
-    std::size_t top_k = 1;
+    option_count top_k = 1;
     double threshold = 0.5;
     std::optional<bool> logits{}; ///< of multilabel and binary: see stat_options
     std::optional<std::int64_t> ignore_index{};
@@ -103,9 +104,9 @@ struct recall {
 struct fbeta {
     static constexpr std::string_view name = "fbeta";
     double beta = 1; ///< above 0
-    std::size_t classes = 0, labels = 0;
+    option_count classes = 0, labels = 0;
     metrics::average average = metrics::average::micro;
-    std::size_t top_k = 1;
+    option_count top_k = 1;
     double threshold = 0.5;
     std::optional<bool> logits{}; ///< of multilabel and binary: see stat_options
     std::optional<std::int64_t> ignore_index{};
@@ -123,9 +124,9 @@ struct fbeta {
 /// F-beta with beta 1: 2 tp / (2 tp + fn + fp).
 struct f1 {
     static constexpr std::string_view name = "f1";
-    std::size_t classes = 0, labels = 0;
+    option_count classes = 0, labels = 0;
     metrics::average average = metrics::average::micro;
-    std::size_t top_k = 1;
+    option_count top_k = 1;
     double threshold = 0.5;
     std::optional<bool> logits{}; ///< of multilabel and binary: see stat_options
     std::optional<std::int64_t> ignore_index{};
@@ -143,9 +144,9 @@ struct f1 {
 /// How much of what should not be predicted is not: tn / (tn + fp).
 struct specificity {
     static constexpr std::string_view name = "specificity";
-    std::size_t classes = 0, labels = 0;
+    option_count classes = 0, labels = 0;
     metrics::average average = metrics::average::micro;
-    std::size_t top_k = 1;
+    option_count top_k = 1;
     double threshold = 0.5;
     std::optional<bool> logits{}; ///< of multilabel and binary: see stat_options
     std::optional<std::int64_t> ignore_index{};
@@ -162,7 +163,7 @@ struct specificity {
 /// Of what was predicted or a target, how much was both: tp / (tp + fp + fn).
 struct jaccard {
     static constexpr std::string_view name = "jaccard";
-    std::size_t classes = 0, labels = 0;
+    option_count classes = 0, labels = 0;
     metrics::average average = metrics::average::macro;
     double threshold = 0.5;
     std::optional<bool> logits{}; ///< of multilabel and binary: see stat_options

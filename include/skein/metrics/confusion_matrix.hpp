@@ -8,6 +8,7 @@
 //     confusion_matrix{.labels = 5}                                 // [5, 2, 2]
 //     confusion_matrix{}                                            // binary: [2, 2]
 
+#include <skein/core/option_count.hpp>
 #include <skein/metrics/stat_scores.hpp>
 
 #include <cstddef>
@@ -38,7 +39,7 @@ enum class normalize : std::uint8_t {
 /// See above. What it is shown, and what its options mean: stat_scores.hpp.
 struct confusion_matrix {
     static constexpr std::string_view name = "confusion_matrix";
-    std::size_t classes = 0, labels = 0;
+    option_count classes = 0, labels = 0;
     metrics::normalize normalize = metrics::normalize::none;
     double threshold = 0.5;
     std::optional<bool> logits{}; ///< of multilabel and binary: see stat_options

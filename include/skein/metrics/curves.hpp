@@ -16,6 +16,7 @@
 // logits, of which the sigmoid is taken, of multiclass the softmax, unless .logits says it. Averages: macro, weighted, none;
 // of labels micro too.
 
+#include <skein/core/option_count.hpp>
 #include <skein/metrics/average.hpp>
 #include <skein/metrics/metric.hpp>
 #include <skein/metrics/samples.hpp>
@@ -69,10 +70,10 @@ void add_exact(gathered& scores, const curve_options& options, const samples& sh
 ///   result  0 for a class of only right or only wrong scores, as torchmetrics answers
 struct auroc {
     static constexpr std::string_view name = "auroc";
-    std::size_t classes = 0, labels = 0;
+    option_count classes = 0, labels = 0;
     metrics::average average = metrics::average::macro;
-    std::size_t thresholds = 200; ///< at least 2
-    std::optional<bool> logits{}; ///< what scores are; nothing: each call tells
+    option_count thresholds = 200; ///< at least 2
+    std::optional<bool> logits{};  ///< what scores are; nothing: each call tells
     std::optional<std::int64_t> ignore_index{};
     summed counts{};
 
@@ -90,10 +91,10 @@ struct auroc {
 ///   result  0 for a class that is never right
 struct average_precision {
     static constexpr std::string_view name = "average_precision";
-    std::size_t classes = 0, labels = 0;
+    option_count classes = 0, labels = 0;
     metrics::average average = metrics::average::macro;
-    std::size_t thresholds = 200; ///< at least 2
-    std::optional<bool> logits{}; ///< what scores are; nothing: each call tells
+    option_count thresholds = 200; ///< at least 2
+    std::optional<bool> logits{};  ///< what scores are; nothing: each call tells
     std::optional<std::int64_t> ignore_index{};
     summed counts{};
 
@@ -111,7 +112,7 @@ struct average_precision {
 ///   result  as auroc
 struct exact_auroc {
     static constexpr std::string_view name = "exact_auroc";
-    std::size_t classes = 0, labels = 0;
+    option_count classes = 0, labels = 0;
     metrics::average average = metrics::average::macro;
     std::optional<bool> logits{}; ///< what scores are; nothing: each call tells
     std::optional<std::int64_t> ignore_index{};
@@ -132,7 +133,7 @@ struct exact_auroc {
 ///           class 0, or of labels and binary (torchmetrics)
 struct exact_average_precision {
     static constexpr std::string_view name = "exact_average_precision";
-    std::size_t classes = 0, labels = 0;
+    option_count classes = 0, labels = 0;
     metrics::average average = metrics::average::macro;
     std::optional<bool> logits{}; ///< what scores are; nothing: each call tells
     std::optional<std::int64_t> ignore_index{};

@@ -21,6 +21,7 @@
 
 #include <skein/core/error.hpp>
 #include <skein/core/fields.hpp>
+#include <skein/core/option_count.hpp>
 #include <skein/core/type_name.hpp>
 #include <skein/metrics/accumulators.hpp>
 #include <skein/metrics/samples.hpp>
@@ -160,6 +161,8 @@ template <class F>
 [[nodiscard]] std::string text_of_field(const F& field) {
     if constexpr (std::same_as<F, bool>)
         return option_text(field);
+    else if constexpr (std::same_as<F, option_count>)
+        return option_text(static_cast<std::int64_t>(field.value()));
     else if constexpr (std::integral<F>)
         return option_text(static_cast<std::int64_t>(field));
     else if constexpr (requires {

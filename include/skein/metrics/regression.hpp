@@ -6,6 +6,7 @@
 // Preds and target have one shape, of any type; all elements count alike, or by their weight. NaN
 // is not refused: the result is NaN.
 
+#include <skein/core/option_count.hpp>
 #include <skein/metrics/metric.hpp>
 #include <skein/metrics/samples.hpp>
 
@@ -54,7 +55,7 @@ struct rmse {
 ///           NaN for fewer than two samples, where torchmetrics throws
 struct r2 {
     static constexpr std::string_view name = "r2";
-    std::size_t adjusted = 0; ///< independent variables: 1 - (1 - r2) (n - 1) / (n - adjusted - 1)
+    option_count adjusted = 0; ///< independent variables: 1 - (1 - r2) (n - 1) / (n - adjusted - 1)
     summed squares{}, sum{}, residual{}, weight{};
 
     void update(const samples& shown);

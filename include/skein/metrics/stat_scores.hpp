@@ -4,7 +4,7 @@
 // predicted rightly and wrongly. A metric over them is its formula:
 //
 //     struct miss_rate {
-//         std::size_t classes = 0;
+//         option_count classes = 0;
 //         skein::metrics::summed counts{};
 //         stat_options options() const { return {.classes = classes}; }
 //
@@ -26,6 +26,7 @@
 // [0, 1] are taken for probabilities, and what a sample counts depends on which others are shown with
 // it: on the batch and on the number of ranks. Say what they are: .logits = true.
 
+#include <skein/core/option_count.hpp>
 #include <skein/metrics/average.hpp>
 #include <skein/metrics/metric.hpp>
 #include <skein/metrics/samples.hpp>
@@ -39,10 +40,10 @@ namespace skein::metrics {
 
 /// How predictions are read.
 struct stat_options {
-    std::size_t classes = 0; ///< of multiclass, at least 2
-    std::size_t labels = 0;  ///< of multilabel, at least 2
-    std::size_t top_k = 1;   ///< multiclass: right when among so many best
-    double threshold = 0.5;  ///< multilabel, binary: true is above it
+    option_count classes = 0; ///< of multiclass, at least 2
+    option_count labels = 0;  ///< of multilabel, at least 2
+    option_count top_k = 1;   ///< multiclass: right when among so many best
+    double threshold = 0.5;   ///< multilabel, binary: true is above it
     /// multilabel, binary: whether scores are logits, in all calls; nothing: each call tells, as
     /// above. Of what is said to be probabilities a score outside of [0, 1] is an error.
     std::optional<bool> logits{};
@@ -53,7 +54,7 @@ struct stat_options {
 
     /// Of scores: classes, or labels, or 1.
     [[nodiscard]] std::size_t width() const noexcept {
-        return classes > 0 ? classes : labels > 0 ? labels : 1;
+        return classes > 0 ? classes.value() : labels > 0 ? labels.value() : 1;
     }
 };
 

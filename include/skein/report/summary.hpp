@@ -34,7 +34,8 @@ struct run_summary {
     std::uint64_t val_step = 0;          ///< the step of "val_loss"; 0: the last one
     std::string checkpoint{};            ///< the newest, or empty
     std::string command{};               ///< how the program was called; empty: no resume line
-    /// What goes on, and what gives the steps; empty when the program has no such flags.
+    std::uint64_t epochs = 0;            ///< that were asked for; 0: steps were
+    /// What goes on, and what gives the steps, or epochs; empty when the program has no such flags.
     std::string resume_flag = "--resume", steps_flag = "--steps", name_flag = "--run";
     std::string launcher{}; ///< what started the ranks, or empty: the program itself
     std::string stopped{};  ///< "by SIGINT": why it ended early, or empty
@@ -45,7 +46,7 @@ struct run_summary {
 /// A word as one types it into a shell: in quotes when it needs them.
 [[nodiscard]] std::string shell_word(std::string_view word);
 /// The command that goes on with a run: with the resume flag, with the name in use when it is
-/// another than the one asked for, and when it is complete with twice the steps.
+/// another than the one asked for, and when it is complete with twice the steps, or epochs.
 [[nodiscard]] std::string next_command(const run_summary& run);
 /// The screen, lines ending with '\n'.
 [[nodiscard]] std::string summary_text(const run_summary& run);

@@ -49,6 +49,12 @@ inline constexpr bool is_through_handle<First, A...> =
 /// remote<&f> with its options; call it like f, as often as you like.
 template <auto F, class Options = rt::detail::default_options<call_options>>
 class remote_function {
+    static_assert((std::is_pointer_v<decltype(F)> &&
+                   std::is_function_v<std::remove_pointer_t<decltype(F)>>) ||
+                      std::is_member_function_pointer_v<decltype(F)>,
+                  "skein: remote<> takes the address of a function: remote<&f>, or remote<&T::m> "
+                  "of an actor's method. A lambda is an object: name a function, or write "
+                  "constexpr auto f = +[](int v) { ... }; outside of functions and remote<f>");
     using kept = rt::detail::owned_options<call_options>;
 
 public:

@@ -5,7 +5,7 @@
 // lost.
 //
 // What ends a rank for good (a usage error, a NaN, a full disk) is not tried again: it would only
-// fail again. Ranks begin in the folder in which this program was started. Ctrl-C asks the ranks to
+// fail again; nor is what has ended two attempts at the same step in the same words. Ranks begin in the folder in which this program was started. Ctrl-C asks the ranks to
 // stop in order; a second one kills them. When the supervisor dies, however it dies, the kernel
 // kills the ranks. A process may have several at once, each on a thread of its own.
 
@@ -88,6 +88,14 @@ struct supervisor_outcome {
     case errc::disk_full: return true;
     default: return false;
     }
+}
+
+/// Whether two attempts have ended alike: with the same words about the same step of a rank. The
+/// next would, too.
+[[nodiscard]] inline bool comes_again(const error& before, const error& now) {
+    const bool names_step = (now.text() + " " + now.where()).find(" at step ") != std::string::npos;
+    return names_step && before.code() == now.code() && before.text() == now.text() &&
+           before.where() == now.where();
 }
 
 /// Runs the job to its end; blocks. On any thread, also on several at once: at most one of them

@@ -14,6 +14,7 @@
 //   (arXiv 1706.02677, linear) and Krizhevsky 2014 (arXiv 1404.5997, square root)
 
 #include <skein/train/callbacks.hpp>
+#include <skein/train/description.hpp>
 #include <skein/train/detail/rule_state.hpp>
 #include <skein/train/plateau.hpp>
 
@@ -26,7 +27,7 @@
 #include <utility>
 #include <vector>
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 namespace skein {
 
@@ -72,6 +73,17 @@ public:
                        rule_name, "nothing says when the batch grows",
                        "give every_epochs, at_epochs, at_steps or plateau");
         if (o.plateau) watch_.emplace(*o.plateau, rule_name);
+    }
+
+    void describe(train::description& to) const {
+        to.add("factor", options_.factor)
+            .add("every_epochs", options_.every_epochs)
+            .add("at_epochs", fmt::format("{}", fmt::join(options_.at_epochs, " ")))
+            .add("at_steps", fmt::format("{}", fmt::join(options_.at_steps, " ")))
+            .add("max", options_.max)
+            .add("rate", static_cast<int>(options_.rate))
+            .add("more_micro_batches", options_.more_micro_batches);
+        if (watch_) watch_->describe(to);
     }
 
     /// Throws errc::usage when no evaluation can have the number of its plateau.

@@ -58,6 +58,8 @@ struct start_info {
     /// "3 epochs of 120 steps, ..."; empty when the steps were given.
     std::string epochs{};
     std::vector<std::string> evaluations{}; ///< names of the evaluation sets that have samples
+    std::vector<std::string> numbers{}; ///< of evaluations, as far as they are known: "val_loss"
+    std::vector<std::string> open{};    ///< sets whose loss may report numbers besides those
     /// Metrics of training: "train_<name>" and "train_epoch_<name>", in the rows where they are due.
     std::vector<std::string> training{};
 };
@@ -162,11 +164,12 @@ struct fit_result {
     /// The newest of each metric of training and of every evaluation set, of this start.
     std::vector<report::metric_value> metrics{};
     std::vector<report::metric_array> arrays{};
-    double peak_rss_bytes = 0.0; ///< the largest of all ranks
-    std::string run_name{}, run_path{}, checkpoint{};
-    bool stopped = false;      ///< ended early because it was asked to
-    int stop_signal = 0;       ///< by SIGINT or SIGTERM on some rank; 0 when it was no signal
-    std::string stop_reason{}; ///< of the callback that asked for it, when it says one
+    double peak_rss_bytes = 0.0;                      ///< the largest of all ranks
+    std::string run_name{}, run_path{}, checkpoint{}; ///< the newest checkpoint
+    std::string best_checkpoint{}; ///< by config's keep_best, of those that are there; or empty
+    bool stopped = false;          ///< ended early because it was asked to
+    int stop_signal = 0;           ///< by SIGINT or SIGTERM on some rank; 0 when it was no signal
+    std::string stop_reason{};     ///< of the callback that asked for it, when it says one
 };
 
 /// Has at least one of the members; whether they fit is checked where they are called.

@@ -14,6 +14,7 @@
 #include <skein/core/error.hpp>
 #include <skein/report/metrics.hpp>
 #include <skein/train/callbacks.hpp>
+#include <skein/train/description.hpp>
 #include <skein/train/detail/rule_state.hpp>
 
 #include <cmath>
@@ -52,7 +53,7 @@ public:
 
     /// Throws errc::usage when no evaluation can have such a number.
     void on_start(const train::start_info& s) {
-        train::detail::require_evaluated(s.evaluations, options_.metric, "early stopping");
+        train::detail::require_evaluated(s, options_.metric, "early stopping");
     }
 
     /// Throws errc::usage when the evaluation has no such number. Those of other sets are passed
@@ -69,6 +70,13 @@ public:
         }
         waited_ = better ? 0 : waited_ + 1;
         return waited_ < options_.patience ? train::action::go_on : train::action::stop;
+    }
+
+    void describe(train::description& to) const {
+        to.add("metric", options_.metric)
+            .add("patience", options_.patience)
+            .add("least", options_.least)
+            .add("lower_is_better", options_.lower_is_better);
     }
 
     /// NaN before the first number.

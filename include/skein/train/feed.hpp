@@ -16,6 +16,7 @@
 
 #include <skein/core/error.hpp>
 #include <skein/core/fields.hpp>
+#include <skein/core/option_count.hpp>
 #include <skein/data/detail/loader_core.hpp>
 #include <skein/data/detail/row_program.hpp>
 #include <skein/data/pipeline.hpp>
@@ -40,8 +41,8 @@ namespace skein::train {
 struct feed_options {
     int threads = 0; ///< that make rows; 0: the cores of this process, shared with the ranks here
     std::size_t budget = std::size_t{512} << 20; ///< bytes of all batches that are made or held
-    std::uint64_t bad_rows = 0; ///< samples that cannot be made and are left out, of each rank; one
-                                ///< that is bad in every epoch counts once
+    option_count bad_rows = 0; ///< samples that cannot be made and are left out, of each rank; one
+                               ///< that is bad in every epoch counts once
 };
 
 namespace detail {

@@ -12,7 +12,7 @@
 // every unit this rank owns a range (all of it, unless the store is cut between ranks): the
 // optimizer, the norm and checkpoints walk what is owned and never ask which strategy it is.
 
-#include <skein/torch/tensor.hpp>
+#include <skein/torch/torch.hpp>
 #include <skein/train/precision.hpp>
 #include <skein/train/shard_layout.hpp>
 

@@ -10,6 +10,7 @@
 // its samples are not seen again in this epoch. It counts as a step.
 
 #include <skein/train/callbacks.hpp>
+#include <skein/train/description.hpp>
 #include <skein/train/detail/rule_state.hpp>
 
 #include <algorithm>
@@ -63,6 +64,16 @@ public:
                        "choose verdict::leave_out or verdict::end");
         require_option(o.most >= 0, rule_name, fmt::format("at most {} steps in a row", o.most),
                        "use 0 or more");
+    }
+
+    void describe(train::description& to) const {
+        to.add("metric", options_.metric)
+            .add("factor", options_.factor)
+            .add("deviations", options_.deviations)
+            .add("memory", options_.memory)
+            .add("warmup", options_.warmup)
+            .add("then", options_.then == train::verdict::end ? "end" : "leave_out")
+            .add("most", options_.most);
     }
 
     /// Throws errc::usage when the number is not there.

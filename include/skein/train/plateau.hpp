@@ -10,6 +10,7 @@
 //   (pytorch#47513).
 
 #include <skein/train/callbacks.hpp>
+#include <skein/train/description.hpp>
 #include <skein/train/detail/rule_state.hpp>
 
 #include <cmath>
@@ -82,9 +83,18 @@ public:
     /// Throws errc::usage when no evaluation, or no row, can have the number.
     void require(const start_info& s) const {
         if (options_.at == watched::evaluations)
-            detail::require_evaluated(s.evaluations, options_.metric, rule_);
+            detail::require_evaluated(s, options_.metric, rule_);
         else
             detail::require_in_rows(s.training, options_.metric, rule_);
+    }
+
+    void describe(description& to) const {
+        to.add("metric", options_.metric)
+            .add("patience", options_.patience)
+            .add("threshold", options_.threshold)
+            .add("relative", options_.relative)
+            .add("cooldown", options_.cooldown)
+            .add("lower_is_better", options_.lower_is_better);
     }
 
     [[nodiscard]] const std::string& why() const noexcept { return why_; }

@@ -68,6 +68,11 @@ public:
     train::decision on_eval(const train::eval_info& e) { return take(e); }
     train::decision on_step(const train::step_info& s) { return take(s); }
 
+    void describe(train::description& to) const {
+        watch_.describe(to);
+        to.add("factor", options_.factor).add("min_lr", options_.min_lr).add("eps", options_.eps);
+    }
+
     [[nodiscard]] double best() const noexcept { return watch_.best(); }
 
     /// What plateau::state() says.

@@ -40,6 +40,10 @@ namespace skein::train {
 /// "text: "a.txt" -> "b.txt", heads: 2 -> 4" against the config.json that is there; empty when
 /// nothing differs or nothing can be read.
 [[nodiscard]] std::string changed_settings(const report::run_dir& dir, const report::settings& now);
+/// The same for what steers the run in its run_config: batch, accumulation, clip, precision, what
+/// is evaluated and what is the best. How long it is, where it runs and what it keeps may change
+/// without a word.
+[[nodiscard]] std::string changed_config(const report::run_dir& dir, const run_config& now);
 
 /// One change that a rule decided: a line for people and a row of events.jsonl.
 struct run_event {
@@ -122,7 +126,7 @@ private:
     const run_config* config_;
     bool first_;                      ///< it writes and speaks
     std::vector<byte_buffer> places_; // "<pid> <host>" of every rank
-    std::string path_, name_;
+    std::string path_, name_;         // the path is absolute: main() may go to another folder
     std::string changed_;     // the user's settings that differ from those the run had before
     std::string config_text_; // config.json, until it is known that the run goes on
     bool rows_failing_ = false, curve_failing_ = false, events_failing_ = false;

@@ -18,6 +18,7 @@
 #include <chrono>
 #include <cstdint>
 #include <iosfwd>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -152,10 +153,16 @@ struct run_config {
     /// How the program was called, when it has flags to go on with: command_line(). Empty: the hint
     /// how to go on shows the command line as it was.
     std::string command{};
-    /// What those flags are called: the one that resumes, and those that give steps and the run's
-    /// name. Empty for one that the program has not.
-    std::string resume_flag = "--resume", steps_flag = "--steps", name_flag = "--run";
+    /// What those flags are called: the one that resumes, and the one that gives the run's name.
+    /// Empty for one that the program has not.
+    std::string resume_flag = "--resume", name_flag = "--run";
+    /// The same for the one that gives its length: steps, or epochs in a run by epochs. Not given:
+    /// "--steps", and none in a run by epochs, whose length no number of steps changes.
+    std::optional<std::string> steps_flag{};
 };
+
+/// config.steps_flag, or what it is when it was not given; empty: there is none.
+[[nodiscard]] std::string steps_flag_of(const run_config& config);
 
 /// How this process was called, as one would type it again.
 [[nodiscard]] std::string command_line();

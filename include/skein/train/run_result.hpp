@@ -28,6 +28,7 @@
 namespace skein::train {
 
 struct run_note;
+struct run_config;
 
 /// One number of a run, and the step after which it was measured.
 struct measured {
@@ -42,11 +43,11 @@ struct measured {
 /// folder, and what is in it is not known.
 struct finished_run {
     std::string name{}, path{}; ///< of its folder; empty: it wrote none
-    std::uint64_t steps = 0;    ///< finished, of the whole run; 0 when its fit() did not end
-    double seconds = 0.0;       ///< of the last start
-    int world_size = 1;         ///< ranks
-    int restarts = 0;           ///< after failures
-    std::string stopped_by{};   ///< "SIGTERM", or what a callback says; empty: it ended as planned
+    std::uint64_t steps = 0; ///< finished, of the whole run; by its rows when its fit() did not end
+    double seconds = 0.0;    ///< of the last start
+    int world_size = 1;      ///< ranks
+    int restarts = 0;        ///< after failures
+    std::string stopped_by{}; ///< "SIGTERM", or what a callback says; empty: it ended as planned
     std::vector<measured> metrics{}; ///< the last value of each column of metrics.csv
     std::optional<measured> best{};  ///< of config's best metric; nothing: it was not measured
     std::string newest_checkpoint{}, best_checkpoint{}; ///< those that are there; or empty
@@ -113,6 +114,9 @@ public:
 namespace detail {
 /// What a run's folder tells; without a folder what the note has.
 [[nodiscard]] finished_run finished_of(const run_note& run);
+/// The checkpoint in a run's folder that config's keep_best calls the best; empty: none has the
+/// metric.
+[[nodiscard]] std::string best_checkpoint_of(const run_config& config, const std::string& path);
 /// result.json, durably; says in the log what went wrong. Without a folder it does nothing.
 void write_result(const finished_run& run);
 /// The bytes of the file, and back. `folder` is where it lies.

@@ -173,7 +173,8 @@ public:
             set.name(), static_cast<std::uint64_t>(data->size()), set.options(),
             [&loss, &model, data](std::span<const std::uint64_t> ids, train::stage& here) {
                 return detail::call_loss(loss, model, data->batch(ids), here);
-            });
+            },
+            detail::loss_reports<Loss, Model, batch_of<decltype(*data)>>);
     }
     /// Training, for loops of your own: shows its metrics what the model said. An evaluation's
     /// stage is the third argument of its loss.
@@ -248,8 +249,9 @@ public:
 
     /// All steps with a loss that is called here: fit().
     [[nodiscard]] fit_result run(const detail::batch_loss& loss);
+    ///   reports  the loss may report numbers of its own
     void use_evaluation(std::string name, std::uint64_t samples, const evaluation_options& how,
-                        detail::numbered_loss loss);
+                        detail::numbered_loss loss, bool reports = true);
 
 private:
     std::unique_ptr<detail::session_core> core_;

@@ -9,6 +9,7 @@
 // from there is stopped by the next number that is good enough.
 
 #include <skein/train/callbacks.hpp>
+#include <skein/train/description.hpp>
 #include <skein/train/detail/rule_state.hpp>
 
 #include <cmath>
@@ -46,9 +47,10 @@ public:
     }
 
     /// Throws errc::usage when no evaluation, or no row, can have such a number.
-    void on_start(const train::start_info& s) const {
+    void on_start(const train::start_info& s) {
+        reason_.clear(); // of a run before
         if (options_.at == train::watched::evaluations)
-            train::detail::require_evaluated(s.evaluations, options_.metric, rule_name);
+            train::detail::require_evaluated(s, options_.metric, rule_name);
         else
             train::detail::require_in_rows(s.training, options_.metric, rule_name);
     }
@@ -63,6 +65,12 @@ public:
         if (options_.at != train::watched::steps) return {};
         const auto now = train::detail::number_of_row(s, options_.metric, rule_name);
         return now ? look(*now) : train::decision{};
+    }
+
+    void describe(train::description& to) const {
+        to.add("metric", options_.metric)
+            .add("value", options_.value)
+            .add("at_least", options_.at_least);
     }
 
     /// For a person, once it is reached; else empty.

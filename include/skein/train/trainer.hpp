@@ -87,7 +87,8 @@ public:
         return train::build_for<Strategy>(*ctx_, std::move(make));
     }
 
-    /// More settings for the run's config.json: model sizes and the like.
+    /// More settings for the run's config.json: model sizes, names of the data and the like. Ranks
+    /// must have them alike, and a resume tells those that are others than before.
     void describe(report::settings settings) { settings_ = std::move(settings); }
 
     /// A number of this rank for the row of the step that is running (from a callback: of the next
@@ -154,11 +155,16 @@ public:
                                       train::schedule schedule) {
         require_holder<Model>();
         using parts = train::detail::parts_of<Strategy, Callbacks...>;
+        if (first_states_) // each run begins with its callbacks as they were given
+            train::detail::restore_states(callbacks_, *first_states_);
+        else
+            first_states_ = train::detail::states_of(callbacks_);
         const train::session_request request{.ctx = ctx_,
                                              .config = &config_,
                                              .described = &settings_,
                                              .reported = &reported_,
                                              .declared = &metrics_,
+                                             .rules = train::detail::rules_of(callbacks_),
                                              .options = std::move(options),
                                              .rate = std::move(schedule)};
         return train::session(request, [&] {
@@ -190,6 +196,7 @@ private:
     report::settings settings_;
     report::metric_set reported_{train::detail::taken_names};
     metrics_manager metrics_;
+    std::optional<std::vector<train::detail::callback_state>> first_states_;
 };
 
 } // namespace skein

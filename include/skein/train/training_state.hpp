@@ -41,13 +41,14 @@ public:
     training_state(flat_store& store, flat_optimizer& optimizer, sampler& order)
         : training_state(store, optimizer, &order) {}
     ///   order  null: the data is a stream, whose place is in what `extra` of save() says
-    training_state(flat_store& store, flat_optimizer& optimizer, sampler* order)
-        : store_(&store), optimizer_(&optimizer), order_(order) {}
+    training_state(flat_store& store, flat_optimizer& optimizer, sampler* order);
 
     /// Tells a model or optimizer with other tensors.
     [[nodiscard]] std::string config_hash() const;
 
-    /// What to save after `step` finished steps. The views stay valid until the next step.
+    /// What to save after `step` finished steps. The views stay valid until the next step. Throws,
+    /// by name, for what nobody could read back: a tensor whose elements share memory, or of another
+    /// shape or type than when this was made.
     ///   more   numbers that go into checkpoint_state::extra besides its own
     ///   extra  likewise: the text of a JSON object
     [[nodiscard]] checkpoint_state save(std::uint64_t step, std::uint64_t seed,
@@ -79,6 +80,7 @@ private:
         bool everywhere = true;
     };
 
+    void require_readable() const;
     void restore_place(const std::string& extra, const std::string& where);
     void restore_left_out(const std::string& text);
     /// Every tensor to save, in one order on all ranks.
@@ -88,6 +90,7 @@ private:
     flat_optimizer* optimizer_;
     sampler* order_;
     std::vector<at::Tensor> held_;
+    std::vector<std::string> fixed_; // types and shapes of the store's fixed()
 };
 
 } // namespace skein::train

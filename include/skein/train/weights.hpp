@@ -29,6 +29,10 @@ struct loaded_weights {
     std::uint64_t step = 0; ///< finished optimizer steps
     /// Why newer checkpoints of the run were passed over; each is also a warning in the log.
     std::vector<std::string> passed_over{};
+    /// Empty, or: the numbers of the checkpoint (val_loss and the like) were measured with other
+    /// weights, its averages in place of the weights or the other way round, and how to load those;
+    /// also a warning in the log.
+    std::string other_numbers{};
 };
 
 /// Opens a run folder's newest whole checkpoint, or the checkpoint folder itself; every byte is

@@ -3,6 +3,7 @@
 // A row engine on a thread of its own, and the thread that takes its batches.
 
 #include <skein/core/error.hpp>
+#include <skein/core/option_count.hpp>
 #include <skein/data/detail/row_engine.hpp>
 
 #include <chrono>
@@ -23,10 +24,10 @@ struct loader_options {
     int local_size = 1; ///< ranks of this host
     std::size_t budget = std::size_t{512} << 20; ///< bytes of all batches that are being made,
                                                  ///< wait, or are still held
-    std::uint64_t bad_rows = 0; ///< samples that may be left out before it is an error, of each
-                                ///< rank; one that is bad in every epoch counts once
-    bool drop_last = false;     ///< the last batch of an epoch only if it is full
-    std::uint64_t epochs = 0;   ///< passes over the data; 0: until nobody asks any more
+    option_count bad_rows = 0; ///< samples that may be left out before it is an error, of each
+                               ///< rank; one that is bad in every epoch counts once
+    bool drop_last = false;    ///< the last batch of an epoch only if it is full
+    std::uint64_t epochs = 0;  ///< passes over the data; 0: until nobody asks any more
 };
 
 /// What a loader has done so far.

@@ -287,7 +287,8 @@ private:
             auto why = out.bad.front().why;
             if (how_.bad_rows > 0)
                 (void)why.with_hint(fmt::format("{} samples could not be made, {} may be left out",
-                                                bad_samples_.size() + bad.size(), how_.bad_rows));
+                                                bad_samples_.size() + bad.size(),
+                                                how_.bad_rows.value()));
             throw why;
         }
         bad_samples_.merge(bad);

@@ -54,7 +54,7 @@ SKEIN_INLINE void confusion_matrix::update(const samples& shown) {
 }
 
 SKEIN_INLINE score confusion_matrix::compute() const {
-    const auto side = classes > 0 ? classes : 2;
+    const auto side = classes > 0 ? classes.value() : std::size_t{2};
     std::vector<double> cells(counts.values().begin(), counts.values().end());
     for (std::size_t from = 0; from < cells.size(); from += side * side)
         detail::normalize_cells(std::span(cells).subspan(from, side * side), side, normalize);

@@ -87,7 +87,7 @@ template <std::floating_point T>
 template <class Call>
 void each_class_decision(const stat_options& options, const samples& shown, Call call) {
     const auto& [preds, target, weight] = shown;
-    const auto classes = options.classes;
+    const auto classes = options.classes.value();
     const auto shape = check_classes(shown, classes);
     if (options.top_k > 1 && !shape.scores) refuse_top_k(shown, options.top_k);
     const weights counts(shown);

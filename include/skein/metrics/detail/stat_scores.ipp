@@ -16,13 +16,13 @@ SKEIN_INLINE void check_stat_options(const stat_options& o) {
         throw error(errc::usage, std::move(what)).with_hint(hint);
     };
     if (o.classes > 0 && o.labels > 0)
-        refuse(fmt::format(".classes = {} and .labels = {}", o.classes, o.labels),
+        refuse(fmt::format(".classes = {} and .labels = {}", o.classes.value(), o.labels.value()),
                "a sample is of one class, or has several labels: give one of both");
     if (o.classes == 1 || o.labels == 1)
         refuse(o.classes == 1 ? ".classes = 1" : ".labels = 1",
                "give at least 2, or neither for binary predictions");
     if (o.top_k == 0 || (o.top_k > 1 && o.top_k > o.classes))
-        refuse(fmt::format(".top_k = {} of {} classes", o.top_k, o.classes),
+        refuse(fmt::format(".top_k = {} of {} classes", o.top_k.value(), o.classes.value()),
                "give 1 to the number of classes");
     if (!(o.threshold >= 0 && o.threshold <= 1))
         refuse(fmt::format(".threshold = {}", o.threshold), "give a probability, 0 to 1");
@@ -44,7 +44,7 @@ SKEIN_INLINE void add_stat_scores(summed& counts, const stat_options& options,
                                         double w) { cells[4 * label + 2 * is + said] += w; });
         return;
     }
-    const auto classes = options.classes;
+    const auto classes = options.classes.value();
     double all = 0;
     detail::each_class_decision(options, shown, [&](std::size_t is, std::size_t said, double w) {
         all += w;
@@ -60,7 +60,7 @@ SKEIN_INLINE void add_stat_scores(summed& counts, const stat_options& options,
 
 SKEIN_INLINE std::vector<stat> stats_of(const summed& counts, const stat_options& options) {
     std::vector<stat> out(options.width());
-    const auto classes = options.classes;
+    const auto classes = options.classes.value();
     for (std::size_t c = 0; c < out.size(); ++c) {
         auto& one = out[c];
         if (classes == 0) {

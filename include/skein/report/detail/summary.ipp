@@ -80,7 +80,8 @@ SKEIN_INLINE std::string shell_word(std::string_view word) {
 SKEIN_INLINE std::string next_command(const run_summary& run) {
     auto command = run.command;
     if (detail::is_complete(run) && !run.steps_flag.empty())
-        detail::set_flag(command, run.steps_flag, std::to_string(2 * run.steps));
+        detail::set_flag(command, run.steps_flag,
+                         std::to_string(2 * (run.epochs > 0 ? run.epochs : run.steps)));
     if (!run.asked.empty() && run.asked != run.name && !run.name_flag.empty())
         detail::set_flag(command, run.name_flag, shell_word(run.name));
     if (!run.resume_flag.empty() &&
@@ -130,7 +131,8 @@ SKEIN_INLINE std::string summary_text(const run_summary& run) {
     if (!run.command.empty() && !run.checkpoint.empty()) {
         std::string what =
             complete ? "train on from the last checkpoint" : "go on from the last checkpoint";
-        if (complete && run.steps_flag.empty()) what += ", with more steps";
+        if (complete && run.steps_flag.empty())
+            what += run.epochs > 0 ? ", with more epochs" : ", with more steps";
         if (run.resume_flag.empty()) what += ", with resume_mode::latest in its run_config";
         next((run.launcher.empty() ? "" : "under the same launcher: ") + next_command(run), what);
     }

@@ -149,11 +149,19 @@ private:
         rules.most = options_.max_failures;
         rules.first_pause = options_.backoff;
         proc::restart_policy restarts(rules);
+        std::optional<error> before;
         for (int number = 0;; ++number) {
             auto attempted = run_attempt(number);
             outcome_.failure = co_await attempted;
             auto& failure = outcome_.failure;
             if (!failure || stop_signal_ != 0 || lasting_ || is_lasting(failure->code())) co_return;
+            if (before && comes_again(*before, *failure)) {
+                failure->with_hint((failure->hint().empty() ? "" : failure->hint() + "; ") +
+                                   "it came again at the same step after a restart: not tried once "
+                                   "more");
+                co_return;
+            }
+            before = *failure;
             const auto pause = restarts.failed(*failure);
             if (!pause) {
                 if (number > 0) {

@@ -32,6 +32,57 @@ template <class C>
         return type_name(typeid(C));
 }
 
+/// What each callback is called, and its settings where it says them by
+/// `void describe(description&) const`.
+template <class... Callbacks>
+[[nodiscard]] std::vector<description> rules_of(const std::tuple<Callbacks...>& callbacks) {
+    std::vector<description> all;
+    const auto add = [&](const auto& c) {
+        auto& one = all.emplace_back();
+        one.name = rule_name_of(c);
+        if constexpr (requires { c.describe(one); }) c.describe(one);
+    };
+    std::apply([&](const auto&... c) { (add(c), ...); }, callbacks);
+    return all;
+}
+
+/// States of the callbacks that keep one, by the names of their types; and back.
+template <class... Callbacks>
+[[nodiscard]] std::vector<callback_state> states_of(const std::tuple<Callbacks...>& callbacks) {
+    std::vector<callback_state> all;
+    const auto add = [&](const auto& c) {
+        using type = std::remove_cvref_t<decltype(c)>;
+        if constexpr (keeps_state<type>) all.push_back({type_name(typeid(type)), c.state()});
+    };
+    std::apply([&](const auto&... c) { (add(c), ...); }, callbacks);
+    return all;
+}
+template <class... Callbacks>
+void restore_states(std::tuple<Callbacks...>& callbacks, const std::vector<callback_state>& saved) {
+    const auto take = [&](auto& c) {
+        using type = std::remove_cvref_t<decltype(c)>;
+        if constexpr (keeps_state<type>)
+            for (const auto& one : saved)
+                if (type_name(typeid(type)) == one.name) c.restore(one.state);
+    };
+    std::apply([&](auto&... c) { (take(c), ...); }, callbacks);
+}
+
+/// The member of a callback that hears of it, and the steps that are finished then.
+[[nodiscard]] inline const char* member_of(const start_info&) noexcept { return "on_start"; }
+[[nodiscard]] inline const char* member_of(const step_info&) noexcept { return "on_step"; }
+[[nodiscard]] inline const char* member_of(const eval_info&) noexcept { return "on_eval"; }
+[[nodiscard]] inline const char* member_of(const checkpoint_info&) noexcept {
+    return "on_checkpoint";
+}
+[[nodiscard]] inline const char* member_of(const fit_result&) noexcept { return "on_end"; }
+template <class Event>
+[[nodiscard]] std::uint64_t step_of(const Event& event) noexcept {
+    return event.step;
+}
+[[nodiscard]] inline std::uint64_t step_of(const start_info& s) noexcept { return s.first_step; }
+[[nodiscard]] inline std::uint64_t step_of(const fit_result& s) noexcept { return s.steps; }
+
 template <class Strategy, class... Callbacks>
 class parts_of final : public session_parts {
 public:
@@ -70,7 +121,7 @@ public:
     ruling judge(const step_info& event, std::string& rule) override {
         ruling strongest;
         each([&](auto& c) {
-            auto one = detail::judge(c, event);
+            auto one = heard(c, event, "on_agreed", [&] { return detail::judge(c, event); });
             if (one.what <= strongest.what) return;
             strongest = std::move(one);
             rule = rule_name_of(c);
@@ -90,36 +141,34 @@ public:
         });
         return reason;
     }
-    std::vector<callback_state> states() const override {
-        std::vector<callback_state> all;
-        each([&](const auto& c) {
-            using type = std::remove_cvref_t<decltype(c)>;
-            if constexpr (keeps_state<type>) all.push_back({type_name(typeid(type)), c.state()});
-        });
-        return all;
-    }
-    void restore(const callback_state& saved) override {
-        each([&](auto& c) {
-            using type = std::remove_cvref_t<decltype(c)>;
-            if constexpr (keeps_state<type>)
-                if (type_name(typeid(type)) == saved.name) c.restore(saved.state);
-        });
-    }
+    std::vector<callback_state> states() const override { return states_of(callbacks_); }
+    void restore(const callback_state& saved) override { restore_states(callbacks_, {saved}); }
 
 private:
     template <class Call>
     void each(Call call) const {
         std::apply([&](auto&... c) { (call(c), ...); }, callbacks_);
     }
+    /// What a callback throws says which, on which rank and at which step.
+    template <class C, class Event, class Call>
+    static auto heard(const C& c, const Event& event, const char* member, Call call) {
+        try {
+            return call();
+        } catch (...) {
+            callback_failed(fmt::format("{} of {}", member, rule_name_of(c)), event.rank,
+                            step_of(event));
+        }
+    }
     template <class Event>
     void tell_all(const Event& event) {
-        each([&](auto& c) { detail::tell(c, event); });
+        each([&](auto& c) { heard(c, event, member_of(event), [&] { detail::tell(c, event); }); });
     }
     template <class Event>
     void ask_all(Event event, decisions& to) {
         event.plan = &to.plan;
         each([&](auto& c) {
-            const auto one = detail::tell(c, event);
+            const auto one =
+                heard(c, event, member_of(event), [&] { return detail::tell(c, event); });
             if (one.act == action::stop) to.wanted = action::stop;
             using type = std::remove_cvref_t<decltype(c)>;
             if constexpr (detail::plans<type>) {

@@ -75,6 +75,7 @@ SKEIN_INLINE void flat_store::require_taken() const {
                        "session");
     };
     if (const auto what = taken_->difference(); !what.empty()) refuse(what);
+    for (const auto& f : fixed_) detail::refuse_shared_elements(f.name, f.tensor); // set_data()
     for (const auto& s : segments_) {
         if (!is_in_place(s)) refuse(fmt::format("parameter {} was moved to other memory", s.name));
         require_written_whole(s);

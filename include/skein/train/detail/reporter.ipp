@@ -6,6 +6,7 @@
 #include <skein/core/this_process.hpp>
 #include <skein/dist/comm_thread.hpp>
 #include <skein/train/collective.hpp>
+#include <skein/train/detail/reporter_settings.ipp>
 #include <skein/train/run_result.hpp>
 #include <skein/wire/json.hpp>
 
@@ -27,45 +28,6 @@
 namespace skein::train {
 
 namespace detail {
-/// The settings of a run as JSON, for config.json and for people.
-SKEIN_INLINE json config_json(const run_config& c) {
-    const auto& saves = c.checkpoint;
-    const bool lowest = saves.keep_best.order == metric_order::lowest;
-    const auto seconds = [](duration d) { return std::chrono::duration<double>(d).count(); };
-    return json{
-        {"name", c.name},
-        {"max_steps", c.max_steps},
-        {"epochs", c.epochs},
-        {"global_batch", c.global_batch},
-        {"accumulation", c.accumulation},
-        {"seed", c.seed},
-        {"clip", c.clip},
-        {"clip_value", c.clip_value},
-        {"precision", c.precision},
-        {"eval_every", c.eval_every},
-        {"eval_samples", c.eval_samples},
-        {"scaling",
-         {{"workers", c.scaling.workers.is_fixed() ? json(c.scaling.workers.most)
-                                                   : json(to_string(c.scaling.workers))},
-          {"threads", std::max(c.scaling.threads, 1)},
-          {"logical_shards", c.scaling.logical_shards}}},
-        {"checkpoint",
-         {{"enabled", saves.enabled},
-          {"every", saves.every},
-          {"keep_last", std::max(saves.keep_last, 1)},
-          {"keep_best",
-           {{"k", std::max(saves.keep_best.k, 0)},
-            {"metric", saves.keep_best.metric},
-            {"order", lowest ? "lowest" : "highest"},
-            {"value", saves.keep_best.value == best_value::newest ? "newest" : "evaluated"}}},
-          {"on_stop", saves.on_stop}}},
-        {"failure",
-         {{"max_failures", c.failure.max_failures},
-          {"backoff_s", seconds(c.failure.backoff)},
-          {"collective_timeout_s", seconds(c.failure.collective_timeout)},
-          {"stop_grace_s", seconds(c.failure.stop_grace)}}},
-        {"tokens_per_sample", c.tokens_per_sample}};
-}
 SKEIN_INLINE std::vector<report::metric_value> timings(const step_timing& t) {
     return {{"data_s", t.data},       {"forward_s", t.forward},     {"backward_s", t.backward},
             {"exposed_s", t.exposed}, {"optimizer_s", t.optimizer}, {"overlap", t.overlap}};
@@ -77,9 +39,7 @@ SKEIN_INLINE run_note note_of(const run_config& config, const std::string& name,
                               const std::string& path) {
     run_note note;
     note.name = name.empty() ? config.name : name;
-    std::error_code failed; // main() may go to another folder
-    if (!path.empty()) note.path = std::filesystem::absolute(path, failed).lexically_normal();
-    if (failed) note.path = path;
+    note.path = whole_path(path);
     note.best_metric = config.checkpoint.keep_best.metric;
     note.best_is_lowest = config.checkpoint.keep_best.order == metric_order::lowest;
     return note;
@@ -173,45 +133,31 @@ SKEIN_INLINE std::string places_text(const std::vector<byte_buffer>& ranks) {
     return out;
 }
 
-SKEIN_INLINE std::string changed_settings(const report::run_dir& dir,
-                                          const report::settings& settings) {
-    std::optional<json> old;
-    try {
-        if (const auto text = dir.read_config()) old = parse_json(std::string_view(*text)).value();
-    } catch (const error&) { // a damaged one is written anew
-    }
-    const json now = parse_json(settings.text()).value();
-    std::string out;
-    if (!old || !old->contains("settings") || !old->at("settings").is_object()) return out;
-    for (const auto& [key, before] : old->at("settings").items())
-        if (now.contains(key) && now.at(key) != before)
-            out += fmt::format("{}{}: {} -> {}", out.empty() ? "" : ", ", key, dump_json(before),
-                               dump_json(now.at(key)));
-    return out;
-}
-
 SKEIN_INLINE reporter::reporter(const context& ctx, const run_config& config,
                                 const report::settings& settings)
     : ctx_(&ctx), config_(&config), first_(ctx.is_first()) {
     places_ = gather_bytes(ctx, as_bytes(fmt::format("{} {}", ::getpid(), ctx.host())));
     if (!config.write_files && !config.checkpoint.enabled) return;
     if (first_) {
-        dir_.emplace(open_run_dir(ctx, config));
+        auto there = config;
+        there.runs_dir = detail::whole_path(config.runs_dir);
+        dir_.emplace(open_run_dir(ctx, there));
         auto all = detail::config_json(config);
         all["name"] = dir_->name(); // the one in use
         all["world_size"] = ctx.world_size();
         all["job_id"] = job_of(ctx);
         all["settings"] = parse_json(settings.text()).value();
-        changed_ = changed_settings(*dir_, settings);
+        changed_ = changed_config(*dir_, config);
+        if (auto more = changed_settings(*dir_, settings); !more.empty())
+            changed_ += (changed_.empty() ? "" : ", ") + more;
         config_text_ = dump_json(all, 2) + "\n";
         // The folder of a run that may refuse to go on stays as it is until begin().
         if (config.resume != resume_mode::latest && ctx.attempt() == 0)
             dir_->write_config(std::exchange(config_text_, {}));
-        path_ = dir_->path();
         name_ = dir_->name();
     }
-    path_ = from_first(ctx, path_);
     name_ = from_first(ctx, name_);
+    path_ = detail::path_of_run(ctx, config, name_);
     ctx.note_run(detail::note_of(config, name_, path_));
 }
 
@@ -267,7 +213,7 @@ SKEIN_INLINE void reporter::rebind(const start_info& start, std::uint64_t rows,
     if (!show_ && first_) show(start); // the world broke before it was told where the run begins
     if (!std::exchange(first_, true)) {
         if (!path_.empty())
-            dir_.emplace(report::run_dir::create(config_->runs_dir, name_, {.resume = true}));
+            dir_.emplace(report::run_dir::create(parent_path(path_), name_, {.resume = true}));
         show(start);
     }
     if (dir_) dir_->truncate_after(rows);
@@ -461,7 +407,7 @@ SKEIN_INLINE void reporter::tell_start(const start_info& start, const std::strin
                                 report::human_count(static_cast<double>(start.parameters)), steps,
                                 config_->global_batch);
         if (!start.epochs.empty()) what += ", " + start.epochs;
-        if (!path_.empty()) what += ", files in " + path_;
+        if (!path_.empty()) what += ", files in " + detail::path_for_people(*config_, path_);
         show_->note(what);
         show_->note(fmt::format(
             "{}{}{}{} worker{}: {}", start.strategy, comm != nullptr ? " over " + comm->name() : "",
@@ -477,19 +423,21 @@ SKEIN_INLINE void reporter::greet(const start_info& start) {
     if (dir_)
         for (const auto& text : dir_->notices()) show_->notice(text);
     if (!start.resumed_from.empty()) {
-        show_->note(
-            fmt::format("resumed after step {} from {}", start.first_step, start.resumed_from));
+        show_->note(fmt::format("resumed after step {} from {}", start.first_step,
+                                detail::path_for_people(*config_, start.resumed_from)));
         if (!changed_.empty()) show_->notice("the run goes on with other settings: " + changed_);
     } else if (config_->resume == resume_mode::latest && ctx_->attempt() == 0) {
         show_->notice(fmt::format("nothing to resume in {}: starting at step 0",
-                                  path_.empty() ? config_->runs_dir + "/" + name : path_));
+                                  path_.empty() ? config_->runs_dir + "/" + name
+                                                : detail::path_for_people(*config_, path_)));
     }
-    if (start.first_step > 0 && start.total_steps > 0 && start.first_step >= start.total_steps)
-        show_->notice(fmt::format("nothing left to train: step {} of {}; give more steps{}",
-                                  start.first_step, start.total_steps,
-                                  config_->command.empty() || config_->steps_flag.empty()
-                                      ? ""
-                                      : " (" + config_->steps_flag + ")"));
+    if (start.first_step > 0 && start.total_steps > 0 && start.first_step >= start.total_steps) {
+        const auto flag = steps_flag_of(*config_);
+        show_->notice(
+            fmt::format("nothing left to train: step {} of {}; give more {}{}", start.first_step,
+                        start.total_steps, config_->epochs > 0 ? "epochs" : "steps",
+                        config_->command.empty() || flag.empty() ? "" : " (" + flag + ")"));
+    }
 }
 
 SKEIN_INLINE void reporter::draw() {
@@ -528,22 +476,13 @@ private:
     std::vector<screen_text> texts_;
 };
 
-/// A path as it works where the program was started, to which a person goes: main() may have gone
-/// to another folder.
-[[nodiscard]] SKEIN_INLINE std::string path_for_people(const std::string& path) {
-    if (path.empty() || path.starts_with('/') || !has_left_start_folder()) return path;
-    std::error_code failed;
-    const auto whole = std::filesystem::absolute(path, failed);
-    return failed ? path : whole.lexically_normal().string();
-}
-
 [[nodiscard]] SKEIN_INLINE report::run_summary summary_of(const context& ctx,
                                                           const run_config& config,
                                                           const fit_result& result) {
     report::run_summary out;
     out.name = result.run_name.empty() ? config.name : result.run_name;
     out.asked = config.name;
-    out.path = path_for_people(result.run_path);
+    out.path = path_for_people(config, result.run_path);
     out.steps = result.steps;
     out.first = result.first_step;
     out.total = result.total > 0 ? result.total : static_cast<std::uint64_t>(config.max_steps);
@@ -560,11 +499,12 @@ private:
         if (each.name != "val_loss" && !each.name.starts_with("train_") && out.results.size() < 14)
             out.results.push_back(each);
     out.val_step = result.val_step;
-    out.checkpoint = path_for_people(result.checkpoint);
+    out.checkpoint = path_for_people(config, result.checkpoint);
     out.command = config.command;
     out.launcher = ctx.launcher();
     out.resume_flag = config.resume_flag;
-    out.steps_flag = config.steps_flag;
+    out.steps_flag = steps_flag_of(config);
+    out.epochs = static_cast<std::uint64_t>(std::max<std::int64_t>(0, config.epochs));
     out.name_flag = config.name_flag;
     if (config.command.empty()) { // a program whose flags nobody knows
         out.command = command_line();

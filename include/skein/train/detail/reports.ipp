@@ -36,6 +36,8 @@ public:
                     .strategy = {},
                     .epochs = {},
                     .evaluations = {},
+                    .numbers = {},
+                    .open = {},
                     .training = {}});
         result_.rank = ctx.rank();
         result_.first_step = first;

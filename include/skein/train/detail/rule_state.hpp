@@ -140,11 +140,22 @@ template <class Step>
 
 /// Throws errc::usage when none of the evaluation sets can have the number, or there are none: the
 /// rule would never decide.
-inline void require_evaluated(const std::vector<std::string>& sets, std::string_view metric,
-                              std::string_view rule) {
-    for (const auto& set : sets)
-        if (is_of_set(metric, set)) return;
+///   start  a start_info
+template <class Start>
+void require_evaluated(const Start& start, std::string_view metric, std::string_view rule) {
+    const auto& sets = start.evaluations;
+    bool is_of_one = false;
+    for (const auto& set : sets) {
+        if (!is_of_set(metric, set)) continue;
+        is_of_one = true;
+        if (start.numbers.empty() || std::ranges::find(start.open, set) != start.open.end()) return;
+    }
+    if (is_of_one && std::ranges::find(start.numbers, metric) != start.numbers.end()) return;
     auto why = error(errc::usage, fmt::format("{}: no evaluation has a '{}'", rule, metric));
+    if (is_of_one)
+        throw std::move(why).with_hint(known_names(start.numbers) +
+                                       "; metrics are given to trainer.measure(), and a loss with "
+                                       "a third argument may report more");
     if (sets.empty())
         throw std::move(why).with_hint(
             "this run evaluates nothing: give it an evaluation set with samples, or leave the rule "

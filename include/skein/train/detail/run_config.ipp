@@ -24,6 +24,10 @@ SKEIN_INLINE std::string default_runs_dir() {
     return named != nullptr && *named != '\0' ? named : "runs";
 }
 
+SKEIN_INLINE std::string steps_flag_of(const run_config& config) {
+    return config.steps_flag.value_or(config.epochs > 0 ? "" : "--steps");
+}
+
 SKEIN_INLINE std::string command_line() {
     std::string out;
     for (const auto& word : own_arguments())

@@ -6,6 +6,7 @@
 #include <skein/core/posix_disk.hpp>
 #include <skein/train/checkpoint.hpp>
 #include <skein/train/context.hpp>
+#include <skein/train/run_config.hpp>
 #include <skein/wire/json.hpp>
 
 #include <algorithm>
@@ -72,6 +73,16 @@ SKEIN_INLINE void find_checkpoints(const run_note& run, finished_run& out) {
     }
 }
 
+SKEIN_INLINE std::string best_checkpoint_of(const run_config& config, const std::string& path) {
+    run_note run;
+    run.path = path;
+    run.best_metric = config.checkpoint.keep_best.metric;
+    run.best_is_lowest = config.checkpoint.keep_best.order == metric_order::lowest;
+    finished_run out;
+    if (config.checkpoint.keep_best.k > 0 && !path.empty()) find_checkpoints(run, out);
+    return out.best_checkpoint;
+}
+
 SKEIN_INLINE finished_run finished_of(const run_note& run) {
     finished_run out;
     out.name = run.name;
@@ -84,6 +95,7 @@ SKEIN_INLINE finished_run finished_of(const run_note& run) {
             if (column.points.empty()) continue;
             const auto& last = column.points.back();
             out.metrics.push_back({column.name, last.y, static_cast<std::uint64_t>(last.x)});
+            if (!run.has_ended) out.steps = std::max(out.steps, static_cast<std::uint64_t>(last.x));
             if (column.name == run.best_metric) out.best = best_of(column, run.best_is_lowest);
         }
         find_checkpoints(run, out);

@@ -25,7 +25,6 @@ SKEIN_INLINE void begin_training(const context& ctx, const run_config& config, b
                                              place->job().least(), place->job().most()))
             .with_hint("use Trainer<Elastic<DDP<>>>, or a fixed number of workers");
     validate(config, place != nullptr ? place->job().most() : ctx.world_size());
-    at::set_num_threads(config.scaling.threads > 0 ? config.scaling.threads : 1);
     keep_freed_memory();
 }
 
@@ -42,9 +41,10 @@ SKEIN_INLINE step_phase session::phase() const noexcept { return core_->phase();
 SKEIN_INLINE std::uint64_t session::finished() const noexcept { return core_->finished(); }
 SKEIN_INLINE double session::micro_loss() const noexcept { return core_->micro_loss(); }
 SKEIN_INLINE void session::use_evaluation(std::string name, std::uint64_t samples,
-                                          const evaluation_options& how,
-                                          detail::numbered_loss loss) {
-    core_->guarded([&] { core_->use_evaluation(std::move(name), samples, how, std::move(loss)); });
+                                          const evaluation_options& how, detail::numbered_loss loss,
+                                          bool reports) {
+    core_->guarded(
+        [&] { core_->use_evaluation(std::move(name), samples, how, std::move(loss), reports); });
 }
 SKEIN_INLINE train::stage& session::stage() { return core_->training(); }
 SKEIN_INLINE void session::report(report::metric_kind kind, std::string_view name, double value,

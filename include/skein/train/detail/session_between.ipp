@@ -16,6 +16,7 @@
 #include <skein/train/detail/session_world.ipp>
 #include <skein/train/loss_scale.hpp>
 #include <skein/train/reporter.hpp>
+#include <skein/train/run_result.hpp>
 #include <skein/train/training_state.hpp>
 #include <skein/wire/json.hpp>
 
@@ -94,8 +95,8 @@ public:
     /// Once the strategy is made.
     void open() { evaluator_.emplace(*run_.parts, ctx_, config_, run_.declared); }
     void evaluate_on(std::string name, std::uint64_t samples, const evaluation_options& how,
-                     numbered_loss loss) {
-        evaluator_->use(std::move(name), samples, std::move(loss), how);
+                     numbered_loss loss, bool reports) {
+        evaluator_->use(std::move(name), samples, std::move(loss), how, reports);
         evaluated_at_.push_back(std::numeric_limits<std::uint64_t>::max());
         told_at_.push_back(std::numeric_limits<std::uint64_t>::max());
     }
@@ -289,6 +290,8 @@ private:
                 .strategy = run_.parts->strategy_name(),
                 .epochs = epochs_text(config_, *run_.input),
                 .evaluations = evaluator_->names(),
+                .numbers = evaluator_->known(),
+                .open = evaluator_->open(),
                 .training = run_.training->names()};
     }
 
@@ -325,11 +328,21 @@ private:
         return evaluator_->set_of(best.metric);
     }
 
-    /// A metric that no evaluation can have is refused before the first step.
-    void check_best() const {
+    /// A metric that no evaluation can have is refused before the first step; one that only the
+    /// loss may report is told.
+    void check_best() {
         const auto& best = config_.checkpoint.keep_best;
         if (!config_.checkpoint.enabled || best.k < 1 || best.metric == "loss") return;
-        if (evaluator_->set_of(best.metric) && !evaluator_->has_shape(best.metric)) return;
+        const auto set = evaluator_->set_of(best.metric);
+        if (set && evaluator_->is_known(best.metric)) return;
+        if (set && !evaluator_->has_shape(best.metric) && evaluator_->reports(*set)) {
+            if (evaluator_->is_measured(*set))
+                notices_.push_back(
+                    fmt::format("checkpoint.keep_best.metric '{}' is a number that the loss has to "
+                                "report; without it {}",
+                                best.metric, known_names(evaluator_->known())));
+            return;
+        }
         if (evaluator_->samples() == 0 && best.metric == keep_best_config{}.metric)
             return; // nobody has asked for it
         name_list list;
@@ -478,6 +491,8 @@ private:
             out["loss_scale"] = {{"value", run_.scale->value()},
                                  {"good_steps", run_.scale->good_steps()}};
         out["stop_wanted"] = stop_wanted;
+        if (const auto* const average = run_.optimizer->average())
+            out["evaluates_average"] = average->options().evaluate;
         if (config_.scaling.logical_shards > 0)
             out["logical_shards"] = config_.scaling.logical_shards;
         if (run_.plan != plan_of(config_) || run_.feeder->units())
@@ -524,6 +539,10 @@ private:
         run_.result.tokens_per_s = tokens_per_s;
         run_.result.run_name = report_->name();
         run_.result.run_path = report_->path();
+        if (config_.checkpoint.enabled)
+            run_.result.best_checkpoint =
+                from_first(ctx_, ctx_.is_first() ? best_checkpoint_of(config_, report_->path())
+                                                 : std::string());
         run_.result.stopped = run_.stopped && !run_.is_last();
     }
 

@@ -55,8 +55,8 @@ public:
     }
 
     session_core(const session_request& request, const make_parts& make)
-        : ctx_(*request.ctx), place_(request.ctx->elastic()), moving_(request.ctx),
-          config_(*request.config), described_(described_settings(request)),
+        : process_(*request.config), ctx_(*request.ctx), place_(request.ctx->elastic()),
+          moving_(request.ctx), config_(*request.config), described_(described_settings(request)),
           reported_(*request.reported), run_{.ctx = ctx_,
                                              .config = config_,
                                              .rate = request.rate,
@@ -127,6 +127,7 @@ public:
         if (run_.total == 0 && !run_.stopped) run_.total = run_.step;
         fit_result out;
         while (!in_world([&] { out = between_.finish(begun_, clock_.tokens_per_s()); })) {}
+        process_.put_back();
         return out;
     }
 
@@ -344,11 +345,11 @@ public:
 
     void rebind();
     void use_evaluation(std::string name, std::uint64_t samples, const evaluation_options& how,
-                        numbered_loss loss) {
+                        numbered_loss loss, bool reports) {
         if (run_.input)
             throw error(errc::usage, "an evaluation set for a session that has begun")
                 .with_hint("call evaluate_on() before the first step");
-        between_.evaluate_on(std::move(name), samples, how, std::move(loss));
+        between_.evaluate_on(std::move(name), samples, how, std::move(loss), reports);
     }
     [[nodiscard]] stage& training() noexcept { return run_.training->stage(); }
     void expect_weights() noexcept { weighted_ = true; }
@@ -523,6 +524,7 @@ private:
         between_.end_of_step(now_);
     }
 
+    process_settings process_; // first: until all else is gone
     const context& ctx_;
     elastic_place* const place_; // null: the ranks stay
     context* const moving_;      // ctx_, which place_ brings into other worlds

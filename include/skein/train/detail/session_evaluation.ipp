@@ -36,8 +36,9 @@ public:
         : parts_(parts), ctx_(ctx), config_(config), declared_(declared) {}
 
     /// One more set. Errors: already_exists, usage for a name that cannot be one.
+    ///   reports  the loss may report numbers of its own
     void use(std::string name, std::uint64_t samples, numbered_loss loss,
-             const evaluation_options& how) {
+             const evaluation_options& how, bool reports) {
         require_name(name);
         if (how.every < -1 || how.samples < -1 || how.batch < -1)
             throw error(errc::usage,
@@ -51,6 +52,7 @@ public:
                          .how = how,
                          .list = list != nullptr ? *list : metrics::metric_list(),
                          .is_measured = list != nullptr,
+                         .reports = reports,
                          .names = {},
                          .by_shard = shard_names(config_.scaling.logical_shards)});
     }
@@ -97,12 +99,30 @@ public:
         }
     }
     /// Names of numbers that are known before the first step.
-    void add_known(name_list& to) const {
+    [[nodiscard]] std::vector<std::string> known() const {
+        std::vector<std::string> all;
         for (const auto& set : sets_) {
             if (set.samples == 0) continue;
-            to.add(set.name + "_loss");
-            for (const auto& name : number_names(set.list)) to.add(set.name + "_" + name);
+            all.push_back(set.name + "_loss");
+            for (const auto& name : number_names(set.list)) all.push_back(set.name + "_" + name);
         }
+        return all;
+    }
+    void add_known(name_list& to) const {
+        for (const auto& name : known()) to.add(name);
+    }
+    /// Sets that may have numbers besides those, since their loss may report some.
+    [[nodiscard]] std::vector<std::string> open() const {
+        std::vector<std::string> all;
+        for (const auto& set : sets_)
+            if (set.samples > 0 && set.reports) all.push_back(set.name);
+        return all;
+    }
+    [[nodiscard]] bool is_measured(std::size_t set) const { return sets_[set].is_measured; }
+    [[nodiscard]] bool reports(std::size_t set) const { return sets_[set].reports; }
+    [[nodiscard]] bool is_known(std::string_view metric) const {
+        const auto all = known();
+        return std::ranges::find(all, metric) != all.end();
     }
     /// Whether this is a metric that comes to more than one number.
     [[nodiscard]] bool has_shape(std::string_view metric) const {
@@ -174,7 +194,7 @@ private:
         numbered_loss loss;
         evaluation_options how;
         metrics::metric_list list;
-        bool is_measured;
+        bool is_measured, reports;
         shared_names names;
         shard_names by_shard; // with logical shards, in place of `names`
     };

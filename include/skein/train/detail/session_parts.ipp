@@ -20,8 +20,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <exception>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <system_error>
 #include <typeinfo>
@@ -44,6 +46,37 @@ SKEIN_INLINE double peak_rss_bytes() {
     return static_cast<double>(usage.ru_maxrss) * 1024.0;
 }
 
+/// Settings of LibTorch for this process that a training changes; as they were when it is over. What
+/// the program draws behind a fit() would else be the same behind each.
+class process_settings {
+public:
+    explicit process_settings(const run_config& config) : threads_(at::get_num_threads()) {
+        auto generator = at::detail::getDefaultCPUGenerator();
+        const std::lock_guard lock(generator.mutex());
+        drawn_ = generator.get_state();
+        at::set_num_threads(config.scaling.threads > 0 ? config.scaling.threads : 1);
+    }
+    ~process_settings() { put_back(); }
+    process_settings(const process_settings&) = delete;
+    process_settings& operator=(const process_settings&) = delete;
+
+    void put_back() noexcept {
+        if (!std::exchange(changed_, false)) return;
+        try {
+            auto generator = at::detail::getDefaultCPUGenerator();
+            const std::lock_guard lock(generator.mutex());
+            generator.set_state(drawn_);
+            at::set_num_threads(threads_);
+        } catch (...) { // the state is one that it gave: no memory, at most
+        }
+    }
+
+private:
+    int threads_;
+    at::Tensor drawn_;
+    bool changed_ = true;
+};
+
 // ---- what all ranks must have alike -------------------------------------------------------------
 
 SKEIN_INLINE void add_settings(std::vector<spmd::setting>& to, const char* what,
@@ -59,6 +92,10 @@ SKEIN_INLINE std::vector<spmd::setting> all_settings(const session_request& requ
     add_settings(all, "optimizer", describe(request.options));
     add_settings(all, "schedule", request.rate.describe(steps));
     add_settings(all, *request.declared);
+    for (const auto& rule : request.rules) add_settings(all, "callback", rule);
+    const json described = parse_json(request.described->text()).value();
+    for (const auto& [name, value] : described.items())
+        all.push_back({"described " + name, dump_json(value)});
     return all;
 }
 
@@ -72,6 +109,13 @@ SKEIN_INLINE report::settings described_settings(const session_request& request)
     };
     add("optimizer", describe(request.options));
     add("schedule", request.rate.describe(static_cast<std::uint64_t>(request.config->max_steps)));
+    std::string callbacks;
+    for (const auto& rule : request.rules) {
+        callbacks += (callbacks.empty() ? "" : ", ") + rule.name;
+        for (const auto& [name, value] : rule.settings)
+            all.set(fmt::format("{}: {}", rule.name, name), value);
+    }
+    all.set("callbacks", callbacks);
     all.append(*request.described);
     return all;
 }
@@ -148,10 +192,15 @@ private:
             error(code, fmt::format("{} threw {} on rank {} at step {}: {}", what, type, rank, step,
                                     text.substr(0, text.find("\nException raised"))));
         if (code == errc::invalid_argument)
-            why.with_hint("a restart would come to the same: mend the model, the loss or the data");
+            why.with_hint("a restart would come to the same: mend what threw");
         return why;
     }
 };
+
+SKEIN_INLINE void callback_failed(const std::string& what, int rank, std::uint64_t step) {
+    user_code{rank, step}.run(what, [] { throw; });
+    std::terminate(); // not reached: a handler has something to throw on
+}
 
 /// The loss, if it is one number.
 SKEIN_INLINE at::Tensor one_number(at::Tensor loss) {

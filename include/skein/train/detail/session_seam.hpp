@@ -13,6 +13,7 @@ struct session_request {
     const report::settings* described; ///< the user's part of config.json
     report::metric_set* reported;      ///< what the user reports for the step that is running
     const metrics_manager* declared;   ///< its metrics
+    std::vector<description> rules;    ///< its callbacks
     optimizer_options options;
     schedule rate;
 };
@@ -20,6 +21,11 @@ struct session_request {
 } // namespace skein::train
 
 namespace skein::train::detail {
+
+/// In a handler, of what a callback threw: throws it as an error that says who, where and when. As
+/// what model, loss and data throw it lasts; a skein::error keeps its code.
+///   what  "on_eval of thrower"
+[[noreturn]] void callback_failed(const std::string& what, int rank, std::uint64_t step);
 
 /// State of a callback, by the name of its type.
 struct callback_state {
@@ -133,7 +139,7 @@ inline constexpr std::string_view taken_names[] = {
 
 class session_core;
 
-/// Checks the configuration and sets this process up for computing.
+/// Checks the configuration and sets this process up for training.
 ///   is_elastic  the strategy bears that ranks change
 ///   errors      usage: of an elastic job, and the strategy is not
 void begin_training(const context& ctx, const run_config& config, bool is_elastic);

@@ -37,6 +37,52 @@ namespace skein::train::detail {
     return tensor.unsafeGetTensorImpl()->version_counter().current_version();
 }
 
+// ---- elements in one place ----------------------------------------------------------------------
+
+/// Whether two elements of the tensor are one number in memory: expanded, or with strides that meet.
+/// Nothing can be read into such a tensor.
+[[nodiscard]] inline bool shares_elements(const at::Tensor& tensor) {
+    if (!tensor.defined() || storage_of(tensor) == nullptr || tensor.numel() < 2 ||
+        tensor.unsafeGetTensorImpl()->is_non_overlapping_and_dense())
+        return false;
+    std::vector<std::pair<std::int64_t, std::int64_t>> steps; // stride and extent
+    for (std::int64_t d = 0; d < tensor.dim(); ++d)
+        if (tensor.size(d) > 1) steps.emplace_back(tensor.stride(d), tensor.size(d));
+    std::ranges::sort(steps);
+    std::int64_t reach = 0; // of the dimensions so far
+    bool apart = true;
+    for (const auto& [stride, extent] : steps) {
+        apart = apart && stride > reach;
+        reach += stride * (extent - 1);
+    }
+    if (apart) return false;
+    std::vector<bool> taken(static_cast<std::size_t>(reach) + 1);
+    std::vector<std::int64_t> at(steps.size(), 0);
+    for (std::int64_t place = 0;;) { // all elements in turn
+        if (taken[static_cast<std::size_t>(place)]) return true;
+        taken[static_cast<std::size_t>(place)] = true;
+        std::size_t d = 0;
+        for (; d < steps.size(); ++d) {
+            place += steps[d].first;
+            if (++at[d] < steps[d].second) break;
+            place -= steps[d].first * steps[d].second;
+            at[d] = 0;
+        }
+        if (d == steps.size()) return false;
+    }
+}
+
+/// Throws by name for a tensor whose checkpoint nobody could read back.
+inline void refuse_shared_elements(std::string_view name, const at::Tensor& tensor) {
+    if (!shares_elements(tensor)) return;
+    throw error(errc::not_supported,
+                fmt::format("not supported: elements of {} share memory (it is {} numbers in the "
+                            "place of fewer, as expand() makes them)",
+                            name, tensor.numel()))
+        .with_hint("register it as contiguous(), or register what it is made of and expand that in "
+                   "forward()");
+}
+
 // ---- before -------------------------------------------------------------------------------------
 
 /// Memory of the flat stores of this process, while something lies in it: after a training the
@@ -127,6 +173,9 @@ inline void refuse_aliases(const std::vector<flat_segment>& segments,
     for (const auto& s : segments)
         if (s.cut == nullptr) add(s.name, s.parameter, true);
     for (const auto& f : fixed) add(f.name, f.tensor, false);
+    for (const auto& s : segments)
+        if (s.cut == nullptr) refuse_shared_elements(s.name, s.parameter);
+    for (const auto& f : fixed) refuse_shared_elements(f.name, f.tensor);
     for (auto& [storage, in] : by_storage) {
         if (!in.has_trained()) continue;
         in.refuse_overlap();

@@ -9,6 +9,7 @@
 #include <skein/torch/torch.hpp>
 #include <skein/train/collective.hpp>
 #include <skein/train/context.hpp>
+#include <skein/train/detail/taken_module.hpp>
 #include <skein/wire/json.hpp>
 
 #include <algorithm>
@@ -18,7 +19,8 @@
 #include <utility>
 #include <vector>
 
-#include <fmt/core.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace skein::train {
 
@@ -82,6 +84,34 @@ SKEIN_INLINE void spread_bytes(const context& ctx, mut_byte_span bytes,
 }
 } // namespace detail
 
+namespace detail {
+/// "Float [2, 3]"
+SKEIN_INLINE std::string type_and_shape(const at::Tensor& tensor) {
+    return fmt::format("{} [{}]", c10::toString(tensor.scalar_type()),
+                       fmt::join(tensor.sizes(), ", "));
+}
+} // namespace detail
+
+SKEIN_INLINE training_state::training_state(flat_store& store, flat_optimizer& optimizer,
+                                            sampler* order)
+    : store_(&store), optimizer_(&optimizer), order_(order) {
+    for (const auto& f : store.fixed()) fixed_.push_back(detail::type_and_shape(f.tensor));
+}
+
+SKEIN_INLINE void training_state::require_readable() const {
+    for (std::size_t i = 0; i < fixed_.size(); ++i) {
+        const auto& f = store_->fixed()[i];
+        detail::refuse_shared_elements(f.name, f.tensor);
+        if (const auto now = detail::type_and_shape(f.tensor); now != fixed_[i])
+            throw error(errc::not_supported,
+                        fmt::format("not supported: a checkpoint of {}, which is {} and was {} "
+                                    "when the run began: a run that goes on could not read it",
+                                    f.name, now, fixed_[i]))
+                .with_hint("give it its largest shape from the beginning, or keep it outside of "
+                           "the model");
+    }
+}
+
 SKEIN_INLINE std::string training_state::config_hash() const {
     return fmt::format("{:016x}-{}", store_->layout_hash(), optimizer_->name());
 }
@@ -92,6 +122,7 @@ SKEIN_INLINE checkpoint_state training_state::save(std::uint64_t step, std::uint
     checkpoint_state state;
     state.step = step;
     state.config_hash = config_hash();
+    require_readable();
     held_.clear();
     for (auto& t : tensors()) {
         held_.push_back(t.rows.contiguous());

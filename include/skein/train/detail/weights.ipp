@@ -6,7 +6,9 @@
 #include <skein/core/log.hpp>
 #include <skein/core/posix_disk.hpp>
 #include <skein/torch/torch.hpp>
+#include <skein/train/detail/taken_module.hpp>
 #include <skein/train/training_state.hpp>
+#include <skein/wire/json.hpp>
 
 #include <ranges>
 #include <string>
@@ -72,6 +74,25 @@ SKEIN_INLINE void require_average(const loaded_checkpoint& from) {
         .with_hint("train with {.average = average_options{}}, or load the weights themselves");
 }
 
+/// Whether the checkpoint's evaluations were of these weights; else what to say.
+SKEIN_INLINE std::string numbers_of_others(const loaded_checkpoint& from, bool average) {
+    std::string numbers;
+    for (const auto& [name, value] : from.manifest().metrics)
+        if (name != "loss" && !name.starts_with("train_"))
+            numbers += fmt::format("{}{} {:.6g}", numbers.empty() ? "" : ", ", name, value);
+    const auto extra = parse_json(from.extra(), {.max_bytes = 256u << 20, .max_depth = 64});
+    if (numbers.empty() || !extra) return {};
+    const auto averaged = extra->find("evaluates_average");
+    if (averaged == extra->end() || !averaged->is_boolean() || averaged->get<bool>() == average)
+        return {};
+    return fmt::format("{} of {} {} of {}, loaded were {}: load with {{.average = {}}} for the "
+                       "weights that were measured",
+                       numbers, from.path(), numbers.find(',') == std::string::npos ? "is" : "are",
+                       average ? "the weights themselves" : "the averages of the weights",
+                       average ? "the averages" : "the weights themselves",
+                       average ? "false" : "true");
+}
+
 /// Throws when the checkpoint has weights that the module has not.
 SKEIN_INLINE void refuse_additional(const loaded_checkpoint& from,
                                     const std::vector<std::pair<std::string, at::Tensor>>& wanted) {
@@ -99,8 +120,10 @@ SKEIN_INLINE loaded_weights load_weights(torch::nn::Module& module, const std::s
     loaded_weights out;
     const auto from = open_checkpoint(here, path, &out.passed_over);
     const auto wanted = detail::saved_tensors(module);
-    for (const auto& [name, tensor] : wanted)
+    for (const auto& [name, tensor] : wanted) {
         if (!from.contains(name)) (void)from.read(name); // not_found, by name
+        detail::refuse_shared_elements(name, tensor);
+    }
     if (options.strict) detail::refuse_additional(from, wanted);
     if (options.average) detail::require_average(from);
     for (const auto& [name, tensor] : wanted) {
@@ -111,6 +134,8 @@ SKEIN_INLINE loaded_weights load_weights(torch::nn::Module& module, const std::s
     }
     out.path = from.path();
     out.step = from.step();
+    out.other_numbers = detail::numbers_of_others(from, options.average);
+    if (!out.other_numbers.empty()) logging::warn("weights", out.other_numbers);
     return out;
 }
 
