@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -71,6 +72,7 @@ public:
               data::detail::cells& out) const override {
         rows_made += 1;
         net::seem_to_take(making);
+        if (sample == bad_sample) throw std::runtime_error("bad everywhere");
         put(static_cast<std::int64_t>(sample) * 3, out);
         return true;
     }
@@ -90,6 +92,7 @@ public:
         out = {number};
     }
     duration making{}, receiving{};
+    std::uint64_t bad_sample = 1000;
     mutable int helpers_made = 0, rows_made = 0;
     data::helpers wanted() const override { return {.most = 1, .cpus = 1}; }
     task<std::unique_ptr<data::detail::row_helper>> make_helper() const override {
@@ -250,10 +253,11 @@ task<void> make_all(std::shared_ptr<numbers> program, outcome* into) {
 }
 
 outcome run_with(scripted_helper::script answer, duration making, duration receiving,
-                 std::uint64_t seed) {
+                 std::uint64_t seed, std::uint64_t bad_sample = 1000) {
     const auto program = std::make_shared<numbers>(std::move(answer));
     program->making = making;
     program->receiving = receiving;
+    program->bad_sample = bad_sample;
     outcome made;
     sim::loop loop(seed);
     loop.run(make_all(program, &made));
@@ -297,6 +301,52 @@ TEST_CASE("a helper that answers nonsense is left out, and its rows are made her
         INFO(made.notes);
         CHECK(made.stats[1].rows == 0);
     }
+}
+
+/// A helper at which some rows fail.
+scripted_helper::script failing_at(std::function<bool(std::uint64_t)> fails) {
+    return [fails](const data::detail::rows_request& wanted) {
+        data::detail::rows_answer answer;
+        wire::writer rows;
+        for (const auto sample : wanted.samples) {
+            const bool is_bad = fails(sample);
+            answer.fates.push_back(is_bad ? data::detail::row_fate::bad
+                                          : data::detail::row_fate::made);
+            if (is_bad)
+                answer.bad.push_back({sample, error(errc::io, "a bad disk")});
+            else
+                rows.fixed(static_cast<std::int64_t>(sample) * 3);
+        }
+        answer.rows = std::move(rows).take();
+        return answer;
+    };
+}
+
+TEST_CASE("rows that fail at a helper alone are made here, and it is left out by its name") {
+    const auto made =
+        run_with(failing_at([](auto sample) { return sample % 10 == 7; }), 1ms, {}, 1);
+    check_rows(made);
+    INFO(made.notes);
+    CHECK(made.notes.find(
+              "helper scripted failed at a row that is good here: sample 17: a bad disk") !=
+          std::string::npos);
+    CHECK(made.notes.find("helper scripted is left out: 3 rows failed there and were good here") !=
+          std::string::npos);
+    CHECK(made.stats[1].refuted == 3);
+}
+
+TEST_CASE("a row that fails everywhere is bad, with the error of here, and no helper's fault") {
+    const auto made =
+        run_with(failing_at([](auto sample) { return sample == 13; }), 1ms, {}, 1, 13);
+    REQUIRE(made.bad.size() == 10); // of ten epochs
+    for (const auto& one : made.bad) {
+        CHECK(one.sample == 13);
+        CHECK(std::string(one.why.what()).find("bad everywhere") != std::string::npos);
+    }
+    CHECK(made.samples.size() == 990);
+    CHECK(made.notes.empty());
+    CHECK(made.stats[1].rows > 100);
+    CHECK(made.stats[1].refuted == 0);
 }
 
 TEST_CASE("it is said when taking rows in costs as much as making them") {

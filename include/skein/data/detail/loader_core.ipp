@@ -352,7 +352,7 @@ SKEIN_INLINE std::string loader_stats::text() const {
     for (const auto& each : makers) all += each.rows;
     for (const auto& each : makers)
         out += fmt::format(
-            "  {:<12} {:>8} rows {:>5.1f} % {:>10} per row{}{}{}{}\n", each.name, each.rows,
+            "  {:<12} {:>8} rows {:>5.1f} % {:>10} per row{}{}{}{}{}\n", each.name, each.rows,
             all > 0 ? 100.0 * static_cast<double>(each.rows) / static_cast<double>(all) : 0.0,
             detail::time_text(each.seconds /
                               static_cast<double>(std::max<std::uint64_t>(1, each.rows))),
@@ -361,7 +361,8 @@ SKEIN_INLINE std::string loader_stats::text() const {
                                      : "",
             !detail::pays(makers.front(), each) ? ", which does not pay" : "",
             each.lost > 0 ? ", lost" : "",
-            each.away > 0 ? fmt::format(", {} rows not readable there", each.away) : "");
+            each.away > 0 ? fmt::format(", {} rows not readable there", each.away) : "",
+            each.refuted > 0 ? fmt::format(", {} rows failed there, not here", each.refuted) : "");
     return out;
 }
 

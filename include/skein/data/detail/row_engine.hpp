@@ -61,6 +61,7 @@ struct finished_batch {
 struct executor_stats {
     std::string name;
     std::uint64_t rows = 0, lost = 0, away = 0;
+    std::uint64_t refuted = 0;  ///< rows that failed there and were made here
     double seconds = 0;         ///< that it spent on them
     double receive_seconds = 0; ///< that the rank spent to take them in
 };
@@ -139,6 +140,13 @@ private:
         std::size_t index = 0; // into stats
         bool broken = false;
         int failures = 0;
+        int doubts = 0;                     // ranges with rows that were good here, close together
+        std::uint64_t rows_since_doubt = 0; // made there
+    };
+    struct taken_range {
+        std::vector<bad_row> bad;
+        std::uint64_t remade = 0;       // rows that failed there and were tried here
+        std::vector<bad_row> refuted{}; // those of them that were good
     };
 
     task<void> plan();
@@ -165,9 +173,10 @@ private:
     [[nodiscard]] std::vector<bad_row> each_row(filling& batch, work_range range, Row row,
                                                 Fatal fatal) const;
     [[nodiscard]] std::vector<bad_row> fill(filling& batch, work_range range) const;
-    [[nodiscard]] std::vector<bad_row> take_in(filling& batch, work_range range,
-                                               const rows_answer& answer,
-                                               const std::string& maker) const;
+    [[nodiscard]] taken_range take_in(filling& batch, work_range range,
+                                      const rows_answer& answer) const;
+    [[nodiscard]] std::optional<error> doubt(helper_state& it, const work_range& range,
+                                             const taken_range& taken);
     void write(const filling& batch, std::uint64_t row, const cells& values) const;
     void finish(std::uint64_t executor, const work_range& range, const batch_ptr& batch,
                 std::vector<bad_row> bad, duration spent);

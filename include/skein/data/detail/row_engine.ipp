@@ -480,22 +480,24 @@ SKEIN_INLINE task<bool> row_engine::one_range(helper_state* it) {
     }
     travel_bytes_ = std::max(travel_bytes_, answer.rows.size() / range->count + 1);
     if (!is_usable(*it, *range, answer)) co_return true;
-    if (!desk_.begin_write(it->executor, range->id)) co_return true;
     const auto there = between(begin, loop::current().exact_now());
+    if (!desk_.begin_write(it->executor, range->id)) {
+        desk_.learn(it->executor, range->count, there);
+        co_return true;
+    }
     // Not before: the memory of a batch that was forgotten would stay out as long as it is silent.
     const auto batch = batches_.at(range->batch);
-    std::optional<std::vector<bad_row>> bad;
+    std::optional<taken_range> taken;
     duration receiving{};
     try {
-        auto taken =
-            net::offload([this, it, batch, r = *range,
-                          &answer] { return take_in(*batch, r, answer, it->remote->name()); },
+        auto taking =
+            net::offload([this, batch, r = *range, &answer] { return take_in(*batch, r, answer); },
                          pool_, &receiving);
-        bad = co_await taken;
+        taken = co_await taking;
     } catch (const error& e) {
         failed = e;
     }
-    if (!bad) {
+    if (!taken) {
         hand_back(*it, *range);
         it->broken = failed->code() != errc::cancelled;
         throw *failed;
@@ -503,10 +505,36 @@ SKEIN_INLINE task<bool> row_engine::one_range(helper_state* it) {
     auto& mine = stats_[it->index];
     mine.rows += range->count;
     mine.seconds += static_cast<double>(answer.nanoseconds) * 1e-9;
-    mine.receive_seconds += to_seconds(receiving);
+    if (taken->remade == 0) mine.receive_seconds += to_seconds(receiving);
     say_if_it_does_not_pay(mine);
-    finish(it->executor, *range, batch, std::move(*bad), there);
-    co_return true;
+    const auto sick = doubt(*it, *range, *taken);
+    finish(it->executor, *range, batch, std::move(taken->bad), there);
+    if (!sick) co_return true;
+    it->broken = true;
+    throw *sick;
+}
+
+/// What failed there and was good here is a fault of the helper. One that does so again and again
+/// costs more than it gives.
+///   result  why it is left out, if it is
+SKEIN_INLINE std::optional<error> row_engine::doubt(helper_state& it, const work_range& range,
+                                                    const taken_range& taken) {
+    if (taken.refuted.empty()) {
+        it.rows_since_doubt += range.count;
+        return std::nullopt;
+    }
+    auto& mine = stats_[it.index];
+    const auto first = taken.refuted.front().why.what();
+    if (mine.refuted == 0)
+        note_(fmt::format("helper {} failed at a row that is good here: {}; it was made here",
+                          mine.name, first));
+    mine.refuted += taken.refuted.size();
+    it.doubts = it.rows_since_doubt < 1000 ? it.doubts + 1 : 1;
+    it.rows_since_doubt = 0;
+    if (it.doubts < 3) return std::nullopt;
+    return error(errc::mismatch, fmt::format("{} rows failed there and were good here, the last "
+                                             "one: {}",
+                                             mine.refuted, first));
 }
 
 SKEIN_INLINE bool pays(const executor_stats& here, const executor_stats& helper) noexcept {
@@ -528,27 +556,32 @@ SKEIN_INLINE void row_engine::say_if_it_does_not_pay(const executor_stats& helpe
                       time_text(receive_cost(helper)), time_text(making)));
 }
 
-SKEIN_INLINE std::vector<bad_row> row_engine::take_in(filling& batch, work_range range,
-                                                      const rows_answer& answer,
-                                                      const std::string& maker) const {
+SKEIN_INLINE row_engine::taken_range row_engine::take_in(filling& batch, work_range range,
+                                                         const rows_answer& answer) const {
     wire::reader from(answer.rows);
     std::size_t next_bad = 0;
-    auto bad = each_row(
+    taken_range taken;
+    taken.bad = each_row(
         batch, range,
         [&](std::uint64_t i, std::uint64_t sample, cells& values) {
+            const auto epoch = batch.out.wanted.epoch;
+            // What a function throws there may be the host's fault: a row is bad when it is bad
+            // here, and its error is the one of here.
             if (answer.fates[i] == row_fate::bad) {
-                auto why = answer.bad[next_bad++].why;
-                throw std::move(why).with_where(
-                    fmt::format("{}{}on {}", why.where(), why.where().empty() ? "" : ", ", maker));
+                const auto& there = answer.bad[next_bad++].why;
+                taken.remade += 1;
+                const bool made = program_->make(how_.seed, epoch, sample, values);
+                taken.refuted.push_back(
+                    {sample, error_of_row(std::make_exception_ptr(there), sample, *program_)});
+                return made ? row_fate::made : row_fate::dropped;
             }
             if (answer.fates[i] != row_fate::made) return row_fate::dropped;
-            const auto epoch = batch.out.wanted.epoch;
             return program_->finish(from, how_.seed, epoch, sample, values) ? row_fate::made
                                                                             : row_fate::dropped;
         },
         [&] { return !from.ok(); }); // the answer itself is wrong
     if (!from.finish()) from.status().value();
-    return bad;
+    return taken;
 }
 
 SKEIN_INLINE std::vector<executor_stats> row_engine::stats() const { return stats_; }
