@@ -2,6 +2,7 @@
 #include <skein/data/desk.hpp>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <random>
@@ -189,7 +190,7 @@ TEST_CASE("whatever becomes of helpers, each row is written once and every batch
             if (!helpers.empty() && below(12) == 0) { // one is lost with what it has
                 const auto gone = below(std::uint32_t(helpers.size()));
                 work.leave(helpers[gone]);
-                helpers.erase(helpers.begin() + gone);
+                helpers.erase(helpers.begin() + static_cast<std::ptrdiff_t>(gone));
             }
             for (const auto who : threads)
                 if (std::ranges::count(running, who, &out::who) == 0)
@@ -201,7 +202,7 @@ TEST_CASE("whatever becomes of helpers, each row is written once and every batch
             const auto one = below(std::uint32_t(running.size()));
             if (!running[one].here && below(4) == 0) continue; // slow
             const auto it = running[one];
-            running.erase(running.begin() + one);
+            running.erase(running.begin() + static_cast<std::ptrdiff_t>(one));
             if (!it.here && below(10) == 0) {
                 work.give_up(it.who, it.range.id);
                 continue;

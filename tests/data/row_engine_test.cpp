@@ -5,12 +5,14 @@
 #include <skein/core/sleep.hpp>
 #include <skein/data/arena.hpp>
 #include <skein/data/detail/row_engine.hpp>
+#include <skein/net/loop_thread.hpp>
 #include <skein/net/offload.hpp>
 #include <skein/sim/loop.hpp>
 
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -359,6 +361,75 @@ TEST_CASE("it is said when taking rows in costs as much as making them") {
     check_rows(cheap);
     CHECK(cheap.notes.empty());
     CHECK(cheap.stats[1].rows > 64);
+}
+
+/// Numbers whose sample 3 does not end until it is let go.
+class waiting_numbers final : public data::detail::row_program {
+public:
+    explicit waiting_numbers(std::shared_future<void> go) : go_(std::move(go)) {}
+    std::uint64_t size() const override { return 10; }
+    std::uint64_t sample_at(std::uint64_t, std::uint64_t, std::uint64_t place) const override {
+        return place;
+    }
+    std::string name_of(std::uint64_t sample) const override {
+        return "file-" + std::to_string(sample);
+    }
+    std::string step_name(std::uint32_t) const override { return "map(wait)"; }
+    std::string describe() const override { return "waiting numbers"; }
+    bool make(std::uint64_t, std::uint64_t, std::uint64_t sample,
+              data::detail::cells& out) const override {
+        if (sample == 3) go_.wait();
+        numbers::put(static_cast<std::int64_t>(sample), out);
+        return true;
+    }
+
+private:
+    std::shared_future<void> go_;
+};
+
+struct slow_run {
+    std::promise<void> gate;
+    std::vector<std::string> notes;
+    std::size_t rows = 0;
+    net::offload_pool pool{1};
+};
+
+task<void> make_slowly(slow_run* run) {
+    const auto program = std::make_shared<waiting_numbers>(run->gate.get_future().share());
+    const auto slots = std::make_shared<data::slot_pool>(1 << 20);
+    data::detail::engine_options how;
+    how.slow_row = 20ms;
+    event over;
+    data::detail::row_engine engine(
+        program, how, slots, &run->pool,
+        [&](const data::detail::finished_batch& made) {
+            run->rows += made.samples.size();
+            over.set();
+        },
+        [&](const std::string& line) {
+            run->notes.push_back(line);
+            if (run->notes.size() == 2) run->gate.set_value();
+        });
+    scope work;
+    work.spawn(engine.serve());
+    const data::detail::dealing deal{.size = 10, .global_batch = 10, .epochs = 1};
+    engine.restart(1, batch_request::of(deal, 0, 0, 0));
+    auto came = over.wait();
+    co_await came;
+    work.cancel();
+    auto joined = as_result(work.join());
+    (void)co_await joined;
+}
+
+TEST_CASE("a row that takes long is named, with what it is in and for how long") {
+    slow_run run;
+    {
+        net::loop_thread thread("rows");
+        thread.run([&run] { return make_slowly(&run); });
+    }
+    CHECK(run.rows == 10);
+    REQUIRE(run.notes.size() >= 2); // again after twice the time
+    CHECK(run.notes[0].starts_with("sample 3 (file-3), map(wait): has taken 0 s"));
 }
 
 } // namespace row_engine_test
