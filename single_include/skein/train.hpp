@@ -10068,6 +10068,8 @@ struct step_info {
                                      ///< this one decided; in on_agreed of this step
     double next_rate = 0.0;          ///< what the schedule alone gives for the next step
     std::uint64_t epoch = 0;         ///< passes over the data that are finished
+    step_timing own{};               ///< as `timing`, of this rank alone: parts of since_row
+    double since_row = 0.0;          ///< seconds since the row before, with all that lay between
 };
 
 /// After every evaluation, of each set by itself.
@@ -13841,7 +13843,8 @@ namespace skein::train::detail {
 SKEIN_INLINE bool is_of_world(const error& why) {
     const bool by_transport =
         why.where().starts_with("rank ") && why.where().find(" #") != std::string::npos;
-    const bool by_user = why.where().starts_with("the "); // "the loss on rank 1 at step 7"
+    // "the loss on rank 1 at step 7", "sample 7 (cat/1.jpg), map(decode)"
+    const bool by_user = why.where().starts_with("the ") || why.where().starts_with("sample ");
     return !by_user && (may_be_echo(why.code()) || by_transport);
 }
 
@@ -18614,6 +18617,7 @@ SKEIN_INLINE bool elastic_place::move(context& ctx, spmd::world_end last, const 
 // step's batches do; if so it makes them where it computes, as with prefetch_batches = 0, so that
 // runs repeat.
 
+
 #include <concepts>
 #include <cstdint>
 #include <memory>
@@ -18627,6 +18631,8 @@ SKEIN_INLINE bool elastic_place::move(context& ctx, spmd::world_end last, const 
 namespace skein::train {
 
 /// Samples by number. Laws: batch(ids) depends on ids alone; every id is below size().
+/// A source may leave out samples that cannot be made, if it says how many a batch has:
+/// samples(batch). An evaluation counts those; training refuses a batch that lacks some.
 template <class D>
 concept data_source = requires(const D& data, std::span<const std::uint64_t> ids) {
     { data.size() } -> std::convertible_to<std::uint64_t>;
@@ -18703,6 +18709,26 @@ std::uint64_t samples_of(const Batch& batch, std::uint64_t asked) {
         return asked;
 }
 
+/// Samples of a batch of numbered data.
+template <data_source D, class Batch>
+std::uint64_t samples_made(const D& data, const Batch& batch, std::uint64_t asked) {
+    if constexpr (requires {
+                      { data.samples(batch) } -> std::convertible_to<std::uint64_t>;
+                  })
+        return static_cast<std::uint64_t>(data.samples(batch));
+    else
+        return asked;
+}
+/// Of numbered data that is trained on: every sample has its place in a step.
+inline void require_samples(std::uint64_t made, std::uint64_t asked) {
+    if (made == asked) return;
+    throw error(errc::not_supported, "not supported: " + std::to_string(made) + " of " +
+                                         std::to_string(asked) +
+                                         " samples of numbered data that is trained on could be "
+                                         "made")
+        .with_hint("train on a stream, as train::feed() is, which may leave out bad samples");
+}
+
 /// A stream's batch, whose type the loop does not know.
 struct any_batch {
     std::shared_ptr<const void> value; ///< null: the stream has ended
@@ -18732,7 +18758,9 @@ public:
     explicit numbered_input(const D& data) : data_(data) {}
     std::uint64_t size() const override { return static_cast<std::uint64_t>(data_.size()); }
     std::shared_ptr<const void> batch(std::span<const std::uint64_t> ids) override {
-        return std::make_shared<const typename batch_type<D>::type>(data_.batch(ids));
+        auto batch = std::make_shared<const typename batch_type<D>::type>(data_.batch(ids));
+        require_samples(samples_made(data_, *batch, ids.size()), ids.size());
+        return batch;
     }
 
 private:
@@ -19157,6 +19185,11 @@ SKEIN_INLINE int run_alone(const run_config& config, const rank_function& body) 
         return stops.exit_code();
     } catch (...) {
         const auto why = to_error(std::current_exception());
+        if (stops.asked() && why.code() == errc::cancelled) {
+            say_note(config, fmt::format("stopped by {}: {}", proc::signal_name(stops.which()),
+                                         why.what()));
+            return stops.exit_code();
+        }
         print_error(config, "", why);
         return exit_code_of(why);
     }
@@ -19360,6 +19393,11 @@ SKEIN_INLINE int live_as_rank(const spmd::launch_environment& where, const run_c
         if (world && !echo) world->fail(why);
         if (supervised)
             proc::leave_last_words(why.what()); // in case nobody is told through the group
+        if (!supervised && stops.asked() && why.code() == errc::cancelled) {
+            say_note(config, fmt::format("{}: stopped by {}: {}", who,
+                                         proc::signal_name(stops.which()), why.what()));
+            return stops.exit_code();
+        }
         // The supervisor prints what it was told; here only what nobody else will.
         if (!supervised || !world) print_error(config, who, why);
         return exit_code_of(why);
@@ -22225,6 +22263,7 @@ private:
 // shared at construction, so that all ranks put their checkpoint shards into the same place.
 
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22267,6 +22306,11 @@ struct world_news {
     std::uint64_t bytes = 0; ///< of state that ranks took from others
 };
 
+namespace detail {
+/// Parts of a whole in whole percent, and the rest: they add up to 100.
+[[nodiscard]] std::array<int, 6> whole_shares(const std::array<double, 5>& parts, double whole);
+} // namespace detail
+
 /// See the file's head. Not thread-safe. Until begin() nothing of a run that is there already is
 /// changed.
 class reporter {
@@ -22284,7 +22328,8 @@ public:
     [[nodiscard]] std::string checkpoints() const { return path_ + "/checkpoints"; }
 
     /// Once, when it is known where the run begins. Rows after the first step are dropped.
-    void begin(const start_info& start);
+    ///   end_due  the row of the first step, too: what lies behind it is made now
+    void begin(const start_info& start, bool end_due = false);
 
     /// One step's row; `evaluated` holds this step's evaluation, or nothing. A file that cannot be
     /// written is told once and tried again: training goes on.
@@ -22316,7 +22361,7 @@ public:
 
 private:
     void show(const start_info& start);
-    void greet(const start_info& start);
+    void greet(const start_info& start, bool end_due);
     void tell_start(const start_info& start, const std::string& name);
     void write_row(const step_info& now, const std::vector<report::metric_value>& evaluated,
                    const std::vector<report::metric_array>& arrays);
@@ -22338,10 +22383,11 @@ private:
     std::optional<report::run_dir> dir_;
     std::unique_ptr<report::progress> show_;
     std::uint64_t last_step_ = 0;
-    double average_ = 0.0;      // of the seconds per step, exponential
-    double waited_ = 0.0;       // of those that waited for data
-    double seconds_ = 0.0;      // of all steps
-    std::vector<double> spent_; // of them, in the order of detail::timings()
+    double average_ = 0.0;          // of the seconds per step, exponential
+    double between_rows_ = 0.0;     // seconds from row to row, likewise
+    double waited_ = 0.0;           // of those that waited for data
+    double seconds_ = 0.0;          // from the first step to the last row
+    std::array<double, 5> spent_{}; // of them: data, forward, backward, optimizer, other ranks
 };
 
 /// Rank 0's last screen of a fit() that ended: printed when the context ends, in the way of
@@ -22738,6 +22784,7 @@ SKEIN_INLINE finished_run load_result(const std::string& path) {
 // ======== skein/train/detail/reporter.ipp, continued
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -22950,13 +22997,13 @@ SKEIN_INLINE reporter::reporter(const context& ctx, const run_config& config, st
 
 SKEIN_INLINE reporter::~reporter() = default;
 
-SKEIN_INLINE void reporter::begin(const start_info& start) {
+SKEIN_INLINE void reporter::begin(const start_info& start, bool end_due) {
     if (!first_) return;
-    if (dir_) dir_->truncate_after(start.first_step);
+    if (dir_) dir_->truncate_after(start.first_step - (end_due ? 1 : 0));
     if (dir_) dir_->remove_result(); // of an end that is none any more
     if (dir_ && !config_text_.empty()) dir_->write_config(std::exchange(config_text_, {}));
     show(start);
-    greet(start);
+    greet(start, end_due);
 }
 
 SKEIN_INLINE void reporter::show(const start_info& start) {
@@ -23048,17 +23095,19 @@ SKEIN_INLINE void reporter::step(const step_info& now,
         return before == 0.0 ? newest : 0.9 * before + 0.1 * newest;
     };
     average_ = smooth(average_, now.seconds);
-    waited_ = smooth(waited_, now.timing.data);
+    waited_ = smooth(waited_, now.own.data);
+    between_rows_ = smooth(between_rows_, now.since_row);
     write_row(now, evaluated, arrays);
-    seconds_ += now.seconds;
+    seconds_ += now.since_row;
     const auto parts = detail::timings(now.timing);
-    spent_.resize(parts.size());
-    for (std::size_t i = 0; i < parts.size(); ++i) spent_[i] += parts[i].value;
+    const double spent[] = {now.own.data, now.own.forward, now.own.backward, now.own.optimizer,
+                            now.own.exposed};
+    for (std::size_t i = 0; i < spent_.size(); ++i) spent_[i] += spent[i];
     report::progress_update update;
     update.step = now.step;
     update.loss = now.loss;
     update.step_seconds = average_;
-    if (average_ > 0) update.data_share = waited_ / average_;
+    if (between_rows_ > 0) update.data_share = waited_ / between_rows_;
     if (average_ > 0) update.tokens_per_s = now.tokens_per_s * now.seconds / average_;
     update.more = {{"lr", now.lr}};
     for (const auto& m : *now.metrics)
@@ -23153,16 +23202,30 @@ SKEIN_INLINE void reporter::finish() {
     draw_world(last_step_);
 }
 
+namespace detail {
+SKEIN_INLINE std::array<int, 6> whole_shares(const std::array<double, 5>& parts, double whole) {
+    std::array<int, 6> shares{};
+    int sum = 0;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+        shares[i] = static_cast<int>(std::lround(100.0 * std::clamp(parts[i] / whole, 0.0, 1.0)));
+        sum += shares[i];
+    }
+    shares.back() = std::max(0, 100 - sum);
+    if (sum > 100)
+        *std::ranges::max_element(shares) -= sum - 100; // rounded up more often than down
+    return shares;
+}
+} // namespace detail
+
 /// Where the time of all steps went, in one line.
 SKEIN_INLINE void reporter::say_times() {
-    if (!show_ || seconds_ <= 0 || spent_.size() != 6) return;
-    const auto share = [&](std::size_t i) { return 100.0 * spent_[i] / seconds_; };
-    auto text = fmt::format(
-        "step time, each of its slowest rank: data {:.0f} %, forward {:.0f} %, backward {:.0f} %, "
-        "optimizer {:.0f} %",
-        share(0), share(1), share(2), share(4));
-    if (ctx_->world_size() > 1) text += fmt::format(", waiting for other ranks {:.0f} %", share(3));
-    show_->note(text);
+    if (!show_ || seconds_ <= 0) return;
+    const auto share = detail::whole_shares(spent_, seconds_);
+    auto text =
+        fmt::format("time of rank 0: data {} %, forward {} %, backward {} %, optimizer {} %",
+                    share[0], share[1], share[2], share[3]);
+    if (ctx_->world_size() > 1) text += fmt::format(", waiting for other ranks {} %", share[4]);
+    show_->note(text + fmt::format(", the rest {} %", share[5]));
 }
 
 /// What runs where.
@@ -23198,7 +23261,7 @@ SKEIN_INLINE void reporter::tell_start(const start_info& start, const std::strin
 }
 
 /// What runs where, and what is not as it was asked for.
-SKEIN_INLINE void reporter::greet(const start_info& start) {
+SKEIN_INLINE void reporter::greet(const start_info& start, bool end_due) {
     const auto name = name_.empty() ? config_->name : name_;
     tell_start(start, name);
     if (dir_)
@@ -23211,6 +23274,9 @@ SKEIN_INLINE void reporter::greet(const start_info& start) {
         show_->notice(fmt::format("nothing to resume in {}: starting at step 0",
                                   path_.empty() ? config_->runs_dir + "/" + name : path_));
     }
+    if (end_due)
+        return show_->notice(
+            fmt::format("the evaluation of step {} had failed: it is made now", start.first_step));
     if (start.first_step > 0 && start.total_steps > 0 && start.first_step >= start.total_steps)
         show_->notice(fmt::format("nothing left to train: step {} of {}; give more steps{}",
                                   start.first_step, start.total_steps,
@@ -23223,6 +23289,21 @@ SKEIN_INLINE void reporter::draw() {
     if (!dir_ || !config_->write_files) return;
     attempt([&] { dir_->write_svg({"loss", "val_loss"}, name_); }, curve_failing_, "loss.svg");
 }
+
+} // namespace skein::train
+
+// ======== skein/train/detail/reporter_screen.ipp
+// What a fit() says at last: bodies of <skein/train/reporter.hpp>.
+
+
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train {
 
 namespace detail {
 
@@ -24964,8 +25045,15 @@ using make_parts = std::function<std::unique_ptr<session_parts>()>;
 /// The loss of a batch behind the pointer; `here` gets what it reports. Its weight is undefined
 /// when it is the mean over the samples.
 using batch_loss = std::function<weighted_loss(const void* batch, stage& here)>;
+/// Of a batch of an evaluation, which may lack samples that cannot be made.
+struct evaluated_loss {
+    weighted_loss loss;
+    std::uint64_t samples = 0; ///< that it is of
+};
 /// The same of samples by number.
-using numbered_loss = std::function<weighted_loss(std::span<const std::uint64_t>, stage& here)>;
+///   result  nothing when none of them could be made
+using numbered_loss =
+    std::function<std::optional<evaluated_loss>(std::span<const std::uint64_t>, stage& here)>;
 
 template <class Loss, class Model, class Batch>
 consteval void require_loss() {
@@ -25112,8 +25200,13 @@ public:
         detail::require_loss<Loss, Model, batch_of<decltype(*data)>>();
         use_evaluation(
             set.name(), static_cast<std::uint64_t>(data->size()), set.options(),
-            [&loss, &model, data](std::span<const std::uint64_t> ids, train::stage& here) {
-                return detail::call_loss(loss, model, data->batch(ids), here);
+            [&loss, &model, data](std::span<const std::uint64_t> ids,
+                                  train::stage& here) -> std::optional<detail::evaluated_loss> {
+                const auto batch = data->batch(ids);
+                const auto samples = detail::samples_made(*data, batch, ids.size());
+                if (samples == 0) return std::nullopt;
+                here.numbers().weigh(static_cast<double>(samples));
+                return detail::evaluated_loss{detail::call_loss(loss, model, batch, here), samples};
             });
     }
     /// Training, for loops of your own: shows its metrics what the model said. An evaluation's
@@ -27066,6 +27159,7 @@ SKEIN_INLINE void tell_state(reporter& to, const context& ctx, const run_config&
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -27077,6 +27171,12 @@ SKEIN_INLINE void tell_state(reporter& to, const context& ctx, const run_config&
 namespace skein::train::detail {
 
 using report::metric_value;
+
+/// An evaluation came to no numbers, here or on another rank; the training is what it was. All ranks
+/// throw it alike.
+struct evaluation_failed {
+    std::exception_ptr why; ///< null: on another rank, which tells
+};
 
 /// A run's evaluation sets.
 class evaluator {
@@ -27186,35 +27286,33 @@ public:
         std::vector<shard_numbers> by_shard;
         std::vector<shard_metrics> seen;
         set.list.clear();
+        set.made = 0;
         stage here(set.name, reported, set.is_measured ? &set.list : nullptr,
                    !declared_.stages().empty());
+        std::exception_ptr failed;
         {
             at::NoGradGuard no_grad;
             parts_.begin_evaluation();
             const eval_modes modes(parts_.module());
-            if (shards > 0)
-                by_shard = pass_shards(set, step, count, reported, here, seen);
-            else
-                pass(set, step, first, last, mine, here);
+            try {
+                if (shards > 0)
+                    by_shard = pass_shards(set, step, count, reported, here, seen);
+                else
+                    pass(set, step, first, last, mine, here);
+            } catch (const error& why) {
+                if (is_of_world(why)) throw;
+                failed = std::current_exception();
+            }
             parts_.end_evaluation();
         }
-        stage_numbers out;
-        out.values = shards > 0 ? set.by_shard.merge(ctx_, mine, {}, by_shard)
-                                : set.names.merge(ctx_, mine, reported);
-        for (std::size_t i = 1; i < out.values.size(); ++i)
-            out.values[i].name.insert(0, set.name + "_");
-        if (set.is_measured) {
-            auto merged = set.list;
-            merged.clear();
-            if (shards > 0)
-                merge_shards(ctx_, shards, std::move(seen), merged, set.name);
-            else
-                merge(ctx_, set.list, merged, set.name, last > first);
-            out.put(set.name, merged.compute());
-            refuse_twice(out.values);
+        agree(set, step, count, failed);
+        try {
+            return merged(set, step, shards, mine, reported, by_shard, std::move(seen));
+        } catch (const error& why) {
+            // Of the world, or of the weights: those are not worth a checkpoint.
+            if (is_of_world(why) || why.code() == errc::not_finite) throw;
+            throw evaluation_failed{std::current_exception()};
         }
-        check(set, step, out.values);
-        return out;
     }
 
 private:
@@ -27226,8 +27324,47 @@ private:
         metrics::metric_list list;
         bool is_measured;
         shared_names names;
-        shard_names by_shard; // with logical shards, in place of `names`
+        shard_names by_shard;   // with logical shards, in place of `names`
+        std::uint64_t made = 0; // samples of this rank in the pass
     };
+
+    /// Whether all ranks have come through their part, before they wait for each other's numbers.
+    void agree(const set_type& set, std::uint64_t step, std::uint64_t count,
+               const std::exception_ptr& failed) const {
+        double both[] = {failed ? 1.0 : 0.0, static_cast<double>(set.made)};
+        all_reduce(ctx_, both, dist::reduce_op::sum);
+        if (both[0] > 0) throw evaluation_failed{failed};
+        if (both[1] > 0) return;
+        throw evaluation_failed{std::make_exception_ptr(
+            error(errc::invalid_argument,
+                  fmt::format("none of the {} samples of evaluation set \"{}\" could be made "
+                              "after step {}",
+                              count, set.name, step)))};
+    }
+
+    /// What the parts of all ranks come to. Collective.
+    [[nodiscard]] stage_numbers merged(set_type& set, std::uint64_t step, int shards,
+                                       report::metric_set& mine, report::metric_set& reported,
+                                       std::vector<shard_numbers>& by_shard,
+                                       std::vector<shard_metrics> seen) {
+        stage_numbers out;
+        out.values = shards > 0 ? set.by_shard.merge(ctx_, mine, {}, by_shard)
+                                : set.names.merge(ctx_, mine, reported);
+        for (std::size_t i = 1; i < out.values.size(); ++i)
+            out.values[i].name.insert(0, set.name + "_");
+        if (set.is_measured) {
+            auto all = set.list;
+            all.clear();
+            if (shards > 0)
+                merge_shards(ctx_, shards, std::move(seen), all, set.name);
+            else
+                merge(ctx_, set.list, all, set.name, set.made > 0);
+            out.put(set.name, all.compute());
+            refuse_twice(out.values);
+        }
+        check(set, step, out.values);
+        return out;
+    }
 
     void require_name(const std::string& name) const {
         const bool plain = !name.empty() && std::ranges::all_of(name, [](char c) {
@@ -27258,11 +27395,12 @@ private:
             auto& mine = all.emplace_back();
             mine.own.mean(set.name + "_loss", 0.0, 0.0);
             seed_step(~config_.seed, step, s); // for a loss that draws
+            const auto before = set.made;
             pass(set, step, first, last, mine.own, here);
             mine.reported = reported;
             reported.clear();
             if (!set.is_measured) continue;
-            seen.push_back({set.list.pack(), last > first});
+            seen.push_back({set.list.pack(), set.made > before});
             set.list.clear();
         }
         return all;
@@ -27274,18 +27412,34 @@ private:
         for (auto at = first; at < last; at += ids.size()) {
             ids.clear();
             for (auto id = at; id < last && ids.size() < batch(set); ++id) ids.push_back(id);
-            here.numbers().weigh(static_cast<double>(ids.size()));
             const user_code code{ctx_.rank(), step};
             const auto loss = code.run("the loss of an evaluation", [&] {
                 try {
-                    return checked_loss(set.loss(ids, here), ids.size());
+                    return loss_of(set, ids, step, here);
                 } catch (const redo_step&) {
                     throw error(errc::usage,
                                 "redo_step was thrown in an evaluation: it has no step");
                 }
             });
-            mine.mean(set.name + "_loss", loss.weighted ? loss.mean() : loss.value.item<double>(),
-                      loss.weight);
+            if (!loss) continue;
+            mine.mean(set.name + "_loss",
+                      loss->weighted ? loss->mean() : loss->value.item<double>(), loss->weight);
+        }
+    }
+
+    /// Nothing when none of the samples could be made.
+    [[nodiscard]] static std::optional<loss_sum> loss_of(set_type& set,
+                                                         const std::vector<std::uint64_t>& ids,
+                                                         std::uint64_t step, stage& here) {
+        try {
+            auto got = set.loss(ids, here);
+            if (!got) return std::nullopt;
+            set.made += got->samples;
+            return checked_loss(std::move(got->loss), got->samples);
+        } catch (const error& why) { // of a row: it has named its sample
+            if (!why.where().starts_with("sample ")) throw;
+            throw error(why).with_where(fmt::format("{}, of evaluation set \"{}\" after step {}",
+                                                    why.where(), set.name, step));
         }
     }
 
@@ -27503,6 +27657,7 @@ struct carried_state {
 // ======== skein/train/detail/session_between.ipp, continued
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 #include <limits>
 #include <map>
 #include <memory>
@@ -27591,18 +27746,23 @@ public:
     }
 
     /// Opens the run's folder and resumes, if that is asked for; then all is told.
-    void begin(const report::settings& described) {
+    ///   result  what the step of the checkpoint still lacks, if its evaluation had failed
+    std::optional<carried_state> begin(const report::settings& described) {
         prepare();
         report_.emplace(ctx_, config_, described);
-        const auto resumed_from = open_checkpoints();
+        std::optional<carried_state> due;
+        const auto resumed_from = open_checkpoints(due);
         run_.result.first_step = run_.step;
         const auto start = start_info_of(resumed_from);
-        report_->begin(start);
+        report_->begin(start, due.has_value());
         for (const auto& text : notices_) report_->notice(text);
         if (ctx_.is_first()) tell_state(*report_, ctx_, config_, *run_.parts, *run_.optimizer);
         has_told_start_ = true;
         run_.parts->tell(start);
+        return due;
     }
+    /// What lies behind the step of a checkpoint whose evaluation had failed: it is made now.
+    void adopt_end(const carried_state& from);
 
     /// What begin() and join() need of this rank alone; once.
     void prepare() {
@@ -27665,7 +27825,19 @@ public:
     }
 
     /// Evaluation, row, decisions and checkpoint of the step that is committed, as they are due.
-    void end_of_step(const step_info& now) {
+    ///   carry  gives what a resumed run needs to make the end of this step, if the evaluation fails
+    template <class Carry>
+    void end_of_step(const step_info& now, Carry carry) {
+        try {
+            end_step(now);
+        } catch (const evaluation_failed& failure) {
+            const bool is_saved = keep_step(carry());
+            fail(failure, is_saved);
+        }
+    }
+
+    /// The same where nothing may fail but the world.
+    void end_step(const step_info& now) {
         const auto on_this_step = [&](std::int64_t every) {
             return every > 0 && run_.step % static_cast<std::uint64_t>(every) == 0;
         };
@@ -27715,8 +27887,12 @@ public:
         run_.feeder->quiet();
         is_over_ = true;
         stage_numbers last;
-        for (std::size_t set = 0; set < evaluator_->size() && !run_.hurries; ++set)
-            if (evaluated_at_[set] != run_.step) evaluate(set, last);
+        try {
+            for (std::size_t set = 0; set < evaluator_->size() && !run_.hurries; ++set)
+                if (evaluated_at_[set] != run_.step) evaluate(set, last);
+        } catch (const evaluation_failed& failure) { // the step has its checkpoint
+            fail(failure, saver_.has_value());
+        }
         if (auto* const average = run_.optimizer->average(); average && average->options().keep)
             swap_average(ctx_, *average, *run_.parts);
         finish_result(seconds_now() - begun, tokens_per_s); // the last exchange
@@ -27744,6 +27920,18 @@ public:
     }
 
 private:
+    // ---- failed evaluations: bodies in detail/session_ends.ipp ----------------------------------
+
+    /// An evaluation failed, which says nothing against what was trained: the step gets its
+    /// checkpoint, and whoever resumes makes the rest of it.
+    ///   result  whether it has one
+    [[nodiscard]] bool keep_step(carried_state end);
+    /// Who knows why throws it; the others wait for its word.
+    [[noreturn]] void fail(const evaluation_failed& failure, bool is_saved);
+    /// What keep_step() has put into a checkpoint.
+    [[nodiscard]] std::optional<carried_state> saved_end(const json& extra,
+                                                         const std::string& where);
+
     /// A rank that has died may not have written it.
     void write_last() {
         step_info now{.rank = ctx_.rank(),
@@ -27854,6 +28042,9 @@ private:
         auto merged = [&] {
             try {
                 return evaluator_->run(set, run_.step);
+            } catch (const evaluation_failed&) { // all ranks alike, and the weights are saved next
+                if (averaged) swap_average(ctx_, *average, *run_.parts);
+                throw;
             } catch (...) { // whoever catches it has the weights that are trained
                 if (averaged) average->swap();
                 throw;
@@ -27872,13 +28063,13 @@ private:
     }
 
     /// Makes the checkpointer and, if asked for, goes on from the newest one; returns its path.
-    std::string open_checkpoints() {
+    std::string open_checkpoints(std::optional<carried_state>& due) {
         if (!config_.checkpoint.enabled) return {};
         open_saver();
         if (config_.resume != resume_mode::latest && ctx_.attempt() == 0) return {};
         auto found = saver_->load_latest();
         if (!found) return {};
-        restore(*found);
+        due = restore(*found);
         return found->path();
     }
 
@@ -27887,7 +28078,8 @@ private:
                        make_checkpoint_world(ctx_));
     }
 
-    void restore(const loaded_checkpoint& found) {
+    ///   result  what its step still lacks
+    std::optional<carried_state> restore(const loaded_checkpoint& found) {
         state_->restore(found);
         run_.parts->publish();
         run_.step = found.step();
@@ -27914,6 +28106,7 @@ private:
             if (auto text = rate_notice(extra, run_.step, run_.scheduled_rate(run_.step));
                 !text.empty())
                 notices_.push_back(std::move(text));
+        return saved_end(extra, found.path());
     }
 
     /// The plan of a checkpoint, when rules had changed it.
@@ -27964,6 +28157,8 @@ private:
             out["logical_shards"] = config_.scaling.logical_shards;
         if (run_.plan != plan_of(config_) || run_.feeder->units())
             out["plan"] = saved_plan(run_.plan, config_, run_.feeder->units());
+        if (!end_due_.empty())
+            out["end_due"] = {{"schema", wire::schema_hash<carried_state>()}, {"state", end_due_}};
         for (const auto& each : run_.parts->states())
             out["callbacks"][each.name] = to_hex(as_bytes(std::string_view(each.state)));
         return out;
@@ -28021,6 +28216,7 @@ private:
     std::map<std::string, double> newest_;              // numbers by which checkpoints are chosen
     last_row last_;
     bool is_over_ = false, has_told_start_ = false;
+    std::string end_due_;              // of the checkpoint that is being made, see keep_step()
     std::vector<run_event> events_;    // decisions behind the step that is committed last
     std::vector<std::string> notices_; // to be told when the run begins
 };
@@ -28046,7 +28242,10 @@ public:
     /// Of the exchange with the backward pass, in [0, 1].
     [[nodiscard]] double overlap() const noexcept { return overlap_; }
 
-    void begin_step() { begun_ = seconds_now(); }
+    void begin_step() {
+        begun_ = seconds_now();
+        if (row_begun_ <= 0) row_begun_ = begun_;
+    }
     void begin_compute() { busy_ = busy(); }
     /// A forward pass begins with the batch in hand, or with the loss when nobody asked for one.
     void begin_forward() {
@@ -28068,9 +28267,15 @@ public:
         overlap_ = worked > 0 ? std::clamp(1.0 - waited / worked, 0.0, 1.0) : 0.0;
     }
 
+    /// Where this rank's time since the row before has gone.
+    void end_row(step_info& now) const {
+        now.own = time_;
+        now.since_row = seconds_now() - row_begun_;
+    }
     /// The row is agreed on: from here on the next one's time counts, that of the row itself first.
     void begin_row(double waited) {
         time_ = {};
+        row_begun_ = seconds_now() - waited;
         if (ctx_.world_size() > 1) time_.exposed = waited;
     }
     /// What was computed is thrown away.
@@ -28099,7 +28304,7 @@ private:
 
     const context& ctx_;
     step_timing time_;
-    double begun_ = 0.0, forward_begun_ = 0.0, busy_ = 0.0, overlap_ = 0.0;
+    double begun_ = 0.0, forward_begun_ = 0.0, busy_ = 0.0, overlap_ = 0.0, row_begun_ = 0.0;
     double seconds_ = 0.0, tokens_ = 0.0; // of all steps
 };
 
@@ -28268,6 +28473,7 @@ public:
                             -decided,
                             pauses ? 1.0 : 0.0};
         values_.clear();
+        clock.end_row(now);
         const double waited = clock.waiting([&] {
             values_ = shards != nullptr ? shards->merge(own, control)
                                         : names_.merge(ctx_, own, reported, control);
@@ -28416,11 +28622,25 @@ public:
         settings_.insert(settings_.end(), data.begin(), data.end());
         run_.feeder.emplace(ctx_, config_, *run_.input);
         run_.total = run_.feeder->total();
-        if (place_ == nullptr) between_.begin(described_);
+        if (place_ == nullptr) begin_here();
         if (place_ != nullptr) prepare_for_worlds();
         // A model that is in eval mode as a whole is to be trained; a submodule may be so on
         // purpose.
         if (!run_.parts->module().is_training()) run_.parts->module().train();
+    }
+
+    /// A run whose last evaluation had failed makes it first.
+    void begin_here() {
+        const auto due = between_.begin(described_);
+        has_state_ = true;
+        if (!due) return;
+        between_.adopt_end(*due);
+        adopt_row(due->row);
+        ends_epoch_ = due->ends_epoch;
+        told_step_ = due->told_step;
+        find_end();
+        end_ = step_end::report;
+        end_step();
     }
 
     fit_result finish() {
@@ -28676,6 +28896,7 @@ private:
     void enter_world(world_news news, double begin);
     void take_state(const world_plan& plan, world_news& news);
     [[nodiscard]] carried_state carry();
+    void adopt_row(const last_row& row);
     void adopt(const carried_state& from);
 
     /// Is this the last step? A stream without a size tells by its next batch.
@@ -28825,7 +29046,7 @@ private:
     void finish_step() {
         if (run_.stopped && run_.result.stop_signal == 0)
             run_.result.stop_reason = row_.reason(run_.stop_reason);
-        between_.end_of_step(now_);
+        between_.end_of_step(now_, [this] { return carry(); });
     }
 
     const context& ctx_;
@@ -28861,6 +29082,93 @@ private:
     double begun_ = 0.0;
     step_clock clock_;
 };
+
+} // namespace skein::train::detail
+
+// ======== skein/train/detail/session_ends.ipp
+// What becomes of a step whose evaluation failed: bodies of
+// <skein/train/detail/session_between.ipp>.
+
+
+#include <exception>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::train::detail {
+
+/// What lies behind the step of a checkpoint whose evaluation had failed: it is made now.
+SKEIN_INLINE void between_steps::adopt_end(const carried_state& from) {
+    run_.epoch = from.epoch;
+    run_.scheduled = from.scheduled;
+    run_.left_out = from.left_out;
+    run_.training->late() = {from.late, from.late_arrays};
+    run_.result.metrics = from.metrics;
+    run_.result.arrays = from.arrays;
+    run_.result.val_loss = from.val_loss;
+    run_.result.val_step = from.val_step;
+    if (from.told_at.size() == told_at_.size()) told_at_ = from.told_at;
+    newest_ = from.newest;
+    run_.row = {from.row.values, from.row.arrays};
+    events_ = from.row.decided;
+}
+
+/// An evaluation failed, which says nothing against what was trained: the step gets its
+/// checkpoint, and whoever resumes makes the rest of it.
+SKEIN_INLINE bool between_steps::keep_step(carried_state end) {
+    if (!saver_) return false;
+    end.extra.clear(); // the checkpoint has it
+    end_due_ = to_hex(wire::encode(end));
+    try {
+        save({});
+    } catch (const error& why) { // the evaluation's error is the one to tell
+        if (is_of_world(why)) throw;
+        report_->note(fmt::format("step {} cannot be saved, either: {}", run_.step, why.what()));
+        return false;
+    }
+    end_due_.clear();
+    report_->note(
+        fmt::format("step {} is saved without its evaluation, which has failed", run_.step));
+    return true;
+}
+
+/// Who knows why throws it; the others wait for its word.
+[[noreturn]] SKEIN_INLINE void between_steps::fail(const evaluation_failed& failure,
+                                                   bool is_saved) {
+    if (failure.why) {
+        try {
+            std::rethrow_exception(failure.why);
+        } catch (const error& why) {
+            if (!is_saved) throw;
+            auto told = why;
+            const std::string hint = "the step is saved: a resumed run makes its evaluation";
+            throw std::move(told).with_hint(why.hint().empty() ? hint : why.hint() + "; " + hint);
+        }
+    }
+    double none = 0.0;
+    all_reduce(ctx_, std::span(&none, 1), dist::reduce_op::sum);
+    throw error(errc::aborted, "an evaluation failed on another rank");
+}
+
+SKEIN_INLINE std::optional<carried_state> between_steps::saved_end(const json& extra,
+                                                                   const std::string& where) {
+    if (!extra.contains("end_due")) return std::nullopt;
+    const auto& saved = extra.at("end_due");
+    if (saved.value("schema", std::uint64_t{0}) != wire::schema_hash<carried_state>()) {
+        notices_.push_back(fmt::format("the evaluation of step {} has failed and is left out: "
+                                       "another version of this program has saved it",
+                                       run_.step));
+        return std::nullopt;
+    }
+    const auto text = saved.value("state", std::string());
+    byte_buffer bytes(text.size() / 2);
+    if (!from_hex(text, bytes))
+        throw error(errc::malformed, "what a step still lacks is no hexadecimal text")
+            .with_where(where);
+    return wire::decode<carried_state>(bytes).value();
+}
 
 } // namespace skein::train::detail
 
@@ -29053,8 +29361,7 @@ SKEIN_INLINE void session_core::enter_world(world_news news, double begin) {
     run_.feeder->rebind();
     run_.ended = false;
     if (plan.begins) {
-        between_.begin(described_);
-        has_state_ = true;
+        begin_here();
         return;
     }
     news.stall = seconds_now() - begin;
@@ -29109,16 +29416,21 @@ SKEIN_INLINE void session_core::adopt(const carried_state& from) {
     end_ = from.end;
     ends_epoch_ = from.ends_epoch;
     told_step_ = from.told_step;
+    adopt_row(from.row);
+    run_.total = run_.feeder->total();
+}
+
+/// Of the step that was committed last.
+SKEIN_INLINE void session_core::adopt_row(const last_row& row) {
     now_ = {.rank = ctx_.rank(),
-            .step = from.row.step,
-            .loss = from.row.loss,
-            .lr = from.row.lr,
-            .grad_norm = from.row.grad_norm,
-            .seconds = from.row.seconds,
-            .tokens_per_s = from.row.tokens_per_s,
+            .step = row.step,
+            .loss = row.loss,
+            .lr = row.lr,
+            .grad_norm = row.grad_norm,
+            .seconds = row.seconds,
+            .tokens_per_s = row.tokens_per_s,
             .metrics = &run_.row.values,
             .arrays = &run_.row.arrays};
-    run_.total = run_.feeder->total();
 }
 
 /// The context is in another generation of its world.
