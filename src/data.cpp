@@ -47,6 +47,7 @@
 #include <skein/data/detail/resize.ipp>
 #include <skein/data/detail/resize_kernels.ipp>
 #include <skein/data/detail/row_engine.ipp>
+#include <skein/data/detail/row_engine_helpers.ipp>
 #include <skein/data/detail/row_messages.ipp>
 #include <skein/data/detail/row_program.ipp>
 #include <skein/data/detail/rows.ipp>

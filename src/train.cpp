@@ -45,6 +45,7 @@
 #include <skein/train/detail/session_between.ipp>
 #include <skein/train/detail/session_clock.ipp>
 #include <skein/train/detail/session_core.ipp>
+#include <skein/train/detail/session_ends.ipp>
 #include <skein/train/detail/session_evaluation.ipp>
 #include <skein/train/detail/session_parts.ipp>
 #include <skein/train/detail/session_plan.ipp>

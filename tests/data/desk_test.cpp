@@ -2,6 +2,7 @@
 #include <skein/data/desk.hpp>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <random>
@@ -82,25 +83,50 @@ TEST_CASE(
     CHECK(work.finish(here, mine->id, 1ms));
 }
 
-TEST_CASE(
-    "a slow helper that is lost is waited for a second longer than it takes, not four times so "
-    "long") {
+TEST_CASE("a helper's range is waited for no longer than a second and what its rows take here") {
+    desk work;
+    const auto there = work.join(desk::place::there), here = work.join(desk::place::here);
+    work.open(1, 2);
+    const auto mine = work.take(here, at(0ms));
+    const auto first = work.take(there, at(0ms));
+    REQUIRE(mine);
+    REQUIRE(first);
+    work.finish(here, mine->id, 50ms);
+    REQUIRE(work.begin_write(there, first->id));
+    work.finish(there, first->id, 5000ms); // it stood still
+    work.open(2, 2);
+    REQUIRE(work.take(there, at(6000ms)));
+    CHECK(work.next_deadline() == at(7050ms));
+    REQUIRE(work.take(there, at(6500ms))); // the second row: it has a second of its own
+    CHECK(work.take(here, at(7050ms)));
+    CHECK(work.next_deadline() == at(7550ms));
+    CHECK(work.take(here, at(7550ms)));
+    CHECK(work.given_again() == 2);
+}
+
+TEST_CASE("helpers that fall silent one after the other share one wait") {
+    desk work;
+    const auto here = work.join(desk::place::here);
+    const auto first = work.join(desk::place::there), second = work.join(desk::place::there);
+    work.open(1, 1);
+    REQUIRE(work.take(first, at(0ms)));
+    CHECK_FALSE(work.take(second, at(800ms))); // overdue rows are made here
+    work.leave(first);
+    REQUIRE(work.take(second, at(850ms))); // rows that nobody has are anybody's
+    CHECK(work.next_deadline() == at(950ms));
+    work.leave(second);
+    const auto third = work.join(desk::place::there);
+    CHECK_FALSE(work.take(third, at(950ms))); // there is no time left for another one
+    CHECK(work.take(here, at(950ms)));
+}
+
+TEST_CASE("a helper that stands still now and then is not taken for slow, one that is slow is") {
     desk work;
     const auto there = work.join(desk::place::there);
-    work.open(1, 1);
-    const auto first = work.take(there, at(0ms));
-    REQUIRE(first);
-    REQUIRE(work.begin_write(there, first->id));
-    work.finish(there, first->id, 600ms);
-    work.open(2, 2);
-    REQUIRE(work.take(there, at(0ms)));
-    REQUIRE(work.next_deadline());
-    CHECK(*work.next_deadline() == at(1600ms));
-    const auto me = work.join(desk::place::here);
-    REQUIRE(work.take(there, at(0ms))); // what it has already is in the time that it takes
-    REQUIRE(work.take(me, at(1600ms)));
-    REQUIRE(work.take(me, at(1600ms)));
-    CHECK(work.given_again() == 2);
+    for (int i = 0; i < 40; ++i) work.learn(there, 1, i % 20 == 19 ? 600ms : 2ms);
+    CHECK(work.row_time(there) < 0.0025);
+    for (int i = 0; i < 60; ++i) work.learn(there, 1, 600ms); // also by results that came too late
+    CHECK(work.row_time(there) > 0.4);
 }
 
 TEST_CASE("overdue rows of the first batch go before open ones of the next") {
@@ -164,7 +190,7 @@ TEST_CASE("whatever becomes of helpers, each row is written once and every batch
             if (!helpers.empty() && below(12) == 0) { // one is lost with what it has
                 const auto gone = below(std::uint32_t(helpers.size()));
                 work.leave(helpers[gone]);
-                helpers.erase(helpers.begin() + gone);
+                helpers.erase(helpers.begin() + static_cast<std::ptrdiff_t>(gone));
             }
             for (const auto who : threads)
                 if (std::ranges::count(running, who, &out::who) == 0)
@@ -176,7 +202,7 @@ TEST_CASE("whatever becomes of helpers, each row is written once and every batch
             const auto one = below(std::uint32_t(running.size()));
             if (!running[one].here && below(4) == 0) continue; // slow
             const auto it = running[one];
-            running.erase(running.begin() + one);
+            running.erase(running.begin() + static_cast<std::ptrdiff_t>(one));
             if (!it.here && below(10) == 0) {
                 work.give_up(it.who, it.range.id);
                 continue;

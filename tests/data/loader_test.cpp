@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <future>
 #include <iterator>
 #include <memory>
 #include <new>
@@ -324,7 +326,11 @@ TEST_CASE("a sample that is bad in every epoch is one of those that may be left 
     const auto what = data::range(40) | data::map<&fail_on_13>() | data::batch(10);
     data::loader batches(what, {.threads = 2, .bad_rows = 1, .epochs = 3});
     CHECK(rest_of(batches).size() == 117);
-    CHECK(batches.stats().bad == 3);
+    const auto did = batches.stats();
+    CHECK(did.bad == 1); // as the limit counts
+    REQUIRE(did.left_out.size() == 1);
+    CHECK(did.left_out[0].sample == 13);
+    CHECK_THAT(did.left_out[0].why, ContainsSubstring("sample 13, map(fail_on_13): thirteen"));
 }
 
 TEST_CASE("memory that is out is no bad row: nothing is left out for it") {
@@ -445,6 +451,93 @@ TEST_CASE("loaders that are left after their first batch leave no thread") {
         (void)batches.next();
     }
     CHECK(threads() == before);
+}
+
+TEST_CASE(
+    "a place behind the last batch of an epoch is the next epoch, and stays as it was saved") {
+    const auto what = plan(40, 10);
+    for (const std::uint64_t epochs : {1, 2, 3}) {
+        data::loader first(what, {.seed = 5, .epochs = 3});
+        for (std::uint64_t i = 0; i < 4 * epochs; ++i) (void)first.next();
+        const auto saved = first.state();
+        data::loader second(what, {.seed = 5, .epochs = 3});
+        second.restore(saved);
+        CHECK(second.state() == saved);
+        CHECK(rest_of(second) == rest_of(first));
+        data::loader third(what, {.seed = 5, .epochs = 3});
+        third.restore(saved);
+        CHECK(rest_of(third).size() == 40 * (3 - epochs));
+    }
+}
+
+bool is_early(const point& p) { return p.of[0] % 10 < 5; }
+
+TEST_CASE("ranks have as many batches, though a filter takes the rows of one of them alone") {
+    const auto what = data::range(60) | data::map<&draw>() | data::filter<&is_early>() |
+                      data::batch(10); // the first half of each: rank 0's
+    std::vector<std::size_t> rows[2];
+    for (const int rank : {0, 1}) {
+        data::loader batches(what, {.rank = rank, .world_size = 2, .epochs = 2});
+        while (auto b = batches.next()) rows[rank].push_back(b->rows());
+    }
+    CHECK(rows[0] == std::vector<std::size_t>(12, 5));
+    CHECK(rows[1] == std::vector<std::size_t>(12, 0));
+}
+
+bool is_drawn(const point&, data::draws& random) { return random.unit() < 0.3; }
+
+TEST_CASE("a filter that draws keeps its share of the samples, the same ones in any batches") {
+    std::vector<std::uint64_t> wanted;
+    for (const std::uint64_t batch : {1, 2, 7, 1000}) {
+        data::loader some(data::range(1000) | data::map<&draw>() | data::filter<&is_drawn>() |
+                              data::batch(batch),
+                          {.seed = 11, .threads = 2, .epochs = 1});
+        std::vector<std::uint64_t> kept;
+        while (auto b = some.next())
+            kept.insert(kept.end(), b->samples().begin(), b->samples().end());
+        CHECK(kept.size() > 250);
+        CHECK(kept.size() < 350);
+        if (batch == 1) wanted = kept;
+        CHECK(kept == wanted);
+    }
+}
+
+/// Sample 7 does not end until it is let go.
+std::shared_future<void> let_go;
+point wait_at_7(std::int64_t i) {
+    if (i == 7) let_go.wait();
+    return {{}, {}, i};
+}
+
+TEST_CASE(
+    "a row that takes longer than its limit is an error that names it, and the loader can go on") {
+    std::promise<void> gate;
+    let_go = gate.get_future().share();
+    data::loader batches(data::range(20) | data::map<&wait_at_7>() | data::batch(10),
+                         {.threads = 2, .row_limit = std::chrono::milliseconds(50), .epochs = 1});
+    CHECK_THROWS_WITH(batches.next(), ContainsSubstring("sample 7, map(wait_at_7)") &&
+                                          ContainsSubstring("its limit is"));
+    gate.set_value();
+    CHECK(rest_of(batches).size() == 20);
+}
+
+TEST_CASE("a stop ends the wait for a row that does not end, and the loader goes without it") {
+    std::promise<void> gate;
+    let_go = gate.get_future().share();
+    {
+        const auto what = data::range(20) | data::map<&wait_at_7>() | data::batch(10);
+        data::detail::loader_core core(
+            std::make_shared<data::detail::typed_program<std::decay_t<decltype(what)>>>(what),
+            {.threads = 1});
+        bool is_asked = false;
+        core.watch_stop([&] { return is_asked = true; }, std::chrono::milliseconds(50));
+        const data::detail::dealing deal{.size = 20, .global_batch = 10};
+        CHECK_THROWS_WITH(core.next(data::detail::batch_request::of(deal, 0, 0, 0)),
+                          ContainsSubstring("sample 7, map(wait_at_7)") &&
+                              ContainsSubstring("a stop was asked for"));
+        CHECK(is_asked);
+    } // returns, though the thread is in that row
+    gate.set_value();
 }
 
 } // namespace loader_test

@@ -5,13 +5,16 @@
 #include <skein/core/sleep.hpp>
 #include <skein/data/arena.hpp>
 #include <skein/data/detail/row_engine.hpp>
+#include <skein/net/loop_thread.hpp>
 #include <skein/net/offload.hpp>
 #include <skein/sim/loop.hpp>
 
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -71,6 +74,7 @@ public:
               data::detail::cells& out) const override {
         rows_made += 1;
         net::seem_to_take(making);
+        if (sample == bad_sample) throw std::runtime_error("bad everywhere");
         put(static_cast<std::int64_t>(sample) * 3, out);
         return true;
     }
@@ -90,6 +94,7 @@ public:
         out = {number};
     }
     duration making{}, receiving{};
+    std::uint64_t bad_sample = 1000;
     mutable int helpers_made = 0, rows_made = 0;
     data::helpers wanted() const override { return {.most = 1, .cpus = 1}; }
     task<std::unique_ptr<data::detail::row_helper>> make_helper() const override {
@@ -250,10 +255,11 @@ task<void> make_all(std::shared_ptr<numbers> program, outcome* into) {
 }
 
 outcome run_with(scripted_helper::script answer, duration making, duration receiving,
-                 std::uint64_t seed) {
+                 std::uint64_t seed, std::uint64_t bad_sample = 1000) {
     const auto program = std::make_shared<numbers>(std::move(answer));
     program->making = making;
     program->receiving = receiving;
+    program->bad_sample = bad_sample;
     outcome made;
     sim::loop loop(seed);
     loop.run(make_all(program, &made));
@@ -299,6 +305,52 @@ TEST_CASE("a helper that answers nonsense is left out, and its rows are made her
     }
 }
 
+/// A helper at which some rows fail.
+scripted_helper::script failing_at(std::function<bool(std::uint64_t)> fails) {
+    return [fails](const data::detail::rows_request& wanted) {
+        data::detail::rows_answer answer;
+        wire::writer rows;
+        for (const auto sample : wanted.samples) {
+            const bool is_bad = fails(sample);
+            answer.fates.push_back(is_bad ? data::detail::row_fate::bad
+                                          : data::detail::row_fate::made);
+            if (is_bad)
+                answer.bad.push_back({sample, error(errc::io, "a bad disk")});
+            else
+                rows.fixed(static_cast<std::int64_t>(sample) * 3);
+        }
+        answer.rows = std::move(rows).take();
+        return answer;
+    };
+}
+
+TEST_CASE("rows that fail at a helper alone are made here, and it is left out by its name") {
+    const auto made =
+        run_with(failing_at([](auto sample) { return sample % 10 == 7; }), 1ms, {}, 1);
+    check_rows(made);
+    INFO(made.notes);
+    CHECK(made.notes.find(
+              "helper scripted failed at a row that is good here: sample 17: a bad disk") !=
+          std::string::npos);
+    CHECK(made.notes.find("helper scripted is left out: 3 rows failed there and were good here") !=
+          std::string::npos);
+    CHECK(made.stats[1].refuted == 3);
+}
+
+TEST_CASE("a row that fails everywhere is bad, with the error of here, and no helper's fault") {
+    const auto made =
+        run_with(failing_at([](auto sample) { return sample == 13; }), 1ms, {}, 1, 13);
+    REQUIRE(made.bad.size() == 10); // of ten epochs
+    for (const auto& one : made.bad) {
+        CHECK(one.sample == 13);
+        CHECK(std::string(one.why.what()).find("bad everywhere") != std::string::npos);
+    }
+    CHECK(made.samples.size() == 990);
+    CHECK(made.notes.empty());
+    CHECK(made.stats[1].rows > 100);
+    CHECK(made.stats[1].refuted == 0);
+}
+
 TEST_CASE("it is said when taking rows in costs as much as making them") {
     const auto dear = run_with(right_answer, 10ms, 20ms, 1);
     check_rows(dear);
@@ -309,6 +361,75 @@ TEST_CASE("it is said when taking rows in costs as much as making them") {
     check_rows(cheap);
     CHECK(cheap.notes.empty());
     CHECK(cheap.stats[1].rows > 64);
+}
+
+/// Numbers whose sample 3 does not end until it is let go.
+class waiting_numbers final : public data::detail::row_program {
+public:
+    explicit waiting_numbers(std::shared_future<void> go) : go_(std::move(go)) {}
+    std::uint64_t size() const override { return 10; }
+    std::uint64_t sample_at(std::uint64_t, std::uint64_t, std::uint64_t place) const override {
+        return place;
+    }
+    std::string name_of(std::uint64_t sample) const override {
+        return "file-" + std::to_string(sample);
+    }
+    std::string step_name(std::uint32_t) const override { return "map(wait)"; }
+    std::string describe() const override { return "waiting numbers"; }
+    bool make(std::uint64_t, std::uint64_t, std::uint64_t sample,
+              data::detail::cells& out) const override {
+        if (sample == 3) go_.wait();
+        numbers::put(static_cast<std::int64_t>(sample), out);
+        return true;
+    }
+
+private:
+    std::shared_future<void> go_;
+};
+
+struct slow_run {
+    std::promise<void> gate;
+    std::vector<std::string> notes;
+    std::size_t rows = 0;
+    net::offload_pool pool{1};
+};
+
+task<void> make_slowly(slow_run* run) {
+    const auto program = std::make_shared<waiting_numbers>(run->gate.get_future().share());
+    const auto slots = std::make_shared<data::slot_pool>(1 << 20);
+    data::detail::engine_options how;
+    how.slow_row = 20ms;
+    event over;
+    data::detail::row_engine engine(
+        program, how, slots, &run->pool,
+        [&](const data::detail::finished_batch& made) {
+            run->rows += made.samples.size();
+            over.set();
+        },
+        [&](const std::string& line) {
+            run->notes.push_back(line);
+            if (run->notes.size() == 2) run->gate.set_value();
+        });
+    scope work;
+    work.spawn(engine.serve());
+    const data::detail::dealing deal{.size = 10, .global_batch = 10, .epochs = 1};
+    engine.restart(1, batch_request::of(deal, 0, 0, 0));
+    auto came = over.wait();
+    co_await came;
+    work.cancel();
+    auto joined = as_result(work.join());
+    (void)co_await joined;
+}
+
+TEST_CASE("a row that takes long is named, with what it is in and for how long") {
+    slow_run run;
+    {
+        net::loop_thread thread("rows");
+        thread.run([&run] { return make_slowly(&run); });
+    }
+    CHECK(run.rows == 10);
+    REQUIRE(run.notes.size() >= 2); // again after twice the time
+    CHECK(run.notes[0].starts_with("sample 3 (file-3), map(wait): has taken 0 s"));
 }
 
 } // namespace row_engine_test

@@ -8,6 +8,10 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <stdexcept>
@@ -233,6 +237,196 @@ TEST_CASE("what a row throws ends the run with its sample, or is left out") {
     CHECK(got.result.steps == 21);
     CHECK_THROWS_WITH(train_on(1, config, data::range(0) | data::map<&of_number>()),
                       ContainsSubstring("no samples"));
+}
+
+TEST_CASE("what is left out stands in the run's folder, each sample once") {
+    scratch dir;
+    auto config = feed_config(dir);
+    config.checkpoint.enabled = true;
+    config.write_files = true;
+    const auto plan =
+        data::range(40) | data::map<&of_number>() | data::map<&throws>() | data::shuffle();
+    (void)train_on(2, config, plan, {.threads = 1, .bad_rows = 1}); // another rank has it each time
+    config.resume = resume_mode::latest;
+    config.epochs = 5;
+    (void)train_on(1, config, plan, {.threads = 1, .bad_rows = 1});
+    std::ifstream file(dir.path + "/run/left_out.csv");
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    CHECK(text == "sample,name,why,data\n5,\"\",\"sample 5, map(throws): five\",\"" +
+                      plan.describe() + "\"\n");
+}
+
+/// Whether the parts of each row's time lie within it.
+struct time_parts {
+    int rows = 0;
+    bool fit = true;
+    void on_step(const step_info& now) {
+        const auto& own = now.own;
+        const auto sum = own.data + own.forward + own.backward + own.optimizer + own.exposed;
+        fit = fit && sum > 0 && sum <= now.since_row;
+        rows += 1;
+    }
+};
+
+TEST_CASE("what a rank waited and computed lies within the time since the row before") {
+    for (const int world : {1, 2}) {
+        scratch dir;
+        const auto config = feed_config(dir);
+        run_world(world, [&](context& ctx) {
+            auto net = make_net();
+            auto batches = sk::train::feed<row_tensors>(ctx, config, shuffled(40), {.threads = 1});
+            sk::Trainer<sk::DDP<>, time_parts> trainer(ctx, config, {});
+            const auto loss = [](Net& m, const row_tensors& b) {
+                return class_loss(m, sample_batch{b.x, b.y, {}});
+            };
+            const auto test = sk::train::numbered<row_tensors>(
+                ctx, config, data::range(6) | data::map<&of_number>());
+            trainer.fit(net, sk::SGD{}, constant_rate{1e-2}, loss, batches, test);
+            expect(trainer.callback<time_parts>().rows == 18);
+            expect(trainer.callback<time_parts>().fit);
+        });
+    }
+}
+
+// ---- evaluation sets with bad rows ---------------------------------------------------------------
+
+/// Four steps of numbered data, evaluated on a pipeline whose sample 5 is bad.
+fit_result evaluate_bad(int world, const run_config& config, std::uint64_t bad_rows,
+                        std::uint64_t* left_out) {
+    fit_result out;
+    run_world(world, [&](context& ctx) {
+        auto net = make_net();
+        const auto test = sk::train::numbered<row_tensors>(
+            ctx, config, data::range(6) | data::map<&of_number>() | data::map<&throws>(),
+            {.threads = 1, .bad_rows = bad_rows});
+        sk::Trainer<sk::DDP<>> trainer(ctx, config);
+        const auto loss = [](auto& m, const auto& b) {
+            return torch::nn::functional::cross_entropy(m->forward(b.x), b.y);
+        };
+        auto session = trainer.open(net, sk::SGD{}, constant_rate{1e-2});
+        session.evaluate_on(net, loss, test);
+        numbers seen{40};
+        for (auto step : session.steps(seen))
+            for (const auto& batch : step) session.backward(loss(net, batch));
+        const auto r = session.finish();
+        if (ctx.rank() == ctx.world_size() - 1) *left_out = test.stats().bad; // it has sample 5
+        if (ctx.is_first()) out = r;
+    });
+    return out;
+}
+
+TEST_CASE("a bad row of an evaluation set is left out of its mean, or ends the run by its name") {
+    for (const int world : {1, 2}) {
+        scratch a, b, c;
+        auto config = quiet_config(a.path);
+        config.max_steps = 4;
+        config.eval_every = 2;
+        auto ctx = context::single();
+        auto net = make_net();
+        sk::Trainer<sk::DDP<>> trainer(ctx, config);
+        const auto expected =
+            trainer.fit(net, sk::SGD{}, constant_rate{1e-2}, class_loss, numbers{40}, numbers{5});
+        config.runs_dir = b.path;
+        std::uint64_t left_out = 0;
+        const auto got = evaluate_bad(world, config, 1, &left_out);
+        CHECK(std::abs(got.val_loss - expected.val_loss) < 1e-6);
+        CHECK(left_out == 1); // in two evaluations
+        config.runs_dir = c.path;
+        CHECK_THROWS_WITH(
+            evaluate_bad(world, config, 0, &left_out),
+            ContainsSubstring("sample 5, map(throws), of evaluation set \"val\" after "
+                              "step 2") &&
+                ContainsSubstring("five"));
+    }
+}
+
+/// Numbers of which one cannot be had while it is broken.
+struct flaky_numbers {
+    const std::atomic<bool>* broken;
+    [[nodiscard]] std::uint64_t size() const { return 6; }
+    [[nodiscard]] sample_batch batch(std::span<const std::uint64_t> ids) const {
+        if (*broken && ids.back() == 5) throw std::runtime_error("a broken disk");
+        return numbers{6}.batch(ids);
+    }
+};
+/// What it was told, as a run keeps it.
+struct told_evaluations {
+    std::string told;
+    skein::train::action on_eval(const eval_info& now) {
+        told += fmt::format("{} {}\n", now.set, now.step);
+        return skein::train::action::go_on;
+    }
+    std::string state() const { return told; }
+    void restore(std::string_view saved) { told = saved; }
+};
+struct evaluated_run {
+    std::string rows, told;
+    std::vector<float> weights;
+    fit_result result;
+};
+
+evaluated_run run_flaky(int world, const run_config& config, const std::atomic<bool>& broken) {
+    evaluated_run out;
+    run_world(world, [&](context& ctx) {
+        auto net = make_net();
+        sk::Trainer<sk::DDP<>, told_evaluations> trainer(ctx, config, {});
+        const flaky_numbers held_out{&broken};
+        const auto r = trainer.fit(net, sk::AdamW{}, constant_rate{1e-2}, class_loss, numbers{40},
+                                   numbers{4}, sk::evaluation("test", held_out));
+        if (!ctx.is_first()) return;
+        out.weights = weights(*net);
+        out.result = r;
+        out.told = trainer.callback<told_evaluations>().told;
+    });
+    std::ifstream file(config.runs_dir + "/run/metrics.csv");
+    out.rows.assign(std::istreambuf_iterator<char>(file), {});
+    return out;
+}
+
+TEST_CASE("a failed evaluation leaves a checkpoint of its step, and a resumed run makes it again") {
+    for (const int world : {1, 2})
+        for (const std::int64_t steps : {6, 3}) { // in the middle, and behind the last step
+            scratch whole_dir, dir;
+            auto config = quiet_config(whole_dir.path);
+            config.max_steps = steps;
+            config.eval_every = 3;
+            config.checkpoint.enabled = true;
+            config.checkpoint.every = 100;
+            config.write_files = true;
+            std::atomic<bool> broken{false};
+            const auto whole = run_flaky(world, config, broken);
+            config.runs_dir = dir.path;
+            broken = true;
+            CHECK_THROWS_WITH(run_flaky(world, config, broken), ContainsSubstring("a broken disk"));
+            CHECK(std::filesystem::exists(dir.path + "/run/checkpoints/step-00000003"));
+            config.resume = resume_mode::latest;
+            CHECK_THROWS_WITH(run_flaky(world, config, broken), // once more, from there
+                              ContainsSubstring("a broken disk") &&
+                                  (world == 1 ? ContainsSubstring("a resumed run makes its "
+                                                                  "evaluation")
+                                              : ContainsSubstring("disk")));
+            broken = false;
+            const auto rest = run_flaky(world, config, broken);
+            CHECK(rest.result.first_step == 3);
+            CHECK(rest.weights == whole.weights);
+            CHECK(rest.rows == whole.rows);
+            CHECK(rest.told == whole.told);
+            CHECK(rest.result.val_loss == whole.result.val_loss);
+        }
+}
+
+TEST_CASE("weights whose evaluation is not finite get no checkpoint") {
+    scratch dir;
+    auto config = quiet_config(dir.path);
+    config.checkpoint.enabled = true;
+    config.max_steps = 2;
+    auto ctx = context::single();
+    auto net = make_net();
+    sk::Trainer<sk::DDP<>> trainer(ctx, config);
+    CHECK_THROWS_WITH(trainer.fit(net, sk::SGD{}, constant_rate{1e-2}, class_loss, numbers{40},
+                                  numbers{.n = 4, .broken = 2}),
+                      ContainsSubstring("nan after step 2"));
+    CHECK_FALSE(std::filesystem::exists(dir.path + "/run/checkpoints/step-00000002"));
 }
 
 } // namespace feed_test

@@ -6,6 +6,7 @@
 
 #include <catch2/catch_test_macros.hpp>
 
+#include <array>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -162,6 +163,20 @@ TEST_CASE("the configuration on disk has the name that is in use") {
     reporter first(a, config, {}), second(b, config, {});
     CHECK(where.text("run/config.json").find("\"name\": \"run\"") != std::string::npos);
     CHECK(where.text("run.2/config.json").find("\"name\": \"run.2\"") != std::string::npos);
+}
+
+TEST_CASE("the parts of a run's time and the rest add up to 100 %") {
+    using shares = std::array<int, 6>;
+    CHECK(skein::train::detail::whole_shares({1.0, 2.0, 3.0, 0.5, 0.5}, 10.0) ==
+          shares{10, 20, 30, 5, 5, 30});
+    CHECK(skein::train::detail::whole_shares({0, 0, 0, 0, 0}, 2.0) == shares{0, 0, 0, 0, 0, 100});
+    for (int i = 1; i < 200; ++i) { // whatever is rounded
+        const double part = i / 1000.0;
+        const auto all = skein::train::detail::whole_shares({part, part, part, part, part}, 1.0);
+        int sum = 0;
+        for (const int each : all) sum += each;
+        CHECK(sum == 100);
+    }
 }
 
 TEST_CASE("samples per second are not called tokens per second") {

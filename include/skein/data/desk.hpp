@@ -5,9 +5,11 @@
 // Batches are opened in the order in which they are wanted. Executors (threads here, helpers
 // elsewhere) come for a range when they have nothing to do; it is as long as they make in a few
 // milliseconds. A range is given out again when its helper is lost or takes four times as long as
-// usual, and the first result counts: rows are pure functions of their sample, so whoever makes
-// them makes the same bytes. A thread of this process writes its rows in place and cannot be lost;
-// what a helper sends is written by who was let by begin_write().
+// usual, and at the latest a second after what its rows take here: a helper that stands still again
+// and again does not set the pace. Then a thread of this process makes it. The first result counts:
+// rows are pure functions of their sample, so whoever makes them makes the same bytes. A thread of
+// this process writes its rows in place and cannot be lost; what a helper sends is written by who
+// was let by begin_write().
 //
 // A state machine without a clock, threads or bytes: the same on real and simulated loops.
 //
@@ -33,8 +35,8 @@ namespace skein::data {
 struct desk_options {
     duration range_time = std::chrono::milliseconds(4);       ///< that a range should take
     duration least_deadline = std::chrono::milliseconds(100); ///< of a helper's range
-    int deadline_factor = 4;                      ///< times the usual time of so many rows
-    duration most_late = std::chrono::seconds(1); ///< after the usual time, at most
+    int deadline_factor = 4;                      ///< times a helper's usual time of so many rows
+    duration most_late = std::chrono::seconds(1); ///< after what the rows take here, at most
     std::uint64_t most_rows = 256;                ///< of one range
 };
 
@@ -69,7 +71,8 @@ public:
     void clear() noexcept;
 
     /// The next range for an executor: an overdue one of the first batch, then rows that nobody
-    /// has, then overdue ones of later batches. Nothing: there is nothing to do now.
+    /// has, then overdue ones of later batches. Overdue ones are for executors here. Nothing: there
+    /// is nothing to do now.
     [[nodiscard]] std::optional<work_range> take(std::uint64_t executor, time_point now);
     /// Before the result of a helper is written to the batch. False: somebody else writes it, has
     /// written it, or the batch is forgotten; the result is dropped.
@@ -78,6 +81,8 @@ public:
     ///   spent  by the executor alone, for all rows; teaches how long its ranges should be
     ///   result whether its batch is done now
     bool finish(std::uint64_t executor, std::uint64_t range, duration spent);
+    /// A result came too late to be written; it teaches as one that was.
+    void learn(std::uint64_t executor, std::uint64_t rows, duration spent);
     /// An executor could not make a range: it is open again, for others.
     void give_up(std::uint64_t executor, std::uint64_t range);
 
@@ -111,6 +116,7 @@ private:
         std::vector<std::uint64_t> refused; // executors that could not
         std::uint64_t writer = 0;           // the range that writes it; 0: none
         time_point deadline = time_point::max();
+        time_point since = time_point::max(); // first given to a helper
     };
     struct batch_state {
         std::uint64_t rows = 0, cut = 0, done = 0; // cut: rows below are pieces or done
@@ -120,7 +126,9 @@ private:
     [[nodiscard]] std::uint64_t rows_for(const executor_state& who, std::uint64_t left) const;
     [[nodiscard]] work_range give(std::uint64_t executor, std::uint64_t batch, piece& what,
                                   time_point now);
-    [[nodiscard]] bool may_have(const piece& what, std::uint64_t executor) const;
+    [[nodiscard]] bool may_have(const piece& what, std::uint64_t executor, time_point now) const;
+    /// When a thread here takes a piece over, whoever has it.
+    [[nodiscard]] time_point latest(const piece& what) const;
     [[nodiscard]] piece* find(std::uint64_t range, batch_state** in = nullptr);
     void release(std::uint64_t range);
 

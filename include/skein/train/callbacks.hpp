@@ -121,6 +121,8 @@ struct step_info {
                                      ///< this one decided; in on_agreed of this step
     double next_rate = 0.0;          ///< what the schedule alone gives for the next step
     std::uint64_t epoch = 0;         ///< passes over the data that are finished
+    step_timing own{};               ///< as `timing`, of this rank alone: parts of since_row
+    double since_row = 0.0;          ///< seconds since the row before, with all that lay between
 };
 
 /// After every evaluation, of each set by itself.

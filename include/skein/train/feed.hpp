@@ -17,6 +17,7 @@
 #include <skein/core/error.hpp>
 #include <skein/core/fields.hpp>
 #include <skein/core/option_count.hpp>
+#include <skein/core/time.hpp>
 #include <skein/data/detail/loader_core.hpp>
 #include <skein/data/detail/row_program.hpp>
 #include <skein/data/pipeline.hpp>
@@ -42,7 +43,11 @@ struct feed_options {
     int threads = 0; ///< that make rows; 0: the cores of this process, shared with the ranks here
     std::size_t budget = std::size_t{512} << 20; ///< bytes of all batches that are made or held
     option_count bad_rows = 0; ///< samples that cannot be made and are left out, of each rank; one
-                               ///< that is bad in every epoch counts once
+                                ///< that is bad in every epoch counts once. Each is named in the
+                                ///< log and in left_out.csv of the run's folder, once
+    time_span
+        row_limit{}; ///< that one row may take here; a longer one ends the run. 0: none, a row
+                     ///< that takes long is named in the log
 };
 
 namespace detail {
@@ -69,6 +74,24 @@ template <class Batch, class Pipeline>
                                                      const feed_options& how);
 [[nodiscard]] data::detail::dealing dealing_of(const run_config& run, std::uint64_t size);
 
+/// The loader of a run: a row that does not end gives way to a stop of the run.
+[[nodiscard]] std::unique_ptr<data::detail::loader_core> make_loader(
+    std::shared_ptr<const data::detail::row_program> program, const context& ctx,
+    const run_config& run, const feed_options& how);
+
+/// What a loader of a run has left out: in left_out.csv of the run's folder.
+class left_out_file {
+public:
+    explicit left_out_file(const context& ctx) : ctx_(&ctx) {}
+    /// Writes what is new; a sample of these data that stands there already is not written again.
+    void update(const data::detail::loader_core& of);
+
+private:
+    const context* ctx_;
+    std::size_t seen_ = 0;
+    bool failing_ = false;
+};
+
 /// The place of a pipeline in a run, without its types.
 class fed_places {
 public:
@@ -87,6 +110,7 @@ private:
     data::detail::loader_place place_;
     int part_ = 0; // of the step that is being asked for
     std::unique_ptr<data::detail::loader_core> core_;
+    left_out_file left_out_;
 };
 
 /// Batches by number, the ones behind the last read ahead.
@@ -97,10 +121,14 @@ public:
 
     [[nodiscard]] std::uint64_t size() const { return size_; }
     [[nodiscard]] data::detail::finished_batch batch(std::span<const std::uint64_t> ids) const;
+    [[nodiscard]] data::loader_stats stats() const {
+        return core_ ? core_->stats() : data::loader_stats();
+    }
 
 private:
     std::uint64_t size_ = 0;
     std::unique_ptr<data::detail::loader_core> core_;
+    mutable left_out_file left_out_;
 };
 
 } // namespace detail
@@ -133,7 +161,7 @@ public:
     [[nodiscard]] std::string describe() const { return places_.describe(); }
     /// Rows of an epoch; 0: filters decide.
     [[nodiscard]] std::uint64_t size() const { return is_filtered_ ? 0 : places_.size(); }
-    /// What making rows has cost so far, here and at helpers.
+    /// What making rows has cost so far, here and at helpers, and what was left out.
     [[nodiscard]] data::loader_stats stats() const { return places_.stats(); }
 
 private:
@@ -165,14 +193,22 @@ public:
                       "number of samples that is known before; filter its source");
     }
     [[nodiscard]] std::uint64_t size() const { return places_.size(); }
-    /// Rows of samples that follow each other; the next ones are made meanwhile.
+    /// Rows of samples that follow each other, without the bad ones that may be left out; the next
+    /// ones are made meanwhile.
     ///   errors  of rows that cannot be made; not_supported: numbers that do not follow each other
     [[nodiscard]] Batch batch(std::span<const std::uint64_t> ids) const {
-        return detail::tensors_of<Batch, Pipeline>(places_.batch(ids));
+        const auto made = places_.batch(ids);
+        samples_ = made.samples.size();
+        return detail::tensors_of<Batch, Pipeline>(made);
     }
+    /// Rows of the batch that batch() gave last.
+    [[nodiscard]] std::uint64_t samples(const Batch&) const noexcept { return samples_; }
+    /// The same as of fed_stream; nothing for an empty set.
+    [[nodiscard]] data::loader_stats stats() const { return places_.stats(); }
 
 private:
     detail::numbered_places places_;
+    mutable std::uint64_t samples_ = 0;
 };
 
 /// A pipeline as the evaluation set of a run, in the order of its samples, with the draws of epoch

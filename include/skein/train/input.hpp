@@ -20,6 +20,8 @@
 // step's batches do; if so it makes them where it computes, as with prefetch_batches = 0, so that
 // runs repeat.
 
+#include <skein/core/error.hpp>
+
 #include <concepts>
 #include <cstdint>
 #include <memory>
@@ -33,6 +35,8 @@
 namespace skein::train {
 
 /// Samples by number. Laws: batch(ids) depends on ids alone; every id is below size().
+/// A source may leave out samples that cannot be made, if it says how many a batch has:
+/// samples(batch). An evaluation counts those; training refuses a batch that lacks some.
 template <class D>
 concept data_source = requires(const D& data, std::span<const std::uint64_t> ids) {
     { data.size() } -> std::convertible_to<std::uint64_t>;
@@ -109,6 +113,26 @@ std::uint64_t samples_of(const Batch& batch, std::uint64_t asked) {
         return asked;
 }
 
+/// Samples of a batch of numbered data.
+template <data_source D, class Batch>
+std::uint64_t samples_made(const D& data, const Batch& batch, std::uint64_t asked) {
+    if constexpr (requires {
+                      { data.samples(batch) } -> std::convertible_to<std::uint64_t>;
+                  })
+        return static_cast<std::uint64_t>(data.samples(batch));
+    else
+        return asked;
+}
+/// Of numbered data that is trained on: every sample has its place in a step.
+inline void require_samples(std::uint64_t made, std::uint64_t asked) {
+    if (made == asked) return;
+    throw error(errc::not_supported, "not supported: " + std::to_string(made) + " of " +
+                                         std::to_string(asked) +
+                                         " samples of numbered data that is trained on could be "
+                                         "made")
+        .with_hint("train on a stream, as train::feed() is, which may leave out bad samples");
+}
+
 /// A stream's batch, whose type the loop does not know.
 struct any_batch {
     std::shared_ptr<const void> value; ///< null: the stream has ended
@@ -138,7 +162,9 @@ public:
     explicit numbered_input(const D& data) : data_(data) {}
     std::uint64_t size() const override { return static_cast<std::uint64_t>(data_.size()); }
     std::shared_ptr<const void> batch(std::span<const std::uint64_t> ids) override {
-        return std::make_shared<const typename batch_type<D>::type>(data_.batch(ids));
+        auto batch = std::make_shared<const typename batch_type<D>::type>(data_.batch(ids));
+        require_samples(samples_made(data_, *batch, ids.size()), ids.size());
+        return batch;
     }
 
 private:

@@ -16,6 +16,7 @@
 #include <skein/train/context.hpp>
 #include <skein/train/run_config.hpp>
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <string>
@@ -62,6 +63,11 @@ struct world_news {
     std::uint64_t bytes = 0; ///< of state that ranks took from others
 };
 
+namespace detail {
+/// Parts of a whole in whole percent, and the rest: they add up to 100.
+[[nodiscard]] std::array<int, 6> whole_shares(const std::array<double, 5>& parts, double whole);
+} // namespace detail
+
 /// See the file's head. Not thread-safe. Until begin() nothing of a run that is there already is
 /// changed.
 class reporter {
@@ -79,7 +85,8 @@ public:
     [[nodiscard]] std::string checkpoints() const { return path_ + "/checkpoints"; }
 
     /// Once, when it is known where the run begins. Rows after the first step are dropped.
-    void begin(const start_info& start);
+    ///   end_due  the row of the first step, too: what lies behind it is made now
+    void begin(const start_info& start, bool end_due = false);
 
     /// One step's row; `evaluated` holds this step's evaluation, or nothing. A file that cannot be
     /// written is told once and tried again: training goes on.
@@ -111,7 +118,7 @@ public:
 
 private:
     void show(const start_info& start);
-    void greet(const start_info& start);
+    void greet(const start_info& start, bool end_due);
     void tell_start(const start_info& start, const std::string& name);
     void write_row(const step_info& now, const std::vector<report::metric_value>& evaluated,
                    const std::vector<report::metric_array>& arrays);
@@ -133,10 +140,11 @@ private:
     std::optional<report::run_dir> dir_;
     std::unique_ptr<report::progress> show_;
     std::uint64_t last_step_ = 0;
-    double average_ = 0.0;      // of the seconds per step, exponential
-    double waited_ = 0.0;       // of those that waited for data
-    double seconds_ = 0.0;      // of all steps
-    std::vector<double> spent_; // of them, in the order of detail::timings()
+    double average_ = 0.0;          // of the seconds per step, exponential
+    double between_rows_ = 0.0;     // seconds from row to row, likewise
+    double waited_ = 0.0;           // of those that waited for data
+    double seconds_ = 0.0;          // from the first step to the last row
+    std::array<double, 5> spent_{}; // of them: data, forward, backward, optimizer, other ranks
 };
 
 /// Rank 0's last screen of a fit() that ended: printed when the context ends, in the way of
@@ -153,4 +161,5 @@ void leave_screen(const context& ctx, const run_config& config, const fit_result
 
 #if SKEIN_HEADER_ONLY
 #include <skein/train/detail/reporter.ipp>
+#include <skein/train/detail/reporter_screen.ipp>
 #endif

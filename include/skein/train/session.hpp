@@ -171,8 +171,13 @@ public:
         detail::require_loss<Loss, Model, batch_of<decltype(*data)>>();
         use_evaluation(
             set.name(), static_cast<std::uint64_t>(data->size()), set.options(),
-            [&loss, &model, data](std::span<const std::uint64_t> ids, train::stage& here) {
-                return detail::call_loss(loss, model, data->batch(ids), here);
+            [&loss, &model, data](std::span<const std::uint64_t> ids,
+                                  train::stage& here) -> std::optional<detail::evaluated_loss> {
+                const auto batch = data->batch(ids);
+                const auto samples = detail::samples_made(*data, batch, ids.size());
+                if (samples == 0) return std::nullopt;
+                here.numbers().weigh(static_cast<double>(samples));
+                return detail::evaluated_loss{detail::call_loss(loss, model, batch, here), samples};
             },
             detail::loss_reports<Loss, Model, batch_of<decltype(*data)>>);
     }

@@ -58,10 +58,20 @@ SKEIN_INLINE std::uint64_t desk::rows_for(const executor_state& who, std::uint64
     return std::clamp<std::uint64_t>(left / std::max<std::size_t>(1, executors_.size()), 1, count);
 }
 
-SKEIN_INLINE bool desk::may_have(const piece& what, std::uint64_t executor) const {
+SKEIN_INLINE bool desk::may_have(const piece& what, std::uint64_t executor, time_point now) const {
     if (what.writer != 0 || std::ranges::find(what.refused, executor) != what.refused.end())
         return false;
-    return std::ranges::find(what.holders, executor, &holder::executor) == what.holders.end();
+    if (executors_.at(executor).where == place::here)
+        return what.holders.empty() || what.deadline <= now;
+    // Another helper might fall silent with it, too, and the next one: they share one wait.
+    return what.holders.empty() &&
+           (what.since == time_point::max() || now + how_.least_deadline <= latest(what));
+}
+
+SKEIN_INLINE time_point desk::latest(const piece& what) const {
+    const double here = row_seconds_ * static_cast<double>(what.count);
+    return what.since + how_.most_late +
+           std::chrono::duration_cast<duration>(std::chrono::duration<double>(here));
 }
 
 SKEIN_INLINE work_range desk::give(std::uint64_t executor, std::uint64_t batch, piece& what,
@@ -75,12 +85,14 @@ SKEIN_INLINE work_range desk::give(std::uint64_t executor, std::uint64_t batch, 
         what.writer = given.id;
         what.deadline = time_point::max();
     } else {
+        what.since = std::min(what.since, now);
         const double each = who.row_seconds > 0 ? who.row_seconds : row_seconds_;
         const auto usual = std::chrono::duration_cast<duration>(
             std::chrono::duration<double>(each * static_cast<double>(what.count)));
-        // A slow one that is lost is waited for no longer than a fast one.
-        const auto late = std::min(usual * (how_.deadline_factor - 1), how_.most_late);
-        what.deadline = now + std::max(how_.least_deadline, usual + late);
+        // Its usual time may be long because it stands still now and then: that is no reason to
+        // wait for longer than the rows are worth here.
+        const auto due = now + std::max(how_.least_deadline, usual * how_.deadline_factor);
+        what.deadline = std::min(due, latest(what));
     }
     return given;
 }
@@ -90,14 +102,13 @@ SKEIN_INLINE std::optional<work_range> desk::take(std::uint64_t executor, time_p
     const auto overdue = [&](std::uint64_t number,
                              batch_state& batch) -> std::optional<work_range> {
         for (auto& each : batch.pieces)
-            if ((each.holders.empty() || each.deadline <= now) && may_have(each, executor))
-                return give(executor, number, each, now);
+            if (may_have(each, executor, now)) return give(executor, number, each, now);
         return std::nullopt;
     };
     const auto open_rows = [&](std::uint64_t number,
                                batch_state& batch) -> std::optional<work_range> {
         for (auto& each : batch.pieces)
-            if (each.holders.empty() && may_have(each, executor))
+            if (each.holders.empty() && may_have(each, executor, now))
                 return give(executor, number, each, now);
         if (batch.cut == batch.rows) return std::nullopt;
         const auto count = rows_for(who, batch.rows - batch.cut);
@@ -143,15 +154,24 @@ SKEIN_INLINE bool desk::finish(std::uint64_t executor, std::uint64_t range, dura
     batch_state* batch = nullptr;
     auto* const what = find(range, &batch);
     if (what == nullptr) return false;
-    if (const auto who = executors_.find(executor); who != executors_.end()) {
-        const auto each = to_seconds(spent) / static_cast<double>(what->count);
-        detail::smooth(who->second.row_seconds, each);
-        if (who->second.where == place::here) detail::smooth(row_seconds_, each);
-    }
+    learn(executor, what->count, spent);
     for (const auto& h : what->holders) batch_of_.erase(h.range);
     batch->done += what->count;
     std::erase_if(batch->pieces, [what](const piece& each) { return &each == what; });
     return batch->done == batch->rows;
+}
+
+SKEIN_INLINE void desk::learn(std::uint64_t executor, std::uint64_t rows, duration spent) {
+    const auto who = executors_.find(executor);
+    if (who == executors_.end()) return;
+    auto& known = who->second.row_seconds;
+    const auto each = to_seconds(spent) / static_cast<double>(rows);
+    if (who->second.where == place::here) {
+        detail::smooth(known, each);
+        detail::smooth(row_seconds_, each);
+    } else { // one that stands still for a while is not as slow as that
+        detail::smooth(known, known > 0 ? std::min(each, 2 * known) : each);
+    }
 }
 
 SKEIN_INLINE void desk::release(std::uint64_t range) {

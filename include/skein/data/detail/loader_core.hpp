@@ -4,11 +4,13 @@
 
 #include <skein/core/error.hpp>
 #include <skein/core/option_count.hpp>
+#include <skein/core/time.hpp>
 #include <skein/data/detail/row_engine.hpp>
 
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,16 +27,28 @@ struct loader_options {
     std::size_t budget = std::size_t{512} << 20; ///< bytes of all batches that are being made,
                                                  ///< wait, or are still held
     option_count bad_rows = 0; ///< samples that may be left out before it is an error, of each
-                               ///< rank; one that is bad in every epoch counts once
-    bool drop_last = false;    ///< the last batch of an epoch only if it is full
-    std::uint64_t epochs = 0;  ///< passes over the data; 0: until nobody asks any more
+                                ///< rank; one that is bad in every epoch counts once. Each is named
+                                ///< in the log, once
+    time_span row_limit{}; ///< that one row may take here; a longer one is an error. 0: none, a row
+                           ///< that takes long is named in the log
+    bool drop_last = false;   ///< the last batch of an epoch only if it is full
+    std::uint64_t epochs = 0; ///< passes over the data; 0: until nobody asks any more
+};
+
+/// A sample that could not be made and was left out.
+struct left_out_sample {
+    std::uint64_t sample = 0;
+    std::string name{}; ///< as its source calls it: "cat/1.jpg"; empty: by its number alone
+    std::string why{};
 };
 
 /// What a loader has done so far.
 struct loader_stats {
-    std::uint64_t batches = 0, rows = 0, dropped = 0, bad = 0;
-    double waited = 0; ///< seconds that its batches were waited for
-    double lasted = 0; ///< seconds since the first one was asked for
+    std::uint64_t batches = 0, rows = 0, dropped = 0;
+    std::uint64_t bad = 0; ///< samples that were left out, each once: what `bad_rows` bounds
+    std::vector<left_out_sample> left_out{}; ///< they, as they were met
+    double waited = 0;                       ///< seconds that its batches were waited for
+    double lasted = 0;                       ///< seconds since the first one was asked for
     std::size_t row_bytes = 0, peak_bytes = 0, budget = 0;
     std::uint64_t given_again = 0, late = 0; ///< ranges that were given out again, and came late
     std::vector<detail::executor_stats> makers{};
@@ -58,11 +72,17 @@ public:
     /// is being made; anything else begins anew.
     ///   errors  of the first row that could not be made, in the order of the places; exhausted:
     ///           all memory of the budget is held by batches that were given out, or this host has
-    ///           no memory or open files for a row; usage: in a child that was forked. What failed
-    ///           may be asked for again
+    ///           no memory or open files for a row; usage: in a child that was forked; timeout: a row
+    ///           takes longer than its limit; cancelled: a stop is wanted, and a row in the way does
+    ///           not end. What failed may be asked for again
     [[nodiscard]] finished_batch next(const batch_request& wanted);
 
+    /// Asked while next() waits: whether who waits is to stop. On the thread of next().
+    ///   patience  with a row that is in the way of an end
+    void watch_stop(std::function<bool()> wanted, duration patience = std::chrono::seconds(5));
     [[nodiscard]] loader_stats stats() const;
+    /// Samples that were left out behind the first `seen` ones.
+    [[nodiscard]] std::vector<left_out_sample> left_out(std::size_t seen) const;
     [[nodiscard]] const row_program& program() const noexcept;
     [[nodiscard]] const loader_options& options() const noexcept;
     /// Of what the rows are a function: pipeline and seed.

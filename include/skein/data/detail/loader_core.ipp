@@ -16,6 +16,8 @@
 #include <cstring>
 #include <deque>
 #include <exception>
+#include <functional>
+#include <map>
 #include <mutex>
 #include <new>
 #include <optional>
@@ -102,8 +104,28 @@ public:
     impl(const impl&) = delete;
     impl& operator=(const impl&) = delete;
     ~impl() {
-        slots_->on_return({});
         run([this]() -> task<void> { return stop(); });
+    }
+
+    /// Nothing more is begun. False: a row does not end, and the threads cannot go.
+    [[nodiscard]] bool end() {
+        slots_->on_return({});
+        run([this]() -> task<void> { return cancel(); });
+        for (;;) {
+            const auto oldest = look_at_work().oldest;
+            if (!oldest) return true;
+            if (oldest->age >= patience_) {
+                logging::warn("data", fmt::format("{}: does not end: its thread is left behind",
+                                                  oldest->text));
+                return false;
+            }
+            std::unique_lock lock(mutex_);
+            (void)changed_.wait_for(lock, std::chrono::milliseconds(5));
+        }
+    }
+    void watch_stop(std::function<bool()> wanted, duration patience) {
+        stop_wanted_ = std::move(wanted);
+        patience_ = patience;
     }
 
     finished_batch next(const batch_request& wanted) {
@@ -127,7 +149,6 @@ public:
         refuse_bad(out);
         counts_.batches += 1;
         counts_.rows += out.samples.size();
-        counts_.bad += out.bad.size();
         counts_.dropped += wanted.count - out.samples.size() - out.bad.size();
         return out;
     }
@@ -146,6 +167,12 @@ public:
         now.peak_bytes = slots_->peak();
         now.budget = how_.budget;
         return now;
+    }
+
+    std::vector<left_out_sample> left_out(std::size_t seen) {
+        const std::lock_guard lock(mutex_);
+        const auto& all = counts_.left_out;
+        return {all.begin() + static_cast<std::ptrdiff_t>(std::min(seen, all.size())), all.end()};
     }
 
     [[nodiscard]] const row_program& program() const noexcept { return *program_; }
@@ -217,6 +244,10 @@ private:
                 .with_where(program_->describe())
                 .with_hint("take smaller batches, or give the loader a smaller budget"));
     }
+    task<void> cancel() {
+        if (work_) work_->cancel();
+        co_return;
+    }
     task<void> stop() {
         if (work_) {
             work_->cancel();
@@ -242,19 +273,23 @@ private:
     }
 
     finished_batch wait(std::unique_lock<std::mutex>& lock) {
-        // While nothing moves because all slots are out, nobody but the caller can give one back.
-        auto looked = system_clock().now();
+        const auto begin = system_clock().now();
+        std::optional<time_point> stopping; // when that was seen
+        auto looked = begin;
         while (ready_.empty()) {
             if (failure_) std::rethrow_exception(failure_);
             (void)changed_.wait_for(lock, std::chrono::milliseconds(200));
             const auto now = system_clock().now();
-            if (!ready_.empty() || between(looked, now) < std::chrono::seconds(5)) continue;
+            if (!ready_.empty() || between(looked, now) < std::chrono::seconds(1)) continue;
             looked = now;
             lock.unlock();
-            bool is_out = false;
-            run([this, &is_out]() -> task<void> { return ask_slots(is_out); });
+            if (!stopping && stop_wanted_ && stop_wanted_()) stopping = now;
+            const auto seen = look_at_work();
             lock.lock();
-            if (is_out && ready_.empty())
+            if (!ready_.empty()) break;
+            refuse_slow(seen, stopping ? between(*stopping, now) : duration(0));
+            // Nobody but the caller can give one back.
+            if (seen.is_out_of_slots && between(begin, now) >= std::chrono::seconds(5))
                 throw error(errc::exhausted,
                             fmt::format("the loader's budget of {} MiB is out: {} batches that it "
                                         "gave are still held",
@@ -264,9 +299,38 @@ private:
         }
         return std::move(ready_.front());
     }
-    task<void> ask_slots(bool& out) {
-        out = engine_->is_out_of_slots();
+
+    struct work_seen {
+        bool is_out_of_slots = false;
+        std::optional<row_under_way> oldest;
+    };
+    [[nodiscard]] work_seen look_at_work() {
+        work_seen seen;
+        run([this, &seen]() -> task<void> { return ask(seen); });
+        return seen;
+    }
+    task<void> ask(work_seen& seen) {
+        seen.is_out_of_slots = engine_->is_out_of_slots();
+        seen.oldest = engine_->oldest_row();
         co_return;
+    }
+
+    /// Throws for a row that has had its time. Nothing can end it: the loader goes without it.
+    ///   stopping  since a stop was wanted
+    void refuse_slow(const work_seen& seen, duration stopping) const {
+        if (!seen.oldest) return;
+        const auto& row = *seen.oldest;
+        const auto seconds = to_seconds(row.age);
+        if (how_.row_limit > duration(0) && row.age >= how_.row_limit)
+            throw error(errc::timeout, fmt::format("it has taken {:.0f} s so far, its limit is "
+                                                   "{:.0f} s",
+                                                   seconds, to_seconds(how_.row_limit)))
+                .with_where(row.text);
+        if (stopping >= patience_ && row.age >= patience_)
+            throw error(
+                errc::cancelled,
+                fmt::format("a stop was asked for, and it has taken {:.0f} s so far", seconds))
+                .with_where(row.text);
     }
 
     /// Throws unless the bad rows of a batch may be left out. A batch that is refused counts
@@ -280,9 +344,9 @@ private:
         const auto is_short = [](const bad_row& one) { return one.why.code() == errc::exhausted; };
         if (const auto found = std::ranges::find_if(out.bad, is_short); found != out.bad.end())
             throw found->why;
-        std::set<std::uint64_t> bad; // new ones: a sample counts once, in however many epochs
+        std::map<std::uint64_t, const error*> bad; // new ones: each counts once, in all epochs
         for (const auto& one : out.bad)
-            if (!bad_samples_.contains(one.sample)) bad.insert(one.sample);
+            if (!bad_samples_.contains(one.sample)) bad.emplace(one.sample, &one.why);
         if (bad_samples_.size() + bad.size() > how_.bad_rows) {
             auto why = out.bad.front().why;
             if (how_.bad_rows > 0)
@@ -291,7 +355,16 @@ private:
                                                 how_.bad_rows.value()));
             throw why;
         }
-        bad_samples_.merge(bad);
+        for (const auto& [sample, why] : bad) leave_out(sample, *why);
+    }
+
+    /// Says it, once for each sample.
+    void leave_out(std::uint64_t sample, const error& why) {
+        bad_samples_.insert(sample);
+        counts_.bad += 1;
+        counts_.left_out.push_back({sample, program_->name_of(sample), why.what()});
+        logging::warn("data", fmt::format("left out, {} of at most {}: {}", counts_.bad,
+                                          how_.bad_rows, why.what()));
     }
 
     const pid_t process_ = ::getpid();
@@ -304,6 +377,8 @@ private:
     std::optional<session> session_;
     std::optional<row_engine> engine_; // of the loop, as work_
     std::optional<scope> work_;
+    std::function<bool()> stop_wanted_;
+    duration patience_ = std::chrono::seconds(5); // with a row that is in the way of an end
 
     std::mutex mutex_; // guards what follows
     std::condition_variable changed_;
@@ -322,12 +397,25 @@ SKEIN_INLINE loader_core::loader_core(std::shared_ptr<const row_program> program
                                       loader_options how)
     : impl_(std::make_unique<impl>(std::move(program), how)) {}
 SKEIN_INLINE loader_core::~loader_core() {
-    if (!impl_->is_own_process()) (void)impl_.release(); // there is nobody whose end to wait for
+    if (!impl_->is_own_process()) {
+        (void)impl_.release(); // there is nobody whose end to wait for
+    } else if (!impl_->end()) {
+        static auto* const left_behind = new std::vector<impl*>; // threads work with them yet
+        static std::mutex guard;
+        const std::lock_guard lock(guard);
+        left_behind->push_back(impl_.release());
+    }
 }
 SKEIN_INLINE finished_batch loader_core::next(const batch_request& wanted) {
     return impl_->next(wanted);
 }
 SKEIN_INLINE loader_stats loader_core::stats() const { return impl_->stats(); }
+SKEIN_INLINE void loader_core::watch_stop(std::function<bool()> wanted, duration patience) {
+    impl_->watch_stop(std::move(wanted), patience);
+}
+SKEIN_INLINE std::vector<left_out_sample> loader_core::left_out(std::size_t seen) const {
+    return impl_->left_out(seen);
+}
 SKEIN_INLINE const row_program& loader_core::program() const noexcept { return impl_->program(); }
 SKEIN_INLINE const loader_options& loader_core::options() const noexcept {
     return impl_->options();
@@ -342,7 +430,7 @@ namespace skein::data {
 
 SKEIN_INLINE std::string loader_stats::text() const {
     std::string out = fmt::format("{} batches, {} rows of {} bytes, {} left out by filters, {} "
-                                  "bad; waited {:.1f} % of {:.2f} s; "
+                                  "bad samples; waited {:.1f} % of {:.2f} s; "
                                   "at most {} of {} MiB\n",
                                   batches, rows, row_bytes, dropped, bad, 100 * wait_fraction(),
                                   lasted, peak_bytes >> 20, budget >> 20);
@@ -353,7 +441,7 @@ SKEIN_INLINE std::string loader_stats::text() const {
     for (const auto& each : makers) all += each.rows;
     for (const auto& each : makers)
         out += fmt::format(
-            "  {:<12} {:>8} rows {:>5.1f} % {:>10} per row{}{}{}{}\n", each.name, each.rows,
+            "  {:<12} {:>8} rows {:>5.1f} % {:>10} per row{}{}{}{}{}\n", each.name, each.rows,
             all > 0 ? 100.0 * static_cast<double>(each.rows) / static_cast<double>(all) : 0.0,
             detail::time_text(each.seconds /
                               static_cast<double>(std::max<std::uint64_t>(1, each.rows))),
@@ -362,7 +450,8 @@ SKEIN_INLINE std::string loader_stats::text() const {
                                      : "",
             !detail::pays(makers.front(), each) ? ", which does not pay" : "",
             each.lost > 0 ? ", lost" : "",
-            each.away > 0 ? fmt::format(", {} rows not readable there", each.away) : "");
+            each.away > 0 ? fmt::format(", {} rows not readable there", each.away) : "",
+            each.refuted > 0 ? fmt::format(", {} rows failed there, not here", each.refuted) : "");
     return out;
 }
 

@@ -7,6 +7,7 @@
 #include <skein/core/fields.hpp>
 #include <skein/core/permutation.hpp>
 #include <skein/core/type_name.hpp>
+#include <skein/data/detail/row_place.hpp>
 #include <skein/data/draws.hpp>
 
 #include <concepts>
@@ -232,6 +233,9 @@ template <std::size_t At, class Ops, class Row>
     } else {
         const auto& op = std::get<At>(ops);
         const auto number = first + width_before<Ops, At>();
+        if (place_of_row != nullptr)
+            place_of_row->step.store(static_cast<std::uint32_t>(number + 1),
+                                     std::memory_order_relaxed);
         using op_type = std::tuple_element_t<At, Ops>;
         if constexpr (filtering<op_type>) {
             using result = decltype(run_operators<At + 1>(ops, key, first, row));
@@ -242,6 +246,18 @@ template <std::size_t At, class Ops, class Row>
             return run_operators<At + 1>(ops, key, first, next);
         }
     }
+}
+/// How operator `number` of a pipeline is called, if it is one of `ops`; else empty.
+///   first  number of their first one
+template <class Ops>
+[[nodiscard]] std::string operator_name(const Ops& ops, std::size_t first, std::size_t number) {
+    std::string found;
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+        ((first + width_before<Ops, I>() == number ? void(found = std::get<I>(ops).describe())
+                                                   : void()),
+         ...);
+    }(std::make_index_sequence<std::tuple_size_v<Ops>>{});
+    return found;
 }
 template <class Ops, class Row>
 using row_after = typename decltype(run_operators<0>(std::declval<const Ops&>(), row_key{}, 0,

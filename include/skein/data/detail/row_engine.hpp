@@ -9,10 +9,12 @@
 #include <skein/core/task.hpp>
 #include <skein/data/desk.hpp>
 #include <skein/data/detail/row_messages.hpp>
+#include <skein/data/detail/row_place.hpp>
 #include <skein/data/slots.hpp>
 #include <skein/net/offload.hpp>
 
 #include <cstdint>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -61,6 +63,7 @@ struct finished_batch {
 struct executor_stats {
     std::string name;
     std::uint64_t rows = 0, lost = 0, away = 0;
+    std::uint64_t refuted = 0;  ///< rows that failed there and were made here
     double seconds = 0;         ///< that it spent on them
     double receive_seconds = 0; ///< that the rank spent to take them in
 };
@@ -77,9 +80,17 @@ struct engine_options {
     int threads = 1;
     std::size_t most_ahead = 64; ///< batches that are being made or wait, within the budget
     desk_options desk{};
-    std::size_t most_answer = std::size_t{4} << 20;         ///< bytes of a helper's answer
+    std::size_t most_answer = std::size_t{4} << 20; ///< bytes of a helper's answer
+    duration slow_row = std::chrono::seconds(5); ///< until it is said that a row takes long; again
+                                                 ///< after twice that, and so on
     duration helper_reminder = std::chrono::seconds(10);    ///< until it is said that none comes
     duration helper_retry = std::chrono::milliseconds(500); ///< doubles, up to 64 times of it
+};
+
+/// A row that is being made here.
+struct row_under_way {
+    std::string text; ///< "sample 17 (cat/1.jpg), map(decode)"
+    duration age{};   ///< at least; since it was first seen
 };
 
 /// One loader's work on its loop. Not thread-safe, but for what is said. Destroyed on its loop or
@@ -110,6 +121,9 @@ public:
         room_.set();
     }
 
+    /// The row that has been under way for longest, of those that are being made here; nothing
+    /// when there are none. What it knows of their age is as old as the look before.
+    [[nodiscard]] std::optional<row_under_way> oldest_row();
     /// Whether nothing goes on because all slots are out.
     [[nodiscard]] bool is_out_of_slots() const noexcept { return out_of_slots_; }
     [[nodiscard]] const desk& work() const noexcept { return desk_; }
@@ -139,16 +153,35 @@ private:
         std::size_t index = 0; // into stats
         bool broken = false;
         int failures = 0;
+        int doubts = 0;                     // ranges with rows that were good here, close together
+        std::uint64_t rows_since_doubt = 0; // made there
+    };
+    /// A thread's rows, looked at from the loop.
+    struct watched_place {
+        row_place place;
+        std::uint64_t seen = 0; // its rows, at the look before
+        time_point since{};     // when that one was seen first
+        duration next_word{};   // of that age
+    };
+    /// Puts the place where the rows of this thread are seen.
+    class row_watch;
+    struct taken_range {
+        std::vector<bad_row> bad;
+        std::uint64_t remade = 0;       // rows that failed there and were tried here
+        std::vector<bad_row> refuted{}; // those of them that were good
     };
 
     task<void> plan();
     task<void> make_here(std::uint64_t me);
     task<void> watch_deadlines();
+    task<void> watch_rows();
+    [[nodiscard]] watched_place& new_place();
     task<void> remind();
     task<std::unique_ptr<row_helper>> wait_for_helper();
     task<void> keep_helper();
-    task<void> use_helper(helper_state* it);
-    task<bool> one_range(helper_state* it);
+    ///   at  where the rows that it takes in are seen
+    task<void> use_helper(helper_state* it, row_place* at);
+    task<bool> one_range(helper_state* it, row_place* at);
     /// What a range asks a helper for; nothing: the source does not say where its samples are.
     [[nodiscard]] std::optional<rows_request> request_for(helper_state& it, const filling& batch,
                                                           work_range range);
@@ -156,7 +189,7 @@ private:
     void hand_back(const helper_state& it, const work_range& range);
     [[nodiscard]] bool is_usable(helper_state& it, const work_range& range,
                                  const rows_answer& answer);
-    [[nodiscard]] probed probe(const filling& batch) const;
+    [[nodiscard]] probed probe(const filling& batch, row_place& at) const;
     /// Makes the rows of a range, one by one, by row(index in the range, sample, values): each is
     /// written to its place. Other threads write the other rows of the batch meanwhile.
     ///   result  those that could not be made
@@ -164,10 +197,11 @@ private:
     template <class Row, class Fatal>
     [[nodiscard]] std::vector<bad_row> each_row(filling& batch, work_range range, Row row,
                                                 Fatal fatal) const;
-    [[nodiscard]] std::vector<bad_row> fill(filling& batch, work_range range) const;
-    [[nodiscard]] std::vector<bad_row> take_in(filling& batch, work_range range,
-                                               const rows_answer& answer,
-                                               const std::string& maker) const;
+    [[nodiscard]] std::vector<bad_row> fill(filling& batch, work_range range, row_place& at) const;
+    [[nodiscard]] taken_range take_in(filling& batch, work_range range, const rows_answer& answer,
+                                      row_place& at) const;
+    [[nodiscard]] std::optional<error> doubt(helper_state& it, const work_range& range,
+                                             const taken_range& taken);
     void write(const filling& batch, std::uint64_t row, const cells& values) const;
     void finish(std::uint64_t executor, const work_range& range, const batch_ptr& batch,
                 std::vector<bad_row> bad, duration spent);
@@ -192,10 +226,12 @@ private:
     bool out_of_slots_ = false;
     bool has_reminded_ = false, has_said_pay_ = false;
     std::vector<executor_stats> stats_;
+    std::list<watched_place> places_; // one for each that makes rows here
 };
 
 } // namespace skein::data::detail
 
 #if SKEIN_HEADER_ONLY
 #include <skein/data/detail/row_engine.ipp>
+#include <skein/data/detail/row_engine_helpers.ipp>
 #endif

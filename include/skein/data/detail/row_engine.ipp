@@ -53,6 +53,7 @@ SKEIN_INLINE row_engine::row_engine(std::shared_ptr<const row_program> program, 
 SKEIN_INLINE task<void> row_engine::serve() {
     scope parts;
     parts.spawn(plan());
+    parts.spawn(watch_rows());
     for (int i = 0; i < how_.threads; ++i) parts.spawn(make_here(desk_.join(desk::place::here)));
     if (const auto wanted = program_->wanted(); wanted.most > 0) {
         parts.spawn(watch_deadlines());
@@ -82,6 +83,7 @@ SKEIN_INLINE std::uint64_t row_engine::most_rows() const noexcept {
 // ---- the planner ---------------------------------------------------------------------------------
 
 SKEIN_INLINE task<void> row_engine::plan() {
+    auto* const at = &new_place().place;
     for (;;) {
         if (!wanted_) {
             asked_.reset();
@@ -104,7 +106,7 @@ SKEIN_INLINE task<void> row_engine::plan() {
         for (auto place = r.first; place < r.first + r.count; ++place)
             batch->samples.push_back(program_->sample_at(how_.seed, r.epoch, place));
         if (!layout_ && r.count > 0) {
-            auto looking = net::offload([this, batch] { return probe(*batch); }, pool_);
+            auto looking = net::offload([this, batch, at] { return probe(*batch, *at); }, pool_);
             auto found = co_await looking;
             if (generation != generation_) continue;
             layout_ = std::move(found.layout);
@@ -167,13 +169,75 @@ SKEIN_INLINE void row_engine::hand_out() {
 
 // ---- rows made here ------------------------------------------------------------------------------
 
-SKEIN_INLINE row_engine::probed row_engine::probe(const filling& batch) const {
+/// While it lives the rows of this thread are seen.
+class row_engine::row_watch {
+public:
+    explicit row_watch(row_place& at) : at_(at), before_(place_of_row) {
+        place_of_row = &at;
+        at.busy.store(true, std::memory_order_relaxed);
+    }
+    row_watch(const row_watch&) = delete;
+    row_watch& operator=(const row_watch&) = delete;
+    ~row_watch() {
+        at_.busy.store(false, std::memory_order_relaxed);
+        place_of_row = before_;
+    }
+
+private:
+    row_place& at_;
+    row_place* before_;
+};
+
+SKEIN_INLINE row_engine::watched_place& row_engine::new_place() { return places_.emplace_back(); }
+
+SKEIN_INLINE std::optional<row_under_way> row_engine::oldest_row() {
+    const auto now = loop::current().exact_now();
+    std::optional<row_under_way> oldest;
+    for (auto& each : places_) {
+        if (!each.place.busy.load(std::memory_order_relaxed)) continue;
+        if (const auto rows = each.place.rows.load(std::memory_order_relaxed); rows != each.seen) {
+            each.seen = rows;
+            each.since = now;
+            each.next_word = how_.slow_row;
+        }
+        const auto age = between(each.since, now);
+        if (oldest && oldest->age >= age) continue;
+        const auto sample = each.place.sample.load(std::memory_order_relaxed);
+        const auto step = each.place.step.load(std::memory_order_relaxed);
+        oldest = {text_of_sample(sample, *program_) + ", " + program_->step_name(step), age};
+    }
+    return oldest;
+}
+
+/// A row that does not end holds all up that come behind it: that is said.
+SKEIN_INLINE task<void> row_engine::watch_rows() {
+    for (;;) {
+        auto slept = sleep_for(how_.slow_row / 5);
+        co_await slept;
+        (void)oldest_row();
+        const auto now = loop::current().exact_now();
+        for (auto& each : places_) {
+            const auto age = between(each.since, now);
+            if (!each.place.busy.load(std::memory_order_relaxed) || age < each.next_word ||
+                each.place.rows.load(std::memory_order_relaxed) != each.seen)
+                continue;
+            each.next_word *= 2;
+            note_(fmt::format("{}, {}: has taken {:.0f} s so far",
+                              text_of_sample(each.place.sample.load(), *program_),
+                              program_->step_name(each.place.step.load()), to_seconds(age)));
+        }
+    }
+}
+
+SKEIN_INLINE row_engine::probed row_engine::probe(const filling& batch, row_place& at) const {
     static thread_local arena memory;
     const arena_scope scope(memory);
+    const row_watch watch(at);
     probed found;
     cells values;
     for (const auto sample : batch.samples) {
         memory.reset();
+        at.begin(sample);
         try {
             if (!program_->make(how_.seed, batch.out.wanted.epoch, sample, values)) continue;
         } catch (...) {
@@ -211,6 +275,7 @@ std::vector<bad_row> row_engine::each_row(filling& batch, work_range range, Row 
     for (std::uint64_t i = 0; i < range.count; ++i) {
         const auto at = range.first + i;
         memory.reset();
+        if (place_of_row != nullptr) place_of_row->begin(batch.samples[at]);
         bool is_made = false;
         try {
             batch.fates[at] = row(i, batch.samples[at], values);
@@ -227,7 +292,9 @@ std::vector<bad_row> row_engine::each_row(filling& batch, work_range range, Row 
     return bad;
 }
 
-SKEIN_INLINE std::vector<bad_row> row_engine::fill(filling& batch, work_range range) const {
+SKEIN_INLINE std::vector<bad_row> row_engine::fill(filling& batch, work_range range,
+                                                   row_place& at) const {
+    const row_watch watch(at);
     return each_row(
         batch, range,
         [&](std::uint64_t, std::uint64_t sample, cells& values) {
@@ -240,6 +307,7 @@ SKEIN_INLINE std::vector<bad_row> row_engine::fill(filling& batch, work_range ra
 
 SKEIN_INLINE task<void> row_engine::make_here(std::uint64_t me) {
     auto* const cancel = co_await skein::detail::current_cancel{};
+    auto* const at = &new_place().place;
     for (;;) {
         // Work on a thread is waited for, cancelled or not: while there is more of it nothing throws.
         if (cancel != nullptr && cancel->requested())
@@ -253,8 +321,8 @@ SKEIN_INLINE task<void> row_engine::make_here(std::uint64_t me) {
         }
         const auto batch = batches_.at(range->batch);
         duration spent{};
-        auto filled =
-            net::offload([this, batch, r = *range] { return fill(*batch, r); }, pool_, &spent);
+        auto filled = net::offload([this, batch, r = *range, at] { return fill(*batch, r, *at); },
+                                   pool_, &spent);
         auto bad = co_await filled;
         stats_[0].rows += range->count;
         stats_[0].seconds += to_seconds(spent);
@@ -271,284 +339,6 @@ SKEIN_INLINE void row_engine::finish(std::uint64_t executor, const work_range& r
         hand_out();
         room_.set(); // the planner looks whether all slots are out
     }
-}
-
-// ---- rows made by helpers ------------------------------------------------------------------------
-
-SKEIN_INLINE task<void> row_engine::watch_deadlines() {
-    for (;;) {
-        const auto next = desk_.next_deadline();
-        if (!next) {
-            given_.reset();
-            auto given = given_.wait();
-            co_await given;
-            continue;
-        }
-        // Not at once again: whoever may take an overdue range looks when it is free. Nor late: a
-        // range that is given meanwhile may be overdue before this one.
-        const auto now = loop::current().exact_now();
-        const auto until = std::min(*next, now + how_.desk.least_deadline);
-        auto slept = sleep_until(std::max(until, now + how_.desk.range_time));
-        co_await slept;
-        work_.set();
-    }
-}
-
-/// Says once that a helper is waited for: nobody else would.
-SKEIN_INLINE task<void> row_engine::remind() {
-    auto slept = sleep_for(how_.helper_reminder);
-    co_await slept;
-    if (!std::exchange(has_reminded_, true))
-        note_(fmt::format("no helper has come in {:.0f} s: its rows are made here until one does; "
-                          "without a cluster the program's main begins with "
-                          "skein::serve_if_worker()",
-                          to_seconds(how_.helper_reminder)));
-}
-
-/// A helper, whenever there is one to be had.
-SKEIN_INLINE task<std::unique_ptr<row_helper>> row_engine::wait_for_helper() {
-    std::unique_ptr<row_helper> made;
-    std::exception_ptr failure;
-    scope reminder;
-    reminder.spawn(remind());
-    try {
-        auto making = program_->make_helper();
-        made = co_await making;
-    } catch (...) {
-        failure = std::current_exception();
-    }
-    reminder.cancel();
-    try {
-        auto joined = reminder.join();
-        co_await joined;
-    } catch (const error&) { // cancelled
-    }
-    if (failure) std::rethrow_exception(failure);
-    co_return made;
-}
-
-/// One place for a helper: makes it, works with it, and makes another one when it is lost.
-SKEIN_INLINE task<void> row_engine::keep_helper() {
-    const auto wanted = program_->wanted();
-    int in_vain = 0;
-    // A loader that nobody asks takes no cores from one that somebody does.
-    while (generation_ == 0) {
-        auto asked = asked_.wait();
-        co_await asked;
-    }
-    for (;;) {
-        helper_state it;
-        std::optional<error> failed;
-        try {
-            auto making = wait_for_helper();
-            it.remote = co_await making;
-        } catch (const error& e) {
-            if (e.code() == errc::cancelled) throw;
-            failed = e;
-        }
-        if (!failed) {
-            it.executor = desk_.join(desk::place::there, most_rows());
-            it.index = stats_.size();
-            stats_.push_back({.name = it.remote->name()});
-            {
-                scope streams; // one range more than it has threads, so that it never waits
-                for (int i = 0; i <= wanted.cpus; ++i) streams.spawn(use_helper(&it));
-                try {
-                    auto ended = streams.join();
-                    co_await ended;
-                } catch (const error& e) {
-                    if (e.code() == errc::cancelled) {
-                        desk_.leave(it.executor);
-                        throw;
-                    }
-                    failed = e;
-                }
-            }
-            if (stats_[it.index].rows > 0) in_vain = 0;
-            stats_[it.index].lost += 1;
-            desk_.leave(it.executor);
-            work_.set();
-            if (it.broken) {
-                note_(fmt::format("helper {} is left out: {}", stats_[it.index].name,
-                                  failed ? failed->what() : "it cannot make these rows"));
-                co_return;
-            }
-        }
-        if (in_vain == 0 && failed)
-            note_(failed->code() == errc::worker_lost && it.remote
-                      ? fmt::format("helper {} was lost; its rows are made again, another one is "
-                                    "made",
-                                    it.remote->name())
-                      : fmt::format("a helper cannot be had, tried again: {}", failed->what()));
-        in_vain = std::min(in_vain + 1, 6);
-        auto slept = sleep_for(how_.helper_retry * (1 << in_vain) / 2);
-        co_await slept;
-    }
-}
-
-SKEIN_INLINE task<void> row_engine::use_helper(helper_state* it) {
-    for (;;) {
-        auto ranged = one_range(it);
-        if (!co_await ranged) {
-            work_.reset();
-            auto more = work_.wait();
-            co_await more;
-        }
-    }
-}
-
-/// What a range asks a helper for.
-SKEIN_INLINE std::optional<rows_request> row_engine::request_for(helper_state& it,
-                                                                 const filling& batch,
-                                                                 work_range range) {
-    rows_request request;
-    request.seed = how_.seed;
-    request.epoch = batch.out.wanted.epoch;
-    const auto from = batch.samples.begin() + static_cast<std::ptrdiff_t>(range.first);
-    request.samples.assign(from, from + static_cast<std::ptrdiff_t>(range.count));
-    try {
-        request.places = program_->locate(request.samples);
-        return request;
-    } catch (...) {
-        const auto why = to_error(std::current_exception(), errc::invalid_argument);
-        hand_back(it, range);
-        if (++it.failures < 3) return std::nullopt;
-        it.broken = true;
-        throw why;
-    }
-}
-
-/// Somebody else makes the range.
-SKEIN_INLINE void row_engine::hand_back(const helper_state& it, const work_range& range) {
-    desk_.give_up(it.executor, range.id);
-    work_.set();
-}
-
-/// Whether an answer has every row that was wanted, each made, dropped or bad. False: its rows are
-/// made elsewhere.
-///   errors  not_found, mismatch: the helper is of no use
-SKEIN_INLINE bool row_engine::is_usable(helper_state& it, const work_range& range,
-                                        const rows_answer& answer) {
-    const auto count = [&](row_fate fate) {
-        return static_cast<std::size_t>(std::ranges::count(answer.fates, fate));
-    };
-    const auto away = count(row_fate::away);
-    if (answer.fates.size() != range.count || answer.bad.size() != away + count(row_fate::bad)) {
-        hand_back(it, range);
-        it.broken = true;
-        throw error(errc::mismatch,
-                    fmt::format("it answered with {} rows and {} errors where {} rows were wanted",
-                                answer.fates.size(), answer.bad.size(), range.count))
-            .with_hint("is it the same build of the program?");
-    }
-    if (away == 0) {
-        it.failures = 0;
-        return true;
-    }
-    // What a host cannot read is made here; one that cannot read again and again is left out.
-    hand_back(it, range);
-    auto& mine = stats_[it.index];
-    if (mine.away == 0)
-        note_(fmt::format("helper {} cannot read: {}; its rows are made here", mine.name,
-                          answer.bad.front().why.what()));
-    mine.away += away;
-    if (++it.failures < 3) return false;
-    it.broken = true;
-    throw error(errc::not_found, fmt::format("it cannot read: {}", answer.bad.front().why.what()));
-}
-
-/// False: there is nothing to do for it.
-SKEIN_INLINE task<bool> row_engine::one_range(helper_state* it) {
-    desk_.limit(it->executor, most_rows());
-    const auto range = desk_.take(it->executor, loop::current().exact_now());
-    if (!range) co_return false;
-    given_.set();
-    rows_answer answer;
-    std::optional<error> failed;
-    const auto begin = loop::current().exact_now();
-    auto request = request_for(*it, *batches_.at(range->batch), *range);
-    if (!request) co_return true; // made here: its rows say why they cannot be
-    try {
-        auto asked = it->remote->make(std::move(*request));
-        answer = co_await asked;
-    } catch (const error& e) {
-        failed = e;
-    }
-    if (failed) {
-        hand_back(*it, *range);
-        throw *failed;
-    }
-    travel_bytes_ = std::max(travel_bytes_, answer.rows.size() / range->count + 1);
-    if (!is_usable(*it, *range, answer)) co_return true;
-    if (!desk_.begin_write(it->executor, range->id)) co_return true;
-    const auto there = between(begin, loop::current().exact_now());
-    // Not before: the memory of a batch that was forgotten would stay out as long as it is silent.
-    const auto batch = batches_.at(range->batch);
-    std::optional<std::vector<bad_row>> bad;
-    duration receiving{};
-    try {
-        auto taken =
-            net::offload([this, it, batch, r = *range,
-                          &answer] { return take_in(*batch, r, answer, it->remote->name()); },
-                         pool_, &receiving);
-        bad = co_await taken;
-    } catch (const error& e) {
-        failed = e;
-    }
-    if (!bad) {
-        hand_back(*it, *range);
-        it->broken = failed->code() != errc::cancelled;
-        throw *failed;
-    }
-    auto& mine = stats_[it->index];
-    mine.rows += range->count;
-    mine.seconds += static_cast<double>(answer.nanoseconds) * 1e-9;
-    mine.receive_seconds += to_seconds(receiving);
-    say_if_it_does_not_pay(mine);
-    finish(it->executor, *range, batch, std::move(*bad), there);
-    co_return true;
-}
-
-SKEIN_INLINE bool pays(const executor_stats& here, const executor_stats& helper) noexcept {
-    if (here.rows < 64 || helper.rows < 64) return true;
-    const auto making = here.seconds / static_cast<double>(here.rows);
-    return receive_cost(helper) < 0.8 * making;
-}
-
-SKEIN_INLINE double receive_cost(const executor_stats& helper) noexcept {
-    return 4 * helper.receive_seconds /
-           static_cast<double>(std::max<std::uint64_t>(1, helper.rows));
-}
-
-SKEIN_INLINE void row_engine::say_if_it_does_not_pay(const executor_stats& helper) {
-    if (pays(stats_[0], helper) || std::exchange(has_said_pay_, true)) return;
-    const auto making = stats_[0].seconds / static_cast<double>(stats_[0].rows);
-    note_(fmt::format("helpers do not pay here: taking a row in costs about {}, making it {}; "
-                      "helpers{{.most = 0}} leaves them out",
-                      time_text(receive_cost(helper)), time_text(making)));
-}
-
-SKEIN_INLINE std::vector<bad_row> row_engine::take_in(filling& batch, work_range range,
-                                                      const rows_answer& answer,
-                                                      const std::string& maker) const {
-    wire::reader from(answer.rows);
-    std::size_t next_bad = 0;
-    auto bad = each_row(
-        batch, range,
-        [&](std::uint64_t i, std::uint64_t sample, cells& values) {
-            if (answer.fates[i] == row_fate::bad) {
-                auto why = answer.bad[next_bad++].why;
-                throw std::move(why).with_where(
-                    fmt::format("{}{}on {}", why.where(), why.where().empty() ? "" : ", ", maker));
-            }
-            if (answer.fates[i] != row_fate::made) return row_fate::dropped;
-            const auto epoch = batch.out.wanted.epoch;
-            return program_->finish(from, how_.seed, epoch, sample, values) ? row_fate::made
-                                                                            : row_fate::dropped;
-        },
-        [&] { return !from.ok(); }); // the answer itself is wrong
-    if (!from.finish()) from.status().value();
-    return bad;
 }
 
 SKEIN_INLINE std::vector<executor_stats> row_engine::stats() const { return stats_; }

@@ -68,6 +68,8 @@ public:
                                                   std::uint64_t place) const = 0;
     /// How the source calls a sample, for messages: "cat/1.jpg". Empty: by its number alone.
     [[nodiscard]] virtual std::string name_of(std::uint64_t) const { return {}; }
+    /// How a step of a row is called, as row_place numbers them: "map(decode)".
+    [[nodiscard]] virtual std::string step_name(std::uint32_t) const { return {}; }
     /// What a pipeline is, in one line: equal texts give equal rows.
     [[nodiscard]] virtual std::string describe() const = 0;
     /// Makes a row in the current arena, which the cells refer to.

@@ -39,6 +39,9 @@ struct segment {
 [[nodiscard]] error error_of_row(std::exception_ptr failure, std::uint64_t sample,
                                  const row_program& program);
 
+/// "sample 17 (cat/1.jpg)".
+[[nodiscard]] std::string text_of_sample(std::uint64_t sample, const row_program& program);
+
 /// Makes the rows of a request, one after the other; what a helper does. The rest is type-free.
 ///   make  writes row `index` of the request to the writer
 [[nodiscard]] rows_answer make_rows(
@@ -149,6 +152,11 @@ public:
             return place_of(plan_.source, sample).name();
         else
             return {};
+    }
+    std::string step_name(std::uint32_t step) const override {
+        if (step == 0) return "its source";
+        auto name = operator_name(plan_.left, 0, step - 1);
+        return name.empty() ? operator_name(plan_.right, whole_width<Left>, step - 1) : name;
     }
     std::string describe() const override { return line_; }
     bool make(std::uint64_t seed, std::uint64_t epoch, std::uint64_t sample,

@@ -16,12 +16,17 @@ SKEIN_INLINE std::string name_of_this_process() {
     return fmt::format("{}@{}", here.pid, here.host);
 }
 
+SKEIN_INLINE std::string text_of_sample(std::uint64_t sample, const row_program& program) {
+    auto text = fmt::format("sample {}", sample);
+    if (const auto name = program.name_of(sample); !name.empty())
+        text += fmt::format(" ({})", printable(name));
+    return text;
+}
+
 SKEIN_INLINE error error_of_row(std::exception_ptr failure, std::uint64_t sample,
                                 const row_program& program) {
     auto why = error_of_throw(std::move(failure));
-    auto where = fmt::format("sample {}", sample);
-    if (const auto name = program.name_of(sample); !name.empty())
-        where += fmt::format(" ({})", printable(name));
+    auto where = text_of_sample(sample, program);
     if (!why.where().empty()) where += ", " + why.where();
     return std::move(why).with_where(std::move(where));
 }

@@ -18,7 +18,8 @@ namespace skein::train::detail {
 SKEIN_INLINE bool is_of_world(const error& why) {
     const bool by_transport =
         why.where().starts_with("rank ") && why.where().find(" #") != std::string::npos;
-    const bool by_user = why.where().starts_with("the "); // "the loss on rank 1 at step 7"
+    // "the loss on rank 1 at step 7", "sample 7 (cat/1.jpg), map(decode)"
+    const bool by_user = why.where().starts_with("the ") || why.where().starts_with("sample ");
     return !by_user && (may_be_echo(why.code()) || by_transport);
 }
 

@@ -2,7 +2,16 @@
 #pragma once
 // Bodies of <skein/train/feed.hpp>.
 
+#include <skein/core/log.hpp>
+#include <skein/core/printable.hpp>
+#include <skein/train/elastic_place.hpp>
+
 #include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <set>
+#include <string>
+#include <system_error>
 #include <vector>
 
 #include <fmt/core.h>
@@ -34,7 +43,20 @@ SKEIN_INLINE data::loader_options loader_options_of(const context& ctx, const ru
     out.local_size = ctx.local_size();
     out.budget = how.budget;
     out.bad_rows = how.bad_rows;
+    out.row_limit = how.row_limit;
     return out;
+}
+
+SKEIN_INLINE std::unique_ptr<data::detail::loader_core> make_loader(
+    std::shared_ptr<const data::detail::row_program> program, const context& ctx,
+    const run_config& run, const feed_options& how) {
+    auto made = std::make_unique<data::detail::loader_core>(std::move(program),
+                                                            loader_options_of(ctx, run, how));
+    made->watch_stop([&ctx] {
+        const auto* const place = ctx.elastic();
+        return ctx.stop_requested() || (place != nullptr && place->job().stop_wanted());
+    });
+    return made;
 }
 
 SKEIN_INLINE data::detail::dealing dealing_of(const run_config& run, std::uint64_t size) {
@@ -47,12 +69,41 @@ SKEIN_INLINE data::detail::dealing dealing_of(const run_config& run, std::uint64
     return deal;
 }
 
+/// A field of a CSV file, on one line.
+[[nodiscard]] SKEIN_INLINE std::string quoted_field(std::string_view text) {
+    std::string out = "\"";
+    for (const char c : printable(text)) out += c == '"' ? "\"\"" : std::string(1, c);
+    return out + '"';
+}
+
+SKEIN_INLINE void left_out_file::update(const data::detail::loader_core& of) {
+    const auto fresh = of.left_out(seen_);
+    if (fresh.empty() || !ctx_->last_run() || ctx_->last_run()->path.empty()) return;
+    seen_ += fresh.size();
+    const auto path = ctx_->last_run()->path + "/left_out.csv";
+    const auto data = "," + quoted_field(of.program().describe());
+    bool is_new = true;
+    std::set<std::string> there; // of this run before it was resumed, and of other ranks
+    if (std::ifstream file(path); file)
+        for (std::string line; std::getline(file, line); is_new = false)
+            if (line.ends_with(data)) there.insert(line.substr(0, line.find(',')));
+    std::string lines = is_new ? "sample,name,why,data\n" : "";
+    for (const auto& one : fresh)
+        if (!there.contains(std::to_string(one.sample)))
+            lines += fmt::format("{},{},{}{}\n", one.sample, quoted_field(one.name),
+                                 quoted_field(one.why), data);
+    std::ofstream file(path, std::ios::app);
+    file << lines << std::flush;
+    if (file || std::exchange(failing_, true)) return;
+    logging::warn("data", fmt::format("{} cannot be written: {}; training goes on", path,
+                                      std::generic_category().message(errno)));
+}
+
 SKEIN_INLINE fed_places::fed_places(std::shared_ptr<const data::detail::row_program> program,
                                     const context& ctx, const run_config& run,
                                     const feed_options& how)
-    : deal_(dealing_of(run, program->size())) {
-    core_ = std::make_unique<data::detail::loader_core>(std::move(program),
-                                                        loader_options_of(ctx, run, how));
+    : deal_(dealing_of(run, program->size())), left_out_(ctx) {
+    core_ = make_loader(std::move(program), ctx, run, how);
     place_ = {.fingerprint = core_->fingerprint(), .seed = run.seed};
     deal_.rank = ctx.rank();
     deal_.world_size = ctx.world_size();
@@ -81,6 +132,7 @@ SKEIN_INLINE std::optional<data::detail::finished_batch> fed_places::next(
             .with_hint("one Trainer at a time asks it, for whole steps");
     auto made =
         core_->next(data::detail::batch_request::of(deal_, place_.epoch, place_.consumed, part_));
+    left_out_.update(*core_);
     part_ += 1;
     if (share.is_last) {
         place_.consumed += samples;
@@ -97,10 +149,9 @@ SKEIN_INLINE void fed_places::restore(std::string_view saved) {
 SKEIN_INLINE numbered_places::numbered_places(
     std::shared_ptr<const data::detail::row_program> program, const context& ctx,
     const run_config& run, const feed_options& how)
-    : size_(program->size()) {
+    : size_(program->size()), left_out_(ctx) {
     if (size_ == 0) return; // an evaluation set may be empty
-    core_ = std::make_unique<data::detail::loader_core>(std::move(program),
-                                                        loader_options_of(ctx, run, how));
+    core_ = make_loader(std::move(program), ctx, run, how);
 }
 
 SKEIN_INLINE data::detail::finished_batch numbered_places::batch(
@@ -118,10 +169,7 @@ SKEIN_INLINE data::detail::finished_batch numbered_places::batch(
     deal.global_batch = std::max<std::size_t>(1, ids.size());
     deal.epochs = 1;
     auto made = core_->next({deal, 0, ids[0], 0, ids[0], ids.size()});
-    if (made.samples.size() != ids.size())
-        throw error(errc::mismatch, fmt::format("{} of {} samples of an evaluation could be made",
-                                                made.samples.size(), ids.size()))
-            .with_hint("leave bad samples out of the evaluation set");
+    left_out_.update(*core_);
     return made;
 }
 

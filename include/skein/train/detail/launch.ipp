@@ -136,6 +136,11 @@ SKEIN_INLINE int run_alone(const run_config& config, const rank_function& body) 
         return stops.exit_code();
     } catch (...) {
         const auto why = to_error(std::current_exception());
+        if (stops.asked() && why.code() == errc::cancelled) {
+            say_note(config, fmt::format("stopped by {}: {}", proc::signal_name(stops.which()),
+                                         why.what()));
+            return stops.exit_code();
+        }
         print_error(config, "", why);
         return exit_code_of(why);
     }
@@ -339,6 +344,11 @@ SKEIN_INLINE int live_as_rank(const spmd::launch_environment& where, const run_c
         if (world && !echo) world->fail(why);
         if (supervised)
             proc::leave_last_words(why.what()); // in case nobody is told through the group
+        if (!supervised && stops.asked() && why.code() == errc::cancelled) {
+            say_note(config, fmt::format("{}: stopped by {}: {}", who,
+                                         proc::signal_name(stops.which()), why.what()));
+            return stops.exit_code();
+        }
         // The supervisor prints what it was told; here only what nobody else will.
         if (!supervised || !world) print_error(config, who, why);
         return exit_code_of(why);

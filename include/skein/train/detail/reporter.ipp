@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -169,13 +170,13 @@ SKEIN_INLINE reporter::reporter(const context& ctx, const run_config& config, st
 
 SKEIN_INLINE reporter::~reporter() = default;
 
-SKEIN_INLINE void reporter::begin(const start_info& start) {
+SKEIN_INLINE void reporter::begin(const start_info& start, bool end_due) {
     if (!first_) return;
-    if (dir_) dir_->truncate_after(start.first_step);
+    if (dir_) dir_->truncate_after(start.first_step - (end_due ? 1 : 0));
     if (dir_) dir_->remove_result(); // of an end that is none any more
     if (dir_ && !config_text_.empty()) dir_->write_config(std::exchange(config_text_, {}));
     show(start);
-    greet(start);
+    greet(start, end_due);
 }
 
 SKEIN_INLINE void reporter::show(const start_info& start) {
@@ -267,17 +268,19 @@ SKEIN_INLINE void reporter::step(const step_info& now,
         return before == 0.0 ? newest : 0.9 * before + 0.1 * newest;
     };
     average_ = smooth(average_, now.seconds);
-    waited_ = smooth(waited_, now.timing.data);
+    waited_ = smooth(waited_, now.own.data);
+    between_rows_ = smooth(between_rows_, now.since_row);
     write_row(now, evaluated, arrays);
-    seconds_ += now.seconds;
+    seconds_ += now.since_row;
     const auto parts = detail::timings(now.timing);
-    spent_.resize(parts.size());
-    for (std::size_t i = 0; i < parts.size(); ++i) spent_[i] += parts[i].value;
+    const double spent[] = {now.own.data, now.own.forward, now.own.backward, now.own.optimizer,
+                            now.own.exposed};
+    for (std::size_t i = 0; i < spent_.size(); ++i) spent_[i] += spent[i];
     report::progress_update update;
     update.step = now.step;
     update.loss = now.loss;
     update.step_seconds = average_;
-    if (average_ > 0) update.data_share = waited_ / average_;
+    if (between_rows_ > 0) update.data_share = waited_ / between_rows_;
     if (average_ > 0) update.tokens_per_s = now.tokens_per_s * now.seconds / average_;
     update.more = {{"lr", now.lr}};
     for (const auto& m : *now.metrics)
@@ -372,16 +375,30 @@ SKEIN_INLINE void reporter::finish() {
     draw_world(last_step_);
 }
 
+namespace detail {
+SKEIN_INLINE std::array<int, 6> whole_shares(const std::array<double, 5>& parts, double whole) {
+    std::array<int, 6> shares{};
+    int sum = 0;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+        shares[i] = static_cast<int>(std::lround(100.0 * std::clamp(parts[i] / whole, 0.0, 1.0)));
+        sum += shares[i];
+    }
+    shares.back() = std::max(0, 100 - sum);
+    if (sum > 100)
+        *std::ranges::max_element(shares) -= sum - 100; // rounded up more often than down
+    return shares;
+}
+} // namespace detail
+
 /// Where the time of all steps went, in one line.
 SKEIN_INLINE void reporter::say_times() {
-    if (!show_ || seconds_ <= 0 || spent_.size() != 6) return;
-    const auto share = [&](std::size_t i) { return 100.0 * spent_[i] / seconds_; };
-    auto text = fmt::format(
-        "step time, each of its slowest rank: data {:.0f} %, forward {:.0f} %, backward {:.0f} %, "
-        "optimizer {:.0f} %",
-        share(0), share(1), share(2), share(4));
-    if (ctx_->world_size() > 1) text += fmt::format(", waiting for other ranks {:.0f} %", share(3));
-    show_->note(text);
+    if (!show_ || seconds_ <= 0) return;
+    const auto share = detail::whole_shares(spent_, seconds_);
+    auto text =
+        fmt::format("time of rank 0: data {} %, forward {} %, backward {} %, optimizer {} %",
+                    share[0], share[1], share[2], share[3]);
+    if (ctx_->world_size() > 1) text += fmt::format(", waiting for other ranks {} %", share[4]);
+    show_->note(text + fmt::format(", the rest {} %", share[5]));
 }
 
 /// What runs where.
@@ -417,7 +434,7 @@ SKEIN_INLINE void reporter::tell_start(const start_info& start, const std::strin
 }
 
 /// What runs where, and what is not as it was asked for.
-SKEIN_INLINE void reporter::greet(const start_info& start) {
+SKEIN_INLINE void reporter::greet(const start_info& start, bool end_due) {
     const auto name = name_.empty() ? config_->name : name_;
     tell_start(start, name);
     if (dir_)
@@ -431,6 +448,9 @@ SKEIN_INLINE void reporter::greet(const start_info& start) {
                                   path_.empty() ? config_->runs_dir + "/" + name
                                                 : detail::path_for_people(*config_, path_)));
     }
+    if (end_due)
+        return show_->notice(
+            fmt::format("the evaluation of step {} had failed: it is made now", start.first_step));
     if (start.first_step > 0 && start.total_steps > 0 && start.first_step >= start.total_steps) {
         const auto flag = steps_flag_of(*config_);
         show_->notice(
@@ -443,98 +463,6 @@ SKEIN_INLINE void reporter::greet(const start_info& start) {
 SKEIN_INLINE void reporter::draw() {
     if (!dir_ || !config_->write_files) return;
     attempt([&] { dir_->write_svg({"loss", "val_loss"}, name_); }, curve_failing_, "loss.svg");
-}
-
-namespace detail {
-
-/// What fit() has to say at last, of each fit() in turn; said when the context ends.
-class last_screen {
-public:
-    last_screen() = default;
-    last_screen(const last_screen&) = delete;
-    last_screen& operator=(const last_screen&) = delete;
-    ~last_screen() {
-        for (const auto& text : texts_) print(text);
-    }
-    void add(std::string text, bool json) { texts_.push_back({std::move(text), json}); }
-    /// The program says the last one itself.
-    void drop_last() {
-        if (!texts_.empty()) texts_.pop_back();
-    }
-
-private:
-    struct screen_text {
-        std::string text;
-        bool json;
-    };
-    static void print(const screen_text& what) noexcept {
-        auto* const to = what.json ? stdout : stderr;
-        std::fflush(stdout); // behind what the program has said, also on one terminal
-        std::fwrite(what.text.data(), 1, what.text.size(), to);
-        std::fflush(to);
-    }
-    std::vector<screen_text> texts_;
-};
-
-[[nodiscard]] SKEIN_INLINE report::run_summary summary_of(const context& ctx,
-                                                          const run_config& config,
-                                                          const fit_result& result) {
-    report::run_summary out;
-    out.name = result.run_name.empty() ? config.name : result.run_name;
-    out.asked = config.name;
-    out.path = path_for_people(config, result.run_path);
-    out.steps = result.steps;
-    out.first = result.first_step;
-    out.total = result.total > 0 ? result.total : static_cast<std::uint64_t>(config.max_steps);
-    out.seconds = result.seconds;
-    out.samples = config.tokens_per_sample <= 0;
-    if (result.tokens_per_s > 0) out.tokens_per_s = result.tokens_per_s;
-    out.peak_rss_bytes = result.peak_rss_bytes;
-    out.workers = ctx.world_size();
-    out.restarts = restarts_of(ctx);
-    if (ctx.elastic() != nullptr) out.changes = ctx.attempt();
-    out.results = {{"loss", result.loss}};
-    if (result.val_loss == result.val_loss) out.results.push_back({"val_loss", result.val_loss});
-    for (const auto& each : result.metrics) // those of training are in the rows
-        if (each.name != "val_loss" && !each.name.starts_with("train_") && out.results.size() < 14)
-            out.results.push_back(each);
-    out.val_step = result.val_step;
-    out.checkpoint = path_for_people(config, result.checkpoint);
-    out.command = config.command;
-    out.launcher = ctx.launcher();
-    out.resume_flag = config.resume_flag;
-    out.steps_flag = steps_flag_of(config);
-    out.epochs = static_cast<std::uint64_t>(std::max<std::int64_t>(0, config.epochs));
-    out.name_flag = config.name_flag;
-    if (config.command.empty()) { // a program whose flags nobody knows
-        out.command = command_line();
-        out.resume_flag = out.steps_flag = out.name_flag = "";
-    }
-    if (result.stopped)
-        out.stopped = result.stop_signal == SIGINT    ? "by SIGINT"
-                      : result.stop_signal == SIGTERM ? "by SIGTERM"
-                      : result.stop_reason.empty()    ? "on request"
-                                                      : "by " + result.stop_reason;
-    return out;
-}
-
-} // namespace detail
-
-SKEIN_INLINE void leave_screen(const context& ctx, const run_config& config,
-                               const fit_result& result) {
-    detail::note_end(ctx, config, result);
-    if (!ctx.is_first() || config.output == output_mode::quiet) return;
-    const bool json = config.output == output_mode::json;
-    const auto summary = detail::summary_of(ctx, config, result);
-    if (!ctx.screen()) ctx.screen() = std::make_shared<detail::last_screen>();
-    ctx.screen()->add(json ? report::summary_json(summary) + "\n" : report::summary_text(summary),
-                      json);
-}
-
-SKEIN_INLINE report::run_summary summarize(const context& ctx, const run_config& config,
-                                           const fit_result& result) {
-    if (ctx.screen()) ctx.screen()->drop_last();
-    return detail::summary_of(ctx, config, result);
 }
 
 } // namespace skein::train

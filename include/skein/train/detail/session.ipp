@@ -4,6 +4,7 @@
 
 #include <skein/torch/torch.hpp>
 #include <skein/train/detail/session_core.ipp>
+#include <skein/train/detail/session_ends.ipp>
 #include <skein/train/detail/session_worlds.ipp>
 
 #include <cstdint>

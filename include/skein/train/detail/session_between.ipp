@@ -19,9 +19,11 @@
 #include <skein/train/run_result.hpp>
 #include <skein/train/training_state.hpp>
 #include <skein/wire/json.hpp>
+#include <skein/wire/schema.hpp>
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 #include <limits>
 #include <map>
 #include <memory>
@@ -110,18 +112,23 @@ public:
     }
 
     /// Opens the run's folder and resumes, if that is asked for; then all is told.
-    void begin(const report::settings& described) {
+    ///   result  what the step of the checkpoint still lacks, if its evaluation had failed
+    std::optional<carried_state> begin(const report::settings& described) {
         prepare();
         report_.emplace(ctx_, config_, described);
-        const auto resumed_from = open_checkpoints();
+        std::optional<carried_state> due;
+        const auto resumed_from = open_checkpoints(due);
         run_.result.first_step = run_.step;
         const auto start = start_info_of(resumed_from);
-        report_->begin(start);
+        report_->begin(start, due.has_value());
         for (const auto& text : notices_) report_->notice(text);
         if (ctx_.is_first()) tell_state(*report_, ctx_, config_, *run_.parts, *run_.optimizer);
         has_told_start_ = true;
         run_.parts->tell(start);
+        return due;
     }
+    /// What lies behind the step of a checkpoint whose evaluation had failed: it is made now.
+    void adopt_end(const carried_state& from);
 
     /// What begin() and join() need of this rank alone; once.
     void prepare() {
@@ -184,7 +191,19 @@ public:
     }
 
     /// Evaluation, row, decisions and checkpoint of the step that is committed, as they are due.
-    void end_of_step(const step_info& now) {
+    ///   carry  gives what a resumed run needs to make the end of this step, if the evaluation fails
+    template <class Carry>
+    void end_of_step(const step_info& now, Carry carry) {
+        try {
+            end_step(now);
+        } catch (const evaluation_failed& failure) {
+            const bool is_saved = keep_step(carry());
+            fail(failure, is_saved);
+        }
+    }
+
+    /// The same where nothing may fail but the world.
+    void end_step(const step_info& now) {
         const auto on_this_step = [&](std::int64_t every) {
             return every > 0 && run_.step % static_cast<std::uint64_t>(every) == 0;
         };
@@ -234,8 +253,12 @@ public:
         run_.feeder->quiet();
         is_over_ = true;
         stage_numbers last;
-        for (std::size_t set = 0; set < evaluator_->size() && !run_.hurries; ++set)
-            if (evaluated_at_[set] != run_.step) evaluate(set, last);
+        try {
+            for (std::size_t set = 0; set < evaluator_->size() && !run_.hurries; ++set)
+                if (evaluated_at_[set] != run_.step) evaluate(set, last);
+        } catch (const evaluation_failed& failure) { // the step has its checkpoint
+            fail(failure, saver_.has_value());
+        }
         if (auto* const average = run_.optimizer->average(); average && average->options().keep)
             swap_average(ctx_, *average, *run_.parts);
         finish_result(seconds_now() - begun, tokens_per_s); // the last exchange
@@ -263,6 +286,18 @@ public:
     }
 
 private:
+    // ---- failed evaluations: bodies in detail/session_ends.ipp ----------------------------------
+
+    /// An evaluation failed, which says nothing against what was trained: the step gets its
+    /// checkpoint, and whoever resumes makes the rest of it.
+    ///   result  whether it has one
+    [[nodiscard]] bool keep_step(carried_state end);
+    /// Who knows why throws it; the others wait for its word.
+    [[noreturn]] void fail(const evaluation_failed& failure, bool is_saved);
+    /// What keep_step() has put into a checkpoint.
+    [[nodiscard]] std::optional<carried_state> saved_end(const json& extra,
+                                                         const std::string& where);
+
     /// A rank that has died may not have written it.
     void write_last() {
         step_info now{.rank = ctx_.rank(),
@@ -385,6 +420,9 @@ private:
         auto merged = [&] {
             try {
                 return evaluator_->run(set, run_.step);
+            } catch (const evaluation_failed&) { // all ranks alike, and the weights are saved next
+                if (averaged) swap_average(ctx_, *average, *run_.parts);
+                throw;
             } catch (...) { // whoever catches it has the weights that are trained
                 if (averaged) average->swap();
                 throw;
@@ -403,13 +441,13 @@ private:
     }
 
     /// Makes the checkpointer and, if asked for, goes on from the newest one; returns its path.
-    std::string open_checkpoints() {
+    std::string open_checkpoints(std::optional<carried_state>& due) {
         if (!config_.checkpoint.enabled) return {};
         open_saver();
         if (config_.resume != resume_mode::latest && ctx_.attempt() == 0) return {};
         auto found = saver_->load_latest();
         if (!found) return {};
-        restore(*found);
+        due = restore(*found);
         return found->path();
     }
 
@@ -418,7 +456,8 @@ private:
                        make_checkpoint_world(ctx_));
     }
 
-    void restore(const loaded_checkpoint& found) {
+    ///   result  what its step still lacks
+    std::optional<carried_state> restore(const loaded_checkpoint& found) {
         state_->restore(found);
         run_.parts->publish();
         run_.step = found.step();
@@ -445,6 +484,7 @@ private:
             if (auto text = rate_notice(extra, run_.step, run_.scheduled_rate(run_.step));
                 !text.empty())
                 notices_.push_back(std::move(text));
+        return saved_end(extra, found.path());
     }
 
     /// The plan of a checkpoint, when rules had changed it.
@@ -497,6 +537,8 @@ private:
             out["logical_shards"] = config_.scaling.logical_shards;
         if (run_.plan != plan_of(config_) || run_.feeder->units())
             out["plan"] = saved_plan(run_.plan, config_, run_.feeder->units());
+        if (!end_due_.empty())
+            out["end_due"] = {{"schema", wire::schema_hash<carried_state>()}, {"state", end_due_}};
         for (const auto& each : run_.parts->states())
             out["callbacks"][each.name] = to_hex(as_bytes(std::string_view(each.state)));
         return out;
@@ -558,6 +600,7 @@ private:
     std::map<std::string, double> newest_;              // numbers by which checkpoints are chosen
     last_row last_;
     bool is_over_ = false, has_told_start_ = false;
+    std::string end_due_;              // of the checkpoint that is being made, see keep_step()
     std::vector<run_event> events_;    // decisions behind the step that is committed last
     std::vector<std::string> notices_; // to be told when the run begins
 };

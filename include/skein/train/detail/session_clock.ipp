@@ -23,7 +23,10 @@ public:
     /// Of the exchange with the backward pass, in [0, 1].
     [[nodiscard]] double overlap() const noexcept { return overlap_; }
 
-    void begin_step() { begun_ = seconds_now(); }
+    void begin_step() {
+        begun_ = seconds_now();
+        if (row_begun_ <= 0) row_begun_ = begun_;
+    }
     void begin_compute() { busy_ = busy(); }
     /// A forward pass begins with the batch in hand, or with the loss when nobody asked for one.
     void begin_forward() {
@@ -45,9 +48,15 @@ public:
         overlap_ = worked > 0 ? std::clamp(1.0 - waited / worked, 0.0, 1.0) : 0.0;
     }
 
+    /// Where this rank's time since the row before has gone.
+    void end_row(step_info& now) const {
+        now.own = time_;
+        now.since_row = seconds_now() - row_begun_;
+    }
     /// The row is agreed on: from here on the next one's time counts, that of the row itself first.
     void begin_row(double waited) {
         time_ = {};
+        row_begun_ = seconds_now() - waited;
         if (ctx_.world_size() > 1) time_.exposed = waited;
     }
     /// What was computed is thrown away.
@@ -76,7 +85,7 @@ private:
 
     const context& ctx_;
     step_timing time_;
-    double begun_ = 0.0, forward_begun_ = 0.0, busy_ = 0.0, overlap_ = 0.0;
+    double begun_ = 0.0, forward_begun_ = 0.0, busy_ = 0.0, overlap_ = 0.0, row_begun_ = 0.0;
     double seconds_ = 0.0, tokens_ = 0.0; // of all steps
 };
 

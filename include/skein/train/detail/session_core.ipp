@@ -111,11 +111,25 @@ public:
         settings_.insert(settings_.end(), data.begin(), data.end());
         run_.feeder.emplace(ctx_, config_, *run_.input);
         run_.total = run_.feeder->total();
-        if (place_ == nullptr) between_.begin(described_);
+        if (place_ == nullptr) begin_here();
         if (place_ != nullptr) prepare_for_worlds();
         // A model that is in eval mode as a whole is to be trained; a submodule may be so on
         // purpose.
         if (!run_.parts->module().is_training()) run_.parts->module().train();
+    }
+
+    /// A run whose last evaluation had failed makes it first.
+    void begin_here() {
+        const auto due = between_.begin(described_);
+        has_state_ = true;
+        if (!due) return;
+        between_.adopt_end(*due);
+        adopt_row(due->row);
+        ends_epoch_ = due->ends_epoch;
+        told_step_ = due->told_step;
+        find_end();
+        end_ = step_end::report;
+        end_step();
     }
 
     fit_result finish() {
@@ -372,6 +386,7 @@ private:
     void enter_world(world_news news, double begin);
     void take_state(const world_plan& plan, world_news& news);
     [[nodiscard]] carried_state carry();
+    void adopt_row(const last_row& row);
     void adopt(const carried_state& from);
 
     /// Is this the last step? A stream without a size tells by its next batch.
@@ -521,7 +536,7 @@ private:
     void finish_step() {
         if (run_.stopped && run_.result.stop_signal == 0)
             run_.result.stop_reason = row_.reason(run_.stop_reason);
-        between_.end_of_step(now_);
+        between_.end_of_step(now_, [this] { return carry(); });
     }
 
     process_settings process_; // first: until all else is gone

@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -27,6 +28,12 @@
 namespace skein::train::detail {
 
 using report::metric_value;
+
+/// An evaluation came to no numbers, here or on another rank; the training is what it was. All ranks
+/// throw it alike.
+struct evaluation_failed {
+    std::exception_ptr why; ///< null: on another rank, which tells
+};
 
 /// A run's evaluation sets.
 class evaluator {
@@ -156,35 +163,33 @@ public:
         std::vector<shard_numbers> by_shard;
         std::vector<shard_metrics> seen;
         set.list.clear();
+        set.made = 0;
         stage here(set.name, reported, set.is_measured ? &set.list : nullptr,
                    !declared_.stages().empty());
+        std::exception_ptr failed;
         {
             at::NoGradGuard no_grad;
             parts_.begin_evaluation();
             const eval_modes modes(parts_.module());
-            if (shards > 0)
-                by_shard = pass_shards(set, step, count, reported, here, seen);
-            else
-                pass(set, step, first, last, mine, here);
+            try {
+                if (shards > 0)
+                    by_shard = pass_shards(set, step, count, reported, here, seen);
+                else
+                    pass(set, step, first, last, mine, here);
+            } catch (const error& why) {
+                if (is_of_world(why)) throw;
+                failed = std::current_exception();
+            }
             parts_.end_evaluation();
         }
-        stage_numbers out;
-        out.values = shards > 0 ? set.by_shard.merge(ctx_, mine, {}, by_shard)
-                                : set.names.merge(ctx_, mine, reported);
-        for (std::size_t i = 1; i < out.values.size(); ++i)
-            out.values[i].name.insert(0, set.name + "_");
-        if (set.is_measured) {
-            auto merged = set.list;
-            merged.clear();
-            if (shards > 0)
-                merge_shards(ctx_, shards, std::move(seen), merged, set.name);
-            else
-                merge(ctx_, set.list, merged, set.name, last > first);
-            out.put(set.name, merged.compute());
-            refuse_twice(out.values);
+        agree(set, step, count, failed);
+        try {
+            return merged(set, step, shards, mine, reported, by_shard, std::move(seen));
+        } catch (const error& why) {
+            // Of the world, or of the weights: those are not worth a checkpoint.
+            if (is_of_world(why) || why.code() == errc::not_finite) throw;
+            throw evaluation_failed{std::current_exception()};
         }
-        check(set, step, out.values);
-        return out;
     }
 
 private:
@@ -196,8 +201,47 @@ private:
         metrics::metric_list list;
         bool is_measured, reports;
         shared_names names;
-        shard_names by_shard; // with logical shards, in place of `names`
+        shard_names by_shard;   // with logical shards, in place of `names`
+        std::uint64_t made = 0; // samples of this rank in the pass
     };
+
+    /// Whether all ranks have come through their part, before they wait for each other's numbers.
+    void agree(const set_type& set, std::uint64_t step, std::uint64_t count,
+               const std::exception_ptr& failed) const {
+        double both[] = {failed ? 1.0 : 0.0, static_cast<double>(set.made)};
+        all_reduce(ctx_, both, dist::reduce_op::sum);
+        if (both[0] > 0) throw evaluation_failed{failed};
+        if (both[1] > 0) return;
+        throw evaluation_failed{std::make_exception_ptr(
+            error(errc::invalid_argument,
+                  fmt::format("none of the {} samples of evaluation set \"{}\" could be made "
+                              "after step {}",
+                              count, set.name, step)))};
+    }
+
+    /// What the parts of all ranks come to. Collective.
+    [[nodiscard]] stage_numbers merged(set_type& set, std::uint64_t step, int shards,
+                                       report::metric_set& mine, report::metric_set& reported,
+                                       std::vector<shard_numbers>& by_shard,
+                                       std::vector<shard_metrics> seen) {
+        stage_numbers out;
+        out.values = shards > 0 ? set.by_shard.merge(ctx_, mine, {}, by_shard)
+                                : set.names.merge(ctx_, mine, reported);
+        for (std::size_t i = 1; i < out.values.size(); ++i)
+            out.values[i].name.insert(0, set.name + "_");
+        if (set.is_measured) {
+            auto all = set.list;
+            all.clear();
+            if (shards > 0)
+                merge_shards(ctx_, shards, std::move(seen), all, set.name);
+            else
+                merge(ctx_, set.list, all, set.name, set.made > 0);
+            out.put(set.name, all.compute());
+            refuse_twice(out.values);
+        }
+        check(set, step, out.values);
+        return out;
+    }
 
     void require_name(const std::string& name) const {
         const bool plain = !name.empty() && std::ranges::all_of(name, [](char c) {
@@ -228,11 +272,12 @@ private:
             auto& mine = all.emplace_back();
             mine.own.mean(set.name + "_loss", 0.0, 0.0);
             seed_step(~config_.seed, step, s); // for a loss that draws
+            const auto before = set.made;
             pass(set, step, first, last, mine.own, here);
             mine.reported = reported;
             reported.clear();
             if (!set.is_measured) continue;
-            seen.push_back({set.list.pack(), last > first});
+            seen.push_back({set.list.pack(), set.made > before});
             set.list.clear();
         }
         return all;
@@ -244,18 +289,34 @@ private:
         for (auto at = first; at < last; at += ids.size()) {
             ids.clear();
             for (auto id = at; id < last && ids.size() < batch(set); ++id) ids.push_back(id);
-            here.numbers().weigh(static_cast<double>(ids.size()));
             const user_code code{ctx_.rank(), step};
             const auto loss = code.run("the loss of an evaluation", [&] {
                 try {
-                    return checked_loss(set.loss(ids, here), ids.size());
+                    return loss_of(set, ids, step, here);
                 } catch (const redo_step&) {
                     throw error(errc::usage,
                                 "redo_step was thrown in an evaluation: it has no step");
                 }
             });
-            mine.mean(set.name + "_loss", loss.weighted ? loss.mean() : loss.value.item<double>(),
-                      loss.weight);
+            if (!loss) continue;
+            mine.mean(set.name + "_loss",
+                      loss->weighted ? loss->mean() : loss->value.item<double>(), loss->weight);
+        }
+    }
+
+    /// Nothing when none of the samples could be made.
+    [[nodiscard]] static std::optional<loss_sum> loss_of(set_type& set,
+                                                         const std::vector<std::uint64_t>& ids,
+                                                         std::uint64_t step, stage& here) {
+        try {
+            auto got = set.loss(ids, here);
+            if (!got) return std::nullopt;
+            set.made += got->samples;
+            return checked_loss(std::move(got->loss), got->samples);
+        } catch (const error& why) { // of a row: it has named its sample
+            if (!why.where().starts_with("sample ")) throw;
+            throw error(why).with_where(fmt::format("{}, of evaluation set \"{}\" after step {}",
+                                                    why.where(), set.name, step));
         }
     }
 

@@ -47,6 +47,7 @@ public:
                             -decided,
                             pauses ? 1.0 : 0.0};
         values_.clear();
+        clock.end_row(now);
         const double waited = clock.waiting([&] {
             values_ = shards != nullptr ? shards->merge(own, control)
                                         : names_.merge(ctx_, own, reported, control);

@@ -92,8 +92,15 @@ using make_parts = std::function<std::unique_ptr<session_parts>()>;
 /// The loss of a batch behind the pointer; `here` gets what it reports. Its weight is undefined
 /// when it is the mean over the samples.
 using batch_loss = std::function<weighted_loss(const void* batch, stage& here)>;
+/// Of a batch of an evaluation, which may lack samples that cannot be made.
+struct evaluated_loss {
+    weighted_loss loss;
+    std::uint64_t samples = 0; ///< that it is of
+};
 /// The same of samples by number.
-using numbered_loss = std::function<weighted_loss(std::span<const std::uint64_t>, stage& here)>;
+///   result  nothing when none of them could be made
+using numbered_loss =
+    std::function<std::optional<evaluated_loss>(std::span<const std::uint64_t>, stage& here)>;
 
 template <class Loss, class Model, class Batch>
 consteval void require_loss() {

@@ -191,8 +191,7 @@ SKEIN_INLINE void session_core::enter_world(world_news news, double begin) {
     run_.feeder->rebind();
     run_.ended = false;
     if (plan.begins) {
-        between_.begin(described_);
-        has_state_ = true;
+        begin_here();
         return;
     }
     news.stall = seconds_now() - begin;
@@ -247,16 +246,21 @@ SKEIN_INLINE void session_core::adopt(const carried_state& from) {
     end_ = from.end;
     ends_epoch_ = from.ends_epoch;
     told_step_ = from.told_step;
+    adopt_row(from.row);
+    run_.total = run_.feeder->total();
+}
+
+/// Of the step that was committed last.
+SKEIN_INLINE void session_core::adopt_row(const last_row& row) {
     now_ = {.rank = ctx_.rank(),
-            .step = from.row.step,
-            .loss = from.row.loss,
-            .lr = from.row.lr,
-            .grad_norm = from.row.grad_norm,
-            .seconds = from.row.seconds,
-            .tokens_per_s = from.row.tokens_per_s,
+            .step = row.step,
+            .loss = row.loss,
+            .lr = row.lr,
+            .grad_norm = row.grad_norm,
+            .seconds = row.seconds,
+            .tokens_per_s = row.tokens_per_s,
             .metrics = &run_.row.values,
             .arrays = &run_.row.arrays};
-    run_.total = run_.feeder->total();
 }
 
 /// The context is in another generation of its world.
