@@ -46430,6 +46430,8 @@ public:
     virtual void kill(std::uint64_t worker) = 0;
     /// A frame of spmd/detail/elastic_protocol.hpp for it; dropped if it is not connected.
     virtual void tell(std::uint64_t worker, std::uint16_t kind, byte_buffer body) = 0;
+    /// Its host has no part in the job, for this reason: it ends. Never the coordinator's own one.
+    virtual void turn_out(const error& why) = 0;
 };
 
 /// Hears of all workers. No call may throw.
@@ -48293,7 +48295,8 @@ struct coordinator_options {
     int least = 1, most = 1;
     int start = 0;        ///< workers at the beginning; 0: `most`
     int max_failures = 3; ///< losses of members and failed starts, of the whole job
-    int max_refusals = 3; ///< workers that are refused; then none is started any more
+    /// Workers of one host that are refused; then none is started there any more.
+    int max_refusals = 3;
     elastic_times times{};
     net::address
         groups{}; ///< where the groups of views listen; port 0, or a Unix name to begin with
@@ -48304,7 +48307,7 @@ struct coordinator_options {
     random_source* random = nullptr; ///< of secrets and names; must outlive the coordinator
     /// Told of each view that begins, and of the last.
     std::function<void(const view&)> on_view{};
-    /// Told of what counts against max_failures.
+    /// Told of what counts against max_failures, and of what is refused.
     std::function<void(const error& why, int failures, int max_failures)> on_failure{};
 };
 
@@ -48355,6 +48358,11 @@ private:
     enum class stage : std::uint8_t;
     struct worker;
     struct view_group;
+    /// What speaks against a host.
+    struct host_record {
+        int refusals = 0, bad_starts = 0; ///< of its workers
+        bool is_turned_out = false;
+    };
 
     task<void> work();
     task<void> watch_group(std::shared_ptr<view_group> which);
@@ -48371,9 +48379,23 @@ private:
     void judge_member_end(worker& which);
     void failed_start(worker& which, error why);
     void count_failure(error why, int culprit);
-    void count_refusal(error why);
     void finish(std::optional<error> failure, int culprit = -1);
+
+    // Who is refused, and whose host is.
+    void heard_first_ask(worker& from, std::vector<setting> settings);
+    void measure_by(const worker& one, std::vector<setting> settings);
     void refuse(worker& which, const error& why);
+    void count_refusal(worker& which, error why);
+    bool count_bad_start(worker& which, const error& why);
+    void turn_out(elastic_keeper& host, const error& why);
+    void ended_without_world(worker& which);
+    void judge_lonely();
+    [[nodiscard]] error lonely(const worker& which) const;
+    [[nodiscard]] std::string own_host() const;
+    [[nodiscard]] bool is_own(const worker& which) const;
+    [[nodiscard]] bool has_proved_itself(const worker& of);
+    [[nodiscard]] bool is_closed(const elastic_keeper& keeper) const;
+    [[nodiscard]] int refusals_that_last() const;
 
     // What is to be done.
     void look(time_point now);
@@ -48420,7 +48442,8 @@ private:
     std::map<std::uint64_t, std::unique_ptr<worker>> workers_;
     std::uint64_t last_id_ = 0;
     std::vector<setting> settings_;
-    bool has_settings_ = false;
+    bool has_settings_ = false, are_own_settings_ = false; ///< of the coordinator's host
+    std::map<const elastic_keeper*, host_record> records_;
 
     view view_;
     std::shared_ptr<view_group> group_;
@@ -48429,7 +48452,7 @@ private:
     std::string broken_why_;        ///< as the first one said that asked
     bool was_refused_ = false;      ///< that is why
     bool is_break_counted_ = false; ///< against max_failures
-    int target_ = 0, failures_ = 0, refusals_ = 0, bad_starts_ = 0;
+    int target_ = 0, failures_ = 0, bad_starts_ = 0;
     std::optional<error> last_loss_, refused_;
     time_point asked_at_ = time_point::max(); ///< for the next view, the first of the newest one's
     time_point broken_at_{}, retry_at_{}, short_since_ = time_point::max(),
@@ -48438,6 +48461,7 @@ private:
     bool is_claimed_ = false;
 
     bool over_ = false, kill_now_ = false, is_done_ = false;
+    bool is_alone_ = false; ///< the program has asked for no world
     time_point kill_at_ = time_point::max(), stop_at_ = time_point::max();
     int stop_signal_ = 0;
     supervisor_outcome outcome_;
@@ -48472,6 +48496,11 @@ namespace detail {
 
 /// view::why of the last view of a job that has ended well.
 inline constexpr const char* done_in_order = "the training is done";
+
+/// The same where no worker has asked for a world.
+inline constexpr const char* done_alone =
+    "all workers have ended with 0, and none has asked for a world: the program has no "
+    "Trainer<Elastic<...>>, each was a run of its own";
 
 /// What a rank throws because another one is lost.
 [[nodiscard]] constexpr bool is_echo(errc code) noexcept {
@@ -48523,6 +48552,9 @@ struct elastic_coordinator::worker {
     time_point ended_at{};
     worker_end end;
     std::optional<error> failed; ///< as it said
+    std::vector<setting> settings;
+    bool is_refused = false;
+    bool is_alone = false; ///< it has ended well, and has asked for no world
 };
 
 struct elastic_coordinator::view_group {
@@ -48715,6 +48747,7 @@ SKEIN_INLINE std::vector<std::uint64_t> elastic_coordinator::add(
 SKEIN_INLINE void elastic_coordinator::lose(elastic_keeper& keeper, const error& why) {
     std::erase(keepers_, &keeper);
     std::erase(draining_, &keeper);
+    records_.erase(&keeper);
     changed_.set();
     worker_end how;
     how.how = fmt::format("is lost with its host: {}", why.what());
@@ -48773,7 +48806,7 @@ SKEIN_INLINE task<void> elastic_coordinator::work() {
             throw error(errc::aborted, fmt::format("the coordinator is {}", who.address));
     }
     if (view_.is_over) {
-        if (view_.why != detail::done_in_order)
+        if (view_.why != detail::done_in_order && view_.why != detail::done_alone)
             outcome_.failure = error(errc::aborted, "the job is over").with_cause(view_.why);
         co_return;
     }
@@ -48805,7 +48838,8 @@ SKEIN_INLINE task<void> elastic_coordinator::say_it_is_over() {
     last.author = options_.id;
     last.is_over = true;
     last.failures = static_cast<std::uint64_t>(failures_);
-    last.why = outcome_.failure ? outcome_.failure->what() : detail::done_in_order;
+    last.why = is_alone_ ? detail::done_alone : detail::done_in_order;
+    if (outcome_.failure) last.why = outcome_.failure->what();
     auto swapping = register_.compare_and_swap(view_.generation, last);
     const auto swapped = co_await swapping;
     if (swapped.swapped && options_.on_view) options_.on_view(last);
@@ -48876,21 +48910,12 @@ SKEIN_INLINE void elastic_coordinator::heard_ask(worker& from, byte_span body) {
     const auto last = static_cast<world_end>(said->last);
     if (last == world_end::none) {
         if (from.is != stage::starting) return; // its first view is on its way
-        if (!has_settings_) settings_ = said->settings;
-        if (has_settings_) {
-            const auto rank = static_cast<int>(from.self.id);
-            if (auto differs = difference(rank, said->settings, -1, settings_))
-                return refuse(from, error(errc::mismatch,
-                                          fmt::format("{} is unlike the others", name_of(from)))
-                                        .with_cause(differs->what()));
-        }
-        has_settings_ = true;
-        from.is = stage::ready;
-        from.ready_at = loop::current().now();
-        return;
+        return heard_first_ask(from, std::move(said->settings));
     }
     // Of an older world: the next one is on its way to it.
     if (from.is != stage::member || said->generation != view_.generation) return;
+    // Who was there before this coordinator knows better than who comes what the job is.
+    if (!has_settings_) measure_by(from, std::move(said->settings));
     from.asked = last;
     asked_at_ = std::min(asked_at_, loop::current().now());
     from.has_state = from.has_state || last == world_end::paused;
@@ -48933,23 +48958,6 @@ SKEIN_INLINE void elastic_coordinator::mark_broken() {
     if (broken_) return;
     broken_ = true;
     broken_at_ = loop::current().now();
-}
-
-SKEIN_INLINE void elastic_coordinator::refuse(worker& which, const error& why) {
-    which.is = stage::leaving;
-    send_end(which, false, why);
-    if (view_.generation == 0) return finish(why);
-    count_refusal(why);
-}
-
-/// It does not count against the budget, but it would come again.
-SKEIN_INLINE void elastic_coordinator::count_refusal(error why) {
-    ++bad_starts_;
-    retry_at_ = deadline_after(loop::current().now(),
-                               detail::pause_after(bad_starts_, options_.times.backoff));
-    ++refusals_;
-    if (options_.on_failure) options_.on_failure(why, failures_, options_.max_failures);
-    refused_ = std::move(why);
 }
 
 SKEIN_INLINE void elastic_coordinator::worker_ended(std::uint64_t id, const worker_end& how) {
@@ -49052,9 +49060,11 @@ SKEIN_INLINE bool elastic_coordinator::is_first_of_host(const worker& which) con
 /// A worker that was no member yet has ended.
 SKEIN_INLINE void elastic_coordinator::failed_start(worker& w, error why) {
     if (over_ || stop_signal_ != 0 || (w.killed_by_us && !w.was_late)) return;
+    if (w.end.success() && w.is == stage::starting && !w.failed) return ended_without_world(w);
     const bool lasting = detail::is_lasting_end(w.end) || is_lasting(why.code());
-    if (lasting && view_.generation == 0) return finish(std::move(why));
-    if (lasting) return count_refusal(std::move(why));
+    if (lasting && view_.generation == 0 && is_own(w)) return finish(std::move(why));
+    if (lasting) return count_refusal(w, std::move(why));
+    if (count_bad_start(w, why)) return;
     ++bad_starts_;
     retry_at_ = deadline_after(loop::current().now(),
                                detail::pause_after(bad_starts_, options_.times.backoff));
@@ -49238,9 +49248,7 @@ SKEIN_INLINE void elastic_coordinator::take_over(time_point now) {
 
 /// As many as are wanted, where there is room.
 SKEIN_INLINE void elastic_coordinator::start_missing(time_point now) {
-    if (stop_signal_ != 0 || refusals_ >= options_.max_refusals ||
-        take_over_until_ != time_point::min() || is_ending())
-        return;
+    if (stop_signal_ != 0 || take_over_until_ != time_point::min() || is_ending()) return;
     int there = 0;
     std::map<const elastic_keeper*, int> used;
     const bool has_failed = group_ && group_->outcome && group_->outcome->failure;
@@ -49248,16 +49256,16 @@ SKEIN_INLINE void elastic_coordinator::start_missing(time_point now) {
         // Who has left the group is done, and the others soon are; an end without an error may be
         // one of those. Where one of the others was lost, they need company.
         const bool may_be_done = !has_failed && (has_left(*w) || (!w->judged && w->end.success()));
-        if (w->has_ended && !may_be_done) continue;
+        if (w->has_ended && !may_be_done && !w->is_alone) continue;
         if (w->is == stage::leaving || w->leaves) continue; // another one may come for it before
         ++there;
-        if (!w->has_ended) ++used[w->keeper];
+        if (!w->has_ended || w->is_alone) ++used[w->keeper];
     }
     for (; there < target_; ++there) {
         if (now < retry_at_) return wake_at(retry_at_);
         elastic_keeper* best = nullptr;
         for (auto* k : keepers_) {
-            if (used[k] >= k->places() || is_draining(*k)) continue;
+            if (used[k] >= k->places() || is_draining(*k) || is_closed(*k)) continue;
             if (best == nullptr || used[k] < used[best]) best = k;
         }
         if (best == nullptr) return;
@@ -49439,17 +49447,6 @@ SKEIN_INLINE std::optional<view> elastic_coordinator::proposal(time_point now) {
     wake_at(deadline_after(short_since_, options_.times.pause_limit));
     finish_if_none_comes(now);
     return std::nullopt;
-}
-
-/// Too few are there, and those that would come are refused.
-SKEIN_INLINE void elastic_coordinator::finish_if_none_comes(time_point now) {
-    if (refusals_ < options_.max_refusals || !refused_ || any_starting()) return;
-    error why(refused_->code(),
-              fmt::format("fewer than {} workers are there, and no others are started: {} were "
-                          "refused",
-                          options_.least, refusals_));
-    finish(std::move(why.with_cause(refused_->what())));
-    kill_at_ = deadline_after(now, options_.times.stop_grace); // they may save
 }
 
 /// Some are done. The job ends when the others are, too, or have died, or wait for a next view.
@@ -49678,6 +49675,224 @@ SKEIN_INLINE void elastic_coordinator::begin_view(const view& before, const std:
 
 } // namespace skein::spmd
 
+// ======== skein/spmd/detail/elastic_refusals.ipp
+// Who has no part in an elastic job. What is refused counts at its host: a host that has brought
+// nothing but that is turned out with the reason, and the others never wait for it.
+
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::spmd {
+
+SKEIN_INLINE bool elastic_coordinator::is_own(const worker& which) const {
+    return which.self.keeper == options_.id;
+}
+
+/// Another worker of its host was in a world before it.
+SKEIN_INLINE bool elastic_coordinator::has_proved_itself(const worker& of) {
+    return std::any_of(workers_.begin(), workers_.end(), [&](const auto& w) {
+        const auto& other = *w.second;
+        return &other != &of && other.self.keeper == of.self.keeper && other.first_view != 0 &&
+               !other.is_refused && (of.first_view == 0 || other.first_view < of.first_view);
+    });
+}
+
+SKEIN_INLINE bool elastic_coordinator::is_closed(const elastic_keeper& keeper) const {
+    const auto found = records_.find(&keeper);
+    if (found == records_.end()) return false;
+    return found->second.is_turned_out || found->second.refusals >= options_.max_refusals;
+}
+
+/// Of the hosts that are still there.
+SKEIN_INLINE int elastic_coordinator::refusals_that_last() const {
+    int all = 0;
+    for (const auto& [keeper, record] : records_)
+        if (!record.is_turned_out) all += record.refusals;
+    return all;
+}
+
+// ---- settings -----------------------------------------------------------------------------------
+
+/// What later ones are measured by. Those that are ready and unlike it are refused.
+SKEIN_INLINE void elastic_coordinator::measure_by(const worker& one,
+                                                  std::vector<setting> settings) {
+    settings_ = std::move(settings);
+    has_settings_ = true;
+    are_own_settings_ = is_own(one);
+    for (auto* w : ready())
+        if (auto differs = difference(static_cast<int>(w->self.id), w->settings, -1, settings_))
+            refuse(*w, error(errc::mismatch, fmt::format("{} is unlike the others", name_of(*w)))
+                           .with_cause(differs->what()));
+}
+
+/// The first one says what the job is; before the first view it is one of the coordinator's host,
+/// as another host may be there by mistake.
+SKEIN_INLINE void elastic_coordinator::heard_first_ask(worker& from,
+                                                       std::vector<setting> settings) {
+    from.settings = std::move(settings);
+    from.is = stage::ready;
+    from.ready_at = loop::current().now();
+    const bool decides = view_.generation == 0 && is_own(from) && !are_own_settings_;
+    if (!has_settings_ || decides) {
+        measure_by(from, from.settings);
+    } else if (auto differs = difference(static_cast<int>(from.self.id), from.settings, -1,
+                                         settings_)) {
+        return refuse(from,
+                      error(errc::mismatch, fmt::format("{} is unlike the others", name_of(from)))
+                          .with_cause(differs->what()));
+    }
+    judge_lonely();
+}
+
+// ---- programs without a world -------------------------------------------------------------------
+
+/// Its program has no Trainer of elastic ranks: each of its processes is a run of its own, and this
+/// one is done. In a job that trains it is another program.
+SKEIN_INLINE void elastic_coordinator::ended_without_world(worker& which) {
+    which.is_alone = true;
+    if (view_.generation == 0) return judge_lonely();
+    which.is_alone = false;
+    refuse(which, lonely(which));
+}
+
+SKEIN_INLINE error elastic_coordinator::lonely(const worker& which) const {
+    return error(errc::mismatch, fmt::format("{} ended with 0 and has asked for no world, and the "
+                                             "others train",
+                                             name_of(which)))
+        .with_hint("its program has no Trainer<Elastic<...>>, or returns before it: start the same "
+                   "program on all hosts");
+}
+
+/// Before the first view: the programs of all hosts train, or none does. The coordinator's own host
+/// says which.
+SKEIN_INLINE void elastic_coordinator::judge_lonely() {
+    bool trains = false, is_done = false, any = false, others_wait = false;
+    for (const auto& [id, w] : workers_) {
+        any = any || w->is_alone;
+        others_wait = others_wait || !w->has_ended;
+        if (!is_own(*w)) continue;
+        trains = trains || (w->is == stage::ready && !w->has_ended);
+        is_done = is_done || w->is_alone;
+    }
+    if (!any || over_ || view_.generation != 0) return;
+    for (auto& [id, place] : workers_) {
+        auto& w = *place;
+        if (over_) return;
+        if (trains && w.is_alone) {
+            w.is_alone = false;
+            if (is_own(w))
+                count_failure(lonely(w), -1);
+            else
+                refuse(w, lonely(w));
+        } else if (!trains && is_done && w.is == stage::ready && !w.has_ended && !is_own(w)) {
+            refuse(w, error(errc::mismatch,
+                            fmt::format("{} wants to train, and the program of host {} has ended "
+                                        "without",
+                                        name_of(w), own_host()))
+                          .with_hint("start the same program on all hosts"));
+        }
+    }
+    if (trains || others_wait) return;
+    is_alone_ = true;
+    finish(std::nullopt);
+}
+
+SKEIN_INLINE std::string elastic_coordinator::own_host() const {
+    for (const auto* k : keepers_)
+        if (k->id() == options_.id) return k->host();
+    return "of the coordinator";
+}
+
+// ---- hosts --------------------------------------------------------------------------------------
+
+SKEIN_INLINE void elastic_coordinator::refuse(worker& which, const error& why) {
+    which.is = stage::leaving;
+    if (!which.has_ended) send_end(which, false, why);
+    // Others have come by mistake, but a job whose first host contradicts itself cannot begin.
+    if (view_.generation == 0 && is_own(which)) return finish(why);
+    count_refusal(which, why);
+}
+
+/// It does not count against the budget, but it would come again.
+SKEIN_INLINE void elastic_coordinator::count_refusal(worker& which, error why) {
+    which.is_refused = true;
+    if (options_.on_failure) options_.on_failure(why, failures_, options_.max_failures);
+    auto* const host = which.keeper;
+    if (host == nullptr) return; // and its host is gone
+    auto& record = records_[host];
+    ++record.refusals;
+    const bool lives = std::any_of(workers_.begin(), workers_.end(), [&](const auto& w) {
+        return w.second->keeper == host && w.second->is == stage::member && !w.second->has_ended;
+    });
+    const bool may_stay = has_proved_itself(which) &&
+                          (lives || record.refusals < options_.max_refusals);
+    if (!is_own(which) && !may_stay) {
+        const auto code = why.code() == errc::mismatch ? errc::mismatch : errc::usage;
+        return turn_out(*host, error(code, why.what()));
+    }
+    ++bad_starts_;
+    retry_at_ = deadline_after(loop::current().now(),
+                               detail::pause_after(bad_starts_, options_.times.backoff));
+    refused_ = std::move(why);
+}
+
+/// A host that has never had a worker in a world uses up nobody's budget but its own.
+SKEIN_INLINE bool elastic_coordinator::count_bad_start(worker& which, const error& why) {
+    auto* const host = which.keeper;
+    if (host == nullptr || is_own(which) || has_proved_itself(which)) return false;
+    last_loss_ = why;
+    if (options_.on_failure) options_.on_failure(why, failures_, options_.max_failures);
+    ++bad_starts_;
+    retry_at_ = deadline_after(loop::current().now(),
+                               detail::pause_after(bad_starts_, options_.times.backoff));
+    if (++records_[host].bad_starts >= options_.max_refusals) turn_out(*host, why);
+    return true;
+}
+
+/// Its supervisor says why and ends; its workers are no losses.
+SKEIN_INLINE void elastic_coordinator::turn_out(elastic_keeper& host, const error& why) {
+    if (std::exchange(records_[&host].is_turned_out, true)) return;
+    for (auto& [id, w] : workers_) {
+        if (w->keeper != &host || w->has_ended) continue;
+        w->is = stage::leaving;
+        kill(*w);
+    }
+    host.turn_out(
+        error(why.code(), fmt::format("host {} has no part in job '{}'", host.host(), options_.job))
+            .with_cause(why.what())
+            .with_hint("start the same program with the same settings on all hosts; another job "
+                       "wants a --rdzv-id of its own"));
+    changed_.set();
+}
+
+/// Too few are there, and no host that is there can start another one.
+SKEIN_INLINE void elastic_coordinator::finish_if_none_comes(time_point now) {
+    if (!refused_ || any_starting()) return;
+    bool is_any_closed = false;
+    for (const auto* k : keepers_) {
+        if (is_closed(*k)) {
+            is_any_closed = is_any_closed || !records_[k].is_turned_out;
+            continue;
+        }
+        const auto used = std::count_if(workers_.begin(), workers_.end(), [&](const auto& w) {
+            return w.second->keeper == k && !w.second->has_ended;
+        });
+        if (used < k->places() && !is_draining(*k)) return;
+    }
+    if (!is_any_closed) return; // a right host may come
+    error why(refused_->code(),
+              fmt::format("fewer than {} workers are there, and no others are started: {} were "
+                          "refused",
+                          options_.least, refusals_that_last()));
+    finish(std::move(why.with_cause(refused_->what())));
+    kill_at_ = deadline_after(now, options_.times.stop_grace); // they may save
+}
+
+} // namespace skein::spmd
+
 // ======== skein/spmd/elastic_host.hpp
 // The supervisor of one host of an elastic job on several: keeps the workers of its host, and is
 // the coordinator or follows it.
@@ -49748,6 +49963,7 @@ public:
     void start(std::uint64_t worker) override;
     void kill(std::uint64_t worker) override;
     void tell(std::uint64_t worker, std::uint16_t kind, byte_buffer body) override;
+    void turn_out(const error&) override {} // it lives in the coordinator's process
 
     /// Those that run, each with its pid.
     [[nodiscard]] std::vector<view_member> running() const;
@@ -50166,6 +50382,7 @@ public:
     void start(std::uint64_t worker) override;
     void kill(std::uint64_t worker) override;
     void tell(std::uint64_t worker, std::uint16_t kind, byte_buffer body) override;
+    void turn_out(const error& why) override;
     [[nodiscard]] net::connection& link() noexcept { return *link_; }
     [[nodiscard]] std::shared_ptr<net::connection> shared_link() const { return link_; }
 
@@ -50712,6 +50929,10 @@ SKEIN_INLINE net::connection_options host_link(const elastic_host_options& of) {
     return o;
 }
 
+SKEIN_INLINE void say_over(net::connection& to, bool in_order, int signal, const error& why) {
+    if (to.is_open()) say(to, keeper_kind::over, keeper_over(in_order, signal, why));
+}
+
 SKEIN_INLINE void remote_keeper::start(std::uint64_t worker) {
     if (link_->is_open()) say(*link_, keeper_kind::start, keeper_order{worker});
 }
@@ -50727,11 +50948,11 @@ SKEIN_INLINE void remote_keeper::tell(std::uint64_t worker, std::uint16_t kind, 
     say(*link_, keeper_kind::tell, f);
 }
 
-// ---- the coordinator's end ----------------------------------------------------------------------
-
-SKEIN_INLINE void say_over(net::connection& to, bool in_order, int signal, const error& why) {
-    if (to.is_open()) say(to, keeper_kind::over, keeper_over(in_order, signal, why));
+SKEIN_INLINE void remote_keeper::turn_out(const error& why) {
+    if (!std::exchange(told_over, true)) say_over(*link_, false, 0, why);
 }
+
+// ---- the coordinator's end ----------------------------------------------------------------------
 
 /// Why this host can have no part in the job; nothing if it can.
 SKEIN_INLINE std::optional<error> objection(const keeper_hello& of, const keeper_door& door) {
@@ -50820,6 +51041,8 @@ SKEIN_INLINE task<void> serve_keeper(keeper_door* door, std::shared_ptr<net::con
     auto hello = wire::decode<keeper_hello>(first->body);
     if (!hello) throw hello.error();
     if (const auto no = objection(*hello, *door)) {
+        if (door->options->say)
+            door->options->say(fmt::format("a host was refused: {}", no->text()));
         say_over(*link, false, 0, *no);
         auto closed = shield(link->close());
         co_await closed;
@@ -51305,7 +51528,7 @@ SKEIN_INLINE task<std::shared_ptr<elastic_place>> elastic_client::next(world_end
         member_ask asking;
         asking.last = static_cast<std::uint8_t>(old_ ? last : world_end::none);
         asking.generation = had;
-        if (!old_) asking.settings = options_.settings;
+        asking.settings = options_.settings;
         asking.why = clipped(std::move(why));
         say(*link_, member_kind::ask, asking);
     }
