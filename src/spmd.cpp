@@ -32,6 +32,7 @@
 #include <skein/spmd/detail/elastic_host.ipp>
 #include <skein/spmd/detail/elastic_member.ipp>
 #include <skein/spmd/detail/elastic_proposals.ipp>
+#include <skein/spmd/detail/elastic_refusals.ipp>
 #include <skein/spmd/detail/elastic_run.ipp>
 #include <skein/spmd/detail/elastic_supervisor.ipp>
 #include <skein/spmd/detail/environment.ipp>

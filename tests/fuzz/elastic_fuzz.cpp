@@ -56,6 +56,7 @@ public:
             generation_[worker] = told->now.generation;
         }
     }
+    void turn_out(const error&) override {} // of others' hosts alone
     /// The kernel's news.
     void reap() {
         for (const auto worker : std::exchange(killed_, {})) end(worker, 0, SIGKILL);

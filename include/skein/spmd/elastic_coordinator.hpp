@@ -82,7 +82,8 @@ struct coordinator_options {
     int least = 1, most = 1;
     int start = 0;        ///< workers at the beginning; 0: `most`
     int max_failures = 3; ///< losses of members and failed starts, of the whole job
-    int max_refusals = 3; ///< workers that are refused; then none is started any more
+    /// Workers of one host that are refused; then none is started there any more.
+    int max_refusals = 3;
     elastic_times times{};
     net::address
         groups{}; ///< where the groups of views listen; port 0, or a Unix name to begin with
@@ -93,7 +94,7 @@ struct coordinator_options {
     random_source* random = nullptr; ///< of secrets and names; must outlive the coordinator
     /// Told of each view that begins, and of the last.
     std::function<void(const view&)> on_view{};
-    /// Told of what counts against max_failures.
+    /// Told of what counts against max_failures, and of what is refused.
     std::function<void(const error& why, int failures, int max_failures)> on_failure{};
 };
 
@@ -144,6 +145,11 @@ private:
     enum class stage : std::uint8_t;
     struct worker;
     struct view_group;
+    /// What speaks against a host.
+    struct host_record {
+        int refusals = 0, bad_starts = 0; ///< of its workers
+        bool is_turned_out = false;
+    };
 
     task<void> work();
     task<void> watch_group(std::shared_ptr<view_group> which);
@@ -160,9 +166,23 @@ private:
     void judge_member_end(worker& which);
     void failed_start(worker& which, error why);
     void count_failure(error why, int culprit);
-    void count_refusal(error why);
     void finish(std::optional<error> failure, int culprit = -1);
+
+    // Who is refused, and whose host is.
+    void heard_first_ask(worker& from, std::vector<setting> settings);
+    void measure_by(const worker& one, std::vector<setting> settings);
     void refuse(worker& which, const error& why);
+    void count_refusal(worker& which, error why);
+    bool count_bad_start(worker& which, const error& why);
+    void turn_out(elastic_keeper& host, const error& why);
+    void ended_without_world(worker& which);
+    void judge_lonely();
+    [[nodiscard]] error lonely(const worker& which) const;
+    [[nodiscard]] std::string own_host() const;
+    [[nodiscard]] bool is_own(const worker& which) const;
+    [[nodiscard]] bool has_proved_itself(const worker& of);
+    [[nodiscard]] bool is_closed(const elastic_keeper& keeper) const;
+    [[nodiscard]] int refusals_that_last() const;
 
     // What is to be done.
     void look(time_point now);
@@ -209,7 +229,8 @@ private:
     std::map<std::uint64_t, std::unique_ptr<worker>> workers_;
     std::uint64_t last_id_ = 0;
     std::vector<setting> settings_;
-    bool has_settings_ = false;
+    bool has_settings_ = false, are_own_settings_ = false; ///< of the coordinator's host
+    std::map<const elastic_keeper*, host_record> records_;
 
     view view_;
     std::shared_ptr<view_group> group_;
@@ -218,7 +239,7 @@ private:
     std::string broken_why_;        ///< as the first one said that asked
     bool was_refused_ = false;      ///< that is why
     bool is_break_counted_ = false; ///< against max_failures
-    int target_ = 0, failures_ = 0, refusals_ = 0, bad_starts_ = 0;
+    int target_ = 0, failures_ = 0, bad_starts_ = 0;
     std::optional<error> last_loss_, refused_;
     time_point asked_at_ = time_point::max(); ///< for the next view, the first of the newest one's
     time_point broken_at_{}, retry_at_{}, short_since_ = time_point::max(),
@@ -227,6 +248,7 @@ private:
     bool is_claimed_ = false;
 
     bool over_ = false, kill_now_ = false, is_done_ = false;
+    bool is_alone_ = false; ///< the program has asked for no world
     time_point kill_at_ = time_point::max(), stop_at_ = time_point::max();
     int stop_signal_ = 0;
     supervisor_outcome outcome_;
@@ -241,4 +263,5 @@ private:
 #if SKEIN_HEADER_ONLY
 #include <skein/spmd/detail/elastic_coordinator.ipp>
 #include <skein/spmd/detail/elastic_proposals.ipp>
+#include <skein/spmd/detail/elastic_refusals.ipp>
 #endif

@@ -51,6 +51,8 @@ public:
     virtual void kill(std::uint64_t worker) = 0;
     /// A frame of spmd/detail/elastic_protocol.hpp for it; dropped if it is not connected.
     virtual void tell(std::uint64_t worker, std::uint16_t kind, byte_buffer body) = 0;
+    /// Its host has no part in the job, for this reason: it ends. Never the coordinator's own one.
+    virtual void turn_out(const error& why) = 0;
 };
 
 /// Hears of all workers. No call may throw.

@@ -83,6 +83,9 @@ struct group_options {
                           time_constants::lan().suspect_after, time_constants::lan().dead_after};
     byte_buffer given{};       ///< what the server gives every rank when all are there
     std::size_t most_told = 0; ///< bytes that rank 0 may tell the server, all keys together
+    /// Of elastic jobs: a rank that fails is to the others one that is lost, and not a reason of
+    /// their own to fail.
+    bool failure_is_loss = false;
 };
 
 /// The meeting point. Lives on the loop that made it.

@@ -70,6 +70,7 @@ public:
     void start(std::uint64_t worker) override;
     void kill(std::uint64_t worker) override;
     void tell(std::uint64_t worker, std::uint16_t kind, byte_buffer body) override;
+    void turn_out(const error&) override {} // it lives in the coordinator's process
 
     /// Those that run, each with its pid.
     [[nodiscard]] std::vector<view_member> running() const;

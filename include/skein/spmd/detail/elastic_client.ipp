@@ -135,7 +135,7 @@ SKEIN_INLINE task<std::shared_ptr<elastic_place>> elastic_client::next(world_end
         member_ask asking;
         asking.last = static_cast<std::uint8_t>(old_ ? last : world_end::none);
         asking.generation = had;
-        if (!old_) asking.settings = options_.settings;
+        asking.settings = options_.settings;
         asking.why = clipped(std::move(why));
         say(*link_, member_kind::ask, asking);
     }

@@ -87,6 +87,7 @@ SKEIN_INLINE std::vector<std::uint64_t> elastic_coordinator::add(
 SKEIN_INLINE void elastic_coordinator::lose(elastic_keeper& keeper, const error& why) {
     std::erase(keepers_, &keeper);
     std::erase(draining_, &keeper);
+    records_.erase(&keeper);
     changed_.set();
     worker_end how;
     how.how = fmt::format("is lost with its host: {}", why.what());
@@ -145,7 +146,7 @@ SKEIN_INLINE task<void> elastic_coordinator::work() {
             throw error(errc::aborted, fmt::format("the coordinator is {}", who.address));
     }
     if (view_.is_over) {
-        if (view_.why != detail::done_in_order)
+        if (view_.why != detail::done_in_order && view_.why != detail::done_alone)
             outcome_.failure = error(errc::aborted, "the job is over").with_cause(view_.why);
         co_return;
     }
@@ -177,7 +178,8 @@ SKEIN_INLINE task<void> elastic_coordinator::say_it_is_over() {
     last.author = options_.id;
     last.is_over = true;
     last.failures = static_cast<std::uint64_t>(failures_);
-    last.why = outcome_.failure ? outcome_.failure->what() : detail::done_in_order;
+    last.why = is_alone_ ? detail::done_alone : detail::done_in_order;
+    if (outcome_.failure) last.why = outcome_.failure->what();
     auto swapping = register_.compare_and_swap(view_.generation, last);
     const auto swapped = co_await swapping;
     if (swapped.swapped && options_.on_view) options_.on_view(last);
@@ -248,21 +250,12 @@ SKEIN_INLINE void elastic_coordinator::heard_ask(worker& from, byte_span body) {
     const auto last = static_cast<world_end>(said->last);
     if (last == world_end::none) {
         if (from.is != stage::starting) return; // its first view is on its way
-        if (!has_settings_) settings_ = said->settings;
-        if (has_settings_) {
-            const auto rank = static_cast<int>(from.self.id);
-            if (auto differs = difference(rank, said->settings, -1, settings_))
-                return refuse(from, error(errc::mismatch,
-                                          fmt::format("{} is unlike the others", name_of(from)))
-                                        .with_cause(differs->what()));
-        }
-        has_settings_ = true;
-        from.is = stage::ready;
-        from.ready_at = loop::current().now();
-        return;
+        return heard_first_ask(from, std::move(said->settings));
     }
     // Of an older world: the next one is on its way to it.
     if (from.is != stage::member || said->generation != view_.generation) return;
+    // Who was there before this coordinator knows better than who comes what the job is.
+    if (!has_settings_) measure_by(from, std::move(said->settings));
     from.asked = last;
     asked_at_ = std::min(asked_at_, loop::current().now());
     from.has_state = from.has_state || last == world_end::paused;
@@ -305,23 +298,6 @@ SKEIN_INLINE void elastic_coordinator::mark_broken() {
     if (broken_) return;
     broken_ = true;
     broken_at_ = loop::current().now();
-}
-
-SKEIN_INLINE void elastic_coordinator::refuse(worker& which, const error& why) {
-    which.is = stage::leaving;
-    send_end(which, false, why);
-    if (view_.generation == 0) return finish(why);
-    count_refusal(why);
-}
-
-/// It does not count against the budget, but it would come again.
-SKEIN_INLINE void elastic_coordinator::count_refusal(error why) {
-    ++bad_starts_;
-    retry_at_ = deadline_after(loop::current().now(),
-                               detail::pause_after(bad_starts_, options_.times.backoff));
-    ++refusals_;
-    if (options_.on_failure) options_.on_failure(why, failures_, options_.max_failures);
-    refused_ = std::move(why);
 }
 
 SKEIN_INLINE void elastic_coordinator::worker_ended(std::uint64_t id, const worker_end& how) {
@@ -424,9 +400,11 @@ SKEIN_INLINE bool elastic_coordinator::is_first_of_host(const worker& which) con
 /// A worker that was no member yet has ended.
 SKEIN_INLINE void elastic_coordinator::failed_start(worker& w, error why) {
     if (over_ || stop_signal_ != 0 || (w.killed_by_us && !w.was_late)) return;
+    if (w.end.success() && w.is == stage::starting && !w.failed) return ended_without_world(w);
     const bool lasting = detail::is_lasting_end(w.end) || is_lasting(why.code());
-    if (lasting && view_.generation == 0) return finish(std::move(why));
-    if (lasting) return count_refusal(std::move(why));
+    if (lasting && view_.generation == 0 && is_own(w)) return finish(std::move(why));
+    if (lasting) return count_refusal(w, std::move(why));
+    if (count_bad_start(w, why)) return;
     ++bad_starts_;
     retry_at_ = deadline_after(loop::current().now(),
                                detail::pause_after(bad_starts_, options_.times.backoff));

@@ -24,6 +24,11 @@ namespace detail {
 /// view::why of the last view of a job that has ended well.
 inline constexpr const char* done_in_order = "the training is done";
 
+/// The same where no worker has asked for a world.
+inline constexpr const char* done_alone =
+    "all workers have ended with 0, and none has asked for a world: the program has no "
+    "Trainer<Elastic<...>>, each was a run of its own";
+
 /// What a rank throws because another one is lost.
 [[nodiscard]] constexpr bool is_echo(errc code) noexcept {
     return code == errc::peer_lost || code == errc::aborted || code == errc::cancelled ||
@@ -74,6 +79,9 @@ struct elastic_coordinator::worker {
     time_point ended_at{};
     worker_end end;
     std::optional<error> failed; ///< as it said
+    std::vector<setting> settings;
+    bool is_refused = false;
+    bool is_alone = false; ///< it has ended well, and has asked for no world
 };
 
 struct elastic_coordinator::view_group {

@@ -143,9 +143,7 @@ SKEIN_INLINE void elastic_coordinator::take_over(time_point now) {
 
 /// As many as are wanted, where there is room.
 SKEIN_INLINE void elastic_coordinator::start_missing(time_point now) {
-    if (stop_signal_ != 0 || refusals_ >= options_.max_refusals ||
-        take_over_until_ != time_point::min() || is_ending())
-        return;
+    if (stop_signal_ != 0 || take_over_until_ != time_point::min() || is_ending()) return;
     int there = 0;
     std::map<const elastic_keeper*, int> used;
     const bool has_failed = group_ && group_->outcome && group_->outcome->failure;
@@ -153,16 +151,16 @@ SKEIN_INLINE void elastic_coordinator::start_missing(time_point now) {
         // Who has left the group is done, and the others soon are; an end without an error may be
         // one of those. Where one of the others was lost, they need company.
         const bool may_be_done = !has_failed && (has_left(*w) || (!w->judged && w->end.success()));
-        if (w->has_ended && !may_be_done) continue;
+        if (w->has_ended && !may_be_done && !w->is_alone) continue;
         if (w->is == stage::leaving || w->leaves) continue; // another one may come for it before
         ++there;
-        if (!w->has_ended) ++used[w->keeper];
+        if (!w->has_ended || w->is_alone) ++used[w->keeper];
     }
     for (; there < target_; ++there) {
         if (now < retry_at_) return wake_at(retry_at_);
         elastic_keeper* best = nullptr;
         for (auto* k : keepers_) {
-            if (used[k] >= k->places() || is_draining(*k)) continue;
+            if (used[k] >= k->places() || is_draining(*k) || is_closed(*k)) continue;
             if (best == nullptr || used[k] < used[best]) best = k;
         }
         if (best == nullptr) return;
@@ -346,17 +344,6 @@ SKEIN_INLINE std::optional<view> elastic_coordinator::proposal(time_point now) {
     return std::nullopt;
 }
 
-/// Too few are there, and those that would come are refused.
-SKEIN_INLINE void elastic_coordinator::finish_if_none_comes(time_point now) {
-    if (refusals_ < options_.max_refusals || !refused_ || any_starting()) return;
-    error why(refused_->code(),
-              fmt::format("fewer than {} workers are there, and no others are started: {} were "
-                          "refused",
-                          options_.least, refusals_));
-    finish(std::move(why.with_cause(refused_->what())));
-    kill_at_ = deadline_after(now, options_.times.stop_grace); // they may save
-}
-
 /// Some are done. The job ends when the others are, too, or have died, or wait for a next view.
 SKEIN_INLINE void elastic_coordinator::finish_with_the_others() {
     std::uint64_t done_in = 0; // whoever came later has had no part in the training's end
@@ -513,6 +500,7 @@ SKEIN_INLINE task<void> elastic_coordinator::swap(view next) {
     how.alive = options_.alive;
     how.given = options_.given;
     how.most_told = options_.most_told;
+    how.failure_is_loss = true;
     auto at = options_.groups;
     if (at.kind == net::scheme::unix_abstract)
         at.host += fmt::format("-{}-{:016x}", next.generation, options_.random->next());

@@ -343,7 +343,11 @@ SKEIN_INLINE void group_server::end(group_outcome how) {
 
 SKEIN_INLINE void group_server::tell_everyone() {
     if (!outcome_->failure) return;
-    const detail::loss_body body(outcome_->culprit, *outcome_->failure);
+    error why = *outcome_->failure;
+    if (options_.failure_is_loss && outcome_->reported)
+        why = error(errc::peer_lost, fmt::format("rank {} has failed", outcome_->culprit))
+                  .with_cause(why.what());
+    const detail::loss_body body(outcome_->culprit, std::move(why));
     for (auto& m : members_) {
         if (m && m->link && !m->left && m->info.rank != outcome_->culprit && m->link->is_open()) {
             detail::send(*m->link, detail::kind::lost, body);

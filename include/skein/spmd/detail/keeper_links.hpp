@@ -40,6 +40,7 @@ public:
     void start(std::uint64_t worker) override;
     void kill(std::uint64_t worker) override;
     void tell(std::uint64_t worker, std::uint16_t kind, byte_buffer body) override;
+    void turn_out(const error& why) override;
     [[nodiscard]] net::connection& link() noexcept { return *link_; }
     [[nodiscard]] std::shared_ptr<net::connection> shared_link() const { return link_; }
 

@@ -29,6 +29,10 @@ SKEIN_INLINE net::connection_options host_link(const elastic_host_options& of) {
     return o;
 }
 
+SKEIN_INLINE void say_over(net::connection& to, bool in_order, int signal, const error& why) {
+    if (to.is_open()) say(to, keeper_kind::over, keeper_over(in_order, signal, why));
+}
+
 SKEIN_INLINE void remote_keeper::start(std::uint64_t worker) {
     if (link_->is_open()) say(*link_, keeper_kind::start, keeper_order{worker});
 }
@@ -44,11 +48,11 @@ SKEIN_INLINE void remote_keeper::tell(std::uint64_t worker, std::uint16_t kind, 
     say(*link_, keeper_kind::tell, f);
 }
 
-// ---- the coordinator's end ----------------------------------------------------------------------
-
-SKEIN_INLINE void say_over(net::connection& to, bool in_order, int signal, const error& why) {
-    if (to.is_open()) say(to, keeper_kind::over, keeper_over(in_order, signal, why));
+SKEIN_INLINE void remote_keeper::turn_out(const error& why) {
+    if (!std::exchange(told_over, true)) say_over(*link_, false, 0, why);
 }
+
+// ---- the coordinator's end ----------------------------------------------------------------------
 
 /// Why this host can have no part in the job; nothing if it can.
 SKEIN_INLINE std::optional<error> objection(const keeper_hello& of, const keeper_door& door) {
@@ -137,6 +141,8 @@ SKEIN_INLINE task<void> serve_keeper(keeper_door* door, std::shared_ptr<net::con
     auto hello = wire::decode<keeper_hello>(first->body);
     if (!hello) throw hello.error();
     if (const auto no = objection(*hello, *door)) {
+        if (door->options->say)
+            door->options->say(fmt::format("a host was refused: {}", no->text()));
         say_over(*link, false, 0, *no);
         auto closed = shield(link->close());
         co_await closed;

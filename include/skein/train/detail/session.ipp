@@ -20,11 +20,21 @@ namespace skein::train::detail {
 
 SKEIN_INLINE void begin_training(const context& ctx, const run_config& config, bool is_elastic) {
     const auto* const place = ctx.elastic();
-    if (place != nullptr && !is_elastic)
-        throw error(errc::usage, fmt::format("the ranks of this job change ({} to {} workers), and "
-                                             "the strategy of the Trainer does not bear that",
-                                             place->job().least(), place->job().most()))
-            .with_hint("use Trainer<Elastic<DDP<>>>, or a fixed number of workers");
+    if (place != nullptr && !is_elastic) {
+        const int least = place->job().least(), most = place->job().most();
+        const auto many =
+            least == most ? fmt::format("{}", most) : fmt::format("{} to {}", least, most);
+        throw error(
+            errc::usage,
+            fmt::format("this process is a worker of an elastic job ({} workers), as `skein "
+                        "run` and `--workers LEAST:MOST` start them: one that is lost is "
+                        "replaced. The strategy of this Trainer has ranks that never change",
+                        many))
+            .with_hint(fmt::format("start the program itself, without `skein run`: it starts its "
+                                   "ranks with `--workers {}`; or train with "
+                                   "Trainer<Elastic<DDP<>>>",
+                                   most));
+    }
     validate(config, place != nullptr ? place->job().most() : ctx.world_size());
     keep_freed_memory();
 }
