@@ -83,6 +83,7 @@ function(skein_layer_tests layer kind suffix)
   else()
     target_link_libraries(${target} PRIVATE Catch2::Catch2WithMain)
   endif()
+  target_link_libraries(${target} PRIVATE skein_test_one_thread)
   if(SKEIN_BATCH GREATER 1)
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")   # it takes a batch's files for headers
       target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
@@ -125,6 +126,10 @@ target_include_directories(skein_test_apps PRIVATE "${PROJECT_SOURCE_DIR}" "${PR
 if(SKEIN_PCH)
   target_precompile_headers(skein_test_apps REUSE_FROM skein_pch_runtime${skein_test_pch})
 endif()
+# Part of every test program: an assertion on a second thread ends it, in a line that says where.
+add_library(skein_test_one_thread OBJECT EXCLUDE_FROM_ALL tests/support/one_thread.cpp)
+target_link_libraries(skein_test_one_thread PRIVATE skein_developer Catch2::Catch2)
+target_compile_options(skein_test_one_thread PRIVATE ${SKEIN_TEST_OPTIONS})
 foreach(layer core wire net sched proc rt spmd cluster program data report metrics torch dist train elastic tune sim)
   file(GLOB sources CONFIGURE_DEPENDS tests/${layer}/*_test.cpp)
   skein_drop_parts(sources)

@@ -262,6 +262,62 @@ allowed = ["include/skein/core/*", "include/skein/rt/y.hpp"]
         self.put("include/skein/net/b.hpp", "// SPDX-License-Identifier: Apache-2.0\n#pragma once\n#include <skein/core/a.hpp>\n")
         self.found("mirror", "include/skein/net/b.hpp:1", "opening comment")
 
+    def test_threads_clean(self):
+        self.put("tests/core/a_test.cpp", HEAD + '''#include <catch2/catch_test_macros.hpp>
+#include <thread>
+void on_ranks(int n, const std::function<void(int)>& body) {
+    std::vector<std::thread> all;
+    for (int i = 0; i < n; ++i) all.emplace_back([&, i] { body(i); });   // CHECK(here) is a comment
+}
+void look(int a) { CHECK(a == 1); }
+TEST_CASE("a") {
+    int seen = 0;
+    std::thread other([&] { seen = 1; });
+    other.join();
+    look(seen);
+    on_ranks(1, [&](int) { CHECK(seen == 1); });
+    on_ranks(2, [&](int rank) { expect(rank < 2, "CHECK(in a text)"); });
+    { const auto body = [&] { CHECK(seen == 1); }; body(); }
+    const auto body = [&] { seen = 2; };
+    std::thread([&] { body(); }).join();
+    std::vector<int> numbers;
+    numbers.emplace_back([&] { REQUIRE(seen == 2); return 1; }());
+}
+''')
+        self.clean("threads")
+
+    def test_threads_that_assert(self):
+        self.put("tests/support/ranks.hpp", HEAD + '''inline void on_ranks(int n, const std::function<void(int)>& body) {
+    std::vector<std::jthread> all;
+    for (int i = 0; i < n; ++i) all.emplace_back([&, i] { body(i); });
+}
+inline void on_two(const std::function<void(int)>& body) { on_ranks(2, body); }
+inline void look(int a) { CHECK(a == 1); }
+''')
+        self.put("tests/core/a_test.cpp", HEAD + '''#include <tests/support/ranks.hpp>
+#include <catch2/catch_test_macros.hpp>
+void look_twice(int a) { look(a); look(a); }
+TEST_CASE("a") {
+    std::thread one([&] { CHECK(1 == 1); });
+    std::vector<std::thread> all;
+    all.emplace_back([&] { REQUIRE_FALSE(1 == 2); });
+    auto later = std::async(std::launch::async, [] { INFO("x"); });
+    on_ranks(2, [](int rank) { FAIL("called"); });
+    on_two([](int rank) { CHECK_THAT(rank, is(1)); });
+    std::jthread([] { look(1); });
+    on_two([](int rank) { look_twice(rank); });
+    const auto body = [&](int rank) {
+        SECTION("x") {}
+    };
+    on_ranks(size, [&](int rank) { body(rank); });
+    net::loop_thread a("a"), b("b");
+    b.run([] { CHECK(1 == 1); });
+}
+''')
+        self.found("threads", *(f"tests/core/a_test.cpp:{line}: {what}" for line, what in (
+            (8, "CHECK on a second thread"), (10, "REQUIRE_FALSE"), (11, "INFO"), (12, "FAIL"), (13, "CHECK_THAT"),
+            (14, "look, which asserts,"), (15, "look_twice, which asserts,"), (19, "body, which asserts,"), (21, "CHECK"))))
+
     def test_await_clean(self):
         self.put("include/skein/net/c.hpp", HEAD + """
 inline task<void> f(int n) {

@@ -27,13 +27,11 @@ TEST_CASE("run gives the value of a task on the other thread") {
     net::loop_thread there("worker");
     CHECK(there.run([] { return twice(21); }) == 42);
     std::thread::id id;
-    there.run([&]() -> task<void> {
+    const auto current = there.run([&]() -> task<loop*> {
         id = std::this_thread::get_id();
-        return [](net::loop_thread* t) -> task<void> {
-            CHECK(&loop::current() == &t->loop());
-            co_return;
-        }(&there);
+        return []() -> task<loop*> { co_return &loop::current(); }();
     });
+    CHECK(current == &there.loop());
     CHECK(id != std::this_thread::get_id());
 }
 

@@ -208,20 +208,25 @@ TEST_CASE("a program that cannot be started is an error, not a hang") {
 TEST_CASE("several jobs at once, each on a thread of its own, leave the signals alone") {
     struct sigaction before{};
     ::sigaction(SIGTERM, nullptr, &before);
-    std::vector<spmd::supervisor_outcome> ends(2);
+    struct one_job {
+        told seen;
+        struct sigaction behind{};
+    };
+    std::vector<one_job> jobs(2);
     std::vector<std::thread> threads;
-    for (auto& end : ends)
-        threads.emplace_back([&end, &before] {
+    for (auto& job : jobs)
+        threads.emplace_back([&job] {
             spmd::supervisor_options options;
             options.takes_signals = false;
             options.on_restart = [&](const error&, int, int) {};
-            end = supervise_program("is fine", 2, 0, std::move(options)).outcome;
-            struct sigaction now{};
-            ::sigaction(SIGTERM, nullptr, &now);
-            CHECK(now.sa_handler == before.sa_handler);
+            job.seen = supervise_program("is fine", 2, 0, std::move(options));
+            ::sigaction(SIGTERM, nullptr, &job.behind);
         });
     for (auto& thread : threads) thread.join();
-    for (const auto& end : ends) CHECK_FALSE(end.failure);
+    for (const auto& job : jobs) {
+        CHECK_FALSE(job.seen.outcome.failure);
+        CHECK(job.behind.sa_handler == before.sa_handler);
+    }
 }
 
 TEST_CASE("a job is stopped through a descriptor as by SIGTERM") {

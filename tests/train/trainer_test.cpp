@@ -362,16 +362,19 @@ TEST_CASE("a stop by a signal on one rank is told by its number on all") {
     scratch dir;
     const auto config = quiet_config(dir.path);
     std::atomic<bool> asked{true}, quiet{false};
+    std::vector<fit_result> results(2);
     run_world(2, [&](context& ctx) {
         ctx.watch_stop_flag(ctx.rank() == 1 ? &asked : &quiet, [] { return SIGTERM; });
         auto net = make_net();
         sk::Trainer<sk::DDP<>> trainer(ctx, config);
-        const auto r =
+        results[static_cast<std::size_t>(ctx.rank())] =
             trainer.fit(net, sk::AdamW{}, constant_rate{}, class_loss, numbers{64}, numbers{10});
+    });
+    for (const auto& r : results) {
         CHECK(r.stopped);
         CHECK(r.stop_signal == SIGTERM);
         CHECK(r.steps == 1);
-    });
+    }
 }
 
 TEST_CASE("an evaluation is told with its step") {
