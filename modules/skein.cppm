@@ -670,6 +670,7 @@ using skein::spmd::require_same;
 using skein::spmd::run_elastic_host;
 using skein::spmd::scale_elastic_job;
 using skein::spmd::setting;
+using skein::spmd::silence_limit;
 using skein::spmd::subscription;
 using skein::spmd::supervise;
 using skein::spmd::supervise_elastic;

@@ -12786,6 +12786,13 @@ public:
     [[nodiscard]] bool is_local() const noexcept { return local_; }
     /// Silent for longer than keep_alive::suspect_after right now.
     [[nodiscard]] bool is_suspect() const noexcept { return suspect_; }
+    /// For how long nothing has come.
+    [[nodiscard]] duration silence() const noexcept { return loop_.now() - last_heard_; }
+    /// From now on in place of those of keep_alive.
+    void allow_silence(time_span suspect_after, time_span dead_after) noexcept {
+        options_.alive.suspect_after = suspect_after;
+        options_.alive.dead_after = dead_after;
+    }
     /// Why it ended; nothing while open or after an orderly end.
     [[nodiscard]] const std::optional<error>& failure() const noexcept { return failure_; }
     [[nodiscard]] const connection_statistics& statistics() const noexcept { return statistics_; }
@@ -46888,6 +46895,9 @@ struct group_options {
                           time_constants::lan().suspect_after, time_constants::lan().dead_after};
     byte_buffer given{};       ///< what the server gives every rank when all are there
     std::size_t most_told = 0; ///< bytes that rank 0 may tell the server, all keys together
+    /// Of elastic jobs: a rank that fails is to the others one that is lost, and not a reason of
+    /// their own to fail.
+    bool failure_is_loss = false;
 };
 
 /// The meeting point. Lives on the loop that made it.
@@ -47394,7 +47404,11 @@ SKEIN_INLINE void group_server::end(group_outcome how) {
 
 SKEIN_INLINE void group_server::tell_everyone() {
     if (!outcome_->failure) return;
-    const detail::loss_body body(outcome_->culprit, *outcome_->failure);
+    error why = *outcome_->failure;
+    if (options_.failure_is_loss && outcome_->reported)
+        why = error(errc::peer_lost, fmt::format("rank {} has failed", outcome_->culprit))
+                  .with_cause(why.what());
+    const detail::loss_body body(outcome_->culprit, std::move(why));
     for (auto& m : members_) {
         if (m && m->link && !m->left && m->info.rank != outcome_->culprit && m->link->is_open()) {
             detail::send(*m->link, detail::kind::lost, body);
@@ -48267,6 +48281,7 @@ struct elastic_times {
     time_span first_settle = std::chrono::seconds(1);
     time_span pause_limit = std::chrono::minutes(10); ///< below the least number; then it fails
     time_span ready_limit = std::chrono::minutes(10); ///< from a start until it asks for a world
+    time_span slow_start = std::chrono::seconds(30);  ///< then it is named
     time_span backoff = time_constants::lan().job_restart_first; ///< after a failed start; doubles
     time_span stop_grace = time_constants::lan().stop_grace;     ///< from a stop to the kill
     time_span crash_grace = time_constants::lan().crash_grace;   ///< for the others to leave
@@ -48305,6 +48320,7 @@ struct coordinator_options {
     byte_buffer given{};                           ///< to every rank; see group_options
     std::size_t most_told = 0;                     ///< by rank 0; see group_options
     random_source* random = nullptr; ///< of secrets and names; must outlive the coordinator
+    std::function<void(const std::string&)> say{}; ///< other lines for people; may be empty
     /// Told of each view that begins, and of the last.
     std::function<void(const view&)> on_view{};
     /// Told of what counts against max_failures, and of what is refused.
@@ -48405,6 +48421,7 @@ private:
     void send_away(worker& which);
     void wish();
     void watch_limits(time_point now);
+    void name_slow_start(worker& which, time_point now);
     void look_at_end(time_point now);
     [[nodiscard]] std::optional<view> proposal(time_point now);
     [[nodiscard]] std::optional<view> first_proposal(time_point now);
@@ -48442,7 +48459,8 @@ private:
     std::map<std::uint64_t, std::unique_ptr<worker>> workers_;
     std::uint64_t last_id_ = 0;
     std::vector<setting> settings_;
-    bool has_settings_ = false, are_own_settings_ = false; ///< of the coordinator's host
+    /// They are of the coordinator's host; of one that was in a world.
+    bool has_settings_ = false, are_own_settings_ = false, are_of_members_ = false;
     std::map<const elastic_keeper*, host_record> records_;
 
     view view_;
@@ -48542,7 +48560,7 @@ struct elastic_coordinator::worker {
     bool has_state = false; ///< for certain; one that was in broken worlds alone may have some
     bool leaves = false, is_let_go = false; ///< that is why
     std::string why;                        ///< it leaves
-    bool told_change = false;
+    bool told_change = false, was_named_slow = false;
     int told_stop = 0;
     time_point started_at{}, ready_at{}, until = time_point::max();
     bool killed_by_us = false, was_late = false;
@@ -48915,7 +48933,7 @@ SKEIN_INLINE void elastic_coordinator::heard_ask(worker& from, byte_span body) {
     // Of an older world: the next one is on its way to it.
     if (from.is != stage::member || said->generation != view_.generation) return;
     // Who was there before this coordinator knows better than who comes what the job is.
-    if (!has_settings_) measure_by(from, std::move(said->settings));
+    if (!std::exchange(are_of_members_, true)) measure_by(from, std::move(said->settings));
     from.asked = last;
     asked_at_ = std::min(asked_at_, loop::current().now());
     from.has_state = from.has_state || last == world_end::paused;
@@ -49371,6 +49389,7 @@ SKEIN_INLINE void elastic_coordinator::watch_limits(time_point now) {
             kill(*w);
         } else {
             wake_at(limit);
+            name_slow_start(*w, now);
         }
     }
     if (short_since_ == time_point::max()) return;
@@ -49381,6 +49400,18 @@ SKEIN_INLINE void elastic_coordinator::watch_limits(time_point now) {
     if (refused_ || last_loss_) why.with_cause(refused_ ? refused_->what() : last_loss_->what());
     finish(std::move(why));
     kill_at_ = deadline_after(now, options_.times.stop_grace); // they may save
+}
+
+/// It may load for that long, or hang.
+SKEIN_INLINE void elastic_coordinator::name_slow_start(worker& which, time_point now) {
+    if (which.was_named_slow || !options_.say) return;
+    const auto due = deadline_after(which.started_at, options_.times.slow_start);
+    if (now < due) return wake_at(due);
+    which.was_named_slow = true;
+    options_.say(fmt::format("{} is not ready after {:.3g} s: its program has not come to its "
+                             "Trainer yet; it is waited for up to {:.3g} s",
+                             name_of(which), to_seconds(options_.times.slow_start),
+                             to_seconds(options_.times.ready_limit)));
 }
 
 SKEIN_INLINE void elastic_coordinator::look_at_end(time_point now) {
@@ -49605,6 +49636,7 @@ SKEIN_INLINE task<void> elastic_coordinator::swap(view next) {
     how.alive = options_.alive;
     how.given = options_.given;
     how.most_told = options_.most_told;
+    how.failure_is_loss = true;
     auto at = options_.groups;
     if (at.kind == net::scheme::unix_abstract)
         at.host += fmt::format("-{}-{:016x}", next.generation, options_.random->next());
@@ -49738,8 +49770,8 @@ SKEIN_INLINE void elastic_coordinator::heard_first_ask(worker& from,
     const bool decides = view_.generation == 0 && is_own(from) && !are_own_settings_;
     if (!has_settings_ || decides) {
         measure_by(from, from.settings);
-    } else if (auto differs = difference(static_cast<int>(from.self.id), from.settings, -1,
-                                         settings_)) {
+    } else if (auto differs =
+                   difference(static_cast<int>(from.self.id), from.settings, -1, settings_)) {
         return refuse(from,
                       error(errc::mismatch, fmt::format("{} is unlike the others", name_of(from)))
                           .with_cause(differs->what()));
@@ -49827,8 +49859,8 @@ SKEIN_INLINE void elastic_coordinator::count_refusal(worker& which, error why) {
     const bool lives = std::any_of(workers_.begin(), workers_.end(), [&](const auto& w) {
         return w.second->keeper == host && w.second->is == stage::member && !w.second->has_ended;
     });
-    const bool may_stay = has_proved_itself(which) &&
-                          (lives || record.refusals < options_.max_refusals);
+    const bool may_stay =
+        has_proved_itself(which) && (lives || record.refusals < options_.max_refusals);
     if (!is_own(which) && !may_stay) {
         const auto code = why.code() == errc::mismatch ? errc::mismatch : errc::usage;
         return turn_out(*host, error(code, why.what()));
@@ -49908,6 +49940,59 @@ SKEIN_INLINE void elastic_coordinator::finish_if_none_comes(time_point now) {
 // it. A worker that is silent is killed: it may hold what others wait for.
 
 
+// ======== skein/spmd/silence_limit.hpp
+// How long the processes of a host may be silent before they are taken for dead: at least a second
+// on a host that is idle, and longer on one that keeps all of them waiting.
+//
+// Two things tell what a host is able to: how late the keeper's own timers come, and for how long
+// workers were silent that then spoke again. The limit is four times the worst of the last minute.
+
+
+#include <algorithm>
+#include <chrono>
+
+namespace skein::spmd {
+
+/// Learned by one keeper; a value.
+class silence_limit {
+public:
+    /// `most` at or below `least`: nothing is learned.
+    constexpr silence_limit(time_span least, time_span most) noexcept
+        : least_(least), most_(std::max(least, most)) {}
+
+    /// A timer came so late, or a silence of this length has ended.
+    void saw(duration delay, time_point now) noexcept {
+        forget(now);
+        newer_ = std::max(newer_, delay);
+    }
+    [[nodiscard]] time_span limit(time_point now) noexcept {
+        forget(now);
+        const duration worst = std::max(newer_, older_);
+        constexpr int times = 4;
+        if (worst >= duration(most_) / times) return most_;
+        return std::max(least_, time_span(worst * times));
+    }
+
+private:
+    /// Two halves of a minute, so that nothing is forgotten before half of it.
+    void forget(time_point now) noexcept {
+        constexpr auto half = std::chrono::seconds(30);
+        if (now - begun_ < half) return;
+        older_ = now - begun_ < 2 * half ? newer_ : duration{};
+        newer_ = {};
+        begun_ = now;
+    }
+
+    time_span least_, most_;
+    duration newer_{}, older_{};
+    time_point begun_{};
+};
+
+} // namespace skein::spmd
+
+
+// ======== skein/spmd/local_keeper.hpp, continued
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -49938,6 +50023,8 @@ struct local_keeper_options {
     net::token secret{}; ///< of these connections
     net::keep_alive alive{net::keep_alive_mode::on, time_constants::lan().group_heartbeat,
                           time_constants::lan().suspect_after, time_constants::lan().suspect_after};
+    /// A busy host may learn a longer alive.dead_after, at most this; see spmd/silence_limit.hpp.
+    time_span most_silence = std::chrono::seconds(10);
     std::string executable = "/proc/self/exe";
     std::vector<std::string> argv{};                        ///< of each worker; empty: our own
     std::vector<std::pair<std::string, std::string>> env{}; ///< added to each one's environment
@@ -49974,6 +50061,8 @@ public:
 private:
     struct worker;
     task<void> serve();
+    task<void> learn_silence();
+    void look_at_silence(duration late);
     task<void> serve_one(std::shared_ptr<net::connection> link);
     task<void> read_all(std::shared_ptr<net::connection> link, std::shared_ptr<worker> from);
     task<void> live(std::shared_ptr<worker> self);
@@ -49984,6 +50073,7 @@ private:
     std::unique_ptr<net::endpoint> door_;
     keeper_listener* to_ = nullptr;
     bool held_ = false;
+    silence_limit silence_;
     std::map<std::uint64_t, std::shared_ptr<worker>> workers_;
     scope tasks_;
 };
@@ -50010,6 +50100,8 @@ struct local_keeper::worker {
     event unlinked; ///< what it said has been read
     bool kill_asked = false;
     bool was_silent = false;
+    duration silent{}; ///< for so long, when it was looked at
+    time_span limit{}; ///< of that
     bool has_ended = false;
 };
 
@@ -50034,7 +50126,8 @@ SKEIN_INLINE task<void> until_read(event* e) {
 
 SKEIN_INLINE local_keeper::local_keeper(net::network& via, proc::children& on,
                                         local_keeper_options options)
-    : options_(std::move(options)), children_(on) {
+    : options_(std::move(options)), children_(on),
+      silence_(options_.alive.dead_after, options_.most_silence) {
     net::acceptor_options bounds;
     const auto places = static_cast<std::size_t>(options_.places) + 8;
     bounds.places = std::max(bounds.places, places);
@@ -50047,6 +50140,7 @@ SKEIN_INLINE local_keeper::~local_keeper() = default;
 
 SKEIN_INLINE task<void> local_keeper::run(keeper_listener& to) {
     to_ = &to;
+    tasks_.spawn(learn_silence());
     std::exception_ptr failure;
     try {
         auto serving = serve();
@@ -50082,6 +50176,8 @@ SKEIN_INLINE task<void> local_keeper::serve_one(std::shared_ptr<net::connection>
                                 hello->pid, hello->id));
     auto from = found->second;
     from->link = link;
+    from->limit = silence_.limit(loop::current().now());
+    link->allow_silence(from->limit, from->limit);
     if (held_) tell(from->id, detail::member_kind::hold, wire::encode(detail::member_hold{true}));
     auto reading = read_all(link, from);
     auto how = as_result(std::move(reading));
@@ -50101,6 +50197,36 @@ SKEIN_INLINE task<void> local_keeper::read_all(std::shared_ptr<net::connection> 
         auto f = co_await next;
         if (!f) co_return; // it is about to exit
         to_->worker_said(from->id, f->kind, f->body);
+    }
+}
+
+/// What this host is able to, from its own delays and those of the workers that came back.
+SKEIN_INLINE task<void> local_keeper::learn_silence() {
+    const duration period = duration(options_.alive.ping_after) / 2;
+    for (;;) {
+        const auto due = loop::current().now() + period;
+        auto pause = sleep_for(period);
+        co_await pause;
+        look_at_silence(loop::current().now() - due);
+    }
+}
+
+SKEIN_INLINE void local_keeper::look_at_silence(duration late) {
+    const auto now = loop::current().now();
+    silence_.saw(late, now);
+    // What was said while this process waited may be unread.
+    const bool is_late = late > duration(options_.alive.ping_after);
+    for (const auto& [id, w] : workers_) {
+        if (!w->link || !w->link->is_open()) continue;
+        const auto silent = w->link->silence();
+        if (silent < w->silent && !is_late) silence_.saw(w->silent, now); // it has come back
+        w->silent = silent;
+    }
+    const auto limit = silence_.limit(now);
+    for (const auto& [id, w] : workers_) {
+        if (!w->link || !w->link->is_open()) continue;
+        w->limit = limit;
+        w->link->allow_silence(limit, limit);
     }
 }
 
@@ -50189,8 +50315,9 @@ SKEIN_INLINE task<void> local_keeper::live(std::shared_ptr<worker> self) {
         const auto end = co_await ended;
         told.code = end.status.code();
         told.signal = end.status.signal();
-        told.how = self->was_silent ? fmt::format("was silent for {:.3g} s, and was killed",
-                                                  to_seconds(options_.alive.dead_after))
+        told.how = self->was_silent ? fmt::format("was silent for {:.3g} s, the limit of this host "
+                                                  "now, and was killed for that",
+                                                  to_seconds(self->limit))
                                     : end.status.describe();
         told.last_words = end.last_words;
         told.was_silent = self->was_silent;
@@ -52000,6 +52127,8 @@ struct elastic_run_options {
     elastic_times times{};
     time_span meet_limit = std::chrono::minutes(10); ///< see elastic_host_options
     time_span back_limit = std::chrono::seconds(7);  ///< the same
+    /// After which a worker, or a host, is lost. Zero: 1 s, of a worker on a busy host up to 10 s.
+    time_span silence{};
     std::string executable{}; ///< of the workers; empty: argv[0], looked up in PATH
     std::vector<std::string> argv{};
     std::vector<std::pair<std::string, std::string>> env{};
@@ -52034,6 +52163,7 @@ struct elastic_run_options {
 // The real loop of one host, its signals, and its notices.
 
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdlib>
@@ -52200,15 +52330,25 @@ private:
         if (!options_.host.empty()) k.env.emplace_back("SKEIN_ADVERTISE", options_.host);
         k.threads = options_.threads;
         auto& c = o.coordinator;
+        set_silence(o);
+        c.say = options_.say;
         c.job = options_.job;
         c.least = k.least;
         c.most = k.most;
         c.max_failures = options_.max_failures;
         c.times = options_.times;
+        // Who was cut off has to know it before a world without it begins.
+        c.times.lease = std::max(c.times.lease, time_span(duration(options_.silence) * 3));
         c.random = &system_random();
         c.on_view = options_.on_view;
         c.on_failure = options_.on_failure;
         return o;
+    }
+    void set_silence(elastic_host_options& o) const {
+        if (options_.silence <= time_span{}) return;
+        for (auto* alive : {&o.alive, &o.keeper.alive})
+            alive->suspect_after = alive->dead_after = options_.silence;
+        o.keeper.most_silence = options_.silence;
     }
     task<void> watch_signals() {
         for (;;) {
@@ -52357,6 +52497,7 @@ struct elastic_options {
     elastic_times times{};
     /// Of a worker's control connection; one that is silent for dead_after is killed.
     net::keep_alive alive = local_keeper_options{}.alive;
+    time_span most_silence = local_keeper_options{}.most_silence; ///< see local_keeper_options
     std::string executable = "/proc/self/exe";
     std::vector<std::string> argv{}; ///< of each worker; empty: this process's own
     std::vector<std::pair<std::string, std::string>> env{}; ///< added to each one's environment
@@ -52374,6 +52515,8 @@ struct elastic_options {
     std::function<void(const view&)> on_view{};
     /// Told of each loss and failed start that counts, and how many there have been.
     std::function<void(const error& why, int failures, int max_failures)> on_failure{};
+    /// Other lines for people, on the supervisor's thread; may be empty.
+    std::function<void(const std::string&)> say{};
     /// Told of the first stop request, when it comes.
     std::function<void()> on_stop{};
 };
@@ -52467,6 +52610,7 @@ private:
             fmt::format("@skein-keeper-{}-{:016x}", ::getpid(), system_random().next()));
         o.secret = net::token::generate();
         o.alive = options_.alive;
+        o.most_silence = options_.most_silence;
         o.executable = options_.executable;
         o.argv = options_.argv;
         o.env = options_.env;
@@ -52486,6 +52630,7 @@ private:
         o.given = options_.given;
         o.most_told = options_.most_told;
         o.random = &system_random();
+        o.say = options_.say;
         o.on_view = options_.on_view;
         o.on_failure = options_.on_failure;
         return o;

@@ -9624,6 +9624,8 @@ struct failure_config {
     time_span collective_timeout = time_constants::lan().collective_timeout; ///< between ranks
     /// From a stop request to the kill: a step, an evaluation and a checkpoint must fit in.
     time_span stop_grace = time_constants::lan().training_stop_grace;
+    /// After which a worker of an elastic job is lost. Zero: 1 s, on a busy host up to 10 s.
+    time_span silence{};
 };
 
 /// SKEIN_RUNS_DIR, which a cluster sets for its jobs; else "runs", in the current folder.
@@ -19690,6 +19692,11 @@ SKEIN_INLINE spmd::elastic_options elastic_options_of(const run_config& config) 
     options.times.stop_grace = plain.stop_grace;
     options.times.backoff = plain.backoff;
     options.times.wait_for_collectives(config.failure.collective_timeout);
+    if (config.failure.silence > time_span{}) {
+        options.alive.suspect_after = options.alive.dead_after = config.failure.silence;
+        options.most_silence = config.failure.silence;
+    }
+    options.say = [&config](const std::string& line) { say_note(config, line); };
     options.threads = plain.threads;
     options.on_stop = plain.on_stop;
     options.on_failure = [&config, counted = 0](const error& why, int failures, int most) mutable {
@@ -29171,11 +29178,21 @@ namespace skein::train::detail {
 
 SKEIN_INLINE void begin_training(const context& ctx, const run_config& config, bool is_elastic) {
     const auto* const place = ctx.elastic();
-    if (place != nullptr && !is_elastic)
-        throw error(errc::usage, fmt::format("the ranks of this job change ({} to {} workers), and "
-                                             "the strategy of the Trainer does not bear that",
-                                             place->job().least(), place->job().most()))
-            .with_hint("use Trainer<Elastic<DDP<>>>, or a fixed number of workers");
+    if (place != nullptr && !is_elastic) {
+        const int least = place->job().least(), most = place->job().most();
+        const auto many =
+            least == most ? fmt::format("{}", most) : fmt::format("{} to {}", least, most);
+        throw error(
+            errc::usage,
+            fmt::format("this process is a worker of an elastic job ({} workers), as `skein "
+                        "run` and `--workers LEAST:MOST` start them: one that is lost is "
+                        "replaced. The strategy of this Trainer has ranks that never change",
+                        many))
+            .with_hint(fmt::format("start the program itself, without `skein run`: it starts its "
+                                   "ranks with `--workers {}`; or train with "
+                                   "Trainer<Elastic<DDP<>>>",
+                                   most));
+    }
     validate(config, place != nullptr ? place->job().most() : ctx.world_size());
     at::set_num_threads(config.scaling.threads > 0 ? config.scaling.threads : 1);
     keep_freed_memory();
