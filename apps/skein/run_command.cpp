@@ -98,6 +98,8 @@ void read_settings(const std::string& text, spmd::elastic_run_options& how) {
         else if (key == "last_call_timeout")
             how.times.first_settle =
                 std::chrono::seconds(read_int(value, "--rdzv-conf last_call_timeout"));
+        else if (key == "silence")
+            how.silence = std::chrono::seconds(read_int(value, "--rdzv-conf silence"));
         else
             say(fmt::format("--rdzv-conf {} means nothing here", key));
     }
@@ -252,7 +254,8 @@ void declare_run(CLI::App& app, run_arguments& args, std::function<int()>& chose
     sub->add_flag("--standalone", args.standalone, "one host, no endpoint");
     sub->add_option("--local-addr,--local_addr", args.local_address,
                     "this host, as others reach it (default: its name)");
-    sub->add_option("--rdzv-conf,--rdzv_conf", args.settings, "join_timeout=S,last_call_timeout=S");
+    sub->add_option("--rdzv-conf,--rdzv_conf", args.settings,
+                    "join_timeout=S,last_call_timeout=S,silence=S");
     sub->add_option("--notice-file", args.notice_file,
                     "when it appears, this host's workers leave");
     sub->add_option("--notice-url", args.notice_url,

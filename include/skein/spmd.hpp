@@ -21,6 +21,7 @@
 #include <skein/spmd/rank_places.hpp>
 #include <skein/spmd/rendezvous.hpp>
 #include <skein/spmd/settings.hpp>
+#include <skein/spmd/silence_limit.hpp>
 #include <skein/spmd/supervisor.hpp>
 #include <skein/spmd/view.hpp>
 #include <skein/spmd/view_register.hpp>

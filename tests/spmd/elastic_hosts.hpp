@@ -41,14 +41,16 @@ inline int run_test_host() {
     how.workers_per_host = std::atoi(variable("SKEIN_TEST_WORKERS").c_str());
     how.executable = "/proc/self/exe";
     how.argv = {"rank"};
-    how.env = {{"SKEIN_TEST_PROGRAM", "works"}};
+    how.env = {{"SKEIN_TEST_PROGRAM", variable("SKEIN_TEST_RANKS")}};
     how.on_listening = [&](const net::address& at) {
         std::ofstream(variable("SKEIN_TEST_FOLDER") + "/address") << net::to_string(at) << "\n";
     };
     try {
         const auto outcome = spmd::run_elastic_host(how);
         if (outcome.stop_signal != 0) return 128 + outcome.stop_signal;
-        return outcome.failure ? 1 : 0;
+        if (!outcome.failure) return 0;
+        const auto code = outcome.failure->code();
+        return code == errc::usage || code == errc::mismatch ? 2 : 1;
     } catch (const error& why) {
         std::fprintf(stderr, "host %s: %s\n", how.host.c_str(), why.what());
         return 1;

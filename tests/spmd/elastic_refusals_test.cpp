@@ -1,233 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hosts that come to an elastic job by mistake, in the simulated world: the job goes on and still
 // replaces what it loses, the wrong host hears why at once.
-#include <skein/core/awaitable.hpp>
-#include <skein/core/cancel.hpp>
-#include <skein/core/scope.hpp>
-#include <skein/core/sleep.hpp>
-#include <skein/core/timeout.hpp>
-#include <skein/sim/children.hpp>
-#include <skein/sim/loop.hpp>
-#include <skein/sim/network.hpp>
-#include <skein/spmd/detail/elastic_client.hpp>
-#include <skein/spmd/elastic_host.hpp>
-#include <skein/spmd/environment.hpp>
-#include <skein/spmd/meeting.hpp>
-#include <skein/wire/decode.hpp>
+#include <tests/spmd/simulated_hosts.hpp>
 
 #include <catch2/catch_test_macros.hpp>
-#include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
 #include <algorithm>
-#include <functional>
-#include <map>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
-
-#include <fmt/format.h>
 
 namespace elastic_refusals_test {
 
-using namespace skein;
-using namespace skein::spmd;
-using namespace std::chrono_literals;
+using namespace simulated_hosts;
 using Catch::Matchers::ContainsSubstring;
 
 namespace {
-
-/// What the workers of a host do.
-enum class does { train, differ, have_another_model, refuse_usage, return_at_once, crash, hang };
-
-struct host_plan {
-    does what = does::train;
-    std::string job = "job";
-    int most = 8;             ///< workers of the job, as this host was told
-    bool has_program = true;  ///< on its disk
-    bool has_token = true;    ///< the job's
-    time_span starts_in = 0s; ///< what its processes need before they ask for a world
-};
-
-struct simulated_job {
-    sim::loop loop{11};
-    sim::network network{loop, {}};
-    net::token secret = net::token::generate(loop.random());
-    std::map<std::string, host_plan> plans;
-    std::map<std::string, std::unique_ptr<sim::children>> children;
-    std::map<std::string, std::unique_ptr<elastic_host>> hosts;
-    std::map<std::string, cancel_source> powers;
-    std::map<std::string, std::optional<result<supervisor_outcome>>> ends;
-    std::vector<view> views;
-    std::vector<std::string> failures, lines;
-    int counted = 0;
-    bool done = false;
-    event changed;
-
-    elastic_host_options options(const std::string& name) {
-        const auto& plan = plans[name];
-        elastic_host_options o;
-        o.job = plan.job;
-        o.endpoint = net::address::sim("a", 700);
-        o.secret = plan.has_token ? secret : net::token::generate(loop.random());
-        o.host = name;
-        o.say = [this](const std::string& line) { lines.push_back(line); };
-        o.keeper.id = static_cast<std::uint64_t>(name[0]);
-        o.keeper.host = name;
-        o.keeper.places = 2;
-        o.keeper.least = o.coordinator.least = 1;
-        o.keeper.most = o.coordinator.most = plan.most;
-        o.keeper.door = net::address::sim(name, 0);
-        o.keeper.secret = o.secret;
-        o.coordinator.job = plan.job;
-        o.coordinator.random = &loop.random();
-        o.coordinator.times.ready_limit = 20s;
-        o.coordinator.on_view = [this](const view& now) {
-            views.push_back(now);
-            changed.set();
-        };
-        o.coordinator.on_failure = [this](const error& why, int failed, int) {
-            failures.push_back(why.what());
-            counted = failed;
-        };
-        return o;
-    }
-    /// For messages.
-    [[nodiscard]] std::string story() const {
-        std::string all;
-        for (const auto& v : views)
-            all += fmt::format("view {} of {}: {}\n", v.generation, v.members.size(), v.why);
-        for (const auto& f : failures) all += "told: " + f + "\n";
-        for (const auto& l : lines) all += "said: " + l + "\n";
-        for (const auto& [name, how] : ends) {
-            if (!how) continue;
-            all += fmt::format("host {} ended: {}\n", name,
-                               !how->has_value() ? how->error().what()
-                               : (*how)->failure ? (*how)->failure->what()
-                                                 : "well");
-        }
-        return all;
-    }
-    [[nodiscard]] int count(const std::string& host) const {
-        if (views.empty()) return 0;
-        const auto& all = views.back().members;
-        return static_cast<int>(std::count_if(
-            all.begin(), all.end(), [&](const view_member& m) { return m.host == host; }));
-    }
-    /// How a host has ended, if not well.
-    [[nodiscard]] error end_of(const std::string& name) {
-        const auto& how = ends[name];
-        if (!how) return {errc::internal, "it has not ended"};
-        if (!how->has_value()) return how->error();
-        return (*how)->failure.value_or(error(errc::internal, "it has ended well"));
-    }
-};
-
-task<int> train_on(simulated_job* job, spmd::detail::elastic_client* client, does what) {
-    auto connecting = client->connect();
-    co_await connecting;
-    auto last = world_end::none;
-    for (;;) {
-        auto asking = client->next(last, {});
-        const auto place = co_await asking;
-        if (!place) co_return 0;
-        try {
-            if (what == does::have_another_model)
-                throw error(errc::mismatch, "my model has 3 layers, theirs has 4");
-            for (int step = 0; !job->done; ++step) {
-                auto exchanging = place->client->exchange(std::to_string(step), {});
-                const auto rows = co_await exchanging;
-                auto computing = sleep_for(10ms);
-                co_await computing;
-                if (step % 50 == 49) break; // all pause, and take in who is ready
-            }
-            if (job->done) {
-                auto leaving = client->leave();
-                co_await leaving;
-                co_return 0;
-            }
-            last = world_end::paused;
-        } catch (const error& why) {
-            if (why.code() != errc::peer_lost) throw;
-            last = world_end::broken;
-        }
-    }
-}
-
-task<int> worker(simulated_job* job, sim::process* self) {
-    const auto& plan = job->plans[self->host()];
-    auto loading = sleep_for(plan.starts_in);
-    co_await loading;
-    if (plan.what == does::refuse_usage) {
-        self->leave_last_words("no option --learning_rat");
-        co_return 2;
-    }
-    if (plan.what == does::return_at_once) co_return 0;
-    if (plan.what == does::crash) co_return 3;
-    if (plan.what == does::hang) {
-        auto hanging = sleep_for(1h);
-        co_await hanging;
-    }
-    const auto boot =
-        wire::decode<std::map<std::string, std::string>>(self->started_with().message).value();
-    spmd::detail::elastic_client_options how;
-    how.id = std::stoull(boot.at(elastic_id_variable));
-    how.pid = self->pid();
-    how.host = self->host();
-    how.door = net::address::parse(boot.at(elastic_variable)).value();
-    how.secret = net::token::from_hex(boot.at(token_variable)).value();
-    how.settings = {{"seed", plan.what == does::differ ? "2" : "1"}};
-    spmd::detail::elastic_wishes wishes;
-    spmd::detail::elastic_client client(self->network(), how, wishes);
-    auto training = as_result(train_on(job, &client, plan.what));
-    const auto code = co_await training;
-    if (!code && code.error().code() == errc::mismatch) {
-        auto failing = as_result(client.fail(code.error()));
-        (void)co_await failing;
-    }
-    auto closing = shield(client.close());
-    co_await closing;
-    co_return code ? *code : 1;
-}
-
-task<void> live(simulated_job* job, std::string name) {
-    auto living = as_result(with_cancel(job->powers[name].token(), job->hosts[name]->run()));
-    auto how = co_await living;
-    job->ends[name].emplace(std::move(how));
-    job->changed.set();
-}
-
-void begin(simulated_job* job, scope* in, const std::string& name) {
-    const auto& plan = job->plans[name];
-    auto& here = job->children[name];
-    here = std::make_unique<sim::children>(job->network, name);
-    here->add(rank_role, [job](sim::process* self) { return worker(job, self); });
-    if (!plan.has_program) here->faults().not_found = 1;
-    here->begin_faults();
-    job->hosts[name] =
-        std::make_unique<elastic_host>(job->network.host(name), *here, nullptr, job->options(name));
-    in->spawn(live(job, name));
-}
-
-task<void> until_changed(simulated_job* job) {
-    auto waiting = job->changed.wait();
-    co_await waiting;
-}
-task<void> until(simulated_job* job, std::function<bool()> is_so) {
-    while (!is_so()) {
-        job->changed.reset();
-        auto waiting = as_result(with_timeout(until_changed(job), 120s));
-        const auto waited = co_await waiting;
-        if (!waited) throw error(errc::timeout, "nothing happens any more\n" + job->story());
-    }
-}
-
-task<void> finish(simulated_job* job, scope* all) {
-    job->done = true;
-    auto joined = all->join();
-    co_await joined;
-}
 
 /// A host that comes by mistake, and what it hears.
 struct mistake {
@@ -322,7 +108,63 @@ task<void> run_no_trainer(simulated_job* job, does other, const char* says) {
     CHECK_THAT(job->end_of("b").what(), ContainsSubstring(says));
 }
 
+/// A host for which there is no place waits; a lost host's place is its own then, if one is lost.
+task<void> wait_for_a_place(simulated_job* job, bool is_needed) {
+    scope all;
+    for (const auto* name : {"a", "b", "c"}) job->plans[name].most = 4;
+    begin(job, &all, "a");
+    begin(job, &all, "b");
+    auto full = until(job, [&] { return job->count("a") == 2 && job->count("b") == 2; });
+    co_await full;
+    begin(job, &all, "c");
+    auto waiting = sleep_for(30s);
+    co_await waiting;
+    CHECK_FALSE(job->ends["c"].has_value());
+    if (is_needed) {
+        job->hosts["b"]->leave("it is told to go");
+        auto moving = until(job, [&] { return job->count("c") == 2; });
+        co_await moving;
+        CHECK(job->count("b") == 0);
+    }
+    auto finishing = finish(job, &all);
+    co_await finishing;
+    INFO(job->story());
+    CHECK(job->failures.empty());
+    for (const auto* name : {"a", "b", "c"})
+        CHECK((job->ends[name]->has_value() && !(**job->ends[name]).failure));
+}
+
+/// A host leaves in order, a new one comes in its place, four times.
+task<void> leave_and_come(simulated_job* job) {
+    scope all;
+    begin(job, &all, "a");
+    for (const auto* name : {"b", "c", "d", "e"}) {
+        begin(job, &all, name);
+        auto coming = until(job, [&] { return job->count(name) == 2; });
+        co_await coming;
+        job->hosts[name]->leave("it is told to go");
+        auto going = until(job, [&] { return job->ends[name].has_value(); });
+        co_await going;
+        CHECK((**job->ends[name]).stop_signal != 0);
+    }
+    auto finishing = finish(job, &all);
+    co_await finishing;
+    INFO(job->story());
+    CHECK(job->failures.empty());
+}
+
 } // namespace
+
+TEST_CASE("a host for which there is no place waits for one, and ends well with the job") {
+    simulated_job job;
+    SECTION("none comes") { job.loop.run(wait_for_a_place(&job, false)); }
+    SECTION("another host leaves") { job.loop.run(wait_for_a_place(&job, true)); }
+}
+
+TEST_CASE("hosts that leave in order keep nobody from coming") {
+    simulated_job job;
+    job.loop.run(leave_and_come(&job));
+}
 
 TEST_CASE("a host that comes by mistake hears why at once, and the job goes on as before") {
     for (const auto& wrong : mistakes) {

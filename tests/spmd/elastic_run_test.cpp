@@ -4,6 +4,7 @@
 #include <skein/proc/process.hpp>
 #include <skein/spmd/elastic_run.hpp>
 #include <tests/spmd/elastic_hosts.hpp>
+#include <tests/spmd/elastic_programs.hpp>
 #include <tests/support/temporary_folder.hpp>
 
 #include <catch2/catch_test_macros.hpp>
@@ -39,6 +40,7 @@ struct hosts_run {
     elastic_run_options options;
     std::vector<view> views;
     std::vector<std::string> failures, lines;
+    std::function<void(const std::string&)> on_line;
     std::map<std::string, proc::child_process> others;
     net::address endpoint;
     supervisor_outcome outcome;
@@ -56,7 +58,8 @@ struct hosts_run {
         options.times.crash_grace = 5s;
         options.takes_signals = false;
     }
-    void add(const std::string& name) {
+    /// `ranks`: what its workers do, of elastic_programs.hpp.
+    void add(const std::string& name, const char* ranks = "works") {
         proc::process_options how;
         how.argv = {"host"};
         how.executable = "/proc/self/exe";
@@ -65,6 +68,7 @@ struct hosts_run {
             {"SKEIN_TEST_PROGRAM", "is a host"},
             {"SKEIN_TEST_FOLDER", folder.path},
             {"SKEIN_TEST_HOST", name},
+            {"SKEIN_TEST_RANKS", ranks},
             {"SKEIN_TEST_HOSTS", fmt::format("{}:{}", options.hosts.first, options.hosts.second)},
             {"SKEIN_TEST_WORKERS", std::to_string(options.workers_per_host)},
             {"SKEIN_TEST_ENDPOINT", net::to_string(endpoint)}};
@@ -79,12 +83,16 @@ struct hosts_run {
         };
         options.on_view = [&](const view& now) {
             views.push_back(now);
-            if (!now.is_over && !act(now)) std::ofstream(folder.path + "/done") << "done";
+            if (!now.is_over && !act(now)) finish();
         };
         options.on_failure = [&](const error& why, int, int) { failures.push_back(why.what()); };
-        options.say = [&](const std::string& line) { lines.push_back(line); };
+        options.say = [&](const std::string& line) {
+            lines.push_back(line);
+            if (on_line) on_line(line);
+        };
         outcome = run_elastic_host(options);
     }
+    void finish() const { std::ofstream(folder.path + "/done") << "done"; }
     [[nodiscard]] std::string story() const {
         std::string all;
         for (const auto& v : views) all += fmt::format("view {}: {}\n", v.generation, v.why);
@@ -214,6 +222,47 @@ TEST_CASE("a host of another job, size or token is refused, and says why") {
     CHECK_THAT(refused[0], ContainsSubstring("of job 'another'"));
     CHECK_THAT(refused[1], ContainsSubstring("3 to 6 workers"));
     CHECK_THAT(refused[2], ContainsSubstring("token"));
+}
+
+TEST_CASE("hosts with other settings and a mistyped option end with 2, and losses are made good") {
+    hosts_run job({1, 2}, 2);
+    std::vector<int> codes;
+    std::thread others;
+    id_list first;
+    job.live({}, [&](const view& now) {
+        if (now.generation == 1) {
+            first = ids_of(now);
+            others = std::thread([&, pid = static_cast<pid_t>(now.members[1].pid)] {
+                for (const char* ranks : {"later ones differ", "later ones refuse"}) {
+                    job.add("b", ranks);
+                    codes.push_back(job.others["b"].wait_blocking().code());
+                }
+                ::kill(pid, SIGKILL);
+            });
+        }
+        return count(now, "a") != 2 || ids_of(now) == first;
+    });
+    others.join();
+    INFO(job.story());
+    CHECK_FALSE(job.outcome.failure);
+    CHECK(codes == std::vector<int>{2, 2});
+    CHECK(job.outcome.restarts == 1);
+}
+
+TEST_CASE("a worker that is long in coming is named") {
+    hosts_run job({1, 1}, 2);
+    const test_gate gate{job.folder.path + "/gate"};
+    gate.make();
+    job.options.env[0].second = "later ones come late";
+    job.options.times.slow_start = 100ms;
+    job.on_line = [&](const std::string& line) {
+        if (line.find("worker 2 (pid ") != std::string::npos) gate.open();
+    };
+    job.live({}, [](const view&) { return false; });
+    INFO(job.story());
+    CHECK_FALSE(job.outcome.failure);
+    CHECK_THAT(job.story(), ContainsSubstring("is not ready after 0.1 s: its program has not come "
+                                              "to its Trainer yet"));
 }
 
 TEST_CASE("a coordinator that is gone ends the other hosts, with a word on how to resume") {

@@ -122,6 +122,13 @@ public:
     [[nodiscard]] bool is_local() const noexcept { return local_; }
     /// Silent for longer than keep_alive::suspect_after right now.
     [[nodiscard]] bool is_suspect() const noexcept { return suspect_; }
+    /// For how long nothing has come.
+    [[nodiscard]] duration silence() const noexcept { return loop_.now() - last_heard_; }
+    /// From now on in place of those of keep_alive.
+    void allow_silence(time_span suspect_after, time_span dead_after) noexcept {
+        options_.alive.suspect_after = suspect_after;
+        options_.alive.dead_after = dead_after;
+    }
     /// Why it ended; nothing while open or after an orderly end.
     [[nodiscard]] const std::optional<error>& failure() const noexcept { return failure_; }
     [[nodiscard]] const connection_statistics& statistics() const noexcept { return statistics_; }

@@ -54,6 +54,7 @@ struct elastic_times {
     time_span first_settle = std::chrono::seconds(1);
     time_span pause_limit = std::chrono::minutes(10); ///< below the least number; then it fails
     time_span ready_limit = std::chrono::minutes(10); ///< from a start until it asks for a world
+    time_span slow_start = std::chrono::seconds(30);  ///< then it is named
     time_span backoff = time_constants::lan().job_restart_first; ///< after a failed start; doubles
     time_span stop_grace = time_constants::lan().stop_grace;     ///< from a stop to the kill
     time_span crash_grace = time_constants::lan().crash_grace;   ///< for the others to leave
@@ -92,6 +93,7 @@ struct coordinator_options {
     byte_buffer given{};                           ///< to every rank; see group_options
     std::size_t most_told = 0;                     ///< by rank 0; see group_options
     random_source* random = nullptr; ///< of secrets and names; must outlive the coordinator
+    std::function<void(const std::string&)> say{}; ///< other lines for people; may be empty
     /// Told of each view that begins, and of the last.
     std::function<void(const view&)> on_view{};
     /// Told of what counts against max_failures, and of what is refused.
@@ -192,6 +194,7 @@ private:
     void send_away(worker& which);
     void wish();
     void watch_limits(time_point now);
+    void name_slow_start(worker& which, time_point now);
     void look_at_end(time_point now);
     [[nodiscard]] std::optional<view> proposal(time_point now);
     [[nodiscard]] std::optional<view> first_proposal(time_point now);
@@ -229,7 +232,8 @@ private:
     std::map<std::uint64_t, std::unique_ptr<worker>> workers_;
     std::uint64_t last_id_ = 0;
     std::vector<setting> settings_;
-    bool has_settings_ = false, are_own_settings_ = false; ///< of the coordinator's host
+    /// They are of the coordinator's host; of one that was in a world.
+    bool has_settings_ = false, are_own_settings_ = false, are_of_members_ = false;
     std::map<const elastic_keeper*, host_record> records_;
 
     view view_;

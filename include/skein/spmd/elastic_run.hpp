@@ -50,6 +50,8 @@ struct elastic_run_options {
     elastic_times times{};
     time_span meet_limit = std::chrono::minutes(10); ///< see elastic_host_options
     time_span back_limit = std::chrono::seconds(7);  ///< the same
+    /// After which a worker, or a host, is lost. Zero: 1 s, of a worker on a busy host up to 10 s.
+    time_span silence{};
     std::string executable{}; ///< of the workers; empty: argv[0], looked up in PATH
     std::vector<std::string> argv{};
     std::vector<std::pair<std::string, std::string>> env{};

@@ -55,6 +55,7 @@ struct elastic_options {
     elastic_times times{};
     /// Of a worker's control connection; one that is silent for dead_after is killed.
     net::keep_alive alive = local_keeper_options{}.alive;
+    time_span most_silence = local_keeper_options{}.most_silence; ///< see local_keeper_options
     std::string executable = "/proc/self/exe";
     std::vector<std::string> argv{}; ///< of each worker; empty: this process's own
     std::vector<std::pair<std::string, std::string>> env{}; ///< added to each one's environment
@@ -72,6 +73,8 @@ struct elastic_options {
     std::function<void(const view&)> on_view{};
     /// Told of each loss and failed start that counts, and how many there have been.
     std::function<void(const error& why, int failures, int max_failures)> on_failure{};
+    /// Other lines for people, on the supervisor's thread; may be empty.
+    std::function<void(const std::string&)> say{};
     /// Told of the first stop request, when it comes.
     std::function<void()> on_stop{};
 };

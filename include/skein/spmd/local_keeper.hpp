@@ -9,12 +9,15 @@
 #include <skein/core/event.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/task.hpp>
+#include <skein/core/time.hpp>
 #include <skein/net/address.hpp>
 #include <skein/net/limits.hpp>
 #include <skein/net/token.hpp>
 #include <skein/spmd/elastic_keeper.hpp>
+#include <skein/spmd/silence_limit.hpp>
 #include <skein/spmd/view.hpp>
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -45,6 +48,8 @@ struct local_keeper_options {
     net::token secret{}; ///< of these connections
     net::keep_alive alive{net::keep_alive_mode::on, time_constants::lan().group_heartbeat,
                           time_constants::lan().suspect_after, time_constants::lan().suspect_after};
+    /// A busy host may learn a longer alive.dead_after, at most this; see spmd/silence_limit.hpp.
+    time_span most_silence = std::chrono::seconds(10);
     std::string executable = "/proc/self/exe";
     std::vector<std::string> argv{};                        ///< of each worker; empty: our own
     std::vector<std::pair<std::string, std::string>> env{}; ///< added to each one's environment
@@ -81,6 +86,8 @@ public:
 private:
     struct worker;
     task<void> serve();
+    task<void> learn_silence();
+    void look_at_silence(duration late);
     task<void> serve_one(std::shared_ptr<net::connection> link);
     task<void> read_all(std::shared_ptr<net::connection> link, std::shared_ptr<worker> from);
     task<void> live(std::shared_ptr<worker> self);
@@ -91,6 +98,7 @@ private:
     std::unique_ptr<net::endpoint> door_;
     keeper_listener* to_ = nullptr;
     bool held_ = false;
+    silence_limit silence_;
     std::map<std::uint64_t, std::shared_ptr<worker>> workers_;
     scope tasks_;
 };

@@ -103,6 +103,8 @@ struct failure_config {
     time_span collective_timeout = time_constants::lan().collective_timeout; ///< between ranks
     /// From a stop request to the kill: a step, an evaluation and a checkpoint must fit in.
     time_span stop_grace = time_constants::lan().training_stop_grace;
+    /// After which a worker of an elastic job is lost. Zero: 1 s, on a busy host up to 10 s.
+    time_span silence{};
 };
 
 /// SKEIN_RUNS_DIR, which a cluster sets for its jobs; else "runs", in the current folder.

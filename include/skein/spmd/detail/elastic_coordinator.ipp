@@ -255,7 +255,7 @@ SKEIN_INLINE void elastic_coordinator::heard_ask(worker& from, byte_span body) {
     // Of an older world: the next one is on its way to it.
     if (from.is != stage::member || said->generation != view_.generation) return;
     // Who was there before this coordinator knows better than who comes what the job is.
-    if (!has_settings_) measure_by(from, std::move(said->settings));
+    if (!std::exchange(are_of_members_, true)) measure_by(from, std::move(said->settings));
     from.asked = last;
     asked_at_ = std::min(asked_at_, loop::current().now());
     from.has_state = from.has_state || last == world_end::paused;

@@ -69,7 +69,7 @@ struct elastic_coordinator::worker {
     bool has_state = false; ///< for certain; one that was in broken worlds alone may have some
     bool leaves = false, is_let_go = false; ///< that is why
     std::string why;                        ///< it leaves
-    bool told_change = false;
+    bool told_change = false, was_named_slow = false;
     int told_stop = 0;
     time_point started_at{}, ready_at{}, until = time_point::max();
     bool killed_by_us = false, was_late = false;

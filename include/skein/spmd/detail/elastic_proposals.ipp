@@ -266,6 +266,7 @@ SKEIN_INLINE void elastic_coordinator::watch_limits(time_point now) {
             kill(*w);
         } else {
             wake_at(limit);
+            name_slow_start(*w, now);
         }
     }
     if (short_since_ == time_point::max()) return;
@@ -276,6 +277,18 @@ SKEIN_INLINE void elastic_coordinator::watch_limits(time_point now) {
     if (refused_ || last_loss_) why.with_cause(refused_ ? refused_->what() : last_loss_->what());
     finish(std::move(why));
     kill_at_ = deadline_after(now, options_.times.stop_grace); // they may save
+}
+
+/// It may load for that long, or hang.
+SKEIN_INLINE void elastic_coordinator::name_slow_start(worker& which, time_point now) {
+    if (which.was_named_slow || !options_.say) return;
+    const auto due = deadline_after(which.started_at, options_.times.slow_start);
+    if (now < due) return wake_at(due);
+    which.was_named_slow = true;
+    options_.say(fmt::format("{} is not ready after {:.3g} s: its program has not come to its "
+                             "Trainer yet; it is waited for up to {:.3g} s",
+                             name_of(which), to_seconds(options_.times.slow_start),
+                             to_seconds(options_.times.ready_limit)));
 }
 
 SKEIN_INLINE void elastic_coordinator::look_at_end(time_point now) {

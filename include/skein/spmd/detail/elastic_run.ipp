@@ -17,6 +17,7 @@
 #include <skein/proc/process.hpp>
 #include <skein/spmd/elastic_host.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdlib>
@@ -183,15 +184,25 @@ private:
         if (!options_.host.empty()) k.env.emplace_back("SKEIN_ADVERTISE", options_.host);
         k.threads = options_.threads;
         auto& c = o.coordinator;
+        set_silence(o);
+        c.say = options_.say;
         c.job = options_.job;
         c.least = k.least;
         c.most = k.most;
         c.max_failures = options_.max_failures;
         c.times = options_.times;
+        // Who was cut off has to know it before a world without it begins.
+        c.times.lease = std::max(c.times.lease, time_span(duration(options_.silence) * 3));
         c.random = &system_random();
         c.on_view = options_.on_view;
         c.on_failure = options_.on_failure;
         return o;
+    }
+    void set_silence(elastic_host_options& o) const {
+        if (options_.silence <= time_span{}) return;
+        for (auto* alive : {&o.alive, &o.keeper.alive})
+            alive->suspect_after = alive->dead_after = options_.silence;
+        o.keeper.most_silence = options_.silence;
     }
     task<void> watch_signals() {
         for (;;) {

@@ -90,6 +90,7 @@ private:
             fmt::format("@skein-keeper-{}-{:016x}", ::getpid(), system_random().next()));
         o.secret = net::token::generate();
         o.alive = options_.alive;
+        o.most_silence = options_.most_silence;
         o.executable = options_.executable;
         o.argv = options_.argv;
         o.env = options_.env;
@@ -109,6 +110,7 @@ private:
         o.given = options_.given;
         o.most_told = options_.most_told;
         o.random = &system_random();
+        o.say = options_.say;
         o.on_view = options_.on_view;
         o.on_failure = options_.on_failure;
         return o;

@@ -4,6 +4,8 @@
 
 #include <skein/core/awaitable.hpp>
 #include <skein/core/cancel.hpp>
+#include <skein/core/loop.hpp>
+#include <skein/core/sleep.hpp>
 #include <skein/core/timeout.hpp>
 #include <skein/net/connection.hpp>
 #include <skein/net/endpoint.hpp>
@@ -29,6 +31,8 @@ struct local_keeper::worker {
     event unlinked; ///< what it said has been read
     bool kill_asked = false;
     bool was_silent = false;
+    duration silent{}; ///< for so long, when it was looked at
+    time_span limit{}; ///< of that
     bool has_ended = false;
 };
 
@@ -53,7 +57,8 @@ SKEIN_INLINE task<void> until_read(event* e) {
 
 SKEIN_INLINE local_keeper::local_keeper(net::network& via, proc::children& on,
                                         local_keeper_options options)
-    : options_(std::move(options)), children_(on) {
+    : options_(std::move(options)), children_(on),
+      silence_(options_.alive.dead_after, options_.most_silence) {
     net::acceptor_options bounds;
     const auto places = static_cast<std::size_t>(options_.places) + 8;
     bounds.places = std::max(bounds.places, places);
@@ -66,6 +71,7 @@ SKEIN_INLINE local_keeper::~local_keeper() = default;
 
 SKEIN_INLINE task<void> local_keeper::run(keeper_listener& to) {
     to_ = &to;
+    tasks_.spawn(learn_silence());
     std::exception_ptr failure;
     try {
         auto serving = serve();
@@ -101,6 +107,8 @@ SKEIN_INLINE task<void> local_keeper::serve_one(std::shared_ptr<net::connection>
                                 hello->pid, hello->id));
     auto from = found->second;
     from->link = link;
+    from->limit = silence_.limit(loop::current().now());
+    link->allow_silence(from->limit, from->limit);
     if (held_) tell(from->id, detail::member_kind::hold, wire::encode(detail::member_hold{true}));
     auto reading = read_all(link, from);
     auto how = as_result(std::move(reading));
@@ -120,6 +128,36 @@ SKEIN_INLINE task<void> local_keeper::read_all(std::shared_ptr<net::connection> 
         auto f = co_await next;
         if (!f) co_return; // it is about to exit
         to_->worker_said(from->id, f->kind, f->body);
+    }
+}
+
+/// What this host is able to, from its own delays and those of the workers that came back.
+SKEIN_INLINE task<void> local_keeper::learn_silence() {
+    const duration period = duration(options_.alive.ping_after) / 2;
+    for (;;) {
+        const auto due = loop::current().now() + period;
+        auto pause = sleep_for(period);
+        co_await pause;
+        look_at_silence(loop::current().now() - due);
+    }
+}
+
+SKEIN_INLINE void local_keeper::look_at_silence(duration late) {
+    const auto now = loop::current().now();
+    silence_.saw(late, now);
+    // What was said while this process waited may be unread.
+    const bool is_late = late > duration(options_.alive.ping_after);
+    for (const auto& [id, w] : workers_) {
+        if (!w->link || !w->link->is_open()) continue;
+        const auto silent = w->link->silence();
+        if (silent < w->silent && !is_late) silence_.saw(w->silent, now); // it has come back
+        w->silent = silent;
+    }
+    const auto limit = silence_.limit(now);
+    for (const auto& [id, w] : workers_) {
+        if (!w->link || !w->link->is_open()) continue;
+        w->limit = limit;
+        w->link->allow_silence(limit, limit);
     }
 }
 
@@ -208,8 +246,9 @@ SKEIN_INLINE task<void> local_keeper::live(std::shared_ptr<worker> self) {
         const auto end = co_await ended;
         told.code = end.status.code();
         told.signal = end.status.signal();
-        told.how = self->was_silent ? fmt::format("was silent for {:.3g} s, and was killed",
-                                                  to_seconds(options_.alive.dead_after))
+        told.how = self->was_silent ? fmt::format("was silent for {:.3g} s, the limit of this host "
+                                                  "now, and was killed for that",
+                                                  to_seconds(self->limit))
                                     : end.status.describe();
         told.last_words = end.last_words;
         told.was_silent = self->was_silent;

@@ -129,6 +129,11 @@ SKEIN_INLINE spmd::elastic_options elastic_options_of(const run_config& config) 
     options.times.stop_grace = plain.stop_grace;
     options.times.backoff = plain.backoff;
     options.times.wait_for_collectives(config.failure.collective_timeout);
+    if (config.failure.silence > time_span{}) {
+        options.alive.suspect_after = options.alive.dead_after = config.failure.silence;
+        options.most_silence = config.failure.silence;
+    }
+    options.say = [&config](const std::string& line) { say_note(config, line); };
     options.threads = plain.threads;
     options.on_stop = plain.on_stop;
     options.on_failure = [&config, counted = 0](const error& why, int failures, int most) mutable {
