@@ -369,7 +369,7 @@ SKEIN_INLINE error cannot_map(std::string what, int code) {
               : full ? errc::exhausted
                      : errc::io,
               "cannot map " + std::move(what));
-    why.with_cause(std::strerror(code));
+    why.with_cause(errno_text(code));
     if (!full)
         why.with_hint("choose the TCP ring when processes of this host may not share memory");
     return why;
@@ -384,6 +384,7 @@ SKEIN_INLINE shared_memory::~shared_memory() {
 SKEIN_INLINE shared_memory shared_memory::create(std::size_t bytes) {
     shared_memory m;
     m.fd_.reset(::memfd_create("skein", MFD_CLOEXEC));
+    outlive_file_limit(); // it counts for memory that has a file, too
     if (!m.fd_ || ::ftruncate(m.fd_.get(), static_cast<off_t>(bytes)) != 0) {
         throw detail::cannot_map(fmt::format("a shared segment of {} bytes", bytes), errno);
     }
@@ -5970,12 +5971,13 @@ SKEIN_INLINE task<void> stop_links(std::shared_ptr<links> l,
 SKEIN_INLINE std::shared_ptr<links> make_links(const comm_site& site) {
     const bool loopback = site.one_network && site.options.advertise.empty();
     const std::string name = !site.options.advertise.empty() ? site.options.advertise
-                             : loopback                      ? "127.0.0.1"
+                             : loopback                      ? net::own_loopback()
                                                              : site.world.host();
     std::unique_ptr<net::listener> listener;
     std::shared_ptr<net::network> network;
     site.worker.run([&] {
-        return listen_task(&site.worker.loop(), loopback ? "127.0.0.1" : "*", &listener, &network);
+        return listen_task(&site.worker.loop(), loopback ? net::own_loopback() : "*", &listener,
+                           &network);
     });
     const auto mine = net::to_string(net::address::tcp(name, listener->local().port));
     const auto texts =
@@ -20717,6 +20719,7 @@ SKEIN_INLINE double free_bytes(int file) {
 
 /// Gives the file its size, with blocks of its own.
 SKEIN_INLINE void reserve(int file, std::size_t bytes, const std::string& folder) {
+    outlive_file_limit();
     int failed = ::fallocate(file, 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
     if (failed == EOPNOTSUPP) { // the best there is on such a file system
         failed = free_bytes(file) < static_cast<double>(bytes)       ? ENOSPC
@@ -20727,7 +20730,7 @@ SKEIN_INLINE void reserve(int file, std::size_t bytes, const std::string& folder
     const bool full = failed == ENOSPC || failed == EFBIG || failed == EDQUOT;
     throw error(full ? errc::exhausted : errc::io,
                 fmt::format("no room for {} bytes of optimizer state in {} ({:.0f} are free): {}",
-                            bytes, folder, free_bytes(file), std::strerror(failed)))
+                            bytes, folder, free_bytes(file), errno_text(failed)))
         .with_hint("give a folder on a larger disk, or shard the optimizer over more ranks");
 }
 
