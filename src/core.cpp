@@ -15,6 +15,7 @@
 #include <skein/core/crc32c.hpp>
 #include <skein/core/disk.hpp>
 #include <skein/core/error.hpp>
+#include <skein/core/file_limit.hpp>
 #include <skein/core/known_names.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
@@ -33,6 +34,7 @@
 #include <skein/core/detail/crc32c.ipp>
 #include <skein/core/detail/disk.ipp>
 #include <skein/core/detail/error.ipp>
+#include <skein/core/detail/file_limit.ipp>
 #include <skein/core/detail/known_names.ipp>
 #include <skein/core/detail/log.ipp>
 #include <skein/core/detail/loop.ipp>

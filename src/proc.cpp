@@ -18,6 +18,7 @@
 #include <skein/proc/detail/starter.hpp>
 #include <skein/proc/gpus.hpp>
 #include <skein/proc/host_load.hpp>
+#include <skein/proc/leftovers.hpp>
 #include <skein/proc/output.hpp>
 #include <skein/proc/process.hpp>
 #include <skein/proc/process_wait.hpp>
@@ -30,6 +31,7 @@
 #include <skein/proc/detail/claims.ipp>
 #include <skein/proc/detail/gpus.ipp>
 #include <skein/proc/detail/host_load.ipp>
+#include <skein/proc/detail/leftovers.ipp>
 #include <skein/proc/detail/output.ipp>
 #include <skein/proc/detail/output_printer.ipp>
 #include <skein/proc/detail/process.ipp>

@@ -34,7 +34,7 @@ using skein::error;
 cluster::tool_options reach(const job_arguments& args) {
     cluster::tool_options how;
     const auto address = cluster::find_head_address(args.address);
-    how.head = cluster::parse_head_address(address.empty() ? "127.0.0.1" : address);
+    how.head = cluster::head_address_or_own(address);
     how.secret = cluster::find_token(args.token_file);
     how.name = "skein job";
     return how;

@@ -22,6 +22,7 @@
 #include <skein/cluster/tools.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/error.hpp>
+#include <skein/core/file_limit.hpp>
 #include <skein/core/known_names.hpp>
 #include <skein/core/printable.hpp>
 #include <skein/proc/standard_files.hpp>
@@ -79,7 +80,7 @@ int with_head(const std::function<int()>& ask) {
 cluster::tool_options reach(const arguments& args, const char* name) {
     cluster::tool_options how;
     const auto address = cluster::find_head_address(args.address);
-    how.head = cluster::parse_head_address(address.empty() ? "127.0.0.1" : address);
+    how.head = cluster::head_address_or_own(address);
     how.secret = cluster::find_token(args.token_file);
     how.name = name;
     return how;
@@ -89,7 +90,7 @@ int join(const arguments& args) {
     auto how = args.node;
     how.head = args.address;
     how.token_file = args.token_file;
-    (void)cluster::parse_head_address(how.head.empty() ? "127.0.0.1" : how.head);
+    if (!how.head.empty()) (void)cluster::parse_head_address(how.head);
     (void)cluster::find_token(how.token_file);
     return with_head([&] { return program::run_agent(how); });
 }
@@ -310,6 +311,7 @@ int take_job_command(int argc, char** argv, std::vector<std::string>& into) {
 
 int run(int argc, char** argv) {
     skein::proc::open_standard_files();
+    skein::outlive_file_limit();
     CLI::App app("The head and the nodes of a skein cluster, and what to ask of it.", "skein");
     app.set_version_flag("--version", fmt::format("skein {}.{}.{}", SKEIN_VERSION_MAJOR,
                                                   SKEIN_VERSION_MINOR, SKEIN_VERSION_PATCH));
@@ -324,17 +326,21 @@ int run(int argc, char** argv) {
     try {
         app.parse(take_job_command(argc, argv, job_args.command), argv);
     } catch (const CLI::ParseError& said) {
-        if (said.get_exit_code() == 0) return app.exit(said); // --help, --version
-        fmt::print(stderr, "error: {}; see skein --help\n", what_is_wrong(app, said, argc, argv));
-        return skein::exit_code::usage;
+        if (said.get_exit_code() != 0) {
+            fmt::print(stderr, "error: {}; see skein --help\n",
+                       what_is_wrong(app, said, argc, argv));
+            return skein::exit_code::usage;
+        }
+        chosen = [&app, said] { return app.exit(said); }; // --help, --version
     }
     try {
         const int code = chosen();
         errno = 0;
         if ((std::fflush(stdout) == 0 && std::ferror(stdout) == 0) || code != 0) return code;
-        throw skein::error(skein::errc::io, fmt::format("what it prints cannot be written{}{}",
-                                                        errno != 0 ? ": " : "",
-                                                        errno != 0 ? std::strerror(errno) : ""));
+        throw skein::error(skein::errc::io,
+                           fmt::format("what it prints cannot be written{}{}",
+                                       errno != 0 ? ": " : "",
+                                       errno != 0 ? skein::errno_text(errno) : ""));
     } catch (const skein::error& why) {
         return tell(why, why.code() == skein::errc::usage ? skein::exit_code::usage
                                                           : skein::exit_code::failed);

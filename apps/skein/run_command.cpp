@@ -121,7 +121,7 @@ spmd::elastic_run_options options_of(const run_arguments& args, std::vector<std:
     if (is_alone) {
         if (args.standalone && how.hosts.second != 1)
             throw error(errc::usage, "--standalone is for one host: leave --nnodes out");
-        how.endpoint = skein::net::address::tcp("127.0.0.1", 0);
+        how.endpoint = skein::net::address::tcp(skein::net::own_loopback(), 0);
         how.secret = skein::net::token::generate();
         return how;
     }

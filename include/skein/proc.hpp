@@ -8,6 +8,7 @@
 #include <skein/proc/children.hpp>
 #include <skein/proc/claims.hpp>
 #include <skein/proc/gpus.hpp>
+#include <skein/proc/leftovers.hpp>
 #include <skein/proc/output.hpp>
 #include <skein/proc/process.hpp>
 #include <skein/proc/process_wait.hpp>

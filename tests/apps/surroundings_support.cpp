@@ -4,7 +4,11 @@
 
 #include <skein/program/session.hpp>
 
+#include <skein/core/posix_disk.hpp>
+#include <skein/core/sleep.hpp>
+
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -12,6 +16,8 @@
 #include <iostream>
 
 #include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 namespace rt_test {
@@ -160,6 +166,103 @@ skein::task<int> lose_a_worker() {
     co_return co_await b == 2 ? 0 : 1;
 }
 
+/// Writes 100,000 bytes; the error's kind and text.
+std::string write_much(const std::string& path) {
+    skein::posix_disk disk;
+    const auto opened = disk.open(path, skein::open_mode::write);
+    if (!opened) return opened.error().what();
+    const std::string much(100'000, 'x');
+    const auto done = (*opened)->write_at(0, skein::as_bytes(std::string_view(much)));
+    if (done) return "written";
+    return fmt::format("{} {}", to_string(done.error().code()), done.error().text());
+}
+int print_past_limit() {
+    for (int i = 0; i < 1000; ++i) fmt::print("{}\n", std::string(99, 'x'));
+    std::fflush(stdout);
+    return 100'000;
+}
+int end_of_child() {
+    const int status = std::system("ulimit -c 0; kill -s XFSZ $$"); // NOLINT(cert-env33-c)
+    return WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status) - 128;
+}
+skein::task<int> meet_limit(std::vector<std::string> rest) {
+    auto writes = skein::remote<&write_much>(rest.at(0));
+    fmt::print(stderr, "task: {}\n", co_await writes);
+    fmt::print(stderr, "driver: {}\n", write_much(rest.at(0) + "2"));
+    auto asks = skein::remote<&end_of_child>();
+    fmt::print(stderr, "child: signal {}\n", co_await asks);
+    auto prints = skein::remote<&print_past_limit>();
+    fmt::print(stderr, "printed: {}\n", co_await prints);
+    co_return 0;
+}
+/// From now on, for this process and what it starts.
+void limit_files(rlim_t bytes) {
+    const struct ::rlimit how{bytes, bytes};
+    (void)::setrlimit(RLIMIT_FSIZE, &how);
+}
+
+skein::task<int> work_nowhere() {
+    auto r = skein::remote<&twice>(2);
+    fmt::print("{}\n", co_await r);
+    const auto opened = skein::posix_disk().open("notes", skein::open_mode::write);
+    fmt::print("{} {}\n", to_string(opened.error().code()), opened.error().what());
+    co_return 0;
+}
+
+/// A child that ends at once with that code. Its number.
+int start_child(int code) {
+    const ::pid_t pid = ::fork();
+    if (pid == 0) ::_exit(code);
+    ::siginfo_t seen{}; // it has ended, and is not reaped
+    (void)::waitid(P_PID, static_cast<::id_t>(pid), &seen, WEXITED | WNOWAIT);
+    return pid;
+}
+int wait_for_child(int pid) {
+    int status = 0;
+    return ::waitpid(pid, &status, 0) == pid ? WEXITSTATUS(status) : -1;
+}
+int forget_three() {
+    for (int i = 0; i < 3; ++i) (void)start_child(0);
+    return 3;
+}
+/// Whether there is a child of this process that has ended.
+int ended_children() {
+    ::siginfo_t seen{};
+    const int got = ::waitid(P_ALL, 0, &seen, WEXITED | WNOHANG | WNOWAIT);
+    return got == 0 && seen.si_pid != 0 ? 1 : 0;
+}
+skein::task<int> wait_later() {
+    const int pid = start_child(7);
+    auto pause = skein::sleep_for(std::chrono::milliseconds(2500)); // two looks would take it
+    co_await pause;
+    co_return wait_for_child(pid);
+}
+struct has_child {
+    int pid = 0;
+    int start() { return pid = start_child(7); }
+    int wait() { return wait_for_child(pid); }
+};
+skein::task<int> look_after_children() {
+    auto forgets = skein::remote<&forget_three>();
+    const int three = co_await forgets;
+    int left = 1;
+    while (left != 0) {
+        auto looks = skein::remote<&ended_children>();
+        left = co_await looks;
+    }
+    fmt::print("forgotten: {}, then {}\n", three, left);
+    auto waits = skein::remote<&wait_later>();
+    fmt::print("of a coroutine: {}\n", co_await waits);
+    auto owner = co_await skein::actor<has_child>();
+    auto starts = owner.call<&has_child::start>();
+    (void)co_await starts;
+    auto pause = skein::sleep_for(std::chrono::milliseconds(2500));
+    co_await pause;
+    auto ends = owner.call<&has_child::wait>();
+    fmt::print("of an actor: {}\n", co_await ends);
+    co_return 0;
+}
+
 } // namespace
 
 bool is_own_main(std::string_view name) { return name.starts_with("own "); }
@@ -181,6 +284,16 @@ int run_own_main(std::string_view name, int argc, char** argv) {
     if (name == "own unread") return skein::run(argc, argv, go_on_unread);
     if (name == "own threads") return skein::run(argc, argv, tell_threads);
     if (name == "own nested") return skein::run(argc, argv, run_in_task);
+    if (name == "own limit") {
+        limit_files(65'536);
+        return skein::run(argc, argv, meet_limit);
+    }
+    if (name == "own no files") {
+        limit_files(0);
+        return skein::run(argc, argv, work_nowhere);
+    }
+    if (name == "own removed folder") return skein::run(argc, argv, work_nowhere);
+    if (name == "own children") return skein::run(argc, argv, look_after_children);
     if (name == "own loss") return skein::run(argc, argv, lose_a_worker);
     return 99;
 }

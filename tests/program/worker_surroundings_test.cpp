@@ -277,4 +277,60 @@ TEST_CASE("the death of a worker on this host is one line", "[F4][rt][local_work
     CHECK(ran.err.find("a worker was lost") != std::string::npos);
     CHECK(ran.err.find("worker-1") != std::string::npos);
     CHECK(ran.err.find("SIGKILL") != std::string::npos);
+    CHECK(ran.err.find("calls that may run again do") != std::string::npos);
+}
+
+TEST_CASE("a limit on the size of files is an error that names it, in tasks and in drivers, and no "
+          "end of a process",
+          "[program][local_workers]") {
+    const test::temporary_folder folder;
+    auto how = app_options("own limit", {"--workers", "1", folder.path + "/large"});
+    how.stdout_file = folder.path + "/printed";
+    how.stderr_file = folder.path + "/said";
+    auto child = proc::child_process::spawn(std::move(how));
+    const auto status = child.wait_blocking();
+    const auto said = text_of_file(folder.path + "/said");
+    INFO(said);
+    CHECK(status.code() == 0);
+    CHECK(said.find("task: too_large write " + folder.path +
+                    "/large: file too large (the limit on files of this process is 65536 bytes: "
+                    "ulimit -f)\n") != std::string::npos);
+    CHECK(said.find("driver: too_large write ") != std::string::npos);
+    // What a task starts is ended by it as ever; what a task prints beyond it is dropped.
+    CHECK(said.find("child: signal 25\nprinted: 100000\n") != std::string::npos);
+    CHECK(text_of_file(folder.path + "/printed").size() == 65536);
+}
+
+TEST_CASE("a limit on files that is too small for workers is said in one line",
+          "[program][local_workers]") {
+    const auto ran = run_to_end(app_options("own no files", {"--workers", "1"}));
+    INFO(ran.err);
+    CHECK(ran.code == 1);
+    CHECK(std::count(ran.err.begin(), ran.err.end(), '\n') == 1);
+    CHECK(ran.err.find("the limit on files of this process is 0 bytes: ulimit -f") !=
+          std::string::npos);
+}
+
+TEST_CASE("a program whose folder has been removed has workers all the same",
+          "[program][local_workers]") {
+    const test::temporary_folder folder;
+    auto how = app_options("own removed folder", {});
+    how.executable = "/bin/sh";
+    how.cwd = folder.path;
+    how.argv = {"sh", "-c", R"(rmdir "$PWD" && exec "$0" --workers 1)",
+                std::filesystem::read_symlink("/proc/self/exe").string()};
+    const auto ran = run_to_end(std::move(how));
+    INFO(ran.err);
+    CHECK(ran.code == 0);
+    CHECK(ran.out == "4\nnot_found create notes: the current folder of this process has been "
+                     "removed; start it in a folder that is there, or give an absolute path\n");
+}
+
+TEST_CASE("children that tasks have forgotten do not stay, and those that code waits for are left "
+          "to it",
+          "[program][local_workers]") {
+    const auto ran = run_to_end(app_options("own children", {"--workers", "1"}));
+    INFO(ran.err);
+    CHECK(ran.code == 0);
+    CHECK(ran.out == "forgotten: 3, then 0\nof a coroutine: 7\nof an actor: 7\n");
 }

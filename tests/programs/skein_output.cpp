@@ -4,6 +4,7 @@
 //     skein_output lines          # twenty tasks print a line each on their output and on their
 //                                 error
 //     skein_output abort          # a task prints its last words and aborts
+//     skein_output lost           # half a line, then a worker is killed
 //     skein_output flood FILE     # a task prints far more than a pipe holds, and then makes FILE
 //     skein_output where FOLDER   # a task with variables and FOLDER as its working directory says
 //                                 what it sees
@@ -12,6 +13,8 @@
 
 #include <fmt/core.h>
 
+#include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -29,6 +32,10 @@ int last_words() {
     fmt::print("before\n");
     fmt::print(stderr, "what went wrong\n");
     std::abort();
+}
+int die() {
+    std::raise(SIGKILL);
+    return 0;
 }
 long flood(const std::string& done) {
     constexpr long lines = 200'000;
@@ -51,6 +58,11 @@ skein::task<int> app(std::vector<std::string> arguments) {
     } else if (what == "abort") {
         auto call = skein::remote<&last_words>.with({.retries = 0})();
         co_await call;
+    } else if (what == "lost") {
+        fmt::print("half a line");
+        std::fflush(stdout);
+        auto call = skein::as_result(skein::as_task(skein::remote<&die>.with({.retries = 0})()));
+        (void)co_await call;
     } else if (what == "flood" && arguments.size() == 2) {
         auto call = skein::remote<&flood>(arguments[1]);
         co_await call;
@@ -60,7 +72,7 @@ skein::task<int> app(std::vector<std::string> arguments) {
         const auto seen = co_await call;
         fmt::print("{}\n", seen);
     } else {
-        throw std::invalid_argument("usage: skein_output lines|abort|flood FILE|where FOLDER");
+        throw std::invalid_argument("usage: skein_output lines|abort|lost|flood FILE|where FOLDER");
     }
     co_return 0;
 }

@@ -27,6 +27,10 @@ inline constexpr std::uint16_t default_port = 7117;
 [[nodiscard]] net::address parse_head_address(std::string_view text,
                                               std::uint16_t port = default_port);
 
+/// The same; empty: the default port of this host's loopback.
+///   errors  usage
+[[nodiscard]] net::address head_address_or_own(std::string_view text);
+
 /// --address, or SKEIN_ADDRESS; empty: neither is set.
 [[nodiscard]] std::string find_head_address(std::string_view flag);
 

@@ -54,6 +54,10 @@ struct address {
 
 [[nodiscard]] std::string to_string(const address& a);
 
+/// What this host calls itself where only its own processes are meant: 127.0.0.1, or ::1 where it
+/// has no IPv4 loopback. Asked of the system once.
+[[nodiscard]] const std::string& own_loopback();
+
 } // namespace skein::net
 
 #if SKEIN_HEADER_ONLY

@@ -86,7 +86,12 @@ bool leave_last_words(std::string_view text) noexcept;
 
 namespace detail {
 class start_attempt;
-}
+/// Whether a child_process has that child, whose end is for its waits alone.
+[[nodiscard]] bool is_held(pid_t pid);
+/// A child_process has it, or has seen its end.
+void hold(pid_t pid);
+void let_go(pid_t pid) noexcept;
+} // namespace detail
 
 /// One child process. Movable. The destructor kills (SIGKILL) and reaps a child that still runs.
 class child_process {

@@ -43,6 +43,11 @@ SKEIN_INLINE net::address parse_head_address(std::string_view text, std::uint16_
     return *read;
 }
 
+SKEIN_INLINE net::address head_address_or_own(std::string_view text) {
+    if (text.empty()) return net::address::tcp(net::own_loopback(), default_port);
+    return parse_head_address(text);
+}
+
 SKEIN_INLINE std::string find_head_address(std::string_view flag) {
     if (!flag.empty()) return std::string(flag);
     return spmd::process_environment()("SKEIN_ADDRESS").value_or("");

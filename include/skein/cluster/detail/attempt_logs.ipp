@@ -3,6 +3,7 @@
 // The bodies of cluster/attempt_logs.hpp.
 
 #include <skein/core/error.hpp>
+#include <skein/core/file_limit.hpp>
 
 #include <algorithm>
 #include <cerrno>
@@ -35,8 +36,10 @@ inline constexpr std::uint64_t most_table_bytes = std::uint64_t{4} << 20;
 
 [[noreturn]] inline void throw_log_fault(const std::string& path) {
     const int why = errno;
-    throw error(why == ENOSPC || why == EDQUOT ? errc::disk_full : errc::io,
-                fmt::format("{} cannot be written: {}", path, std::strerror(why)));
+    throw error(why == ENOSPC || why == EDQUOT ? errc::disk_full
+                : why == EFBIG                 ? errc::too_large
+                                               : errc::io,
+                fmt::format("{} cannot be written: {}", path, errno_text(why)));
 }
 
 inline void write_all(int to, std::string_view text, const std::string& path) {

@@ -68,7 +68,7 @@ namespace skein::cluster::detail {
 [[nodiscard]] inline net::address driver_door(bool this_host_only, const net::address& head,
                                               std::uint16_t port) {
     if (!this_host_only) return net::address::any(port);
-    return net::address::tcp(head.is_loopback() ? head.host : "127.0.0.1", port);
+    return net::address::tcp(head.is_loopback() ? head.host : net::own_loopback(), port);
 }
 
 /// The secret of a training's group, of each attempt another: derived from the driver's.

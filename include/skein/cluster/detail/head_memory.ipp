@@ -163,12 +163,14 @@ SKEIN_INLINE void head_memory::wrote(const result<void>& done, std::uint64_t upt
         all_anew_ = true;
         unwritten_.clear();
         const bool full = done.error().code() == errc::disk_full;
+        const bool bounded = done.error().code() == errc::too_large;
         auto why = fmt::format("{} cannot be written: {}", log_->path(), done.error().text());
         if (why != trouble_)
             logging::warn("head", "the state is not durable",
                           {{"why", why},
-                           {"until", full ? "there is room on that disk: free some"
-                                          : "that disk works again"}});
+                           {"until", full      ? "there is room on that disk: free some"
+                                     : bounded ? "the head is started again with a higher limit"
+                                               : "that disk works again"}});
         trouble_ = std::move(why);
     }
     written_.wake_all();

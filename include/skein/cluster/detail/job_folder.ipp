@@ -3,6 +3,7 @@
 // The bodies of cluster/detail/job_folder.hpp.
 
 #include <skein/core/error.hpp>
+#include <skein/core/file_limit.hpp>
 #include <skein/core/printable.hpp>
 #include <skein/core/unique_fd.hpp>
 
@@ -105,7 +106,7 @@ SKEIN_INLINE std::string keep_token(const std::string& folder, const net::token&
     const auto path = folder + "/token", fresh = path + ".new";
     const auto digits = token.to_hex();
     const auto failed = [&] {
-        return error(errc::io, fmt::format("{} cannot be written: {}", path, std::strerror(errno)));
+        return error(errc::io, fmt::format("{} cannot be written: {}", path, errno_text(errno)));
     };
     static std::mutex one_at_a_time; // several processes of jobs may start at once
     const std::lock_guard held(one_at_a_time);

@@ -46,7 +46,10 @@ SKEIN_INLINE program_place this_program(const net::address& head) {
                                      "cannot start it")
             .with_hint("start the new one");
     out.folder = folder_at_start(); // where main begins on this host, too
-    if (out.folder.empty()) out.folder = std::filesystem::current_path().string();
+    if (out.folder.empty())
+        throw error(errc::not_found, "the folder in which this program was started has been "
+                                     "removed: nodes cannot start it there")
+            .with_hint("start it in a folder that is there");
     const char* const job = std::getenv("SKEIN_JOB");
     const char* const root = std::getenv(detail::job_folder_variable);
     const char* const its_head = std::getenv("SKEIN_ADDRESS");

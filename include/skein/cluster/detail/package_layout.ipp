@@ -172,7 +172,8 @@ SKEIN_INLINE std::uint64_t tree_writer::copy_in_kernel(const package_entry& e,
             return ::copy_file_range(from.get(), nullptr, to.get(), nullptr,
                                      static_cast<std::size_t>(std::min(piece, e.size - got)), 0);
         });
-        if (n < 0 && (errno == ENOSPC || errno == EDQUOT || errno == EIO)) throw failed(errno, e);
+        if (n < 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG || errno == EIO))
+            throw failed(errno, e);
         if (n <= 0) break;
         got += static_cast<std::uint64_t>(n);
     }

@@ -8,6 +8,7 @@
 #include <skein/core/task.hpp>
 #include <skein/net/readable_fd.hpp>
 #include <skein/net/real_loop.hpp>
+#include <skein/proc/leftovers.hpp>
 #include <skein/proc/process.hpp>
 
 #include <exception>
@@ -24,6 +25,7 @@ task<int> serve_role(net::real_loop* loop, Role* role) {
         co_await readable;
         which->stop();
     }(loop, &signals, role));
+    beside.spawn(proc::reap_leftovers([] { return true; })); // no user's code runs here
     std::exception_ptr failure;
     try {
         auto serving = role->serve();

@@ -2,6 +2,11 @@
 #pragma once
 // The parts of an error and its line. Errors are rare: nothing here is for a hot path.
 
+#include <skein/core/file_limit.hpp>
+
+#include <cerrno>
+#include <system_error>
+
 namespace skein {
 
 SKEIN_INLINE error::error(errc code, std::string what) : parts_(std::make_shared<parts>()) {
@@ -51,6 +56,10 @@ SKEIN_INLINE error to_error(std::exception_ptr e, errc fallback) {
         std::rethrow_exception(std::move(e));
     } catch (const error& found) {
         return found;
+    } catch (const std::system_error& other) {
+        if (other.code() != std::errc::file_too_large)
+            return error(fallback, bounded_text(text_of(other)));
+        return error(errc::too_large, bounded_text(text_of(other))).with_cause(errno_text(EFBIG));
     } catch (const std::exception& other) {
         return error(fallback, bounded_text(text_of(other)));
     } catch (...) {

@@ -11,7 +11,9 @@
 #include <ctime>
 #include <memory>
 #include <mutex>
+#include <string>
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 namespace skein::logging {
@@ -108,12 +110,26 @@ SKEIN_INLINE state& the_state() {
     return *s;
 }
 
+/// What brings a terminal's cursor to the start of a line that is empty, wherever others have left
+/// it: spaces up to the right edge go on in the next line, if something stands on this one, and
+/// wipe out what is right of a carriage return.
+SKEIN_INLINE std::string beginning_of_line() {
+    static const bool is_terminal = [] {
+        const char* const kind = std::getenv("TERM");
+        return ::isatty(STDERR_FILENO) == 1 && kind != nullptr && std::string_view(kind) != "dumb";
+    }();
+    if (!is_terminal) return {};
+    struct ::winsize now{};
+    const bool is_told = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &now) == 0 && now.ws_col > 1;
+    return std::string(is_told ? now.ws_col - 1U : 79U, ' ') + '\r';
+}
+
 SKEIN_INLINE void to_stderr(const record& r) {
     static const bool json = [] {
         const char* mode = std::getenv("SKEIN_LOG");
         return mode != nullptr && std::string_view(mode) == "json";
     }();
-    std::string line = json ? format_json(r) : format_text(r);
+    std::string line = json ? format_json(r) : beginning_of_line() + format_text(r);
     line += '\n';
     std::string_view rest = line;
     while (!rest.empty()) {

@@ -2,6 +2,9 @@
 #pragma once
 // POSIX calls behind skein::disk.
 
+#include <skein/core/file_limit.hpp>
+
+#include <climits>
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -42,9 +45,12 @@ SKEIN_INLINE error errno_error(int number, std::string_view verb, const std::str
         break;
     default: break;
     }
-    std::string reason = std::strerror(number);
-    if (!reason.empty() && reason[0] >= 'A' && reason[0] <= 'Z')
-        reason[0] = static_cast<char>(reason[0] - 'A' + 'a');
+    auto reason = errno_text(number);
+    char here[PATH_MAX];
+    if (number == ENOENT && !path.starts_with('/') && ::getcwd(here, sizeof here) == nullptr) {
+        reason = "the current folder of this process has been removed";
+        hint = "start it in a folder that is there, or give an absolute path";
+    }
     auto failure = error(code, fmt::format("{} {}: {}", verb, path, reason));
     if (*hint != '\0') failure.with_hint(hint);
     return failure;
@@ -134,6 +140,7 @@ SKEIN_INLINE result<std::unique_ptr<file>> posix_disk::open(const std::string& p
     case open_mode::append: flags |= O_RDWR | O_CREAT, verb = "create"; break;
     case open_mode::create_new: flags |= O_RDWR | O_CREAT | O_EXCL, verb = "create"; break;
     }
+    if (mode != open_mode::read) outlive_file_limit(); // in a main that has called nothing else
     const int fd = detail::retry_eintr([&] { return ::open(path.c_str(), flags, 0666); });
     if (fd < 0 && errno == ELOOP && links_ == link_policy::refuse)
         return error(errc::permission_denied,

@@ -52,12 +52,13 @@ SKEIN_INLINE task<void> stop_links(std::shared_ptr<links> l,
 SKEIN_INLINE std::shared_ptr<links> make_links(const comm_site& site) {
     const bool loopback = site.one_network && site.options.advertise.empty();
     const std::string name = !site.options.advertise.empty() ? site.options.advertise
-                             : loopback                      ? "127.0.0.1"
+                             : loopback                      ? net::own_loopback()
                                                              : site.world.host();
     std::unique_ptr<net::listener> listener;
     std::shared_ptr<net::network> network;
     site.worker.run([&] {
-        return listen_task(&site.worker.loop(), loopback ? "127.0.0.1" : "*", &listener, &network);
+        return listen_task(&site.worker.loop(), loopback ? net::own_loopback() : "*", &listener,
+                           &network);
     });
     const auto mine = net::to_string(net::address::tcp(name, listener->local().port));
     const auto texts =

@@ -3,6 +3,7 @@
 // Making, finding and mapping a shared segment.
 
 #include <skein/core/error.hpp>
+#include <skein/core/file_limit.hpp>
 
 #include <cerrno>
 #include <cstring>
@@ -27,7 +28,7 @@ SKEIN_INLINE error cannot_map(std::string what, int code) {
               : full ? errc::exhausted
                      : errc::io,
               "cannot map " + std::move(what));
-    why.with_cause(std::strerror(code));
+    why.with_cause(errno_text(code));
     if (!full)
         why.with_hint("choose the TCP ring when processes of this host may not share memory");
     return why;
@@ -42,6 +43,7 @@ SKEIN_INLINE shared_memory::~shared_memory() {
 SKEIN_INLINE shared_memory shared_memory::create(std::size_t bytes) {
     shared_memory m;
     m.fd_.reset(::memfd_create("skein", MFD_CLOEXEC));
+    outlive_file_limit(); // it counts for memory that has a file, too
     if (!m.fd_ || ::ftruncate(m.fd_.get(), static_cast<off_t>(bytes)) != 0) {
         throw detail::cannot_map(fmt::format("a shared segment of {} bytes", bytes), errno);
     }

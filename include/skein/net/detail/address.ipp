@@ -9,6 +9,8 @@
 #include <fmt/core.h>
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 namespace skein::net {
 
@@ -18,6 +20,33 @@ SKEIN_INLINE bool address::is_loopback() const noexcept {
     if (::inet_pton(AF_INET, host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
     in6_addr v6{};
     return ::inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+}
+
+namespace detail {
+
+/// Whether a program can listen there.
+SKEIN_INLINE bool has_loopback(int family) {
+    const int fd = ::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return false;
+    sockaddr_in v4{};
+    v4.sin_family = AF_INET;
+    v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    sockaddr_in6 v6{};
+    v6.sin6_family = AF_INET6;
+    v6.sin6_addr = in6addr_loopback;
+    const bool is_v4 = family == AF_INET;
+    const int got = is_v4 ? ::bind(fd, reinterpret_cast<const sockaddr*>(&v4), sizeof v4)
+                          : ::bind(fd, reinterpret_cast<const sockaddr*>(&v6), sizeof v6);
+    ::close(fd);
+    return got == 0;
+}
+
+} // namespace detail
+
+SKEIN_INLINE const std::string& own_loopback() {
+    static const std::string mine =
+        detail::has_loopback(AF_INET) || !detail::has_loopback(AF_INET6) ? "127.0.0.1" : "::1";
+    return mine;
 }
 
 SKEIN_INLINE address address::make(scheme kind, std::string host, std::uint16_t port) {

@@ -77,6 +77,9 @@ SKEIN_INLINE task<std::unique_ptr<stream>> connect_tcp(real_loop* on, address to
     } else {
         auto looking = resolve(on, to);
         candidates = co_await looking;
+        // What listens there, whatever the files of this host say.
+        if (to.host == "localhost")
+            candidates.emplace_back(asio::ip::make_address(own_loopback()), to.port);
     }
 
     std::optional<error> last;
@@ -142,7 +145,8 @@ typename Protocol::acceptor bound(real_loop& on, const typename Protocol::endpoi
         if (code.value() == EADDRINUSE) e.with_hint(in_use_hint);
         if (code.value() == EACCES) e.with_hint("ports below 1024 and foreign folders need rights");
         if (code.value() == EADDRNOTAVAIL)
-            e.with_hint("no interface of this host has that address");
+            e.with_hint(shown.is_loopback() ? "its loopback has no such address: ip address show lo"
+                                            : "no interface of this host has that address");
         throw e;
     };
     acceptor.open(at.protocol(), code);
@@ -186,7 +190,7 @@ SKEIN_INLINE std::unique_ptr<listener> listen_everywhere(real_loop& on, address 
 SKEIN_INLINE std::unique_ptr<listener> listen_tcp(real_loop& on, address at) {
     std::error_code code;
     if (at.host == "*") return listen_everywhere(on, std::move(at));
-    const std::string host = at.host == "localhost" ? "127.0.0.1" : at.host;
+    const std::string host = at.host == "localhost" ? own_loopback() : at.host;
     auto ip = asio::ip::make_address(host, code);
     if (code) { // listening happens at the edge of a program: a blocking look-up is fine here
         asio::ip::tcp::resolver resolver(on.context());

@@ -12,6 +12,8 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
+#include <vector>
 
 #include <fcntl.h>
 #include <sys/prctl.h>
@@ -84,6 +86,37 @@ SKEIN_INLINE bool leave_last_words(std::string_view text) noexcept {
     return ::write(to, text.data(), bytes) >= 0;
 }
 
+namespace detail {
+
+/// The children of all child_process objects that have not seen their ends.
+struct held_children {
+    std::mutex mutex;
+    std::vector<pid_t> pids;
+};
+SKEIN_INLINE held_children& all_held() {
+    static auto* const all = new held_children; // some end with the program
+    return *all;
+}
+
+SKEIN_INLINE bool is_held(pid_t pid) {
+    auto& all = all_held();
+    const std::lock_guard lock(all.mutex);
+    return std::find(all.pids.begin(), all.pids.end(), pid) != all.pids.end();
+}
+SKEIN_INLINE void hold(pid_t pid) {
+    auto& all = all_held();
+    const std::lock_guard lock(all.mutex);
+    all.pids.push_back(pid);
+}
+SKEIN_INLINE void let_go(pid_t pid) noexcept {
+    auto& all = all_held();
+    const std::lock_guard lock(all.mutex);
+    if (const auto at = std::find(all.pids.begin(), all.pids.end(), pid); at != all.pids.end())
+        all.pids.erase(at);
+}
+
+} // namespace detail
+
 SKEIN_INLINE child_process::child_process(child_process&& other) noexcept {
     *this = std::move(other);
 }
@@ -151,6 +184,7 @@ SKEIN_INLINE void child_process::reap(int flags) noexcept {
     if (got == pid_) status_ = exit_status(raw);
     // Somebody else reaped it (SIGCHLD ignored): the end is known, the status is not.
     if (got < 0) status_ = exit_status(0xff00);
+    if (status_) detail::let_go(pid_);
 }
 
 SKEIN_INLINE child_process child_process::spawn(process_options how) {

@@ -134,17 +134,21 @@ SKEIN_IN_CHILD SKEIN_INLINE void arrange_files(child_plan& plan) {
 }
 
 /// No handler of this process may run in the child, which has its memory; ignored signals and the
-/// mask would survive exec: what ends a program by default does so again.
-SKEIN_IN_CHILD SKEIN_INLINE void reset_signals() {
+/// mask would survive exec: what ends a program by default does so again. A process group that is
+/// not the terminal's may print there all the same, also where the terminal would stop it for that
+/// (`stty tostop`): nobody would let it go on.
+SKEIN_IN_CHILD SKEIN_INLINE void reset_signals(bool own_group) {
     // As the kernel has it on 64-bit hosts: handler, flags, restorer, mask.
     unsigned long now[4];
     const unsigned long normal[4] = {}; // SIG_DFL
+    const unsigned long ignored[4] = {1};
     for (int number = 1; number < 65; ++number) {
         if (::syscall(SYS_rt_sigaction, number, nullptr, now, 8) != 0) continue;
         const bool has_handler = now[0] > 1; // neither SIG_DFL nor SIG_IGN
         if (has_handler || number == SIGPIPE || number == SIGINT || number == SIGTERM)
             ::syscall(SYS_rt_sigaction, number, normal, nullptr, 8);
     }
+    if (own_group) ::syscall(SYS_rt_sigaction, SIGTTOU, ignored, nullptr, 8);
     const unsigned long none = 0;
     ::syscall(SYS_rt_sigprocmask, SIG_SETMASK, &none, nullptr, 8);
 }
@@ -162,7 +166,7 @@ SKEIN_IN_CHILD SKEIN_INLINE int become(void* order) {
     if (__atomic_load_n(&plan.given_up, __ATOMIC_SEQ_CST) != 0) child_leaves();
     arrange_files(plan);
     if (plan.cwd && ::syscall(SYS_chdir, plan.cwd) != 0) child_failed(plan, change_folder);
-    reset_signals();
+    reset_signals(plan.own_group);
     ::syscall(SYS_execve, plan.executable, plan.argv, plan.env);
     child_failed(plan, 4);
 }
@@ -294,6 +298,7 @@ SKEIN_INLINE child_process start_attempt::run() {
     const auto& executable = start.how.executable;
     child_process child;
     child.pid_ = start.start();
+    detail::hold(child.pid_);
     child.own_group_ = start.how.own_group;
     if (start.end_start()) {
         child.kill_group(SIGKILL);

@@ -3,9 +3,9 @@
 // The bodies of proc/shared_memory.hpp.
 
 #include <skein/core/error.hpp>
+#include <skein/core/file_limit.hpp>
 
 #include <cerrno>
-#include <system_error>
 #include <utility>
 
 #include <fcntl.h>
@@ -29,8 +29,9 @@ struct shared_memory::mapping {
 namespace detail {
 
 SKEIN_INLINE error cannot_share(std::size_t bytes, int number) {
-    return error(errc::exhausted, "cannot share " + std::to_string(bytes) + " bytes with a child")
-        .with_cause(std::generic_category().message(number));
+    return error(number == EFBIG ? errc::too_large : errc::exhausted,
+                 "cannot share " + std::to_string(bytes) + " bytes with a child")
+        .with_cause(errno_text(number));
 }
 
 } // namespace detail
@@ -44,6 +45,7 @@ SKEIN_INLINE shared_memory shared_memory::map(unique_fd file, std::size_t bytes)
 }
 
 SKEIN_INLINE shared_memory shared_memory::create(std::size_t bytes) {
+    outlive_file_limit(); // it counts for memory that has a file, too
     unique_fd file(::memfd_create("skein-shared", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (!file || ::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0 ||
         ::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)

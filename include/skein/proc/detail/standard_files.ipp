@@ -53,25 +53,26 @@ SKEIN_INLINE void drop_unread() noexcept {
     errno = saved;
 }
 
-/// SIGPIPE comes on the thread whose write has failed, before that returns: it returns that one
+/// SIGPIPE and SIGXFSZ come on the thread whose write has failed, before that returns: it returns that one
 /// byte was written, so that who prints goes on with the rest, which is dropped. fmt would throw,
 /// in the middle of a task.
 SKEIN_INLINE void pass_over_failed_print([[maybe_unused]] void* at) noexcept {
 #if defined(__x86_64__) && defined(__linux__)
     auto& registers = static_cast<::ucontext_t*>(at)->uc_mcontext.gregs;
     const auto fd = registers[REG_RDI]; // the first argument; the other machines overwrite it
-    if (nowhere >= 0 && registers[REG_RAX] == -EPIPE &&
-        (fd == STDOUT_FILENO || fd == STDERR_FILENO))
-        registers[REG_RAX] = 1;
+    const bool is_print = fd == STDOUT_FILENO || fd == STDERR_FILENO;
+    const bool is_dropped = nowhere >= 0 && registers[REG_RAX] == -EPIPE;
+    if (is_print && (is_dropped || registers[REG_RAX] == -EFBIG)) registers[REG_RAX] = 1;
 #endif
 }
 
 /// Not SIG_IGN: what this process starts would inherit that.
-SKEIN_INLINE void on_unread(int number, ::siginfo_t*, void* at) {
-    if (number != SIGPIPE) return;
+SKEIN_INLINE void on_unread(int, ::siginfo_t*, void* at) {
     drop_unread();
     pass_over_failed_print(at);
 }
+/// A file that may not grow any more is printed to again and again: each time it is passed over.
+SKEIN_INLINE void on_full(int, ::siginfo_t*, void* at) { pass_over_failed_print(at); }
 
 /// A print that comes first would fail, and some that print throw then: so the end of a reader is
 /// waited for.
@@ -126,14 +127,17 @@ SKEIN_INLINE void print_by_lines() noexcept {
 
 SKEIN_INLINE void outlive_readers() noexcept {
     if (detail::nowhere < 0) detail::nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
-    for (const int number : {SIGPIPE, SIGXFSZ}) {
+    const auto handle = [](int number, void (*handler)(int, ::siginfo_t*, void*), auto is_free) {
         struct ::sigaction now{};
-        if (::sigaction(number, nullptr, &now) != 0 || now.sa_handler != SIG_DFL) continue;
+        if (::sigaction(number, nullptr, &now) != 0 || !is_free(now.sa_handler)) return;
         now = {};
-        now.sa_sigaction = &detail::on_unread;
+        now.sa_sigaction = handler;
         now.sa_flags = SA_RESTART | SA_SIGINFO;
         (void)::sigaction(number, &now, nullptr);
-    }
+    };
+    handle(SIGPIPE, &detail::on_unread, [](auto* now) { return now == SIG_DFL; });
+    handle(SIGXFSZ, &detail::on_full,
+           [](auto* now) { return now == SIG_DFL || is_file_limit_outlived(now); });
     if (detail::nowhere < 0) return;
     detail::drop_unread(); // of a reader that has gone already
     detail::watch_readers();

@@ -43,7 +43,10 @@ inline void say_lost(const local_life& one, const proc::child_end& end) {
     auto how = end.status.describe();
     if (!end.last_words.empty()) how += ": " + end.last_words;
     logging::warn("rt", "a worker was lost",
-                  {{"worker", one.name}, {"pid", one.process->pid()}, {"how", how}});
+                  {{"worker", one.name},
+                   {"pid", one.process->pid()},
+                   {"how", how},
+                   {"then", "calls that may run again do"}});
 }
 
 /// Workers for one demand.

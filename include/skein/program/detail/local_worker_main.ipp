@@ -5,6 +5,7 @@
 #include <skein/core/awaitable.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/printable.hpp>
+#include <skein/core/scope.hpp>
 #include <skein/net/connection.hpp>
 #include <skein/net/link.hpp>
 #include <skein/net/real_loop.hpp>
@@ -12,6 +13,7 @@
 #include <skein/net/socket_pair.hpp>
 #include <skein/proc/boot.hpp>
 #include <skein/proc/detail/threads.hpp>
+#include <skein/proc/leftovers.hpp>
 #include <skein/proc/process.hpp>
 #include <skein/proc/standard_files.hpp>
 #include <skein/rt/detail/space_state.hpp>
@@ -47,9 +49,17 @@ SKEIN_INLINE task<void> work(net::real_loop* loop, rt::runtime* self, proc::boot
     if (const auto order = wire::decode<rt::worker_order>(mine.message))
         proc::detail::threads_vary = order->is_shared;
     if (mine.socket) inherited = net::adopt_unix_stream(*loop, mine.socket.release(), "driver");
-    auto working = work_for_driver(&network, self, std::move(mine.message), std::move(inherited),
-                                   std::move(mine.memory));
-    co_await working;
+    // An actor, and a call that runs, may wait for a child later.
+    scope beside;
+    beside.spawn(
+        proc::reap_leftovers([self] { return self->running() == 0 && self->actors() == 0; }));
+    auto working = as_result(work_for_driver(&network, self, std::move(mine.message),
+                                             std::move(inherited), std::move(mine.memory)));
+    const auto done = co_await working;
+    beside.cancel();
+    auto ended = as_result(shield(beside.join()));
+    (void)co_await ended;
+    if (!done) throw done.error();
 }
 
 SKEIN_INLINE task<net::channel::handle> meet(net::network* via, net::address driver,
@@ -83,7 +93,7 @@ SKEIN_INLINE task<void> work_for_driver(net::network* via, rt::runtime* self, by
     if (mine->direct) {
         net::address far;
         if (!in_memory)
-            far = to.is_loopback() ? net::address::tcp("127.0.0.1", 0) : net::address::any(0);
+            far = to.is_loopback() ? net::address::tcp(to.host, 0) : net::address::any(0);
         self->open_to_workers(
             *via, secret,
             net::address::abstract_unix( // who looks for leftovers finds the pid in the name

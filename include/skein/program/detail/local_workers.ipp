@@ -40,7 +40,8 @@ namespace detail {
 
 /// Failures of a start that would only come again.
 [[nodiscard]] constexpr bool is_hopeless(errc code) noexcept {
-    return code == errc::mismatch || code == errc::not_found || code == errc::permission_denied;
+    return code == errc::mismatch || code == errc::not_found || code == errc::permission_denied ||
+           code == errc::too_large; // a limit of the driver's
 }
 
 } // namespace detail
@@ -151,10 +152,10 @@ private:
             const auto reason = failed->text() + why.cause(); // of many workers: said once
             const auto pause = again.failed(*failed);
             if (!pause) {
-                if (--alive_ == 0) driver_.give_up(why);
+                if (--alive_ == 0) driver_.give_up(why); // then the calls say it
                 driver_.expect_workers(static_cast<std::size_t>(alive_));
                 lend();
-                if (last_error_ != reason) logging::error("rt", why.what());
+                if (alive_ != 0 && last_error_ != reason) logging::error("rt", why.what());
                 last_error_ = reason;
                 break;
             }
@@ -229,7 +230,7 @@ private:
         boot.is_read = static_cast<bool>(how_.print);
         boot.is_shared = !one.info.demand && one.cpus > 1;
         if (how_.over_tcp) {
-            one.listener = network_.listen(net::address::tcp("127.0.0.1", 0));
+            one.listener = network_.listen(net::address::tcp(net::own_loopback(), 0));
             boot.address = net::to_string(one.listener->local());
         }
         proc::child_options how;

@@ -58,11 +58,6 @@ namespace detail {
                                        : fmt::format("[{}]:{}", host, at.port);
 }
 
-[[nodiscard]] inline net::address listen_address(const std::string& text) {
-    if (text.empty()) return net::address::tcp("127.0.0.1", cluster::default_port);
-    return cluster::parse_head_address(text);
-}
-
 /// Of two heads with one state folder the second is refused. Kept until the end of the process.
 [[nodiscard]] inline unique_fd lock_state(const std::string& folder) {
     posix_disk disk(link_policy::refuse);
@@ -116,6 +111,13 @@ inline constexpr std::uint64_t job_storage_bytes = std::uint64_t{8} << 30;
     std::filesystem::create_directories(folder);
     return {folder,
             std::make_shared<cluster::package_store>(folder + "/packages", job_storage_bytes)};
+}
+
+[[nodiscard]] inline std::filesystem::path absolute_folder(const std::string& named) {
+    std::error_code why;
+    auto out = std::filesystem::absolute(named, why);
+    if (why) throw errno_error(why.value(), "find the folder", named);
+    return out;
 }
 
 /// Of this user, with files of jobs that have been; "": there is none.
@@ -176,7 +178,7 @@ inline constexpr std::uint64_t job_storage_bytes = std::uint64_t{8} << 30;
         }
         return out;
     }
-    const auto folder = std::filesystem::absolute(named).string();
+    const auto folder = absolute_folder(named).string();
     auto out = opens([folder] { return open_folder(folder); });
     (void)out->get(); // what is wrong with it is said at once
     return out;
@@ -185,8 +187,8 @@ inline constexpr std::uint64_t job_storage_bytes = std::uint64_t{8} << 30;
 /// The folder for runs, made if it is not there; absolute, as all nodes are to see it.
 [[nodiscard]] inline std::string folder_for_runs(const std::string& named) {
     std::error_code why;
-    const auto folder = std::filesystem::absolute(named, why).lexically_normal();
-    if (!why) std::filesystem::create_directories(folder, why);
+    const auto folder = absolute_folder(named).lexically_normal();
+    std::filesystem::create_directories(folder, why);
     if (why || ::access(folder.c_str(), W_OK) != 0)
         throw error(errc::io,
                     fmt::format("the folder for runs {} cannot be used: {}", folder.string(),
@@ -202,7 +204,7 @@ SKEIN_INLINE int run_head(const head_program& how) {
     proc::outlive_readers();
     proc::name_process("head");
     cluster::head_options o;
-    o.listen = detail::listen_address(how.listen);
+    o.listen = cluster::head_address_or_own(how.listen);
     o.secret = cluster::find_or_make_token(how.token_file);
     o.host = proc::host_name();
     o.pid = ::getpid();
@@ -238,9 +240,7 @@ SKEIN_INLINE int run_agent(const agent_program& how) {
     proc::name_process("agent");
     spmd::take_variable(spmd::token_variable); // its workers have a secret of their own
     cluster::agent_options o;
-    const auto where = cluster::find_head_address(how.head);
-    o.head = where.empty() ? net::address::tcp("127.0.0.1", cluster::default_port)
-                           : cluster::parse_head_address(where);
+    o.head = cluster::head_address_or_own(cluster::find_head_address(how.head));
     o.secret = cluster::find_token(how.token_file);
     o.name = how.name;
     o.host = proc::host_name();

@@ -3,6 +3,7 @@
 // The bodies of program/run.hpp: an app under the signals of its process.
 
 #include <skein/core/cancel.hpp>
+#include <skein/core/file_limit.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/printable.hpp>
 #include <skein/core/scope.hpp>
@@ -13,9 +14,13 @@
 #include <skein/program/detail/driver.hpp>
 #include <skein/rt/runtime.hpp>
 
+#include <cerrno>
 #include <cstdio>
 #include <exception>
 #include <utility>
+
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <fmt/format.h>
 
@@ -60,21 +65,34 @@ SKEIN_INLINE task<int> drive_under_signals(net::real_loop* loop, driver* by, tas
 /// Tells the exception that is being handled, as the last line of a program; gives its exit code.
 SKEIN_INLINE int tell_failure(int stopped_by) {
     std::fflush(stdout);
+    const auto say = [](const std::string& line) { // fmt throws where nobody can read it
+        (void)std::fputs(line.c_str(), stderr);
+    };
     try {
         throw;
     } catch (const error& e) {
         if (stopped_by != 0 && e.code() == errc::cancelled) {
-            fmt::print(stderr, "stopped by {}\n", proc::signal_name(stopped_by));
+            say(fmt::format("stopped by {}\n", proc::signal_name(stopped_by)));
             return 128 + stopped_by;
         }
-        fmt::print(stderr, "error: {}\n", printable_lines(e.what()));
+        say(fmt::format("error: {}\n", printable_lines(e.what())));
         return e.code() == errc::usage ? exit_code::usage : exit_code::failed;
-    } catch (const std::exception& e) {
-        fmt::print(stderr, "error: {}\n", printable_lines(bounded_text(text_of(e))));
+    } catch (const std::exception&) {
+        say(fmt::format("error: {}\n", printable_lines(to_error(std::current_exception()).what())));
     } catch (...) {
-        fmt::print(stderr, "error: the app threw something that is not a std::exception\n");
+        say("error: the app threw something that is not a std::exception\n");
     }
     return exit_code::failed;
+}
+
+/// What a program has printed into a file is there when it ends well, or it has not.
+SKEIN_INLINE int with_output(int code) {
+    struct ::stat to{};
+    if (code != 0 || ::fstat(STDOUT_FILENO, &to) != 0 || !S_ISREG(to.st_mode)) return code;
+    errno = 0;
+    if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+    throw error(errc::io, fmt::format("what it prints cannot be written{}{}",
+                                      errno != 0 ? ": " : "", errno != 0 ? errno_text(errno) : ""));
 }
 
 SKEIN_INLINE int run_app(int argc, char** argv, any_app app, run_options how) {
@@ -85,11 +103,12 @@ SKEIN_INLINE int run_app(int argc, char** argv, any_app app, run_options how) {
     int stopped_by = 0;
     try {
         auto plan = plan_driver(argc, argv, how, app.takes_nothing);
-        if (plan.exit_code) return *plan.exit_code;
+        if (plan.exit_code) return with_output(*plan.exit_code);
         net::real_loop loop;
         driver here(loop, plan, how);
         auto work = app.start(std::move(plan.rest));
-        return loop.run(drive_under_signals(&loop, &here, std::move(work), &stopped_by));
+        return with_output(
+            loop.run(drive_under_signals(&loop, &here, std::move(work), &stopped_by)));
     } catch (...) {
         return tell_failure(stopped_by);
     }

@@ -2,6 +2,7 @@
 #pragma once
 // The body of program/run_options.hpp.
 
+#include <skein/core/file_limit.hpp>
 #include <skein/proc/boot.hpp>
 #include <skein/proc/process.hpp>
 #include <skein/proc/standard_files.hpp>
@@ -36,6 +37,7 @@ namespace program::detail {
 
 SKEIN_INLINE void serve_if_worker() {
     proc::open_standard_files();
+    outlive_file_limit();
     // A task of a worker may be a driver of its own: it has a runtime.
     if (program::is_worker() && rt::runtime::try_current() == nullptr)
         program::detail::live_as_worker();

@@ -335,7 +335,7 @@ private:
             auto at = net::address::any(0);
             if (options_.endpoint.kind == net::scheme::sim)
                 at = net::address::sim(options_.host, 0);
-            else if (options_.host == "127.0.0.1")
+            else if (net::address::tcp(options_.host, 0).is_loopback())
                 at = net::address::tcp(options_.host, 0);
             net::endpoint listening(network_, at, detail::host_link(options_));
             at = listening.local();

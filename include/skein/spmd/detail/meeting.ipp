@@ -3,6 +3,8 @@
 // The token file and the addresses of spmd/meeting.hpp.
 
 #include <skein/core/error.hpp>
+#include <skein/core/file_limit.hpp>
+#include <skein/core/posix_disk.hpp>
 #include <skein/core/random.hpp>
 #include <skein/core/unique_fd.hpp>
 #include <skein/spmd/detail/token_file.hpp>
@@ -35,7 +37,8 @@ SKEIN_INLINE net::address meeting_point(const launch_environment& where,
             .with_hint("set SKEIN_MASTER_PORT to a free port, the same for all ranks");
     }
     if (one_host)
-        return net::address::tcp("127.0.0.1", static_cast<std::uint16_t>(where.master_port));
+        return net::address::tcp(net::own_loopback(),
+                                 static_cast<std::uint16_t>(where.master_port));
     if (where.master_host.empty()) {
         throw error(errc::invalid_argument,
                     fmt::format("{} launch over several hosts, but nobody says where rank 0 is",
@@ -86,7 +89,7 @@ SKEIN_INLINE bool make_token_file(const std::string& path) {
     const auto draft = fmt::format("{}.{}.{:x}", path, ::getpid(), system_random().next());
     const int fd = ::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0) {
-        throw error(errc::io, fmt::format("make token file {}: {}", path, std::strerror(errno)))
+        throw errno_error(errno, "make token file", path)
             .with_hint("set SKEIN_TOKEN or SKEIN_TOKEN_FILE instead");
     }
     const auto text = net::token::generate().to_hex() + "\n";
@@ -99,7 +102,7 @@ SKEIN_INLINE bool make_token_file(const std::string& path) {
     ::unlink(draft.c_str());
     if (linked || why == EEXIST) return linked;
     throw error(errc::io, fmt::format("make token file {}: {}", path,
-                                      why != 0 ? std::strerror(why) : "the disk is full"))
+                                      why != 0 ? errno_text(why) : "the disk is full"))
         .with_hint("set SKEIN_TOKEN or SKEIN_TOKEN_FILE instead");
 }
 

@@ -3,6 +3,7 @@
 // Bodies of <skein/train/state_memory.hpp>.
 
 #include <skein/core/error.hpp>
+#include <skein/core/file_limit.hpp>
 #include <skein/core/unique_fd.hpp>
 #include <skein/torch/torch.hpp>
 #include <skein/train/flat.hpp>
@@ -47,6 +48,7 @@ SKEIN_INLINE double free_bytes(int file) {
 
 /// Gives the file its size, with blocks of its own.
 SKEIN_INLINE void reserve(int file, std::size_t bytes, const std::string& folder) {
+    outlive_file_limit();
     int failed = ::fallocate(file, 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
     if (failed == EOPNOTSUPP) { // the best there is on such a file system
         failed = free_bytes(file) < static_cast<double>(bytes)       ? ENOSPC
@@ -57,7 +59,7 @@ SKEIN_INLINE void reserve(int file, std::size_t bytes, const std::string& folder
     const bool full = failed == ENOSPC || failed == EFBIG || failed == EDQUOT;
     throw error(full ? errc::exhausted : errc::io,
                 fmt::format("no room for {} bytes of optimizer state in {} ({:.0f} are free): {}",
-                            bytes, folder, free_bytes(file), std::strerror(failed)))
+                            bytes, folder, free_bytes(file), errno_text(failed)))
         .with_hint("give a folder on a larger disk, or shard the optimizer over more ranks");
 }
 
