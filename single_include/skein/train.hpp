@@ -29193,7 +29193,7 @@ SKEIN_INLINE json config_json(const run_config& c) {
         {"tokens_per_sample", c.tokens_per_sample}};
 }
 
-/// The same place whatever folder the program goes to.
+/// The same place whatever folder the program goes to; see path_for_people() for the way back.
 [[nodiscard]] SKEIN_INLINE std::string whole_path(const std::string& path) {
     std::error_code failed;
     const auto whole = std::filesystem::absolute(path, failed);
@@ -29223,6 +29223,17 @@ SKEIN_INLINE json config_json(const run_config& c) {
     const auto relative = std::filesystem::path(path).lexically_relative(here).string();
     return failed || relative.empty() || relative.starts_with("..") ? path : relative;
 }
+/// The same for every path of the run in a text.
+[[nodiscard]] SKEIN_INLINE std::string text_for_people(const run_config& config, std::string text) {
+    const auto whole = whole_path(config.runs_dir);
+    const auto shown = path_for_people(config, whole);
+    if (shown == whole || whole.empty()) return text;
+    for (auto at = text.find(whole + "/"); at != std::string::npos;
+         at = text.find(whole + "/", at + shown.size()))
+        text.replace(at, whole.size(), shown);
+    return text;
+}
+
 /// config.json as it is; nothing when it cannot be read.
 [[nodiscard]] SKEIN_INLINE json config_before(const report::run_dir& dir) {
     try {
@@ -30073,7 +30084,8 @@ SKEIN_INLINE void reporter::greet(const start_info& start) {
     const auto name = name_.empty() ? config_->name : name_;
     tell_start(start, name);
     if (dir_)
-        for (const auto& text : dir_->notices()) show_->notice(text);
+        for (const auto& text : dir_->notices())
+            show_->notice(detail::text_for_people(*config_, text));
     if (!start.resumed_from.empty()) {
         show_->note(fmt::format("resumed after step {} from {}", start.first_step,
                                 detail::path_for_people(*config_, start.resumed_from)));
