@@ -37,9 +37,9 @@ def umbrellas() -> dict:
             continue
         present.append(layer)
         if layer == "train":
-            low = [f"{other}.hpp" for other in present if other in ("report", "torch", "dist")]
+            low = [f"{other}.hpp" for other in present if other in ("report", "metrics", "torch", "dist")]
             found["include/skein/train.hpp"] = text_of(
-                ["Everything for training: the torch-free part (skein.hpp), torch, dist and the Trainer.",
+                ["Everything for training: the torch-free part (skein.hpp), metrics, torch, dist, the Trainer and its data.",
                  "Needs LibTorch; link skein::train."], ["skein.hpp", *low, *names])
         else:
             found[f"include/skein/{layer}.hpp"] = text_of([f"Every public header of the layer {layer}."], names)

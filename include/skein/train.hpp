@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Everything for training: the torch-free part (skein.hpp), torch, dist and the Trainer.
+// Everything for training: the torch-free part (skein.hpp), metrics, torch, dist, the Trainer and its data.
 // Needs LibTorch; link skein::train.
 // Written by scripts/check_mirror.py --write.
 
 #include <skein/dist.hpp>
+#include <skein/metrics.hpp>
 #include <skein/report.hpp>
 #include <skein/skein.hpp>
 #include <skein/torch.hpp>

@@ -15,7 +15,7 @@
 #endif
 
 // ======== skein/train.hpp
-// Everything for training: the torch-free part (skein.hpp), torch, dist and the Trainer.
+// Everything for training: the torch-free part (skein.hpp), metrics, torch, dist, the Trainer and its data.
 // Needs LibTorch; link skein::train.
 // Written by scripts/check_mirror.py --write.
 
@@ -6519,327 +6519,2563 @@ SKEIN_INLINE std::unique_ptr<comm_thread> split(spmd::rendezvous& world, int col
 
 } // namespace skein::dist
 
-// ======== skein/report.hpp
-// Every public header of the layer report.
+// ======== skein/metrics.hpp
+// Every public header of the layer metrics.
 // Written by scripts/check_mirror.py --write.
 
 
-// ======== skein/report/event_file.hpp
-// Scalars for TensorBoard, written without TensorBoard or protobuf.
+// ======== skein/metrics/accumulators.hpp
+// What a metric remembers between batches: arrays of fixed size that know how those of two batches,
+// or of two ranks, become one.
 //
-// An event file is a TFRecord file of Event messages; three fields of two messages are enough, so
-// they are encoded by hand. Records are {u64 length, masked crc32c of it, data, masked crc32c}.
-//   source: tensorflow/core/lib/io/record_writer.h, core/util/event.proto,
-//   core/framework/summary.proto
+// Everything is float64: counts are exact up to 2^53, and the arrays of all metrics of a stage
+// travel in one exchange per kind.
 //
-//     auto events = event_file::open("runs/gpt", wall_time).value();
-//     events->scalar("loss", 120, 2.31, wall_time);
+//     struct mean_error {
+//         skein::metrics::summed distance, weight; // one number each
+//         ...
+//     };
+
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace skein::metrics {
+
+/// How the arrays of two batches or ranks become one.
+enum class merge_kind : std::uint8_t {
+    sum,
+    max,
+    min,
+    rows, ///< all of them, in rank order: memory grows with the samples
+};
+
+[[nodiscard]] constexpr std::string_view to_string(merge_kind kind) noexcept {
+    switch (kind) {
+    case merge_kind::sum: return "sum";
+    case merge_kind::max: return "max";
+    case merge_kind::min: return "min";
+    case merge_kind::rows: return "rows";
+    }
+    return "unknown";
+}
+
+/// Numbers that are merged element by element. One of them unless a size is given.
+template <merge_kind K>
+    requires(K != merge_kind::rows)
+class accumulator {
+public:
+    static constexpr merge_kind kind = K;
+    /// What nothing counts as.
+    static constexpr double none = K == merge_kind::sum   ? 0.0
+                                   : K == merge_kind::max ? -std::numeric_limits<double>::infinity()
+                                                          : std::numeric_limits<double>::infinity();
+
+    accumulator() : values_(1, none) {}
+    explicit accumulator(std::size_t size) : values_(size, none) {}
+
+    /// So many elements, of nothing yet.
+    void resize(std::size_t size) { values_.assign(size, none); }
+    void clear() noexcept {
+        for (auto& each : values_) each = none;
+    }
+    [[nodiscard]] std::size_t size() const noexcept { return values_.size(); }
+    [[nodiscard]] double& operator[](std::size_t i) noexcept { return values_[i]; }
+    [[nodiscard]] double operator[](std::size_t i) const noexcept { return values_[i]; }
+    [[nodiscard]] std::span<double> values() noexcept { return values_; }
+    [[nodiscard]] std::span<const double> values() const noexcept { return values_; }
+
+private:
+    std::vector<double> values_;
+};
+
+using summed = accumulator<merge_kind::sum>;
+using largest = accumulator<merge_kind::max>;
+using smallest = accumulator<merge_kind::min>;
+
+/// Rows of float32 that all ranks give together, for numbers that no array of fixed size can hold.
+class gathered {
+public:
+    static constexpr merge_kind kind = merge_kind::rows;
+
+    /// width: numbers of a row, at least 1
+    explicit gathered(std::size_t width = 1) : width_(width > 0 ? width : 1) {}
+
+    /// So many numbers a row, and no row yet.
+    void resize(std::size_t width) {
+        width_ = width > 0 ? width : 1;
+        values_.clear();
+    }
+    void clear() noexcept { values_.clear(); }
+    /// Room for so many rows altogether.
+    void reserve(std::size_t rows) { values_.reserve(rows * width_); }
+    /// One row, or several: a multiple of width() numbers. Throws errc::usage for others.
+    void push(std::initializer_list<float> row) { push(std::span(row.begin(), row.size())); }
+    void push(std::span<const float> row) {
+        if (row.size() % width_ != 0)
+            throw error(errc::usage, "a gathered row has other numbers than its width")
+                .with_hint("say the width in begin(): rows.resize(width)");
+        values_.insert(values_.end(), row.begin(), row.end());
+    }
+    /// Keeps the first rows.
+    void truncate(std::size_t rows) {
+        if (rows < this->rows()) values_.resize(rows * width_);
+    }
+    [[nodiscard]] std::size_t width() const noexcept { return width_; }
+    [[nodiscard]] std::size_t rows() const noexcept { return values_.size() / width_; }
+    [[nodiscard]] float at(std::size_t row, std::size_t column) const noexcept {
+        return values_[row * width_ + column];
+    }
+    [[nodiscard]] std::span<const float> values() const noexcept { return values_; }
+
+private:
+    std::size_t width_;
+    std::vector<float> values_;
+};
+
+} // namespace skein::metrics
+
+// ======== skein/metrics/average.hpp
+// How the scores of classes or labels become one.
 
 
 #include <cstdint>
+#include <limits>
+#include <span>
+#include <string_view>
+
+namespace skein::metrics {
+
+/// The averages of torchmetrics.
+enum class average : std::uint8_t {
+    micro,    ///< of all decisions together
+    macro,    ///< the mean of the classes' scores
+    weighted, ///< their mean, each class as often as it is a target
+    none,     ///< one score per class
+};
+
+[[nodiscard]] constexpr std::string_view to_string(average how) noexcept {
+    switch (how) {
+    case average::micro: return "micro";
+    case average::macro: return "macro";
+    case average::weighted: return "weighted";
+    case average::none: return "none";
+    }
+    return "unknown";
+}
+
+/// The weighted mean; when_empty if all weights are 0.
+[[nodiscard]] inline double mean_of(std::span<const double> values, std::span<const double> weights,
+                                    double when_empty) noexcept {
+    double sum = 0, whole = 0;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+        if (weights[i] == 0) continue;
+        sum += weights[i] * values[i];
+        whole += weights[i];
+    }
+    return whole == 0 ? when_empty : sum / whole;
+}
+
+} // namespace skein::metrics
+
+// ======== skein/metrics/classification.hpp
+// Accuracy, precision, recall, F-beta, specificity and Jaccard index, as torchmetrics 1.9 answers
+// (source: its functional/classification). What they are shown, and what their first options mean:
+// stat_scores.hpp.
+//
+//     accuracy{.classes = 10}
+//     accuracy{.classes = 1000, .top_k = 5}
+//     f1{.classes = 10, .average = average::macro}
+//     recall{}                                       // binary
+//
+// Weights count as so many samples. Without samples each is 0, but the averages of jaccard, which
+// are NaN.
+
+
+// ======== skein/metrics/stat_scores.hpp
+// What accuracy, precision, recall and their like are made of: how often each class or label was
+// predicted rightly and wrongly. A metric over them is its formula:
+//
+//     struct miss_rate {
+//         option_count classes = 0;
+//         skein::metrics::summed counts{};
+//         stat_options options() const { return {.classes = classes}; }
+//
+//         void begin() { begin_stat_scores(counts, options()); }
+//         void update(const samples& s) { add_stat_scores(counts, options(), s); }
+//         score compute() const {
+//             return average_stats(counts, options(), average::macro,
+//                                  [](const stat& s) { return ratio(s.fn, s.tp + s.fn); });
+//         }
+//     };
+//
+// Three kinds of predictions, as torchmetrics has them (source of all rules here: torchmetrics 1.9,
+// functional/classification/stat_scores.py):
+//   multiclass  .classes = C. Scores [N, C, ...] or labels [N, ...]; target labels [N, ...]
+//   multilabel  .labels = L. Scores or truths [N, L, ...]; target truths of the same shape
+//   binary      neither. Scores or truths of any shape; target truths of the same shape
+// Scores of multilabel and binary are probabilities, unless one of a call is outside of [0, 1]: then
+// all of that call are logits, of which the sigmoid is taken. So logits that all happen to lie within
+// [0, 1] are taken for probabilities, and what a sample counts depends on which others are shown with
+// it: on the batch and on the number of ranks. Say what they are: .logits = true.
+
+
+// ======== skein/metrics/metric.hpp
+// A metric: a struct whose fields say what batches and ranks add up, with update() and compute().
+//
+//     struct mean_absolute_error {
+//         static constexpr std::string_view name = "mae";
+//         skein::metrics::summed distance, weight; // what batches and ranks add up
+//
+//         void update(const skein::metrics::samples& s) {
+//             for (std::size_t i = 0; i < s.target.size(); ++i) {
+//                 distance[0] += std::abs(s.preds[i] - s.target[i]);
+//                 weight[0] += 1;
+//             }
+//         }
+//         double compute() const { return distance[0] / weight[0]; }
+//     };
+//
+// Fields of other types are options: those that are numbers, truths or texts are compared between
+// the ranks and with a checkpoint. A metric that sizes its arrays by an option has a member
+// void begin(), called once, before the first update(); it also refuses options that make no sense.
+
+
+// ======== skein/metrics/samples.hpp
+// What a metric is shown: predictions, what they should be, and what each counts, as plain arrays
+// of the host, so that metrics know nothing of tensors.
+//
+//     const float scores[] = {0.1f, 0.9f, 0.8f, 0.2f};
+//     const std::int64_t labels[] = {1, 0};
+//     const samples shown{.preds = {scores, {2, 2}}, .target = {labels, {2}}};
+
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace skein::metrics {
+
+/// The type of an array's elements.
+enum class element : std::uint8_t { float32, float64, int64, boolean };
+
+[[nodiscard]] constexpr std::string_view to_string(element type) noexcept {
+    switch (type) {
+    case element::float32: return "float32";
+    case element::float64: return "float64";
+    case element::int64: return "int64";
+    case element::boolean: return "bool";
+    }
+    return "unknown";
+}
+
+/// Elements of one type in row-major order, with their shape. Refers to memory of the host.
+class array_view {
+public:
+    static constexpr std::size_t most_dimensions = 8;
+    using shape_type = std::initializer_list<std::size_t>;
+
+    /// Nothing: is_given() is false.
+    array_view() = default;
+    array_view(const float* data, shape_type shape) : array_view(data, element::float32, shape) {}
+    array_view(const double* data, shape_type shape) : array_view(data, element::float64, shape) {}
+    array_view(const std::int64_t* data, shape_type shape)
+        : array_view(data, element::int64, shape) {}
+    /// One byte each: 0 or 1.
+    array_view(const bool* data, shape_type shape) : array_view(data, element::boolean, shape) {}
+    /// shape: at most most_dimensions extents
+    array_view(const void* data, element type, std::span<const std::size_t> shape);
+
+    [[nodiscard]] bool is_given() const noexcept { return given_; }
+    [[nodiscard]] element type() const noexcept { return type_; }
+    [[nodiscard]] bool is_floating() const noexcept {
+        return type_ == element::float32 || type_ == element::float64;
+    }
+    [[nodiscard]] std::size_t dimensions() const noexcept { return dimensions_; }
+    [[nodiscard]] std::span<const std::size_t> shape() const noexcept {
+        return {shape_.data(), dimensions_};
+    }
+    /// Of dimension d; 1 behind the last one.
+    [[nodiscard]] std::size_t extent(std::size_t d) const noexcept {
+        return d < dimensions_ ? shape_[d] : 1;
+    }
+    /// Elements; 1 for no dimensions.
+    [[nodiscard]] std::size_t size() const noexcept { return size_; }
+    /// Any type as a double.
+    [[nodiscard]] double operator[](std::size_t i) const noexcept {
+        switch (type_) {
+        case element::float32: return static_cast<const float*>(data_)[i];
+        case element::float64: return static_cast<const double*>(data_)[i];
+        case element::int64: return static_cast<double>(static_cast<const std::int64_t*>(data_)[i]);
+        case element::boolean: return static_cast<const bool*>(data_)[i] ? 1.0 : 0.0;
+        }
+        return 0.0;
+    }
+    /// Null when the elements are of another type.
+    [[nodiscard]] const float* float32() const noexcept {
+        return type_ == element::float32 ? static_cast<const float*>(data_) : nullptr;
+    }
+    [[nodiscard]] const std::int64_t* int64() const noexcept {
+        return type_ == element::int64 ? static_cast<const std::int64_t*>(data_) : nullptr;
+    }
+    [[nodiscard]] const double* float64() const noexcept {
+        return type_ == element::float64 ? static_cast<const double*>(data_) : nullptr;
+    }
+    [[nodiscard]] const bool* boolean() const noexcept {
+        return type_ == element::boolean ? static_cast<const bool*>(data_) : nullptr;
+    }
+    /// "float32 [64, 10]" for messages.
+    [[nodiscard]] std::string text() const;
+
+private:
+    array_view(const void* data, element type, shape_type shape)
+        : array_view(data, type, std::span<const std::size_t>(shape.begin(), shape.size())) {}
+
+    const void* data_ = nullptr;
+    std::array<std::size_t, most_dimensions> shape_{};
+    std::size_t dimensions_ = 0, size_ = 0;
+    element type_ = element::float32;
+    bool given_ = false;
+};
+
+/// One call of update(). Which shapes belong together is each metric's own matter.
+struct samples {
+    array_view preds{};  ///< e.g. scores [samples, classes]
+    array_view target{}; ///< e.g. labels [samples]
+    /// What each element of target counts: of target's shape, or one for each of its rows. Finite, at
+    /// least 0; what counts 0 is not looked at. Not given: 1.
+    array_view weight{};
+};
+
+} // namespace skein::metrics
+
+
+// ======== skein/metrics/detail/samples.ipp
+// Bodies of <skein/metrics/samples.hpp>.
+
+
+#include <fmt/core.h>
+
+namespace skein::metrics {
+
+SKEIN_INLINE array_view::array_view(const void* data, element type,
+                                    std::span<const std::size_t> shape)
+    : data_(data), dimensions_(shape.size()), size_(1), type_(type), given_(true) {
+    if (shape.size() > most_dimensions)
+        throw error(errc::not_supported,
+                    fmt::format("not supported: an array of {} dimensions", shape.size()))
+            .with_hint(fmt::format("metrics take up to {}: flatten it", most_dimensions));
+    for (std::size_t d = 0; d < shape.size(); ++d) {
+        shape_[d] = shape[d];
+        size_ *= shape[d];
+    }
+}
+
+SKEIN_INLINE std::string array_view::text() const {
+    if (!given_) return "nothing";
+    std::string out(to_string(type_));
+    out += " [";
+    for (std::size_t d = 0; d < dimensions_; ++d)
+        out += fmt::format("{}{}", d == 0 ? "" : ", ", shape_[d]);
+    return out + "]";
+}
+
+} // namespace skein::metrics
+
+
+// ======== skein/metrics/metric.hpp, continued
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+namespace skein::metrics {
+
+/// What a metric comes to: one number, or numbers with a shape, e.g. one per class.
+struct score {
+    std::string name{};
+    std::vector<std::size_t> shape{}; ///< empty: one number
+    std::vector<double> values{};     ///< row-major
+
+    score() = default;
+    score(double one) : values{one} {}
+    score(std::vector<double> each) : shape{each.size()}, values(std::move(each)) {}
+    /// rows * columns values
+    score(std::size_t rows, std::size_t columns, std::vector<double> each)
+        : shape{rows, columns}, values(std::move(each)) {}
+
+    [[nodiscard]] bool is_number() const noexcept { return shape.empty() && values.size() == 1; }
+    friend bool operator==(const score&, const score&) = default;
+};
+
+/// A field that batches and ranks add up.
+template <class F>
+concept accumulates = requires(F& field) {
+    { F::kind } -> std::convertible_to<merge_kind>;
+    field.clear();
+};
+
+/// See above.
+template <class M>
+concept metric = plain_aggregate<M> && std::copy_constructible<M> &&
+                 requires(M& m, const M& merged, const samples& shown) {
+                     m.update(shown);
+                     { merged.compute() } -> std::convertible_to<score>;
+                 };
+
+/// One array of a metric. Refers to it.
+struct state_view {
+    std::string_view name{};
+    merge_kind kind = merge_kind::sum;
+    std::span<double> values{}; ///< of sum, max and min
+    gathered* rows = nullptr;   ///< of rows
+};
+
+/// Any metric, by value.
+class any_metric {
+public:
+    /// Calls begin(). Throws errc::usage for options that make no sense.
+    template <metric M>
+    any_metric(std::string name, M made)
+        : name_(std::move(name)), held_(std::make_unique<held_metric<M>>(std::move(made))) {
+        held_->begin();
+    }
+    any_metric(const any_metric& other) : name_(other.name_), held_(other.held_->copy()) {}
+    any_metric(any_metric&&) noexcept = default;
+    any_metric& operator=(any_metric other) noexcept {
+        name_ = std::move(other.name_);
+        held_ = std::move(other.held_);
+        return *this;
+    }
+    ~any_metric() = default;
+
+    [[nodiscard]] const std::string& name() const noexcept { return name_; }
+    void update(const samples& shown) { held_->update(shown); }
+    [[nodiscard]] score compute() const {
+        auto made = held_->compute();
+        made.name = name_;
+        return made;
+    }
+    /// Its arrays in order. They refer to this object.
+    [[nodiscard]] std::vector<state_view> states() { return held_->states(); }
+    /// Type and options, e.g. "accuracy: classes 10, top_k 1".
+    [[nodiscard]] std::string describe() const { return held_->describe(); }
+
+private:
+    struct held {
+        virtual ~held() = default;
+        virtual std::unique_ptr<held> copy() const = 0;
+        virtual void begin() = 0;
+        virtual void update(const samples& shown) = 0;
+        virtual score compute() const = 0;
+        virtual std::vector<state_view> states() = 0;
+        virtual std::string describe() const = 0;
+    };
+    template <class M>
+    struct held_metric final : held {
+        explicit held_metric(M made) : value(std::move(made)) {}
+        std::unique_ptr<held> copy() const override { return std::make_unique<held_metric>(value); }
+        void begin() override {
+            if constexpr (requires { value.begin(); }) value.begin();
+        }
+        void update(const samples& shown) override { value.update(shown); }
+        score compute() const override { return value.compute(); }
+        std::vector<state_view> states() override;
+        std::string describe() const override;
+        M value;
+    };
+
+    std::string name_;
+    std::unique_ptr<held> held_;
+};
+
+/// The name that a metric has when it is given none: M::name, or that of its type.
+template <metric M>
+[[nodiscard]] std::string name_of() {
+    if constexpr (requires { std::string_view(M::name); })
+        return std::string(std::string_view(M::name));
+    else {
+        const auto whole = type_name(typeid(M));
+        return whole.substr(whole.rfind(':') + 1);
+    }
+}
+
+namespace detail {
+
+/// An option as text; empty for a type that has none.
+[[nodiscard]] std::string option_text(bool value);
+[[nodiscard]] std::string option_text(std::int64_t value);
+[[nodiscard]] std::string option_text(double value);
+[[nodiscard]] std::string option_text(std::string_view value);
+
+template <class F>
+[[nodiscard]] std::string text_of_field(const F& field) {
+    if constexpr (std::same_as<F, bool>)
+        return option_text(field);
+    else if constexpr (std::same_as<F, option_count>)
+        return option_text(static_cast<std::int64_t>(field.value()));
+    else if constexpr (std::integral<F>)
+        return option_text(static_cast<std::int64_t>(field));
+    else if constexpr (requires {
+                           requires std::is_enum_v<F>;
+                           std::string_view(to_string(field));
+                       })
+        return option_text(std::string_view(to_string(field)));
+    else if constexpr (std::is_enum_v<F>)
+        return option_text(static_cast<std::int64_t>(field));
+    else if constexpr (std::floating_point<F>)
+        return option_text(static_cast<double>(field));
+    else if constexpr (std::convertible_to<const F&, std::string_view>)
+        return option_text(std::string_view(field));
+    else if constexpr (requires {
+                           field.has_value();
+                           *field;
+                       })
+        return field.has_value() ? text_of_field(*field) : std::string("none");
+    else if constexpr (requires {
+                           field.begin();
+                           field.end();
+                       }) {
+        std::string all = "[";
+        for (const auto& each : field) all += (all.size() > 1 ? " " : "") + text_of_field(each);
+        return all + "]";
+    } else
+        return {};
+}
+
+/// Calls it with the name of each field and the field.
+template <class M, class Call>
+void each_field(M& of, Call call) {
+    auto fields = tie_fields(of);
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+        (call(field_name<std::remove_const_t<M>, I>(), std::get<I>(fields)), ...);
+    }(std::make_index_sequence<field_count<std::remove_const_t<M>>>{});
+}
+
+} // namespace detail
+
+template <class M>
+std::vector<state_view> any_metric::held_metric<M>::states() {
+    std::vector<state_view> all;
+    detail::each_field(value, [&]<class F>(std::string_view name, F& field) {
+        if constexpr (std::same_as<F, gathered>)
+            all.push_back({.name = name, .kind = merge_kind::rows, .rows = &field});
+        else if constexpr (accumulates<F>)
+            all.push_back({.name = name, .kind = F::kind, .values = field.values()});
+    });
+    return all;
+}
+
+template <class M>
+std::string any_metric::held_metric<M>::describe() const {
+    std::string all = name_of<M>();
+    detail::each_field(value, [&]<class F>(std::string_view name, const F& field) {
+        if constexpr (!accumulates<std::remove_const_t<F>>) {
+            if (const auto text = detail::text_of_field(field); !text.empty())
+                all += (all.find(':') == std::string::npos ? ": " : ", ") + std::string(name) +
+                       " " + text;
+        }
+    });
+    return all;
+}
+
+} // namespace skein::metrics
+
+
+// ======== skein/metrics/detail/metric.ipp
+// Bodies of <skein/metrics/metric.hpp>.
+
+#include <fmt/core.h>
+
+namespace skein::metrics::detail {
+
+SKEIN_INLINE std::string option_text(bool value) { return value ? "true" : "false"; }
+SKEIN_INLINE std::string option_text(std::int64_t value) { return fmt::format("{}", value); }
+SKEIN_INLINE std::string option_text(double value) { return fmt::format("{}", value); }
+SKEIN_INLINE std::string option_text(std::string_view value) { return std::string(value); }
+
+} // namespace skein::metrics::detail
+
+
+// ======== skein/metrics/stat_scores.hpp, continued
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace skein::metrics {
+
+/// How predictions are read.
+struct stat_options {
+    option_count classes = 0; ///< of multiclass, at least 2
+    option_count labels = 0;  ///< of multilabel, at least 2
+    option_count top_k = 1;   ///< multiclass: right when among so many best
+    double threshold = 0.5;   ///< multilabel, binary: true is above it
+    /// multilabel, binary: whether scores are logits, in all calls; nothing: each call tells, as
+    /// above. Of what is said to be probabilities a score outside of [0, 1] is an error.
+    std::optional<bool> logits{};
+    std::optional<std::int64_t> ignore_index{}; ///< elements of this target do not count
+    double zero_division = 0;                   ///< what a division by 0 is said to be: 0 or 1
+    /// binary: whether scores are logits is looked up in those that count, not in all.
+    bool counted_tell_logits = false;
+
+    /// Of scores: classes, or labels, or 1.
+    [[nodiscard]] std::size_t width() const noexcept {
+        return classes > 0 ? classes.value() : labels > 0 ? labels.value() : 1;
+    }
+};
+
+/// The options that a metric has as fields.
+template <class M>
+[[nodiscard]] stat_options stat_options_of(const M& of) {
+    stat_options out{.classes = of.classes,
+                     .labels = of.labels,
+                     .threshold = of.threshold,
+                     .ignore_index = of.ignore_index};
+    if constexpr (requires { of.logits; }) out.logits = of.logits;
+    if constexpr (requires { of.top_k; }) out.top_k = of.top_k;
+    if constexpr (requires { of.zero_division; }) out.zero_division = of.zero_division;
+    return out;
+}
+
+/// Decisions about one class or label, each as often as it counts.
+struct stat {
+    double tp = 0; ///< predicted, and the target
+    double fp = 0; ///< predicted, and not the target
+    double tn = 0; ///< neither
+    double fn = 0; ///< not predicted, and the target
+};
+
+/// a / b, or what a division by 0 is said to be.
+[[nodiscard]] constexpr double ratio(double a, double b, double zero_division = 0) noexcept {
+    return b == 0 ? zero_division : a / b;
+}
+
+/// errc::usage for options that make no sense.
+void check_stat_options(const stat_options& options);
+
+/// Sizes the array. errc::usage for options that make no sense.
+void begin_stat_scores(summed& counts, const stat_options& options);
+
+/// Counts the decisions of one call of update().
+///   errors  invalid_argument for shapes, types and labels that do not fit; not_finite for NaN.
+///           Then part of the samples may be counted.
+///   cost    O(scores), no allocation
+void add_stat_scores(summed& counts, const stat_options& options, const samples& shown);
+
+/// Per class or label; of binary one.
+[[nodiscard]] std::vector<stat> stats_of(const summed& counts, const stat_options& options);
+[[nodiscard]] stat sum_of(const std::vector<stat>& each) noexcept;
+
+/// Which classes a macro average leaves out.
+enum class absent : std::uint8_t {
+    unseen,   ///< neither target nor predicted
+    untarget, ///< never the target
+};
+
+namespace detail {
+/// The average of values per class; classes that never occur have no part in a macro average of
+/// multiclass.
+[[nodiscard]] score average_of(const std::vector<stat>& each, std::vector<double> values,
+                               const stat_options& options, average how, absent left_out);
+} // namespace detail
+
+/// The formula over each class or label, averaged; of binary: over the one there is.
+///   left_out  classes that have no part in a macro average of multiclass. Labels always have.
+///   result    0 where nothing was counted
+template <class Formula>
+[[nodiscard]] score average_stats(const summed& counts, const stat_options& options, average how,
+                                  Formula formula, absent left_out = absent::unseen) {
+    const auto each = stats_of(counts, options);
+    if (options.width() == 1) return formula(each[0]);
+    if (how == average::micro) return formula(sum_of(each));
+    std::vector<double> values;
+    for (const auto& one : each) values.push_back(formula(one));
+    return detail::average_of(each, std::move(values), options, how, left_out);
+}
+
+} // namespace skein::metrics
+
+
+// ======== skein/metrics/detail/stat_scores.ipp
+// Bodies of <skein/metrics/stat_scores.hpp>.
+//
+// The array of multiclass: tp of each class, fp of each, fn of each, and how much was counted. Of
+// multilabel and binary: tn, fp, fn, tp of each label.
+
+
+// ======== skein/metrics/detail/decisions.hpp
+// What was predicted, element by element: the loops that stat scores and confusion matrices share.
+
+
+// ======== skein/metrics/detail/shapes.hpp
+// What the metrics ask of samples before they count: shapes that belong together, labels in range.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace skein::metrics::detail {
+
+/// "target[3, 17]": where element i of it is.
+[[nodiscard]] std::string place(std::string_view what, const array_view& of, std::size_t i);
+
+/// target[3] is 10, which is no label of ...
+[[noreturn]] void refuse_label(std::string_view what, const array_view& of, std::size_t i,
+                               std::size_t classes, std::optional<std::int64_t> ignored);
+/// preds[3, 1] is nan, or inf where that has no softmax.
+[[noreturn]] void refuse_nan(std::string_view what, const array_view& of, std::size_t i);
+[[noreturn]] void refuse_weight(const array_view& weight, std::size_t i);
+/// Preds and target that do not belong together.
+[[noreturn]] void refuse_shapes(const samples& shown, std::string_view wanted, std::string hint);
+
+/// Labels: int64 or bool.
+void check_labels(std::string_view what, const array_view& labels);
+/// Both given, of one shape.
+void check_same_shape(const samples& shown);
+
+/// Multiclass: scores [outer, classes, inner] of labels [outer, inner]. Or labels [outer, inner].
+struct class_shape {
+    std::size_t outer = 0, inner = 1;
+    bool scores = false;
+};
+[[nodiscard]] class_shape check_classes(const samples& shown, std::size_t classes);
+
+/// Multilabel and binary: [outer, labels, inner].
+struct truth_shape {
+    std::size_t outer = 0, inner = 1;
+};
+[[nodiscard]] truth_shape check_truths(const samples& shown, std::size_t labels);
+
+/// What each element of target counts.
+class weights {
+public:
+    /// errc::invalid_argument for a shape that is not target's and has not its rows.
+    explicit weights(const samples& shown);
+    [[nodiscard]] bool given() const noexcept { return weight_.is_given(); }
+    /// errc::invalid_argument for one that is negative or not finite.
+    [[nodiscard]] double operator[](std::size_t i) const {
+        if (!given()) return 1.0;
+        const auto at = each_ == 1 ? i : i / each_;
+        const double one = weight_[at];
+        if (!(one >= 0.0 && one <= 1e300)) refuse_weight(weight_, at);
+        return one;
+    }
+
+private:
+    const array_view& weight_;
+    std::size_t each_ = 1; ///< elements of target per weight
+};
+
+/// Labels as integers.
+class labels {
+public:
+    explicit labels(const array_view& of) : wide_(of.int64()), truth_(of.boolean()) {}
+    [[nodiscard]] std::int64_t operator[](std::size_t i) const noexcept {
+        return wide_ != nullptr ? wide_[i] : static_cast<std::int64_t>(truth_[i]);
+    }
+
+private:
+    const std::int64_t* wide_;
+    const bool* truth_;
+};
+
+} // namespace skein::metrics::detail
+
+
+// ======== skein/metrics/detail/shapes.ipp
+// Bodies of <skein/metrics/detail/shapes.hpp>.
+
+#include <algorithm>
+
+#include <fmt/core.h>
+
+namespace skein::metrics::detail {
+
+SKEIN_INLINE std::string place(std::string_view what, const array_view& of, std::size_t i) {
+    std::string at;
+    for (std::size_t d = of.dimensions(); d-- > 0; i /= of.extent(d))
+        at = fmt::format("{}{}{}", i % of.extent(d), at.empty() ? "" : ", ", at);
+    return fmt::format("{}[{}]", what, at);
+}
+
+SKEIN_INLINE void refuse_label(std::string_view what, const array_view& of, std::size_t i,
+                               std::size_t classes, std::optional<std::int64_t> ignored) {
+    const auto value = of.int64() != nullptr ? of.int64()[i] : std::int64_t{of[i] != 0};
+    throw error(errc::invalid_argument,
+                fmt::format("{} is {}, labels are 0 to {}{}", place(what, of, i), value,
+                            classes - 1,
+                            ignored && what == "target" ? fmt::format(" or {}", *ignored) : ""))
+        .with_hint(
+            what == "target"
+                ? fmt::format("is .ignore_index = {} or another number of classes meant?", value)
+                : std::string("is another number of classes meant?"));
+}
+
+SKEIN_INLINE void refuse_nan(std::string_view what, const array_view& of, std::size_t i) {
+    throw error(errc::not_finite, fmt::format("{} is {}", place(what, of, i), of[i]))
+        .with_hint("look at the model's output, or leave the sample out by a weight of 0");
+}
+
+SKEIN_INLINE void refuse_weight(const array_view& weight, std::size_t i) {
+    throw error(errc::invalid_argument,
+                fmt::format("{} is {}", place("weight", weight, i), weight[i]))
+        .with_hint("weights are finite and at least 0");
+}
+
+SKEIN_INLINE void refuse_shapes(const samples& shown, std::string_view wanted, std::string hint) {
+    throw error(errc::invalid_argument,
+                fmt::format("preds are {} and target is {}, not {}", shown.preds.text(),
+                            shown.target.text(), wanted))
+        .with_hint(std::move(hint));
+}
+
+SKEIN_INLINE void check_labels(std::string_view what, const array_view& labels) {
+    if (labels.is_floating())
+        throw error(errc::invalid_argument,
+                    fmt::format("{} is {}, labels are int64 or bool", what, labels.text()))
+            .with_hint("convert it, e.g. with to(torch::kInt64)");
+}
+
+SKEIN_INLINE void check_same_shape(const samples& shown) {
+    if (!shown.preds.is_given() || !shown.target.is_given() ||
+        !std::ranges::equal(shown.preds.shape(), shown.target.shape()))
+        refuse_shapes(shown, "of one shape", "give each prediction its target");
+}
+
+SKEIN_INLINE class_shape check_classes(const samples& shown, std::size_t classes) {
+    const auto& [preds, target, weight] = shown;
+    const auto wanted =
+        fmt::format("scores [N, {}, ...] or labels [N, ...] with labels [N, ...]", classes);
+    if (!preds.is_given() || !target.is_given() || target.dimensions() == 0)
+        refuse_shapes(shown, wanted, "show the metric predictions and labels");
+    check_labels("target", target);
+    class_shape out{.outer = target.extent(0)};
+    for (std::size_t d = 1; d < target.dimensions(); ++d) out.inner *= target.extent(d);
+    if (preds.dimensions() == target.dimensions()) {
+        if (preds.is_floating())
+            refuse_shapes(shown, wanted,
+                          "scores have a dimension of classes behind the first; labels are int64");
+        check_same_shape(shown);
+        return out;
+    }
+    bool fits = preds.dimensions() == target.dimensions() + 1 && preds.is_floating() &&
+                preds.extent(0) == out.outer;
+    for (std::size_t d = 1; fits && d < target.dimensions(); ++d)
+        fits = preds.extent(d + 1) == target.extent(d);
+    if (!fits) refuse_shapes(shown, wanted, "scores are floating, labels int64 or bool");
+    if (preds.extent(1) != classes)
+        refuse_shapes(shown, wanted, fmt::format("is .classes = {} meant?", preds.extent(1)));
+    out.scores = true;
+    return out;
+}
+
+SKEIN_INLINE truth_shape check_truths(const samples& shown, std::size_t labels) {
+    const auto& [preds, target, weight] = shown;
+    if (preds.is_given() && target.is_given() && labels == 1 &&
+        preds.dimensions() == target.dimensions() + 1)
+        refuse_shapes(shown, "of one shape, as binary predictions are",
+                      fmt::format("is .classes = {} meant?", preds.extent(1)));
+    check_same_shape(shown);
+    check_labels("target", target);
+    if (labels == 1) return {.outer = 1, .inner = target.size()};
+    if (target.dimensions() < 2 || target.extent(1) != labels)
+        refuse_shapes(shown, fmt::format("[N, {}, ...]", labels),
+                      "is another number of .labels meant?");
+    truth_shape out{.outer = target.extent(0)};
+    for (std::size_t d = 2; d < target.dimensions(); ++d) out.inner *= target.extent(d);
+    return out;
+}
+
+SKEIN_INLINE weights::weights(const samples& shown) : weight_(shown.weight) {
+    if (!given() || std::ranges::equal(weight_.shape(), shown.target.shape())) return;
+    if (weight_.dimensions() != 1 || weight_.extent(0) != shown.target.extent(0))
+        throw error(errc::invalid_argument, fmt::format("weight is {} and target is {}",
+                                                        weight_.text(), shown.target.text()))
+            .with_hint("give a weight for each element of target, or for each of its rows");
+    if (weight_.size() > 0) each_ = shown.target.size() / weight_.size();
+    if (each_ == 0) each_ = 1;
+}
+
+} // namespace skein::metrics::detail
+
+
+// ======== skein/metrics/detail/decisions.hpp, continued
+#include <cmath>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <type_traits>
+
+namespace skein::metrics::detail {
+
+/// The place of the largest of n scores that lie stride apart, the first of several; n for NaN.
+template <std::floating_point T>
+[[nodiscard]] std::size_t argmax_apart(const T* scores, std::size_t n, std::size_t stride) {
+    std::size_t best = 0;
+    T most = scores[0];
+    bool odd = most != most;
+    for (std::size_t i = 1; i < n; ++i) {
+        const T one = scores[i * stride];
+        odd |= one != one;
+        best = one > most ? i : best;
+        most = one > most ? one : most;
+    }
+    return odd ? n : best;
+}
+
+/// The same for scores side by side: in lanes, so that it is done in vectors.
+template <std::floating_point T>
+[[nodiscard]] std::size_t argmax(const T* scores, std::size_t n) {
+    constexpr std::size_t lanes = 16;
+    if (n < 2 * lanes) return argmax_apart(scores, n, 1);
+    using mask = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
+    T most[lanes];
+    mask odd[lanes] = {};
+    for (std::size_t k = 0; k < lanes; ++k) most[k] = scores[k];
+    std::size_t i = 0;
+    for (; i + lanes <= n; i += lanes)
+        for (std::size_t k = 0; k < lanes; ++k) {
+            const T one = scores[i + k];
+            odd[k] |= one != one ? mask(-1) : mask(0);
+            most[k] = one > most[k] ? one : most[k];
+        }
+    mask any = 0;
+    for (std::size_t k = 0; k < lanes; ++k) {
+        any |= odd[k];
+        most[0] = most[k] > most[0] ? most[k] : most[0];
+    }
+    for (; i < n; ++i) {
+        any |= scores[i] != scores[i] ? mask(-1) : mask(0);
+        most[0] = scores[i] > most[0] ? scores[i] : most[0];
+    }
+    if (any != 0) return n;
+    for (i = 0; i + lanes <= n; i += lanes) {
+        mask here = 0;
+        for (std::size_t k = 0; k < lanes; ++k)
+            here |= scores[i + k] == most[0] ? mask(-1) : mask(0);
+        if (here != 0) break;
+    }
+    while (scores[i] != most[0]) ++i;
+    return i;
+}
+
+/// Whether a score is among the k best of its row; of equal ones the first are better.
+template <std::floating_point T>
+[[nodiscard]] bool among_best(const T* scores, std::size_t n, std::size_t stride, std::size_t which,
+                              std::size_t k) {
+    const T mine = scores[which * stride];
+    std::size_t better = 0;
+    for (std::size_t i = 0; i < n; ++i) {
+        const T one = scores[i * stride];
+        better += one > mine || (one == mine && i < which) ? 1 : 0;
+    }
+    return better < k;
+}
+
+[[noreturn]] void refuse_top_k(const samples& shown, std::size_t top_k);
+
+/// Multiclass: calls it with target, prediction and weight of each element that counts.
+template <class Call>
+void each_class_decision(const stat_options& options, const samples& shown, Call call) {
+    const auto& [preds, target, weight] = shown;
+    const auto classes = options.classes.value();
+    const auto shape = check_classes(shown, classes);
+    if (options.top_k > 1 && !shape.scores) refuse_top_k(shown, options.top_k);
+    const weights counts(shown);
+    const labels truth(target);
+    const auto each = [&](auto predicted) {
+        for (std::size_t i = 0; i < target.size(); ++i) {
+            const double w = counts[i];
+            const auto label = truth[i];
+            if (w == 0 || label == options.ignore_index) continue;
+            if (label < 0 || label >= static_cast<std::int64_t>(classes))
+                refuse_label("target", target, i, classes, options.ignore_index);
+            const auto right = static_cast<std::size_t>(label);
+            call(right, predicted(i, right), w);
+        }
+    };
+    const auto by_score = [&]<class T>(const T* scores) {
+        each([&, inner = shape.inner](std::size_t i, std::size_t right) {
+            const auto from = i / inner * inner * classes + i % inner;
+            const T* row = scores + from;
+            const auto best = inner == 1 ? argmax(row, classes) : argmax_apart(row, classes, inner);
+            if (best == classes) {
+                std::size_t c = 0;
+                while (row[c * inner] == row[c * inner]) ++c;
+                refuse_nan("preds", preds, from + c * inner);
+            }
+            const bool found = options.top_k > 1 && best != right &&
+                               among_best(row, classes, inner, right, options.top_k);
+            return found ? right : best;
+        });
+    };
+    if (preds.float32() != nullptr) return by_score(preds.float32());
+    if (preds.float64() != nullptr) return by_score(preds.float64());
+    const labels said(preds);
+    each([&](std::size_t i, std::size_t) {
+        const auto label = said[i];
+        if (label < 0 || label >= static_cast<std::int64_t>(classes))
+            refuse_label("preds", preds, i, classes, {});
+        return static_cast<std::size_t>(label);
+    });
+}
+
+template <std::floating_point T>
+[[nodiscard]] T sigmoid(T x) noexcept {
+    return T(1) / (T(1) + std::exp(-x));
+}
+
+[[noreturn]] void refuse_probabilities();
+
+/// What was said of scores; nothing was: whether any is outside of [0, 1], which probabilities that
+/// are said to be some must not be.
+template <class Outside>
+[[nodiscard]] bool told_logits(std::optional<bool> said, Outside outside) {
+    if (said == true) return true;
+    const bool found = outside();
+    if (found && said == false) refuse_probabilities();
+    return found;
+}
+
+/// Multilabel and binary: whether any score of a call is outside of [0, 1].
+template <std::floating_point T>
+[[nodiscard]] bool are_truths_outside(const T* scores, const stat_options& options,
+                                      const samples& shown, const weights& counts) {
+    const auto n = shown.preds.size();
+    if (!counts.given() && !(options.ignore_index && options.counted_tell_logits)) {
+        bool outside = false;
+        for (std::size_t i = 0; i < n; ++i) outside |= !(scores[i] >= T(0) && scores[i] <= T(1));
+        return outside;
+    }
+    const labels truth(shown.target);
+    for (std::size_t i = 0; i < n; ++i) {
+        if (scores[i] >= T(0) && scores[i] <= T(1)) continue;
+        if (counts[i] == 0) continue;
+        if (options.counted_tell_logits && truth[i] == options.ignore_index) continue;
+        return true;
+    }
+    return false;
+}
+template <std::floating_point T>
+[[nodiscard]] bool are_logits(const T* scores, const stat_options& options, const samples& shown,
+                              const weights& counts) {
+    return told_logits(options.logits,
+                       [&] { return are_truths_outside(scores, options, shown, counts); });
+}
+
+/// Whether the sigmoid of a logit is above the threshold, for which it is seldom computed.
+template <std::floating_point T>
+class above_threshold {
+public:
+    above_threshold(double threshold, bool logits) : threshold_(static_cast<T>(threshold)) {
+        if (!logits) {
+            least_ = most_ = threshold_;
+        } else if (threshold > 0.01 && threshold < 0.99) {
+            const double middle = std::log(threshold / (1 - threshold));
+            least_ = static_cast<T>(middle - 1e-3);
+            most_ = static_cast<T>(middle + 1e-3);
+        }
+    }
+    [[nodiscard]] bool operator()(T score) const noexcept {
+        if (score > most_) return true;
+        return score > least_ && sigmoid(score) > threshold_;
+    }
+
+private:
+    T threshold_;
+    T least_ = -std::numeric_limits<T>::infinity(), most_ = std::numeric_limits<T>::infinity();
+};
+
+/// Multilabel and binary: calls it with label, target, prediction and weight of each element that
+/// counts.
+template <class Call>
+void each_truth_decision(const stat_options& options, const samples& shown, Call call) {
+    const auto& [preds, target, weight] = shown;
+    const auto width = options.width();
+    const auto shape = check_truths(shown, width);
+    const weights counts(shown);
+    const labels truth(target);
+    const auto each = [&](auto predicted) {
+        std::size_t i = 0;
+        for (std::size_t n = 0; n < shape.outer; ++n)
+            for (std::size_t label = 0; label < width; ++label)
+                for (std::size_t k = 0; k < shape.inner; ++k, ++i) {
+                    const double w = counts[i];
+                    const auto is = truth[i];
+                    if (w == 0 || is == options.ignore_index) continue;
+                    if (is != 0 && is != 1)
+                        refuse_label("target", target, i, 2, options.ignore_index);
+                    call(label, static_cast<std::size_t>(is), predicted(i) ? 1u : 0u, w);
+                }
+    };
+    const auto by_score = [&]<class T>(const T* scores) {
+        const above_threshold<T> above(options.threshold,
+                                       are_logits(scores, options, shown, counts));
+        each([&](std::size_t i) {
+            if (scores[i] != scores[i]) refuse_nan("preds", preds, i);
+            return above(scores[i]);
+        });
+    };
+    if (preds.float32() != nullptr) return by_score(preds.float32());
+    if (preds.float64() != nullptr) return by_score(preds.float64());
+    const labels said(preds);
+    each([&](std::size_t i) {
+        if (said[i] != 0 && said[i] != 1) refuse_label("preds", preds, i, 2, {});
+        return said[i] == 1;
+    });
+}
+
+} // namespace skein::metrics::detail
+
+
+// ======== skein/metrics/detail/stat_scores.ipp, continued
+#include <fmt/core.h>
+
+namespace skein::metrics {
+
+SKEIN_INLINE void check_stat_options(const stat_options& o) {
+    const auto refuse = [](std::string what, const char* hint) {
+        throw error(errc::usage, std::move(what)).with_hint(hint);
+    };
+    if (o.classes > 0 && o.labels > 0)
+        refuse(fmt::format(".classes = {} and .labels = {}", o.classes.value(), o.labels.value()),
+               "a sample is of one class, or has several labels: give one of both");
+    if (o.classes == 1 || o.labels == 1)
+        refuse(o.classes == 1 ? ".classes = 1" : ".labels = 1",
+               "give at least 2, or neither for binary predictions");
+    if (o.top_k == 0 || (o.top_k > 1 && o.top_k > o.classes))
+        refuse(fmt::format(".top_k = {} of {} classes", o.top_k.value(), o.classes.value()),
+               "give 1 to the number of classes");
+    if (!(o.threshold >= 0 && o.threshold <= 1))
+        refuse(fmt::format(".threshold = {}", o.threshold), "give a probability, 0 to 1");
+    if (o.zero_division != 0 && o.zero_division != 1)
+        refuse(fmt::format(".zero_division = {}", o.zero_division), "give 0 or 1");
+}
+
+SKEIN_INLINE void begin_stat_scores(summed& counts, const stat_options& options) {
+    check_stat_options(options);
+    counts.resize(options.classes > 0 ? 3 * options.classes + 1 : 4 * options.width());
+}
+
+SKEIN_INLINE void add_stat_scores(summed& counts, const stat_options& options,
+                                  const samples& shown) {
+    double* const cells = counts.values().data();
+    if (options.classes == 0) {
+        detail::each_truth_decision(options, shown,
+                                    [&](std::size_t label, std::size_t is, std::size_t said,
+                                        double w) { cells[4 * label + 2 * is + said] += w; });
+        return;
+    }
+    const auto classes = options.classes.value();
+    double all = 0;
+    detail::each_class_decision(options, shown, [&](std::size_t is, std::size_t said, double w) {
+        all += w;
+        if (is == said) {
+            cells[is] += w;
+        } else {
+            cells[classes + said] += w;
+            cells[2 * classes + is] += w;
+        }
+    });
+    cells[3 * classes] += all;
+}
+
+SKEIN_INLINE std::vector<stat> stats_of(const summed& counts, const stat_options& options) {
+    std::vector<stat> out(options.width());
+    const auto classes = options.classes.value();
+    for (std::size_t c = 0; c < out.size(); ++c) {
+        auto& one = out[c];
+        if (classes == 0) {
+            one = {.tp = counts[4 * c + 3],
+                   .fp = counts[4 * c + 1],
+                   .tn = counts[4 * c],
+                   .fn = counts[4 * c + 2]};
+        } else {
+            one = {.tp = counts[c], .fp = counts[classes + c], .fn = counts[2 * classes + c]};
+            one.tn = counts[3 * classes] - (one.tp + one.fp + one.fn);
+        }
+    }
+    return out;
+}
+
+SKEIN_INLINE stat sum_of(const std::vector<stat>& each) noexcept {
+    stat all;
+    for (const auto& one : each) {
+        all.tp += one.tp;
+        all.fp += one.fp;
+        all.tn += one.tn;
+        all.fn += one.fn;
+    }
+    return all;
+}
+
+namespace detail {
+
+SKEIN_INLINE void refuse_top_k(const samples& shown, std::size_t top_k) {
+    throw error(errc::invalid_argument,
+                fmt::format(".top_k = {} needs scores, preds are {}", top_k, shown.preds.text()))
+        .with_hint("show the metric the scores of all classes");
+}
+
+SKEIN_INLINE void refuse_probabilities() {
+    throw error(errc::invalid_argument,
+                "preds have scores outside of [0, 1] (or nan) and are said to be probabilities")
+        .with_hint("leave .logits = false out, or give .logits = true");
+}
+
+SKEIN_INLINE score average_of(const std::vector<stat>& each, std::vector<double> values,
+                              const stat_options& options, average how, absent left_out) {
+    if (how == average::none) return score(std::move(values));
+    std::vector<double> weights;
+    for (const auto& one : each) {
+        const double targets = one.tp + one.fn;
+        if (how == average::weighted)
+            weights.push_back(targets);
+        else if (options.classes == 0)
+            weights.push_back(1);
+        else
+            weights.push_back((left_out == absent::unseen ? targets + one.fp : targets) == 0 ? 0
+                                                                                             : 1);
+    }
+    return mean_of(values, weights, 0);
+}
+
+} // namespace detail
+
+} // namespace skein::metrics
+
+
+// ======== skein/metrics/classification.hpp, continued
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace skein::metrics {
+
+/// What was predicted rightly. Multiclass: tp / (tp + fn); of a class, that is its recall.
+/// Multilabel and binary: (tp + tn) / (tp + tn + fp + fn).
+struct accuracy {
+    static constexpr std::string_view name = "accuracy";
+    option_count classes = 0, labels = 0;
+    metrics::average average = metrics::average::micro;
+    option_count top_k = 1;
+    double threshold = 0.5;
+    std::optional<bool> logits{}; ///< of multilabel and binary: see stat_options
+    std::optional<std::int64_t> ignore_index{};
+    summed counts{};
+
+    void begin() { begin_stat_scores(counts, stat_options_of(*this)); }
+    void update(const samples& shown) { add_stat_scores(counts, stat_options_of(*this), shown); }
+    [[nodiscard]] score compute() const {
+        const auto formula = [this](const stat& s) {
+            if (classes > 0) return ratio(s.tp, s.tp + s.fn);
+            return ratio(s.tp + s.tn, s.tp + s.tn + s.fp + s.fn);
+        };
+        return average_stats(counts, stat_options_of(*this), average, formula,
+                             top_k > 1 ? absent::untarget : absent::unseen);
+    }
+};
+
+/// How much of what was predicted is right: tp / (tp + fp).
+struct precision {
+    static constexpr std::string_view name = "precision";
+    option_count classes = 0, labels = 0;
+    metrics::average average = metrics::average::micro;
+    option_count top_k = 1;
+    double threshold = 0.5;
+    std::optional<bool> logits{}; ///< of multilabel and binary: see stat_options
+    std::optional<std::int64_t> ignore_index{};
+    double zero_division = 0; ///< of what was never predicted: 0 or 1
+    summed counts{};
+
+    void begin() { begin_stat_scores(counts, stat_options_of(*this)); }
+    void update(const samples& shown) { add_stat_scores(counts, stat_options_of(*this), shown); }
+    [[nodiscard]] score compute() const {
+        const auto formula = [this](const stat& s) {
+            return ratio(s.tp, s.tp + s.fp, zero_division);
+        };
+        return average_stats(counts, stat_options_of(*this), average, formula,
+                             top_k > 1 ? absent::untarget : absent::unseen);
+    }
+};
+
+/// How much of what should be predicted is: tp / (tp + fn).
+struct recall {
+    static constexpr std::string_view name = "recall";
+    option_count classes = 0, labels = 0;
+    metrics::average average = metrics::average::micro;
+    option_count top_k = 1;
+    double threshold = 0.5;
+    std::optional<bool> logits{}; ///< of multilabel and binary: see stat_options
+    std::optional<std::int64_t> ignore_index{};
+    double zero_division = 0; ///< of what was never a target: 0 or 1
+    summed counts{};
+
+    void begin() { begin_stat_scores(counts, stat_options_of(*this)); }
+    void update(const samples& shown) { add_stat_scores(counts, stat_options_of(*this), shown); }
+    [[nodiscard]] score compute() const {
+        const auto formula = [this](const stat& s) {
+            return ratio(s.tp, s.tp + s.fn, zero_division);
+        };
+        return average_stats(counts, stat_options_of(*this), average, formula,
+                             top_k > 1 ? absent::untarget : absent::unseen);
+    }
+};
+
+/// (1 + b2) tp / ((1 + b2) tp + b2 fn + fp) with b2 = beta * beta.
+[[nodiscard]] constexpr double fbeta_of(const stat& s, double beta, double zero_division) noexcept {
+    const double b2 = beta * beta;
+    return ratio((1 + b2) * s.tp, (1 + b2) * s.tp + b2 * s.fn + s.fp, zero_division);
+}
+
+/// The harmonic mean of precision and recall, which counts recall beta times as much.
+struct fbeta {
+    static constexpr std::string_view name = "fbeta";
+    double beta = 1; ///< above 0
+    option_count classes = 0, labels = 0;
+    metrics::average average = metrics::average::micro;
+    option_count top_k = 1;
+    double threshold = 0.5;
+    std::optional<bool> logits{}; ///< of multilabel and binary: see stat_options
+    std::optional<std::int64_t> ignore_index{};
+    double zero_division = 0; ///< of what was neither predicted nor a target: 0 or 1
+    summed counts{};
+
+    void begin();
+    void update(const samples& shown) { add_stat_scores(counts, stat_options_of(*this), shown); }
+    [[nodiscard]] score compute() const {
+        const auto formula = [this](const stat& s) { return fbeta_of(s, beta, zero_division); };
+        return average_stats(counts, stat_options_of(*this), average, formula);
+    }
+};
+
+/// F-beta with beta 1: 2 tp / (2 tp + fn + fp).
+struct f1 {
+    static constexpr std::string_view name = "f1";
+    option_count classes = 0, labels = 0;
+    metrics::average average = metrics::average::micro;
+    option_count top_k = 1;
+    double threshold = 0.5;
+    std::optional<bool> logits{}; ///< of multilabel and binary: see stat_options
+    std::optional<std::int64_t> ignore_index{};
+    double zero_division = 0; ///< of what was neither predicted nor a target: 0 or 1
+    summed counts{};
+
+    void begin() { begin_stat_scores(counts, stat_options_of(*this)); }
+    void update(const samples& shown) { add_stat_scores(counts, stat_options_of(*this), shown); }
+    [[nodiscard]] score compute() const {
+        const auto formula = [this](const stat& s) { return fbeta_of(s, 1, zero_division); };
+        return average_stats(counts, stat_options_of(*this), average, formula);
+    }
+};
+
+/// How much of what should not be predicted is not: tn / (tn + fp).
+struct specificity {
+    static constexpr std::string_view name = "specificity";
+    option_count classes = 0, labels = 0;
+    metrics::average average = metrics::average::micro;
+    option_count top_k = 1;
+    double threshold = 0.5;
+    std::optional<bool> logits{}; ///< of multilabel and binary: see stat_options
+    std::optional<std::int64_t> ignore_index{};
+    summed counts{};
+
+    void begin() { begin_stat_scores(counts, stat_options_of(*this)); }
+    void update(const samples& shown) { add_stat_scores(counts, stat_options_of(*this), shown); }
+    [[nodiscard]] score compute() const {
+        const auto formula = [](const stat& s) { return ratio(s.tn, s.tn + s.fp); };
+        return average_stats(counts, stat_options_of(*this), average, formula);
+    }
+};
+
+/// Of what was predicted or a target, how much was both: tp / (tp + fp + fn).
+struct jaccard {
+    static constexpr std::string_view name = "jaccard";
+    option_count classes = 0, labels = 0;
+    metrics::average average = metrics::average::macro;
+    double threshold = 0.5;
+    std::optional<bool> logits{}; ///< of multilabel and binary: see stat_options
+    std::optional<std::int64_t> ignore_index{};
+    double zero_division = 0; ///< of what was neither predicted nor a target: 0 or 1
+    summed counts{};
+
+    void begin() { begin_stat_scores(counts, stat_options_of(*this)); }
+    void update(const samples& shown) {
+        auto options = stat_options_of(*this);
+        options.counted_tell_logits = options.width() == 1;
+        add_stat_scores(counts, options, shown);
+    }
+    [[nodiscard]] score compute() const;
+};
+
+} // namespace skein::metrics
+
+
+// ======== skein/metrics/detail/classification.ipp
+// Bodies of <skein/metrics/classification.hpp>.
+
+#include <limits>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::metrics {
+
+SKEIN_INLINE void fbeta::begin() {
+    if (!(beta > 0 && beta <= 1e150))
+        throw error(errc::usage, fmt::format(".beta = {}", beta))
+            .with_hint("give a number above 0");
+    begin_stat_scores(counts, stat_options_of(*this));
+}
+
+// torchmetrics leaves the class ignore_index out of macro averages, and what was predicted of it
+// out of the denominator of micro averages; of multilabel too, where it is no class.
+SKEIN_INLINE score jaccard::compute() const {
+    const auto options = stat_options_of(*this);
+    const auto each = stats_of(counts, options);
+    const auto denominator = [](const stat& s) { return s.tp + s.fp + s.fn; };
+    if (options.width() == 1) return ratio(each[0].tp, denominator(each[0]), zero_division);
+    const bool leaves_out = ignore_index.has_value() && *ignore_index >= 0 &&
+                            static_cast<std::size_t>(*ignore_index) < each.size();
+    const auto left_out = leaves_out ? static_cast<std::size_t>(*ignore_index) : each.size();
+    if (average == average::micro) {
+        const auto all = sum_of(each);
+        return ratio(all.tp, denominator(all) - (leaves_out ? denominator(each[left_out]) : 0),
+                     zero_division);
+    }
+    std::vector<double> values, weights;
+    for (std::size_t c = 0; c < each.size(); ++c) {
+        const auto& one = each[c];
+        values.push_back(ratio(one.tp, denominator(one), zero_division));
+        if (average == average::weighted)
+            weights.push_back(one.tp + one.fn);
+        else
+            weights.push_back(c == left_out || (classes > 0 && denominator(one) == 0) ? 0 : 1);
+    }
+    if (average == average::none) return score(std::move(values));
+    return mean_of(values, weights, std::numeric_limits<double>::quiet_NaN());
+}
+
+} // namespace skein::metrics
+
+// ======== skein/metrics/confusion_matrix.hpp
+// How often each class was taken for each: rows are targets, columns predictions (source:
+// torchmetrics 1.9, functional/classification/confusion_matrix.py).
+//
+//     confusion_matrix{.classes = 10}                               // [10, 10]
+//     confusion_matrix{.classes = 10, .normalize = normalize::rows} // of each target, how much
+//     confusion_matrix{.labels = 5}                                 // [5, 2, 2]
+//     confusion_matrix{}                                            // binary: [2, 2]
+
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace skein::metrics {
+
+/// What the cells are divided by. A cell of nothing is 0.
+enum class normalize : std::uint8_t {
+    none,    ///< 1: they are counts
+    rows,    ///< the sum of their row; "true" of torchmetrics
+    columns, ///< the sum of their column; "pred" of torchmetrics
+    all,     ///< the sum of all
+};
+
+[[nodiscard]] constexpr std::string_view to_string(normalize how) noexcept {
+    switch (how) {
+    case normalize::none: return "none";
+    case normalize::rows: return "rows";
+    case normalize::columns: return "columns";
+    case normalize::all: return "all";
+    }
+    return "unknown";
+}
+
+/// See above. What it is shown, and what its options mean: stat_scores.hpp.
+struct confusion_matrix {
+    static constexpr std::string_view name = "confusion_matrix";
+    option_count classes = 0, labels = 0;
+    metrics::normalize normalize = metrics::normalize::none;
+    double threshold = 0.5;
+    std::optional<bool> logits{}; ///< of multilabel and binary: see stat_options
+    std::optional<std::int64_t> ignore_index{};
+    summed counts{};
+
+    void begin();
+    void update(const samples& shown);
+    [[nodiscard]] score compute() const;
+};
+
+} // namespace skein::metrics
+
+
+// ======== skein/metrics/detail/confusion_matrix.ipp
+// Bodies of <skein/metrics/confusion_matrix.hpp>.
+
+
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace skein::metrics {
+
+namespace detail {
+
+/// Divides the cells of one square matrix.
+SKEIN_INLINE void normalize_cells(std::span<double> cells, std::size_t side, normalize how) {
+    std::vector<double> rows(side), columns(side);
+    double all = 0;
+    for (std::size_t r = 0; r < side; ++r)
+        for (std::size_t c = 0; c < side; ++c) {
+            rows[r] += cells[r * side + c];
+            columns[c] += cells[r * side + c];
+            all += cells[r * side + c];
+        }
+    for (std::size_t r = 0; r < side; ++r)
+        for (std::size_t c = 0; c < side; ++c) {
+            auto& cell = cells[r * side + c];
+            if (how == normalize::rows) cell = ratio(cell, rows[r]);
+            if (how == normalize::columns) cell = ratio(cell, columns[c]);
+            if (how == normalize::all) cell = ratio(cell, all);
+        }
+}
+
+} // namespace detail
+
+SKEIN_INLINE void confusion_matrix::begin() {
+    check_stat_options(stat_options_of(*this));
+    counts.resize(classes > 0 ? classes * classes : 4 * stat_options_of(*this).width());
+}
+
+SKEIN_INLINE void confusion_matrix::update(const samples& shown) {
+    auto options = stat_options_of(*this);
+    options.counted_tell_logits = options.width() == 1;
+    double* const cells = counts.values().data();
+    if (classes > 0)
+        detail::each_class_decision(
+            options, shown, [cells, side = classes](std::size_t is, std::size_t said, double w) {
+                cells[is * side + said] += w;
+            });
+    else
+        detail::each_truth_decision(options, shown,
+                                    [&](std::size_t label, std::size_t is, std::size_t said,
+                                        double w) { cells[4 * label + 2 * is + said] += w; });
+}
+
+SKEIN_INLINE score confusion_matrix::compute() const {
+    const auto side = classes > 0 ? classes.value() : std::size_t{2};
+    std::vector<double> cells(counts.values().begin(), counts.values().end());
+    for (std::size_t from = 0; from < cells.size(); from += side * side)
+        detail::normalize_cells(std::span(cells).subspan(from, side * side), side, normalize);
+    score out(side, side, std::move(cells));
+    if (labels > 0) out.shape = {labels, 2, 2};
+    return out;
+}
+
+} // namespace skein::metrics
+
+// ======== skein/metrics/curves.hpp
+// The area under the ROC curve, and average precision: how well scores put the right before the
+// wrong, whatever the threshold (source: torchmetrics 1.9, functional/classification/auroc.py and
+// average_precision.py).
+//
+//     auroc{.classes = 10}                                  // one class against the others, macro
+//     average_precision{.labels = 5, .average = average::none}
+//     exact_auroc{}                                         // binary
+//
+// auroc and average_precision count scores between thresholds that lie evenly in [0, 1]: their
+// memory is constant. exact_auroc and exact_average_precision keep every score as float32, on every
+// rank at the end: memory grows with the samples.
+//
+// Kinds of predictions as in stat_scores.hpp; preds are scores. Scores outside of [0, 1] make a call
+// logits, of which the sigmoid is taken, of multiclass the softmax, unless .logits says it. Averages: macro, weighted, none;
+// of labels micro too.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace skein::metrics {
+
+namespace detail {
+
+/// What the four have in common.
+struct curve_options {
+    std::size_t classes = 0, labels = 0;
+    metrics::average average = metrics::average::macro;
+    std::size_t thresholds = 0; ///< 0: exact
+    std::optional<bool> logits{};
+    std::optional<std::int64_t> ignore_index{};
+
+    [[nodiscard]] std::size_t width() const noexcept {
+        return classes > 0 ? classes : labels > 0 ? labels : 1;
+    }
+};
+
+template <class M>
+[[nodiscard]] curve_options curve_options_of(const M& of) {
+    curve_options out{.classes = of.classes,
+                      .labels = of.labels,
+                      .average = of.average,
+                      .logits = of.logits,
+                      .ignore_index = of.ignore_index};
+    if constexpr (requires { of.thresholds; }) out.thresholds = of.thresholds;
+    return out;
+}
+
+void begin_binned(summed& counts, const curve_options& options);
+void begin_exact(gathered& scores, const curve_options& options);
+void add_binned(summed& counts, const curve_options& options, const samples& shown);
+void add_exact(gathered& scores, const curve_options& options, const samples& shown);
+[[nodiscard]] score binned_auroc(const summed& counts, const curve_options& options);
+[[nodiscard]] score binned_precision(const summed& counts, const curve_options& options);
+[[nodiscard]] score sorted_auroc(const gathered& scores, const curve_options& options);
+[[nodiscard]] score sorted_precision(const gathered& scores, const curve_options& options);
+
+} // namespace detail
+
+/// The area under the curve of true positives over false positives, by trapezia between thresholds.
+///   cost    memory of 2 classes (thresholds + 1) numbers, an update of O(scores)
+///   result  0 for a class of only right or only wrong scores, as torchmetrics answers
+struct auroc {
+    static constexpr std::string_view name = "auroc";
+    option_count classes = 0, labels = 0;
+    metrics::average average = metrics::average::macro;
+    option_count thresholds = 200; ///< at least 2
+    std::optional<bool> logits{};  ///< what scores are; nothing: each call tells
+    std::optional<std::int64_t> ignore_index{};
+    summed counts{};
+
+    void begin() { detail::begin_binned(counts, detail::curve_options_of(*this)); }
+    void update(const samples& shown) {
+        detail::add_binned(counts, detail::curve_options_of(*this), shown);
+    }
+    [[nodiscard]] score compute() const {
+        return detail::binned_auroc(counts, detail::curve_options_of(*this));
+    }
+};
+
+/// The mean of precision, each threshold as much as recall falls there.
+///   cost    as auroc
+///   result  0 for a class that is never right
+struct average_precision {
+    static constexpr std::string_view name = "average_precision";
+    option_count classes = 0, labels = 0;
+    metrics::average average = metrics::average::macro;
+    option_count thresholds = 200; ///< at least 2
+    std::optional<bool> logits{};  ///< what scores are; nothing: each call tells
+    std::optional<std::int64_t> ignore_index{};
+    summed counts{};
+
+    void begin() { detail::begin_binned(counts, detail::curve_options_of(*this)); }
+    void update(const samples& shown) {
+        detail::add_binned(counts, detail::curve_options_of(*this), shown);
+    }
+    [[nodiscard]] score compute() const {
+        return detail::binned_precision(counts, detail::curve_options_of(*this));
+    }
+};
+
+/// The area with a threshold at each score there is.
+///   cost    memory of (2 + classes) float32 a sample, of labels 2 each, of binary 2; compute() sorts
+///   result  as auroc
+struct exact_auroc {
+    static constexpr std::string_view name = "exact_auroc";
+    option_count classes = 0, labels = 0;
+    metrics::average average = metrics::average::macro;
+    std::optional<bool> logits{}; ///< what scores are; nothing: each call tells
+    std::optional<std::int64_t> ignore_index{};
+    gathered scores{};
+
+    void begin() { detail::begin_exact(scores, detail::curve_options_of(*this)); }
+    void update(const samples& shown) {
+        detail::add_exact(scores, detail::curve_options_of(*this), shown);
+    }
+    [[nodiscard]] score compute() const {
+        return detail::sorted_auroc(scores, detail::curve_options_of(*this));
+    }
+};
+
+/// The mean with a threshold at each score there is.
+///   cost    as exact_auroc
+///   result  of classes that are never right NaN, which averages leave out; 0 if all targets are
+///           class 0, or of labels and binary (torchmetrics)
+struct exact_average_precision {
+    static constexpr std::string_view name = "exact_average_precision";
+    option_count classes = 0, labels = 0;
+    metrics::average average = metrics::average::macro;
+    std::optional<bool> logits{}; ///< what scores are; nothing: each call tells
+    std::optional<std::int64_t> ignore_index{};
+    gathered scores{};
+
+    void begin() { detail::begin_exact(scores, detail::curve_options_of(*this)); }
+    void update(const samples& shown) {
+        detail::add_exact(scores, detail::curve_options_of(*this), shown);
+    }
+    [[nodiscard]] score compute() const {
+        return detail::sorted_precision(scores, detail::curve_options_of(*this));
+    }
+};
+
+} // namespace skein::metrics
+
+
+// ======== skein/metrics/detail/curves.ipp
+// Bodies of <skein/metrics/curves.hpp>.
+//
+// Counts: for each class or label, first of wrong and then of right scores, how many lie at or above
+// exactly 0, 1, ... thresholds of them. Rows: of multiclass target, weight and all scores; of labels
+// and binary score and weight of each, which is negative for what is wrong.
+
+
+// ======== skein/metrics/detail/fast_exp.hpp
+// exp() of numbers up to 0 in a form that compilers turn into vectors, and sums of it.
+
+#include <bit>
+#include <cmath>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+
+namespace skein::metrics::detail {
+
+/// exp(x) for x <= 0, to 2e-7 of it; 0 below -87. NaN stays NaN.
+/// Source: Cephes, expf (Moshier): x = n ln 2 + r, and a polynomial of r.
+[[nodiscard]] inline float fast_exp(float x) noexcept {
+    const float bounded = x < -87.0f ? -87.0f : x;
+    // Rounds: what is added leaves no bits for a fraction.
+    const float shifted = bounded * 1.44269504088896341f + 12582912.0f;
+    const float n = shifted - 12582912.0f;
+    const float r = (bounded - n * 0.693359375f) + n * 2.12194440e-4f;
+    float y = 1.9875691500e-4f;
+    y = y * r + 1.3981999507e-3f;
+    y = y * r + 8.3334519073e-3f;
+    y = y * r + 4.1665795894e-2f;
+    y = y * r + 1.6666665459e-1f;
+    y = y * r + 5.0000001201e-1f;
+    y = y * r * r + r + 1.0f;
+    // The last bits of what was rounded are those of n.
+    const auto scale = std::bit_cast<float>((std::bit_cast<std::uint32_t>(shifted) + 127u) << 23);
+    return x < -87.0f ? 0.0f : y * scale;
+}
+[[nodiscard]] inline double fast_exp(double x) noexcept { return std::exp(x); }
+
+/// The largest of n scores, n > 0; NaN among them is not looked for.
+template <std::floating_point T>
+[[nodiscard]] T largest_of(const T* scores, std::size_t n, std::size_t stride) noexcept {
+    constexpr std::size_t lanes = 16;
+    T most[lanes];
+    for (auto& each : most) each = scores[0];
+    std::size_t i = 0;
+    if (stride == 1)
+        for (; i + lanes <= n; i += lanes)
+            for (std::size_t k = 0; k < lanes; ++k)
+                most[k] = scores[i + k] > most[k] ? scores[i + k] : most[k];
+    for (; i < n; ++i) most[0] = scores[i * stride] > most[0] ? scores[i * stride] : most[0];
+    for (const T each : most) most[0] = each > most[0] ? each : most[0];
+    return most[0];
+}
+
+/// The sum of exp(score - most).
+template <std::floating_point T>
+[[nodiscard]] double sum_of_exp(const T* scores, std::size_t n, std::size_t stride,
+                                T most) noexcept {
+    constexpr std::size_t lanes = 16, block = 16 * lanes; // float32 sums stay short
+    double all = 0;
+    std::size_t i = 0;
+    if (stride == 1)
+        while (i + lanes <= n) {
+            T sums[lanes] = {};
+            const auto end = i + block < n ? i + block : n;
+            for (; i + lanes <= end; i += lanes)
+                for (std::size_t k = 0; k < lanes; ++k) sums[k] += fast_exp(scores[i + k] - most);
+            for (const T sum : sums) all += sum;
+        }
+    for (; i < n; ++i) all += fast_exp(scores[i * stride] - most);
+    return all;
+}
+
+} // namespace skein::metrics::detail
+
+
+// ======== skein/metrics/detail/curves.ipp, continued
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::metrics::detail {
+
+SKEIN_INLINE void check_curve_options(const curve_options& o) {
+    check_stat_options({.classes = o.classes, .labels = o.labels});
+    if (o.classes > 0 && o.average == average::micro)
+        throw error(errc::usage, "the average micro of classes has no curve")
+            .with_hint("give macro, weighted or none; micro is for labels");
+}
+
+SKEIN_INLINE void begin_binned(summed& counts, const curve_options& o) {
+    check_curve_options(o);
+    if (o.thresholds < 2)
+        throw error(errc::usage, fmt::format(".thresholds = {}", o.thresholds))
+            .with_hint("give at least 2, e.g. 200");
+    counts.resize(2 * o.width() * (o.thresholds + 1));
+}
+
+SKEIN_INLINE void begin_exact(gathered& scores, const curve_options& o) {
+    check_curve_options(o);
+    scores.resize(o.classes > 0 ? o.classes + 2 : 2 * o.width());
+}
+
+/// torch.linspace(0, 1, n)[i] bit by bit, on machines with fused multiply and add.
+[[nodiscard]] inline float threshold_at(std::size_t i, std::size_t n) noexcept {
+    const float step = 1.0f / static_cast<float>(n - 1);
+    if (i < n / 2) return step * static_cast<float>(i);
+    return static_cast<float>(1.0 - static_cast<double>(step) * static_cast<double>(n - 1 - i));
+}
+
+/// How many of n thresholds are at most a score in [0, 1]; they are made once for a call.
+template <std::floating_point T>
+class threshold_table {
+public:
+    explicit threshold_table(std::size_t n) : last_(static_cast<T>(n - 1)) {
+        for (std::size_t i = 0; i < n; ++i) at_.push_back(static_cast<T>(threshold_at(i, n)));
+        at_.push_back(std::numeric_limits<T>::infinity());
+    }
+    [[nodiscard]] std::size_t below(T score) const noexcept {
+        auto i = static_cast<std::size_t>(score * last_);
+        while (at_[i + 1] <= score) ++i;
+        while (i > 0 && at_[i] > score) --i;
+        return at_[i] <= score ? i + 1 : i;
+    }
+
+private:
+    std::vector<T> at_; // and one that no score reaches
+    T last_;
+};
+
+[[noreturn]] SKEIN_INLINE void refuse_curve(const samples& shown) {
+    refuse_shapes(shown, "scores with labels", "a curve is of scores, which are floating");
+}
+
+/// Multiclass: whether any score of the samples that count is outside of [0, 1].
+template <std::floating_point T>
+[[nodiscard]] bool are_classes_outside(const T* scores, const curve_options& o,
+                                       const class_shape& shape, const samples& shown,
+                                       const weights& counts) {
+    const auto outside = [](T one) { return !(one >= T(0) && one <= T(1)); };
+    const auto size = shown.target.size(), stride = shape.inner;
+    bool found = false;
+    if (!counts.given() && !o.ignore_index) {
+        for (std::size_t at = 0; at < size * o.classes; ++at) found |= outside(scores[at]);
+        return found;
+    }
+    const labels truth(shown.target);
+    for (std::size_t i = 0; i < size && !found; ++i) {
+        if (counts[i] == 0 || truth[i] == o.ignore_index) continue;
+        const T* row = scores + i / stride * stride * o.classes + i % stride;
+        for (std::size_t c = 0; c < o.classes; ++c) found |= outside(row[c * stride]);
+    }
+    return found;
+}
+
+/// Multiclass: calls it with each class's score, and when a sample is done.
+template <std::floating_point T, class Begin, class Each>
+void each_class_score(const T* scores, const curve_options& o, const samples& shown, Begin begin,
+                      Each each) {
+    const auto& target = shown.target;
+    const auto shape = check_classes(shown, o.classes);
+    if (!shape.scores) refuse_curve(shown);
+    const weights counts(shown);
+    const labels truth(target);
+    const bool logits =
+        told_logits(o.logits, [&] { return are_classes_outside(scores, o, shape, shown, counts); });
+    for (std::size_t i = 0; i < target.size(); ++i) {
+        const double w = counts[i];
+        const auto label = truth[i];
+        if (w == 0 || label == o.ignore_index) continue;
+        if (label < 0 || label >= static_cast<std::int64_t>(o.classes))
+            refuse_label("target", target, i, o.classes, o.ignore_index);
+        const auto stride = shape.inner;
+        const auto from = i / stride * stride * o.classes + i % stride;
+        const T* row = scores + from;
+        for (std::size_t c = 0; logits && c < o.classes; ++c) // NaN is outside of [0, 1]
+            if (row[c * stride] != row[c * stride])
+                refuse_nan("preds", shown.preds, from + c * stride);
+        const T most = logits ? largest_of(row, o.classes, stride) : T(0);
+        const double sum = logits ? sum_of_exp(row, o.classes, stride, most) : 1;
+        if (sum != sum)
+            throw error(errc::not_finite,
+                        fmt::format("{} and the other scores of its row have no softmax",
+                                    place("preds", shown.preds, from)))
+                .with_hint("one of them is infinite, or all are: look at the model's output");
+        begin(static_cast<std::size_t>(label), w);
+        const T share = static_cast<T>(1 / sum);
+        for (std::size_t c = 0; c < o.classes; ++c) {
+            const T one = row[c * stride];
+            each(c, logits ? std::min(fast_exp(one - most) * share, T(1)) : one);
+        }
+    }
+}
+
+/// Multilabel and binary: calls it with label, truth, score and weight of each element; a weight of
+/// 0 for those that do not count.
+template <std::floating_point T, class Call>
+void each_truth_score(const T* scores, const curve_options& o, const samples& shown, Call call) {
+    const auto& target = shown.target;
+    const auto shape = check_truths(shown, o.width());
+    if (!shown.preds.is_floating()) refuse_curve(shown);
+    const weights counts(shown);
+    const labels truth(target);
+    const bool logits = are_logits(scores,
+                                   {.labels = o.labels,
+                                    .logits = o.logits,
+                                    .ignore_index = o.ignore_index,
+                                    .counted_tell_logits = o.labels == 0},
+                                   shown, counts);
+    for (std::size_t n = 0; n < shape.outer; ++n)
+        for (std::size_t k = 0; k < shape.inner; ++k)
+            for (std::size_t label = 0; label < o.width(); ++label) {
+                const auto i = (n * o.width() + label) * shape.inner + k;
+                const double w = truth[i] == o.ignore_index ? 0 : counts[i];
+                if (w == 0) {
+                    call(label, false, T(0), 0.0);
+                    continue;
+                }
+                if (truth[i] != 0 && truth[i] != 1)
+                    refuse_label("target", target, i, 2, o.ignore_index);
+                if (scores[i] != scores[i]) refuse_nan("preds", shown.preds, i);
+                call(label, truth[i] == 1, logits ? sigmoid(scores[i]) : scores[i], w);
+            }
+}
+
+/// Calls it with preds as what they are.
+template <class Call>
+void with_scores(const samples& shown, Call call) {
+    if (!shown.preds.is_floating()) refuse_curve(shown);
+    if (shown.preds.type() == element::float32)
+        call(shown.preds.float32());
+    else
+        call(shown.preds.float64());
+}
+
+SKEIN_INLINE void add_binned(summed& counts, const curve_options& o, const samples& shown) {
+    const auto bins = o.thresholds + 1;
+    double* const cells = counts.values().data();
+    with_scores(shown, [&]<class T>(const T* scores) {
+        const threshold_table<T> thresholds(o.thresholds);
+        if (o.classes == 0) {
+            each_truth_score(scores, o, shown, [&](std::size_t label, bool is, T one, double w) {
+                if (w != 0) cells[(2 * label + is) * bins + thresholds.below(one)] += w;
+            });
+            return;
+        }
+        std::size_t right = 0;
+        double weight = 0;
+        each_class_score(
+            scores, o, shown,
+            [&](std::size_t label, double w) {
+                right = label;
+                weight = w;
+            },
+            [&](std::size_t c, T one) {
+                cells[(2 * c + (c == right)) * bins + thresholds.below(one)] += weight;
+            });
+    });
+}
+
+SKEIN_INLINE void add_exact(gathered& into, const curve_options& o, const samples& shown) {
+    std::vector<float> row(into.width());
+    with_scores(shown, [&](const auto* scores) {
+        if (o.classes == 0) {
+            each_truth_score(scores, o, shown, [&](std::size_t label, bool is, auto one, double w) {
+                row[2 * label] = static_cast<float>(one);
+                row[2 * label + 1] = static_cast<float>(is ? w : -w);
+                if (label + 1 < o.width() || (w == 0 && o.width() == 1)) return;
+                into.push(std::span<const float>(row));
+            });
+            return;
+        }
+        each_class_score(
+            scores, o, shown,
+            [&](std::size_t label, double w) {
+                row[0] = static_cast<float>(label);
+                row[1] = static_cast<float>(w);
+            },
+            [&](std::size_t c, auto one) {
+                row[c + 2] = static_cast<float>(one);
+                if (c + 1 == o.classes) into.push(std::span<const float>(row));
+            });
+    });
+}
+
+/// Points of a curve: what is right and wrong at or above thresholds, from the highest down.
+struct curve {
+    std::vector<double> right, wrong;
+    /// All there is, at any threshold.
+    double all_right = 0, all_wrong = 0;
+};
+
+[[nodiscard]] SKEIN_INLINE double area_of(const curve& c) {
+    double area = 0, x = 0, y = 0;
+    for (std::size_t i = 0; i < c.right.size(); ++i) {
+        const double to_x = ratio(c.wrong[i], c.all_wrong), to_y = ratio(c.right[i], c.all_right);
+        if (i > 0) area += (to_x - x) * (to_y + y) / 2;
+        x = to_x;
+        y = to_y;
+    }
+    return area;
+}
+
+/// never_right: the recall of a class without any right score.
+[[nodiscard]] SKEIN_INLINE double precision_of(const curve& c, double never_right) {
+    double sum = 0, before = 0;
+    for (std::size_t i = 0; i < c.right.size(); ++i) {
+        const double recall = c.all_right == 0 ? never_right : ratio(c.right[i], c.all_right);
+        sum += (recall - before) * ratio(c.right[i], c.right[i] + c.wrong[i]);
+        before = recall;
+    }
+    return sum;
+}
+
+/// From counts of one class or label.
+[[nodiscard]] SKEIN_INLINE curve curve_of_bins(std::span<const double> wrong,
+                                               std::span<const double> right) {
+    curve out;
+    for (std::size_t i = right.size(); i-- > 1;) {
+        out.all_right += right[i];
+        out.all_wrong += wrong[i];
+        out.right.push_back(out.all_right);
+        out.wrong.push_back(out.all_wrong);
+    }
+    out.all_right += right[0];
+    out.all_wrong += wrong[0];
+    return out;
+}
+
+struct scored {
+    float score = 0;
+    double right = 0, wrong = 0;
+};
+
+/// From scores of one class or label, which it sorts. A first point of nothing.
+[[nodiscard]] SKEIN_INLINE curve curve_of_scores(std::vector<scored>& all) {
+    // NaN, which only a broken checkpoint can hold, comes last: an order all the same.
+    std::ranges::sort(all, [](const scored& a, const scored& b) {
+        return a.score > b.score || (b.score != b.score && a.score == a.score);
+    });
+    curve out{.right = {0}, .wrong = {0}};
+    for (std::size_t i = 0; i < all.size(); ++i) {
+        out.all_right += all[i].right;
+        out.all_wrong += all[i].wrong;
+        if (i + 1 < all.size() && all[i + 1].score == all[i].score) continue;
+        out.right.push_back(out.all_right);
+        out.wrong.push_back(out.all_wrong);
+    }
+    return out;
+}
+
+[[nodiscard]] SKEIN_INLINE std::vector<curve> curves_of(const summed& counts,
+                                                        const curve_options& o) {
+    const auto bins = o.thresholds + 1;
+    const auto cells = counts.values();
+    std::vector<curve> out;
+    if (o.average == average::micro) {
+        std::vector<double> sums(2 * bins);
+        for (std::size_t i = 0; i < cells.size(); ++i) sums[i % (2 * bins)] += cells[i];
+        const std::span<const double> all(sums);
+        out.push_back(curve_of_bins(all.first(bins), all.last(bins)));
+        return out;
+    }
+    for (std::size_t c = 0; c < o.width(); ++c)
+        out.push_back(curve_of_bins(cells.subspan(2 * c * bins, bins),
+                                    cells.subspan((2 * c + 1) * bins, bins)));
+    return out;
+}
+
+[[nodiscard]] SKEIN_INLINE std::vector<curve> curves_of(const gathered& rows,
+                                                        const curve_options& o) {
+    const auto column = [&](std::size_t c, std::vector<scored>& into) {
+        for (std::size_t row = 0; row < rows.rows(); ++row) {
+            if (o.classes > 0) {
+                const bool is = rows.at(row, 0) == static_cast<float>(c);
+                const double w = rows.at(row, 1);
+                into.push_back({rows.at(row, c + 2), is ? w : 0, is ? 0 : w});
+            } else if (const double w = rows.at(row, 2 * c + 1); w != 0) {
+                into.push_back({rows.at(row, 2 * c), std::max(w, 0.0), std::max(-w, 0.0)});
+            }
+        }
+    };
+    std::vector<curve> out;
+    std::vector<scored> all;
+    for (std::size_t c = 0; c < o.width(); ++c) {
+        column(c, all);
+        if (o.average == average::micro && c + 1 < o.width()) continue;
+        out.push_back(curve_of_scores(all));
+        all.clear();
+    }
+    return out;
+}
+
+[[nodiscard]] SKEIN_INLINE score averaged(const std::vector<curve>& curves,
+                                          std::vector<double> values, const curve_options& o) {
+    if (values.size() == 1 && o.width() == 1) return values[0];
+    if (o.average == average::micro) return values[0];
+    if (o.average == average::none) return score(std::move(values));
+    std::vector<double> weights;
+    for (std::size_t c = 0; c < values.size(); ++c) {
+        const bool is_number = values[c] == values[c];
+        weights.push_back(!is_number ? 0 : o.average == average::macro ? 1 : curves[c].all_right);
+    }
+    return mean_of(values, weights,
+                   o.average == average::macro ? std::numeric_limits<double>::quiet_NaN() : 0);
+}
+
+SKEIN_INLINE score binned_auroc(const summed& counts, const curve_options& o) {
+    const auto curves = curves_of(counts, o);
+    std::vector<double> values;
+    for (const auto& each : curves) values.push_back(area_of(each));
+    return averaged(curves, std::move(values), o);
+}
+
+SKEIN_INLINE score binned_precision(const summed& counts, const curve_options& o) {
+    const auto curves = curves_of(counts, o);
+    std::vector<double> values;
+    for (const auto& each : curves) values.push_back(precision_of(each, 0));
+    return averaged(curves, std::move(values), o);
+}
+
+SKEIN_INLINE score sorted_auroc(const gathered& scores, const curve_options& o) {
+    const auto curves = curves_of(scores, o);
+    std::vector<double> values;
+    for (const auto& each : curves) values.push_back(area_of(each));
+    return averaged(curves, std::move(values), o);
+}
+
+SKEIN_INLINE score sorted_precision(const gathered& scores, const curve_options& o) {
+    const auto curves = curves_of(scores, o);
+    // torchmetrics asks whether all targets are 0, of classes too, where that is one of them.
+    bool all_first = o.classes == 0;
+    if (o.classes > 0 && !curves.empty()) all_first = curves[0].all_wrong == 0;
+    std::vector<double> values;
+    for (const auto& each : curves)
+        values.push_back(
+            precision_of(each, all_first ? 0 : std::numeric_limits<double>::quiet_NaN()));
+    return averaged(curves, std::move(values), o);
+}
+
+} // namespace skein::metrics::detail
+
+// ======== skein/metrics/error_rate.hpp
+// How many words, characters or tokens must be changed, left out or put in, in relation to how many
+// there should be: word, character and token error rate (source: torchmetrics 1.9,
+// functional/text/wer.py, cer.py; Levenshtein's distance).
+//
+// A stage shows metrics arrays. Texts become arrays of numbers, alike where the words are alike:
+//
+//     const auto words = words_of(hypotheses, references);
+//     stage.update("word_error_rate", words.shown());
+//
+// Outside of a stage: word_error_rate rate; rate.update(hypotheses, references).
+
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::metrics {
+
+/// What fills rows that are shorter than the longest.
+inline constexpr std::int64_t no_token = -1;
+
+/// Texts as rows of numbers, which are the same for the same words of one object. Owns them.
+class token_rows {
+public:
+    /// Preds [N, longest] and target [N, longest], filled with no_token.
+    [[nodiscard]] samples shown() const noexcept {
+        return {.preds = {preds_.data(), {rows_, widths_[0]}},
+                .target = {target_.data(), {rows_, widths_[1]}},
+                .weight = {}};
+    }
+
+private:
+    friend token_rows words_of(std::span<const std::string>, std::span<const std::string>);
+    friend token_rows characters_of(std::span<const std::string>, std::span<const std::string>);
+    using rows = std::vector<std::vector<std::int64_t>>;
+    token_rows(const rows& preds, const rows& target);
+
+    std::size_t rows_ = 0, widths_[2] = {};
+    std::vector<std::int64_t> preds_, target_;
+};
+
+/// Words are what whitespace of Unicode parts. errc::invalid_argument for other numbers of texts, and
+/// for bytes that are no UTF-8.
+[[nodiscard]] token_rows words_of(std::span<const std::string> hypotheses,
+                                  std::span<const std::string> references);
+/// Code points, whitespace too.
+[[nodiscard]] token_rows characters_of(std::span<const std::string> hypotheses,
+                                       std::span<const std::string> references);
+
+/// The fewest insertions, deletions and substitutions that make one of the other.
+[[nodiscard]] std::size_t edit_distance(std::span<const std::int64_t> from,
+                                        std::span<const std::int64_t> to);
+
+namespace detail {
+void add_edits(summed& edits, summed& length, const samples& shown, std::int64_t pad);
+} // namespace detail
+
+/// Of rows of tokens: preds int64 [N, any], target int64 [N, any], both filled with pad behind
+/// their last token. A weight is one for each row.
+///   result  edits / tokens of target; without any NaN, or infinite
+struct token_error_rate {
+    static constexpr std::string_view name = "token_error_rate";
+    std::int64_t pad = no_token;
+    summed edits{}, length{};
+
+    void update(const samples& shown) { detail::add_edits(edits, length, shown, pad); }
+    [[nodiscard]] double compute() const { return edits[0] / length[0]; }
+};
+
+/// Of words_of().
+struct word_error_rate {
+    static constexpr std::string_view name = "word_error_rate";
+    summed edits{}, length{};
+
+    void update(const samples& shown) { detail::add_edits(edits, length, shown, no_token); }
+    void update(std::span<const std::string> hypotheses, std::span<const std::string> references) {
+        update(words_of(hypotheses, references).shown());
+    }
+    [[nodiscard]] double compute() const { return edits[0] / length[0]; }
+};
+
+/// Of characters_of().
+struct char_error_rate {
+    static constexpr std::string_view name = "char_error_rate";
+    summed edits{}, length{};
+
+    void update(const samples& shown) { detail::add_edits(edits, length, shown, no_token); }
+    void update(std::span<const std::string> hypotheses, std::span<const std::string> references) {
+        update(characters_of(hypotheses, references).shown());
+    }
+    [[nodiscard]] double compute() const { return edits[0] / length[0]; }
+};
+
+} // namespace skein::metrics
+
+
+// ======== skein/metrics/detail/error_rate.ipp
+// Bodies of <skein/metrics/error_rate.hpp>.
+
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::metrics {
+
+namespace detail {
+
+/// The code point of a character of utf8_length() bytes.
+[[nodiscard]] SKEIN_INLINE char32_t code_point(std::string_view character) noexcept {
+    const auto byte = [&](std::size_t i) {
+        return static_cast<char32_t>(static_cast<unsigned char>(character[i]));
+    };
+    char32_t out = byte(0);
+    if (character.size() > 1) out &= 0x7Fu >> character.size();
+    for (std::size_t i = 1; i < character.size(); ++i) out = out << 6 | (byte(i) & 0x3Fu);
+    return out;
+}
+
+/// As str.split() of Python.
+[[nodiscard]] SKEIN_INLINE bool is_space(char32_t c) noexcept {
+    return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 ||
+           c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 ||
+           c == 0x202F || c == 0x205F || c == 0x3000;
+}
+
+/// Calls it with the characters of a text: their bytes and code point.
+template <class Call>
+void each_character(std::string_view what, std::size_t i, std::string_view text, Call call) {
+    for (std::size_t at = 0; at < text.size();) {
+        const auto length = skein::detail::utf8_length(text.substr(at));
+        if (length == 0)
+            throw error(errc::invalid_argument,
+                        fmt::format("{}[{}] is no UTF-8 at byte {}", what, i, at))
+                .with_hint("read the text as what it is encoded in");
+        const auto character = text.substr(at, length);
+        call(character, code_point(character));
+        at += length;
+    }
+}
+
+SKEIN_INLINE void check_pairs(std::span<const std::string> hypotheses,
+                              std::span<const std::string> references) {
+    if (hypotheses.size() != references.size())
+        throw error(errc::invalid_argument, fmt::format("{} hypotheses and {} references",
+                                                        hypotheses.size(), references.size()))
+            .with_hint("give each hypothesis its reference");
+}
+
+using numbers_of_texts = std::vector<std::vector<std::int64_t>>;
+
+[[nodiscard]] SKEIN_INLINE numbers_of_texts
+words_in(std::string_view what, std::span<const std::string> texts,
+         std::unordered_map<std::string, std::int64_t>& known) {
+    numbers_of_texts all(texts.size());
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+        std::string word;
+        const auto end = [&] {
+            if (word.empty()) return;
+            const auto next = static_cast<std::int64_t>(known.size());
+            all[i].push_back(known.try_emplace(std::exchange(word, {}), next).first->second);
+        };
+        each_character(what, i, texts[i], [&](std::string_view character, char32_t point) {
+            if (is_space(point))
+                end();
+            else
+                word += character;
+        });
+        end();
+    }
+    return all;
+}
+
+[[nodiscard]] SKEIN_INLINE numbers_of_texts characters_in(std::string_view what,
+                                                          std::span<const std::string> texts) {
+    numbers_of_texts all(texts.size());
+    for (std::size_t i = 0; i < texts.size(); ++i)
+        each_character(what, i, texts[i], [&](std::string_view, char32_t point) {
+            all[i].push_back(static_cast<std::int64_t>(point));
+        });
+    return all;
+}
+
+/// The tokens of a row before the padding.
+[[nodiscard]] SKEIN_INLINE std::span<const std::int64_t> tokens_of(const array_view& of,
+                                                                   std::size_t row,
+                                                                   std::int64_t pad) {
+    const auto width = of.extent(1);
+    const std::span all(of.int64() + row * width, width);
+    const auto end = std::ranges::find(all, pad);
+    if (const auto after = std::find_if(end, all.end(), [pad](auto t) { return t != pad; });
+        after != all.end())
+        throw error(errc::invalid_argument, fmt::format("row {} of {} has {} behind the padding {}",
+                                                        row, of.text(), *after, pad))
+            .with_hint("fill rows behind their last token");
+    return all.first(static_cast<std::size_t>(end - all.begin()));
+}
+
+SKEIN_INLINE void add_edits(summed& edits, summed& length, const samples& shown, std::int64_t pad) {
+    const auto& [preds, target, weight] = shown;
+    const auto is_rows = [](const array_view& of) {
+        return of.is_given() && of.type() == element::int64 && of.dimensions() == 2;
+    };
+    if (!is_rows(preds) || !is_rows(target) || preds.extent(0) != target.extent(0))
+        refuse_shapes(shown, "int64 [N, any] and int64 [N, any]",
+                      "texts become such rows by words_of() or characters_of()");
+    if (weight.is_given() && weight.dimensions() != 1)
+        throw error(errc::invalid_argument,
+                    fmt::format("weight is {} and target is {}", weight.text(), target.text()))
+            .with_hint("give a weight for each row");
+    for (std::size_t row = 0; row < target.extent(0); ++row) {
+        const double w = weight.is_given() ? weights(shown)[row * target.extent(1)] : 1.0;
+        if (w == 0) continue;
+        const auto wanted = tokens_of(target, row, pad);
+        edits[0] += w * static_cast<double>(edit_distance(tokens_of(preds, row, pad), wanted));
+        length[0] += w * static_cast<double>(wanted.size());
+    }
+}
+
+} // namespace detail
+
+SKEIN_INLINE token_rows::token_rows(const rows& preds, const rows& target) : rows_(preds.size()) {
+    const auto fill = [this](const rows& from, std::size_t& width, std::vector<std::int64_t>& to) {
+        width = 1; // of texts without any token too
+        for (const auto& each : from) width = std::max(width, each.size());
+        to.assign(rows_ * width, no_token);
+        for (std::size_t i = 0; i < rows_; ++i)
+            std::ranges::copy(from[i], to.begin() + static_cast<std::ptrdiff_t>(i * width));
+    };
+    fill(preds, widths_[0], preds_);
+    fill(target, widths_[1], target_);
+}
+
+SKEIN_INLINE token_rows words_of(std::span<const std::string> hypotheses,
+                                 std::span<const std::string> references) {
+    detail::check_pairs(hypotheses, references);
+    std::unordered_map<std::string, std::int64_t> known;
+    const auto preds = detail::words_in("hypotheses", hypotheses, known);
+    return {preds, detail::words_in("references", references, known)};
+}
+
+SKEIN_INLINE token_rows characters_of(std::span<const std::string> hypotheses,
+                                      std::span<const std::string> references) {
+    detail::check_pairs(hypotheses, references);
+    return {detail::characters_in("hypotheses", hypotheses),
+            detail::characters_in("references", references)};
+}
+
+SKEIN_INLINE std::size_t edit_distance(std::span<const std::int64_t> from,
+                                       std::span<const std::int64_t> to) {
+    while (!from.empty() && !to.empty() && from.front() == to.front())
+        from = from.subspan(1), to = to.subspan(1);
+    while (!from.empty() && !to.empty() && from.back() == to.back())
+        from = from.first(from.size() - 1), to = to.first(to.size() - 1);
+    // row[j]: from what was read of `from` to the first j of `to`
+    std::vector<std::size_t> row(to.size() + 1);
+    for (std::size_t j = 0; j <= to.size(); ++j) row[j] = j;
+    for (std::size_t i = 0; i < from.size(); ++i) {
+        auto diagonal = std::exchange(row[0], i + 1);
+        for (std::size_t j = 0; j < to.size(); ++j) {
+            const auto replaced = diagonal + (from[i] == to[j] ? 0 : 1);
+            diagonal = row[j + 1];
+            row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
+        }
+    }
+    return row[to.size()];
+}
+
+} // namespace skein::metrics
+
+// ======== skein/metrics/metric_list.hpp
+// The metrics of one stage (training, or one evaluation set): updated together, merged together.
+//
+// A list of each rank has the same metrics in the same order. pack() gives all their arrays as two
+// arrays of float64 (sums; maxima, with minima negated) and the gathered rows as bytes; merged over
+// ranks they come back by add(). Two lists of one layout also add up without ranks: the windows of
+// an epoch.
+//
+//     metric_list mine;
+//     mine.add("accuracy", accuracy{.classes = 10}).add("confusion", confusion_matrix{.classes = 10});
+//     mine.update({.preds = ..., .target = ...});
+//     auto packed = mine.pack();
+//     all_reduce(packed.sums, sum); all_reduce(packed.maxima, max);   // rows: all_gather, in order
+//     merged.add(packed);
+//     merged.compute();
+
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-namespace skein::report {
+namespace skein::metrics {
 
-/// One Event as far as it is used here: a version line, or scalars of one step.
-struct tb_event {
-    double wall_time = 0.0; ///< seconds since 1970
-    std::int64_t step = 0;
-    std::string file_version{}; ///< only the first event of a file
-    std::vector<std::pair<std::string, float>> scalars{};
-
-    friend bool operator==(const tb_event&, const tb_event&) = default;
+/// All arrays of a list, as they travel.
+struct packed_state {
+    std::vector<double> sums{};   ///< the first one: calls of update(), each counted once
+    std::vector<double> maxima{}; ///< and minima, negated
+    byte_buffer rows{};           ///< per array of rows: u64 count, then float32, little-endian
 };
 
-/// The protobuf bytes of an event.
-[[nodiscard]] byte_buffer encode_event(const tb_event& event);
-/// The reverse; unknown fields are skipped. errc::malformed for anything else.
-[[nodiscard]] result<tb_event> decode_event(byte_span bytes);
-
-/// TensorFlow's masked checksum: rotated right by 15 bits plus 0xa282ead8.
-[[nodiscard]] constexpr std::uint32_t masked_crc(std::uint32_t crc) noexcept {
-    return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
-}
-
-/// Appends one record to `out`.
-void append_record(byte_buffer& out, byte_span data);
-
-/// One record at the front of `bytes`: its data and how long it is in the file.
-struct record_view {
-    byte_span data;
-    std::size_t file_bytes = 0;
+/// Where the arrays stood, to go back to it. The arrays of fixed size, and lengths of the others.
+struct list_mark {
+    std::vector<double> fixed{};
+    std::vector<std::size_t> rows{};
+    double updates = 0.0;
 };
-/// errc::malformed when cut off, corrupt when a checksum does not fit.
-[[nodiscard]] result<record_view> read_record(byte_span bytes);
 
-/// The event file of one run folder. Not thread-safe.
-class event_file {
+/// See above. Not thread-safe.
+class metric_list {
 public:
-    /// Opens the folder's newest event file that skein wrote, or starts one.
-    [[nodiscard]] static result<std::unique_ptr<event_file>> open(const std::string& folder,
-                                                                  double wall_time);
+    /// Bytes of arrays of fixed size that the metrics of one stage may have.
+    static constexpr std::size_t most_bytes = std::size_t{256} << 20;
 
-    /// Appends one event, or nothing of it; handed to the system before it returns.
-    [[nodiscard]] result<void> append(const tb_event& event);
-    [[nodiscard]] result<void> scalar(std::string_view tag, std::uint64_t step, double value,
-                                      double wall_time);
+    /// Throws errc::already_exists for a name that is there, usage for options that make no sense
+    /// and for arrays beyond most_bytes.
+    metric_list& add(any_metric made);
+    template <metric M>
+    metric_list& add(std::string name, M made) {
+        return add(any_metric(std::move(name), std::move(made)));
+    }
 
-    /// Cuts the file before the first event whose step is above `step`, or that cannot be read.
-    [[nodiscard]] result<void> truncate_after(std::uint64_t step);
+    [[nodiscard]] bool empty() const noexcept { return metrics_.empty(); }
+    [[nodiscard]] std::size_t size() const noexcept { return metrics_.size(); }
+    [[nodiscard]] std::vector<std::string> names() const;
 
-    /// Cuts everything but the version line.
-    [[nodiscard]] result<void> clear(double wall_time);
+    /// Shows all metrics the same samples. Throws what they throw, with the metric's name.
+    void update(const samples& shown);
+    /// Only the one of that name; errc::usage with the names there are.
+    void update(std::string_view name, const samples& shown);
+    /// Calls of update(), added up over what was merged in.
+    [[nodiscard]] double updates() const noexcept { return updates_; }
 
-    [[nodiscard]] const std::string& path() const noexcept { return path_; }
+    void clear() noexcept;
+    /// Where the arrays stand now; `at` keeps its memory from one mark to the next.
+    void mark(list_mark& at);
+    void go_back(const list_mark& to);
+
+    /// Name, type, options and sizes of each, for comparing ranks and checkpoints.
+    [[nodiscard]] std::vector<std::pair<std::string, std::string>> layout();
+
+    [[nodiscard]] packed_state pack();
+    /// Whether any has rows to gather: the same on all ranks.
+    [[nodiscard]] bool has_rows();
+    /// Adds what was packed by a list of the same layout, or by several: sums and maxima reduced,
+    /// rows once for each rank.
+    ///   errors  mismatch for other sizes; malformed for rows that are no rows
+    void add(const packed_state& more);
+    void add_rows(byte_span rows);
+    /// Adds another list of the same layout.
+    void add(metric_list& other) { add(other.pack()); }
+
+    /// In the order of add(). Throws errc::usage for a score whose numbers do not fill its shape.
+    [[nodiscard]] std::vector<score> compute() const;
+
+    /// For a checkpoint: all arrays, and what they are of.
+    [[nodiscard]] byte_buffer save();
+    /// errc::mismatch with both layouts when it was saved by other metrics; malformed.
+    void restore(byte_span saved);
 
 private:
-    event_file(std::unique_ptr<file> out, std::string path)
-        : file_(std::move(out)), path_(std::move(path)) {}
-
-    std::unique_ptr<file> file_;
-    std::string path_;
+    std::vector<any_metric> metrics_;
+    double updates_ = 0.0;
 };
 
-} // namespace skein::report
+} // namespace skein::metrics
 
 
-// ======== skein/report/detail/event_file.ipp
-// Bodies of <skein/report/event_file.hpp>. Field numbers and wire types:
-//     Event    1 wall_time double(1) 2 step int64(0) 3 file_version bytes(2) 5 summary bytes(2)
-//     Summary  1 value bytes(2)        Value  1 tag bytes(2)   2 simple_value float(5)
+// ======== skein/metrics/detail/metric_list.ipp
+// Bodies of <skein/metrics/metric_list.hpp>.
 
-
-#include <bit>
-
-#include <fmt/core.h>
-
-#include <unistd.h>
-
-namespace skein::report {
-
-namespace detail {
-
-SKEIN_INLINE void put_varint(byte_buffer& out, std::uint64_t value) {
-    for (; value >= 0x80; value >>= 7) out.push_back(static_cast<std::byte>(value | 0x80));
-    out.push_back(static_cast<std::byte>(value));
-}
-template <class T>
-void put_fixed(byte_buffer& out, T value) {
-    std::byte raw[sizeof(T)];
-    store_le(raw, value);
-    append(out, raw);
-}
-SKEIN_INLINE void put_bytes(byte_buffer& out, int field, byte_span bytes) {
-    put_varint(out, static_cast<std::uint64_t>(field) << 3 | 2);
-    put_varint(out, bytes.size());
-    append(out, bytes);
-}
-
-/// Walks the fields of one message.
-class proto_reader {
-public:
-    explicit proto_reader(byte_span message) : rest_(message) {}
-
-    int field = 0, type = 0;
-    std::uint64_t number = 0; // of types 0, 1 and 5
-    byte_span bytes;          // of type 2
-
-    /// The next field; false at the end or when broken.
-    bool next() {
-        if (rest_.empty()) return false;
-        std::uint64_t key = 0;
-        if (!varint(key)) return false;
-        field = static_cast<int>(key >> 3 & 0x1fffffff);
-        type = static_cast<int>(key & 7);
-        if (type == 0) return varint(number);
-        if (type == 1) return fixed<std::uint64_t>();
-        if (type == 5) return fixed<std::uint32_t>();
-        std::uint64_t length = 0;
-        if (type != 2 || !varint(length) || length > rest_.size()) return fail();
-        bytes = rest_.first(length);
-        rest_ = rest_.subspan(length);
-        return true;
-    }
-    [[nodiscard]] bool broken() const noexcept { return broken_; }
-
-private:
-    bool fail() noexcept {
-        broken_ = true;
-        return false;
-    }
-    bool varint(std::uint64_t& value) {
-        value = 0;
-        for (unsigned shift = 0; shift < 64 && !rest_.empty(); shift += 7) {
-            const auto b = std::to_integer<std::uint64_t>(rest_[0]);
-            rest_ = rest_.subspan(1);
-            value |= (b & 0x7f) << shift;
-            if (b < 0x80) return true;
-        }
-        return fail();
-    }
-    template <class T>
-    bool fixed() {
-        if (rest_.size() < sizeof(T)) return fail();
-        number = load_le<T>(rest_.data());
-        rest_ = rest_.subspan(sizeof(T));
-        return true;
-    }
-
-    byte_span rest_;
-    bool broken_ = false;
-};
-
-} // namespace detail
-
-SKEIN_INLINE byte_buffer encode_event(const tb_event& event) {
-    byte_buffer out;
-    detail::put_varint(out, 1 << 3 | 1);
-    detail::put_fixed(out, std::bit_cast<std::uint64_t>(event.wall_time));
-    detail::put_varint(out, 2 << 3);
-    detail::put_varint(out, static_cast<std::uint64_t>(event.step));
-    if (!event.file_version.empty())
-        detail::put_bytes(out, 3, as_bytes(std::string_view(event.file_version)));
-    if (event.scalars.empty()) return out;
-    byte_buffer summary;
-    for (auto& [tag, value] : event.scalars) {
-        byte_buffer one;
-        detail::put_bytes(one, 1, as_bytes(std::string_view(tag)));
-        detail::put_varint(one, 2 << 3 | 5);
-        detail::put_fixed(one, std::bit_cast<std::uint32_t>(value));
-        detail::put_bytes(summary, 1, one);
-    }
-    detail::put_bytes(out, 5, summary);
-    return out;
-}
-
-SKEIN_INLINE result<tb_event> decode_event(byte_span bytes) {
-    const auto malformed = error(errc::malformed, "an event that is not a protobuf message");
-    tb_event event;
-    detail::proto_reader fields(bytes);
-    while (fields.next()) {
-        if (fields.field == 1 && fields.type == 1)
-            event.wall_time = std::bit_cast<double>(fields.number);
-        if (fields.field == 2 && fields.type == 0)
-            event.step = static_cast<std::int64_t>(fields.number);
-        if (fields.field == 3 && fields.type == 2)
-            event.file_version = skein::to_string(fields.bytes);
-        if (fields.field != 5 || fields.type != 2) continue;
-        detail::proto_reader values(fields.bytes);
-        while (values.next()) {
-            if (values.field != 1 || values.type != 2) continue;
-            std::pair<std::string, float> scalar;
-            detail::proto_reader parts(values.bytes);
-            while (parts.next()) {
-                if (parts.field == 1 && parts.type == 2)
-                    scalar.first = skein::to_string(parts.bytes);
-                if (parts.field == 2 && parts.type == 5)
-                    scalar.second = std::bit_cast<float>(static_cast<std::uint32_t>(parts.number));
-            }
-            if (parts.broken()) return malformed;
-            event.scalars.push_back(std::move(scalar));
-        }
-        if (values.broken()) return malformed;
-    }
-    if (fields.broken()) return malformed;
-    return event;
-}
-
-SKEIN_INLINE void append_record(byte_buffer& out, byte_span data) {
-    const auto begin = out.size();
-    detail::put_fixed(out, static_cast<std::uint64_t>(data.size()));
-    detail::put_fixed(out, masked_crc(crc32c(byte_span(out).subspan(begin, 8))));
-    append(out, data);
-    detail::put_fixed(out, masked_crc(crc32c(data)));
-}
-
-SKEIN_INLINE result<record_view> read_record(byte_span bytes) {
-    if (bytes.size() < 12) return error(errc::malformed, "a record is cut off");
-    if (load_le<std::uint32_t>(bytes.data() + 8) != masked_crc(crc32c(bytes.first(8))))
-        return error(errc::corrupt, "the checksum of a record's length does not fit");
-    const auto length = load_le<std::uint64_t>(bytes.data());
-    if (length > bytes.size() - 12 || bytes.size() - 12 - length < 4)
-        return error(errc::malformed, "a record is cut off");
-    const auto data = bytes.subspan(12, length);
-    if (load_le<std::uint32_t>(data.data() + data.size()) != masked_crc(crc32c(data)))
-        return error(errc::corrupt, "the checksum of a record does not fit");
-    return record_view{data, static_cast<std::size_t>(length) + 16};
-}
-
-SKEIN_INLINE result<std::unique_ptr<event_file>> event_file::open(const std::string& folder,
-                                                                  double wall_time) {
-    posix_disk disk(link_policy::refuse);
-    const auto entries = disk.list(folder);
-    if (!entries) return entries.error();
-    std::string name;
-    for (auto& entry : *entries) // sorted by name, so by time
-        if (entry.name.starts_with("events.out.tfevents.") && entry.name.ends_with(".skein"))
-            name = entry.name;
-    const bool fresh = name.empty();
-    if (fresh) {
-        char host[256] = "localhost";
-        (void)::gethostname(host, sizeof host - 1);
-        host[sizeof host - 1] = '\0';
-        name =
-            fmt::format("events.out.tfevents.{:010}.{}.{}.skein",
-                        static_cast<std::uint64_t>(wall_time), host, static_cast<long>(::getpid()));
-    }
-    const auto path = join_path(folder, name);
-    auto opened = disk.open(path, open_mode::append);
-    if (!opened) return opened.error();
-    auto events = std::unique_ptr<event_file>(new event_file(std::move(*opened), path));
-    const auto size = events->file_->size();
-    if (!size) return size.error();
-    if (*size == 0)
-        if (auto done = events->clear(wall_time); !done) return done.error();
-    return events;
-}
-
-SKEIN_INLINE result<void> event_file::clear(double wall_time) {
-    if (auto done = file_->truncate(0); !done) return done;
-    return append(
-        {.wall_time = wall_time, .step = 0, .file_version = "brain.Event:2", .scalars = {}});
-}
-
-SKEIN_INLINE result<void> event_file::append(const tb_event& event) {
-    byte_buffer record;
-    append_record(record, encode_event(event));
-    const auto before = file_->size();
-    if (!before) return before.error();
-    auto done = file_->append(record);
-    if (!done) (void)file_->truncate(*before); // half a record would hide all that follow it
-    return done;
-}
-
-SKEIN_INLINE result<void> event_file::scalar(std::string_view tag, std::uint64_t step, double value,
-                                             double wall_time) {
-    tb_event event{.wall_time = wall_time,
-                   .step = static_cast<std::int64_t>(step),
-                   .file_version = {},
-                   .scalars = {}};
-    event.scalars.emplace_back(std::string(tag), static_cast<float>(value));
-    return append(event);
-}
-
-SKEIN_INLINE result<void> event_file::truncate_after(std::uint64_t step) {
-    posix_disk disk(link_policy::refuse);
-    const auto bytes = disk.read_whole(path_, std::uint64_t{4} << 30);
-    if (!bytes) return bytes.error();
-    std::size_t good = 0;
-    while (good < bytes->size()) {
-        const auto record = read_record(byte_span(*bytes).subspan(good));
-        if (!record) break;
-        const auto event = decode_event(record->data);
-        if (!event || (event->step >= 0 && static_cast<std::uint64_t>(event->step) > step)) break;
-        good += record->file_bytes;
-    }
-    return good < bytes->size() ? file_->truncate(good) : result<void>();
-}
-
-} // namespace skein::report
 
 // ======== skein/report/metrics.hpp
 // Metrics that know how to be merged: over the steps of a window and over the ranks.
@@ -7336,6 +9572,938 @@ SKEIN_INLINE const double* find_metric(const std::vector<metric_value>& values,
                                        std::string_view name) noexcept {
     auto it = std::find_if(values.begin(), values.end(), [&](auto& v) { return v.name == name; });
     return it == values.end() ? nullptr : &it->value;
+}
+
+} // namespace skein::report
+
+
+// ======== skein/metrics/detail/metric_list.ipp, continued
+#include <algorithm>
+#include <cstring>
+
+#include <fmt/core.h>
+
+namespace skein::metrics {
+
+namespace detail {
+
+/// A list in a checkpoint.
+struct saved_list {
+    std::vector<std::pair<std::string, std::string>> layout{};
+    std::vector<double> sums{}, maxima{};
+    byte_buffer rows{};
+};
+
+/// An error of one metric says which one it is.
+template <class Call>
+void named(const any_metric& of, Call call) {
+    try {
+        call();
+    } catch (const error& why) {
+        if (!why.where().empty()) throw;
+        throw error(why).with_where(fmt::format("metric \"{}\"", of.name()));
+    }
+}
+
+[[nodiscard]] SKEIN_INLINE error other_sizes(std::size_t here, std::size_t there) {
+    return error(errc::mismatch,
+                 fmt::format("metrics of {} numbers cannot be merged with metrics of {}", here,
+                             there))
+        .with_hint("give every rank the same metrics with the same options");
+}
+
+} // namespace detail
+
+SKEIN_INLINE metric_list& metric_list::add(any_metric made) {
+    report::require_metric_name(made.name());
+    for (const auto& each : metrics_)
+        if (each.name() == made.name())
+            throw error(errc::already_exists,
+                        fmt::format("two metrics of a stage are called \"{}\"", made.name()))
+                .with_hint("give one of them a name of its own: named(\"top5\", accuracy{...})");
+    metrics_.push_back(std::move(made));
+    std::size_t bytes = 0;
+    for (auto& each : metrics_)
+        for (const auto& state : each.states()) bytes += state.values.size_bytes();
+    if (bytes > most_bytes) {
+        const auto name = metrics_.back().name();
+        metrics_.pop_back();
+        throw error(errc::usage, fmt::format("the metrics of a stage would take {} MiB with "
+                                             "\"{}\", more than {} MiB",
+                                             bytes >> 20, name, most_bytes >> 20))
+            .with_hint("use fewer classes or thresholds");
+    }
+    return *this;
+}
+
+SKEIN_INLINE std::vector<std::string> metric_list::names() const {
+    std::vector<std::string> all;
+    for (const auto& each : metrics_) all.push_back(each.name());
+    return all;
+}
+
+SKEIN_INLINE void metric_list::update(const samples& shown) {
+    for (auto& each : metrics_) detail::named(each, [&] { each.update(shown); });
+    updates_ += 1;
+}
+
+SKEIN_INLINE void metric_list::update(std::string_view name, const samples& shown) {
+    for (auto& each : metrics_) {
+        if (each.name() != name) continue;
+        detail::named(each, [&] { each.update(shown); });
+        updates_ += 1;
+        return;
+    }
+    throw error(errc::usage, fmt::format("no metric of this stage is called \"{}\"", name))
+        .with_hint(known_names(names()));
+}
+
+SKEIN_INLINE void metric_list::clear() noexcept {
+    for (auto& each : metrics_)
+        for (auto& state : each.states()) {
+            const double none = state.kind == merge_kind::max   ? largest::none
+                                : state.kind == merge_kind::min ? smallest::none
+                                                                : summed::none;
+            std::ranges::fill(state.values, none);
+            if (state.rows != nullptr) state.rows->clear();
+        }
+    updates_ = 0;
+}
+
+SKEIN_INLINE void metric_list::mark(list_mark& at) {
+    at.fixed.clear();
+    at.rows.clear();
+    at.updates = updates_;
+    for (auto& each : metrics_)
+        for (const auto& state : each.states()) {
+            at.fixed.insert(at.fixed.end(), state.values.begin(), state.values.end());
+            if (state.rows != nullptr) at.rows.push_back(state.rows->rows());
+        }
+}
+
+SKEIN_INLINE void metric_list::go_back(const list_mark& to) {
+    const double* from = to.fixed.data();
+    auto rows = to.rows.begin();
+    for (auto& each : metrics_)
+        for (auto& state : each.states()) {
+            std::copy_n(from, state.values.size(), state.values.begin());
+            from += state.values.size();
+            if (state.rows != nullptr) state.rows->truncate(*rows++);
+        }
+    updates_ = to.updates;
+}
+
+SKEIN_INLINE std::vector<std::pair<std::string, std::string>> metric_list::layout() {
+    std::vector<std::pair<std::string, std::string>> all;
+    for (auto& each : metrics_) {
+        auto text = each.describe();
+        for (const auto& state : each.states())
+            text += fmt::format("; {} {}[{}]", state.name, to_string(state.kind),
+                                state.rows != nullptr ? state.rows->width() : state.values.size());
+        all.emplace_back(each.name(), std::move(text));
+    }
+    return all;
+}
+
+SKEIN_INLINE packed_state metric_list::pack() {
+    packed_state out;
+    out.sums.push_back(updates_);
+    for (auto& each : metrics_)
+        for (const auto& state : each.states()) {
+            const auto values = state.values;
+            switch (state.kind) {
+            case merge_kind::sum:
+                out.sums.insert(out.sums.end(), values.begin(), values.end());
+                break;
+            case merge_kind::max:
+                out.maxima.insert(out.maxima.end(), values.begin(), values.end());
+                break;
+            case merge_kind::min:
+                for (const double v : values) out.maxima.push_back(-v);
+                break;
+            case merge_kind::rows: {
+                std::byte count[8];
+                store_le<std::uint64_t>(count, state.rows->rows());
+                append(out.rows, count);
+                append(out.rows, std::as_bytes(state.rows->values()));
+                break;
+            }
+            }
+        }
+    return out;
+}
+
+SKEIN_INLINE bool metric_list::has_rows() {
+    for (auto& each : metrics_)
+        for (const auto& state : each.states())
+            if (state.rows != nullptr) return true;
+    return false;
+}
+
+SKEIN_INLINE void metric_list::add(const packed_state& more) {
+    std::size_t sums = 1, maxima = 0;
+    for (auto& each : metrics_)
+        for (const auto& state : each.states())
+            (state.kind == merge_kind::sum ? sums : maxima) += state.values.size();
+    if (sums != more.sums.size()) throw detail::other_sizes(sums, more.sums.size());
+    if (maxima != more.maxima.size()) throw detail::other_sizes(maxima, more.maxima.size());
+    const double *sum = more.sums.data() + 1, *most = more.maxima.data();
+    for (auto& each : metrics_)
+        for (auto& state : each.states())
+            for (double& v : state.values) {
+                if (state.kind == merge_kind::sum) v += *sum++;
+                if (state.kind == merge_kind::max) v = std::max(v, *most++);
+                if (state.kind == merge_kind::min) v = std::min(v, -*most++);
+            }
+    updates_ += more.sums[0];
+    if (!more.rows.empty()) add_rows(more.rows);
+}
+
+SKEIN_INLINE void metric_list::add_rows(byte_span rows) {
+    const auto broken = [](const char* what) {
+        return error(errc::malformed, fmt::format("rows of metrics {}", what))
+            .with_hint("do all ranks run the same program?");
+    };
+    for (auto& each : metrics_)
+        for (auto& state : each.states()) {
+            if (state.rows == nullptr) continue;
+            if (rows.size() < 8) throw broken("end before the count of an array");
+            const auto count = load_le<std::uint64_t>(rows.data());
+            rows = rows.subspan(8);
+            const auto each_row = state.rows->width() * sizeof(float);
+            if (count > rows.size() / each_row) throw broken("are fewer than their count says");
+            std::vector<float> values(static_cast<std::size_t>(count) * state.rows->width());
+            if (!values.empty())
+                std::memcpy(values.data(), rows.data(), values.size() * sizeof(float));
+            state.rows->push(std::span<const float>(values));
+            rows = rows.subspan(values.size() * sizeof(float));
+        }
+    if (!rows.empty()) throw broken("go on behind the last array");
+}
+
+SKEIN_INLINE std::vector<score> metric_list::compute() const {
+    std::vector<score> all;
+    for (const auto& each : metrics_)
+        detail::named(each, [&] {
+            auto made = each.compute();
+            std::size_t size = 1;
+            for (const auto extent : made.shape) size *= extent;
+            if (size != made.values.size())
+                throw error(errc::usage, fmt::format("compute() gives {} numbers for a shape of {}",
+                                                     made.values.size(), size))
+                    .with_hint("score(rows, columns, values) takes rows * columns values");
+            all.push_back(std::move(made));
+        });
+    return all;
+}
+
+SKEIN_INLINE byte_buffer metric_list::save() {
+    auto packed = pack();
+    const detail::saved_list all{.layout = layout(),
+                                 .sums = std::move(packed.sums),
+                                 .maxima = std::move(packed.maxima),
+                                 .rows = std::move(packed.rows)};
+    return wire::encode(all);
+}
+
+SKEIN_INLINE void metric_list::restore(byte_span saved) {
+    auto read = wire::decode<detail::saved_list>(saved);
+    if (!read)
+        throw error(errc::malformed, "saved metrics cannot be read")
+            .with_cause(read.error().text());
+    const auto mine = layout();
+    if (read->layout != mine) {
+        const auto text = [](const auto& of) {
+            std::string all;
+            for (const auto& [name, what] : of)
+                all += fmt::format("{}{} ({})", all.empty() ? "" : ", ", name, what);
+            return all.empty() ? std::string("none") : all;
+        };
+        throw error(errc::mismatch, fmt::format("the metrics were saved as {}, now they are {}",
+                                                text(read->layout), text(mine)))
+            .with_hint("go on with the metrics that the run was started with, or another run name");
+    }
+    clear();
+    add(packed_state{.sums = std::move(read->sums),
+                     .maxima = std::move(read->maxima),
+                     .rows = std::move(read->rows)});
+}
+
+} // namespace skein::metrics
+
+// ======== skein/metrics/metrics_manager.hpp
+// Which metrics a run has, for training and for each evaluation set.
+//
+//     skein::metrics_manager all{
+//         on("train", accuracy{.classes = 10}),
+//         on("val", accuracy{.classes = 10}, named("error", mean_absolute_error{}))};
+//     trainer.measure(all);
+//
+// In files, callbacks and the result they are called "train_accuracy", "val_accuracy", "val_error";
+// those of a whole epoch "train_epoch_accuracy".
+
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace skein::metrics {
+
+/// A metric under a name of its own.
+template <metric M>
+[[nodiscard]] any_metric named(std::string name, M made) {
+    return any_metric(std::move(name), std::move(made));
+}
+
+/// The metrics of one stage: "train", or the name of an evaluation set.
+struct stage_metrics {
+    std::string stage{};
+    metric_list metrics{};
+};
+
+/// Of metrics, or of what named() gives.
+template <class... M>
+    requires(sizeof...(M) > 0) && ((metric<M> || std::is_same_v<M, any_metric>) && ...)
+[[nodiscard]] stage_metrics on(std::string stage, M... made) {
+    stage_metrics out{.stage = std::move(stage)};
+    const auto add = [&]<class One>(One one) {
+        if constexpr (std::is_same_v<One, any_metric>)
+            out.metrics.add(std::move(one));
+        else
+            out.metrics.add(name_of<One>(), std::move(one));
+    };
+    (add(std::move(made)), ...);
+    return out;
+}
+
+/// When the metrics of training are merged over the ranks and written.
+struct manager_options {
+    /// Steps of a window, for "train_<name>"; 0: as often as evaluations come, 100 without any.
+    std::int64_t every = 0;
+};
+
+/// See above; a value. Every rank makes the same one, which is checked.
+class metrics_manager {
+public:
+    metrics_manager() = default;
+    /// Throws errc::usage for a stage without a name and for a metric of training whose name begins
+    /// with "epoch_", already_exists for a stage that is there twice.
+    metrics_manager(std::initializer_list<stage_metrics> stages, manager_options how = {});
+
+    [[nodiscard]] const std::vector<stage_metrics>& stages() const noexcept { return stages_; }
+    [[nodiscard]] const manager_options& options() const noexcept { return how_; }
+    /// Null when it has no metrics.
+    [[nodiscard]] const metric_list* find(std::string_view stage) const noexcept;
+
+private:
+    std::vector<stage_metrics> stages_;
+    manager_options how_;
+};
+
+} // namespace skein::metrics
+
+namespace skein {
+using metrics::metrics_manager;
+}
+
+
+// ======== skein/metrics/detail/metrics_manager.ipp
+// Bodies of <skein/metrics/metrics_manager.hpp>.
+
+#include <fmt/core.h>
+
+namespace skein::metrics {
+
+SKEIN_INLINE metrics_manager::metrics_manager(std::initializer_list<stage_metrics> stages,
+                                              manager_options how)
+    : how_(how) {
+    if (how_.every < 0)
+        throw error(errc::usage, fmt::format("a window of {} steps", how_.every))
+            .with_hint("give the steps of a window, or 0: as often as evaluations come");
+    for (const auto& each : stages) {
+        if (each.stage.empty())
+            throw error(errc::usage, "metrics of a stage without a name")
+                .with_hint("call it \"train\", or as an evaluation set: \"val\"");
+        if (find(each.stage) != nullptr)
+            throw error(errc::already_exists,
+                        fmt::format("metrics of \"{}\" are given twice", each.stage))
+                .with_hint("give them all at once: on(\"val\", one, other)");
+        for (const auto& name : each.metrics.names())
+            if (each.stage == "train" && name.starts_with("epoch_"))
+                throw error(errc::usage, fmt::format("a metric of training called \"{}\"", name))
+                    .with_hint("\"train_epoch_...\" are those of whole epochs: call it otherwise");
+        stages_.push_back(each);
+    }
+}
+
+SKEIN_INLINE const metric_list* metrics_manager::find(std::string_view stage) const noexcept {
+    for (const auto& each : stages_)
+        if (each.stage == stage) return &each.metrics;
+    return nullptr;
+}
+
+} // namespace skein::metrics
+
+// ======== skein/metrics/perplexity.hpp
+// How many tokens a language model hesitates between: the exponential of the mean of -log p(token)
+// (source: torchmetrics 1.9, functional/text/perplexity.py).
+//
+//     perplexity{.ignore_index = -100}
+//
+// Preds are logits [..., V], target tokens [...]: the dimension of the vocabulary is the last.
+
+
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace skein::metrics {
+
+/// See above. Without samples NaN. p is never rounded to 0, as it is in torchmetrics, whose answer is
+/// infinite then.
+struct perplexity {
+    static constexpr std::string_view name = "perplexity";
+    std::optional<std::int64_t> ignore_index{};
+    summed nats{}, weight{};
+
+    void update(const samples& shown);
+    [[nodiscard]] double compute() const { return std::exp(nats[0] / weight[0]); }
+};
+
+} // namespace skein::metrics
+
+
+// ======== skein/metrics/detail/perplexity.ipp
+// Bodies of <skein/metrics/perplexity.hpp>.
+
+
+#include <cmath>
+#include <cstddef>
+#include <limits>
+
+namespace skein::metrics {
+
+namespace detail {
+
+/// Calls it with each token that counts, its logits and its weight.
+template <class T>
+void add_tokens(const perplexity& of, const samples& shown, const T* logits, double& nats,
+                double& weight) {
+    const auto& target = shown.target;
+    const auto width = shown.preds.extent(target.dimensions());
+    const weights counts(shown);
+    const labels tokens(target);
+    for (std::size_t i = 0; i < target.size(); ++i) {
+        const double w = counts[i];
+        const auto token = tokens[i];
+        if (w == 0 || token == of.ignore_index) continue;
+        if (token < 0 || token >= static_cast<std::int64_t>(width))
+            refuse_label("target", target, i, width, of.ignore_index);
+        const T* row = logits + i * width;
+        const T most = largest_of(row, width, 1);
+        if (most == std::numeric_limits<T>::infinity()) { // inf / inf
+            std::size_t c = 0;
+            while (row[c] != most) ++c;
+            refuse_nan("preds", shown.preds, i * width + c);
+        }
+        const double mine = static_cast<double>(row[token]) - static_cast<double>(most);
+        const double lost = std::log(sum_of_exp(row, width, 1, most)) - mine;
+        if (lost != lost)
+            for (std::size_t c = 0; c < width; ++c)
+                if (row[c] != row[c]) refuse_nan("preds", shown.preds, i * width + c);
+        nats += w * lost;
+        weight += w;
+    }
+}
+
+} // namespace detail
+
+SKEIN_INLINE void perplexity::update(const samples& shown) {
+    const auto& [preds, target, weights] = shown;
+    const auto wanted = "logits [..., V] with tokens [...]";
+    if (!preds.is_given() || !target.is_given() || !preds.is_floating() ||
+        preds.dimensions() != target.dimensions() + 1)
+        detail::refuse_shapes(shown, wanted, "the dimension of the vocabulary is the last");
+    for (std::size_t d = 0; d < target.dimensions(); ++d)
+        if (preds.extent(d) != target.extent(d))
+            detail::refuse_shapes(shown, wanted, "the dimension of the vocabulary is the last");
+    detail::check_labels("target", target);
+    if (preds.float32() != nullptr)
+        detail::add_tokens(*this, shown, preds.float32(), nats[0], weight[0]);
+    else
+        detail::add_tokens(*this, shown, preds.float64(), nats[0], weight[0]);
+}
+
+} // namespace skein::metrics
+
+// ======== skein/metrics/regression.hpp
+// How far predictions are from what they should be: MAE, MSE, RMSE and R2, as torchmetrics 1.9
+// answers (source: its functional/regression).
+//
+// Preds and target have one shape, of any type; all elements count alike, or by their weight. NaN
+// is not refused: the result is NaN.
+
+
+#include <cmath>
+#include <cstddef>
+#include <string_view>
+
+namespace skein::metrics {
+
+namespace detail {
+/// Adds up what elements count, and their absolute or squared differences.
+void add_absolute(summed& error, summed& weight, const samples& shown);
+void add_squared(summed& error, summed& weight, const samples& shown);
+} // namespace detail
+
+/// The mean absolute error: sum |preds - target| / n. Without samples NaN.
+struct mae {
+    static constexpr std::string_view name = "mae";
+    summed error{}, weight{};
+
+    void update(const samples& shown) { detail::add_absolute(error, weight, shown); }
+    [[nodiscard]] double compute() const { return error[0] / weight[0]; }
+};
+
+/// The mean squared error: sum (preds - target)^2 / n. Without samples NaN.
+struct mse {
+    static constexpr std::string_view name = "mse";
+    summed error{}, weight{};
+
+    void update(const samples& shown) { detail::add_squared(error, weight, shown); }
+    [[nodiscard]] double compute() const { return error[0] / weight[0]; }
+};
+
+/// The root of the mean squared error, which is taken of all samples, not of the batches' roots.
+struct rmse {
+    static constexpr std::string_view name = "rmse";
+    summed error{}, weight{};
+
+    void update(const samples& shown) { detail::add_squared(error, weight, shown); }
+    [[nodiscard]] double compute() const { return std::sqrt(error[0] / weight[0]); }
+};
+
+/// How much of target's spread is explained: 1 - rss / tss, with rss the sum of (target - preds)^2
+/// and tss that of (target - mean of target)^2. Preds and target are [N] or [N, 1].
+///   result  1 for rss up to 1e-4, else 0 for tss up to 1e-4, however small target is (torchmetrics);
+///           NaN for fewer than two samples, where torchmetrics throws
+struct r2 {
+    static constexpr std::string_view name = "r2";
+    option_count adjusted = 0; ///< independent variables: 1 - (1 - r2) (n - 1) / (n - adjusted - 1)
+    summed squares{}, sum{}, residual{}, weight{};
+
+    void update(const samples& shown);
+    [[nodiscard]] double compute() const;
+};
+
+} // namespace skein::metrics
+
+
+// ======== skein/metrics/detail/regression.ipp
+// Bodies of <skein/metrics/regression.hpp>.
+
+
+#include <cmath>
+#include <limits>
+
+#include <fmt/core.h>
+
+namespace skein::metrics {
+
+namespace detail {
+
+/// Sums of several terms of (preds, target): in lanes where all are float32 and count 1.
+template <class Term>
+void add_terms(summed& error, summed& weight, const samples& shown, Term term) {
+    check_same_shape(shown);
+    const weights counts(shown);
+    const auto n = shown.target.size();
+    const float *p = shown.preds.float32(), *t = shown.target.float32();
+    if (p != nullptr && t != nullptr && !counts.given()) {
+        constexpr std::size_t lanes = 8;
+        double sums[lanes] = {};
+        std::size_t i = 0;
+        for (; i + lanes <= n; i += lanes)
+            for (std::size_t k = 0; k < lanes; ++k)
+                sums[k] += term(static_cast<double>(p[i + k]) - static_cast<double>(t[i + k]));
+        for (; i < n; ++i) sums[0] += term(static_cast<double>(p[i]) - static_cast<double>(t[i]));
+        for (const double sum : sums) error[0] += sum;
+        weight[0] += static_cast<double>(n);
+        return;
+    }
+    for (std::size_t i = 0; i < n; ++i) {
+        const double w = counts[i];
+        if (w == 0) continue;
+        error[0] += w * term(shown.preds[i] - shown.target[i]);
+        weight[0] += w;
+    }
+}
+
+SKEIN_INLINE void add_absolute(summed& error, summed& weight, const samples& shown) {
+    add_terms(error, weight, shown, [](double off) { return std::abs(off); });
+}
+
+SKEIN_INLINE void add_squared(summed& error, summed& weight, const samples& shown) {
+    add_terms(error, weight, shown, [](double off) { return off * off; });
+}
+
+} // namespace detail
+
+SKEIN_INLINE void r2::update(const samples& shown) {
+    detail::check_same_shape(shown);
+    if (const auto& target = shown.target;
+        target.dimensions() == 0 || target.size() != target.extent(0))
+        throw skein::error(errc::not_supported,
+                           fmt::format("not supported: r2 of several outputs, {}", target.text()))
+            .with_hint("show one output, [N]: r2 of several is one metric for each");
+    const detail::weights counts(shown);
+    for (std::size_t i = 0; i < shown.target.size(); ++i) {
+        const double w = counts[i];
+        if (w == 0) continue;
+        const double is = shown.target[i], off = is - shown.preds[i];
+        squares[0] += w * is * is;
+        sum[0] += w * is;
+        residual[0] += w * off * off;
+        weight[0] += w;
+    }
+}
+
+SKEIN_INLINE double r2::compute() const {
+    const double n = weight[0];
+    if (n < 2) return std::numeric_limits<double>::quiet_NaN();
+    const double rss = residual[0], tss = squares[0] - sum[0] * (sum[0] / n);
+    constexpr double close = 1e-4;
+    const double plain = std::abs(rss) <= close ? 1 : std::abs(tss) <= close ? 0 : 1 - rss / tss;
+    const auto variables = static_cast<double>(adjusted);
+    return variables == 0 || variables >= n - 1 ? plain
+                                                : 1 - (1 - plain) * (n - 1) / (n - variables - 1);
+}
+
+} // namespace skein::metrics
+
+// ======== skein/report.hpp
+// Every public header of the layer report.
+// Written by scripts/check_mirror.py --write.
+
+
+// ======== skein/report/event_file.hpp
+// Scalars for TensorBoard, written without TensorBoard or protobuf.
+//
+// An event file is a TFRecord file of Event messages; three fields of two messages are enough, so
+// they are encoded by hand. Records are {u64 length, masked crc32c of it, data, masked crc32c}.
+//   source: tensorflow/core/lib/io/record_writer.h, core/util/event.proto,
+//   core/framework/summary.proto
+//
+//     auto events = event_file::open("runs/gpt", wall_time).value();
+//     events->scalar("loss", 120, 2.31, wall_time);
+
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace skein::report {
+
+/// One Event as far as it is used here: a version line, or scalars of one step.
+struct tb_event {
+    double wall_time = 0.0; ///< seconds since 1970
+    std::int64_t step = 0;
+    std::string file_version{}; ///< only the first event of a file
+    std::vector<std::pair<std::string, float>> scalars{};
+
+    friend bool operator==(const tb_event&, const tb_event&) = default;
+};
+
+/// The protobuf bytes of an event.
+[[nodiscard]] byte_buffer encode_event(const tb_event& event);
+/// The reverse; unknown fields are skipped. errc::malformed for anything else.
+[[nodiscard]] result<tb_event> decode_event(byte_span bytes);
+
+/// TensorFlow's masked checksum: rotated right by 15 bits plus 0xa282ead8.
+[[nodiscard]] constexpr std::uint32_t masked_crc(std::uint32_t crc) noexcept {
+    return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
+}
+
+/// Appends one record to `out`.
+void append_record(byte_buffer& out, byte_span data);
+
+/// One record at the front of `bytes`: its data and how long it is in the file.
+struct record_view {
+    byte_span data;
+    std::size_t file_bytes = 0;
+};
+/// errc::malformed when cut off, corrupt when a checksum does not fit.
+[[nodiscard]] result<record_view> read_record(byte_span bytes);
+
+/// The event file of one run folder. Not thread-safe.
+class event_file {
+public:
+    /// Opens the folder's newest event file that skein wrote, or starts one.
+    [[nodiscard]] static result<std::unique_ptr<event_file>> open(const std::string& folder,
+                                                                  double wall_time);
+
+    /// Appends one event, or nothing of it; handed to the system before it returns.
+    [[nodiscard]] result<void> append(const tb_event& event);
+    [[nodiscard]] result<void> scalar(std::string_view tag, std::uint64_t step, double value,
+                                      double wall_time);
+
+    /// Cuts the file before the first event whose step is above `step`, or that cannot be read.
+    [[nodiscard]] result<void> truncate_after(std::uint64_t step);
+
+    /// Cuts everything but the version line.
+    [[nodiscard]] result<void> clear(double wall_time);
+
+    [[nodiscard]] const std::string& path() const noexcept { return path_; }
+
+private:
+    event_file(std::unique_ptr<file> out, std::string path)
+        : file_(std::move(out)), path_(std::move(path)) {}
+
+    std::unique_ptr<file> file_;
+    std::string path_;
+};
+
+} // namespace skein::report
+
+
+// ======== skein/report/detail/event_file.ipp
+// Bodies of <skein/report/event_file.hpp>. Field numbers and wire types:
+//     Event    1 wall_time double(1) 2 step int64(0) 3 file_version bytes(2) 5 summary bytes(2)
+//     Summary  1 value bytes(2)        Value  1 tag bytes(2)   2 simple_value float(5)
+
+
+#include <bit>
+
+#include <fmt/core.h>
+
+#include <unistd.h>
+
+namespace skein::report {
+
+namespace detail {
+
+SKEIN_INLINE void put_varint(byte_buffer& out, std::uint64_t value) {
+    for (; value >= 0x80; value >>= 7) out.push_back(static_cast<std::byte>(value | 0x80));
+    out.push_back(static_cast<std::byte>(value));
+}
+template <class T>
+void put_fixed(byte_buffer& out, T value) {
+    std::byte raw[sizeof(T)];
+    store_le(raw, value);
+    append(out, raw);
+}
+SKEIN_INLINE void put_bytes(byte_buffer& out, int field, byte_span bytes) {
+    put_varint(out, static_cast<std::uint64_t>(field) << 3 | 2);
+    put_varint(out, bytes.size());
+    append(out, bytes);
+}
+
+/// Walks the fields of one message.
+class proto_reader {
+public:
+    explicit proto_reader(byte_span message) : rest_(message) {}
+
+    int field = 0, type = 0;
+    std::uint64_t number = 0; // of types 0, 1 and 5
+    byte_span bytes;          // of type 2
+
+    /// The next field; false at the end or when broken.
+    bool next() {
+        if (rest_.empty()) return false;
+        std::uint64_t key = 0;
+        if (!varint(key)) return false;
+        field = static_cast<int>(key >> 3 & 0x1fffffff);
+        type = static_cast<int>(key & 7);
+        if (type == 0) return varint(number);
+        if (type == 1) return fixed<std::uint64_t>();
+        if (type == 5) return fixed<std::uint32_t>();
+        std::uint64_t length = 0;
+        if (type != 2 || !varint(length) || length > rest_.size()) return fail();
+        bytes = rest_.first(length);
+        rest_ = rest_.subspan(length);
+        return true;
+    }
+    [[nodiscard]] bool broken() const noexcept { return broken_; }
+
+private:
+    bool fail() noexcept {
+        broken_ = true;
+        return false;
+    }
+    bool varint(std::uint64_t& value) {
+        value = 0;
+        for (unsigned shift = 0; shift < 64 && !rest_.empty(); shift += 7) {
+            const auto b = std::to_integer<std::uint64_t>(rest_[0]);
+            rest_ = rest_.subspan(1);
+            value |= (b & 0x7f) << shift;
+            if (b < 0x80) return true;
+        }
+        return fail();
+    }
+    template <class T>
+    bool fixed() {
+        if (rest_.size() < sizeof(T)) return fail();
+        number = load_le<T>(rest_.data());
+        rest_ = rest_.subspan(sizeof(T));
+        return true;
+    }
+
+    byte_span rest_;
+    bool broken_ = false;
+};
+
+} // namespace detail
+
+SKEIN_INLINE byte_buffer encode_event(const tb_event& event) {
+    byte_buffer out;
+    detail::put_varint(out, 1 << 3 | 1);
+    detail::put_fixed(out, std::bit_cast<std::uint64_t>(event.wall_time));
+    detail::put_varint(out, 2 << 3);
+    detail::put_varint(out, static_cast<std::uint64_t>(event.step));
+    if (!event.file_version.empty())
+        detail::put_bytes(out, 3, as_bytes(std::string_view(event.file_version)));
+    if (event.scalars.empty()) return out;
+    byte_buffer summary;
+    for (auto& [tag, value] : event.scalars) {
+        byte_buffer one;
+        detail::put_bytes(one, 1, as_bytes(std::string_view(tag)));
+        detail::put_varint(one, 2 << 3 | 5);
+        detail::put_fixed(one, std::bit_cast<std::uint32_t>(value));
+        detail::put_bytes(summary, 1, one);
+    }
+    detail::put_bytes(out, 5, summary);
+    return out;
+}
+
+SKEIN_INLINE result<tb_event> decode_event(byte_span bytes) {
+    const auto malformed = error(errc::malformed, "an event that is not a protobuf message");
+    tb_event event;
+    detail::proto_reader fields(bytes);
+    while (fields.next()) {
+        if (fields.field == 1 && fields.type == 1)
+            event.wall_time = std::bit_cast<double>(fields.number);
+        if (fields.field == 2 && fields.type == 0)
+            event.step = static_cast<std::int64_t>(fields.number);
+        if (fields.field == 3 && fields.type == 2)
+            event.file_version = skein::to_string(fields.bytes);
+        if (fields.field != 5 || fields.type != 2) continue;
+        detail::proto_reader values(fields.bytes);
+        while (values.next()) {
+            if (values.field != 1 || values.type != 2) continue;
+            std::pair<std::string, float> scalar;
+            detail::proto_reader parts(values.bytes);
+            while (parts.next()) {
+                if (parts.field == 1 && parts.type == 2)
+                    scalar.first = skein::to_string(parts.bytes);
+                if (parts.field == 2 && parts.type == 5)
+                    scalar.second = std::bit_cast<float>(static_cast<std::uint32_t>(parts.number));
+            }
+            if (parts.broken()) return malformed;
+            event.scalars.push_back(std::move(scalar));
+        }
+        if (values.broken()) return malformed;
+    }
+    if (fields.broken()) return malformed;
+    return event;
+}
+
+SKEIN_INLINE void append_record(byte_buffer& out, byte_span data) {
+    const auto begin = out.size();
+    detail::put_fixed(out, static_cast<std::uint64_t>(data.size()));
+    detail::put_fixed(out, masked_crc(crc32c(byte_span(out).subspan(begin, 8))));
+    append(out, data);
+    detail::put_fixed(out, masked_crc(crc32c(data)));
+}
+
+SKEIN_INLINE result<record_view> read_record(byte_span bytes) {
+    if (bytes.size() < 12) return error(errc::malformed, "a record is cut off");
+    if (load_le<std::uint32_t>(bytes.data() + 8) != masked_crc(crc32c(bytes.first(8))))
+        return error(errc::corrupt, "the checksum of a record's length does not fit");
+    const auto length = load_le<std::uint64_t>(bytes.data());
+    if (length > bytes.size() - 12 || bytes.size() - 12 - length < 4)
+        return error(errc::malformed, "a record is cut off");
+    const auto data = bytes.subspan(12, length);
+    if (load_le<std::uint32_t>(data.data() + data.size()) != masked_crc(crc32c(data)))
+        return error(errc::corrupt, "the checksum of a record does not fit");
+    return record_view{data, static_cast<std::size_t>(length) + 16};
+}
+
+SKEIN_INLINE result<std::unique_ptr<event_file>> event_file::open(const std::string& folder,
+                                                                  double wall_time) {
+    posix_disk disk(link_policy::refuse);
+    const auto entries = disk.list(folder);
+    if (!entries) return entries.error();
+    std::string name;
+    for (auto& entry : *entries) // sorted by name, so by time
+        if (entry.name.starts_with("events.out.tfevents.") && entry.name.ends_with(".skein"))
+            name = entry.name;
+    const bool fresh = name.empty();
+    if (fresh) {
+        char host[256] = "localhost";
+        (void)::gethostname(host, sizeof host - 1);
+        host[sizeof host - 1] = '\0';
+        name =
+            fmt::format("events.out.tfevents.{:010}.{}.{}.skein",
+                        static_cast<std::uint64_t>(wall_time), host, static_cast<long>(::getpid()));
+    }
+    const auto path = join_path(folder, name);
+    auto opened = disk.open(path, open_mode::append);
+    if (!opened) return opened.error();
+    auto events = std::unique_ptr<event_file>(new event_file(std::move(*opened), path));
+    const auto size = events->file_->size();
+    if (!size) return size.error();
+    if (*size == 0)
+        if (auto done = events->clear(wall_time); !done) return done.error();
+    return events;
+}
+
+SKEIN_INLINE result<void> event_file::clear(double wall_time) {
+    if (auto done = file_->truncate(0); !done) return done;
+    return append(
+        {.wall_time = wall_time, .step = 0, .file_version = "brain.Event:2", .scalars = {}});
+}
+
+SKEIN_INLINE result<void> event_file::append(const tb_event& event) {
+    byte_buffer record;
+    append_record(record, encode_event(event));
+    const auto before = file_->size();
+    if (!before) return before.error();
+    auto done = file_->append(record);
+    if (!done) (void)file_->truncate(*before); // half a record would hide all that follow it
+    return done;
+}
+
+SKEIN_INLINE result<void> event_file::scalar(std::string_view tag, std::uint64_t step, double value,
+                                             double wall_time) {
+    tb_event event{.wall_time = wall_time,
+                   .step = static_cast<std::int64_t>(step),
+                   .file_version = {},
+                   .scalars = {}};
+    event.scalars.emplace_back(std::string(tag), static_cast<float>(value));
+    return append(event);
+}
+
+SKEIN_INLINE result<void> event_file::truncate_after(std::uint64_t step) {
+    posix_disk disk(link_policy::refuse);
+    const auto bytes = disk.read_whole(path_, std::uint64_t{4} << 30);
+    if (!bytes) return bytes.error();
+    std::size_t good = 0;
+    while (good < bytes->size()) {
+        const auto record = read_record(byte_span(*bytes).subspan(good));
+        if (!record) break;
+        const auto event = decode_event(record->data);
+        if (!event || (event->step >= 0 && static_cast<std::uint64_t>(event->step) > step)) break;
+        good += record->file_bytes;
+    }
+    return good < bytes->size() ? file_->truncate(good) : result<void>();
 }
 
 } // namespace skein::report
@@ -10803,869 +13971,6 @@ private:
 //     auto merged = merge(ctx, metrics);
 //     require_same(ctx, hash, "the model");            // errc::mismatch names the odd rank
 
-
-// ======== skein/metrics/metric_list.hpp
-// The metrics of one stage (training, or one evaluation set): updated together, merged together.
-//
-// A list of each rank has the same metrics in the same order. pack() gives all their arrays as two
-// arrays of float64 (sums; maxima, with minima negated) and the gathered rows as bytes; merged over
-// ranks they come back by add(). Two lists of one layout also add up without ranks: the windows of
-// an epoch.
-//
-//     metric_list mine;
-//     mine.add("accuracy", accuracy{.classes = 10}).add("confusion", confusion_matrix{.classes = 10});
-//     mine.update({.preds = ..., .target = ...});
-//     auto packed = mine.pack();
-//     all_reduce(packed.sums, sum); all_reduce(packed.maxima, max);   // rows: all_gather, in order
-//     merged.add(packed);
-//     merged.compute();
-
-
-// ======== skein/metrics/metric.hpp
-// A metric: a struct whose fields say what batches and ranks add up, with update() and compute().
-//
-//     struct mean_absolute_error {
-//         static constexpr std::string_view name = "mae";
-//         skein::metrics::summed distance, weight; // what batches and ranks add up
-//
-//         void update(const skein::metrics::samples& s) {
-//             for (std::size_t i = 0; i < s.target.size(); ++i) {
-//                 distance[0] += std::abs(s.preds[i] - s.target[i]);
-//                 weight[0] += 1;
-//             }
-//         }
-//         double compute() const { return distance[0] / weight[0]; }
-//     };
-//
-// Fields of other types are options: those that are numbers, truths or texts are compared between
-// the ranks and with a checkpoint. A metric that sizes its arrays by an option has a member
-// void begin(), called once, before the first update(); it also refuses options that make no sense.
-
-
-// ======== skein/metrics/accumulators.hpp
-// What a metric remembers between batches: arrays of fixed size that know how those of two batches,
-// or of two ranks, become one.
-//
-// Everything is float64: counts are exact up to 2^53, and the arrays of all metrics of a stage
-// travel in one exchange per kind.
-//
-//     struct mean_error {
-//         skein::metrics::summed distance, weight; // one number each
-//         ...
-//     };
-
-
-#include <cstddef>
-#include <cstdint>
-#include <initializer_list>
-#include <limits>
-#include <span>
-#include <string_view>
-#include <vector>
-
-namespace skein::metrics {
-
-/// How the arrays of two batches or ranks become one.
-enum class merge_kind : std::uint8_t {
-    sum,
-    max,
-    min,
-    rows, ///< all of them, in rank order: memory grows with the samples
-};
-
-[[nodiscard]] constexpr std::string_view to_string(merge_kind kind) noexcept {
-    switch (kind) {
-    case merge_kind::sum: return "sum";
-    case merge_kind::max: return "max";
-    case merge_kind::min: return "min";
-    case merge_kind::rows: return "rows";
-    }
-    return "unknown";
-}
-
-/// Numbers that are merged element by element. One of them unless a size is given.
-template <merge_kind K>
-    requires(K != merge_kind::rows)
-class accumulator {
-public:
-    static constexpr merge_kind kind = K;
-    /// What nothing counts as.
-    static constexpr double none = K == merge_kind::sum   ? 0.0
-                                   : K == merge_kind::max ? -std::numeric_limits<double>::infinity()
-                                                          : std::numeric_limits<double>::infinity();
-
-    accumulator() : values_(1, none) {}
-    explicit accumulator(std::size_t size) : values_(size, none) {}
-
-    /// So many elements, of nothing yet.
-    void resize(std::size_t size) { values_.assign(size, none); }
-    void clear() noexcept {
-        for (auto& each : values_) each = none;
-    }
-    [[nodiscard]] std::size_t size() const noexcept { return values_.size(); }
-    [[nodiscard]] double& operator[](std::size_t i) noexcept { return values_[i]; }
-    [[nodiscard]] double operator[](std::size_t i) const noexcept { return values_[i]; }
-    [[nodiscard]] std::span<double> values() noexcept { return values_; }
-    [[nodiscard]] std::span<const double> values() const noexcept { return values_; }
-
-private:
-    std::vector<double> values_;
-};
-
-using summed = accumulator<merge_kind::sum>;
-using largest = accumulator<merge_kind::max>;
-using smallest = accumulator<merge_kind::min>;
-
-/// Rows of float32 that all ranks give together, for numbers that no array of fixed size can hold.
-class gathered {
-public:
-    static constexpr merge_kind kind = merge_kind::rows;
-
-    /// width: numbers of a row, at least 1
-    explicit gathered(std::size_t width = 1) : width_(width > 0 ? width : 1) {}
-
-    /// So many numbers a row, and no row yet.
-    void resize(std::size_t width) {
-        width_ = width > 0 ? width : 1;
-        values_.clear();
-    }
-    void clear() noexcept { values_.clear(); }
-    /// Room for so many rows altogether.
-    void reserve(std::size_t rows) { values_.reserve(rows * width_); }
-    /// One row, or several: a multiple of width() numbers. Throws errc::usage for others.
-    void push(std::initializer_list<float> row) { push(std::span(row.begin(), row.size())); }
-    void push(std::span<const float> row) {
-        if (row.size() % width_ != 0)
-            throw error(errc::usage, "a gathered row has other numbers than its width")
-                .with_hint("say the width in begin(): rows.resize(width)");
-        values_.insert(values_.end(), row.begin(), row.end());
-    }
-    /// Keeps the first rows.
-    void truncate(std::size_t rows) {
-        if (rows < this->rows()) values_.resize(rows * width_);
-    }
-    [[nodiscard]] std::size_t width() const noexcept { return width_; }
-    [[nodiscard]] std::size_t rows() const noexcept { return values_.size() / width_; }
-    [[nodiscard]] float at(std::size_t row, std::size_t column) const noexcept {
-        return values_[row * width_ + column];
-    }
-    [[nodiscard]] std::span<const float> values() const noexcept { return values_; }
-
-private:
-    std::size_t width_;
-    std::vector<float> values_;
-};
-
-} // namespace skein::metrics
-
-// ======== skein/metrics/samples.hpp
-// What a metric is shown: predictions, what they should be, and what each counts, as plain arrays
-// of the host, so that metrics know nothing of tensors.
-//
-//     const float scores[] = {0.1f, 0.9f, 0.8f, 0.2f};
-//     const std::int64_t labels[] = {1, 0};
-//     const samples shown{.preds = {scores, {2, 2}}, .target = {labels, {2}}};
-
-
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <initializer_list>
-#include <span>
-#include <string>
-#include <string_view>
-
-namespace skein::metrics {
-
-/// The type of an array's elements.
-enum class element : std::uint8_t { float32, float64, int64, boolean };
-
-[[nodiscard]] constexpr std::string_view to_string(element type) noexcept {
-    switch (type) {
-    case element::float32: return "float32";
-    case element::float64: return "float64";
-    case element::int64: return "int64";
-    case element::boolean: return "bool";
-    }
-    return "unknown";
-}
-
-/// Elements of one type in row-major order, with their shape. Refers to memory of the host.
-class array_view {
-public:
-    static constexpr std::size_t most_dimensions = 8;
-    using shape_type = std::initializer_list<std::size_t>;
-
-    /// Nothing: is_given() is false.
-    array_view() = default;
-    array_view(const float* data, shape_type shape) : array_view(data, element::float32, shape) {}
-    array_view(const double* data, shape_type shape) : array_view(data, element::float64, shape) {}
-    array_view(const std::int64_t* data, shape_type shape)
-        : array_view(data, element::int64, shape) {}
-    /// One byte each: 0 or 1.
-    array_view(const bool* data, shape_type shape) : array_view(data, element::boolean, shape) {}
-    /// shape: at most most_dimensions extents
-    array_view(const void* data, element type, std::span<const std::size_t> shape);
-
-    [[nodiscard]] bool is_given() const noexcept { return given_; }
-    [[nodiscard]] element type() const noexcept { return type_; }
-    [[nodiscard]] bool is_floating() const noexcept {
-        return type_ == element::float32 || type_ == element::float64;
-    }
-    [[nodiscard]] std::size_t dimensions() const noexcept { return dimensions_; }
-    [[nodiscard]] std::span<const std::size_t> shape() const noexcept {
-        return {shape_.data(), dimensions_};
-    }
-    /// Of dimension d; 1 behind the last one.
-    [[nodiscard]] std::size_t extent(std::size_t d) const noexcept {
-        return d < dimensions_ ? shape_[d] : 1;
-    }
-    /// Elements; 1 for no dimensions.
-    [[nodiscard]] std::size_t size() const noexcept { return size_; }
-    /// Any type as a double.
-    [[nodiscard]] double operator[](std::size_t i) const noexcept {
-        switch (type_) {
-        case element::float32: return static_cast<const float*>(data_)[i];
-        case element::float64: return static_cast<const double*>(data_)[i];
-        case element::int64: return static_cast<double>(static_cast<const std::int64_t*>(data_)[i]);
-        case element::boolean: return static_cast<const bool*>(data_)[i] ? 1.0 : 0.0;
-        }
-        return 0.0;
-    }
-    /// Null when the elements are of another type.
-    [[nodiscard]] const float* float32() const noexcept {
-        return type_ == element::float32 ? static_cast<const float*>(data_) : nullptr;
-    }
-    [[nodiscard]] const std::int64_t* int64() const noexcept {
-        return type_ == element::int64 ? static_cast<const std::int64_t*>(data_) : nullptr;
-    }
-    [[nodiscard]] const double* float64() const noexcept {
-        return type_ == element::float64 ? static_cast<const double*>(data_) : nullptr;
-    }
-    [[nodiscard]] const bool* boolean() const noexcept {
-        return type_ == element::boolean ? static_cast<const bool*>(data_) : nullptr;
-    }
-    /// "float32 [64, 10]" for messages.
-    [[nodiscard]] std::string text() const;
-
-private:
-    array_view(const void* data, element type, shape_type shape)
-        : array_view(data, type, std::span<const std::size_t>(shape.begin(), shape.size())) {}
-
-    const void* data_ = nullptr;
-    std::array<std::size_t, most_dimensions> shape_{};
-    std::size_t dimensions_ = 0, size_ = 0;
-    element type_ = element::float32;
-    bool given_ = false;
-};
-
-/// One call of update(). Which shapes belong together is each metric's own matter.
-struct samples {
-    array_view preds{};  ///< e.g. scores [samples, classes]
-    array_view target{}; ///< e.g. labels [samples]
-    /// What each element of target counts: of target's shape, or one for each of its rows. Finite, at
-    /// least 0; what counts 0 is not looked at. Not given: 1.
-    array_view weight{};
-};
-
-} // namespace skein::metrics
-
-
-// ======== skein/metrics/detail/samples.ipp
-// Bodies of <skein/metrics/samples.hpp>.
-
-
-#include <fmt/core.h>
-
-namespace skein::metrics {
-
-SKEIN_INLINE array_view::array_view(const void* data, element type,
-                                    std::span<const std::size_t> shape)
-    : data_(data), dimensions_(shape.size()), size_(1), type_(type), given_(true) {
-    if (shape.size() > most_dimensions)
-        throw error(errc::not_supported,
-                    fmt::format("not supported: an array of {} dimensions", shape.size()))
-            .with_hint(fmt::format("metrics take up to {}: flatten it", most_dimensions));
-    for (std::size_t d = 0; d < shape.size(); ++d) {
-        shape_[d] = shape[d];
-        size_ *= shape[d];
-    }
-}
-
-SKEIN_INLINE std::string array_view::text() const {
-    if (!given_) return "nothing";
-    std::string out(to_string(type_));
-    out += " [";
-    for (std::size_t d = 0; d < dimensions_; ++d)
-        out += fmt::format("{}{}", d == 0 ? "" : ", ", shape_[d]);
-    return out + "]";
-}
-
-} // namespace skein::metrics
-
-
-// ======== skein/metrics/metric.hpp, continued
-#include <concepts>
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <span>
-#include <string>
-#include <string_view>
-#include <type_traits>
-#include <typeinfo>
-#include <utility>
-#include <vector>
-
-namespace skein::metrics {
-
-/// What a metric comes to: one number, or numbers with a shape, e.g. one per class.
-struct score {
-    std::string name{};
-    std::vector<std::size_t> shape{}; ///< empty: one number
-    std::vector<double> values{};     ///< row-major
-
-    score() = default;
-    score(double one) : values{one} {}
-    score(std::vector<double> each) : shape{each.size()}, values(std::move(each)) {}
-    /// rows * columns values
-    score(std::size_t rows, std::size_t columns, std::vector<double> each)
-        : shape{rows, columns}, values(std::move(each)) {}
-
-    [[nodiscard]] bool is_number() const noexcept { return shape.empty() && values.size() == 1; }
-    friend bool operator==(const score&, const score&) = default;
-};
-
-/// A field that batches and ranks add up.
-template <class F>
-concept accumulates = requires(F& field) {
-    { F::kind } -> std::convertible_to<merge_kind>;
-    field.clear();
-};
-
-/// See above.
-template <class M>
-concept metric = plain_aggregate<M> && std::copy_constructible<M> &&
-                 requires(M& m, const M& merged, const samples& shown) {
-                     m.update(shown);
-                     { merged.compute() } -> std::convertible_to<score>;
-                 };
-
-/// One array of a metric. Refers to it.
-struct state_view {
-    std::string_view name{};
-    merge_kind kind = merge_kind::sum;
-    std::span<double> values{}; ///< of sum, max and min
-    gathered* rows = nullptr;   ///< of rows
-};
-
-/// Any metric, by value.
-class any_metric {
-public:
-    /// Calls begin(). Throws errc::usage for options that make no sense.
-    template <metric M>
-    any_metric(std::string name, M made)
-        : name_(std::move(name)), held_(std::make_unique<held_metric<M>>(std::move(made))) {
-        held_->begin();
-    }
-    any_metric(const any_metric& other) : name_(other.name_), held_(other.held_->copy()) {}
-    any_metric(any_metric&&) noexcept = default;
-    any_metric& operator=(any_metric other) noexcept {
-        name_ = std::move(other.name_);
-        held_ = std::move(other.held_);
-        return *this;
-    }
-    ~any_metric() = default;
-
-    [[nodiscard]] const std::string& name() const noexcept { return name_; }
-    void update(const samples& shown) { held_->update(shown); }
-    [[nodiscard]] score compute() const {
-        auto made = held_->compute();
-        made.name = name_;
-        return made;
-    }
-    /// Its arrays in order. They refer to this object.
-    [[nodiscard]] std::vector<state_view> states() { return held_->states(); }
-    /// Type and options, e.g. "accuracy: classes 10, top_k 1".
-    [[nodiscard]] std::string describe() const { return held_->describe(); }
-
-private:
-    struct held {
-        virtual ~held() = default;
-        virtual std::unique_ptr<held> copy() const = 0;
-        virtual void begin() = 0;
-        virtual void update(const samples& shown) = 0;
-        virtual score compute() const = 0;
-        virtual std::vector<state_view> states() = 0;
-        virtual std::string describe() const = 0;
-    };
-    template <class M>
-    struct held_metric final : held {
-        explicit held_metric(M made) : value(std::move(made)) {}
-        std::unique_ptr<held> copy() const override { return std::make_unique<held_metric>(value); }
-        void begin() override {
-            if constexpr (requires { value.begin(); }) value.begin();
-        }
-        void update(const samples& shown) override { value.update(shown); }
-        score compute() const override { return value.compute(); }
-        std::vector<state_view> states() override;
-        std::string describe() const override;
-        M value;
-    };
-
-    std::string name_;
-    std::unique_ptr<held> held_;
-};
-
-/// The name that a metric has when it is given none: M::name, or that of its type.
-template <metric M>
-[[nodiscard]] std::string name_of() {
-    if constexpr (requires { std::string_view(M::name); })
-        return std::string(std::string_view(M::name));
-    else {
-        const auto whole = type_name(typeid(M));
-        return whole.substr(whole.rfind(':') + 1);
-    }
-}
-
-namespace detail {
-
-/// An option as text; empty for a type that has none.
-[[nodiscard]] std::string option_text(bool value);
-[[nodiscard]] std::string option_text(std::int64_t value);
-[[nodiscard]] std::string option_text(double value);
-[[nodiscard]] std::string option_text(std::string_view value);
-
-template <class F>
-[[nodiscard]] std::string text_of_field(const F& field) {
-    if constexpr (std::same_as<F, bool>)
-        return option_text(field);
-    else if constexpr (std::same_as<F, option_count>)
-        return option_text(static_cast<std::int64_t>(field.value()));
-    else if constexpr (std::integral<F>)
-        return option_text(static_cast<std::int64_t>(field));
-    else if constexpr (requires {
-                           requires std::is_enum_v<F>;
-                           std::string_view(to_string(field));
-                       })
-        return option_text(std::string_view(to_string(field)));
-    else if constexpr (std::is_enum_v<F>)
-        return option_text(static_cast<std::int64_t>(field));
-    else if constexpr (std::floating_point<F>)
-        return option_text(static_cast<double>(field));
-    else if constexpr (std::convertible_to<const F&, std::string_view>)
-        return option_text(std::string_view(field));
-    else if constexpr (requires {
-                           field.has_value();
-                           *field;
-                       })
-        return field.has_value() ? text_of_field(*field) : std::string("none");
-    else if constexpr (requires {
-                           field.begin();
-                           field.end();
-                       }) {
-        std::string all = "[";
-        for (const auto& each : field) all += (all.size() > 1 ? " " : "") + text_of_field(each);
-        return all + "]";
-    } else
-        return {};
-}
-
-/// Calls it with the name of each field and the field.
-template <class M, class Call>
-void each_field(M& of, Call call) {
-    auto fields = tie_fields(of);
-    [&]<std::size_t... I>(std::index_sequence<I...>) {
-        (call(field_name<std::remove_const_t<M>, I>(), std::get<I>(fields)), ...);
-    }(std::make_index_sequence<field_count<std::remove_const_t<M>>>{});
-}
-
-} // namespace detail
-
-template <class M>
-std::vector<state_view> any_metric::held_metric<M>::states() {
-    std::vector<state_view> all;
-    detail::each_field(value, [&]<class F>(std::string_view name, F& field) {
-        if constexpr (std::same_as<F, gathered>)
-            all.push_back({.name = name, .kind = merge_kind::rows, .rows = &field});
-        else if constexpr (accumulates<F>)
-            all.push_back({.name = name, .kind = F::kind, .values = field.values()});
-    });
-    return all;
-}
-
-template <class M>
-std::string any_metric::held_metric<M>::describe() const {
-    std::string all = name_of<M>();
-    detail::each_field(value, [&]<class F>(std::string_view name, const F& field) {
-        if constexpr (!accumulates<std::remove_const_t<F>>) {
-            if (const auto text = detail::text_of_field(field); !text.empty())
-                all += (all.find(':') == std::string::npos ? ": " : ", ") + std::string(name) +
-                       " " + text;
-        }
-    });
-    return all;
-}
-
-} // namespace skein::metrics
-
-
-// ======== skein/metrics/detail/metric.ipp
-// Bodies of <skein/metrics/metric.hpp>.
-
-#include <fmt/core.h>
-
-namespace skein::metrics::detail {
-
-SKEIN_INLINE std::string option_text(bool value) { return value ? "true" : "false"; }
-SKEIN_INLINE std::string option_text(std::int64_t value) { return fmt::format("{}", value); }
-SKEIN_INLINE std::string option_text(double value) { return fmt::format("{}", value); }
-SKEIN_INLINE std::string option_text(std::string_view value) { return std::string(value); }
-
-} // namespace skein::metrics::detail
-
-
-// ======== skein/metrics/metric_list.hpp, continued
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
-
-namespace skein::metrics {
-
-/// All arrays of a list, as they travel.
-struct packed_state {
-    std::vector<double> sums{};   ///< the first one: calls of update(), each counted once
-    std::vector<double> maxima{}; ///< and minima, negated
-    byte_buffer rows{};           ///< per array of rows: u64 count, then float32, little-endian
-};
-
-/// Where the arrays stood, to go back to it. The arrays of fixed size, and lengths of the others.
-struct list_mark {
-    std::vector<double> fixed{};
-    std::vector<std::size_t> rows{};
-    double updates = 0.0;
-};
-
-/// See above. Not thread-safe.
-class metric_list {
-public:
-    /// Bytes of arrays of fixed size that the metrics of one stage may have.
-    static constexpr std::size_t most_bytes = std::size_t{256} << 20;
-
-    /// Throws errc::already_exists for a name that is there, usage for options that make no sense
-    /// and for arrays beyond most_bytes.
-    metric_list& add(any_metric made);
-    template <metric M>
-    metric_list& add(std::string name, M made) {
-        return add(any_metric(std::move(name), std::move(made)));
-    }
-
-    [[nodiscard]] bool empty() const noexcept { return metrics_.empty(); }
-    [[nodiscard]] std::size_t size() const noexcept { return metrics_.size(); }
-    [[nodiscard]] std::vector<std::string> names() const;
-
-    /// Shows all metrics the same samples. Throws what they throw, with the metric's name.
-    void update(const samples& shown);
-    /// Only the one of that name; errc::usage with the names there are.
-    void update(std::string_view name, const samples& shown);
-    /// Calls of update(), added up over what was merged in.
-    [[nodiscard]] double updates() const noexcept { return updates_; }
-
-    void clear() noexcept;
-    /// Where the arrays stand now; `at` keeps its memory from one mark to the next.
-    void mark(list_mark& at);
-    void go_back(const list_mark& to);
-
-    /// Name, type, options and sizes of each, for comparing ranks and checkpoints.
-    [[nodiscard]] std::vector<std::pair<std::string, std::string>> layout();
-
-    [[nodiscard]] packed_state pack();
-    /// Whether any has rows to gather: the same on all ranks.
-    [[nodiscard]] bool has_rows();
-    /// Adds what was packed by a list of the same layout, or by several: sums and maxima reduced,
-    /// rows once for each rank.
-    ///   errors  mismatch for other sizes; malformed for rows that are no rows
-    void add(const packed_state& more);
-    void add_rows(byte_span rows);
-    /// Adds another list of the same layout.
-    void add(metric_list& other) { add(other.pack()); }
-
-    /// In the order of add(). Throws errc::usage for a score whose numbers do not fill its shape.
-    [[nodiscard]] std::vector<score> compute() const;
-
-    /// For a checkpoint: all arrays, and what they are of.
-    [[nodiscard]] byte_buffer save();
-    /// errc::mismatch with both layouts when it was saved by other metrics; malformed.
-    void restore(byte_span saved);
-
-private:
-    std::vector<any_metric> metrics_;
-    double updates_ = 0.0;
-};
-
-} // namespace skein::metrics
-
-
-// ======== skein/metrics/detail/metric_list.ipp
-// Bodies of <skein/metrics/metric_list.hpp>.
-
-
-#include <algorithm>
-#include <cstring>
-
-#include <fmt/core.h>
-
-namespace skein::metrics {
-
-namespace detail {
-
-/// A list in a checkpoint.
-struct saved_list {
-    std::vector<std::pair<std::string, std::string>> layout{};
-    std::vector<double> sums{}, maxima{};
-    byte_buffer rows{};
-};
-
-/// An error of one metric says which one it is.
-template <class Call>
-void named(const any_metric& of, Call call) {
-    try {
-        call();
-    } catch (const error& why) {
-        if (!why.where().empty()) throw;
-        throw error(why).with_where(fmt::format("metric \"{}\"", of.name()));
-    }
-}
-
-[[nodiscard]] SKEIN_INLINE error other_sizes(std::size_t here, std::size_t there) {
-    return error(errc::mismatch,
-                 fmt::format("metrics of {} numbers cannot be merged with metrics of {}", here,
-                             there))
-        .with_hint("give every rank the same metrics with the same options");
-}
-
-} // namespace detail
-
-SKEIN_INLINE metric_list& metric_list::add(any_metric made) {
-    report::require_metric_name(made.name());
-    for (const auto& each : metrics_)
-        if (each.name() == made.name())
-            throw error(errc::already_exists,
-                        fmt::format("two metrics of a stage are called \"{}\"", made.name()))
-                .with_hint("give one of them a name of its own: named(\"top5\", accuracy{...})");
-    metrics_.push_back(std::move(made));
-    std::size_t bytes = 0;
-    for (auto& each : metrics_)
-        for (const auto& state : each.states()) bytes += state.values.size_bytes();
-    if (bytes > most_bytes) {
-        const auto name = metrics_.back().name();
-        metrics_.pop_back();
-        throw error(errc::usage, fmt::format("the metrics of a stage would take {} MiB with "
-                                             "\"{}\", more than {} MiB",
-                                             bytes >> 20, name, most_bytes >> 20))
-            .with_hint("use fewer classes or thresholds");
-    }
-    return *this;
-}
-
-SKEIN_INLINE std::vector<std::string> metric_list::names() const {
-    std::vector<std::string> all;
-    for (const auto& each : metrics_) all.push_back(each.name());
-    return all;
-}
-
-SKEIN_INLINE void metric_list::update(const samples& shown) {
-    for (auto& each : metrics_) detail::named(each, [&] { each.update(shown); });
-    updates_ += 1;
-}
-
-SKEIN_INLINE void metric_list::update(std::string_view name, const samples& shown) {
-    for (auto& each : metrics_) {
-        if (each.name() != name) continue;
-        detail::named(each, [&] { each.update(shown); });
-        updates_ += 1;
-        return;
-    }
-    throw error(errc::usage, fmt::format("no metric of this stage is called \"{}\"", name))
-        .with_hint(known_names(names()));
-}
-
-SKEIN_INLINE void metric_list::clear() noexcept {
-    for (auto& each : metrics_)
-        for (auto& state : each.states()) {
-            const double none = state.kind == merge_kind::max   ? largest::none
-                                : state.kind == merge_kind::min ? smallest::none
-                                                                : summed::none;
-            std::ranges::fill(state.values, none);
-            if (state.rows != nullptr) state.rows->clear();
-        }
-    updates_ = 0;
-}
-
-SKEIN_INLINE void metric_list::mark(list_mark& at) {
-    at.fixed.clear();
-    at.rows.clear();
-    at.updates = updates_;
-    for (auto& each : metrics_)
-        for (const auto& state : each.states()) {
-            at.fixed.insert(at.fixed.end(), state.values.begin(), state.values.end());
-            if (state.rows != nullptr) at.rows.push_back(state.rows->rows());
-        }
-}
-
-SKEIN_INLINE void metric_list::go_back(const list_mark& to) {
-    const double* from = to.fixed.data();
-    auto rows = to.rows.begin();
-    for (auto& each : metrics_)
-        for (auto& state : each.states()) {
-            std::copy_n(from, state.values.size(), state.values.begin());
-            from += state.values.size();
-            if (state.rows != nullptr) state.rows->truncate(*rows++);
-        }
-    updates_ = to.updates;
-}
-
-SKEIN_INLINE std::vector<std::pair<std::string, std::string>> metric_list::layout() {
-    std::vector<std::pair<std::string, std::string>> all;
-    for (auto& each : metrics_) {
-        auto text = each.describe();
-        for (const auto& state : each.states())
-            text += fmt::format("; {} {}[{}]", state.name, to_string(state.kind),
-                                state.rows != nullptr ? state.rows->width() : state.values.size());
-        all.emplace_back(each.name(), std::move(text));
-    }
-    return all;
-}
-
-SKEIN_INLINE packed_state metric_list::pack() {
-    packed_state out;
-    out.sums.push_back(updates_);
-    for (auto& each : metrics_)
-        for (const auto& state : each.states()) {
-            const auto values = state.values;
-            switch (state.kind) {
-            case merge_kind::sum:
-                out.sums.insert(out.sums.end(), values.begin(), values.end());
-                break;
-            case merge_kind::max:
-                out.maxima.insert(out.maxima.end(), values.begin(), values.end());
-                break;
-            case merge_kind::min:
-                for (const double v : values) out.maxima.push_back(-v);
-                break;
-            case merge_kind::rows: {
-                std::byte count[8];
-                store_le<std::uint64_t>(count, state.rows->rows());
-                append(out.rows, count);
-                append(out.rows, std::as_bytes(state.rows->values()));
-                break;
-            }
-            }
-        }
-    return out;
-}
-
-SKEIN_INLINE bool metric_list::has_rows() {
-    for (auto& each : metrics_)
-        for (const auto& state : each.states())
-            if (state.rows != nullptr) return true;
-    return false;
-}
-
-SKEIN_INLINE void metric_list::add(const packed_state& more) {
-    std::size_t sums = 1, maxima = 0;
-    for (auto& each : metrics_)
-        for (const auto& state : each.states())
-            (state.kind == merge_kind::sum ? sums : maxima) += state.values.size();
-    if (sums != more.sums.size()) throw detail::other_sizes(sums, more.sums.size());
-    if (maxima != more.maxima.size()) throw detail::other_sizes(maxima, more.maxima.size());
-    const double *sum = more.sums.data() + 1, *most = more.maxima.data();
-    for (auto& each : metrics_)
-        for (auto& state : each.states())
-            for (double& v : state.values) {
-                if (state.kind == merge_kind::sum) v += *sum++;
-                if (state.kind == merge_kind::max) v = std::max(v, *most++);
-                if (state.kind == merge_kind::min) v = std::min(v, -*most++);
-            }
-    updates_ += more.sums[0];
-    if (!more.rows.empty()) add_rows(more.rows);
-}
-
-SKEIN_INLINE void metric_list::add_rows(byte_span rows) {
-    const auto broken = [](const char* what) {
-        return error(errc::malformed, fmt::format("rows of metrics {}", what))
-            .with_hint("do all ranks run the same program?");
-    };
-    for (auto& each : metrics_)
-        for (auto& state : each.states()) {
-            if (state.rows == nullptr) continue;
-            if (rows.size() < 8) throw broken("end before the count of an array");
-            const auto count = load_le<std::uint64_t>(rows.data());
-            rows = rows.subspan(8);
-            const auto each_row = state.rows->width() * sizeof(float);
-            if (count > rows.size() / each_row) throw broken("are fewer than their count says");
-            std::vector<float> values(static_cast<std::size_t>(count) * state.rows->width());
-            if (!values.empty())
-                std::memcpy(values.data(), rows.data(), values.size() * sizeof(float));
-            state.rows->push(std::span<const float>(values));
-            rows = rows.subspan(values.size() * sizeof(float));
-        }
-    if (!rows.empty()) throw broken("go on behind the last array");
-}
-
-SKEIN_INLINE std::vector<score> metric_list::compute() const {
-    std::vector<score> all;
-    for (const auto& each : metrics_)
-        detail::named(each, [&] {
-            auto made = each.compute();
-            std::size_t size = 1;
-            for (const auto extent : made.shape) size *= extent;
-            if (size != made.values.size())
-                throw error(errc::usage, fmt::format("compute() gives {} numbers for a shape of {}",
-                                                     made.values.size(), size))
-                    .with_hint("score(rows, columns, values) takes rows * columns values");
-            all.push_back(std::move(made));
-        });
-    return all;
-}
-
-SKEIN_INLINE byte_buffer metric_list::save() {
-    auto packed = pack();
-    const detail::saved_list all{.layout = layout(),
-                                 .sums = std::move(packed.sums),
-                                 .maxima = std::move(packed.maxima),
-                                 .rows = std::move(packed.rows)};
-    return wire::encode(all);
-}
-
-SKEIN_INLINE void metric_list::restore(byte_span saved) {
-    auto read = wire::decode<detail::saved_list>(saved);
-    if (!read)
-        throw error(errc::malformed, "saved metrics cannot be read")
-            .with_cause(read.error().text());
-    const auto mine = layout();
-    if (read->layout != mine) {
-        const auto text = [](const auto& of) {
-            std::string all;
-            for (const auto& [name, what] : of)
-                all += fmt::format("{}{} ({})", all.empty() ? "" : ", ", name, what);
-            return all.empty() ? std::string("none") : all;
-        };
-        throw error(errc::mismatch, fmt::format("the metrics were saved as {}, now they are {}",
-                                                text(read->layout), text(mine)))
-            .with_hint("go on with the metrics that the run was started with, or another run name");
-    }
-    clear();
-    add(packed_state{.sums = std::move(read->sums),
-                     .maxima = std::move(read->maxima),
-                     .rows = std::move(read->rows)});
-}
-
-} // namespace skein::metrics
 
 // ======== skein/train/checkpoint.hpp
 // Checkpoints that are either whole or not there, for any number of writers and readers.
@@ -22596,12 +24901,12 @@ struct loader_options {
     int threads = 0;    ///< that make rows, at most 4096; 0: the cores of this process, shared with
                         ///< the ranks here
     int local_size = 1; ///< ranks of this host
-    std::size_t budget = std::size_t{512} << 20; ///< bytes of all batches that are being made,
-                                                 ///< wait, or are still held
+    option_count budget = std::size_t{512} << 20; ///< bytes of all batches that are being made,
+                                                  ///< wait, or are still held
     option_count bad_rows = 0; ///< samples that may be left out before it is an error, of each
                                ///< rank; one that is bad in every epoch counts once
     bool drop_last = false;    ///< the last batch of an epoch only if it is full
-    std::uint64_t epochs = 0;  ///< passes over the data; 0: until nobody asks any more
+    option_count epochs = 0;   ///< passes over the data; 0: until nobody asks any more
 };
 
 /// What a loader has done so far.
@@ -23043,7 +25348,7 @@ namespace skein::train {
 /// What feed() does beside what the run says.
 struct feed_options {
     int threads = 0; ///< that make rows; 0: the cores of this process, shared with the ranks here
-    std::size_t budget = std::size_t{512} << 20; ///< bytes of all batches that are made or held
+    option_count budget = std::size_t{512} << 20; ///< bytes of all batches that are made or held
     option_count bad_rows = 0; ///< samples that cannot be made and are left out, of each rank; one
                                ///< that is bad in every epoch counts once
 };
@@ -26888,7 +29193,7 @@ SKEIN_INLINE json config_json(const run_config& c) {
         {"tokens_per_sample", c.tokens_per_sample}};
 }
 
-/// The same place whatever folder the program goes to.
+/// The same place whatever folder the program goes to; see path_for_people() for the way back.
 [[nodiscard]] SKEIN_INLINE std::string whole_path(const std::string& path) {
     std::error_code failed;
     const auto whole = std::filesystem::absolute(path, failed);
@@ -26918,6 +29223,17 @@ SKEIN_INLINE json config_json(const run_config& c) {
     const auto relative = std::filesystem::path(path).lexically_relative(here).string();
     return failed || relative.empty() || relative.starts_with("..") ? path : relative;
 }
+/// The same for every path of the run in a text.
+[[nodiscard]] SKEIN_INLINE std::string text_for_people(const run_config& config, std::string text) {
+    const auto whole = whole_path(config.runs_dir);
+    const auto shown = path_for_people(config, whole);
+    if (shown == whole || whole.empty()) return text;
+    for (auto at = text.find(whole + "/"); at != std::string::npos;
+         at = text.find(whole + "/", at + shown.size()))
+        text.replace(at, whole.size(), shown);
+    return text;
+}
+
 /// config.json as it is; nothing when it cannot be read.
 [[nodiscard]] SKEIN_INLINE json config_before(const report::run_dir& dir) {
     try {
@@ -27768,7 +30084,8 @@ SKEIN_INLINE void reporter::greet(const start_info& start) {
     const auto name = name_.empty() ? config_->name : name_;
     tell_start(start, name);
     if (dir_)
-        for (const auto& text : dir_->notices()) show_->notice(text);
+        for (const auto& text : dir_->notices())
+            show_->notice(detail::text_for_people(*config_, text));
     if (!start.resumed_from.empty()) {
         show_->note(fmt::format("resumed after step {} from {}", start.first_step,
                                 detail::path_for_people(*config_, start.resumed_from)));
@@ -29100,123 +31417,6 @@ SKEIN_INLINE result<schedule> make_schedule(std::string_view name, schedule_sett
 //     }
 //     const auto result = session.finish();
 
-
-// ======== skein/metrics/metrics_manager.hpp
-// Which metrics a run has, for training and for each evaluation set.
-//
-//     skein::metrics_manager all{
-//         on("train", accuracy{.classes = 10}),
-//         on("val", accuracy{.classes = 10}, named("error", mean_absolute_error{}))};
-//     trainer.measure(all);
-//
-// In files, callbacks and the result they are called "train_accuracy", "val_accuracy", "val_error";
-// those of a whole epoch "train_epoch_accuracy".
-
-
-#include <cstdint>
-#include <initializer_list>
-#include <string>
-#include <string_view>
-#include <type_traits>
-#include <utility>
-#include <vector>
-
-namespace skein::metrics {
-
-/// A metric under a name of its own.
-template <metric M>
-[[nodiscard]] any_metric named(std::string name, M made) {
-    return any_metric(std::move(name), std::move(made));
-}
-
-/// The metrics of one stage: "train", or the name of an evaluation set.
-struct stage_metrics {
-    std::string stage{};
-    metric_list metrics{};
-};
-
-/// Of metrics, or of what named() gives.
-template <class... M>
-    requires(sizeof...(M) > 0) && ((metric<M> || std::is_same_v<M, any_metric>) && ...)
-[[nodiscard]] stage_metrics on(std::string stage, M... made) {
-    stage_metrics out{.stage = std::move(stage)};
-    const auto add = [&]<class One>(One one) {
-        if constexpr (std::is_same_v<One, any_metric>)
-            out.metrics.add(std::move(one));
-        else
-            out.metrics.add(name_of<One>(), std::move(one));
-    };
-    (add(std::move(made)), ...);
-    return out;
-}
-
-/// When the metrics of training are merged over the ranks and written.
-struct manager_options {
-    /// Steps of a window, for "train_<name>"; 0: as often as evaluations come, 100 without any.
-    std::int64_t every = 0;
-};
-
-/// See above; a value. Every rank makes the same one, which is checked.
-class metrics_manager {
-public:
-    metrics_manager() = default;
-    /// Throws errc::usage for a stage without a name and for a metric of training whose name begins
-    /// with "epoch_", already_exists for a stage that is there twice.
-    metrics_manager(std::initializer_list<stage_metrics> stages, manager_options how = {});
-
-    [[nodiscard]] const std::vector<stage_metrics>& stages() const noexcept { return stages_; }
-    [[nodiscard]] const manager_options& options() const noexcept { return how_; }
-    /// Null when it has no metrics.
-    [[nodiscard]] const metric_list* find(std::string_view stage) const noexcept;
-
-private:
-    std::vector<stage_metrics> stages_;
-    manager_options how_;
-};
-
-} // namespace skein::metrics
-
-namespace skein {
-using metrics::metrics_manager;
-}
-
-
-// ======== skein/metrics/detail/metrics_manager.ipp
-// Bodies of <skein/metrics/metrics_manager.hpp>.
-
-#include <fmt/core.h>
-
-namespace skein::metrics {
-
-SKEIN_INLINE metrics_manager::metrics_manager(std::initializer_list<stage_metrics> stages,
-                                              manager_options how)
-    : how_(how) {
-    if (how_.every < 0)
-        throw error(errc::usage, fmt::format("a window of {} steps", how_.every))
-            .with_hint("give the steps of a window, or 0: as often as evaluations come");
-    for (const auto& each : stages) {
-        if (each.stage.empty())
-            throw error(errc::usage, "metrics of a stage without a name")
-                .with_hint("call it \"train\", or as an evaluation set: \"val\"");
-        if (find(each.stage) != nullptr)
-            throw error(errc::already_exists,
-                        fmt::format("metrics of \"{}\" are given twice", each.stage))
-                .with_hint("give them all at once: on(\"val\", one, other)");
-        for (const auto& name : each.metrics.names())
-            if (each.stage == "train" && name.starts_with("epoch_"))
-                throw error(errc::usage, fmt::format("a metric of training called \"{}\"", name))
-                    .with_hint("\"train_epoch_...\" are those of whole epochs: call it otherwise");
-        stages_.push_back(each);
-    }
-}
-
-SKEIN_INLINE const metric_list* metrics_manager::find(std::string_view stage) const noexcept {
-    for (const auto& each : stages_)
-        if (each.stage == stage) return &each.metrics;
-    return nullptr;
-}
-
-} // namespace skein::metrics
 
 // ======== skein/train/stage.hpp
 // Where a loss runs, and whom it tells what the model said: the third argument of a loss function.

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <skein/core/this_process.hpp>
 #include <skein/train/reporter.hpp>
 #include <skein/wire/json.hpp>
 
@@ -289,18 +290,6 @@ TEST_CASE("a run by epochs ends with a command without a flag for steps, unless 
     CHECK(next_command(summarize(ctx, config, result)) == "./train --epochs 2 --steps 16 --resume");
 }
 
-TEST_CASE("settings that differ from the run's earlier ones are told with both values") {
-    folder where;
-    auto run = run_dir::create(where.path, "run");
-    CHECK(changed_settings(run, settings{{"dim", 64}}).empty()); // nothing to compare with
-    run.write_config(R"({"settings": {"text": "a", "heads": 2, "lr": 0.5}})");
-    CHECK(changed_settings(run, settings{{"text", "a"}, {"heads", 2}, {"more", 1}}).empty());
-    CHECK(changed_settings(run, settings{{"text", "b"}, {"heads", 4}, {"lr", 0.5}}) ==
-          "heads: 2 -> 4, text: \"a\" -> \"b\"");
-    std::ofstream(where.path + "/run/config.json") << "{"; // damaged: no reason to refuse a run
-    CHECK(changed_settings(run, settings{{"text", "b"}}).empty());
-}
-
 namespace {
 
 /// What is written to stdout and stderr meanwhile.
@@ -325,6 +314,40 @@ std::pair<std::string, std::string> printed(const std::function<void()>& call) {
 }
 
 } // namespace
+
+TEST_CASE("a run in a relative folder is told as it was typed, and is that folder for good") {
+    if (has_left_start_folder()) SKIP("another test has gone to another folder");
+    auto config = run_config{};
+    config.runs_dir = "skein-reporter-test";
+    config.output = output_mode::plain;
+    const auto ctx = context::single();
+    const auto start = std::filesystem::current_path();
+    std::string told;
+    {
+        reporter first(ctx, config, {});
+        reporter second(ctx, config, {}); // the first one's name is taken
+        told = printed([&] { second.begin({.total_steps = 5}); }).second;
+        CHECK(first.path() == (start / "skein-reporter-test/run").string());
+    }
+    std::filesystem::remove_all("skein-reporter-test");
+    INFO(told);
+    CHECK(told.find("files in skein-reporter-test/run.2") != std::string::npos);
+    CHECK(told.find("skein-reporter-test/run exists: this run is skein-reporter-test/run.2 ") !=
+          std::string::npos);
+    CHECK(told.find(start.string()) == std::string::npos);
+}
+
+TEST_CASE("settings that differ from the run's earlier ones are told with both values") {
+    folder where;
+    auto run = run_dir::create(where.path, "run");
+    CHECK(changed_settings(run, settings{{"dim", 64}}).empty()); // nothing to compare with
+    run.write_config(R"({"settings": {"text": "a", "heads": 2, "lr": 0.5}})");
+    CHECK(changed_settings(run, settings{{"text", "a"}, {"heads", 2}, {"more", 1}}).empty());
+    CHECK(changed_settings(run, settings{{"text", "b"}, {"heads", 4}, {"lr", 0.5}}) ==
+          "heads: 2 -> 4, text: \"a\" -> \"b\"");
+    std::ofstream(where.path + "/run/config.json") << "{"; // damaged: no reason to refuse a run
+    CHECK(changed_settings(run, settings{{"text", "b"}}).empty());
+}
 
 TEST_CASE("all that steers a run is told with both values when it goes on with another") {
     folder where;

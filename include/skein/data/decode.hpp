@@ -15,6 +15,7 @@
     "skein/data/decode.hpp needs libjpeg and libpng: install the packages libjpeg-dev and libpng-dev"
 #endif
 
+#include <skein/core/option_count.hpp>
 #include <skein/data/image.hpp>
 
 #include <cstdint>
@@ -29,7 +30,7 @@ struct image_extent {
 
 /// What is refused before memory is taken for it.
 struct decode_limits {
-    std::uint64_t pixels = 178'956'970; ///< twice Pillow's MAX_IMAGE_PIXELS, where it refuses
+    option_count pixels = 178'956'970; ///< twice Pillow's MAX_IMAGE_PIXELS, where it refuses
 };
 
 /// The pixels of a JPEG or PNG file. Grey becomes RGB, CMYK too, alpha is dropped, 16 bits become

@@ -10,6 +10,7 @@
 // looked up once per host and user and kept in an index, which all processes map; it is made again
 // when a folder in it has changed.
 
+#include <skein/core/option_count.hpp>
 #include <skein/data/image.hpp>
 
 #include <cstddef>
@@ -54,7 +55,7 @@ struct folder_options {
     /// Where indexes are kept; empty: XDG_CACHE_HOME or ~/.cache, in skein. Where it cannot be
     /// written the folder is looked up by each process.
     std::string index_folder{};
-    std::uint64_t most_bytes = std::uint64_t{256} << 20; ///< of one file
+    option_count most_bytes = std::uint64_t{256} << 20; ///< of one file
 };
 
 /// The files of a folder with names that end in .jpg, .jpeg, .png, .ppm, .bmp, .pgm, .tif, .tiff or

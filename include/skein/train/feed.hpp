@@ -41,7 +41,7 @@ namespace skein::train {
 /// What feed() does beside what the run says.
 struct feed_options {
     int threads = 0; ///< that make rows; 0: the cores of this process, shared with the ranks here
-    std::size_t budget = std::size_t{512} << 20; ///< bytes of all batches that are made or held
+    option_count budget = std::size_t{512} << 20; ///< bytes of all batches that are made or held
     option_count bad_rows = 0; ///< samples that cannot be made and are left out, of each rank; one
                                 ///< that is bad in every epoch counts once. Each is named in the
                                 ///< log and in left_out.csv of the run's folder, once

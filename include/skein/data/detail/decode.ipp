@@ -107,7 +107,7 @@ SKEIN_INLINE image_extent checked_extent(std::string_view kind, std::uint64_t he
         throw error(errc::malformed, fmt::format("a {} of {}x{} pixels", kind, height, width));
     if (height > most || width > most || height * width > limits.pixels)
         throw error(errc::too_large, fmt::format("a {} of {}x{} pixels; the limit is {}", kind,
-                                                 height, width, limits.pixels))
+                                                 height, width, limits.pixels.value()))
             .with_hint("decode_limits raises it");
     return {static_cast<std::int32_t>(height), static_cast<std::int32_t>(width)};
 }

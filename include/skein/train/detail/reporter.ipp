@@ -438,7 +438,8 @@ SKEIN_INLINE void reporter::greet(const start_info& start, bool end_due) {
     const auto name = name_.empty() ? config_->name : name_;
     tell_start(start, name);
     if (dir_)
-        for (const auto& text : dir_->notices()) show_->notice(text);
+        for (const auto& text : dir_->notices())
+            show_->notice(detail::text_for_people(*config_, text));
     if (!start.resumed_from.empty()) {
         show_->note(fmt::format("resumed after step {} from {}", start.first_step,
                                 detail::path_for_people(*config_, start.resumed_from)));

@@ -70,7 +70,7 @@ SKEIN_INLINE json config_json(const run_config& c) {
         {"tokens_per_sample", c.tokens_per_sample}};
 }
 
-/// The same place whatever folder the program goes to.
+/// The same place whatever folder the program goes to; see path_for_people() for the way back.
 [[nodiscard]] SKEIN_INLINE std::string whole_path(const std::string& path) {
     std::error_code failed;
     const auto whole = std::filesystem::absolute(path, failed);
@@ -100,6 +100,17 @@ SKEIN_INLINE json config_json(const run_config& c) {
     const auto relative = std::filesystem::path(path).lexically_relative(here).string();
     return failed || relative.empty() || relative.starts_with("..") ? path : relative;
 }
+/// The same for every path of the run in a text.
+[[nodiscard]] SKEIN_INLINE std::string text_for_people(const run_config& config, std::string text) {
+    const auto whole = whole_path(config.runs_dir);
+    const auto shown = path_for_people(config, whole);
+    if (shown == whole || whole.empty()) return text;
+    for (auto at = text.find(whole + "/"); at != std::string::npos;
+         at = text.find(whole + "/", at + shown.size()))
+        text.replace(at, whole.size(), shown);
+    return text;
+}
+
 /// config.json as it is; nothing when it cannot be read.
 [[nodiscard]] SKEIN_INLINE json config_before(const report::run_dir& dir) {
     try {
